@@ -28,17 +28,17 @@ use crate::device::Device;
 use crate::page::Page;
 
 /// Minimal capacity of a shard in blocks, so that small caches have few shards.
-const LEAST_SHARD: usize = 64;
+const MIN_SHARD: usize = 64;
 
 /// Maximal number of buffers that one insert evicts: more than one, so that a grown cache shrinks
 /// again.
-const MOST_EVICTIONS: usize = 4;
+const MAX_EVICTIONS: usize = 4;
 
 /// Maximal number of buffers that each core remembers; fewer if the cache is small.
-const MOST_NEAR: usize = 32;
+const MAX_NEAR: usize = 32;
 
 /// Maximal number of steps of the clock hand in one insert.
-const MOST_STEPS: usize = 64;
+const MAX_STEPS: usize = 64;
 
 /// Blocks of one device in memory.
 pub struct Cache {
@@ -80,9 +80,7 @@ impl Cache {
     pub fn new(device: Arc<dyn Device>, block_size: u32, capacity: u64) -> Self {
         assert_ne!(block_size, 0, "a block has bytes");
         let blocks = usize::try_from(capacity / u64::from(block_size)).unwrap_or(usize::MAX);
-        let widest = (4 * topology::spare_count())
-            .min(blocks / LEAST_SHARD)
-            .max(1);
+        let widest = (4 * topology::spare_count()).min(blocks / MIN_SHARD).max(1);
         // The largest power of two that leaves every shard its least size.
         let count = 1 << widest.ilog2();
         Self {
@@ -92,7 +90,7 @@ impl Cache {
             shards: Sharded::with_count(count, |_| {
                 BiasedLock::new(Class::BufferShard, Shard::default())
             }),
-            front: Front::new((blocks / topology::shard_count() / 8).min(MOST_NEAR)),
+            front: Front::new((blocks / topology::shard_count() / 8).min(MAX_NEAR)),
             reads: Counter::new(),
         }
     }
@@ -332,7 +330,7 @@ impl Shard {
 
     /// Inserts a new buffer; if the shard is full, in the place of an evicted one if possible.
     fn insert(&mut self, buffer: Arc<Buffer>, capacity: usize) {
-        let mut steps = MOST_STEPS;
+        let mut steps = MAX_STEPS;
         let full = self.ring.len() >= capacity;
         let victim = if full {
             self.find_victim(&mut steps)
@@ -359,7 +357,7 @@ impl Shard {
     /// Evicts a few more if the shard has grown beyond its capacity. The buffer that was just
     /// inserted is not evicted, since its getter references it.
     fn shrink(&mut self, capacity: usize, steps: &mut usize) {
-        for _ in 1..MOST_EVICTIONS {
+        for _ in 1..MAX_EVICTIONS {
             if self.ring.len() <= capacity {
                 return;
             }

@@ -19,7 +19,7 @@ use crate::device::{Device, check_range, total_length};
 use crate::fail_stop::Flushes;
 
 /// Maximal number of pieces in one system call (`IOV_MAX`).
-const MOST_PIECES: usize = 1024;
+const MAX_PIECES: usize = 1024;
 
 /// The access for which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,7 +263,7 @@ impl FileDevice {
     /// is written alone.
     fn write_pieces(&self, mut offset: u64, mut pieces: &[IoSlice<'_>]) -> io::Result<()> {
         while !pieces.is_empty() {
-            let batch = &pieces[..pieces.len().min(MOST_PIECES)];
+            let batch = &pieces[..pieces.len().min(MAX_PIECES)];
             let written = match rustix::io::pwritev(&self.file, batch, offset) {
                 Ok(0) if total_length(batch) > 0 => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => written,
@@ -393,7 +393,7 @@ mod tests {
     use pext4_sync::thread;
     use tempfile::TempDir;
 
-    use super::{Access, Errno, FileDevice, MOST_PIECES, count_written, data_sync};
+    use super::{Access, Errno, FileDevice, MAX_PIECES, count_written, data_sync};
     use crate::device::Device;
 
     fn directory() -> TempDir {
@@ -444,7 +444,7 @@ mod tests {
         let directory = directory();
         let device =
             FileDevice::create(&directory.path().join("image"), 1 << 20).expect("it is made");
-        let bytes: Vec<u8> = (0..=255).cycle().take(3 * MOST_PIECES + 5).collect();
+        let bytes: Vec<u8> = (0..=255).cycle().take(3 * MAX_PIECES + 5).collect();
         // Pieces of three bytes and of none, more than the system takes at once.
         let mut pieces: Vec<IoSlice<'_>> = bytes.chunks(2).map(IoSlice::new).collect();
         pieces.insert(1, IoSlice::new(&[]));

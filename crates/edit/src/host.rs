@@ -29,7 +29,7 @@ const PIECE: usize = 1 << 20;
 /// Bytes of a directory that are read at a time.
 const LISTING: usize = 64 << 10;
 /// Names and values of extended attributes are no longer than this in Linux.
-const MOST_ATTRIBUTE_BYTES: usize = 1 << 16;
+const MAX_ATTRIBUTE_BYTES: usize = 1 << 16;
 /// Namespaces of attributes that ext4 has.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
@@ -248,7 +248,7 @@ fn time(seconds: i64, nanoseconds: impl TryInto<u32>) -> Time {
 
 /// The attributes of a file that ext4 can hold, sorted by name; `path` is for errors.
 fn xattrs(reach: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut list = vec![0; MOST_ATTRIBUTE_BYTES];
+    let mut list = vec![0; MAX_ATTRIBUTE_BYTES];
     let length = match rustix::fs::llistxattr(reach, list.as_mut_slice()) {
         Ok(length) => length,
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
@@ -257,7 +257,7 @@ fn xattrs(reach: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let names = list[..length].split(|&byte| byte == 0);
     let mut found = Vec::new();
     for name in names.filter(|name| is_ours(name)) {
-        let mut value = vec![0; MOST_ATTRIBUTE_BYTES];
+        let mut value = vec![0; MAX_ATTRIBUTE_BYTES];
         let key = OsStr::from_bytes(name);
         let length = rustix::fs::lgetxattr(reach, key, value.as_mut_slice())
             .on(path, "read its extended attributes")?;

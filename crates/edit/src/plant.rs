@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use pext4_fs::{
-    AccessLists, Attributes, DeviceNumber, Entry, FileType, InodeNumber, New, Refusal,
+    AccessLists, Attributes, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal,
     SetAttributes, SetTime, SetXattrMode, Time, Volume,
 };
 
@@ -21,11 +21,11 @@ use crate::source::{Facts, Source};
 use crate::tree::join;
 
 /// Directories in one another at most: a path that Linux takes has no more.
-pub(crate) const MOST_DEPTH: u32 = 1024;
+pub(crate) const MAX_DEPTH: u32 = 1024;
 
 /// The largest numbers of a device.
-const MOST_MAJOR: u32 = 0xFFF;
-const MOST_MINOR: u32 = 0xF_FFFF;
+const MAX_MAJOR: u32 = 0xFFF;
+const MAX_MINOR: u32 = 0xF_FFFF;
 
 /// What is to be different from the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,10 +156,10 @@ impl<'s> Planter<'s> {
         directory: InodeNumber,
         path: &[u8],
     ) -> Result<()> {
-        if self.depth >= MOST_DEPTH {
+        if self.depth >= MAX_DEPTH {
             return refuse(
                 path,
-                format!("more than {MOST_DEPTH} directories in one another"),
+                format!("more than {MAX_DEPTH} directories in one another"),
             );
         }
         self.depth += 1;
@@ -220,7 +220,7 @@ impl<'s> Planter<'s> {
                 _ => self.volume().unlink(parent, name).at(path)?,
             }
         }
-        let new = New {
+        let new = CreateAttributes {
             permissions: facts.permissions,
             uid: facts.uid,
             gid: facts.gid,
@@ -299,14 +299,14 @@ impl<'s> Planter<'s> {
 /// ext4 would store other numbers in place of those that it cannot hold.
 fn check_device(facts: &Facts, path: &[u8]) -> Result<()> {
     let DeviceNumber { major, minor } = facts.device;
-    if major <= MOST_MAJOR && minor <= MOST_MINOR {
+    if major <= MAX_MAJOR && minor <= MAX_MINOR {
         return Ok(());
     }
     refuse(
         path,
         format!(
-            "no device can have the numbers {major},{minor}: the major number is {MOST_MAJOR} and \
-             the minor one {MOST_MINOR} at most"
+            "no device can have the numbers {major},{minor}: the major number is {MAX_MAJOR} and \
+             the minor one {MAX_MINOR} at most"
         ),
     )
 }

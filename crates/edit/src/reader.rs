@@ -8,7 +8,7 @@ use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 
 use crate::error::{At, EditError, Result, check_path};
-use crate::plant::MOST_DEPTH;
+use crate::plant::MAX_DEPTH;
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::tree::{Image, Place};
@@ -123,11 +123,11 @@ impl Reader {
 
 /// Refuses a tree that is too deep for a host.
 pub(crate) fn check_depth(depth: u32, path: &[u8]) -> Result<()> {
-    if depth < MOST_DEPTH {
+    if depth < MAX_DEPTH {
         return Ok(());
     }
     Err(EditError::Refused {
         path: path.to_vec(),
-        problem: format!("more than {MOST_DEPTH} directories in one another"),
+        problem: format!("more than {MAX_DEPTH} directories in one another"),
     })
 }

@@ -499,7 +499,7 @@ fn settle(
     }
     let mount = MountOptions {
         commit_interval: NEVER,
-        repeatable: options.time.map(|_| 0),
+        deterministic: options.time.map(|_| 0),
         ..MountOptions::default()
     };
     let volume = Volume::open(Arc::clone(below), mount)?;
@@ -518,9 +518,9 @@ fn volume_options(before: &Superblock, options: &EditOptions) -> MountOptions {
     };
     MountOptions {
         commit_interval: NEVER,
-        without_log: true,
+        bypass_journal: true,
         reserve: Reserve::Everybody,
-        repeatable: Some(first),
+        deterministic: Some(first),
         // One thread, whose placement must not depend on where the committer is just now.
         scaling: Scaling {
             busy_groups: BusyGroups::Wait,

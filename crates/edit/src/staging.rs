@@ -22,7 +22,7 @@ use pext4_sync::{Class, Mutex};
 use crate::free::FreeMap;
 
 /// Blocks of one vectored write at most.
-const MOST_SLICES: usize = 512;
+const MAX_SLICES: usize = 512;
 
 /// A device whose changes are not the image's yet.
 pub(crate) struct Staging {
@@ -162,7 +162,7 @@ pub(crate) fn write_blocks(
     let mut rest = pages;
     while let Some((first, _)) = rest.first() {
         let follows = |pair: &&[(u64, Page)]| pair[0].0 + 1 == pair[1].0;
-        let pairs = rest.windows(2).take(MOST_SLICES - 1);
+        let pairs = rest.windows(2).take(MAX_SLICES - 1);
         let count = 1 + pairs.take_while(follows).count();
         let (now, later) = rest.split_at(count);
         let slices: Vec<_> = now.iter().map(|(_, page)| IoSlice::new(page)).collect();

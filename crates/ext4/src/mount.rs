@@ -109,7 +109,7 @@ impl Volume {
             .contains(ReadOnlyCompat::DIR_NLINK);
         let new_inode_extra_size = new_inode_extra_size(store);
         let begins_inline = store.features.has_incompat(Incompat::INLINE_DATA);
-        let counted_generation = store.options.repeatable.map(AtomicU32::new);
+        let counted_generation = store.options.deterministic.map(AtomicU32::new);
         Self {
             inodes,
             directory_settings,
@@ -309,7 +309,7 @@ fn new_store(
 /// are freed, so it is not used for repeatable images.
 fn shared_blocks(store: &Store) -> SharedBlocks {
     let options = &store.options;
-    let counting = match options.repeatable {
+    let counting = match options.deterministic {
         Some(_) => Counting::InBlock,
         None => Counting::WhereMet,
     };

@@ -53,14 +53,14 @@ pub struct MountOptions {
     /// Bypasses the journal: a commit writes its blocks home at once, as on an image without a
     /// journal. This is only safe on a device that keeps either all that is written or nothing of it
     /// when the volume is closed. An image whose journal must be replayed first is refused.
-    pub without_log: bool,
-    /// Makes results repeatable: the same operations give the same bytes on every machine. The
+    pub bypass_journal: bool,
+    /// Makes results deterministic: the same operations give the same bytes on every machine. The
     /// number is where the generations of new inodes are counted from, which otherwise are random.
     ///
     /// The caller has a part in it: one thread does all operations, pinned to shard 0 and with its
     /// clock held (both in `pext4-sync`), it waits for a commit between freeing and allocating, and
     /// no width in `scaling` is left to the machine.
-    pub repeatable: Option<u32>,
+    pub deterministic: Option<u32>,
 }
 
 impl Default for MountOptions {
@@ -74,8 +74,8 @@ impl Default for MountOptions {
             discard: false,
             reserve: Reserve::default(),
             scaling: Scaling::default(),
-            without_log: false,
-            repeatable: None,
+            bypass_journal: false,
+            deterministic: None,
         }
     }
 }

@@ -13,7 +13,9 @@ use pext4_sync::Near;
 
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
-use crate::types::{Attributes, FileType, New, RenameMode, SetAttributes, SetXattrMode};
+use crate::types::{
+    Attributes, CreateAttributes, FileType, RenameMode, SetAttributes, SetXattrMode,
+};
 use crate::volume::Volume;
 
 pub use file::{File, OpenOptions};
@@ -128,7 +130,8 @@ impl<'v> Paths<'v> {
             }
             let next = self.volume.step(&here, &name)?;
             let is_symlink = next.file_type() == FileType::Symlink;
-            if !is_symlink || !(follow_last || !rest.is_empty()) {
+            let is_last = rest.is_empty();
+            if !is_symlink || (is_last && !follow_last) {
                 here = next;
                 continue;
             }
@@ -244,9 +247,9 @@ impl<'v> Paths<'v> {
         let entry = self.volume.make_directory(
             parent.inode,
             name,
-            &New {
+            &CreateAttributes {
                 permissions: 0o755,
-                ..New::default()
+                ..CreateAttributes::default()
             },
         )?;
         drop(self.hold(entry.inode));
@@ -288,9 +291,12 @@ impl<'v> Paths<'v> {
     /// As [`Volume::make_symlink`].
     pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent_of_file(path.as_ref(), Refusal::NotFound)?;
-        let entry =
-            self.volume
-                .make_symlink(parent.inode, name, target.as_ref(), &New::default())?;
+        let entry = self.volume.make_symlink(
+            parent.inode,
+            name,
+            target.as_ref(),
+            &CreateAttributes::default(),
+        )?;
         drop(self.hold(entry.inode));
         Ok(())
     }
@@ -420,9 +426,9 @@ impl<'v> Paths<'v> {
     /// Creates a file; nothing may be at `path`, no symbolic link either.
     fn create_new(&self, path: &[u8], permissions: u16) -> Result<HeldInode<'v>> {
         let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
-        let new = New {
+        let new = CreateAttributes {
             permissions,
-            ..New::default()
+            ..CreateAttributes::default()
         };
         let entry = self.volume.create(parent.inode, name, &new)?;
         Ok(self.hold(entry.inode))

@@ -66,7 +66,7 @@ pub struct Entry {
 
 /// Permissions and owner of a new inode.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct New {
+pub struct CreateAttributes {
     /// Permission bits (07777), the umask already applied; the operation determines the type.
     pub permissions: u16,
     /// Owner.
@@ -89,7 +89,7 @@ pub struct AccessLists<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whiteout<'a> {
     /// Owner and group; its permission bits are zero.
-    pub owner: New,
+    pub owner: CreateAttributes,
     /// Its access list as stored on the image, if it inherits one.
     pub access_list: Option<&'a [u8]>,
 }

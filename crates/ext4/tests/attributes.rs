@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use images::{Image, Random};
 use pext4_fs::{
-    AccessLists, DeviceNumber, FileType, InodeNumber, New, Refusal, SetAttributes, SetTime,
-    SetXattrMode, Time, Volume,
+    AccessLists, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, SetAttributes,
+    SetTime, SetXattrMode, Time, Volume,
 };
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::acl::{self, Entry};
@@ -84,7 +84,7 @@ fn access_lists_come_with_the_name_or_not_at_all() {
             default: Some(&default),
         };
         let make = |name: &[u8], kind, lists: &AccessLists<'_>| {
-            let new = New::default();
+            let new = CreateAttributes::default();
             volume.make_with_lists(root, name, &new, kind, DeviceNumber::default(), lists)
         };
         let before = handles();
@@ -352,9 +352,9 @@ fn a_list_without_room_leaves_the_permissions() {
         return;
     };
     let volume = image.open();
-    let new = New {
+    let new = CreateAttributes {
         permissions: 0o600,
-        ..New::default()
+        ..CreateAttributes::default()
     };
     let made = volume.create(InodeNumber::ROOT, b"file", &new);
     let file = made.expect("a file").inode;

@@ -25,7 +25,7 @@ fn image(blocks_in_group: &str, features: &str) -> Option<Image> {
         volume.paths().create_dir(&path).expect("room");
         volume
             .paths()
-            .write(&format!("{path}/file"), path.as_bytes())
+            .write(format!("{path}/file"), path.as_bytes())
             .expect("room");
     }
     volume.close().expect("a clean close");
@@ -120,9 +120,7 @@ fn one_that_is_bad_hides_its_own_inodes_alone() {
         let told = check_rest(&volume, &groups, |group| group == bad);
         assert!(told.contains(problem), "{told}");
 
-        let refused = loaded(&image, false)
-            .err()
-            .expect("nothing is written there");
+        let refused = loaded(&image, false).expect_err("nothing is written there");
         let refused = refused.to_string();
         for part in [problem, "e2fsck -f", "-o ro"] {
             assert!(refused.contains(part), "{refused}");

@@ -12,7 +12,9 @@ use std::time::Duration;
 use images::Image;
 use pext4_block::fault::{FaultDevice, Operation};
 use pext4_block::{Access, Device, Event, FileDevice, RamDevice, RecordDevice};
-use pext4_fs::{Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume};
+use pext4_fs::{
+    CreateAttributes, Error, InodeNumber, MountOptions, Refusal, RenameMode, SetAttributes, Volume,
+};
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
 
 /// An interval so long that no commit happens unasked.
@@ -48,12 +50,16 @@ fn a_removed_directory_that_is_held_has_no_names() {
     let volume = open(Arc::<RamDevice>::clone(&device));
     let root = InodeNumber::ROOT;
     let d = volume
-        .make_directory(root, b"d", &New::default())
+        .make_directory(root, b"d", &CreateAttributes::default())
         .expect("mkdir")
         .inode;
     for number in 0..200 {
         let entry = volume
-            .create(d, format!("{number:050}").as_bytes(), &New::default())
+            .create(
+                d,
+                format!("{number:050}").as_bytes(),
+                &CreateAttributes::default(),
+            )
             .expect("create");
         volume.forget(entry.inode, 1);
     }
@@ -74,7 +80,11 @@ fn a_removed_directory_that_is_held_has_no_names() {
     assert!(none(volume.lookup(d, b"x").map(drop)));
     assert!(none(volume.lookup(d, b"..").map(drop)));
     assert!(none(volume.read_directory(d, 0, &mut |_| true)));
-    assert!(none(volume.create(d, b"x", &New::default()).map(drop)));
+    assert!(none(
+        volume
+            .create(d, b"x", &CreateAttributes::default())
+            .map(drop)
+    ));
     assert!(none(volume.rename(
         root,
         b"file",
@@ -120,7 +130,11 @@ fn the_last_name_and_the_last_hold_may_go_together() {
                     for _ in 0..1500 {
                         if unlinks {
                             volume
-                                .create(InodeNumber::ROOT, name.as_bytes(), &New::default())
+                                .create(
+                                    InodeNumber::ROOT,
+                                    name.as_bytes(),
+                                    &CreateAttributes::default(),
+                                )
                                 .expect("create");
                         }
                         barrier.wait();
@@ -170,10 +184,10 @@ fn after_a_failed_commit_no_sync_succeeds() {
         .expect("it is there")
         .inode();
     device().fail_nth(Operation::Flush, 0);
-    assert!(volume.sync_file(file, false).is_err(), "the flush failed");
+    assert!(volume.fsync(file).is_err(), "the flush failed");
     device().heal();
-    assert!(volume.sync_file(file, false).is_err(), "it is not durable");
-    assert!(volume.sync_file(file, true).is_err(), "nor is its data");
+    assert!(volume.fsync(file).is_err(), "it is not durable");
+    assert!(volume.fdatasync(file).is_err(), "nor is its data");
     assert!(volume.sync().is_err(), "nor is anything");
     assert!(volume.is_read_only());
     assert!(volume.close().is_err());
@@ -399,7 +413,13 @@ fn fdatasync_covers_data_written_during_a_commit() {
     device.pass_only(Some(1));
     let syncs = |data_only| {
         let volume = Arc::clone(&volume);
-        std::thread::spawn(move || volume.sync_file(number, data_only).expect("nothing fails"))
+        std::thread::spawn(move || {
+            let synced = match data_only {
+                true => volume.fdatasync(number),
+                false => volume.fsync(number),
+            };
+            synced.expect("nothing fails");
+        })
     };
     let first = syncs(false);
     device.wait_for_one_at_the_gate();
@@ -463,7 +483,7 @@ fn fdatasync_of_a_directory_covers_its_names() {
     volume.sync().expect("sync");
     volume.paths().write("/d/file", b"").expect("create");
     let d = volume.paths().resolve("/d").expect("it is there").inode();
-    volume.sync_file(d, true).expect("fdatasync");
+    volume.fdatasync(d).expect("fdatasync");
     let crashed = open(Arc::new(device.fork()));
     assert!(crashed.paths().metadata("/d/file").is_ok());
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use pext4_block::{Access, FileDevice};
 use pext4_fs::{
-    AllocateMode, InodeNumber, MountOptions, New, RenameMode, SetAttributes, SetXattrMode, Volume,
+    AllocateMode, CreateAttributes, InodeNumber, MountOptions, RenameMode, SetAttributes,
+    SetXattrMode, Volume,
 };
 
 /// A child process that another test is just starting holds the image's lock until its exec:
@@ -166,9 +167,9 @@ fn files_grow_shrink_and_have_holes() {
         };
         let volume = open(&image.path);
         let root = pext4_fs::InodeNumber::ROOT;
-        let new = New {
+        let new = CreateAttributes {
             permissions: 0o644,
-            ..New::default()
+            ..CreateAttributes::default()
         };
         let file = volume.create(root, b"file", &new).expect("create").inode;
         for piece in 0..200u8 {
@@ -268,7 +269,12 @@ fn a_link_in_the_place_of_a_cut_file_is_left_alone() {
     volume.set_attributes(before, &cut).expect("a cut");
     volume.unlink(InodeNumber::ROOT, b"file").expect("it goes");
     let link = volume
-        .make_symlink(InodeNumber::ROOT, b"link", b"ttttt", &New::default())
+        .make_symlink(
+            InodeNumber::ROOT,
+            b"link",
+            b"ttttt",
+            &CreateAttributes::default(),
+        )
         .expect("a link");
     assert_eq!(link.inode, before, "the number is used again");
     volume.close().expect("a clean end");

@@ -3,7 +3,7 @@
 mod images;
 
 use images::Image;
-use pext4_fs::{InodeNumber, New};
+use pext4_fs::{CreateAttributes, InodeNumber};
 
 /// Blocks of 1 KiB.
 const BLOCK: usize = 1024;
@@ -16,9 +16,9 @@ fn name(number: u32) -> String {
 /// Makes `/d`, whose index has nodes.
 fn make(image: &Image) -> InodeNumber {
     let volume = image.open();
-    let made = volume.make_directory(InodeNumber::ROOT, b"d", &New::default());
+    let made = volume.make_directory(InodeNumber::ROOT, b"d", &CreateAttributes::default());
     let directory = made.expect("room").inode;
-    let file = volume.create(directory, b"one", &New::default());
+    let file = volume.create(directory, b"one", &CreateAttributes::default());
     let file = file.expect("room").inode;
     for number in 0..NAMES {
         volume

@@ -4,8 +4,8 @@ mod images;
 
 use images::Image;
 use pext4_fs::{
-    AllocateMode, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetAttributes,
-    SetXattrMode, Volume,
+    AllocateMode, CreateAttributes, Error, FileType, InodeNumber, Refusal, RenameMode,
+    SetAttributes, SetXattrMode, Volume,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -43,7 +43,7 @@ fn content(volume: &Volume, inode: InodeNumber) -> Vec<u8> {
 
 fn file(volume: &Volume, name: &[u8], bytes: &[u8]) -> InodeNumber {
     let inode = volume
-        .create(ROOT, name, &New::default())
+        .create(ROOT, name, &CreateAttributes::default())
         .expect("a file")
         .inode;
     assert_eq!(volume.write(inode, 0, bytes).expect("written"), bytes.len());
@@ -196,7 +196,7 @@ fn directories_grow_move_out_and_move_about() {
     };
     let volume = image.open();
     let make = |parent, name: &[u8]| {
-        let entry = volume.make_directory(parent, name, &New::default());
+        let entry = volume.make_directory(parent, name, &CreateAttributes::default());
         entry.expect("a directory").inode
     };
     let (one, two) = (make(ROOT, b"one"), make(ROOT, b"two"));
@@ -209,7 +209,7 @@ fn directories_grow_move_out_and_move_about() {
     for number in 0..5 {
         let name = format!("name{number}");
         volume
-            .create(two, name.as_bytes(), &New::default())
+            .create(two, name.as_bytes(), &CreateAttributes::default())
             .expect("a file");
     }
     let size = volume.attributes(two).expect("there").size;
@@ -229,7 +229,7 @@ fn directories_grow_move_out_and_move_about() {
     for number in 5..300 {
         let name = format!("name{number}");
         volume
-            .create(two, name.as_bytes(), &New::default())
+            .create(two, name.as_bytes(), &CreateAttributes::default())
             .expect("a file");
     }
     assert!(volume.attributes(two).expect("there").size > 4096);
@@ -407,7 +407,7 @@ fn damaged_content_is_told() {
         let volume = image.open();
         file(&volume, b"file", &pattern(100));
         volume
-            .make_directory(ROOT, b"folder", &New::default())
+            .make_directory(ROOT, b"folder", &CreateAttributes::default())
             .expect("a directory");
         volume.close().expect("it closes");
         image.debugfs_write(&request);
@@ -432,7 +432,7 @@ fn flags_are_told_and_set_beside_content() {
         return;
     };
     let volume = image.open();
-    let made = volume.make_directory(ROOT, b"folder", &New::default());
+    let made = volume.make_directory(ROOT, b"folder", &CreateAttributes::default());
     let folder = made.expect("a directory").inode;
     let file = file(&volume, b"file", b"short");
     for inode in [folder, file] {

@@ -74,7 +74,7 @@ fn one_with_another_journal_is_refused() {
         write_to_journal(&image, &[(0, &block)]);
         let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
         let opened = Volume::open(device, MountOptions::default());
-        let told = opened.err().expect("it is refused").to_string();
+        let told = opened.expect_err("it is refused").to_string();
         assert!(told.contains("another journal"), "{told}");
     }
 }

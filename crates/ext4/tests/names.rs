@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use images::Image;
-use pext4_fs::{Error, InodeNumber, New, Refusal, Volume};
+use pext4_fs::{CreateAttributes, Error, InodeNumber, Refusal, Volume};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const THREADS: u32 = 4;
@@ -15,7 +15,7 @@ const ROUNDS: u32 = 2000;
 
 /// A directory with enough names to have an index.
 fn directory(volume: &Volume) -> InodeNumber {
-    let made = volume.make_directory(ROOT, b"all", &New::default());
+    let made = volume.make_directory(ROOT, b"all", &CreateAttributes::default());
     let directory = made.expect("room for a directory").inode;
     for number in 0..300 {
         create(volume, directory, &format!("a name that is there {number}")).expect("a new name");
@@ -24,7 +24,7 @@ fn directory(volume: &Volume) -> InodeNumber {
 }
 
 fn create(volume: &Volume, directory: InodeNumber, name: &str) -> Result<(), Error> {
-    let made = volume.create(directory, name.as_bytes(), &New::default())?;
+    let made = volume.create(directory, name.as_bytes(), &CreateAttributes::default())?;
     volume.forget(made.inode, 1);
     Ok(())
 }
@@ -91,7 +91,7 @@ fn a_file_without_names_gets_one_while_others_look_it_up() {
     };
     let volume = image.open();
     let directory = directory(&volume);
-    let made = volume.create(directory, b"file", &New::default());
+    let made = volume.create(directory, b"file", &CreateAttributes::default());
     let file = made.expect("a new name").inode;
     volume.unlink(directory, b"file").expect("it is there");
     let looker = |is_done: &AtomicU32| {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use images::Image;
 use pext4_block::RamDevice;
 use pext4_fs::{
-    AllocateMode, Error, FileType, InodeNumber, MountOptions, New, Refusal, RenameMode,
-    SetAttributes, SetTime, SetXattrMode, Time, Volume, Whiteout,
+    AllocateMode, CreateAttributes, Error, FileType, InodeNumber, MountOptions, Refusal,
+    RenameMode, SetAttributes, SetTime, SetXattrMode, Time, Volume, Whiteout,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -29,7 +29,7 @@ const DAX: u32 = 0x200_0000;
 const NAMELESS: u32 = 0x8000_0000;
 
 fn file(volume: &Volume, name: &[u8]) -> InodeNumber {
-    let made = volume.create(ROOT, name, &New::default());
+    let made = volume.create(ROOT, name, &CreateAttributes::default());
     made.expect("room for a file").inode
 }
 
@@ -118,7 +118,7 @@ fn flags_are_heeded_or_refused() {
     let volume = image.open();
     let inode = file(&volume, b"file");
     let directory = volume
-        .make_directory(ROOT, b"directory", &New::default())
+        .make_directory(ROOT, b"directory", &CreateAttributes::default())
         .expect("room")
         .inode;
     assert_eq!(
@@ -139,7 +139,7 @@ fn flags_are_heeded_or_refused() {
     }
     let of_directories = EXTENTS | TOPDIR | PROJINHERIT | DAX;
     set_flags(&volume, directory, of_directories).expect("flags of directories");
-    let made = volume.create(directory, b"heir", &New::default());
+    let made = volume.create(directory, b"heir", &CreateAttributes::default());
     let inherited = made.expect("room").attributes.flags;
     assert_eq!(inherited, EXTENTS | DAX, "as on Linux");
     let told = volume.attributes(inode).expect("it is there").flags;
@@ -196,12 +196,12 @@ fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
         assert_eq!(content(inode), before);
         volume.write(inode, 20 << 10, b"more").expect("room");
     }
-    let directory = volume.make_directory(ROOT, b"directory", &New::default());
+    let directory = volume.make_directory(ROOT, b"directory", &CreateAttributes::default());
     let directory = directory.expect("room").inode;
     set_flags(&volume, directory, 0).expect("pointers");
     for number in 0..100 {
         let name = format!("a name of some length, number {number}");
-        let made = volume.create(directory, name.as_bytes(), &New::default());
+        let made = volume.create(directory, name.as_bytes(), &CreateAttributes::default());
         volume.forget(made.expect("room").inode, 1);
     }
     volume.close().expect("a clean close");
@@ -267,10 +267,10 @@ fn an_append_only_directory_keeps_its_names() {
         return;
     };
     let volume = image.open();
-    let made = volume.make_directory(ROOT, b"kept", &New::default());
+    let made = volume.make_directory(ROOT, b"kept", &CreateAttributes::default());
     let directory = made.expect("room for a directory").inode;
     for name in [&b"old"[..], b"old2"] {
-        let made = volume.create(directory, name, &New::default());
+        let made = volume.create(directory, name, &CreateAttributes::default());
         made.expect("room for a file");
     }
     for name in [&b"new"[..], b"new2", b"new3"] {
@@ -305,7 +305,7 @@ fn a_move_may_leave_a_whiteout() {
     ]
     .concat();
     let owner = Whiteout {
-        owner: New {
+        owner: CreateAttributes {
             permissions: 0o777,
             uid: 7,
             gid: 8,
@@ -313,7 +313,7 @@ fn a_move_may_leave_a_whiteout() {
         access_list: Some(&list),
     };
     let lower = volume
-        .make_directory(ROOT, b"lower", &New::default())
+        .make_directory(ROOT, b"lower", &CreateAttributes::default())
         .expect("room")
         .inode;
     let moved = file(&volume, b"old");
@@ -396,7 +396,7 @@ fn a_file_that_could_not_be_allocated_has_the_size_that_it_had() {
         return;
     };
     let volume = image.open();
-    let made = volume.create(InodeNumber::ROOT, b"file", &New::default());
+    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
     let file = made.expect("a file").inode;
     let statistics = volume.statfs();
     let twice = 2 * statistics.free_blocks * u64::from(statistics.block_size);
@@ -495,11 +495,11 @@ fn a_name_moves_far_below_the_root() {
     let volume = image.open();
     let mut below = [ROOT, ROOT];
     for _ in 0..DEPTH {
-        let made = volume.make_directory(below[1], b"d", &New::default());
+        let made = volume.make_directory(below[1], b"d", &CreateAttributes::default());
         below = [below[1], made.expect("there is room").inode];
     }
     volume
-        .create(below[1], b"f", &New::default())
+        .create(below[1], b"f", &CreateAttributes::default())
         .expect("room");
     let moved = volume.rename(below[1], b"f", below[0], b"f", RenameMode::Replace);
     moved.expect("it is no loop");

@@ -13,7 +13,8 @@ use images::{Image, Random};
 use pext4_block::{Device, RamDevice};
 use pext4_fs::options::Scaling;
 use pext4_fs::{
-    AllocateMode, InodeNumber, MountOptions, New, Refusal, SetAttributes, SetXattrMode, Volume,
+    AllocateMode, CreateAttributes, InodeNumber, MountOptions, Refusal, SetAttributes,
+    SetXattrMode, Volume,
 };
 use pext4_sync::topology;
 
@@ -63,7 +64,7 @@ fn size(size: u64) -> SetAttributes {
 }
 
 fn new_file(volume: &Volume, name: &str) -> InodeNumber {
-    let made = volume.create(ROOT, name.as_bytes(), &New::default());
+    let made = volume.create(ROOT, name.as_bytes(), &CreateAttributes::default());
     made.expect("room for a file").inode
 }
 
@@ -352,7 +353,7 @@ fn one_directory_for_everyone() {
             return;
         };
         let (volume, device) = open(&image, scaling);
-        let made = volume.make_directory(ROOT, b"all", &New::default());
+        let made = volume.make_directory(ROOT, b"all", &CreateAttributes::default());
         let directory = made.expect("a directory").inode;
         thread::scope(|scope| {
             for number in 0..THREADS {
@@ -381,7 +382,7 @@ fn one_directory_for_everyone() {
 
 /// Makes 600 files, of which 200 stay, and competes with the other threads for common names.
 fn live_in(volume: &Volume, directory: InodeNumber, number: u64) {
-    let new = New::default();
+    let new = CreateAttributes::default();
     for step in 0..600u64 {
         let own = format!("{number}-{step}");
         let entry = volume
@@ -424,7 +425,7 @@ fn a_top_directory_spreads_those_below_it() {
     };
     let (volume, device) = open(&image, Scaling::FULL);
     let new_directory = |parent, name: &str| {
-        let made = volume.make_directory(parent, name.as_bytes(), &New::default());
+        let made = volume.make_directory(parent, name.as_bytes(), &CreateAttributes::default());
         made.expect("room for a directory").inode
     };
     let regions_below = |parent: InodeNumber| {
@@ -456,12 +457,12 @@ fn a_directory_that_grows_on_many_shards_lies_in_one_piece() {
             return;
         };
         let (volume, device) = open(&image, scaling);
-        let directory = volume.make_directory(ROOT, b"many", &New::default());
+        let directory = volume.make_directory(ROOT, b"many", &CreateAttributes::default());
         let directory = directory.expect("room for a directory").inode;
         for number in 0..2000 {
             let _pin = topology::pin(number % 4);
             let name = format!("a name of some length, number {number}");
-            let made = volume.create(directory, name.as_bytes(), &New::default());
+            let made = volume.create(directory, name.as_bytes(), &CreateAttributes::default());
             volume.forget(made.expect("room for a file").inode, 1);
         }
         let size = volume.attributes(directory).expect("it is there").size;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use images::{Image, Random};
 use pext4_block::{Access, FileDevice};
 use pext4_fs::options::{AttributeCache, Scaling};
-use pext4_fs::{InodeNumber, MountOptions, New, Refusal, SetXattrMode, Volume};
+use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, Refusal, SetXattrMode, Volume};
 use pext4_sync::topology;
 
 const SETTINGS: [AttributeCache; 5] = [
@@ -51,7 +51,11 @@ fn open(image: &Image, setting: AttributeCache) -> Volume {
 }
 
 fn create(volume: &Volume, name: &str) -> InodeNumber {
-    let entry = volume.create(InodeNumber::ROOT, name.as_bytes(), &New::default());
+    let entry = volume.create(
+        InodeNumber::ROOT,
+        name.as_bytes(),
+        &CreateAttributes::default(),
+    );
     entry.expect("room for a file").inode
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use images::Image;
 use pext4_block::{Access, Device, FileDevice, RamDevice};
 use pext4_fs::{
-    AllocateMode, Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume,
+    AllocateMode, CreateAttributes, Error, InodeNumber, MountOptions, Refusal, RenameMode,
+    SetAttributes, Volume,
 };
 
 /// Made by mke2fs and changed by debugfs, in this order; `content` becomes the file `/file`.
@@ -440,16 +441,16 @@ fn a_large_directory_is_freed_in_the_smallest_journal() {
     let made = volume.make_directory(
         InodeNumber::ROOT,
         b"d",
-        &New {
+        &CreateAttributes {
             permissions: 0o755,
-            ..New::default()
+            ..CreateAttributes::default()
         },
     );
     let d = made.expect("mkdir").inode;
     let name = |number: u32| format!("{number:0200}").into_bytes();
     for number in 0..6000 {
         let entry = volume
-            .create(d, &name(number), &New::default())
+            .create(d, &name(number), &CreateAttributes::default())
             .expect("create");
         volume.forget(entry.inode, 1);
     }
@@ -485,12 +486,14 @@ fn a_directory_in_anothers_place_changes_no_count_at_the_limit() {
     assert_eq!((links(p), links(q)), (65_000, 3));
     // Within one directory there is one fewer.
     volume
-        .make_directory(q, b"z", &New::default())
+        .make_directory(q, b"z", &CreateAttributes::default())
         .and_then(|_| volume.rename(q, b"z", q, b"y", RenameMode::Replace))
         .expect("moved");
     assert_eq!(links(q), 3);
     // Exchanging a directory for a file adds one here and removes one there.
-    volume.create(q, b"f", &New::default()).expect("a file");
+    volume
+        .create(q, b"f", &CreateAttributes::default())
+        .expect("a file");
     volume
         .rename(p, b"d", q, b"f", RenameMode::Exchange)
         .expect("a directory and a file change places");
@@ -521,7 +524,11 @@ fn an_image_that_was_not_closed_cleanly_stays_so_until_it_is_checked() {
     for clean in [1, 0] {
         image.change(|bytes| bytes[STATE] = clean);
         let volume = image.open();
-        let made = volume.create(InodeNumber::ROOT, &[b'a' + clean], &New::default());
+        let made = volume.create(
+            InodeNumber::ROOT,
+            &[b'a' + clean],
+            &CreateAttributes::default(),
+        );
         made.expect("a file");
         volume.close().expect("it closes");
         let bytes = std::fs::read(&image.path).expect("the image");
@@ -535,7 +542,7 @@ fn a_file_has_no_more_blocks_than_its_inode_can_count() {
         return;
     };
     let volume = image.open();
-    let made = volume.create(InodeNumber::ROOT, b"file", &New::default());
+    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
     let file = made.expect("a file").inode;
     let grow = |size| {
         let change = SetAttributes {
@@ -563,7 +570,7 @@ fn a_cut_that_fails_leaves_the_file_for_the_next_mount() {
         return;
     };
     let volume = image.open();
-    let made = volume.create(InodeNumber::ROOT, b"file", &New::default());
+    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
     let file = made.expect("a file").inode;
     for block in 0..20 {
         let written = volume.write(file, block * 2048, &[7; 1024]);
@@ -603,7 +610,7 @@ fn a_damaged_file_loses_its_name_and_the_volume_goes_on() {
         let gone = volume.lookup(root, b"file").expect_err("it has no name");
         assert!(gone.is(Refusal::NotFound), "{damage}: {gone}");
         volume
-            .create(root, b"next", &New::default())
+            .create(root, b"next", &CreateAttributes::default())
             .expect("the volume goes on");
         volume.close().expect("it closes");
         device.save(&image.path).expect("a temporary file");
@@ -630,7 +637,7 @@ fn a_name_goes_though_the_block_of_attributes_is_damaged() {
     let root = InodeNumber::ROOT;
     volume.unlink(root, b"file").expect("it loses its name");
     volume
-        .create(root, b"next", &New::default())
+        .create(root, b"next", &CreateAttributes::default())
         .expect("the volume goes on");
 }
 
@@ -680,10 +687,10 @@ fn a_number_that_a_bitmap_gives_out_wrongly_is_not_born_again() {
         return;
     };
     let (_, volume) = mount(&image);
-    let made = volume.create(InodeNumber::ROOT, b"new", &New::default());
+    let made = volume.create(InodeNumber::ROOT, b"new", &CreateAttributes::default());
     let refused = made.expect_err("its group cannot be trusted");
     assert!(matches!(refused, Error::Corrupt(_)), "{refused}");
-    let made = volume.create(InodeNumber::ROOT, b"new", &New::default());
+    let made = volume.create(InodeNumber::ROOT, b"new", &CreateAttributes::default());
     let number = made.expect("other groups can").inode;
     assert!(number.get() > 8192, "{number}");
 }

@@ -6,7 +6,7 @@ mod images;
 use std::time::Duration;
 
 use images::Image;
-use pext4_fs::{AccessTimes, InodeNumber, New, SetAttributes, SetTime};
+use pext4_fs::{AccessTimes, CreateAttributes, InodeNumber, SetAttributes, SetTime};
 use pext4_ondisk::time::Time;
 use pext4_sync::time;
 
@@ -26,7 +26,7 @@ fn a_change_of_names_after_the_times_were_set_back_is_told() {
     };
     for (number, name) in [&b"a"[..], b"b", b"c"].into_iter().enumerate() {
         volume
-            .create(root, name, &New::default())
+            .create(root, name, &CreateAttributes::default())
             .expect("room for a file");
         assert_eq!(modified(), now, "after file {number}");
     }
@@ -68,11 +68,11 @@ fn names_changed_on_many_threads_set_the_times_for_good() {
                 for round in 0..ROUNDS {
                     let _held = time::hold(Duration::from_secs(START + round));
                     let name = format!("{thread}-{round}");
-                    let made = volume.create(root, name.as_bytes(), &New::default());
+                    let made = volume.create(root, name.as_bytes(), &CreateAttributes::default());
                     let inode = made.expect("room for a file").inode;
                     assert!((START..START + ROUNDS).contains(&seconds()));
                     match round % 4 {
-                        0 => volume.sync_file(root, false).expect("it is durable"),
+                        0 => volume.fsync(root).expect("it is durable"),
                         1 => volume.unlink(root, name.as_bytes()).expect("it is there"),
                         _ => {}
                     }
@@ -81,12 +81,12 @@ fn names_changed_on_many_threads_set_the_times_for_good() {
             });
         }
     });
-    volume.sync_file(root, true).expect("it is durable");
+    volume.fdatasync(root).expect("it is durable");
     // The second comes in the same transaction.
     for now in START + ROUNDS..START + ROUNDS + 2 {
         let _held = time::hold(Duration::from_secs(now));
         let name = format!("at {now}");
-        let made = volume.create(root, name.as_bytes(), &New::default());
+        let made = volume.create(root, name.as_bytes(), &CreateAttributes::default());
         made.expect("room for a file");
         assert_eq!(seconds(), now);
     }
@@ -108,7 +108,7 @@ fn what_a_cache_writes_back_late_leaves_the_times() {
     let mut clock = Duration::new(1_700_000_000, 0);
     let made = {
         let _held = time::hold(clock);
-        volume.create(InodeNumber::ROOT, b"file", &New::default())
+        volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default())
     };
     let file = made.expect("room for a file").inode;
     let born = volume.attributes(file).expect("it is held");
@@ -138,7 +138,7 @@ fn an_access_is_noted_as_the_policy_wants_it() {
     let at = |seconds: u64| Time::from_seconds(i64::try_from(start + seconds).expect("small"));
     let clock = |seconds: u64| time::hold(Duration::from_secs(start + seconds));
     let born = clock(0);
-    let made = volume.create(InodeNumber::ROOT, b"file", &New::default());
+    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
     let inode = made.expect("room").inode;
     drop(born);
     let noted = |seconds: u64, policy| {

@@ -3,7 +3,7 @@
 mod images;
 
 use images::Image;
-use pext4_fs::{Error, InodeNumber, New, Refusal, SetXattrMode, Volume};
+use pext4_fs::{CreateAttributes, Error, InodeNumber, Refusal, SetXattrMode, Volume};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
@@ -12,7 +12,7 @@ fn image(features: &str) -> Option<Image> {
 }
 
 fn file(volume: &Volume, name: &[u8]) -> InodeNumber {
-    let made = volume.create(ROOT, name, &New::default());
+    let made = volume.create(ROOT, name, &CreateAttributes::default());
     made.expect("a file").inode
 }
 
@@ -219,7 +219,7 @@ fn links_have_small_values_only() {
         return;
     };
     let volume = image.open();
-    let made = volume.make_symlink(ROOT, b"link", b"target", &New::default());
+    let made = volume.make_symlink(ROOT, b"link", b"target", &CreateAttributes::default());
     let link = made.expect("a link").inode;
     set(&volume, link, b"trusted.small", &value(1, 500));
     let full = volume

@@ -26,7 +26,9 @@ use std::sync::Arc;
 
 use pext4_sync::thread;
 
-use pext4_fs::{AccessTimes, Attributes, Entry, Error, InodeNumber, New, Refusal, StatFs, Volume};
+use pext4_fs::{
+    AccessTimes, Attributes, CreateAttributes, Entry, Error, InodeNumber, Refusal, StatFs, Volume,
+};
 
 use crate::error_log::ErrorLog;
 use crate::node::{inode_of, node_of};
@@ -105,11 +107,11 @@ impl Caller {
     }
 
     /// The owner and group of inodes that the caller makes.
-    fn owner(self) -> New {
-        New {
+    fn owner(self) -> CreateAttributes {
+        CreateAttributes {
             uid: self.uid,
             gid: self.gid,
-            ..New::default()
+            ..CreateAttributes::default()
         }
     }
 }

@@ -45,10 +45,10 @@ use space_retry::{Context, Write};
 use translate::{kind, time_from_fuser, time_to_set};
 
 /// Most bytes of one write request; the kernel uses the same bound for reads.
-const MOST_BYTES: u32 = 1 << 20;
+const MAX_BYTES: u32 = 1 << 20;
 
 /// Background requests (readahead and writeback) that the kernel may have in flight.
-const MOST_BACKGROUND: u16 = 64;
+const MAX_BACKGROUND: u16 = 64;
 
 /// The file system object whose methods `fuser` calls.
 pub(crate) struct FuserTransport {
@@ -133,8 +133,8 @@ impl Filesystem for FuserTransport {
             let _ = config.add_capabilities(flag);
         }
         // Both are within what fuser allows.
-        let _ = config.set_max_write(MOST_BYTES);
-        let _ = config.set_max_background(MOST_BACKGROUND);
+        let _ = config.set_max_write(MAX_BYTES);
+        let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! run in an [`Offload`]; any thread can send their reply. Requests that wait for the kernel have a
 //! pool of their own, since the kernel's requests may need a worker of the other pool.
 //!
-//! If a job finds no idle worker, the pool starts one, up to [`MOST_WORKERS`]. Dropping the pool
+//! If a job finds no idle worker, the pool starts one, up to [`MAX_WORKERS`]. Dropping the pool
 //! runs the jobs that are left and ends the workers. Workers may run on all cores, even if the
 //! thread that starts them is kept on its caller's core ([`placement`]).
 
@@ -20,7 +20,7 @@ use pext4_sync::{Condvar, Mutex};
 use crate::placement;
 
 /// Most workers at a time; further jobs wait for one of them.
-const MOST_WORKERS: usize = 64;
+const MAX_WORKERS: usize = 64;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -63,7 +63,7 @@ impl Offload {
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state.lock();
         state.jobs.push_back(Box::new(job));
-        if state.idle < state.jobs.len() && state.workers.len() < MOST_WORKERS {
+        if state.idle < state.jobs.len() && state.workers.len() < MAX_WORKERS {
             let shared = Arc::clone(&self.shared);
             let inherited = placement::inherited();
             let work = move || {
@@ -121,7 +121,7 @@ impl Drop for Offload {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_WORKERS, Offload};
+    use super::{MAX_WORKERS, Offload};
     use crate::placement;
     use rustix::thread::sched_getaffinity;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -166,13 +166,13 @@ mod tests {
     fn more_jobs_than_workers_all_run_before_the_pool_is_gone() {
         let pool = Offload::new();
         let done = Arc::new(AtomicUsize::new(0));
-        for _ in 0..MOST_WORKERS * 4 {
+        for _ in 0..MAX_WORKERS * 4 {
             let done = Arc::clone(&done);
             pool.run(move || {
                 done.fetch_add(1, Ordering::Relaxed);
             });
         }
         drop(pool);
-        assert_eq!(done.load(Ordering::Relaxed), MOST_WORKERS * 4);
+        assert_eq!(done.load(Ordering::Relaxed), MAX_WORKERS * 4);
     }
 }

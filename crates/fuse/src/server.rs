@@ -20,8 +20,8 @@ use crate::options::KernelOptions;
 
 /// Bounds of the number of threads that serve requests. Each further thread makes it more expensive
 /// for the kernel to select one.
-const FEWEST_THREADS: usize = 2;
-const MOST_THREADS: usize = 4;
+const MIN_THREADS: usize = 2;
+const MAX_THREADS: usize = 4;
 
 /// An error at the end of a mount.
 #[derive(Debug, Error)]
@@ -148,7 +148,7 @@ fn config() -> Config {
 
 fn thread_count() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    cores.clamp(FEWEST_THREADS, MOST_THREADS)
+    cores.clamp(MIN_THREADS, MAX_THREADS)
 }
 
 /// Waits up to a second for threads that still serve after one has failed; they end once the mount

@@ -78,7 +78,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The default maximum of commit threads. More make no commit faster: they wait for the same
 /// device.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 const RUNNING: u8 = 0;
 const CLOSING: u8 = 1;
@@ -138,7 +138,7 @@ impl Core {
             epoch: Epoch::new(epoch::words(width.handle_shards), first),
             commit_threads: width
                 .commit_threads
-                .unwrap_or(MOST_THREADS.min(topology::shard_count())),
+                .unwrap_or(MAX_THREADS.min(topology::shard_count())),
             credits: Credits::new(limit),
             hosts: Hosts::new(),
             transactions: Transactions::new(),

@@ -21,7 +21,7 @@ use pext4_sync::{CachePadded, Class, Mutex, Sharded};
 /// The maximum number of credits that a shard leases at a time.
 const LARGEST_CHUNK: i64 = 256;
 /// The minimum credits of a transaction as far as memory limits them.
-const LEAST_IN_MEMORY: u32 = 1024;
+const MIN_IN_MEMORY: u32 = 1024;
 
 /// A shard takes its chunk from the pool without a lock while more than `1 / PLENTY_SHARE` of a
 /// transaction's credits are there.
@@ -227,11 +227,11 @@ pub(crate) fn limit_of_log(format: &RecordFormat, log_blocks: u32) -> u32 {
 }
 
 /// The credits with which a transaction pins at most half of the cache, but at least
-/// [`LEAST_IN_MEMORY`].
+/// [`MIN_IN_MEMORY`].
 pub(crate) fn limit_of_memory(cache_blocks: u64) -> u32 {
     u32::try_from(cache_blocks / 2)
         .unwrap_or(u32::MAX)
-        .max(LEAST_IN_MEMORY)
+        .max(MIN_IN_MEMORY)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -6,7 +6,7 @@ use pext4_block::{Device, Page};
 use pext4_ondisk::BlockNumber;
 
 /// The maximum number of blocks in one vectored write.
-const MOST_SLICES: usize = 512;
+const MAX_SLICES: usize = 512;
 
 /// Writes each page to its block. `pages` must be sorted by block. Does not flush.
 pub(crate) fn write(device: &dyn Device, pages: &[(BlockNumber, Page)]) -> io::Result<()> {
@@ -25,7 +25,7 @@ pub(crate) fn write(device: &dyn Device, pages: &[(BlockNumber, Page)]) -> io::R
 
 /// How many blocks at the start of `pages` are adjacent on the device.
 fn neighbours(pages: &[(BlockNumber, Page)]) -> usize {
-    let pairs = pages.windows(2).take(MOST_SLICES - 1);
+    let pairs = pages.windows(2).take(MAX_SLICES - 1);
     1 + pairs
         .take_while(|pair| pair[0].0.checked_add(1u32) == Some(pair[1].0))
         .count()

@@ -136,11 +136,11 @@ impl LogArea {
             let count = rest
                 .len()
                 .min(room / self.block_size as usize)
-                .min(MOST_SLICES);
+                .min(MAX_SLICES);
             let (now, later) = rest.split_at(count);
             let slices: Vec<IoSlice<'_>> = now.iter().map(|block| IoSlice::new(block)).collect();
             device.write_vectored_at(offset, &slices)?;
-            index += u32::try_from(count).expect("at most MOST_SLICES");
+            index += u32::try_from(count).expect("at most MAX_SLICES");
             rest = later;
         }
         Ok(())
@@ -165,7 +165,7 @@ impl LogArea {
 }
 
 /// The maximum number of slices in one vectored write (the usual limit of systems is 1024).
-const MOST_SLICES: usize = 512;
+const MAX_SLICES: usize = 512;
 
 fn bad_area(problem: &'static str, block: BlockNumber) -> Corrupt {
     Corrupt::new("journal area", problem).in_block(block)

@@ -13,7 +13,7 @@ use pext4_ondisk::BlockNumber;
 
 use crate::client::{Capture, Client};
 use crate::error::JournalError;
-use crate::spread::{LEAST_PART, in_parts};
+use crate::spread::{MIN_PART, in_parts};
 
 /// One block as a transaction writes it.
 pub(crate) struct Version {
@@ -64,7 +64,7 @@ pub(crate) fn merge(
     }
     let sealed = in_parts(
         blocks.into_iter().collect(),
-        LEAST_PART,
+        MIN_PART,
         width,
         |part: Vec<_>| {
             let versions = part.into_iter().map(|(block, parts)| match parts.whole {

@@ -8,7 +8,7 @@
 use pext4_sync::thread;
 
 /// The number of objects, captures or blocks that justifies another thread.
-pub(crate) const LEAST_PART: usize = 512;
+pub(crate) const MIN_PART: usize = 512;
 
 /// Cuts `items` into at most `width` parts, each of at least `least` items if there is more than
 /// one, and runs `work` on each part in a thread of its own. Returns the results in the order of
@@ -36,23 +36,20 @@ pub fn in_parts<T: Send, R: Send>(
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{LEAST_PART, in_parts};
+    use super::{MIN_PART, in_parts};
 
     #[test]
     fn parts_are_whole_and_in_order() {
         for (count, width, parts) in [
             (0, 4, 1),
-            (LEAST_PART, 4, 1),
-            (2 * LEAST_PART, 4, 2),
-            (9 * LEAST_PART + 7, 4, 4),
-            (9 * LEAST_PART, 1, 1),
+            (MIN_PART, 4, 1),
+            (2 * MIN_PART, 4, 2),
+            (9 * MIN_PART + 7, 4, 4),
+            (9 * MIN_PART, 1, 1),
         ] {
-            let made = in_parts(
-                (0..count).collect(),
-                LEAST_PART,
-                width,
-                |part: Vec<usize>| part,
-            );
+            let made = in_parts((0..count).collect(), MIN_PART, width, |part: Vec<usize>| {
+                part
+            });
             assert_eq!(made.len(), parts);
             assert_eq!(made.concat(), (0..count).collect::<Vec<_>>());
         }

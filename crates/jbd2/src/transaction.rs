@@ -15,10 +15,10 @@ use pext4_sync::hash::spread;
 use pext4_sync::{Sharded, Stack};
 
 use crate::client::{Capture, Client, Owing};
-use crate::spread::{LEAST_PART, in_parts};
+use crate::spread::{MIN_PART, in_parts};
 
 /// The number of hosts that justifies another thread: most hosts have sixteen objects.
-const LEAST_HOSTS: usize = LEAST_PART / 16;
+const MIN_HOSTS: usize = MIN_PART / 16;
 
 /// The slots of the running and the committing transaction.
 pub(crate) struct Transactions {
@@ -110,7 +110,7 @@ impl Transactions {
     pub(crate) fn gather(&self, client: &dyn Client, tid: Tid, width: usize) -> Gathered {
         let slot = self.slot(tid);
         let objects = round_robin(slot.iter().map(|lists| lists.dirty.take_all()));
-        let parts = in_parts(objects, LEAST_PART, width, |objects| {
+        let parts = in_parts(objects, MIN_PART, width, |objects| {
             let mut captures = Vec::with_capacity(objects.len());
             for object in &objects {
                 object.capture(tid, &mut captures);
@@ -155,7 +155,7 @@ fn gather_hosts(
     // Several shards may have listed the same host.
     hosts.sort_unstable();
     hosts.dedup();
-    let parts = in_parts(hosts, LEAST_HOSTS, width, |hosts| {
+    let parts = in_parts(hosts, MIN_HOSTS, width, |hosts| {
         let mut captures = Vec::with_capacity(hosts.len());
         for (_, host) in hosts {
             client.capture_parts(host, tid, &mut captures);

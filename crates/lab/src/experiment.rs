@@ -18,7 +18,7 @@ use crate::workloads::{EMPTY, Pace, Plan, Workload};
 const OVERHEAD_TIME: Duration = Duration::from_millis(50);
 
 /// The shortest window, unless another is asked for.
-pub const LEAST_WINDOW: Duration = Duration::from_millis(300);
+pub const MIN_WINDOW: Duration = Duration::from_millis(300);
 /// Time in a window for each task of a processor: a few time slices of slow schedulers.
 const TURN: Duration = Duration::from_millis(30);
 
@@ -36,7 +36,7 @@ pub struct Experiment {
     pub files_in_all: Option<u32>,
     /// Time before each window.
     pub warm_up: Duration,
-    /// The counted window; by default [`LEAST_WINDOW`], and more where many tasks share a
+    /// The counted window; by default [`MIN_WINDOW`], and more where many tasks share a
     /// processor, so that each is scheduled several times in it.
     pub counted: Option<Duration>,
     /// In place of a window: the number of steps of every task, or all its steps if the workload
@@ -181,7 +181,7 @@ impl Experiment {
         let turns = TURN * tasks.div_ceil(processors);
         Window {
             warm_up: self.warm_up,
-            counted: self.counted.unwrap_or(turns.max(LEAST_WINDOW)),
+            counted: self.counted.unwrap_or(turns.max(MIN_WINDOW)),
             steps: self.steps,
         }
     }

@@ -269,7 +269,7 @@ mod tests {
     use std::sync::Arc;
 
     use pext4_block::RamDevice;
-    use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, Volume};
+    use pext4_fs::{AllocateMode, CreateAttributes, InodeNumber, MountOptions, Volume};
     use pext4_image::mkfs;
 
     use super::{of_image, parse_extents};
@@ -292,8 +292,11 @@ mod tests {
         mkfs::mkfs(&*device, &mkfs::Options::default()).unwrap();
         let volume = Volume::open(device.clone(), MountOptions::default()).unwrap();
         let root = InodeNumber::ROOT;
-        let files =
-            [b"one", b"two"].map(|name| volume.create(root, name, &New::default()).unwrap());
+        let files = [b"one", b"two"].map(|name| {
+            volume
+                .create(root, name, &CreateAttributes::default())
+                .unwrap()
+        });
         for piece in 0..64_u64 {
             for file in &files {
                 let offset = piece * (1 << 20);

@@ -41,7 +41,7 @@ const FIRST_PATIENCE: u32 = 16;
 /// The maximum number of reads with the underlying lock before a bias. Each costs a transfer or two
 /// of a cache line under contention, and the end of a bias one transfer per shard; this many reads
 /// pay for the end on hundreds of cores.
-const MOST_PATIENCE: u32 = 1 << 9;
+const MAX_PATIENCE: u32 = 1 << 9;
 /// The countdown of a lock that is biased.
 const BIASED: u32 = 0;
 /// How often a writer polls a slot before it yields.
@@ -363,7 +363,7 @@ impl Bias {
             return false;
         }
         let patience = self.patience.load(Ordering::Relaxed);
-        let next = patience.saturating_mul(2).min(MOST_PATIENCE);
+        let next = patience.saturating_mul(2).min(MAX_PATIENCE);
         self.patience.store(next, Ordering::Relaxed);
         self.countdown.store(next, Ordering::SeqCst);
         model_order();

@@ -43,7 +43,7 @@ const LEAST: f64 = 1.0;
 const FEW: usize = 16;
 /// The maximum mean, in picoseconds, of fewer than [`FEW`] samples: a time slice of another thread
 /// is longer, and one such sample would weigh as much as a thousand operations.
-const MOST_OF_FEW: f64 = 100e6;
+const MAX_OF_FEW: f64 = 100e6;
 
 /// The samples of one pair of steps.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ impl Samples {
         }
         let mean = seen.iter().copied().map(f64::from).sum::<f64>() / seen.len() as f64;
         if self.ticks.len() < FEW {
-            mean.min(MOST_OF_FEW / ticks::picoseconds_per_tick())
+            mean.min(MAX_OF_FEW / ticks::picoseconds_per_tick())
         } else {
             mean
         }

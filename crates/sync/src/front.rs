@@ -27,7 +27,7 @@ use crate::sharded::Sharded;
 /// by more than this.
 const PATIENCE: u8 = 3;
 /// The maximum number of requests for keys without a place that a cached key outlasts.
-const MOST_CREDIT: u8 = 15;
+const MAX_CREDIT: u8 = 15;
 /// The associativity: two keys of one set that are both requested often do not evict each other.
 const WAYS: usize = 2;
 
@@ -135,7 +135,7 @@ impl<V> Front<V> {
         let ways = at(&mut places, key);
         if let Some(place) = ways.iter_mut().find(|place| place.key == Some(key)) {
             // The places of two shards may meet on one cache line: it is written only for news.
-            if place.credit < MOST_CREDIT {
+            if place.credit < MAX_CREDIT {
                 place.credit += 1;
             }
             return match &place.value {

@@ -18,7 +18,7 @@ use crate::sharded::Sharded;
 use crate::topology;
 
 /// The minimum number of shards of a map of neighbours.
-const LEAST_NEIGHBOURHOODS: usize = 256;
+const MIN_NEIGHBOURHOODS: usize = 256;
 
 /// A concurrent map in shards, which `S` chooses.
 pub struct Map<K, V, S = NumberHash> {
@@ -48,7 +48,7 @@ impl<K: Eq + Hash, V> Map<K, V, NeighbourHash> {
     /// holds a shard, and others that want this shard wait until it runs again.
     #[must_use]
     pub fn of_neighbours(class: Class, bits: u32) -> Self {
-        let shards = (8 * topology::shard_count()).max(LEAST_NEIGHBOURHOODS);
+        let shards = (8 * topology::shard_count()).max(MIN_NEIGHBOURHOODS);
         Self::sharded_by(NeighbourHash::new(bits), class, shards)
     }
 }

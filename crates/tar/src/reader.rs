@@ -10,11 +10,11 @@ use super::{BLOCK, Blocks, Entry, Kind, ReadError, sparse};
 const MAX_EXTENSION_BYTES: u64 = 8 << 20;
 
 /// Maximal size of all values from headers for all entries, in bytes: each entry gets a copy.
-const MOST_GLOBAL: usize = 64 << 10;
+const MAX_GLOBAL: usize = 64 << 10;
 
 /// Maximal number of zero blocks after the end mark that are read to see what follows: 4 MiB, more
 /// than any archiver uses to pad its last record.
-const MOST_PADDING: usize = 8192;
+const MAX_PADDING: usize = 8192;
 
 /// Reads an archive.
 pub struct Reader<I> {
@@ -106,7 +106,7 @@ impl<I: Blocks> Reader<I> {
     fn check_end(&mut self) -> Result<(), I> {
         self.input.note_end();
         let mut block = [0; BLOCK];
-        for _ in 0..MOST_PADDING {
+        for _ in 0..MAX_PADDING {
             if !self.read(&mut block)? {
                 return Ok(());
             }
@@ -158,9 +158,9 @@ impl<I: Blocks> Reader<I> {
             b'g' => {
                 let read = self.global.read(&content);
                 read.or_else(|problem| malformed(b"", problem))?;
-                if self.global.size() > MOST_GLOBAL {
+                if self.global.size() > MAX_GLOBAL {
                     let problem = format!(
-                        "its extension headers for all entries say more than {MOST_GLOBAL} bytes"
+                        "its extension headers for all entries say more than {MAX_GLOBAL} bytes"
                     );
                     return malformed(b"", problem);
                 }

@@ -7,7 +7,7 @@ use super::header;
 use super::records::number;
 
 /// Maximal number of segments of a file.
-const MOST_SEGMENTS: usize = 1 << 20;
+const MAX_SEGMENTS: usize = 1 << 20;
 
 /// The segments of a file as the archive states them, not yet checked.
 #[derive(Debug, Default)]
@@ -61,8 +61,8 @@ impl Map {
     }
 
     fn push(&mut self, offset: u64, length: u64) -> Result<(), String> {
-        if self.pieces.len() == MOST_SEGMENTS {
-            return Err(format!("it has more than {MOST_SEGMENTS} pieces"));
+        if self.pieces.len() == MAX_SEGMENTS {
+            return Err(format!("it has more than {MAX_SEGMENTS} pieces"));
         }
         self.pieces.push((offset, length));
         Ok(())
@@ -212,7 +212,7 @@ impl TextMap {
         match (self.expected, self.offset.take()) {
             (None, _) => {
                 let expected = usize::try_from(number).ok();
-                let expected = expected.filter(|&expected| expected <= MOST_SEGMENTS);
+                let expected = expected.filter(|&expected| expected <= MAX_SEGMENTS);
                 let text = || format!("it claims {number} pieces");
                 self.expected = Some(expected.ok_or_else(text)?);
             }

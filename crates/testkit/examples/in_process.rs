@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pext4_block::RamDevice;
-use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, SetAttributes, Volume};
+use pext4_fs::{AllocateMode, CreateAttributes, InodeNumber, MountOptions, SetAttributes, Volume};
 use pext4_image::mkfs;
 
 const IMAGE: u64 = 8 << 30;
@@ -89,7 +89,7 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates[rates.len() / 2]
 }
 
-const NEW: New = New {
+const NEW: CreateAttributes = CreateAttributes {
     permissions: 0o600,
     uid: 0,
     gid: 0,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pext4_block::{Access, FileDevice};
-use pext4_fs::{InodeNumber, MountOptions, New, Volume};
+use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, Volume};
 
 const PER_DIRECTORY: u64 = 1000;
 const REPORTS: u64 = 10;
@@ -38,9 +38,9 @@ fn main() -> Result<()> {
     };
     let volume = Volume::open(Arc::new(device), options)?;
     println!("mounted          {:>6} MiB", resident()?);
-    let new = New {
+    let new = CreateAttributes {
         permissions: 0o644,
-        ..New::default()
+        ..CreateAttributes::default()
     };
     let directories = files.div_ceil(PER_DIRECTORY);
     for directory in 0..directories {

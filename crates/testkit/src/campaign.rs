@@ -32,7 +32,7 @@ const HEADER: &str = "; image: ";
 /// Longest time of a single run; after it the run counts as hanging.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Limit of the runs for shrinking a failure.
-const MOST_ATTEMPTS: usize = 120;
+const MAX_ATTEMPTS: usize = 120;
 
 /// An image and the options with which it is mounted.
 #[derive(Clone)]
@@ -287,7 +287,7 @@ pub fn shrink(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
     let mut piece = small.len().div_ceil(2).max(1);
     loop {
         let mut start = 0;
-        while start < small.len() && attempts < MOST_ATTEMPTS {
+        while start < small.len() && attempts < MAX_ATTEMPTS {
             let end = (start + piece).min(small.len());
             let rest = [&small[..start], &small[end..]].concat();
             attempts += 1;
@@ -297,7 +297,7 @@ pub fn shrink(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
                 start = end;
             }
         }
-        if piece == 1 || attempts >= MOST_ATTEMPTS {
+        if piece == 1 || attempts >= MAX_ATTEMPTS {
             return small;
         }
         piece = piece.div_ceil(2);

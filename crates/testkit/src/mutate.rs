@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use pext4_block::{Device, RamDevice};
-use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, RenameMode, SetXattrMode, Volume};
+use pext4_fs::{
+    AllocateMode, CreateAttributes, InodeNumber, MountOptions, RenameMode, SetXattrMode, Volume,
+};
 
 use crate::Random;
 use crate::content::pattern;
@@ -23,11 +25,11 @@ use crate::oracle::format::{Features, Format};
 use crate::oracle::{output, run, tool};
 
 /// Most inodes that a walk of a corrupt image visits.
-const MOST_INODES: usize = 400;
+const MAX_INODES: usize = 400;
 /// Most entries that it reads from one directory.
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 /// Most seeks between data and holes in one file.
-const MOST_STEPS: usize = 50;
+const MAX_STEPS: usize = 50;
 
 /// A range of metadata on the device.
 #[derive(Clone, Debug)]
@@ -289,11 +291,11 @@ fn look_around(volume: &Volume) {
         let mut names = Vec::new();
         let _ = volume.read_directory(directory, 0, &mut |entry| {
             names.push(entry.name.to_vec());
-            names.len() < MOST_ENTRIES
+            names.len() < MAX_ENTRIES
         });
         for name in names {
             seen += 1;
-            if seen > MOST_INODES {
+            if seen > MAX_INODES {
                 return;
             }
             let Ok(entry) = volume.lookup(directory, &name) else {
@@ -314,10 +316,10 @@ fn inspect(volume: &Volume, inode: InodeNumber) {
     for name in volume.xattr_names(inode).unwrap_or_default() {
         let _ = volume.xattr(inode, &name);
     }
-    let _ = volume.extents(inode, 0, MOST_ENTRIES);
+    let _ = volume.extents(inode, 0, MAX_ENTRIES);
     let mut bytes = vec![0; 20_000];
     let mut at = 0;
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         let Ok(data) = volume.seek_data(inode, at) else {
             break;
         };
@@ -336,7 +338,7 @@ pub fn write_corrupt(device: Arc<dyn Device>) {
     };
     look_around(&volume);
     let root = InodeNumber::ROOT;
-    let new = New {
+    let new = CreateAttributes {
         permissions: 0o644,
         uid: 0,
         gid: 0,
@@ -345,7 +347,7 @@ pub fn write_corrupt(device: Arc<dyn Device>) {
         let _ = volume.write(entry.inode, 0, &pattern(5, 9000));
         let _ = volume.allocate(entry.inode, AllocateMode::Extend, 20_000, 50_000);
         let _ = volume.set_xattr(entry.inode, b"user.new", b"value", SetXattrMode::Any);
-        let _ = volume.sync_file(entry.inode, false);
+        let _ = volume.fsync(entry.inode);
         let _ = volume.allocate(entry.inode, AllocateMode::PunchHole, 1000, 5000);
         volume.forget(entry.inode, 1);
     }

@@ -14,7 +14,7 @@ use crate::op::text::escape;
 use crate::outcome::Facts;
 
 /// Most differences that a comparison reports.
-const MOST_TOLD: usize = 20;
+const MAX_TOLD: usize = 20;
 
 /// One file of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Tree {
                     .into_iter()
                     .map(|text| format!("{}: {text}", show(path))),
             );
-            if told.len() >= MOST_TOLD {
+            if told.len() >= MAX_TOLD {
                 break;
             }
         }

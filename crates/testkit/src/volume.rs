@@ -10,7 +10,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use pext4_block::Device;
 use pext4_fs::{
-    DeviceNumber, Error, FileType, InodeNumber, MountOptions, New, SetAttributes, Volume,
+    CreateAttributes, DeviceNumber, Error, FileType, InodeNumber, MountOptions, SetAttributes,
+    Volume,
 };
 
 use crate::content::{Content, pattern};
@@ -56,7 +57,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl From<NewAttributes> for New {
+impl From<NewAttributes> for CreateAttributes {
     fn from(fresh: NewAttributes) -> Self {
         Self {
             permissions: fresh.permissions,
@@ -372,7 +373,11 @@ impl VolumeSubject {
                 volume.seek_hole(self.walk(of)?.inode, *offset)?,
             )),
             Op::SyncFile { of, data_only } => {
-                done(volume.sync_file(self.walk(of)?.inode, *data_only))
+                let inode = self.walk(of)?.inode;
+                done(match data_only {
+                    true => volume.fdatasync(inode),
+                    false => volume.fsync(inode),
+                })
             }
             _ => self.run_attribute(op),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::thread;
 
-use super::{Cache, LEAST_SHARD};
+use super::{Cache, MIN_SHARD};
 use crate::device::Device;
 use crate::fault::{FaultDevice, Operation};
 use crate::page::Page;
@@ -90,7 +90,7 @@ fn getters_at_the_same_time_share_one_read() {
 
 #[test]
 fn what_does_not_fit_is_evicted() {
-    for blocks in [1, 10, 64 * LEAST_SHARD as u64] {
+    for blocks in [1, 10, 64 * MIN_SHARD as u64] {
         let cache = cache(numbered(), blocks);
         assert_eq!(cache.capacity(), blocks * u64::from(BLOCK));
         for block in (0..BLOCKS).chain(0..BLOCKS) {

@@ -29,7 +29,7 @@ use crate::say::aside;
 use crate::{device, log, size};
 
 /// The smallest cache that is of use.
-const LEAST_CACHE: u64 = 4 << 20;
+const MIN_CACHE: u64 = 4 << 20;
 /// The line that says that the mount answers.
 const READY: &str = "ready";
 /// The hidden flag by which the command starts itself anew.
@@ -155,8 +155,8 @@ fn options(arguments: &Arguments) -> Result<Options> {
             .take(list)
             .map_err(|error| Misuse(format!("-o: {error}")))?;
     }
-    if arguments.cache_size < LEAST_CACHE {
-        let least = size::show(LEAST_CACHE);
+    if arguments.cache_size < MIN_CACHE {
+        let least = size::show(MIN_CACHE);
         return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());
     }
     options.volume.cache_size = arguments.cache_size;

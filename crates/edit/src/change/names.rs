@@ -7,7 +7,7 @@ use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
 use super::spot::Spot;
 use super::{Change, Into, last_name};
 use crate::error::{At, EditError, Result, Shown, check_path, refuse};
-use crate::plant::{MOST_DEPTH, Overrides, Planter, find};
+use crate::plant::{MAX_DEPTH, Overrides, Planter, find};
 use crate::session::EditSession;
 use crate::source::Facts;
 use crate::tree::{join, list};
@@ -270,7 +270,7 @@ impl Remover<'_> {
     ) -> Result<()> {
         let volume = self.session.volume();
         if kind == FileType::Directory {
-            let deep = self.entered.len() >= MOST_DEPTH as usize;
+            let deep = self.entered.len() >= MAX_DEPTH as usize;
             if deep || !self.entered.insert(inode) {
                 return refuse(path, "directories are in one another without end");
             }

@@ -10,7 +10,7 @@ use crate::source::Facts;
 use crate::tree::join;
 
 /// Symbolic links that are followed at the end of one path.
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// A directory, held, and a name in it that may not be there.
 pub(super) struct Spot<'v> {
@@ -81,7 +81,7 @@ impl EditSession {
     /// is not there.
     pub(super) fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
         let mut end = path.to_vec();
-        for _ in 0..=MOST_LINKS {
+        for _ in 0..=MAX_LINKS {
             let spot = self.spot(&end)?;
             let there = find(self.volume(), spot.directory.inode(), &spot.name, &end)?;
             let Some(link) = there.filter(|there| there.kind() == FileType::Symlink) else {

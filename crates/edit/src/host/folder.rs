@@ -15,7 +15,7 @@ use std::rc::Rc;
 use rustix::fs::{CWD, Mode, OFlags};
 
 /// Directories that are open at a time.
-const MOST_OPEN: usize = 128;
+const MAX_OPEN: usize = 128;
 
 /// How a directory is opened.
 const FLAGS: OFlags = OFlags::RDONLY
@@ -77,7 +77,7 @@ impl Opened {
     fn note(&self, folder: &Rc<Folder>) {
         let mut latest = self.0.borrow_mut();
         latest.push_back(Rc::clone(folder));
-        while latest.len() > MOST_OPEN {
+        while latest.len() > MAX_OPEN {
             let oldest = latest.pop_front();
             oldest.map(|oldest| oldest.open.take());
         }

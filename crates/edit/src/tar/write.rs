@@ -26,8 +26,8 @@ use crate::tree::{Image, Place, next_data};
 use crate::unreadable::{Leave, Unreadable};
 
 /// Largest numbers in the octal fields of 8 and of 12 bytes.
-const MOST_SHORT: u64 = 0o777_7777;
-const MOST_LONG: u64 = 0o777_7777_7777;
+const MAX_SHORT: u64 = 0o777_7777;
+const MAX_LONG: u64 = 0o777_7777_7777;
 /// Pax records with access control lists in text, and the attribute that each one is.
 const LISTS: [(&[u8], &[u8]); 2] = [
     (b"SCHILY.acl.access", acl::ACCESS),
@@ -340,11 +340,11 @@ impl Header {
 
     fn set_time(&mut self, time: Time) {
         let plain = u64::try_from(time.seconds).ok();
-        let plain = plain.filter(|seconds| *seconds <= MOST_LONG && time.nanoseconds == 0);
+        let plain = plain.filter(|seconds| *seconds <= MAX_LONG && time.nanoseconds == 0);
         if plain.is_none() {
             self.record(b"mtime", decimal(time).as_bytes());
         }
-        let rounded = u64::try_from(time.seconds).unwrap_or(0).min(MOST_LONG);
+        let rounded = u64::try_from(time.seconds).unwrap_or(0).min(MAX_LONG);
         self.set_number(136, 12, rounded);
     }
 
@@ -386,10 +386,10 @@ impl Header {
     }
 
     fn set_or_record(&mut self, at: usize, length: usize, key: &[u8], value: u64) {
-        if value > MOST_SHORT {
+        if value > MAX_SHORT {
             self.record(key, value.to_string().as_bytes());
         }
-        self.set_number(at, length, value.min(MOST_SHORT));
+        self.set_number(at, length, value.min(MAX_SHORT));
     }
 
     fn set_number(&mut self, at: usize, length: usize, value: u64) {

@@ -19,7 +19,7 @@ use super::{CHANGED, FoundEntry, corrupt_in, leaf};
 use crate::error::Result;
 
 /// Root and levels below it.
-const MOST_FRAMES: usize = 3;
+const MAX_FRAMES: usize = 3;
 
 const ROOT: LogicalBlock = LogicalBlock(0);
 
@@ -81,7 +81,7 @@ impl Path {
         })?;
         let Some(head) = head else { return Ok(None) };
         let mut path = Self {
-            frames: Vec::with_capacity(MOST_FRAMES),
+            frames: Vec::with_capacity(MAX_FRAMES),
             hasher: head.hasher,
             hash: head.hash,
             leaf: head.step.child,

@@ -42,7 +42,7 @@ const COOKIE_FIRST: u64 = 2;
 /// Maximum bytes of gathered entries; beyond it, those with the highest cookies are dropped again.
 const BUDGET: usize = 256 << 10;
 /// Maximum number of unreadable leaves that a listing skips.
-const MOST_PASSED_OVER: u32 = 1000;
+const MAX_PASSED_OVER: u32 = 1000;
 
 /// One entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +249,7 @@ impl PassedOver {
             read => return read,
         };
         self.count += 1;
-        if self.count > MOST_PASSED_OVER {
+        if self.count > MAX_PASSED_OVER {
             return Err(self.error.take().unwrap_or(error));
         }
         self.error.get_or_insert(error);

@@ -50,10 +50,10 @@ use index::{Path, Seek};
 
 /// Maximum number of blocks that one [`insert`] adds to a directory: a leaf, and a node on both levels
 /// of the deepest index.
-pub const MOST_BLOCKS_ADDED: u32 = 3;
+pub const MAX_BLOCKS_ADDED: u32 = 3;
 /// Maximum number of blocks that one [`insert`] changes: those it adds, those they were split from, and
 /// the root. Every other operation changes one.
-pub const MOST_BLOCKS_CHANGED: u32 = 7;
+pub const MAX_BLOCKS_CHANGED: u32 = 7;
 
 /// The entry of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,11 +29,11 @@ use crate::store::Store;
 
 /// The maximum number of groups for which memory is allocated before their descriptors are read:
 /// those of 16 TiB.
-const MOST_AHEAD: usize = 1 << 17;
+const MAX_AHEAD: usize = 1 << 17;
 /// Bytes of descriptors read at once.
 const CHUNK: u64 = 1 << 20;
 /// Descriptors that may be bad before it is no file system that is damaged, but something else.
-const MOST_DAMAGED: usize = 1000;
+const MAX_DAMAGED: usize = 1000;
 
 impl Groups {
     /// The groups of a volume, none of them in memory yet.
@@ -77,7 +77,7 @@ impl Groups {
                 reserved >> store.geometry.cluster_bits,
                 scaling.frees,
             ),
-            hints: Hints::new(store.options.repeatable.is_some()),
+            hints: Hints::new(store.options.deterministic.is_some()),
             index,
             stream_goals: StreamGoals::new(&store),
             waiting: Waiting::new(scaling.frees),
@@ -110,7 +110,7 @@ pub(super) fn with_what_helps(corrupt: Corrupt) -> Error {
 impl Table {
     fn read(store: &Store) -> Result<Self> {
         // More is allocated only as descriptors are read, which shows that the groups exist.
-        let groups = (store.geometry.group_count as usize).min(MOST_AHEAD);
+        let groups = (store.geometry.group_count as usize).min(MAX_AHEAD);
         let mut table = Self {
             slots: Vec::with_capacity(groups),
             runs: Vec::with_capacity(4 * groups),
@@ -195,7 +195,7 @@ impl Table {
         if !store.options.read_only {
             return Err(with_what_helps(corrupt));
         }
-        if self.damaged.len() >= MOST_DAMAGED {
+        if self.damaged.len() >= MAX_DAMAGED {
             return Err(corrupt.adding("and so are many others").into());
         }
         self.damaged.insert(group, corrupt);

@@ -31,7 +31,7 @@ const NONE: u32 = u32::MAX;
 /// The number of goals per core in the setting *spread*.
 const SPREAD: u32 = 16;
 /// The maximum number of goals in the setting *inode*.
-const MOST_INODE_GOALS: u32 = 1 << 16;
+const MAX_INODE_GOALS: u32 = 1 << 16;
 
 /// The goals of a volume.
 pub enum StreamGoals {
@@ -49,7 +49,7 @@ impl StreamGoals {
         let cores = u32::try_from(topology::shard_count()).unwrap_or(u32::MAX);
         let width = match store.options.scaling.stream_goals {
             options::StreamGoals::Locked => return Self::Locked,
-            options::StreamGoals::Inode => store.geometry.inodes_count.min(MOST_INODE_GOALS),
+            options::StreamGoals::Inode => store.geometry.inodes_count.min(MAX_INODE_GOALS),
             options::StreamGoals::Slots(Width::Auto) => cores.min(groups.div_ceil(4)),
             options::StreamGoals::Slots(Width::Fixed(width)) => width.min(groups),
             options::StreamGoals::Spread => (SPREAD * cores).min(groups.div_ceil(4)),

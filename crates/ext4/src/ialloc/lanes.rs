@@ -27,9 +27,9 @@ use crate::groups::lane::Lane;
 
 /// The minimum number of free numbers in a line that becomes a lane: four blocks of inodes of 256
 /// bytes, with blocks of 4 KiB.
-const LEAST_ROOM: u32 = 64;
+const MIN_ROOM: u32 = 64;
 /// The maximum number of free lines that a shard tries to take before it gives up.
-const MOST_LOST: u32 = 16;
+const MAX_LOST: u32 = 16;
 
 /// A line that could become a lane.
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ impl Groups {
             line,
             room: self.room_in(group, line),
         });
-        let at = past.find(|at| at.room >= LEAST_ROOM)?;
+        let at = past.find(|at| at.room >= MIN_ROOM)?;
         let bits = self.open_for_claim(handle, at.group, Busy::Skip)?;
         Some((at, bits.claim_in_line(at.line)?))
     }
@@ -97,10 +97,10 @@ impl Groups {
         home: GroupNumber,
         mut first: u32,
     ) -> Option<(Line, Claimed)> {
-        for _ in 0..MOST_LOST {
+        for _ in 0..MAX_LOST {
             let at = self
                 .roomiest(home, first)
-                .filter(|at| at.room >= LEAST_ROOM)?;
+                .filter(|at| at.room >= MIN_ROOM)?;
             let bits = self.open_for_claim(handle, at.group, Busy::Skip)?;
             if at.room < Bits::LINE {
                 return bits.claim_in_line(at.line).map(|claimed| (at, claimed));

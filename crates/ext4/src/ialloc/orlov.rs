@@ -18,7 +18,7 @@ use pext4_sync::hash::spread;
 use crate::groups::Groups;
 
 /// The maximum number of flexible groups that a search for a region examines.
-const MOST_REGIONS: u32 = 64;
+const MAX_REGIONS: u32 = 64;
 /// The number of groups that a search tries without waiting before it begins to wait.
 const NEAR: u32 = 16;
 
@@ -104,7 +104,7 @@ impl Groups {
         let limits = self.limits();
         // Different shards and calls begin in different regions.
         let first = spread(u64::from(self.hints.next_spread())) % regions;
-        let fewest = (0..regions.min(MOST_REGIONS))
+        let fewest = (0..regions.min(MAX_REGIONS))
             .map(|step| (first + step) % regions)
             .map(|region| (region, self.region(region)))
             .filter(|(_, has)| {
@@ -119,7 +119,7 @@ impl Groups {
         let regions = self.regions();
         let limits = self.limits();
         let first = home.get() / self.store.geometry.groups_per_flex;
-        let acceptable = (0..regions.min(MOST_REGIONS))
+        let acceptable = (0..regions.min(MAX_REGIONS))
             .map(|step| (first + step) % regions)
             .find(|&region| {
                 let has = self.region(region);

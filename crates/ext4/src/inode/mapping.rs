@@ -31,7 +31,7 @@ use crate::store::Store;
 
 /// Maximum number of blocks of a directory or symbolic link that one step frees: each needs a revoke
 /// record.
-pub(crate) const MOST_FORGOTTEN: u32 = 64;
+pub(crate) const MAX_FORGOTTEN: u32 = 64;
 
 /// Sectors of 512 bytes in a block, as `i_blocks` counts them.
 fn sectors(store: &Store, blocks: u64) -> u64 {
@@ -389,7 +389,7 @@ impl Inodes {
         let left = self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
             let left = if nodes.are_pointers {
                 let blocks = if is_metadata {
-                    u64::from(MOST_FORGOTTEN)
+                    u64::from(MAX_FORGOTTEN)
                 } else {
                     u64::MAX
                 };
@@ -559,7 +559,7 @@ fn remove_extents(
     let start = match extents::last_end(root, nodes, &range)? {
         Some(end) if is_metadata => range
             .start
-            .max(end.saturating_sub(u64::from(MOST_FORGOTTEN))),
+            .max(end.saturating_sub(u64::from(MAX_FORGOTTEN))),
         _ => range.start,
     };
     let step = start..range.end;

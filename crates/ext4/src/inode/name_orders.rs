@@ -20,7 +20,7 @@ use super::Inode;
 /// 11 MiB.
 pub const LONGEST: u64 = 8 << 20;
 /// Orders that are kept.
-const MOST_KEPT: usize = 4;
+const MAX_KEPT: usize = 4;
 
 /// Where a directory has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ impl NameOrders {
         let mut kept = self.kept.lock();
         let is_other = |(number, _): &(InodeNumber, NameOrder)| *number != directory.number();
         let (mut stay, mut dropped): (Vec<_>, Vec<_>) = kept.drain(..).partition(is_other);
-        if stay.len() == MOST_KEPT {
+        if stay.len() == MAX_KEPT {
             dropped.push(stay.remove(0));
         }
         stay.push((directory.number(), order));

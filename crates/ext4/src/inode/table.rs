@@ -30,14 +30,14 @@ use crate::store::Store;
 use crate::types::FileType;
 
 /// Maximum number of inodes that each core remembers.
-const MOST_NEAR: usize = 32;
+const MAX_NEAR: usize = 32;
 /// Logarithm of the number of neighbouring inodes that share a shard: a core that creates files takes
 /// consecutive numbers, and those of one block of the inode table should be in one shard.
 const NEIGHBOUR_BITS: u32 = 7;
 /// Inodes by which a shard may grow before its size is checked again.
 const LOOK_AGAIN: usize = 16;
 /// Multiple of its share that a shard may hold before it requests a commit.
-const MOST_SHARES: usize = 2;
+const MAX_SHARES: usize = 2;
 /// Approximate memory per inode in bytes: the object, its slot's tail, and its table entry.
 const INODE_MEMORY: u64 = 1024;
 
@@ -122,7 +122,7 @@ impl Inodes {
             tails: Tails::new(),
             values: Values::new(),
             name_orders: NameOrders::default(),
-            front: Front::new(near.min(MOST_NEAR)),
+            front: Front::new(near.min(MAX_NEAR)),
             max_resident: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,
             resident: Estimate::new(most / 8),
@@ -345,7 +345,7 @@ impl Inodes {
         });
         self.resident.add(-gone);
         let left = self.table.shard_len(shard);
-        if left >= MOST_SHARES * self.shard_share {
+        if left >= MAX_SHARES * self.shard_share {
             // Most of them wait until their transaction is durable, so ask for a commit. A read-only mount has
             // no journal.
             if let Some(journal) = self.store.try_journal() {

@@ -18,7 +18,7 @@ use crate::inode::table::Inodes;
 use crate::types::FileType;
 
 /// Length of a list from which on duplicates are removed.
-const LEAST_LOOKED_THROUGH: usize = 1024;
+const MIN_LOOKED_THROUGH: usize = 1024;
 
 /// Inodes with old bytes beyond the end in their last block.
 pub struct Tails {
@@ -36,7 +36,7 @@ impl List {
     fn new() -> Self {
         Self {
             numbers: Vec::new(),
-            limit: LEAST_LOOKED_THROUGH,
+            limit: MIN_LOOKED_THROUGH,
         }
     }
 
@@ -45,7 +45,7 @@ impl List {
         if self.numbers.len() >= self.limit {
             self.numbers.sort_unstable();
             self.numbers.dedup();
-            self.limit = (2 * self.numbers.len()).max(LEAST_LOOKED_THROUGH);
+            self.limit = (2 * self.numbers.len()).max(MIN_LOOKED_THROUGH);
         }
     }
 }
@@ -120,9 +120,9 @@ mod tests {
 
     use pext4_block::Device;
 
-    use super::{InodeNumber, LEAST_LOOKED_THROUGH, List};
+    use super::{InodeNumber, List, MIN_LOOKED_THROUGH};
     use crate::groups::testing::image;
-    use crate::{Error, MountOptions, New, SetAttributes, Volume};
+    use crate::{CreateAttributes, Error, MountOptions, SetAttributes, Volume};
 
     #[test]
     fn a_list_forgets_numbers_that_are_listed_again() {
@@ -130,7 +130,7 @@ mod tests {
         for round in 0..100_000 {
             list.add(InodeNumber(11 + round % 7));
         }
-        assert!(list.numbers.len() <= LEAST_LOOKED_THROUGH);
+        assert!(list.numbers.len() <= MIN_LOOKED_THROUGH);
         list.numbers.sort_unstable();
         list.numbers.dedup();
         assert_eq!(list.numbers.len(), 7);
@@ -151,7 +151,7 @@ mod tests {
             ..SetAttributes::default()
         };
         let numbers = [b"damaged", b"sound--"].map(|name| {
-            let made = volume.create(InodeNumber::ROOT, name, &New::default());
+            let made = volume.create(InodeNumber::ROOT, name, &CreateAttributes::default());
             let number = made.expect("a file").inode;
             assert_eq!(
                 volume.write(number, 0, &[0xA5; 4096]).expect("written"),

@@ -16,7 +16,7 @@ use crate::error::{Refusal, Result};
 use crate::groups::CREDITS_PER_GROUP;
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::indirect;
-use crate::inode::mapping::{MOST_FORGOTTEN, placed};
+use crate::inode::mapping::{MAX_FORGOTTEN, placed};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
 use crate::statistics::Event;
@@ -26,7 +26,7 @@ use crate::types::FileType;
 /// their leaf.
 const STEP_ENTRIES: u32 = 5;
 /// Maximum number of steps under one handle, so that no commit waits long for it.
-const MOST_STEPS: u32 = 16;
+const MAX_STEPS: u32 = 16;
 /// Metadata blocks that a step may dirty besides those of the freed runs: the tree's path, the inode,
 /// the orphan entry, the superblock.
 const STEP_BASE_CREDITS: u32 = 24;
@@ -232,7 +232,7 @@ impl Inodes {
         range: Range<u64>,
     ) -> Result<Option<u64>> {
         let mut left = self.unmap_step(handle, inode, range.clone())?;
-        for _ in 1..MOST_STEPS {
+        for _ in 1..MAX_STEPS {
             let Some(end) = left else {
                 break;
             };
@@ -309,7 +309,7 @@ impl Inodes {
                 blocks += u64::from(extent.length);
                 self.check_not_metadata(extent.start, extent.length)?;
             }
-            Ok(inode.file_type() == FileType::Regular || blocks <= u64::from(MOST_FORGOTTEN))
+            Ok(inode.file_type() == FileType::Regular || blocks <= u64::from(MAX_FORGOTTEN))
         };
         is_short().map_err(|error| placed(error, inode))
     }
@@ -348,6 +348,6 @@ impl Inodes {
 fn most_revokes(inode: &Inode) -> u32 {
     match inode.file_type() {
         FileType::Regular => 0,
-        _ => MOST_FORGOTTEN,
+        _ => MAX_FORGOTTEN,
     }
 }

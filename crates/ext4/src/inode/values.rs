@@ -29,7 +29,7 @@ pub const MAX_VALUE: usize = 65536;
 /// Metadata blocks that adding or dropping one reference may dirty: the inode, its orphan entry.
 pub const CREDITS: u32 = 4;
 /// Maximum number of values that are remembered for sharing.
-const MOST_REMEMBERED: usize = 4096;
+const MAX_REMEMBERED: usize = 4096;
 const STRUCTURE: &str = "inode of an attribute's value";
 
 /// What a volume remembers of its values.
@@ -52,7 +52,7 @@ impl Values {
     /// Remembers the inode of a value with this hash. A shard that is full is cleared first.
     pub(crate) fn remember(&self, hash: u32, number: InodeNumber) {
         let shard = self.seen.shard_of(&hash);
-        if self.seen.shard_len(shard) >= MOST_REMEMBERED.div_ceil(self.seen.shard_count()) {
+        if self.seen.shard_len(shard) >= MAX_REMEMBERED.div_ceil(self.seen.shard_count()) {
             self.seen.retain_shard(shard, |_, _| false);
         }
         self.seen.insert(hash, number);
@@ -268,17 +268,17 @@ fn too_few(number: InodeNumber) -> Error {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{InodeNumber, MOST_REMEMBERED, Values};
+    use super::{InodeNumber, MAX_REMEMBERED, Values};
 
     #[test]
     fn the_memory_of_values_is_bounded_and_keeps_the_last() {
         let values = Values::new();
-        let many = u32::try_from(3 * MOST_REMEMBERED).expect("a small number");
+        let many = u32::try_from(3 * MAX_REMEMBERED).expect("a small number");
         for hash in 0..many {
             values.remember(hash, InodeNumber(hash + 12));
             assert_eq!(values.recall(hash), Some(InodeNumber(hash + 12)));
         }
         let kept = (0..many).filter(|&hash| values.recall(hash).is_some());
-        assert!(kept.count() <= 2 * MOST_REMEMBERED);
+        assert!(kept.count() <= 2 * MAX_REMEMBERED);
     }
 }

@@ -13,7 +13,7 @@ use crate::groups::Groups;
 /// Files up to this many bytes are small.
 const SMALL: u64 = 64 << 10;
 /// The maximum number of bytes that are set aside for a file at once.
-const MOST_SURPLUS: u64 = 8 << 20;
+const MAX_SURPLUS: u64 = 8 << 20;
 /// The number of bytes in a shard's run for small files.
 const LOCALITY: u64 = 2 << 20;
 /// A surplus is at most `1 / SURPLUS_PART` of the free space.
@@ -206,7 +206,7 @@ impl Plan {
             return exactly;
         }
         let after = request.blocks_after(geometry.block_size);
-        let most = (MOST_SURPLUS / u64::from(geometry.block_size)).min(free / SURPLUS_PART);
+        let most = (MAX_SURPLUS / u64::from(geometry.block_size)).min(free / SURPLUS_PART);
         let surplus = ((after + 1).next_power_of_two() - after).min(most);
         let addressable = u64::from(u32::MAX).saturating_sub(request.end());
         let surplus = u32::try_from(surplus.min(addressable)).expect("a surplus is a few MiB");

@@ -31,11 +31,11 @@ use crate::statistics::Event;
 type Criterion<S> = (Event, fn(&mut S) -> Option<Found>);
 
 /// The smallest order for which `power2_aligned` searches.
-const LEAST_ORDER: u32 = 2;
+const MIN_ORDER: u32 = 2;
 /// The maximum number of groups that one criterion reads into memory.
-const MOST_LOADS: u32 = 8;
+const MAX_LOADS: u32 = 8;
 /// The maximum number of orders by which `best_available` trims a request.
-const MOST_TRIMMED: u32 = 3;
+const MAX_TRIMMED: u32 = 3;
 
 /// The run that was found, and the preallocation that holds the surplus.
 pub(super) type Found = (Run, Option<Arc<Preallocation>>);
@@ -196,7 +196,7 @@ impl Scan<'_, '_> {
 
     fn power2_aligned(&mut self) -> Option<Found> {
         let order = self.plan.wanted.ilog2();
-        if !self.plan.wanted.is_power_of_two() || order < LEAST_ORDER {
+        if !self.plan.wanted.is_power_of_two() || order < MIN_ORDER {
             return None;
         }
         self.by_order(
@@ -222,7 +222,7 @@ impl Scan<'_, '_> {
         let order = wanted.ilog2();
         // Not below the requested length.
         let asked = self.plan.required.next_power_of_two().ilog2();
-        let least = order.saturating_sub(MOST_TRIMMED).max(asked);
+        let least = order.saturating_sub(MAX_TRIMMED).max(asked);
         if !self.groups.index.is_in_use() || least >= order {
             return None;
         }
@@ -331,7 +331,7 @@ impl Scan<'_, '_> {
             return true;
         }
         self.loads += 1;
-        if self.loads > MOST_LOADS {
+        if self.loads > MAX_LOADS {
             return false;
         }
         self.seen.loaded += 1;

@@ -22,7 +22,7 @@ use crate::groups::index::{By, Design};
 use crate::groups::slot::Slot;
 
 /// The maximum number of groups of one list that a criterion tries.
-const MOST_OF_A_LIST: usize = 16;
+const MAX_OF_A_LIST: usize = 16;
 
 impl Scan<'_, '_> {
     /// Searches the groups that are filed under these orders, the best order first; `find_of`
@@ -50,7 +50,7 @@ impl Scan<'_, '_> {
                     let untried = |tried: &[GroupNumber], number: GroupNumber| {
                         number.get() < end && !tried.contains(&number) && good(groups.slot(number))
                     };
-                    while tried.len() < MOST_OF_A_LIST
+                    while tried.len() < MAX_OF_A_LIST
                         && let Some(number) =
                             lists.choose(by, order, |number| untried(&tried, number))
                     {

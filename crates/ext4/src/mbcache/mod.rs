@@ -62,9 +62,9 @@ pub use own_counts::{MetBlock, OwnCounts, Sum};
 /// Bytes of the volume's cache per entry.
 const CACHE_PER_ENTRY: u64 = 4096;
 /// Minimum number of entries.
-const LEAST_ENTRIES: u64 = 512;
+const MIN_ENTRIES: u64 = 512;
 /// Maximum number of blocks of equal content that are created because the others are busy.
-const MOST_COPIES: u32 = 4;
+const MAX_COPIES: u32 = 4;
 
 /// A table of entries.
 trait Table: Send + Sync {
@@ -182,7 +182,7 @@ impl SharedBlocks {
     /// An empty cache for a volume with `cache_size` bytes of cache.
     #[must_use]
     pub fn new(setting: AttributeCache, cache_size: u64, counting: Counting) -> Self {
-        let most = (cache_size / CACHE_PER_ENTRY).clamp(LEAST_ENTRIES, 1 << 24);
+        let most = (cache_size / CACHE_PER_ENTRY).clamp(MIN_ENTRIES, 1 << 24);
         let most = usize::try_from(most).expect("at most 2^24");
         Self::with_room(setting, most, counting)
     }
@@ -231,7 +231,7 @@ impl SharedBlocks {
     /// copy rather than wait.
     #[must_use]
     pub fn rather_copies(&self, busy: u32) -> bool {
-        self.avoids_busy() && (1..MOST_COPIES).contains(&busy)
+        self.avoids_busy() && (1..MAX_COPIES).contains(&busy)
     }
 
     /// Whether a search skips busy blocks.

@@ -47,9 +47,9 @@ use pext4_sync::hash::NumberMap;
 use pext4_sync::{CachePadded, Class, Mutex, MutexGuard, Sharded, topology};
 
 /// Maximum number of added references that a core notes before it adds them to the count in the block.
-const MOST_TAKINGS: u32 = 16;
+const MAX_TAKINGS: u32 = 16;
 /// Minimum number of cores' notes for which a thread of its own is worthwhile.
-const LEAST_PART: usize = 8;
+const MIN_PART: usize = 8;
 /// Number of met blocks for which a core keeps memory from one transaction to the next.
 const KEPT_ROOM: usize = 1024;
 /// Number of adjacent counts, on two cache lines.
@@ -145,7 +145,7 @@ impl OwnCounts {
         });
         let cores = u32::try_from(shards.count()).unwrap_or(u32::MAX - 1);
         // Half of the references are for the count in the block.
-        let most = (MAX_REFERENCES / 2 / (cores + 1)).min(MOST_TAKINGS);
+        let most = (MAX_REFERENCES / 2 / (cores + 1)).min(MAX_TAKINGS);
         let most = i32::try_from(most).unwrap_or(0);
         Self {
             shards,
@@ -222,7 +222,7 @@ impl OwnCounts {
     /// Removes and returns everything that was noted. The transaction is closed.
     pub fn take_all(&self, width: usize) -> Vec<Sum> {
         let cores = (0..self.shards.count()).collect();
-        let parts = in_parts(cores, LEAST_PART, width, |cores: Vec<usize>| {
+        let parts = in_parts(cores, MIN_PART, width, |cores: Vec<usize>| {
             let mut taken = Taken::default();
             for core in cores {
                 self.shards.get(core).take_into(&mut taken);

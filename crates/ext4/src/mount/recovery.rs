@@ -73,7 +73,7 @@ pub(super) fn recover(
         return Err(Error::Unsupported("an external journal".to_owned()));
     }
     let (log, journal_blocks) = log_of(&device, superblock, geometry, options)?;
-    if options.without_log && !options.read_only {
+    if options.bypass_journal && !options.read_only {
         return bypass_log(device, &log, is_dirty, journal_blocks);
     }
     match (options.read_only, is_dirty) {
@@ -416,9 +416,9 @@ pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
 
 fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<BlockNumber>)> {
     /// Linux refuses larger orphan files.
-    const MOST_BLOCKS: u64 = 8 << 10;
+    const MAX_BLOCKS: u64 = 8 << 10;
     let slot = raw_slot(store, inode)?;
-    if slot.size / u64::from(store.block_size()) > MOST_BLOCKS {
+    if slot.size / u64::from(store.block_size()) > MAX_BLOCKS {
         return Err(Corrupt::new("orphan file", "is absurdly large")
             .in_inode(inode)
             .into());

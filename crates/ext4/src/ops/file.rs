@@ -8,7 +8,7 @@ use super::{INODE_CREDITS, check_directory};
 use crate::error::{Refusal, Result};
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach};
-use crate::types::{AllocateMode, Entry, FileType, InodeNumber, MappedRange, New};
+use crate::types::{AllocateMode, CreateAttributes, Entry, FileType, InodeNumber, MappedRange};
 use crate::volume::Volume;
 
 /// Who calls a write.
@@ -37,7 +37,7 @@ impl Volume {
     /// # Errors
     ///
     /// As [`Volume::create`].
-    pub fn create_unnamed(&self, parent: InodeNumber, new: &New) -> Result<Entry> {
+    pub fn create_unnamed(&self, parent: InodeNumber, new: &CreateAttributes) -> Result<Entry> {
         self.run(|| {
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;

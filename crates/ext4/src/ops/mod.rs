@@ -41,13 +41,13 @@ use crate::volume::Volume;
 /// Longest name in bytes.
 pub const NAME_LENGTH: usize = 255;
 /// Links an inode other than a directory may have.
-const MOST_LINKS: u16 = 65_000;
+const MAX_LINKS: u16 = 65_000;
 /// How often an operation that failed with a full disk is retried after a commit.
 const FULL_RETRIES: u32 = 3;
 
 /// Metadata blocks that a change of one directory may dirty: leaf splits and the index path, for
 /// each new block its bitmap, descriptor and way through the extent tree, the directory's inode.
-const DIRECTORY_CREDITS: u32 = dir::MOST_BLOCKS_CHANGED + 12 * dir::MOST_BLOCKS_ADDED + 1;
+const DIRECTORY_CREDITS: u32 = dir::MAX_BLOCKS_CHANGED + 12 * dir::MAX_BLOCKS_ADDED + 1;
 /// Metadata blocks that changing one name in its leaf may dirty: the leaf and the directory's inode.
 const ENTRY_CREDITS: u32 = 2;
 /// Metadata blocks that claiming or freeing an inode may dirty, its orphan entry included.

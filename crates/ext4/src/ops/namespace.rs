@@ -10,13 +10,13 @@ use super::attempt::{Attempt, AttemptError, LockMode};
 use super::names::{Change, Located, Part};
 use super::new_inode::NewInode;
 use super::{
-    DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name,
+    DIRECTORY_CREDITS, INODE_CREDITS, MAX_LINKS, check_changeable, check_directory, check_name,
     check_new_name, check_not_removed, lock_exclusive, lock_shared,
 };
 use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
-use crate::types::{AccessLists, DeviceNumber, Entry, FileType, InodeNumber, New};
+use crate::types::{AccessLists, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber};
 use crate::volume::Volume;
 
 /// Metadata blocks that creating an inode may dirty before it has a name: those of the inode, and
@@ -65,7 +65,12 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(Exists | NotFound | NotADirectory | NoSpace | NameTooLong | ReadOnly)`, `Corrupt`, `Io`.
-    pub fn create(&self, parent: InodeNumber, name: &[u8], new: &New) -> Result<Entry> {
+    pub fn create(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &CreateAttributes,
+    ) -> Result<Entry> {
         self.make(parent, name, &NewInode::new(FileType::Regular, new))
     }
 
@@ -78,7 +83,7 @@ impl Volume {
         &self,
         parent: InodeNumber,
         name: &[u8],
-        new: &New,
+        new: &CreateAttributes,
         kind: FileType,
         device: DeviceNumber,
     ) -> Result<Entry> {
@@ -93,7 +98,12 @@ impl Volume {
     /// # Errors
     ///
     /// As [`Volume::create`]; `Refused(TooManyLinks)` if the parent cannot have more subdirectories.
-    pub fn make_directory(&self, parent: InodeNumber, name: &[u8], new: &New) -> Result<Entry> {
+    pub fn make_directory(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &CreateAttributes,
+    ) -> Result<Entry> {
         self.make(parent, name, &NewInode::new(FileType::Directory, new))
     }
 
@@ -108,7 +118,7 @@ impl Volume {
         &self,
         parent: InodeNumber,
         name: &[u8],
-        new: &New,
+        new: &CreateAttributes,
         kind: FileType,
         device: DeviceNumber,
         lists: &AccessLists<'_>,
@@ -232,7 +242,7 @@ impl Volume {
     }
 
     pub(super) fn check_room_for_subdirectory(&self, directory: &Inode) -> Result<()> {
-        let full = directory.links() >= u32::from(MOST_LINKS);
+        let full = directory.links() >= u32::from(MAX_LINKS);
         if full && !self.many_subdirectories {
             return Err(Refusal::TooManyLinks.into());
         }
@@ -244,7 +254,7 @@ impl Volume {
     pub(super) fn add_subdirectory(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>) {
         directory.edit(handle, Reach::Attributes, |state| {
             let links = state.slot.links;
-            state.slot.links = if links == 1 || links >= MOST_LINKS {
+            state.slot.links = if links == 1 || links >= MAX_LINKS {
                 1
             } else {
                 links + 1
@@ -293,7 +303,7 @@ impl Volume {
         let _inode = lock_exclusive(inode)?;
         check_changeable(inode)?;
         let links = inode.links();
-        if links >= u32::from(MOST_LINKS) {
+        if links >= u32::from(MAX_LINKS) {
             return Err(Refusal::TooManyLinks.into());
         }
         if located.found.is_some() {
@@ -468,7 +478,7 @@ impl Volume {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{AttemptError, FileType, InodeNumber, New, NewInode, Part, Volume};
+    use super::{AttemptError, CreateAttributes, FileType, InodeNumber, NewInode, Part, Volume};
     use crate::MountOptions;
     use crate::groups::testing::image;
 
@@ -482,11 +492,15 @@ mod tests {
             let volume = Volume::open(device, MountOptions::default()).expect("a mount");
             for number in 0..200 {
                 let name = format!("a-name-of-some-length-{number}");
-                let made = volume.create(InodeNumber::ROOT, name.as_bytes(), &New::default());
+                let made = volume.create(
+                    InodeNumber::ROOT,
+                    name.as_bytes(),
+                    &CreateAttributes::default(),
+                );
                 made.expect("a file, and so an index");
             }
             let directory = volume.directory(InodeNumber::ROOT).expect("the root");
-            let new = New::default();
+            let new = CreateAttributes::default();
             let new_inode = NewInode::new(FileType::Directory, &new);
             let mut made = 0;
             for number in 0..50 {

@@ -12,7 +12,9 @@ use pext4_sync::time;
 
 use crate::error::Result;
 use crate::inode::{Inode, present};
-use crate::types::{AccessLists, DeviceNumber, FileType, InodeNumber, New, SetXattrMode};
+use crate::types::{
+    AccessLists, CreateAttributes, DeviceNumber, FileType, InodeNumber, SetXattrMode,
+};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -24,14 +26,14 @@ pub(super) const FAST_SYMLINK_END: usize = 60;
 /// The properties of an inode to be created.
 pub(super) struct NewInode<'a> {
     pub kind: FileType,
-    pub new: &'a New,
+    pub new: &'a CreateAttributes,
     pub device: DeviceNumber,
     pub target: &'a [u8],
     pub lists: AccessLists<'a>,
 }
 
 impl<'a> NewInode<'a> {
-    pub fn new(kind: FileType, new: &'a New) -> Self {
+    pub fn new(kind: FileType, new: &'a CreateAttributes) -> Self {
         Self {
             kind,
             new,

@@ -209,7 +209,7 @@ mod tests {
 
     use crate::inode::Reach;
     use crate::ops::lock_key;
-    use crate::{InodeNumber, MountOptions, New, Volume};
+    use crate::{CreateAttributes, InodeNumber, MountOptions, Volume};
 
     fn volume(features: &str) -> Option<Volume> {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -235,7 +235,7 @@ mod tests {
                 return;
             };
             let number = volume
-                .create(InodeNumber::ROOT, b"file", &New::default())
+                .create(InodeNumber::ROOT, b"file", &CreateAttributes::default())
                 .expect("create")
                 .inode;
             let inode = volume.inodes.get(number).expect("it is held");
@@ -274,7 +274,7 @@ mod tests {
                 return;
             };
             let unnamed = |name: &[u8]| {
-                let made = volume.create(InodeNumber::ROOT, name, &New::default());
+                let made = volume.create(InodeNumber::ROOT, name, &CreateAttributes::default());
                 let number = made.expect("create").inode;
                 volume.unlink(InodeNumber::ROOT, name).expect("its name");
                 number

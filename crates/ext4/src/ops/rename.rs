@@ -23,7 +23,7 @@ use super::{
 use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
-use crate::types::{AccessLists, FileType, InodeNumber, New, RenameMode, Whiteout};
+use crate::types::{AccessLists, CreateAttributes, FileType, InodeNumber, RenameMode, Whiteout};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -354,7 +354,7 @@ impl Volume {
         let Some(whiteout) = whiteout else {
             return Ok(None);
         };
-        let new = New {
+        let new = CreateAttributes {
             permissions: 0,
             ..whiteout.owner
         };

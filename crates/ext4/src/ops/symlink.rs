@@ -12,7 +12,7 @@ use crate::error::{Refusal, Result};
 use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::{Inode, Reach};
-use crate::types::{Entry, FileType, InodeNumber, New};
+use crate::types::{CreateAttributes, Entry, FileType, InodeNumber};
 use crate::volume::Volume;
 
 impl Volume {
@@ -27,7 +27,7 @@ impl Volume {
         parent: InodeNumber,
         name: &[u8],
         target: &[u8],
-        new: &New,
+        new: &CreateAttributes,
     ) -> Result<Entry> {
         if target.is_empty() {
             return Err(Refusal::NotFound.into());
@@ -38,7 +38,7 @@ impl Volume {
         if target.contains(&0) {
             return Err(Refusal::Invalid.into());
         }
-        let new = New {
+        let new = CreateAttributes {
             permissions: 0o777,
             ..*new
         };

@@ -11,13 +11,25 @@ use crate::volume::Volume;
 const NAME_LENGTH: u32 = NAME_MAX as u32;
 
 impl Volume {
-    /// Makes a file's content and attributes durable (`fsync`); with `data_only` just what reading
-    /// the content back needs (`fdatasync`).
+    /// Makes a file's content and attributes durable; of a directory, its names.
     ///
     /// # Errors
     ///
     /// The journal's, once it has stopped; `Io`.
-    pub fn sync_file(&self, inode: InodeNumber, data_only: bool) -> Result<()> {
+    pub fn fsync(&self, inode: InodeNumber) -> Result<()> {
+        self.sync_to(inode, Reach::Attributes)
+    }
+
+    /// Makes durable what reading a file's content back needs, and not its other attributes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::fsync`].
+    pub fn fdatasync(&self, inode: InodeNumber) -> Result<()> {
+        self.sync_to(inode, Reach::Data)
+    }
+
+    fn sync_to(&self, inode: InodeNumber, reach: Reach) -> Result<()> {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
             // A mount that never wrote has none. One that an error has stopped must not claim that
@@ -26,10 +38,9 @@ impl Volume {
                 return Ok(());
             };
             // The names of a directory are its content.
-            let reach = if data_only && !inode.is_directory() {
-                Reach::Data
-            } else {
-                Reach::Attributes
+            let reach = match inode.is_directory() {
+                true => Reach::Attributes,
+                false => reach,
             };
             let due = inode.sync_tid(reach);
             let Some(tid) = due.filter(|&tid| !journal.is_durable(tid)) else {
@@ -50,7 +61,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::sync_file`].
+    /// As [`Volume::fsync`].
     pub fn sync(&self) -> Result<()> {
         self.inodes.store.commit_noted();
         self.run(|| match self.inodes.store.try_journal() {
@@ -71,7 +82,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::sync_file`].
+    /// As [`Volume::fsync`].
     pub fn checkpoint(&self) -> Result<()> {
         self.sync()?;
         self.run(|| match self.inodes.store.try_journal() {

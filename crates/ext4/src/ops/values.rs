@@ -14,7 +14,7 @@ use super::attributes::set_permissions;
 use super::new_inode::NewInode;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, values};
-use crate::types::{FileType, New, SetXattrMode};
+use crate::types::{CreateAttributes, FileType, SetXattrMode};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -81,7 +81,7 @@ impl Volume {
     /// A nameless file with this content, held once.
     fn make_value(&self, owner: &Arc<Inode>, value: &[u8]) -> Result<Arc<Inode>> {
         let attributes = owner.attributes();
-        let new = New {
+        let new = CreateAttributes {
             permissions: 0o600,
             uid: attributes.uid,
             gid: attributes.gid,
@@ -160,7 +160,7 @@ impl Volume {
 mod tests {
     use super::ValueSource;
     use crate::groups::testing::image;
-    use crate::{InodeNumber, MountOptions, New, SetXattrMode, Volume};
+    use crate::{CreateAttributes, InodeNumber, MountOptions, SetXattrMode, Volume};
 
     /// The last owner of a value drops it while another owner has found it and waits for its handle.
     #[test]
@@ -170,7 +170,7 @@ mod tests {
         };
         let volume = Volume::open(device, MountOptions::default()).expect("a mount");
         let [first, second] = [b"first-", b"second"].map(|name| {
-            let made = volume.create(InodeNumber::ROOT, name, &New::default());
+            let made = volume.create(InodeNumber::ROOT, name, &CreateAttributes::default());
             made.expect("a file").inode
         });
         let (name, any) = (b"user.name", SetXattrMode::Any);

@@ -204,18 +204,18 @@ impl<'v> File<'v> {
     ///
     /// # Errors
     ///
-    /// As [`Volume::sync_file`].
+    /// As [`Volume::fsync`].
     pub fn sync_all(&self) -> Result<()> {
-        self.volume().sync_file(self.held.inode, false)
+        self.volume().fsync(self.held.inode)
     }
 
     /// Makes durable what reading the content back needs, and nothing else.
     ///
     /// # Errors
     ///
-    /// As [`Volume::sync_file`].
+    /// As [`Volume::fsync`].
     pub fn sync_data(&self) -> Result<()> {
-        self.volume().sync_file(self.held.inode, true)
+        self.volume().fdatasync(self.held.inode)
     }
 
     /// Reads from `offset` without moving the position. Answers how many bytes were read: fewer than

@@ -22,7 +22,7 @@ use crate::seal;
 /// Metadata blocks that freeing a block that is counted apart may dirty: those of its group, and a revoke.
 pub(super) const CREDITS_AT_END: u32 = CREDITS_PER_GROUP + 1;
 /// Minimum number of sums for which a thread of its own is worthwhile.
-const LEAST_PART: usize = 64;
+const MIN_PART: usize = 64;
 
 /// The state of a block after an inode dropped its reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +179,7 @@ fn count_apart(
 pub fn store_counts(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
     let width = handle.commit_threads();
     let sums = blocks.own_counts().take_all(width);
-    let parts = in_parts(sums, LEAST_PART, width, |sums: Vec<Sum>| {
+    let parts = in_parts(sums, MIN_PART, width, |sums: Vec<Sum>| {
         let unused = sums.iter().filter_map(|sum| store(blocks, sum));
         unused.collect::<Vec<_>>()
     });

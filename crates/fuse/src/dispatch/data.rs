@@ -189,7 +189,11 @@ impl Dispatch {
     /// # Errors
     /// The volume's.
     pub fn sync(&self, node: u64, data_only: bool) -> Answer<()> {
-        self.answer(self.volume.sync_file(Self::inode(node)?, data_only))
+        let inode = Self::inode(node)?;
+        self.answer(match data_only {
+            true => self.volume.fdatasync(inode),
+            false => self.volume.fsync(inode),
+        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Requests that look up, make, move and remove names.
 
 use pext4_fs::{
-    AccessLists, DeviceNumber, FileType, InodeNumber, New, Refusal, RenameMode, Whiteout,
+    AccessLists, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, RenameMode,
+    Whiteout,
 };
 use pext4_ondisk::acl::{self, Acl};
 
@@ -25,7 +26,7 @@ const RENAME_WHITEOUT: u32 = 4;
 /// The owner, mode and access lists of a new node, from the caller, the mode that it asks for, and
 /// the directory's default list.
 struct NewNode {
-    new: New,
+    new: CreateAttributes,
     access: Option<Acl>,
     default: Option<Acl>,
 }
@@ -240,7 +241,7 @@ impl Dispatch {
             }
             None => (bits(mode & !umask), None),
         };
-        let new = New {
+        let new = CreateAttributes {
             permissions,
             ..caller.owner()
         };

@@ -10,7 +10,7 @@ use pext4_ondisk::xattr::{self, Attribute, Value};
 pub(super) type Named = (Vec<u8>, Vec<u8>);
 
 /// Bytes of names and values that no file can have more of: the largest inode and the largest block.
-const MOST_BYTES: usize = 4096 + 4096;
+const MAX_BYTES: usize = 4096 + 4096;
 
 /// All sets; number 0 is the empty one.
 pub(super) struct Sets {
@@ -119,14 +119,14 @@ pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
 /// Refuses attributes that no image could hold, whatever its options, so that they are not kept until it
 /// is known what they are.
 pub(super) fn judge_extent(attributes: &[Attribute]) -> Result<(), String> {
-    let mut left = MOST_BYTES;
+    let mut left = MAX_BYTES;
     for attribute in attributes {
         let size = attribute.name.len() + value_of(attribute).len();
         left = left.checked_sub(size).ok_or_else(|| {
             let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
             let shown = String::from_utf8_lossy(&name);
             format!(
-                "its attribute {shown} of {} bytes finds no room: no image holds more than {MOST_BYTES} \
+                "its attribute {shown} of {} bytes finds no room: no image holds more than {MAX_BYTES} \
                  bytes of a file's attributes; --exclude-xattr '{shown}' leaves it out",
                 value_of(attribute).len()
             )

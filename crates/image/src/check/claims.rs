@@ -22,13 +22,13 @@ const CLUSTERS_PER_RUN: u32 = 128;
 
 /// How often each block of the file system may be claimed again, on average, until no more is counted; and so many
 /// blocks besides, for small file systems of which a few maps are damaged.
-const MOST_AGAIN: u64 = 256;
-const MOST_AGAIN_OF_FEW: u64 = 1 << 22;
+const MAX_AGAIN: u64 = 256;
+const MAX_AGAIN_OF_FEW: u64 = 1 << 22;
 
 /// How many blocks may be claimed again, and how many looked up among those that were.
 pub(super) fn budget(geometry: &Geometry) -> Budget {
-    let all = geometry.blocks_count.saturating_mul(MOST_AGAIN);
-    Budget::new(all.saturating_add(MOST_AGAIN_OF_FEW))
+    let all = geometry.blocks_count.saturating_mul(MAX_AGAIN);
+    Budget::new(all.saturating_add(MAX_AGAIN_OF_FEW))
 }
 
 /// What a claim came to.

@@ -14,7 +14,7 @@ use super::inode::{Mapped, Subject, check_large, has_map};
 use super::mapping::Collector;
 
 /// Logical blocks of a file: their numbers have 32 bits.
-const MOST_BLOCKS: u64 = 1 << 32;
+const MAX_BLOCKS: u64 = 1 << 32;
 /// Largest attribute value whose bytes are read to check its hash.
 const LARGEST_VALUE: u64 = 16 << 20;
 
@@ -48,12 +48,12 @@ pub(super) fn most_size(inode: &Inode, geometry: &Geometry) -> u64 {
     let pointers = u64::from(geometry.block_size / 4);
     let by_map = indirect::DIRECT as u64 + pointers + pointers.pow(2) + pointers.pow(3);
     let blocks = match inode.has_extents() {
-        true => MOST_BLOCKS,
-        false => by_map.min(MOST_BLOCKS),
+        true => MAX_BLOCKS,
+        false => by_map.min(MAX_BLOCKS),
     };
     let block_size = u64::from(geometry.block_size);
     // A file that ends with the last block that has a number would be one byte too long.
-    (blocks * block_size).min(MOST_BLOCKS * block_size - 1)
+    (blocks * block_size).min(MAX_BLOCKS * block_size - 1)
 }
 
 fn check_regular(subject: &Subject<'_>, mapped: &Mapped) {

@@ -25,7 +25,7 @@ const FIRST_SIZE: usize = 12;
 /// Bytes of one of the second: the same with a longer name of the key, and four bytes more.
 const SECOND_SIZE: usize = 24;
 /// Fewest bytes of an encrypted name: one block of a cipher.
-pub(super) const LEAST_NAME: usize = 16;
+pub(super) const MIN_NAME: usize = 16;
 /// Locks that share the inodes between them.
 const SHARDS: usize = 16;
 

@@ -14,7 +14,7 @@ use pext4_sync::{Class, Mutex};
 use super::catalogue::Kind;
 
 /// Most findings of one kind that are kept.
-const MOST_OF_A_KIND: u64 = 1000;
+const MAX_OF_A_KIND: u64 = 1000;
 
 /// Where something was found, as far as that is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,7 +110,7 @@ impl Findings {
     pub(super) fn add(&self, kind: Kind, place: Place, text: impl FnOnce() -> String) {
         let mut inner = self.inner.lock();
         inner.counts[kind.index()] += 1;
-        if inner.counts[kind.index()] <= MOST_OF_A_KIND {
+        if inner.counts[kind.index()] <= MAX_OF_A_KIND {
             inner.kept.push(Finding {
                 kind,
                 place,
@@ -141,7 +141,7 @@ impl Findings {
 
 #[cfg(test)]
 mod tests {
-    use super::{Findings, Kind, MOST_OF_A_KIND, Place};
+    use super::{Findings, Kind, MAX_OF_A_KIND, Place};
     use pext4_ondisk::InodeNumber;
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         }
         findings.add(Kind::SuperblockChecksum, Place::whole(), String::new);
         let (kept, counts) = findings.take();
-        assert_eq!(kept.len() as u64, MOST_OF_A_KIND + 1);
+        assert_eq!(kept.len() as u64, MAX_OF_A_KIND + 1);
         assert_eq!(kept[0].kind, Kind::SuperblockChecksum);
         assert!(kept[1].place.inode < kept[2].place.inode);
         assert_eq!(

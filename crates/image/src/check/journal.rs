@@ -19,7 +19,7 @@ use super::mapping::{Collector, Run};
 use super::volume::{Group, Volume};
 
 /// A journal has at least so many blocks.
-const LEAST_BLOCKS: u64 = 1024;
+const MIN_BLOCKS: u64 = 1024;
 
 /// Judges the journal; gives the device as it is after a replay, where one is due.
 pub(super) fn check(
@@ -121,7 +121,7 @@ fn find(
         return None;
     };
     let blocks = inode.size / u64::from(volume.geometry.block_size);
-    if inode.file_type() != Some(FileType::Regular) || inode.links == 0 || blocks < LEAST_BLOCKS {
+    if inode.file_type() != Some(FileType::Regular) || inode.links == 0 || blocks < MIN_BLOCKS {
         let (mode, links) = (inode.mode, inode.links);
         report(format!("mode {mode:06o}, {links} links, {blocks} blocks"));
         return None;

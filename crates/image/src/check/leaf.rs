@@ -18,7 +18,7 @@ const PARENT_SIZE: usize = 4;
 /// found, which nobody without the key can make.
 const HASHES_SIZE: usize = 8;
 /// Least length of a record, be it free: a header, and a name of one byte padded.
-const LEAST_RECORD: usize = directory::record_length(1);
+const MIN_RECORD: usize = directory::record_length(1);
 
 /// What the index says of a leaf, and how it hashes names.
 pub(super) type Expected<'a> = Option<(&'a Leaf, Option<Hasher>)>;
@@ -128,7 +128,7 @@ fn room(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<
         true => HASHES_SIZE,
         false => 0,
     };
-    let need = LEAST_RECORD.max(HEADER_SIZE + name_length) + hashes;
+    let need = MIN_RECORD.max(HEADER_SIZE + name_length) + hashes;
     if record.length < need {
         subject.report(Kind::DirectoryRecord, block, || {
             let (offset, length) = (record.offset, record.length);
@@ -187,7 +187,7 @@ fn name(
             format!("'{}', inode {}", text.escape_ascii(), entry.inode)
         });
     }
-    if subject.policy.is_some() && !is_dot && text.len() < encryption::LEAST_NAME {
+    if subject.policy.is_some() && !is_dot && text.len() < encryption::MIN_NAME {
         subject.report(Kind::NameShort, block, || {
             format!("'{}', inode {}", text.escape_ascii(), entry.inode)
         });

@@ -333,11 +333,11 @@ pub(super) struct Collector {
 }
 
 /// Blocks of a map that a [`Collector`] goes into at most.
-const MOST_NODES: usize = 1 << 16;
+const MAX_NODES: usize = 1 << 16;
 /// Runs that it remembers at most: no file that it is for is in so many pieces.
-const MOST_RUNS: usize = 1 << 22;
+const MAX_RUNS: usize = 1 << 22;
 /// Faults that it remembers at most.
-const MOST_FAULTS: usize = 1 << 10;
+const MAX_FAULTS: usize = 1 << 10;
 
 impl Collector {
     /// The runs of an inode's data, in order.
@@ -357,7 +357,7 @@ impl Collector {
     }
 
     fn note(&mut self, kind: Kind, block: Option<BlockNumber>) {
-        if self.faults.len() < MOST_FAULTS {
+        if self.faults.len() < MAX_FAULTS {
             self.faults.push((kind, block));
         }
     }
@@ -378,7 +378,7 @@ impl Collector {
 
 impl Visitor for Collector {
     fn node(&mut self, block: BlockNumber) -> bool {
-        let goes_in = self.nodes.len() < MOST_NODES && self.nodes.insert(block);
+        let goes_in = self.nodes.len() < MAX_NODES && self.nodes.insert(block);
         if !goes_in {
             self.note(Kind::BlockShared, Some(block));
         }
@@ -386,7 +386,7 @@ impl Visitor for Collector {
     }
 
     fn run(&mut self, run: Run) {
-        if self.runs.len() < MOST_RUNS {
+        if self.runs.len() < MAX_RUNS {
             self.runs.push(run);
         } else {
             self.note(Kind::BlockShared, Some(run.start));

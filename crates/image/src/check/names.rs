@@ -1,9 +1,9 @@
 //! Names seen in one directory, to find those that stand there twice.
 
 /// Most names that are kept; among more, duplicates are looked for in the first of them only.
-const MOST_NAMES: usize = 1 << 22;
+const MAX_NAMES: usize = 1 << 22;
 /// Most bytes of names that are kept.
-const MOST_BYTES: usize = 1 << 27;
+const MAX_BYTES: usize = 1 << 27;
 
 #[derive(Clone, Copy)]
 struct Name {
@@ -26,7 +26,7 @@ impl Seen {
         else {
             return;
         };
-        if self.names.len() < MOST_NAMES && self.bytes.len() + name.len() <= MOST_BYTES {
+        if self.names.len() < MAX_NAMES && self.bytes.len() + name.len() <= MAX_BYTES {
             self.bytes.extend_from_slice(name);
             self.names.push(Name { key, start, length });
         }
@@ -62,16 +62,16 @@ pub(super) fn key(name: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_BYTES, Seen};
+    use super::{MAX_BYTES, Seen};
 
     #[test]
     fn long_names_are_kept_up_to_so_many_bytes() {
         let mut seen = Seen::default();
-        for number in 0..=MOST_BYTES as u64 / 255 {
+        for number in 0..=MAX_BYTES as u64 / 255 {
             seen.add(number, &[b'n'; 255]);
         }
-        assert!(seen.bytes.len() <= MOST_BYTES);
-        assert_eq!(seen.names.len(), MOST_BYTES / 255);
+        assert!(seen.bytes.len() <= MAX_BYTES);
+        assert_eq!(seen.names.len(), MAX_BYTES / 255);
     }
 
     #[test]

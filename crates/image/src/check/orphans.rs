@@ -14,9 +14,9 @@ use super::mapping::Collector;
 use super::volume::{Group, Volume};
 
 /// Most orphans that are remembered.
-const MOST_ORPHANS: usize = 1 << 22;
+const MAX_ORPHANS: usize = 1 << 22;
 /// Most blocks of an orphan file that are read.
-const MOST_BLOCKS: u64 = 1 << 16;
+const MAX_BLOCKS: u64 = 1 << 16;
 
 /// The inodes that wait.
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl Search<'_> {
             reject("it is not in use");
             return None;
         }
-        if self.orphans.numbers.len() >= MOST_ORPHANS {
+        if self.orphans.numbers.len() >= MAX_ORPHANS {
             return None;
         }
         if !self.orphans.numbers.insert(number.get()) {
@@ -116,7 +116,7 @@ impl Search<'_> {
         if inode.file_type() != Some(FileType::Regular)
             || inode.links == 0
             || blocks == 0
-            || blocks > MOST_BLOCKS
+            || blocks > MAX_BLOCKS
             || !inode.size.is_multiple_of(block_size)
         {
             let (mode, size) = (inode.mode, inode.size);

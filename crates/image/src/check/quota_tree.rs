@@ -17,7 +17,7 @@ use super::quota::Taken;
 use super::volume::Volume;
 
 /// Blocks of a file that are kept at most.
-const MOST_KEPT: usize = 4096;
+const MAX_KEPT: usize = 4096;
 
 /// A quota file, read block by block.
 pub(super) struct File<'a> {
@@ -45,7 +45,7 @@ impl<'a> File<'a> {
         let within = number as usize % per_block * BLOCK_SIZE;
         let run = self.place(logical);
         let block = run.map(|(block, _)| block);
-        if self.kept.len() >= MOST_KEPT {
+        if self.kept.len() >= MAX_KEPT {
             self.kept.clear();
         }
         let volume = self.volume;

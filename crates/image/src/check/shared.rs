@@ -25,9 +25,9 @@ use super::parallel::Workers;
 use super::{Examination, Pass, special};
 
 /// Uses that one thread remembers at most.
-const MOST_USES: usize = 1 << 16;
+const MAX_USES: usize = 1 << 16;
 /// Blocks of maps that are gone into at most, by all threads.
-const MOST_NODES: u64 = 1 << 22;
+const MAX_NODES: u64 = 1 << 22;
 /// Inodes that a finding names.
 const INODES_NAMED: usize = 8;
 
@@ -62,7 +62,7 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
         return;
     }
     let budget = Limits {
-        nodes: Budget::new(MOST_NODES),
+        nodes: Budget::new(MAX_NODES),
         blocks: claims::budget(&examination.volume.geometry),
     };
     let count = examination.volume.geometry.group_count;
@@ -173,7 +173,7 @@ impl Finder<'_, '_> {
             let first = geometry.first_block(piece.group).get();
             let ratio = u64::from(geometry.blocks_per_cluster);
             claims.pieces(piece.clusters, |run| {
-                if self.uses.len() < MOST_USES {
+                if self.uses.len() < MAX_USES {
                     self.uses.push(Use {
                         start: first + u64::from(run.start) * ratio,
                         end: first + u64::from(run.end) * ratio,

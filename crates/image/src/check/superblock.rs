@@ -55,7 +55,7 @@ const KNOWN_READ_ONLY_COMPAT: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
 /// Bytes for each group that the checker keeps at all times.
 const BYTES_PER_GROUP: u64 = 160;
 /// What it may keep for groups in any case.
-const LEAST_GROUP_MEMORY: u64 = 64 << 20;
+const MIN_GROUP_MEMORY: u64 = 64 << 20;
 
 /// A superblock that describes something possible.
 pub(super) struct Opened {
@@ -183,7 +183,7 @@ pub(super) fn check_size(
         return Ok(false);
     }
     let memory = u64::from(geometry.group_count) * BYTES_PER_GROUP;
-    if memory > LEAST_GROUP_MEMORY.max(size / 4096) {
+    if memory > MIN_GROUP_MEMORY.max(size / 4096) {
         return Err(Error::Unsupported(format!(
             "{} groups of {} blocks would take more memory than the image can justify",
             geometry.group_count, geometry.blocks_per_group

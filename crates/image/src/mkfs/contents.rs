@@ -21,7 +21,7 @@ pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
 /// ...but without an indirect block, where there are small ones.
 pub(crate) const LOST_FOUND_MOST_BLOCKS: u64 = 12;
 /// A journal below this is refused by everybody.
-pub(super) const LEAST_JOURNAL_BLOCKS: u32 = 1024;
+pub(super) const MIN_JOURNAL_BLOCKS: u32 = 1024;
 
 /// Inodes and blocks to write.
 #[derive(Default)]
@@ -198,9 +198,9 @@ fn place_journal(
     let count = options
         .journal_blocks
         .unwrap_or_else(|| default_journal_blocks(blocks));
-    if count < LEAST_JOURNAL_BLOCKS || u64::from(count) > blocks / 2 {
+    if count < MIN_JOURNAL_BLOCKS || u64::from(count) > blocks / 2 {
         let text = format!(
-            "a journal of {count} blocks on {blocks}: it needs at least {LEAST_JOURNAL_BLOCKS} and at \
+            "a journal of {count} blocks on {blocks}: it needs at least {MIN_JOURNAL_BLOCKS} and at \
              most half of all; make the image larger or turn it off with -O ^has_journal"
         );
         return Err(Error::Impossible(text));

@@ -10,7 +10,7 @@ use pext4_ondisk::superblock::{ErrorPolicy, Flags, State, Superblock};
 use pext4_ondisk::{InodeNumber, checksum};
 use uuid::Uuid;
 
-use super::contents::{LEAST_JOURNAL_BLOCKS, default_journal_blocks};
+use super::contents::{MIN_JOURNAL_BLOCKS, default_journal_blocks};
 use crate::error::{Error, Result};
 
 /// Groups whose metadata lies together.
@@ -18,11 +18,11 @@ const LOG_GROUPS_PER_FLEX: u8 = 4;
 /// Bytes of the longest volume name.
 const LONGEST_LABEL: usize = 16;
 /// The smallest file system that is worth the name.
-const LEAST_BLOCKS: u64 = 64;
+const MIN_BLOCKS: u64 = 64;
 /// Inodes of group 0, at least: the reserved ones and the system's files.
-const LEAST_INODES: u64 = 16;
+const MIN_INODES: u64 = 16;
 /// The largest journal that `mke2fs(8)` describes.
-const MOST_JOURNAL_BLOCKS: u32 = 10_240_000;
+const MAX_JOURNAL_BLOCKS: u32 = 10_240_000;
 /// `user_xattr` and `acl`, which upstream turns on.
 const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
 
@@ -114,10 +114,10 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
         )));
     }
     let mut blocks = size / u64::from(block_size);
-    if blocks < LEAST_BLOCKS {
+    if blocks < MIN_BLOCKS {
         return Err(impossible(format!(
             "{size} bytes are too small: at least {} are needed",
-            LEAST_BLOCKS * u64::from(block_size)
+            MIN_BLOCKS * u64::from(block_size)
         )));
     }
     if blocks > u64::from(u32::MAX) && !features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
@@ -131,7 +131,7 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
         count_inodes(&mut superblock, options, size)?;
         superblock.reserved_gdt_blocks = reserved_descriptor_blocks(&superblock);
         match without_too_small_last_group(&superblock)? {
-            Some(shorter) if shorter >= LEAST_BLOCKS => blocks = shorter,
+            Some(shorter) if shorter >= MIN_BLOCKS => blocks = shorter,
             _ => break,
         }
     }
@@ -151,8 +151,8 @@ fn check_journal(options: &Options, features: &Features, block_size: u32) -> Res
              the two up",
         ));
     }
-    if !(LEAST_JOURNAL_BLOCKS..=MOST_JOURNAL_BLOCKS).contains(&blocks) {
-        let [bytes, least, most] = [blocks, LEAST_JOURNAL_BLOCKS, MOST_JOURNAL_BLOCKS]
+    if !(MIN_JOURNAL_BLOCKS..=MAX_JOURNAL_BLOCKS).contains(&blocks) {
+        let [bytes, least, most] = [blocks, MIN_JOURNAL_BLOCKS, MAX_JOURNAL_BLOCKS]
             .map(|blocks| u64::from(blocks) * u64::from(block_size));
         return Err(impossible(format!(
             "a journal of {bytes} bytes: with blocks of {block_size} bytes {least} to {most} are possible"
@@ -404,7 +404,7 @@ fn count_inodes(superblock: &mut Superblock, options: &Options, size: u64) -> Re
     let most = u64::from(8 * block_size).min(65536 - u64::from(per_block));
     let step = u64::from(per_block.max(8));
     let most = most / step * step;
-    let share = wanted.div_ceil(groups).max(LEAST_INODES);
+    let share = wanted.div_ceil(groups).max(MIN_INODES);
     let per_group = match options.inodes {
         Some(_) => share.next_multiple_of(step).min(most),
         // If nobody asked for so many, whole bytes of the bitmap are rounded down to, as upstream does; and

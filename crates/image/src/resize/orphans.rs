@@ -14,7 +14,7 @@ use super::shape::Shape;
 use crate::error::{Error, Result};
 
 /// Larger ones are refused by everybody.
-const MOST_BLOCKS: u64 = 8 << 10;
+const MAX_BLOCKS: u64 = 8 << 10;
 
 /// Refuses an image with orphans.
 pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
@@ -50,7 +50,7 @@ pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
 fn blocks(image: &Image<'_>, number: InodeNumber) -> Result<Vec<BlockNumber>> {
     let runs = runs(image, number)?;
     let count: u64 = runs.iter().map(|&(_, length)| u64::from(length)).sum();
-    if count > MOST_BLOCKS {
+    if count > MAX_BLOCKS {
         return Err(Corrupt::new("orphan file", "is absurdly large")
             .in_inode(number)
             .into());

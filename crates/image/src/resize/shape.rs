@@ -16,7 +16,7 @@ use pext4_ondisk::superblock::Superblock;
 use crate::error::{Error, Result};
 
 /// What the last group must have room for besides its metadata.
-const LEAST_DATA: u32 = 50;
+const MIN_DATA: u32 = 50;
 
 /// A file system's superblock and what follows from it.
 #[derive(Clone)]
@@ -105,7 +105,7 @@ fn sketch(superblock: &Superblock, old: &Geometry) -> Geometry {
 pub(super) fn least_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
     own_blocks(geometry)
         .saturating_add(geometry.superblock_overhead(group))
-        .saturating_add(LEAST_DATA)
+        .saturating_add(MIN_DATA)
 }
 
 /// Blocks of a group's bitmaps and inode table.

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// Room for maps, as a share of what is in use: tried in this order.
 const SHARES: [u64; 4] = [8192, 1024, 128, 16];
 /// And so many blocks.
-const LEAST_ROOM: u64 = 8;
+const MIN_ROOM: u64 = 8;
 
 /// What must be kept.
 pub(super) struct Needs {
@@ -51,7 +51,7 @@ impl Needs {
         if self.fits(shape, 0) {
             return Ok(());
         }
-        let room = LEAST_ROOM + self.data / SHARES[0];
+        let room = MIN_ROOM + self.data / SHARES[0];
         let least = self.smallest(image, room);
         let blocks = least.map_or(image.geometry.blocks_count, |least| {
             least.geometry.blocks_count
@@ -88,7 +88,7 @@ pub(super) fn plan(device: &dyn Device, image: &Image<'_>) -> Result<Plan> {
     let needs = Needs::of(image);
     let mut last = None;
     for share in SHARES {
-        let room = LEAST_ROOM + needs.data / share;
+        let room = MIN_ROOM + needs.data / share;
         let Some(shape) = needs.smallest(image, room) else {
             break;
         };

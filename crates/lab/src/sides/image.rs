@@ -20,7 +20,7 @@ const LEAST: u64 = 8 << 30;
 /// device in memory that is much larger takes gigabytes before anything is on it.
 const MOST: u64 = 256 << 40;
 /// The smallest journal, 1024 blocks.
-const LEAST_JOURNAL: u64 = 4 << 20;
+const MIN_JOURNAL: u64 = 4 << 20;
 /// Bytes of the image for each inode unless more inodes are needed; the default of mke2fs.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
@@ -64,7 +64,7 @@ impl ImagePlan {
             );
         };
         if let Some(bytes) = storage.journal
-            && bytes < LEAST_JOURNAL
+            && bytes < MIN_JOURNAL
         {
             bail!("a journal of {bytes} bytes is too small; choose a --journal of at least 4M");
         }

@@ -1,11 +1,13 @@
 //! A volume in this process: library calls without system calls.
 
 use anyhow::{Context, Result, bail};
-use pext4_fs::{AllocateMode, InodeNumber, New, RenameMode, SetAttributes, SetXattrMode, Volume};
+use pext4_fs::{
+    AllocateMode, CreateAttributes, InodeNumber, RenameMode, SetAttributes, SetXattrMode, Volume,
+};
 
 use super::{Node, Room, Target, empty, short_read};
 
-const NEW: New = New {
+const NEW: CreateAttributes = CreateAttributes {
     permissions: 0o700,
     uid: 0,
     gid: 0,
@@ -208,7 +210,7 @@ impl Target for Library {
     }
 
     fn sync(&self, file: &Node) -> Result<()> {
-        Ok(self.volume.sync_file(inode(file)?, false)?)
+        Ok(self.volume.fsync(inode(file)?)?)
     }
 
     fn set_attribute(&self, file: &Node, name: &str, value: &[u8]) -> Result<()> {

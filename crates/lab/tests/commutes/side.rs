@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use pext4_block::{Device, RamDevice};
-use pext4_fs::{InodeNumber, MountOptions, New, SetAttributes, Volume};
+use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, SetAttributes, Volume};
 use pext4_image::mkfs;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::{self, Superblock};
@@ -26,7 +26,7 @@ const STILL: usize = 40_000;
 /// Names in the common directory: enough for several dozen leaves.
 const COMMON_NAMES: usize = 3000;
 
-pub const NEW: New = New {
+pub const NEW: CreateAttributes = CreateAttributes {
     permissions: 0o600,
     uid: 0,
     gid: 0,

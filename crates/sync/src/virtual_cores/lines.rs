@@ -16,11 +16,11 @@ use crate::order::Class;
 use crate::watch::Site;
 
 /// Most virtual cores.
-pub(crate) const MOST_CORES: usize = 384;
+pub(crate) const MAX_CORES: usize = 384;
 
 /// A set of virtual cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cores([u64; MOST_CORES / 64]);
+pub(crate) struct Cores([u64; MAX_CORES / 64]);
 
 impl Cores {
     pub(crate) fn insert(&mut self, core: usize) {

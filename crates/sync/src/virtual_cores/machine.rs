@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use corosensei::Yielder;
 
-use super::lines::{Label, LineAccess, Lines, MOST_CORES, behind};
+use super::lines::{Label, LineAccess, Lines, MAX_CORES, behind};
 use super::locks::{Answer, Lock};
 use super::model::Model;
 use crate::hash::NumberHash;
@@ -24,7 +24,7 @@ use crate::watch::{Place, Site};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes at the start of a freed object that are searched for locks.
-const MOST_OF_LOCKS: usize = 4096;
+const MAX_OF_LOCKS: usize = 4096;
 
 /// Picoseconds that a step takes at least, so that the clock of a polling core advances.
 const MIN_STEP: u64 = 100;
@@ -119,7 +119,7 @@ impl Machine {
     /// the machine until it chooses another one.
     pub(crate) fn add_core(&mut self, name: &str) -> usize {
         let number = self.cores.len();
-        assert!(number < MOST_CORES, "at most {MOST_CORES} virtual cores");
+        assert!(number < MAX_CORES, "at most {MAX_CORES} virtual cores");
         let clock = self.cores.get(self.current).map_or(0, |core| core.clock);
         self.cores.push(Core {
             clock,
@@ -314,7 +314,7 @@ impl Machine {
         for number in address / LINE..end.div_ceil(LINE) {
             self.lines.forget(number);
         }
-        if bytes > MOST_OF_LOCKS {
+        if bytes > MAX_OF_LOCKS {
             return;
         }
         for address in (address..end).step_by(align_of::<u64>()) {

@@ -9,7 +9,7 @@ use crate::op::Name;
 use crate::tree::{Item, Tree, join, show, xattr_difference};
 
 /// Most differences that a comparison reports.
-const MOST_TOLD: usize = 20;
+const MAX_TOLD: usize = 20;
 
 impl Model {
     /// All paths and their inodes; the path of the root is empty.
@@ -64,14 +64,14 @@ impl Model {
                     );
                 }
             }
-            if told.len() >= MOST_TOLD {
+            if told.len() >= MAX_TOLD {
                 return told;
             }
         }
         let extra = tree.items.keys().filter(|path| !paths.contains_key(*path));
         told.extend(
             extra
-                .take(MOST_TOLD)
+                .take(MAX_TOLD)
                 .map(|path| format!("{}: too many", show(path))),
         );
         told

@@ -13,7 +13,7 @@ use crate::op::{Name, NewAttributes, Op, Target};
 use crate::outcome::SET_GROUP_ID;
 
 /// Most names of an inode, and most subdirectories that a directory's link count can hold.
-pub const MOST_LINKS: u32 = 65_000;
+pub const MAX_LINKS: u32 = 65_000;
 /// Longest target that a system call accepts.
 const LONGEST_TARGET: usize = 4095;
 
@@ -166,7 +166,7 @@ impl Model {
         }
         if is_directory {
             node.links += 1;
-            node.overflowed |= node.links >= MOST_LINKS;
+            node.overflowed |= node.links >= MAX_LINKS;
         }
     }
 
@@ -235,7 +235,7 @@ impl Model {
         if is_directory {
             return Err(EPERM.into());
         }
-        if self.existing(inode).links >= MOST_LINKS {
+        if self.existing(inode).links >= MAX_LINKS {
             return Err(EMLINK.into());
         }
         self.change(inode).links += 1;

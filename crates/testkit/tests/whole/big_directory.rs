@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pext4_fs::{InodeNumber, New, Volume};
+use pext4_fs::{CreateAttributes, InodeNumber, Volume};
 use pext4_testkit::campaign::{Stage, check_device};
 use pext4_testkit::oracle::format::{Features, Format};
 
@@ -41,7 +41,7 @@ fn a_hundred_thousand_entries() {
         let stage = Stage::new(format).expect("mke2fs makes it");
         let device = stage.device();
         let volume = Volume::open(device.clone(), stage.options.clone()).expect("mountable");
-        let new = New {
+        let new = CreateAttributes {
             permissions: 0o644,
             uid: 0,
             gid: 0,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
-use pext4_fs::{InodeNumber, MountOptions, New, Refusal, Volume};
+use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, Refusal, Volume};
 use pext4_testkit::campaign::{Stage, check_device};
 use pext4_testkit::content::pattern;
 use pext4_testkit::oracle::format::{Features, Format};
 
-const NEW: New = New {
+const NEW: CreateAttributes = CreateAttributes {
     permissions: 0o644,
     uid: 0,
     gid: 0,

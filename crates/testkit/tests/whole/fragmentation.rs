@@ -6,7 +6,7 @@ use std::thread;
 
 use pext4_block::RamDevice;
 use pext4_fs::options::Scaling;
-use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, Volume};
+use pext4_fs::{AllocateMode, CreateAttributes, InodeNumber, MountOptions, Volume};
 use pext4_image::mkfs;
 use pext4_sync::topology;
 use pext4_testkit::effort::effort;
@@ -27,7 +27,11 @@ fn grow_side_by_side(setting: &str, length: u64, most: usize) {
     let files: Vec<InodeNumber> = (0..TASKS)
         .map(|number| {
             let name = format!("job{number}");
-            let made = volume.create(InodeNumber::ROOT, name.as_bytes(), &New::default());
+            let made = volume.create(
+                InodeNumber::ROOT,
+                name.as_bytes(),
+                &CreateAttributes::default(),
+            );
             made.expect("room for a file").inode
         })
         .collect();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
-use pext4_fs::{InodeNumber, MountOptions, New, Volume};
+use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, Volume};
 use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_testkit::campaign::{Stage, check_device};
 use pext4_testkit::op::{NewAttributes, Op, Target};
@@ -22,7 +22,7 @@ fn survive(stage: &Stage, count: u32) {
     let device = stage.device();
     let volume = Volume::open(device.clone(), MountOptions::default()).expect("mountable");
     let before = free(&volume);
-    let new = New {
+    let new = CreateAttributes {
         permissions: 0o600,
         uid: 0,
         gid: 0,
@@ -52,7 +52,7 @@ fn survive(stage: &Stage, count: u32) {
 fn on_an_image_with_errors_nobody_is_finished() {
     let device = stage(Features::Upstream, 2048).device();
     let volume = Volume::open(device.clone(), MountOptions::default()).expect("mountable");
-    let new = New {
+    let new = CreateAttributes {
         permissions: 0o600,
         uid: 0,
         gid: 0,

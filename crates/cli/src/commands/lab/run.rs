@@ -25,7 +25,7 @@ use crate::say::{aside, say};
 use crate::size;
 
 /// Tasks that a run may have; each is a thread or a process.
-const MOST_TASKS: u32 = 4096;
+const MAX_TASKS: u32 = 4096;
 
 /// Run workloads and print what they came to
 ///
@@ -211,8 +211,8 @@ fn misuse(error: impl Into<anyhow::Error>) -> anyhow::Error {
 
 fn check(arguments: &Arguments) -> Result<()> {
     let tasks = &arguments.tasks;
-    if tasks.iter().any(|&tasks| tasks == 0 || tasks > MOST_TASKS) {
-        return Err(misuse(anyhow::anyhow!("--tasks: from 1 to {MOST_TASKS}")));
+    if tasks.iter().any(|&tasks| tasks == 0 || tasks > MAX_TASKS) {
+        return Err(misuse(anyhow::anyhow!("--tasks: from 1 to {MAX_TASKS}")));
     }
     if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
         return Err(misuse(anyhow::anyhow!("--seconds: more than 0 are needed")));

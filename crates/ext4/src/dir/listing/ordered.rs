@@ -24,8 +24,8 @@ struct Named {
     length: usize,
 }
 
-/// Shows the names from a cookie on if the directory has at most `longest` bytes; `None` at the end or if the visitor had enough, else the cookie from which on
-/// nothing was shown.
+/// Shows the names from a cookie on if the directory has at most `longest` bytes. `None` if the end was
+/// reached or the visitor stopped, else the cookie at which to continue.
 pub(super) fn list<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,

@@ -8,7 +8,7 @@ use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 
 use super::super::listing::Listed;
 use super::super::{
-    DirectoryBlocks, DirectorySettings, MOST_BLOCKS_ADDED, MOST_BLOCKS_CHANGED, find, insert,
+    DirectoryBlocks, DirectorySettings, MAX_BLOCKS_ADDED, MAX_BLOCKS_CHANGED, find, insert,
     is_empty, list, parent, remove, replace, set_parent,
 };
 use super::Random;
@@ -106,7 +106,7 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
     }
     let cost = directory.cost();
     assert!(
-        cost.added <= MOST_BLOCKS_ADDED && cost.changed <= MOST_BLOCKS_CHANGED,
+        cost.added <= MAX_BLOCKS_ADDED && cost.changed <= MAX_BLOCKS_CHANGED,
         "{cost:?}"
     );
 }

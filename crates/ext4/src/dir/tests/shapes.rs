@@ -4,7 +4,7 @@ use pext4_ondisk::InodeNumber;
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 
 use super::super::{
-    BlockKind, DirectoryBlocks, DirectorySettings, MOST_BLOCKS_ADDED, MOST_BLOCKS_CHANGED, find,
+    BlockKind, DirectoryBlocks, DirectorySettings, MAX_BLOCKS_ADDED, MAX_BLOCKS_CHANGED, find,
     insert, is_empty, parent, remove, set_parent,
 };
 use super::check::check;
@@ -145,8 +145,8 @@ fn fill(directory: &mut Memory) -> usize {
         match insert(directory, &name, inode_of(number), FileType::Regular) {
             Ok(()) => {
                 let cost = directory.cost();
-                assert!(cost.added <= MOST_BLOCKS_ADDED, "{cost:?}");
-                assert!(cost.changed <= MOST_BLOCKS_CHANGED, "{cost:?}");
+                assert!(cost.added <= MAX_BLOCKS_ADDED, "{cost:?}");
+                assert!(cost.changed <= MAX_BLOCKS_CHANGED, "{cost:?}");
             }
             Err(error) => {
                 assert!(error.is(Refusal::DirectoryFull), "{error}");
@@ -190,8 +190,8 @@ fn a_third_level_with_the_feature() {
     assert_eq!(
         dearest,
         Cost {
-            changed: MOST_BLOCKS_CHANGED,
-            added: MOST_BLOCKS_ADDED
+            changed: MAX_BLOCKS_CHANGED,
+            added: MAX_BLOCKS_ADDED
         }
     );
     assert_eq!(check(&directory).len(), COUNT);

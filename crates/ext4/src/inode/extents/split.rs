@@ -20,12 +20,12 @@ use super::path::{Level, Path, entries_of};
 use crate::error::{Refusal, Result};
 
 /// Maximum number of entries that one replacement adds to a leaf.
-const MOST_ADDED: usize = 2;
+const MAX_ADDED: usize = 2;
 
 /// Maximum number of nodes for two replacements that each add one entry and split leaves of a tree of
 /// this depth: nodes of this capacity may split twice in each level, and the tree grows once.
 pub(super) fn nodes_for_two_splits(depth: u32, capacity: usize) -> u32 {
-    let grown_splits = extent::capacity(ROOT_SIZE) + MOST_ADDED > capacity;
+    let grown_splits = extent::capacity(ROOT_SIZE) + MAX_ADDED > capacity;
     2 * depth + 1 + u32::from(grown_splits)
 }
 

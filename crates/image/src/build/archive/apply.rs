@@ -19,7 +19,7 @@ use super::super::tree::{Facts, Id, ROOT, Tree, judge_name};
 use super::Record;
 
 /// Symbolic links that one path may lead through.
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 /// Before a name that a layer hides.
 const WHITEOUT: &[u8] = b".wh.";
 /// Before the names of a layer's own records.
@@ -322,7 +322,7 @@ impl<'a> Layer<'a> {
                 if makes && self.has_whiteouts && tree.node(at).source < self.number {
                     self.unnamed.entry(at).or_insert(NO_TIME);
                 }
-            } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MOST_LINKS {
+            } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MAX_LINKS {
                 links += 1;
                 let target = tree.target(found);
                 if target.starts_with(b"/") {

@@ -231,9 +231,9 @@ impl Compression {
 
 /// Of what follows an archive in what was compressed, so much is decompressed to come to the sum that
 /// tells damage. It is far more than any archiver pads with.
-const MOST_BEHIND: u64 = 256 << 20;
+const MAX_BEHIND: u64 = 256 << 20;
 /// So much each part counts besides.
-const LEAST_PART: u64 = 4096;
+const MIN_PART: u64 = 4096;
 
 /// Of what follows an archive in a stream, so much is read that whoever writes it is not surprised.
 pub(in crate::build) const PADDING: u64 = 1 << 20;
@@ -267,7 +267,7 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
         let mut feeder = Feeder {
             reader: BufReader::with_capacity(CHUNK, raw),
             shared: &its_shared,
-            left_behind: MOST_BEHIND,
+            left_behind: MAX_BEHIND,
         };
         let done = feeder.feed(behind);
         ending.0.put(done.map(|()| feeder.reader.into_inner()));
@@ -349,7 +349,7 @@ impl<R: Read> Feeder<'_, R> {
             // An empty part is sent without asking whether anybody wants it.
             let has_ended = self.shared.has_ended.load(Ordering::Acquire);
             if has_ended || self.shared.is_sound.load(Ordering::Acquire) {
-                self.count_behind(LEAST_PART)?;
+                self.count_behind(MIN_PART)?;
             }
             start = self.start()?;
             if !compression.goes_on(&start) {
@@ -362,7 +362,7 @@ impl<R: Read> Feeder<'_, R> {
     fn count_behind(&mut self, bytes: u64) -> io::Result<()> {
         let left = self.left_behind.checked_sub(bytes);
         self.left_behind = left.ok_or_else(|| {
-            let most = MOST_BEHIND >> 20;
+            let most = MAX_BEHIND >> 20;
             io::Error::other(format!(
                 "it goes on for over {most} MiB behind its end mark"
             ))

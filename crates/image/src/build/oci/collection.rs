@@ -14,11 +14,11 @@ use crate::build::progress::Progress;
 /// Indexes within indexes.
 const DEEPEST_INDEX: u32 = 4;
 /// Indexes that are followed, each once for every name that it goes by.
-const MOST_INDEXES: usize = 1000;
+const MAX_INDEXES: usize = 1000;
 /// Bytes of documents together.
 const LARGEST_DOCUMENTS: u64 = 64 << 20;
 /// Images among which one is chosen.
-const MOST_IMAGES: usize = 10_000;
+const MAX_IMAGES: usize = 10_000;
 /// Bytes of an image's name, which all images in an index may have from it.
 const LONGEST_NAME: usize = 1024;
 
@@ -76,8 +76,8 @@ impl<'a> Collection<'a> {
             if is_index {
                 self.follow(path, &descriptor, depth)?;
             } else if platform.is_none_or(|platform| platform.os != "unknown") {
-                if self.found.len() == MOST_IMAGES {
-                    let problem = format!("it leads to more than {MOST_IMAGES} images");
+                if self.found.len() == MAX_IMAGES {
+                    let problem = format!("it leads to more than {MAX_IMAGES} images");
                     return Err(Error::unsound(path, problem));
                 }
                 self.found.push(descriptor);
@@ -96,8 +96,8 @@ impl<'a> Collection<'a> {
         if !self.followed.insert(key) {
             return Ok(());
         }
-        if self.followed.len() > MOST_INDEXES {
-            let problem = format!("it leads to more than {MOST_INDEXES} indexes");
+        if self.followed.len() > MAX_INDEXES {
+            let problem = format!("it leads to more than {MAX_INDEXES} indexes");
             return Err(Error::unsound(path, problem));
         }
         let (blob, text) = self.document(path, descriptor)?;
