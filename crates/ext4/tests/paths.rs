@@ -4,6 +4,7 @@ mod images;
 
 use images::Image;
 use std::io::Write;
+use std::sync::Barrier;
 
 use pext4_fs::path::OpenOptions;
 use pext4_fs::{Refusal, Result, SetAttributes};
@@ -125,17 +126,19 @@ fn files_are_opened_for_what_was_asked() {
 
 #[test]
 fn writers_that_append_do_not_overwrite_each_other() {
-    const LINES: usize = 200;
+    const LINES: usize = 5000;
     let Some(image) = Image::make(&[]) else {
         return;
     };
     let volume = image.open();
     let append = OpenOptions::new().append(true).create(true);
+    let start = Barrier::new(4);
     std::thread::scope(|scope| {
         for writer in 0..4 {
-            let (volume, append) = (&volume, &append);
+            let (volume, append, start) = (&volume, &append, &start);
             scope.spawn(move || {
                 let mut log = append.open(volume, "/log").expect("it opens");
+                start.wait();
                 for _ in 0..LINES {
                     writeln!(log, "{writer}").expect("room");
                 }
