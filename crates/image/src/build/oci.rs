@@ -19,9 +19,9 @@ use super::error::{Error, Result};
 use super::progress::Progress;
 
 /// The largest index or manifest that is read.
-const LARGEST_DOCUMENT: u64 = 4 << 20;
+const MAX_DOCUMENT_BYTES: u64 = 4 << 20;
 /// Bytes that are hashed at once.
-const CHUNK: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// A system and a processor, as container images name them: `linux/amd64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Platform {
 
 /// Which image of a layout is meant.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted<'a> {
+pub(super) struct ImageSelector<'a> {
     pub platform: Option<&'a Platform>,
     pub tag: Option<&'a str>,
 }
@@ -84,7 +84,7 @@ struct Descriptor {
     media_type: String,
     digest: String,
     size: u64,
-    platform: Option<PlatformOf>,
+    platform: Option<PlatformDescriptor>,
     #[serde(default)]
     annotations: Annotations,
 }
@@ -97,7 +97,7 @@ struct Annotations {
 }
 
 #[derive(Clone, Deserialize)]
-struct PlatformOf {
+struct PlatformDescriptor {
     #[serde(default)]
     os: String,
     #[serde(default)]
@@ -155,15 +155,19 @@ pub(super) fn is_layout(folder: &Path) -> bool {
 }
 
 /// The layers of the image in a layout, from the lowest; manifests are verified, layers are to be.
-pub(super) fn layers(layout: &Path, wanted: Wanted<'_>, progress: &Progress) -> Result<Vec<Blob>> {
+pub(super) fn layers(
+    layout: &Path,
+    wanted: ImageSelector<'_>,
+    progress: &Progress,
+) -> Result<Vec<Blob>> {
     let path = layout.join("index.json");
     let mut text = Vec::new();
     File::open(&path)
-        .and_then(|file| file.take(LARGEST_DOCUMENT).read_to_end(&mut text))
+        .and_then(|file| file.take(MAX_DOCUMENT_BYTES).read_to_end(&mut text))
         .map_err(|cause| Error::source(&path, "read it", cause))?;
     let index: Index = parse(&path, &text)?;
     let found = collection::all(layout, &path, index, wanted, progress)?;
-    let manifest = choose(&path, found, wanted)?;
+    let manifest = select_image(&path, found, wanted)?;
     let blob = blob(layout, &path, &manifest)?;
     let manifest: Manifest = parse(&blob.path, &blob.read_document()?)?;
     if manifest.layers.is_empty() {
@@ -199,7 +203,11 @@ fn blob(layout: &Path, named_in: &Path, descriptor: &Descriptor) -> Result<Blob>
     })
 }
 
-fn choose(path: &Path, found: Vec<Descriptor>, wanted: Wanted<'_>) -> Result<Descriptor> {
+fn select_image(
+    path: &Path,
+    found: Vec<Descriptor>,
+    wanted: ImageSelector<'_>,
+) -> Result<Descriptor> {
     let unsound = |problem: String| Err(Error::unsound(path, problem));
     if found.is_empty() {
         return unsound("it names no image".to_owned());
@@ -268,7 +276,7 @@ fn listed(names: impl Iterator<Item = String>) -> String {
     names.iter().map(|name| format!(" {name}")).collect()
 }
 
-impl Wanted<'_> {
+impl ImageSelector<'_> {
     /// Whether an image has the name that is wanted.
     fn names(&self, image: &Descriptor) -> bool {
         self.tag.is_none() || image.annotations.name.as_deref() == self.tag
@@ -289,19 +297,19 @@ impl Wanted<'_> {
 }
 
 impl Blob {
-    fn wrong(&self, problem: &str) -> Error {
+    fn unsound(&self, problem: &str) -> Error {
         Error::unsound(&self.path, problem)
     }
 
     /// A small blob, verified.
     fn read_document(&self) -> Result<Vec<u8>> {
-        if self.size > LARGEST_DOCUMENT {
-            return Err(self.wrong("it is stated to be far too large for what it is"));
+        if self.size > MAX_DOCUMENT_BYTES {
+            return Err(self.unsound("it is stated to be far too large for what it is"));
         }
         let mut text = Vec::new();
         let mut reader = self.open()?;
         (&mut reader)
-            .take(LARGEST_DOCUMENT + 1)
+            .take(MAX_DOCUMENT_BYTES + 1)
             .read_to_end(&mut text)
             .map_err(|cause| Error::source(&self.path, "read it", cause))?;
         reader.verify(self)?;
@@ -309,10 +317,10 @@ impl Blob {
     }
 
     /// Opens it for reading once, and then verifying.
-    pub fn open(&self) -> Result<Verified> {
+    pub fn open(&self) -> Result<HashingReader> {
         let file =
             File::open(&self.path).map_err(|cause| Error::source(&self.path, "open it", cause))?;
-        Ok(Verified {
+        Ok(HashingReader {
             file,
             hasher: Hasher::new(self.digest.algorithm),
             length: 0,
@@ -322,7 +330,7 @@ impl Blob {
     /// Reads all of it to verify it.
     pub fn check(&self) -> Result<()> {
         let mut reader = self.open()?;
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             let read = reader.read(&mut chunk);
             if read.map_err(|cause| Error::source(&self.path, "read it", cause))? == 0 {
@@ -365,13 +373,13 @@ impl Hasher {
 }
 
 /// A blob that is hashed as it is read.
-pub(super) struct Verified {
+pub(super) struct HashingReader {
     file: File,
     hasher: Hasher,
     length: u64,
 }
 
-impl Read for Verified {
+impl Read for HashingReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(into)?;
         self.hasher.update(&into[..count]);
@@ -380,18 +388,18 @@ impl Read for Verified {
     }
 }
 
-impl Verified {
+impl HashingReader {
     /// Whether what was read is the blob; all of it must have been read.
     pub fn verify(self, blob: &Blob) -> Result<()> {
         if self.length != blob.size {
-            return Err(blob.wrong(&format!(
+            return Err(blob.unsound(&format!(
                 "it has {} bytes where {} are stated",
                 self.length, blob.size
             )));
         }
         let made = self.hasher.hex();
         if made != blob.digest.hex {
-            return Err(blob.wrong(&format!("its digest is wrong: its bytes make {made}")));
+            return Err(blob.unsound(&format!("its digest is wrong: its bytes make {made}")));
         }
         Ok(())
     }

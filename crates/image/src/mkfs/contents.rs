@@ -19,7 +19,7 @@ use pext4_ondisk::directory::FileType;
 /// lost+found is made large enough that a checker need not allocate in a damaged image.
 pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
 /// ...but without an indirect block, where there are small ones.
-pub(crate) const LOST_FOUND_MOST_BLOCKS: u64 = 12;
+pub(crate) const MAX_LOST_FOUND_BLOCKS: u64 = 12;
 /// A journal below this is refused by everybody.
 pub(super) const MIN_JOURNAL_BLOCKS: u32 = 1024;
 
@@ -127,7 +127,7 @@ fn place_lost_found(
 ) -> Result<()> {
     let format = Format::of(&superblock.features);
     let block_size = layout.geometry.block_size as usize;
-    let count = (LOST_FOUND_BYTES / block_size as u64).clamp(1, LOST_FOUND_MOST_BLOCKS);
+    let count = (LOST_FOUND_BYTES / block_size as u64).clamp(1, MAX_LOST_FOUND_BLOCKS);
     let runs = layout.allocate(0, count)?;
     for (index, block) in runs.iter().flat_map(Clone::clone).enumerate() {
         let mut bytes = vec![0; block_size];

@@ -16,7 +16,7 @@ use super::Run;
 use crate::error::{Error, Result};
 
 /// Blocks that one extent can map.
-const LONGEST_RUN: u64 = 32768;
+const MAX_EXTENT_BLOCKS: u64 = 32768;
 
 /// The account of all groups.
 pub(crate) struct Layout {
@@ -321,11 +321,11 @@ fn append(runs: &mut Vec<Run>, start: u64, length: u64) {
     if let Some(last) = runs.last_mut()
         && last.end == start
     {
-        last.end = end.min(last.start + LONGEST_RUN);
+        last.end = end.min(last.start + MAX_EXTENT_BLOCKS);
         start = last.end;
     }
     while start < end {
-        let stop = end.min(start + LONGEST_RUN);
+        let stop = end.min(start + MAX_EXTENT_BLOCKS);
         runs.push(start..stop);
         start = stop;
     }

@@ -29,7 +29,7 @@ use layout::Layout;
 
 /// What was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct Summary {
     /// Bytes in a block.
     pub block_size: u32,
     /// Blocks.
@@ -59,7 +59,7 @@ impl Design {
     /// # Errors
     ///
     /// `Impossible` if the options contradict each other or the size is too small.
-    pub fn of(size: u64, options: &Options) -> Result<Self> {
+    pub fn new(size: u64, options: &Options) -> Result<Self> {
         let options = &plan::without_journal_that_does_not_fit(size, options);
         let (mut superblock, geometry) = plan::plan(size, options)?;
         let mut layout = Layout::place(geometry)?;
@@ -77,10 +77,10 @@ impl Design {
     /// # Errors
     ///
     /// `Io`.
-    pub fn write(&self, device: &dyn Device) -> Result<Made> {
+    pub fn write(&self, device: &dyn Device) -> Result<Summary> {
         writer::write(device, &self.layout, &self.superblock, &self.files)?;
         let geometry = &self.layout.geometry;
-        Ok(Made {
+        Ok(Summary {
             block_size: geometry.block_size,
             blocks: geometry.blocks_count,
             inodes: geometry.inodes_count,
@@ -97,8 +97,8 @@ impl Design {
 /// # Errors
 ///
 /// `Impossible` if the options contradict each other or the size is too small, `Io`.
-pub fn mkfs(device: &dyn Device, options: &Options) -> Result<Made> {
-    Design::of(device.size(), options)?.write(device)
+pub fn mkfs(device: &dyn Device, options: &Options) -> Result<Summary> {
+    Design::new(device.size(), options)?.write(device)
 }
 
 /// Blocks `[start, end)` of the device.

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Groups whose metadata lies together.
 const LOG_GROUPS_PER_FLEX: u8 = 4;
 /// Bytes of the longest volume name.
-const LONGEST_LABEL: usize = 16;
+const MAX_LABEL_BYTES: usize = 16;
 /// The smallest file system that is worth the name.
 const MIN_BLOCKS: u64 = 64;
 /// Inodes of group 0, at least: the reserved ones and the system's files.
@@ -108,9 +108,9 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "inline_data needs inodes of 256 bytes or more, to hold the data",
         ));
     }
-    if options.label.len() > LONGEST_LABEL {
+    if options.label.len() > MAX_LABEL_BYTES {
         return Err(impossible(format!(
-            "a label has at most {LONGEST_LABEL} bytes"
+            "a label has at most {MAX_LABEL_BYTES} bytes"
         )));
     }
     let mut blocks = size / u64::from(block_size);
@@ -125,7 +125,7 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "{blocks} blocks of {block_size} bytes need the feature 64bit, or larger blocks"
         )));
     }
-    let mut superblock = shape(options, &features, block_size);
+    let mut superblock = new_superblock(options, &features, block_size);
     loop {
         superblock.blocks_count = blocks;
         count_inodes(&mut superblock, options, size)?;
@@ -231,12 +231,12 @@ fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
             Feature::parse(name).ok_or_else(|| impossible(format!("unknown feature {name}")))?;
         features.set(feature, on);
     }
-    settle(&mut features)?;
+    resolve_features(&mut features)?;
     Ok(features)
 }
 
 /// All features that images can be made with.
-fn made() -> Features {
+fn supported() -> Features {
     let usual = FileSystem::Ext4.features();
     Features {
         compat: usual.compat | Compat::STABLE_INODES,
@@ -246,7 +246,7 @@ fn made() -> Features {
 }
 
 /// Features that others need, and those that cannot be made.
-fn settle(features: &mut Features) -> Result<()> {
+fn resolve_features(features: &mut Features) -> Result<()> {
     if !features
         .read_only_compat
         .contains(ReadOnlyCompat::METADATA_CSUM)
@@ -267,11 +267,13 @@ fn settle(features: &mut Features) -> Result<()> {
     if !features.compat.contains(Compat::HAS_JOURNAL) {
         features.compat.remove(Compat::ORPHAN_FILE);
     }
-    let made = made();
+    let supported = supported();
     let other = Features {
-        compat: features.compat.difference(made.compat),
-        incompat: features.incompat.difference(made.incompat),
-        read_only_compat: features.read_only_compat.difference(made.read_only_compat),
+        compat: features.compat.difference(supported.compat),
+        incompat: features.incompat.difference(supported.incompat),
+        read_only_compat: features
+            .read_only_compat
+            .difference(supported.read_only_compat),
     };
     if !other.names().is_empty() {
         return Err(impossible(format!(
@@ -318,10 +320,10 @@ pub(crate) fn default_bytes_per_inode(size: u64) -> u64 {
 }
 
 /// Everything that does not follow from the number of blocks.
-fn shape(options: &Options, features: &Features, block_size: u32) -> Superblock {
+fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Superblock {
     let mut superblock = Superblock::blank();
     let log_block_size = block_size.trailing_zeros() - 10;
-    let time = options.time.unwrap_or_else(present);
+    let time = options.time.unwrap_or_else(now);
     superblock.features = *features;
     superblock.log_block_size = log_block_size;
     superblock.log_cluster_size = log_block_size;
@@ -333,10 +335,10 @@ fn shape(options: &Options, features: &Features, block_size: u32) -> Superblock 
     superblock.first_inode = 11;
     superblock.inode_size = options.inode_size;
     superblock.uuid = options.uuid.unwrap_or_else(|| Uuid::new_v4().into_bytes());
-    let length = options.label.len().min(LONGEST_LABEL);
+    let length = options.label.len().min(MAX_LABEL_BYTES);
     superblock.volume_name[..length].copy_from_slice(&options.label[..length]);
     superblock.default_hash_version = HashVersion::HalfMd4.to_raw();
-    superblock.hash_seed = options.hash_seed.unwrap_or_else(random_seed);
+    superblock.hash_seed = options.hash_seed.unwrap_or_else(random_hash_seed);
     superblock.flags = Flags::SIGNED_HASH;
     superblock.default_mount_options = DEFAULT_MOUNT_OPTIONS;
     superblock.state = State::CLEAN;
@@ -367,14 +369,14 @@ fn shape(options: &Options, features: &Features, block_size: u32) -> Superblock 
     superblock
 }
 
-fn random_seed() -> [u32; 4] {
+fn random_hash_seed() -> [u32; 4] {
     let bytes = Uuid::new_v4().into_bytes();
     let (words, _) = bytes.as_chunks::<4>();
     std::array::from_fn(|index| u32::from_le_bytes(words[index]))
 }
 
 /// The present, in seconds since 1970.
-pub(crate) fn present() -> i64 {
+pub(crate) fn now() -> i64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

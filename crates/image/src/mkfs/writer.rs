@@ -19,7 +19,7 @@ pub(super) fn write(
     files: &Files,
 ) -> Result<()> {
     Writer { device, layout }.write_inodes(files)?;
-    write_frame(device, layout, superblock, files)?;
+    write_metadata(device, layout, superblock, files)?;
     device.flush()?;
     device.write_at(superblock::OFFSET, &superblock.encode())?;
     device.flush()?;
@@ -27,7 +27,7 @@ pub(super) fn write(
 }
 
 /// Writes everything but inodes and the primary superblock.
-pub(crate) fn write_frame(
+pub(crate) fn write_metadata(
     device: &dyn Device,
     layout: &Layout,
     superblock: &Superblock,

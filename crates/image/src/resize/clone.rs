@@ -21,15 +21,15 @@ use crate::error::{Error, Result};
 const STEP: u64 = 64 << 20;
 
 /// A file that will replace an image.
-pub(super) struct Replacement {
+pub(super) struct ImageClone {
     file: NamedTempFile,
     device: FileDevice,
     image: PathBuf,
 }
 
-impl Replacement {
+impl ImageClone {
     /// A copy of the first `kept` bytes of `image`, `length` bytes long, with its owner and mode.
-    pub fn of(image: &Path, kept: u64, length: u64, progress: &Progress) -> Result<Self> {
+    pub fn create(image: &Path, kept: u64, length: u64, progress: &Progress) -> Result<Self> {
         let image = fs::canonicalize(image)?;
         let source = File::open(&image)?;
         let metadata = source.metadata()?;

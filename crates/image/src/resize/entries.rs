@@ -77,7 +77,7 @@ impl Rewriter<'_> {
                 )
             })?;
             self.block(image, &directory, logical, block)
-                .map_err(|error| placed(error, number, block))?;
+                .map_err(|error| with_location(error, number, block))?;
         }
         Ok(())
     }
@@ -96,7 +96,9 @@ impl Rewriter<'_> {
                 break;
             };
             let records = &mut content[region];
-            let hits = self.hits(records, self.format.inline()).map_err(wrong)?;
+            let hits = self
+                .find_renumbered(records, self.format.inline())
+                .map_err(wrong)?;
             is_changed |= !hits.is_empty();
             rename(records, &hits);
         }
@@ -111,7 +113,7 @@ impl Rewriter<'_> {
     }
 
     /// Where records name inodes that have other numbers now, and these.
-    fn hits(
+    fn find_renumbered(
         &self,
         bytes: &[u8],
         format: Format,
@@ -142,7 +144,7 @@ impl Rewriter<'_> {
         } else {
             self.format
         };
-        let hits = self.hits(&bytes, format)?;
+        let hits = self.find_renumbered(&bytes, format)?;
         if hits.is_empty() && directory.number == directory.old_number {
             return Ok(());
         }
@@ -209,7 +211,7 @@ fn blocks(
         .collect())
 }
 
-fn placed(error: Error, number: InodeNumber, block: BlockNumber) -> Error {
+fn with_location(error: Error, number: InodeNumber, block: BlockNumber) -> Error {
     match error {
         Error::Corrupt(corrupt) => corrupt.in_inode(number).in_block(block).into(),
         other => other,

@@ -17,7 +17,7 @@ use super::image::Image;
 use super::map;
 use super::plan::Move;
 use super::shape::Shape;
-use super::shrink::{give_up, no_room};
+use super::shrink::{no_room, release};
 use super::space::{Cursor, Run};
 use super::vacate::Vacated;
 use crate::error::{Error, Result};
@@ -169,8 +169,8 @@ impl<'a> Mover<'a> {
                 unwritten: extent.unwritten,
             });
         };
-        for (piece, goes) in self.vacated.pieces(run_of(extent)) {
-            if !goes {
+        for (piece, must_move) in self.vacated.pieces(run_of(extent)) {
+            if !must_move {
                 push(piece.start, piece.start, piece.end - piece.start);
                 continue;
             }
@@ -223,7 +223,7 @@ impl<'a> Mover<'a> {
             pool.push(BlockNumber(self.allocate(image, 1)?.start));
         }
         for node in spare {
-            give_up(image, self.shape, self.vacated, node.get()..node.get() + 1)?;
+            release(image, self.shape, self.vacated, node.get()..node.get() + 1)?;
         }
         pool.reverse();
         let built = extent::build(extents, image.block_size(), || pool.pop());
@@ -300,9 +300,9 @@ impl<'a> Mover<'a> {
         }
         let block = BlockNumber(u64::from(pointer));
         map::check_pointer(image, number, block, &mut self.left)?;
-        let goes = self.vacated.has(block.get());
+        let must_move = self.vacated.has(block.get());
         if depth == 0 {
-            if !goes {
+            if !must_move {
                 return Ok(pointer);
             }
             let to = self.low_block(image)?;
@@ -319,7 +319,7 @@ impl<'a> Mover<'a> {
                 is_changed = true;
             }
         }
-        if goes {
+        if must_move {
             let to = self.low_block(image)?;
             image.changed.remove(&block);
             image.put(BlockNumber(u64::from(to)), bytes);

@@ -28,7 +28,7 @@ pub(super) fn plan(mut image: Image<'_>, shape: Shape) -> Result<Plan> {
 /// Makes the groups. The answer: inode tables that must be zeroes.
 fn add_groups(image: &mut Image<'_>, shape: &Shape) -> Result<Vec<Run>> {
     fill_last_group(image, shape)?;
-    give_back_overhead(image, shape)?;
+    release_overhead(image, shape)?;
     let geometry = &shape.geometry;
     let first_new = image.geometry.group_count;
     let mut clears: Vec<Run> = Vec::new();
@@ -61,7 +61,7 @@ fn fill_last_group(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
 }
 
 /// Blocks for copies of superblock and descriptors that a group does not need any more.
-pub(super) fn give_back_overhead(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
+pub(super) fn release_overhead(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
     let (old, new) = (image.geometry, &shape.geometry);
     for group in old.groups().take(new.group_count as usize) {
         let (had, needs) = (
@@ -86,7 +86,7 @@ fn add_flexible_group(
 ) -> Result<()> {
     let geometry = &shape.geometry;
     let tables = u64::from(geometry.inode_table_blocks);
-    let mut places = Places {
+    let mut places = MetadataPlacer {
         shape,
         position: geometry.first_block(GroupNumber(groups.start)).get(),
     };
@@ -110,12 +110,12 @@ fn add_flexible_group(
 }
 
 /// Free places in the new groups.
-struct Places<'a> {
+struct MetadataPlacer<'a> {
     shape: &'a Shape,
     position: u64,
 }
 
-impl Places<'_> {
+impl MetadataPlacer<'_> {
     /// The next `count` blocks in one piece that hold no copy of the superblock, now in use.
     fn next(&mut self, image: &mut Image<'_>, count: u64) -> Result<u64> {
         let geometry = &self.shape.geometry;
@@ -132,7 +132,7 @@ impl Places<'_> {
         }
         for group in groups_of(geometry, &run) {
             if !image.block_bitmaps.contains_key(&group.get()) {
-                image.keep_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
+                image.insert_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
             }
         }
         image.mark(geometry, run, true)?;
@@ -169,7 +169,7 @@ fn finish_groups(image: &mut Image<'_>, shape: &Shape, first_new: u32) {
     for group in (first_new..geometry.group_count).map(GroupNumber) {
         let is_last = group.get() == geometry.group_count - 1;
         if !image.block_bitmaps.contains_key(&group.get()) && (is_last || !is_lazy) {
-            image.keep_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
+            image.insert_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
         }
         let descriptor = &mut image.descriptors[group.get() as usize];
         descriptor.free_clusters = geometry.blocks_in(group) - geometry.superblock_overhead(group);

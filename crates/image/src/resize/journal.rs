@@ -16,7 +16,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
 use super::image::{Image, read_superblock};
 use super::map;
-use super::run::present;
+use super::run::now;
 use crate::error::{Error, Result};
 
 /// A journal with an empty log.
@@ -26,14 +26,14 @@ pub(super) struct Log {
 }
 
 /// What recovery found, and the journal if there is one inside the image.
-pub(super) struct Found {
+pub(super) struct Recovered {
     pub log: Option<Log>,
     /// Transactions that were replayed.
     pub replayed: u32,
 }
 
 /// Replays the journal where that is due, and refuses an image that is not sound.
-pub(super) fn recover(device: &dyn Device) -> Result<Found> {
+pub(super) fn recover(device: &dyn Device) -> Result<Recovered> {
     let superblock = read_superblock(device)?;
     check_errors(&superblock)?;
     let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
@@ -42,7 +42,7 @@ pub(super) fn recover(device: &dyn Device) -> Result<Found> {
             let problem = "a journal is to be replayed, but there is none";
             return Err(Corrupt::new("superblock", problem).into());
         }
-        Found {
+        Recovered {
             log: None,
             replayed: 0,
         }
@@ -52,7 +52,7 @@ pub(super) fn recover(device: &dyn Device) -> Result<Found> {
                 "its external journal must be replayed first: run `e2fsck`",
             ));
         }
-        Found {
+        Recovered {
             log: None,
             replayed: 0,
         }
@@ -63,7 +63,11 @@ pub(super) fn recover(device: &dyn Device) -> Result<Found> {
     Ok(found)
 }
 
-fn recover_internal(device: &dyn Device, superblock: &Superblock, is_dirty: bool) -> Result<Found> {
+fn recover_internal(
+    device: &dyn Device,
+    superblock: &Superblock,
+    is_dirty: bool,
+) -> Result<Recovered> {
     let mut log = find(device, superblock)?;
     let mut replayed = 0;
     if log.superblock.errno != 0 {
@@ -80,7 +84,7 @@ fn recover_internal(device: &dyn Device, superblock: &Superblock, is_dirty: bool
         // The file system says that the log is of no concern.
         recovery::discard(device, &log.area, &mut log.superblock)?;
     }
-    Ok(Found {
+    Ok(Recovered {
         log: Some(log),
         replayed,
     })
@@ -212,7 +216,7 @@ impl Log {
             at += u32::try_from(row.len()).expect("a descriptor and what it describes");
         }
         device.flush()?;
-        let (seconds, nanoseconds) = present();
+        let (seconds, nanoseconds) = now();
         let commit = Commit {
             sequence: tid,
             seconds,

@@ -80,7 +80,7 @@ impl Plan {
         let mut plan = match blocks {
             None => smallest::plan(device, &image)?,
             Some(blocks) => {
-                let shape = Shape::of(&image.superblock, &image.geometry, blocks)?;
+                let shape = Shape::new(&image.superblock, &image.geometry, blocks)?;
                 if shape.geometry.blocks_count >= image.geometry.blocks_count {
                     grow::plan(image, shape)?
                 } else {

@@ -45,17 +45,17 @@ impl Reader<'_, '_> {
     fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>) -> Result<()> {
         let bounds = self.image.bounds();
         node.check_entries(&bounds)
-            .map_err(|corrupt| self.placed(corrupt, block))?;
+            .map_err(|corrupt| self.with_location(corrupt, block))?;
         for slot in 0..node.len() {
             if node.depth() == 0 {
                 let extent = node
                     .extent(slot, &bounds)
-                    .map_err(|corrupt| self.placed(corrupt, block))?;
+                    .map_err(|corrupt| self.with_location(corrupt, block))?;
                 self.push(extent)?;
             } else {
                 let index = node
                     .index(slot, &bounds)
-                    .map_err(|corrupt| self.placed(corrupt, block))?;
+                    .map_err(|corrupt| self.with_location(corrupt, block))?;
                 self.child(node.depth(), index)?;
             }
         }
@@ -67,12 +67,12 @@ impl Reader<'_, '_> {
         let bytes = self.image.read(index.child)?;
         if let Some(seed) = self.image.geometry.checksum_seed() {
             extent::verify_node(seed, self.number, self.generation, &bytes)
-                .map_err(|corrupt| self.placed(corrupt, block))?;
+                .map_err(|corrupt| self.with_location(corrupt, block))?;
         }
-        let node = Node::parse(&bytes).map_err(|corrupt| self.placed(corrupt, block))?;
+        let node = Node::parse(&bytes).map_err(|corrupt| self.with_location(corrupt, block))?;
         if node.is_empty() || node.depth() + 1 != depth || node.logical(0) != index.logical {
             let corrupt = Corrupt::new("extent node", "does not fit its parent");
-            return Err(self.placed(corrupt, block));
+            return Err(self.with_location(corrupt, block));
         }
         self.found.nodes.push(index.child);
         self.node(&node, block)
@@ -82,18 +82,18 @@ impl Reader<'_, '_> {
         let end = self.found.extents.last().map_or(0, Extent::end);
         if u64::from(extent.logical.get()) < end {
             let problem = format!("extent {extent} overlaps the one before");
-            return Err(self.placed(Corrupt::new("extent node", problem), None));
+            return Err(self.with_location(Corrupt::new("extent node", problem), None));
         }
         self.blocks += u64::from(extent.length);
         if self.blocks > self.image.geometry.blocks_count {
             let problem = "maps more blocks than the file system has";
-            return Err(self.placed(Corrupt::new("extent tree", problem), None));
+            return Err(self.with_location(Corrupt::new("extent tree", problem), None));
         }
         self.found.extents.push(extent);
         Ok(())
     }
 
-    fn placed(&self, corrupt: Corrupt, block: Option<BlockNumber>) -> Error {
+    fn with_location(&self, corrupt: Corrupt, block: Option<BlockNumber>) -> Error {
         let corrupt = corrupt.in_inode(self.number);
         block
             .map_or(corrupt.clone(), |block| corrupt.in_block(block))

@@ -11,7 +11,6 @@
 //! What is read is checked as far as it is used; what is not used is not judged. An image with noted
 //! errors is refused, since moving things by maps that are known to be wrong destroys more.
 
-mod behind;
 mod clone;
 mod copies;
 mod entries;
@@ -33,11 +32,12 @@ mod shrink;
 mod smallest;
 mod space;
 mod tables;
+mod trailing;
 mod vacate;
 mod values;
 
 pub use make::Target;
-pub use path::{Options, Outlook, Resize};
+pub use path::{Options, Preview, Resize};
 pub use plan::Plan;
 pub use progress::Progress;
 pub use run::Way;

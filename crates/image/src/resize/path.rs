@@ -11,13 +11,13 @@ use pext4_block::{Device, FileDevice, OverlayDevice};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
-use super::behind;
-use super::clone::Replacement;
+use super::clone::ImageClone;
 use super::image::read_superblock;
 use super::make::Target;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::run::Way;
+use super::trailing;
 use crate::error::{Error, Result};
 
 /// Choices of whoever resizes.
@@ -37,7 +37,7 @@ pub struct Resize {
 
 /// What a resize would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct Preview {
     /// In numbers.
     pub summary: Summary,
     /// In which way.
@@ -46,7 +46,7 @@ pub struct Outlook {
     pub is_idle: bool,
 }
 
-impl Outlook {
+impl Preview {
     fn of(plan: &Plan, way: Way) -> Self {
         Self {
             summary: plan.summary(),
@@ -62,8 +62,8 @@ impl Resize {
     ///
     /// # Errors
     /// As [`Resize::prepare`].
-    pub fn foresee(device: FileDevice, target: Target, options: Options) -> Result<Outlook> {
-        foresee(&Arc::new(device), target, options)
+    pub fn preview(device: FileDevice, target: Target, options: Options) -> Result<Preview> {
+        preview(&Arc::new(device), target, options)
     }
 
     /// Works out how to resize an image that was opened for writing. Its journal is replayed for
@@ -75,12 +75,12 @@ impl Resize {
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
         let device = Arc::new(device);
         if must_replay(&*device)? {
-            foresee(&device, target, options)?;
+            preview(&device, target, options)?;
         }
         let device = Arc::into_inner(device).expect("the overlay is gone");
         let is_file = fs::metadata(device.path())?.is_file();
         let (plan, way) = plan(&device, is_file, target, options)?;
-        check_behind(&device, is_file, &plan)?;
+        check_trailing(&device, is_file, &plan)?;
         Ok(Self {
             device,
             is_file,
@@ -91,8 +91,8 @@ impl Resize {
 
     /// What will be done.
     #[must_use]
-    pub fn outlook(&self) -> Outlook {
-        Outlook::of(&self.plan, self.way)
+    pub fn planned(&self) -> Preview {
+        Preview::of(&self.plan, self.way)
     }
 
     /// How far it is, to be looked at while it runs.
@@ -118,7 +118,7 @@ impl Resize {
         };
         if self.way == Way::Clone {
             let kept = before.min(after);
-            let clone = Replacement::of(self.device.path(), kept, after, &self.plan.progress)?;
+            let clone = ImageClone::create(self.device.path(), kept, after, &self.plan.progress)?;
             let progress = Arc::clone(&self.plan.progress);
             self.plan
                 .run(&self.device, clone.device(), Way::Clone, before)?;
@@ -129,7 +129,7 @@ impl Resize {
             self.device.set_length(after)?;
         }
         let done = self.plan.run(&self.device, &self.device, self.way, before);
-        if done.is_err() && self.way == Way::Journal && self.is_as_it_was() {
+        if done.is_err() && self.way == Way::Journal && self.is_unchanged() {
             // What cannot be cut off stays a hole behind the file system.
             let _ = self.device.set_length(before);
         }
@@ -142,7 +142,7 @@ impl Resize {
     }
 
     /// Whether nothing of the new file system has come into force, nor will by a replay.
-    fn is_as_it_was(&self) -> bool {
+    fn is_unchanged(&self) -> bool {
         let blocks = read_superblock(&self.device).map(|superblock| superblock.blocks_count);
         let waits = must_replay(&self.device).unwrap_or(true);
         !waits && blocks.is_ok_and(|blocks| blocks == self.plan.summary().old_blocks)
@@ -159,7 +159,7 @@ impl Resize {
         // Less than a block is what is left over where a file is no multiple of a block, unless someone
         // has put something there: a signature, a footer.
         let ended_with_it = length < old_end + u64::from(summary.block_size)
-            && behind::first_byte(&self.device, old_end, length)?.is_none();
+            && trailing::first_byte(&self.device, old_end, length)?.is_none();
         Ok(if ended_with_it {
             summary.bytes()
         } else {
@@ -173,19 +173,19 @@ fn must_replay(device: &dyn Device) -> Result<bool> {
     Ok(features.has_incompat(Incompat::RECOVER))
 }
 
-fn foresee(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Outlook> {
+fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Preview> {
     let is_file = fs::metadata(device.path())?.is_file();
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
     let (plan, way) = plan(&overlay, is_file, target, options)?;
-    check_behind(device, is_file, &plan)?;
-    Ok(Outlook::of(&plan, way))
+    check_trailing(device, is_file, &plan)?;
+    Ok(Preview::of(&plan, way))
 }
 
 /// Refuses to grow over something else in the file. What lies on a device behind its file system is room.
-fn check_behind(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()> {
+fn check_trailing(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()> {
     let (old, new) = (old_bytes(plan), plan.summary().bytes());
     if is_file {
-        behind::check_growth(device, old, new)?;
+        trailing::check_growth(device, old, new)?;
     }
     Ok(())
 }

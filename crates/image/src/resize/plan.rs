@@ -60,7 +60,7 @@ impl Plan {
         image
             .descriptors
             .truncate(shape.geometry.group_count as usize);
-        image.settle_bitmaps(&shape.geometry);
+        image.store_bitmaps(&shape.geometry);
         let superblock = &mut shape.superblock;
         let descriptors = &image.descriptors;
         superblock.free_blocks = descriptors

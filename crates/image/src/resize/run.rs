@@ -72,7 +72,7 @@ impl Plan {
             old.state.insert(State::ERRORS);
             write_primary(to, &old)?;
         }
-        self.shape.superblock.write_time = i64::try_from(present().0).unwrap_or(i64::MAX);
+        self.shape.superblock.write_time = i64::try_from(now().0).unwrap_or(i64::MAX);
         for moved in &self.moves {
             writer.copy(from, moved)?;
         }
@@ -128,11 +128,11 @@ impl Plan {
             return Err(Error::Impossible(text.to_owned()));
         }
         let device = writer.device;
-        write_primary(device, &marked(&self.old))?;
+        write_primary(device, &with_recover(&self.old))?;
         let (home, within) = self.superblock_home();
         let mut primary = vec![0; usize::try_from(writer.block_size).expect("at most 65536")];
         device.read_at(home.get() * writer.block_size, &mut primary)?;
-        let new = marked(&self.shape.superblock);
+        let new = with_recover(&self.shape.superblock);
         primary[within..within + SIZE].copy_from_slice(&new.encode());
         self.changed.insert(home, primary);
         let blocks: Vec<(BlockNumber, &[u8])> = self
@@ -153,14 +153,14 @@ impl Plan {
 }
 
 /// A superblock that says that the journal is to be replayed.
-fn marked(superblock: &Superblock) -> Superblock {
+fn with_recover(superblock: &Superblock) -> Superblock {
     let mut marked = superblock.clone();
     marked.features.incompat.insert(Incompat::RECOVER);
     marked
 }
 
 /// Seconds and nanoseconds since 1970.
-pub(super) fn present() -> (u64, u32) {
+pub(super) fn now() -> (u64, u32) {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -27,21 +27,25 @@ pub(super) struct Shape {
 
 impl Shape {
     /// The same file system with `blocks` blocks, or with a few less.
-    pub fn of(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Self> {
+    pub fn new(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Self> {
         check_limit(old, geometry, blocks)?;
-        let superblock = outline(old, geometry, blocks)?;
-        let rough = sketch(&superblock, geometry);
+        let superblock = resized_superblock(old, geometry, blocks)?;
+        let rough = approximate_geometry(&superblock, geometry);
         let last = GroupNumber(rough.group_count - 1);
-        if rough.blocks_in(last) >= least_blocks(&rough, last) {
-            return Self::judged(superblock);
+        if rough.blocks_in(last) >= min_blocks(&rough, last) {
+            return Self::from_superblock(superblock);
         }
         if last.get() == 0 {
             return Err(too_small(&rough));
         }
-        Self::judged(outline(old, geometry, rough.first_block(last).get())?)
+        Self::from_superblock(resized_superblock(
+            old,
+            geometry,
+            rough.first_block(last).get(),
+        )?)
     }
 
-    fn judged(superblock: Superblock) -> Result<Self> {
+    fn from_superblock(superblock: Superblock) -> Result<Self> {
         let geometry = Geometry::of(&superblock).map_err(|corrupt| {
             Error::Impossible(format!("{} blocks: {corrupt}", superblock.blocks_count))
         })?;
@@ -53,7 +57,7 @@ impl Shape {
 }
 
 /// The superblock of so many blocks, its free counts aside.
-fn outline(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Superblock> {
+fn resized_superblock(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Superblock> {
     let groups = groups_of(geometry, blocks)?;
     let inodes = geometry.inodes_per_group.checked_mul(groups);
     let inodes = inodes.ok_or_else(|| {
@@ -86,7 +90,7 @@ fn groups_of(geometry: &Geometry, blocks: u64) -> Result<u32> {
 }
 
 /// The geometry of a superblock that may have a last group too small for its own descriptors.
-fn sketch(superblock: &Superblock, old: &Geometry) -> Geometry {
+fn approximate_geometry(superblock: &Superblock, old: &Geometry) -> Geometry {
     let groups = superblock.inodes_count / old.inodes_per_group;
     Geometry {
         blocks_count: superblock.blocks_count,
@@ -102,20 +106,20 @@ fn sketch(superblock: &Superblock, old: &Geometry) -> Geometry {
 }
 
 /// Blocks that a group takes at least to be worth having.
-pub(super) fn least_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
-    own_blocks(geometry)
+pub(super) fn min_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
+    group_metadata_blocks(geometry)
         .saturating_add(geometry.superblock_overhead(group))
         .saturating_add(MIN_DATA)
 }
 
 /// Blocks of a group's bitmaps and inode table.
-fn own_blocks(geometry: &Geometry) -> u32 {
+fn group_metadata_blocks(geometry: &Geometry) -> u32 {
     geometry.inode_table_blocks.saturating_add(2)
 }
 
 fn too_small(geometry: &Geometry) -> Error {
     let least =
-        u64::from(least_blocks(geometry, GroupNumber(0))) + u64::from(geometry.first_data_block);
+        u64::from(min_blocks(geometry, GroupNumber(0))) + u64::from(geometry.first_data_block);
     let bytes = least * u64::from(geometry.block_size);
     Error::Impossible(format!(
         "too small: the first group alone needs {bytes} bytes"
@@ -200,7 +204,7 @@ fn place_descriptors(superblock: &mut Superblock, old: &Geometry, groups: u32) -
 /// copies of one block fit into one block of pointers.
 fn resize_inode_reaches(superblock: &Superblock, old: &Geometry, groups: u32) -> bool {
     let pointers = old.block_size / 4;
-    let grown = sketch(superblock, old);
+    let grown = approximate_geometry(superblock, old);
     let copies = (1..groups)
         .map(GroupNumber)
         .filter(|&group| grown.has_superblock(group))

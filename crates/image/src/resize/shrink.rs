@@ -14,11 +14,11 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
 use super::files::Mover;
-use super::grow::give_back_overhead;
+use super::grow::release_overhead;
 use super::image::Image;
 use super::plan::Plan;
 use super::shape::Shape;
-use super::smallest::Needs;
+use super::smallest::Requirements;
 use super::space::{Cursor, Run, metadata_runs};
 use super::vacate::Vacated;
 use super::{entries, orphans, renumber, resize_inode, tables, values};
@@ -29,7 +29,7 @@ pub(super) type Renumbered = BTreeMap<InodeNumber, InodeNumber>;
 
 /// Plans how `image` becomes `shape`, which has fewer blocks.
 pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
-    Needs::of(&image).check(&image, &shape)?;
+    Requirements::from_image(&image).check(&image, &shape)?;
     orphans::check_none(&image)?;
     check_disjoint(&image)?;
     let old = image.geometry;
@@ -40,9 +40,9 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     let renumbered = renumber::plan(&mut image, &shape)?;
     entries::rewrite(&mut image, &shape, &renumbered)?;
     values::rewrite(&mut image, &shape, &renumbered)?;
-    drop_groups(&mut image, &shape, &vacated)?;
+    release_groups(&mut image, &shape, &vacated)?;
     tables::plan(&mut image, &shape, &vacated)?;
-    give_back_overhead(&mut image, &shape)?;
+    release_overhead(&mut image, &shape)?;
     let mut mover = Mover::new(&shape, &vacated);
     mover.move_files(&mut image)?;
     let moves = mover.finish();
@@ -80,20 +80,20 @@ fn check_disjoint(image: &Image<'_>) -> Result<()> {
 }
 
 /// Gives up the metadata that groups behind the new end have before it.
-fn drop_groups(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
+fn release_groups(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
     let geometry = &shape.geometry;
     let dropped: Vec<Run> = image.descriptors[geometry.group_count as usize..]
         .iter()
         .flat_map(|descriptor| metadata_runs(descriptor, geometry))
         .collect();
     for run in dropped {
-        give_up(image, shape, vacated, run)?;
+        release(image, shape, vacated, run)?;
     }
     Ok(())
 }
 
 /// Frees what of a run nobody else needs empty.
-pub(super) fn give_up(
+pub(super) fn release(
     image: &mut Image<'_>,
     shape: &Shape,
     vacated: &Vacated,

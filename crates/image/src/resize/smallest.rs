@@ -18,15 +18,15 @@ const SHARES: [u64; 4] = [8192, 1024, 128, 16];
 const MIN_ROOM: u64 = 8;
 
 /// What must be kept.
-pub(super) struct Needs {
+pub(super) struct Requirements {
     /// Blocks in use that are no metadata of groups.
     data: u64,
     /// Inodes in use.
     inodes: u64,
 }
 
-impl Needs {
-    pub fn of(image: &Image<'_>) -> Self {
+impl Requirements {
+    pub fn from_image(image: &Image<'_>) -> Self {
         let geometry = &image.geometry;
         let (mut blocks, mut inodes) = (0, 0);
         for (group, descriptor) in geometry.groups().zip(&image.descriptors) {
@@ -70,7 +70,7 @@ impl Needs {
         let mut best = None;
         while low < high {
             let middle = low + (high - low) / 2;
-            let shape = Shape::of(&image.superblock, &image.geometry, middle).ok();
+            let shape = Shape::new(&image.superblock, &image.geometry, middle).ok();
             match shape.filter(|shape| self.fits(shape, room)) {
                 Some(shape) => {
                     best = Some(shape);
@@ -85,23 +85,23 @@ impl Needs {
 
 /// Plans the smallest file system that holds what there is.
 pub(super) fn plan(device: &dyn Device, image: &Image<'_>) -> Result<Plan> {
-    let needs = Needs::of(image);
+    let required = Requirements::from_image(image);
     let mut last = None;
     for share in SHARES {
-        let room = MIN_ROOM + needs.data / share;
-        let Some(shape) = needs.smallest(image, room) else {
+        let room = MIN_ROOM + required.data / share;
+        let Some(shape) = required.smallest(image, room) else {
             break;
         };
         match shrink::plan(Image::open(device)?, shape) {
-            Err(Error::Impossible(told)) => last = Some(told),
+            Err(Error::Impossible(reason)) => last = Some(reason),
             done => return done,
         }
     }
-    let Some(told) = last else {
+    let Some(reason) = last else {
         let present = Image::open(device)?;
         let blocks = present.geometry.blocks_count;
-        let shape = Shape::of(&present.superblock, &present.geometry, blocks)?;
+        let shape = Shape::new(&present.superblock, &present.geometry, blocks)?;
         return grow::plan(present, shape);
     };
-    Err(Error::Impossible(told))
+    Err(Error::Impossible(reason))
 }

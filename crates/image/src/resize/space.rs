@@ -1,7 +1,7 @@
 //! Block and inode bitmaps, and the search for free blocks and inodes in them.
 //!
 //! A bitmap is read (or, where it was never written, made up) when it is first looked at. Changed
-//! ones go back when the plan is complete ([`Image::settle_bitmaps`]): only then are counts,
+//! ones go back when the plan is complete ([`Image::store_bitmaps`]): only then are counts,
 //! checksums and flags made, from the bits.
 
 use std::ops::Range;
@@ -28,7 +28,7 @@ impl Image<'_> {
     pub fn block_bitmap(&mut self, group: GroupNumber) -> Result<&mut Bitmap> {
         if !self.block_bitmaps.contains_key(&group.get()) {
             let bits = self.load_block_bitmap(group)?;
-            self.keep_block_bitmap(group, bits, false);
+            self.insert_block_bitmap(group, bits, false);
         }
         Ok(self
             .block_bitmaps
@@ -37,7 +37,7 @@ impl Image<'_> {
     }
 
     /// Takes over the bitmap of a group.
-    pub fn keep_block_bitmap(&mut self, group: GroupNumber, bits: Vec<u8>, is_changed: bool) {
+    pub fn insert_block_bitmap(&mut self, group: GroupNumber, bits: Vec<u8>, is_changed: bool) {
         self.block_bitmaps
             .insert(group.get(), Bitmap { bits, is_changed });
     }
@@ -227,20 +227,20 @@ impl Image<'_> {
     }
 
     /// Turns changed bitmaps into blocks, counts, flags and checksums, as `geometry` has them.
-    pub fn settle_bitmaps(&mut self, geometry: &Geometry) {
+    pub fn store_bitmaps(&mut self, geometry: &Geometry) {
         for (group, map) in std::mem::take(&mut self.block_bitmaps) {
             if map.is_changed && group < geometry.group_count {
-                self.settle_blocks(geometry, GroupNumber(group), map.bits);
+                self.store_block_bitmap(geometry, GroupNumber(group), map.bits);
             }
         }
         for (group, map) in std::mem::take(&mut self.inode_bitmaps) {
             if map.is_changed && group < geometry.group_count {
-                self.settle_inodes(geometry, group, map.bits);
+                self.store_inode_bitmap(geometry, group, map.bits);
             }
         }
     }
 
-    fn settle_blocks(&mut self, geometry: &Geometry, group: GroupNumber, mut bits: Vec<u8>) {
+    fn store_block_bitmap(&mut self, geometry: &Geometry, group: GroupNumber, mut bits: Vec<u8>) {
         let blocks = geometry.blocks_in(group);
         bitmap::set_padding(&mut bits, blocks);
         let descriptor = &mut self.descriptors[group.get() as usize];
@@ -254,7 +254,7 @@ impl Image<'_> {
         self.put(home, bits);
     }
 
-    fn settle_inodes(&mut self, geometry: &Geometry, group: u32, mut bits: Vec<u8>) {
+    fn store_inode_bitmap(&mut self, geometry: &Geometry, group: u32, mut bits: Vec<u8>) {
         let inodes = geometry.inodes_per_group;
         bitmap::set_padding(&mut bits, inodes);
         let descriptor = &mut self.descriptors[group as usize];

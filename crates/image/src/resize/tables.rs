@@ -7,7 +7,7 @@ use pext4_ondisk::{BlockNumber, GroupNumber};
 
 use super::image::Image;
 use super::shape::Shape;
-use super::shrink::give_up;
+use super::shrink::release;
 use super::space::{Run, metadata_runs};
 use super::vacate::Vacated;
 use crate::error::{Error, Result};
@@ -49,7 +49,7 @@ fn move_table(
         image.put(BlockNumber(to), bytes);
     }
     image.descriptors[group.get() as usize].inode_table = BlockNumber(place.start);
-    give_up(image, shape, vacated, table)
+    release(image, shape, vacated, table)
 }
 
 /// Free blocks in one piece: anywhere, or without `flex_bg` in the group itself.

@@ -395,8 +395,8 @@ pub fn resize(
     in_place: bool,
 ) -> pext4_image::Result<(Summary, Way, u64)> {
     let resize = Resize::prepare(open(path), target, Options { in_place })?;
-    let outlook = resize.outlook();
+    let preview = resize.planned();
     let length = resize.run()?;
     assert_eq!(fs::metadata(path).expect("an image").len(), length);
-    Ok((outlook.summary, outlook.way, length))
+    Ok((preview.summary, preview.way, length))
 }

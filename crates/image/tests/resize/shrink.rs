@@ -243,7 +243,7 @@ fn a_clone_that_is_stopped_leaves_the_image_and_nothing_else() {
     let device = FileDevice::open(&path, Access::ReadWrite, Duration::ZERO).expect("an image");
     let options = Options { in_place: false };
     let resize = Resize::prepare(device, Target::Bytes(40 * MIB), options).expect("it fits");
-    assert_eq!(resize.outlook().way, Way::Clone);
+    assert_eq!(resize.planned().way, Way::Clone);
     resize.progress().stop();
     let stopped = resize.run().expect_err("it was asked to stop");
     assert!(matches!(stopped, Error::Interrupted), "{stopped}");

@@ -15,17 +15,17 @@ use pext4_ondisk::shown::Shown;
 use super::super::attributes::apply_mode;
 use super::super::error::{Error, Result};
 use super::super::rules::Rules;
-use super::super::tree::{Facts, Id, ROOT, Tree, judge_name};
+use super::super::tree::{Id, Metadata, ROOT, Tree, name_problem};
 use super::Record;
 
 /// Symbolic links that one path may lead through.
-const MAX_LINKS: u32 = 40;
+const MAX_SYMLINKS: u32 = 40;
 /// Before a name that a layer hides.
-const WHITEOUT: &[u8] = b".wh.";
+const WHITEOUT_PREFIX: &[u8] = b".wh.";
 /// Before the names of a layer's own records.
-const MARKS: &[u8] = b".wh..wh.";
+const MARK_PREFIX: &[u8] = b".wh..wh.";
 /// In a directory whose older contents are hidden.
-const OPAQUE: &[u8] = b".wh..wh..opq";
+const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 
 /// One archive being laid over a tree.
 pub(in crate::build) struct Layer<'a> {
@@ -36,7 +36,7 @@ pub(in crate::build) struct Layer<'a> {
     /// Whether it is a container's layer.
     has_whiteouts: bool,
     /// Names that it may make.
-    most: Option<u64>,
+    max_names: Option<u64>,
     names: u64,
     /// Directories whose older contents are hidden.
     opaque: Vec<Id>,
@@ -44,7 +44,7 @@ pub(in crate::build) struct Layer<'a> {
     last: Option<(Vec<u8>, Id)>,
     /// Directories that entries lie in and that the archive has not named (yet), with the latest time
     /// of those entries. Those that were there before are only of interest in a container's layer.
-    unnamed: HashMap<Id, (i64, u32)>,
+    implicit: HashMap<Id, (i64, u32)>,
 }
 
 /// The time of a directory in which no entry lies itself.
@@ -55,23 +55,23 @@ impl<'a> Layer<'a> {
         archive: &'a std::path::Path,
         rules: &'a Rules,
         number: u16,
-        most: Option<u64>,
+        max_names: Option<u64>,
     ) -> Self {
         Self {
             archive,
             rules,
             number,
             has_whiteouts: false,
-            most,
+            max_names,
             names: 0,
             opaque: Vec::new(),
             last: None,
-            unnamed: HashMap::new(),
+            implicit: HashMap::new(),
         }
     }
 
     /// A container's layer.
-    pub fn of_container(mut self) -> Self {
+    pub fn container_layer(mut self) -> Self {
         self.has_whiteouts = true;
         self
     }
@@ -79,7 +79,10 @@ impl<'a> Layer<'a> {
     /// Counts a name; a directory that no entry names is one too.
     fn count(&mut self, path: &[u8]) -> Result<()> {
         self.names += 1;
-        if self.most.is_some_and(|most| self.names > most) {
+        if self
+            .max_names
+            .is_some_and(|max_names| self.names > max_names)
+        {
             let problem = "more entries and directories than the image may have inodes";
             return Err(Error::unsound(
                 self.archive,
@@ -91,28 +94,28 @@ impl<'a> Layer<'a> {
 
     /// Lays one record over the tree.
     pub fn apply(&mut self, tree: &mut Tree, mut record: Record) -> Result<()> {
-        record.facts.source = self.number;
+        record.metadata.source = self.number;
         let path = std::mem::take(&mut record.path);
-        if self.rules.apply(|| path.clone(), &mut record.facts) {
-            apply_mode(&mut record.attributes, record.facts.mode);
+        if self.rules.apply(|| path.clone(), &mut record.metadata) {
+            apply_mode(&mut record.attributes, record.metadata.mode);
         }
         self.count(&path)?;
         let Some((folder, name)) = split(&path) else {
             return self.apply_root(tree, &record);
         };
-        if self.has_whiteouts && names(folder).any(|name| name.starts_with(MARKS)) {
+        if self.has_whiteouts && names(folder).any(|name| name.starts_with(MARK_PREFIX)) {
             return Ok(());
         }
         let parent = self.folder(tree, folder)?;
-        self.note_time(parent, &record.facts);
-        if self.has_whiteouts && name.starts_with(WHITEOUT) {
+        self.note_time(parent, &record.metadata);
+        if self.has_whiteouts && name.starts_with(WHITEOUT_PREFIX) {
             self.hide(tree, parent, name);
             return Ok(());
         }
         let archive = self.archive;
         let unsound =
             |problem: &str| Error::unsound(archive, format!("{}: {problem}", Shown(&path)));
-        record.facts.attributes = tree.sets.number_of(std::mem::take(&mut record.attributes));
+        record.metadata.attributes = tree.sets.intern(std::mem::take(&mut record.attributes));
         if let Some(link) = &record.link {
             let target = self.find(tree, link)?.ok_or_else(|| {
                 // The content went by with the other name and is not kept.
@@ -131,12 +134,12 @@ impl<'a> Layer<'a> {
             return self.link(tree, parent, name, target);
         }
         if let Some(target) = &record.target {
-            record.facts.size = target.len() as u64;
-            record.facts.content = u64::from(tree.keep_text(target)?);
+            record.metadata.size = target.len() as u64;
+            record.metadata.content = u64::from(tree.store_text(target)?);
         }
-        let id = self.put(tree, parent, name, &record.facts)?;
+        let id = self.put(tree, parent, name, &record.metadata)?;
         if tree.node(id).is_directory() {
-            self.unnamed.remove(&id);
+            self.implicit.remove(&id);
         }
         if let Some(segments) = record.segments {
             tree.segments.insert(id, segments);
@@ -145,19 +148,19 @@ impl<'a> Layer<'a> {
     }
 
     fn apply_root(&self, tree: &mut Tree, record: &Record) -> Result<()> {
-        if record.facts.mode & 0o170_000 != 0o040_000 {
+        if record.metadata.mode & 0o170_000 != 0o040_000 {
             return Err(Error::unsound(self.archive, "its root is no directory"));
         }
-        let mut facts = record.facts;
-        facts.attributes = tree.sets.number_of(record.attributes.clone());
-        tree.set_root(&facts);
+        let mut metadata = record.metadata;
+        metadata.attributes = tree.sets.intern(record.attributes.clone());
+        tree.set_root(&metadata);
         Ok(())
     }
 
     /// Puts a name into a directory, over what was there.
-    fn put(&mut self, tree: &mut Tree, parent: Id, name: &[u8], facts: &Facts) -> Result<Id> {
+    fn put(&mut self, tree: &mut Tree, parent: Id, name: &[u8], metadata: &Metadata) -> Result<Id> {
         let old = tree.child(parent, name);
-        let id = tree.put(parent, name, facts)?;
+        let id = tree.put(parent, name, metadata)?;
         // Through a link the way to the directory may lead over the very name that gives way.
         if old.is_some_and(|old| old != id) {
             self.last = None;
@@ -170,7 +173,7 @@ impl<'a> Layer<'a> {
             return Ok(());
         }
         let node = *tree.node(target);
-        let facts = Facts {
+        let metadata = Metadata {
             mode: node.mode,
             uid: node.uid,
             gid: node.gid,
@@ -181,23 +184,23 @@ impl<'a> Layer<'a> {
             attributes: node.attributes,
             source: self.number,
         };
-        let id = self.put(tree, parent, name, &facts)?;
+        let id = self.put(tree, parent, name, &metadata)?;
         tree.node_mut(id).link = target;
         Ok(())
     }
 
     fn hide(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) {
         self.last = None;
-        if name == OPAQUE {
+        if name == OPAQUE_MARK {
             self.opaque.push(parent);
             return;
         }
-        if let Some(hidden) = tree.child(parent, &name[WHITEOUT.len()..]) {
+        if let Some(hidden) = tree.child(parent, &name[WHITEOUT_PREFIX.len()..]) {
             if tree.node(hidden).source >= self.number {
                 self.opaque.push(hidden);
-            } else if self.unnamed.contains_key(&hidden) {
+            } else if self.implicit.contains_key(&hidden) {
                 // What the layer has put there stays, in a directory of its own.
-                self.begin_anew(tree, hidden);
+                self.reset_directory(tree, hidden);
                 self.opaque.push(hidden);
             } else {
                 tree.remove(hidden);
@@ -207,53 +210,53 @@ impl<'a> Layer<'a> {
 
     /// Hides what the layer's marks hide.
     pub fn finish(self, tree: &mut Tree) {
-        self.begin_hidden_anew(tree);
-        self.date_unnamed(tree);
+        self.reset_hidden_directories(tree);
+        self.set_implicit_times(tree);
         tree.hide_below(&self.opaque, self.number);
     }
 
     /// Directories of earlier layers that are hidden, but were needed for entries of this one.
-    fn begin_hidden_anew(&self, tree: &mut Tree) {
+    fn reset_hidden_directories(&self, tree: &mut Tree) {
         if self.opaque.is_empty() {
             return;
         }
         let opaque: HashSet<Id> = self.opaque.iter().copied().collect();
-        for &id in self.unnamed.keys() {
+        for &id in self.implicit.keys() {
             let mut at = id;
             while at != ROOT && !opaque.contains(&tree.node(at).parent) {
                 at = tree.node(at).parent;
             }
             if at != ROOT && tree.node(id).source < self.number {
-                self.begin_anew(tree, id);
+                self.reset_directory(tree, id);
             }
         }
     }
 
     /// Makes a directory what one is that no entry names.
-    fn begin_anew(&self, tree: &mut Tree, id: Id) {
-        let mut made = self.unnamed_directory();
+    fn reset_directory(&self, tree: &mut Tree, id: Id) {
+        let mut made = self.implicit_directory();
         self.rules.apply(|| bytes_of(tree, id), &mut made);
-        tree.renew(id, &made);
+        tree.set_metadata(id, &made);
     }
 
-    fn unnamed_directory(&self) -> Facts {
-        Facts {
+    fn implicit_directory(&self) -> Metadata {
+        Metadata {
             mode: 0o040_755,
             source: self.number,
-            ..Facts::default()
+            ..Metadata::default()
         }
     }
 
-    fn note_time(&mut self, directory: Id, of: &Facts) {
-        if let Some(time) = self.unnamed.get_mut(&directory) {
+    fn note_time(&mut self, directory: Id, of: &Metadata) {
+        if let Some(time) = self.implicit.get_mut(&directory) {
             *time = (*time).max((of.seconds, of.nanoseconds));
         }
     }
 
     /// Gives the directories that no entry names the latest time of what lies in them, in whatever
     /// order that came.
-    fn date_unnamed(&self, tree: &mut Tree) {
-        let made = self.unnamed.iter();
+    fn set_implicit_times(&self, tree: &mut Tree) {
+        let made = self.implicit.iter();
         let mut made: Vec<(Id, (i64, u32))> = made
             .map(|(&id, &time)| (id, time))
             .filter(|&(id, _)| tree.node(id).source == self.number)
@@ -266,11 +269,11 @@ impl<'a> Layer<'a> {
             if let Some(above) = times.get_mut(&tree.node(id).parent) {
                 *above = (*above).max(time);
             }
-            let mut facts = self.unnamed_directory();
-            (facts.seconds, facts.nanoseconds) = time;
-            self.rules.apply(|| bytes_of(tree, id), &mut facts);
+            let mut metadata = self.implicit_directory();
+            (metadata.seconds, metadata.nanoseconds) = time;
+            self.rules.apply(|| bytes_of(tree, id), &mut metadata);
             let node = tree.node_mut(id);
-            (node.seconds, node.nanoseconds) = (facts.seconds, facts.nanoseconds);
+            (node.seconds, node.nanoseconds) = (metadata.seconds, metadata.nanoseconds);
         }
     }
 
@@ -310,7 +313,7 @@ impl<'a> Layer<'a> {
             let found = tree.child(at, &name);
             let Some(found) = found else {
                 // A link may lead through names that the image cannot hold.
-                if !makes || judge_name(&name).is_some() {
+                if !makes || name_problem(&name).is_some() {
                     return Ok(None);
                 }
                 at = self.make(tree, at, &name)?;
@@ -320,9 +323,9 @@ impl<'a> Layer<'a> {
             if tree.node(found).is_directory() {
                 at = found;
                 if makes && self.has_whiteouts && tree.node(at).source < self.number {
-                    self.unnamed.entry(at).or_insert(NO_TIME);
+                    self.implicit.entry(at).or_insert(NO_TIME);
                 }
-            } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MAX_LINKS {
+            } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MAX_SYMLINKS {
                 links += 1;
                 let target = tree.target(found);
                 if target.starts_with(b"/") {
@@ -338,10 +341,10 @@ impl<'a> Layer<'a> {
 
     /// Makes a directory that no entry has named.
     fn make(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) -> Result<Id> {
-        let made = self.unnamed_directory();
+        let made = self.implicit_directory();
         let id = tree.put(parent, name, &made)?;
-        self.begin_anew(tree, id);
-        self.unnamed.insert(id, NO_TIME);
+        self.reset_directory(tree, id);
+        self.implicit.insert(id, NO_TIME);
         self.count(name)?;
         Ok(id)
     }
@@ -350,9 +353,9 @@ impl<'a> Layer<'a> {
 /// The path of what a name in a container's layer is about: for a mark what it hides.
 pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
     let (folder, name) = split(path).unwrap_or_default();
-    match name.strip_prefix(WHITEOUT) {
+    match name.strip_prefix(WHITEOUT_PREFIX) {
         None => Cow::Borrowed(path),
-        Some(_) if name.starts_with(MARKS) => Cow::Borrowed(folder),
+        Some(_) if name.starts_with(MARK_PREFIX) => Cow::Borrowed(folder),
         Some(hidden) if folder.is_empty() => Cow::Borrowed(hidden),
         Some(hidden) => Cow::Owned([folder, hidden].join(&b'/')),
     }

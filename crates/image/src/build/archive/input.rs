@@ -16,15 +16,15 @@ use super::super::queue::Queue;
 use super::spool::Writer;
 
 /// Bytes of a file that are read at once where small entries follow each other.
-const WIDE: usize = 64 << 10;
+const WIDE_READ_BYTES: usize = 64 << 10;
 /// The same after a large content, of which nothing is to be read.
-const NARROW: usize = 2 * BLOCK;
+const NARROW_READ_BYTES: usize = 2 * BLOCK;
 /// Bytes of a stream that are read at once.
-const CHUNK: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 /// Bytes that come out of a decompressor at once; a stream may have many small parts, each with its own.
-const DECOMPRESSED: usize = 64 << 10;
+const DECOMPRESSED_BYTES: usize = 64 << 10;
 /// Pieces on their way from one thread of a stream to the next.
-const CHUNKS: usize = 8;
+const MAX_WAITING_CHUNKS: usize = 8;
 
 /// An archive as its reader sees it.
 pub(in crate::build) trait Input: Blocks<Error = Error> {
@@ -58,7 +58,7 @@ impl<'a> FileInput<'a> {
             position: 0,
             window: Vec::new(),
             window_at: 0,
-            width: WIDE,
+            width: WIDE_READ_BYTES,
         })
     }
 
@@ -113,7 +113,11 @@ impl Input for FileInput<'_> {
             return Ok(None);
         };
         self.position = end.next_multiple_of(BLOCK as u64);
-        self.width = if length > WIDE as u64 { NARROW } else { WIDE };
+        self.width = if length > WIDE_READ_BYTES as u64 {
+            NARROW_READ_BYTES
+        } else {
+            WIDE_READ_BYTES
+        };
         Ok(Some(place))
     }
 }
@@ -133,7 +137,7 @@ impl StreamInput<'_> {
     /// The bytes at hand, more than none unless the stream is at its end.
     fn available(&mut self) -> Result<&[u8]> {
         if self.position == self.chunk.len() {
-            self.chunk = match self.chunks.take_unless(|| self.progress.check())? {
+            self.chunk = match self.chunks.take_or_check(|| self.progress.check())? {
                 Some(chunk) => chunk.map_err(|cause| Error::source(self.path, "read it", cause))?,
                 None => Vec::new(),
             };
@@ -214,7 +218,7 @@ pub(in crate::build) enum Compression {
 
 impl Compression {
     /// From the first bytes of a stream.
-    pub fn of(start: &[u8]) -> Self {
+    pub fn detect(start: &[u8]) -> Self {
         match start {
             [0x1F, 0x8B, ..] => Self::Gzip,
             // Programs that compress in parallel put frames of notes before and between the others.
@@ -224,19 +228,19 @@ impl Compression {
     }
 
     /// Whether a stream of this kind goes on with such first bytes. Anything else is padding.
-    fn goes_on(self, start: &[u8]) -> bool {
-        Self::of(start) == self
+    fn continues_with(self, start: &[u8]) -> bool {
+        Self::detect(start) == self
     }
 }
 
 /// Of what follows an archive in what was compressed, so much is decompressed to come to the sum that
 /// tells damage. It is far more than any archiver pads with.
-const MAX_BEHIND: u64 = 256 << 20;
+const MAX_TRAILING_BYTES: u64 = 256 << 20;
 /// So much each part counts besides.
-const MIN_PART: u64 = 4096;
+const MIN_PART_BYTES: u64 = 4096;
 
 /// Of what follows an archive in a stream, so much is read that whoever writes it is not surprised.
-pub(in crate::build) const PADDING: u64 = 1 << 20;
+pub(in crate::build) const MAX_PADDING_BYTES: u64 = 1 << 20;
 
 /// Reads a stream: a thread of its own reads and decompresses it, `read` gets it as the input of an
 /// archive. The stream is given back when both have come to its end.
@@ -251,26 +255,26 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
     raw: R,
     path: &Path,
     spool: Writer<'_>,
-    behind: u64,
+    max_trailing: u64,
     progress: &Progress,
     read: impl FnOnce(StreamInput<'_>) -> Result<StreamInput<'_>>,
 ) -> Result<R> {
     let shared = Arc::new(Shared {
-        chunks: Queue::new(CHUNKS),
+        chunks: Queue::new(MAX_WAITING_CHUNKS),
         has_ended: AtomicBool::new(false),
         is_sound: AtomicBool::new(false),
     });
-    let fed = Arc::new(Queue::new(1));
-    let (its_shared, its_fed) = (Arc::clone(&shared), Arc::clone(&fed));
+    let result = Arc::new(Queue::new(1));
+    let (thread_shared, thread_result) = (Arc::clone(&shared), Arc::clone(&result));
     thread::try_spawn("pext4-stream", move || {
-        let ending = Ending(its_fed);
-        let mut feeder = Feeder {
-            reader: BufReader::with_capacity(CHUNK, raw),
-            shared: &its_shared,
-            left_behind: MAX_BEHIND,
+        let result = CloseOnDrop(thread_result);
+        let mut reader = StreamReader {
+            reader: BufReader::with_capacity(CHUNK_BYTES, raw),
+            shared: &thread_shared,
+            trailing_left: MAX_TRAILING_BYTES,
         };
-        let done = feeder.feed(behind);
-        ending.0.put(done.map(|()| feeder.reader.into_inner()));
+        let done = reader.run(max_trailing);
+        result.0.put(done.map(|()| reader.reader.into_inner()));
     })
     .map_err(|cause| Error::source(path, "start a thread to read it", cause))?;
     let input = StreamInput {
@@ -286,8 +290,9 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
     shared.is_sound.store(done.is_ok(), Ordering::Release);
     shared.chunks.abandon();
     done?;
-    let fed = fed.take_unless(|| progress.check())?;
-    fed.expect("the thread that reads does not panic")
+    let result = result.take_or_check(|| progress.check())?;
+    result
+        .expect("the thread that reads does not panic")
         .map_err(|cause| Error::source(path, "read it", cause))
 }
 
@@ -301,27 +306,27 @@ struct Shared {
 }
 
 /// Tells that a thread has ended, however that is.
-struct Ending<T>(Arc<Queue<T>>);
+struct CloseOnDrop<T>(Arc<Queue<T>>);
 
-impl<T> Drop for Ending<T> {
+impl<T> Drop for CloseOnDrop<T> {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
 /// The thread that reads a stream.
-struct Feeder<'a, R> {
+struct StreamReader<'a, R> {
     reader: BufReader<R>,
     shared: &'a Shared,
     /// Bytes behind the archive that may still be decompressed.
-    left_behind: u64,
+    trailing_left: u64,
 }
 
-impl<R: Read> Feeder<'_, R> {
+impl<R: Read> StreamReader<'_, R> {
     /// Sends the stream, decompressed, until its end or until nobody wants more; then passes over
     /// what is left of a sound archive's. An error is for whoever takes, or, if that was content
     /// with what came before, the answer.
-    fn feed(&mut self, behind: u64) -> io::Result<()> {
+    fn run(&mut self, max_trailing: u64) -> io::Result<()> {
         let sent = self.send_all();
         if let Err(error) = &sent {
             let copy = io::Error::new(error.kind(), error.to_string());
@@ -330,7 +335,7 @@ impl<R: Read> Feeder<'_, R> {
         self.shared.chunks.close_and_wait();
         if self.shared.is_sound.load(Ordering::Acquire) {
             sent?;
-            io::copy(&mut (&mut self.reader).take(behind), &mut io::sink())?;
+            io::copy(&mut (&mut self.reader).take(max_trailing), &mut io::sink())?;
         }
         Ok(())
     }
@@ -338,7 +343,7 @@ impl<R: Read> Feeder<'_, R> {
     /// Sends the parts that a stream has.
     fn send_all(&mut self) -> io::Result<()> {
         let mut start = self.start()?;
-        let compression = Compression::of(&start);
+        let compression = Compression::detect(&start);
         if compression == Compression::None {
             return send(&mut start.chain(&mut self.reader), &self.shared.chunks).map(drop);
         }
@@ -349,20 +354,20 @@ impl<R: Read> Feeder<'_, R> {
             // An empty part is sent without asking whether anybody wants it.
             let has_ended = self.shared.has_ended.load(Ordering::Acquire);
             if has_ended || self.shared.is_sound.load(Ordering::Acquire) {
-                self.count_behind(MIN_PART)?;
+                self.count_trailing(MIN_PART_BYTES)?;
             }
             start = self.start()?;
-            if !compression.goes_on(&start) {
+            if !compression.continues_with(&start) {
                 return Ok(());
             }
         }
     }
 
     /// Counts what lies behind the archive.
-    fn count_behind(&mut self, bytes: u64) -> io::Result<()> {
-        let left = self.left_behind.checked_sub(bytes);
-        self.left_behind = left.ok_or_else(|| {
-            let most = MAX_BEHIND >> 20;
+    fn count_trailing(&mut self, bytes: u64) -> io::Result<()> {
+        let left = self.trailing_left.checked_sub(bytes);
+        self.trailing_left = left.ok_or_else(|| {
+            let most = MAX_TRAILING_BYTES >> 20;
             io::Error::other(format!(
                 "it goes on for over {most} MiB behind its end mark"
             ))
@@ -387,15 +392,15 @@ impl<R: Read> Feeder<'_, R> {
             }
             _ => Box::new(flate2::bufread::GzDecoder::new(part)),
         };
-        let mut decoder = BufReader::with_capacity(DECOMPRESSED, decoder);
+        let mut decoder = BufReader::with_capacity(DECOMPRESSED_BYTES, decoder);
         if send(&mut decoder, &self.shared.chunks)? {
             return Ok(true);
         }
         // Only what judges the sum is left to do.
         let is_sound = self.shared.is_sound.load(Ordering::Acquire);
         if is_sound {
-            let passed = io::copy(&mut decoder.take(self.left_behind + 1), &mut io::sink())?;
-            self.count_behind(passed)?;
+            let passed = io::copy(&mut decoder.take(self.trailing_left + 1), &mut io::sink())?;
+            self.count_trailing(passed)?;
         }
         Ok(is_sound)
     }

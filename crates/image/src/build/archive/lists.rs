@@ -31,7 +31,7 @@ pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, Str
             let shown = String::from_utf8_lossy(&name);
             format!("its attribute {shown}: {problem}")
         })?;
-        found.all.push(attributes::stored(&name, &value)?);
+        found.all.push(attributes::to_stored(&name, &value)?);
     }
     let list = |name, text: &[u8]| match rules.excludes_attribute(name) {
         true => Ok(None),
@@ -50,7 +50,7 @@ pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, Str
         put(&mut found.all, acl::DEFAULT, &list);
         found.has_default = true;
     }
-    attributes::judge_extent(&found.all)?;
+    attributes::check_total_size(&found.all)?;
     Ok(found)
 }
 

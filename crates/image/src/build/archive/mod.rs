@@ -22,13 +22,13 @@ use pext4_tar::{Entry, Kind, ReadError};
 
 use super::error::{Error, Result};
 use super::rules::Rules;
-use super::tree::{Facts, judge_name};
+use super::tree::{Metadata, name_problem};
 use input::Input;
 
 /// Bytes of the longest name of an entry: four times what Linux takes in one call.
-const LONGEST_NAME: usize = 4 * LONGEST_TARGET;
+const MAX_NAME_BYTES: usize = 4 * MAX_TARGET_BYTES;
 /// Bytes of the longest path that Linux follows a symbolic link to.
-const LONGEST_TARGET: usize = 4095;
+const MAX_TARGET_BYTES: usize = 4095;
 
 /// What an archive may not exceed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,7 +44,7 @@ pub(super) struct Record {
     /// Names from the root, joined by slashes; empty for the root itself.
     pub path: Vec<u8>,
     /// `content` is where the content lies.
-    pub facts: Facts,
+    pub metadata: Metadata,
     /// Of a hard link: the path of the file it is another name of.
     pub link: Option<Vec<u8>>,
     /// Of a symbolic link.
@@ -80,7 +80,7 @@ impl<'a, I: Input> Reader<'a, I> {
     }
 
     /// A container's layer.
-    pub fn of_container(mut self) -> Self {
+    pub fn container_layer(mut self) -> Self {
         self.is_layer = true;
         self
     }
@@ -128,14 +128,14 @@ impl<'a, I: Input> Reader<'a, I> {
         }
         let mut record = Record {
             path,
-            facts: facts(&entry).map_err(failed)?,
+            metadata: metadata(&entry).map_err(failed)?,
             link: None,
             target: None,
             segments: None,
             attributes: Vec::new(),
         };
         if entry.kind != Kind::HardLink {
-            dress(&entry, self.rules, &mut record).map_err(failed)?;
+            set_attributes(&entry, self.rules, &mut record).map_err(failed)?;
         }
         if matches!(entry.kind, Kind::Symlink | Kind::HardLink) && entry.link.is_empty() {
             return Err(failed("it is a link that leads nowhere".to_owned()));
@@ -144,7 +144,7 @@ impl<'a, I: Input> Reader<'a, I> {
             Kind::Symlink => record.target = Some(sound_target(&entry.link).map_err(failed)?),
             Kind::HardLink => {
                 record.link = Some(self.sound_path(&entry.link).map_err(|problem| {
-                    let shown = Shown(&entry.link[..entry.link.len().min(LONGEST_TARGET)]);
+                    let shown = Shown(&entry.link[..entry.link.len().min(MAX_TARGET_BYTES)]);
                     failed(format!("it is a link to {shown}: {problem}"))
                 })?);
             }
@@ -155,7 +155,7 @@ impl<'a, I: Input> Reader<'a, I> {
             let Some(place) = self.entries.input().take_content(entry.stored)? else {
                 return Err(self.ends_inside(&entry.name));
             };
-            record.facts.content = place;
+            record.metadata.content = place;
             record.segments = entry.segments;
         }
         Ok(Some(record))
@@ -204,7 +204,7 @@ impl<'a, I: Input> Reader<'a, I> {
 }
 
 /// What an entry says of a file.
-fn facts(entry: &Entry) -> std::result::Result<Facts, String> {
+fn metadata(entry: &Entry) -> std::result::Result<Metadata, String> {
     let (type_bits, size) = match entry.kind {
         Kind::File | Kind::HardLink => (0o100_000, entry.size),
         Kind::Symlink => (0o120_000, 0),
@@ -217,14 +217,14 @@ fn facts(entry: &Entry) -> std::result::Result<Facts, String> {
         Kind::Symlink => 0o777,
         _ => entry.permissions,
     };
-    Ok(Facts {
+    Ok(Metadata {
         mode: type_bits | permissions,
         uid: entry.uid,
         gid: entry.gid,
         size,
         seconds: entry.modified.seconds,
         nanoseconds: entry.modified.nanoseconds,
-        ..Facts::default()
+        ..Metadata::default()
     })
 }
 
@@ -238,7 +238,11 @@ fn device((major, minor): (u32, u32)) -> std::result::Result<u64, String> {
 
 /// Gives a record its extended attributes, and the mode that an access control list makes. Linux keeps
 /// no list at a link, and one for what is made inside at directories only.
-fn dress(entry: &Entry, rules: &Rules, record: &mut Record) -> std::result::Result<(), String> {
+fn set_attributes(
+    entry: &Entry,
+    rules: &Rules,
+    record: &mut Record,
+) -> std::result::Result<(), String> {
     let found = lists::attributes(entry, rules)?;
     let is_link = entry.kind == Kind::Symlink;
     let is_directory = entry.kind == Kind::Directory;
@@ -250,7 +254,7 @@ fn dress(entry: &Entry, rules: &Rules, record: &mut Record) -> std::result::Resu
         return Err(problem.to_owned());
     }
     if let Some(list) = &found.access {
-        record.facts.mode = record.facts.mode & !0o777 | list.permissions();
+        record.metadata.mode = record.metadata.mode & !0o777 | list.permissions();
     }
     record.attributes = found.all;
     Ok(())
@@ -265,10 +269,10 @@ fn is_left_out(rules: &Rules, path: &[u8]) -> bool {
 
 /// The names of an entry's path, joined by single slashes.
 fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
-    if name.len() > LONGEST_NAME {
+    if name.len() > MAX_NAME_BYTES {
         let length = name.len();
         return Err(format!(
-            "its name has {length} bytes, up to {LONGEST_NAME} are taken"
+            "its name has {length} bytes, up to {MAX_NAME_BYTES} are taken"
         ));
     }
     if name.starts_with(b"/") {
@@ -279,7 +283,7 @@ fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
         match part {
             b"" | b"." => continue,
             b".." => return Err("its name leads out of a directory with `..`".to_owned()),
-            part => judge_name(part).map_or(Ok(()), Err)?,
+            part => name_problem(part).map_or(Ok(()), Err)?,
         }
         if !path.is_empty() {
             path.push(b'/');
@@ -291,9 +295,9 @@ fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
 
 /// Where a symbolic link leads, if that is a path that can be followed.
 fn sound_target(target: &[u8]) -> std::result::Result<Vec<u8>, String> {
-    if target.len() > LONGEST_TARGET {
+    if target.len() > MAX_TARGET_BYTES {
         return Err(format!(
-            "it is a link to a path of {} bytes, Linux follows up to {LONGEST_TARGET}",
+            "it is a link to a path of {} bytes, Linux follows up to {MAX_TARGET_BYTES}",
             target.len()
         ));
     }

@@ -13,11 +13,11 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 use super::super::error::{Error, Result};
 
 /// Contents from this size on get a stretch of their own.
-const LARGE: u64 = 256 << 10;
+const MIN_LARGE_BYTES: u64 = 256 << 10;
 /// The stretch that small contents share.
-const STRETCH: usize = 1 << 20;
+const SMALL_AREA_BYTES: usize = 1 << 20;
 /// Stretches begin at multiples of this.
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 /// The file.
 pub(in crate::build) struct Spool {
@@ -35,7 +35,7 @@ impl Spool {
 
     fn reserve(&self, length: u64) -> Result<u64> {
         let rounded = length
-            .checked_next_multiple_of(PAGE)
+            .checked_next_multiple_of(PAGE_BYTES)
             .ok_or_else(|| Error::impossible("an archive states a size beyond all numbers"))?;
         let start = self.end.fetch_add(rounded, Ordering::Relaxed);
         if start
@@ -76,17 +76,17 @@ pub(in crate::build) struct Writer<'a> {
 impl Writer<'_> {
     /// Begins a content; where it will lie.
     pub fn begin(&mut self, length: u64) -> Result<u64> {
-        if length >= LARGE {
+        if length >= MIN_LARGE_BYTES {
             let place = self.spool.reserve(length)?;
             self.large_at = Some(place);
             return Ok(place);
         }
         self.large_at = None;
         let length = usize::try_from(length).expect("below 256 KiB");
-        if self.small.capacity() == 0 || self.small.len() + length > STRETCH {
+        if self.small.capacity() == 0 || self.small.len() + length > SMALL_AREA_BYTES {
             self.flush()?;
-            self.small_at = self.spool.reserve(STRETCH as u64)?;
-            self.small.reserve(STRETCH);
+            self.small_at = self.spool.reserve(SMALL_AREA_BYTES as u64)?;
+            self.small.reserve(SMALL_AREA_BYTES);
         }
         Ok(self.small_at + self.small.len() as u64)
     }

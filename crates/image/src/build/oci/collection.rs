@@ -7,33 +7,33 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::{Blob, Descriptor, Index, Manifest, PlatformOf, Wanted, blob, parse};
+use super::{Blob, Descriptor, ImageSelector, Index, Manifest, PlatformDescriptor, blob, parse};
 use crate::build::error::{Error, Result};
 use crate::build::progress::Progress;
 
 /// Indexes within indexes.
-const DEEPEST_INDEX: u32 = 4;
+const MAX_INDEX_DEPTH: u32 = 4;
 /// Indexes that are followed, each once for every name that it goes by.
 const MAX_INDEXES: usize = 1000;
 /// Bytes of documents together.
-const LARGEST_DOCUMENTS: u64 = 64 << 20;
+const MAX_TOTAL_DOCUMENT_BYTES: u64 = 64 << 20;
 /// Images among which one is chosen.
 const MAX_IMAGES: usize = 10_000;
 /// Bytes of an image's name, which all images in an index may have from it.
-const LONGEST_NAME: usize = 1024;
+const MAX_NAME_BYTES: usize = 1024;
 
 /// All images that an index leads to; where a platform is wanted, with theirs as far as they say it.
 pub(super) fn all(
     layout: &Path,
     path: &Path,
     index: Index,
-    wanted: Wanted<'_>,
+    wanted: ImageSelector<'_>,
     progress: &Progress,
 ) -> Result<Vec<Descriptor>> {
     let mut collection = Collection::new(layout, progress);
-    collection.add(path, index, DEEPEST_INDEX, None)?;
+    collection.add(path, index, MAX_INDEX_DEPTH, None)?;
     if wanted.platform.is_some() {
-        collection.ask_for_platforms(path, wanted)?;
+        collection.read_missing_platforms(path, wanted)?;
     }
     Ok(collection.found)
 }
@@ -55,7 +55,7 @@ impl<'a> Collection<'a> {
             progress,
             found: Vec::new(),
             followed: HashSet::new(),
-            left: LARGEST_DOCUMENTS,
+            left: MAX_TOTAL_DOCUMENT_BYTES,
         }
     }
 
@@ -65,8 +65,8 @@ impl<'a> Collection<'a> {
             self.progress.check()?;
             // An index's name is that of all images in it.
             let own = descriptor.annotations.name.as_deref().or(name);
-            if own.is_some_and(|name| name.len() > LONGEST_NAME) {
-                let problem = format!("the name of an image has more than {LONGEST_NAME} bytes");
+            if own.is_some_and(|name| name.len() > MAX_NAME_BYTES) {
+                let problem = format!("the name of an image has more than {MAX_NAME_BYTES} bytes");
                 return Err(Error::unsound(path, problem));
             }
             descriptor.annotations.name = own.map(str::to_owned);
@@ -108,7 +108,7 @@ impl<'a> Collection<'a> {
     /// A document that is named, verified.
     fn document(&mut self, path: &Path, descriptor: &Descriptor) -> Result<(Blob, Vec<u8>)> {
         let Some(left) = self.left.checked_sub(descriptor.size) else {
-            let most = LARGEST_DOCUMENTS >> 20;
+            let most = MAX_TOTAL_DOCUMENT_BYTES >> 20;
             let problem = format!(
                 "it leads to more than {most} MiB of documents: keep fewer images in a layout"
             );
@@ -121,7 +121,7 @@ impl<'a> Collection<'a> {
     }
 
     /// Has images of which the index does not say for what platform they are say it themselves.
-    fn ask_for_platforms(&mut self, path: &Path, wanted: Wanted<'_>) -> Result<()> {
+    fn read_missing_platforms(&mut self, path: &Path, wanted: ImageSelector<'_>) -> Result<()> {
         let mut known = HashMap::new();
         let mut found = std::mem::take(&mut self.found);
         for image in &mut found {
@@ -143,13 +143,17 @@ impl<'a> Collection<'a> {
     }
 
     /// The platform that an image's configuration names. What is no image may have another kind of configuration.
-    fn platform_of(&mut self, path: &Path, image: &Descriptor) -> Result<Option<PlatformOf>> {
+    fn platform_of(
+        &mut self,
+        path: &Path,
+        image: &Descriptor,
+    ) -> Result<Option<PlatformDescriptor>> {
         let (manifest, text) = self.document(path, image)?;
         let Some(config) = parse::<Manifest>(&manifest.path, &text)?.config else {
             return Ok(None);
         };
         let (_, text) = self.document(&manifest.path, &config)?;
-        let platform = serde_json::from_slice::<PlatformOf>(&text).ok();
+        let platform = serde_json::from_slice::<PlatformDescriptor>(&text).ok();
         Ok(platform.filter(|platform| !platform.os.is_empty()))
     }
 }
