@@ -1,8 +1,8 @@
-//! Container images as an OCI layout on the host: a folder with `oci-layout`, `index.json` and blobs
-//! named by their digests.
+//! Container images in an OCI layout on the host: a directory with `oci-layout`, `index.json` and
+//! blobs named by their digests.
 //!
-//! Nothing in it is trusted: a blob's name is made from a digest that was judged, so that it cannot
-//! lead elsewhere, and every blob that is used must have the stated size and digest.
+//! The layout is not trusted: digests are validated before they become file names, so a blob is
+//! never outside the layout, and every blob that is used must have the stated size and digest.
 
 mod collection;
 
@@ -18,12 +18,12 @@ use sha2::{Digest as _, Sha256, Sha512};
 use super::error::{Error, Result};
 use super::progress::Progress;
 
-/// The largest index or manifest that is read.
+/// Maximum size of an index or manifest in bytes.
 const MAX_DOCUMENT_BYTES: u64 = 4 << 20;
-/// Bytes that are hashed at once.
+/// Size of the buffer for hashing in bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A system and a processor, as container images name them: `linux/amd64`.
+/// An operating system and a processor, as container images name them: `linux/amd64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
     /// The system, like `linux`.
@@ -35,10 +35,9 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Reads `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`.
+    /// Parses `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`.
     ///
-    /// # Errors
-    /// Says what it looks like.
+    /// The text has another form. The message shows the form.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let mut parts = text.split('/');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -56,7 +55,7 @@ impl Platform {
     }
 }
 
-/// Which image of a layout is meant.
+/// Selects an image of a layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ImageSelector<'a> {
     pub platform: Option<&'a Platform>,
@@ -73,7 +72,7 @@ struct Index {
 struct Manifest {
     #[serde(default)]
     layers: Vec<Descriptor>,
-    /// What the image is for, among other things.
+    /// The configuration, which contains the platform.
     config: Option<Descriptor>,
 }
 
@@ -105,7 +104,7 @@ struct PlatformDescriptor {
     variant: Option<String>,
 }
 
-/// A blob, by what it must be.
+/// A blob with its stated size and digest.
 #[derive(Clone, Debug)]
 pub(super) struct Blob {
     pub path: PathBuf,
@@ -113,7 +112,7 @@ pub(super) struct Blob {
     size: u64,
 }
 
-/// A digest that was judged.
+/// A valid digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Digest {
     algorithm: Algorithm,
@@ -149,12 +148,13 @@ impl Digest {
     }
 }
 
-/// Whether a folder is an OCI layout.
+/// Whether a directory is an OCI layout.
 pub(super) fn is_layout(folder: &Path) -> bool {
     folder.join("oci-layout").is_file() && folder.join("index.json").is_file()
 }
 
-/// The layers of the image in a layout, from the lowest; manifests are verified, layers are to be.
+/// The layers of the selected image, from the lowest. Manifests are verified; the caller verifies
+/// the layers.
 pub(super) fn layers(
     layout: &Path,
     wanted: ImageSelector<'_>,
@@ -219,12 +219,12 @@ fn select_image(
     }
     let fits = |descriptor: &&&Descriptor| wanted.fits(descriptor);
     let fitting: Vec<&Descriptor> = tagged.iter().filter(fits).copied().collect();
-    // The same image may bear several names.
+    // The same image may have several names.
     match fitting.as_slice() {
         [first, rest @ ..] if rest.iter().all(|other| other.digest == first.digest) => {
             return Ok((*first).clone());
         }
-        // Nobody says what it is for.
+        // The only image, and its platform is unknown.
         [] if tagged.len() == 1 && tagged[0].platform.is_none() => return Ok(tagged[0].clone()),
         [] => {
             let names = platforms(&tagged);
@@ -238,7 +238,7 @@ fn select_image(
         ("--tag", tags(&fitting)),
         ("--platform", platforms(&fitting)),
     ];
-    // What is the same of all tells none apart.
+    // An option helps only if the images differ in it.
     let choices = choices
         .into_iter()
         .filter(|(_, names)| names.matches(' ').count() > 1);
@@ -251,7 +251,7 @@ fn select_image(
     }
 }
 
-/// The names of images, each once, after a blank.
+/// The distinct names of images, each preceded by a space.
 fn tags(images: &[&Descriptor]) -> String {
     let names = images
         .iter()
@@ -277,12 +277,12 @@ fn listed(names: impl Iterator<Item = String>) -> String {
 }
 
 impl ImageSelector<'_> {
-    /// Whether an image has the name that is wanted.
+    /// Whether an image has the selected name.
     fn names(&self, image: &Descriptor) -> bool {
         self.tag.is_none() || image.annotations.name.as_deref() == self.tag
     }
 
-    /// Whether an image is for the platform that is wanted.
+    /// Whether an image is for the selected platform.
     fn fits(&self, image: &Descriptor) -> bool {
         match (self.platform, &image.platform) {
             (None, _) => true,
@@ -301,7 +301,7 @@ impl Blob {
         Error::unsound(&self.path, problem)
     }
 
-    /// A small blob, verified.
+    /// Reads and verifies an index, manifest or configuration.
     fn read_document(&self) -> Result<Vec<u8>> {
         if self.size > MAX_DOCUMENT_BYTES {
             return Err(self.unsound("it is stated to be far too large for what it is"));
@@ -316,7 +316,7 @@ impl Blob {
         Ok(text)
     }
 
-    /// Opens it for reading once, and then verifying.
+    /// Opens the blob for one pass that also hashes it.
     pub fn open(&self) -> Result<HashingReader> {
         let file =
             File::open(&self.path).map_err(|cause| Error::source(&self.path, "open it", cause))?;
@@ -327,7 +327,7 @@ impl Blob {
         })
     }
 
-    /// Reads all of it to verify it.
+    /// Reads the whole blob and verifies it.
     pub fn check(&self) -> Result<()> {
         let mut reader = self.open()?;
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -372,7 +372,7 @@ impl Hasher {
     }
 }
 
-/// A blob that is hashed as it is read.
+/// Hashes a blob while it is read.
 pub(super) struct HashingReader {
     file: File,
     hasher: Hasher,
@@ -389,7 +389,7 @@ impl Read for HashingReader {
 }
 
 impl HashingReader {
-    /// Whether what was read is the blob; all of it must have been read.
+    /// Checks size and digest. The caller must have read to the end.
     pub fn verify(self, blob: &Blob) -> Result<()> {
         if self.length != blob.size {
             return Err(blob.unsound(&format!(

@@ -1,4 +1,4 @@
-//! What an empty file system holds: the root directory, lost+found, the journal, the orphan file
+//! The files of an empty file system: the root directory, lost+found, the journal, the orphan file
 //! and the inode that reserves descriptor blocks.
 
 use pext4_ondisk::directory::{self, Entry, Format};
@@ -16,11 +16,11 @@ use super::resize;
 use crate::error::{Error, Result};
 use pext4_ondisk::directory::FileType;
 
-/// lost+found is made large enough that a checker need not allocate in a damaged image.
+/// Size of lost+found in bytes: a checker need not allocate blocks in a damaged image.
 pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
-/// ...but without an indirect block, where there are small ones.
+/// Its maximum in blocks: with small blocks it needs no indirect block.
 pub(crate) const MAX_LOST_FOUND_BLOCKS: u64 = 12;
-/// A journal below this is refused by everybody.
+/// The minimum size of a journal in blocks. ext4 implementations refuse smaller ones.
 pub(super) const MIN_JOURNAL_BLOCKS: u32 = 1024;
 
 /// Inodes and blocks to write.
@@ -45,8 +45,8 @@ pub(super) fn place(
     Ok(files)
 }
 
-/// Places what belongs to no directory: the inode that reserves descriptor blocks, the orphan file
-/// and the journal.
+/// Places the files that are in no directory: the inode that reserves descriptor blocks, the orphan
+/// file and the journal.
 pub(crate) fn place_system(
     layout: &mut Layout,
     superblock: &mut Superblock,
@@ -170,7 +170,8 @@ fn place_orphan_file(
     Ok(())
 }
 
-/// Blocks of the journal that upstream gives a file system of this size; 0 if it is too small.
+/// The default journal size of mke2fs for a file system of `blocks` blocks, in blocks; 0 if it is
+/// too small for a journal.
 pub(crate) fn default_journal_blocks(blocks: u64) -> u32 {
     const STEPS: [(u64, u32); 8] = [
         (2048, 0),

@@ -1,4 +1,5 @@
-//! Where the files of an empty file system lie: by extents, or by pointers where there are none.
+//! Maps the blocks of the files of an empty file system: by extents, or by pointers without that
+//! feature.
 
 use pext4_ondisk::extent::{self, Extent};
 use pext4_ondisk::feature::Incompat;
@@ -11,7 +12,7 @@ use super::contents::Files;
 use super::layout::Layout;
 use crate::error::{Error, Result};
 
-/// Gives an inode these blocks, and what size and space they make.
+/// Maps these blocks in an inode, and sets its size and `i_blocks`.
 pub(super) fn map(
     layout: &mut Layout,
     number: InodeNumber,
@@ -35,7 +36,8 @@ fn too_many_pieces() -> Error {
     Error::Impossible("a file of the system would need too many pieces".to_owned())
 }
 
-/// Maps runs by extents, in the inode or through one node below it; how many blocks the map takes.
+/// Maps runs by extents, in the inode or in one node below it. Returns the number of blocks of the
+/// map.
 fn map_extents(
     layout: &mut Layout,
     number: InodeNumber,
@@ -80,8 +82,8 @@ fn map_extents(
     Ok(1)
 }
 
-/// Maps runs by pointers: twelve in the inode, then trees of one to three levels; how many blocks
-/// the map takes.
+/// Maps runs by pointers: twelve in the inode, then trees of one to three levels. Returns the
+/// number of blocks of the map.
 fn map_pointers(
     layout: &mut Layout,
     inode: &mut Inode,
@@ -115,7 +117,7 @@ fn map_pointers(
     }
 }
 
-/// A block of pointers that together reach up to `reach` blocks, these among them.
+/// Writes a block of pointers that together map up to `reach` blocks. Returns its number.
 fn pointers(layout: &mut Layout, blocks: &[u32], reach: usize, files: &mut Files) -> Result<u32> {
     let block_size = layout.geometry.block_size as usize;
     let each = reach / (block_size / 4);

@@ -1,13 +1,12 @@
-//! Making an empty file system, as upstream's mke2fs makes one by default: ext4, or
-//! its forerunners.
+//! Creates an empty file system with the defaults of mke2fs: ext4, ext3 or ext2.
 //!
-//! The making has three steps: the *plan* chooses sizes and features and says them as a superblock;
-//! the *layout* places every group's metadata and the special files and keeps account of the
-//! blocks they take; the *writer* turns both into bytes. Groups that hold nothing are only
-//! described (their bitmaps are flagged uninitialised), and inode tables are left as the zeroes
-//! that the device holds, so that the work follows the number of groups, not the size.
+//! There are three steps. The *plan* chooses sizes and features and returns them as a superblock.
+//! The *layout* places every group's metadata and the special files, and keeps the block bitmaps.
+//! The *writer* encodes and writes both. For empty groups only the descriptors are written (their
+//! bitmaps are flagged uninitialized), and inode tables keep the zeroes that the device contains,
+//! so the time depends on the number of groups, not on the size.
 //!
-//! The device must read as zeroes where nothing was written: a new or cut file does.
+//! The device must read as zeroes, like a new or truncated file.
 
 pub(crate) mod contents;
 pub(crate) mod layout;
@@ -27,7 +26,7 @@ use crate::error::Result;
 use contents::Files;
 use layout::Layout;
 
-/// What was made.
+/// A description of the new file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Bytes in a block.
@@ -46,7 +45,8 @@ pub struct Summary {
     pub features: Vec<String>,
 }
 
-/// A file system that is possible, not yet written: to know before anything is overwritten.
+/// A file system that is laid out but not yet written, so that the caller can report errors before
+/// it overwrites anything.
 pub struct Design {
     superblock: Superblock,
     layout: Layout,
@@ -54,7 +54,7 @@ pub struct Design {
 }
 
 impl Design {
-    /// An empty file system for a device of `size` bytes.
+    /// Lays out an empty file system for a device of `size` bytes.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Design {
         })
     }
 
-    /// Writes it to a device of that size that reads as zeroes.
+    /// Writes the file system to a device of that size that reads as zeroes.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Design {
     }
 }
 
-/// Makes an empty file system on a device that reads as zeroes.
+/// Creates an empty file system on a device that reads as zeroes.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
-//! Directories, after inodes got other numbers: entries that name one are rewritten, `.` and `..`
-//! among them, in blocks and in inodes, and blocks of directories that have another number themselves are
-//! stamped anew.
+//! Updates directories after inodes were renumbered: rewrites entries that contain an old number,
+//! including `.` and `..`, in blocks and in inodes, and updates the checksums of the blocks of
+//! renumbered directories.
 
 use pext4_ondisk::directory::{self, FileType, Format};
 use pext4_ondisk::inode::{Inode, InodeFlags, inline};
@@ -13,7 +13,7 @@ use super::shape::Shape;
 use super::shrink::Renumbered;
 use crate::error::{Error, Result};
 
-/// Rewrites all directories that need it.
+/// Updates all directories that contain renumbered inodes or are renumbered.
 pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbered) -> Result<()> {
     if renumbered.is_empty() {
         return Ok(());
@@ -41,14 +41,14 @@ struct Rewriter<'a> {
     renumbered: &'a Renumbered,
     /// From the new number to the old one.
     origins: Renumbered,
-    /// Blocks that may still be visited.
+    /// How many more blocks may be visited.
     left: u64,
 }
 
-/// A directory that is being rewritten.
+/// A directory that is being updated.
 struct Directory {
     number: InodeNumber,
-    /// The number that its blocks are stamped with.
+    /// The number in the checksums of its blocks.
     old_number: InodeNumber,
     generation: u32,
     is_indexed: bool,
@@ -82,7 +82,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// A directory that lies in its inode, whose checksum is the only one.
+    /// Updates a directory that is stored in its inode. Only the inode has a checksum.
     fn inline(&self, image: &mut Image<'_>, number: InodeNumber, inode: &Inode) -> Result<()> {
         let wrong = |corrupt: Corrupt| Error::from(corrupt.in_inode(number));
         let mut content = inode.inline_content().map_err(wrong)?;
@@ -112,7 +112,7 @@ impl Rewriter<'_> {
         image.put_inode(number, &inode)
     }
 
-    /// Where records name inodes that have other numbers now, and these.
+    /// The offsets of records with renumbered inodes, and the new numbers.
     fn find_renumbered(
         &self,
         bytes: &[u8],
@@ -138,7 +138,7 @@ impl Rewriter<'_> {
     ) -> Result<()> {
         let bytes = image.read(block)?;
         let is_index = directory.is_indexed && (logical == 0 || htree::looks_like_node(&bytes));
-        // The fake entries of an index reach over where a leaf has its checksum.
+        // The fake entries of an index block extend over the leaf checksum.
         let format = if is_index {
             self.format.inline()
         } else {
@@ -161,7 +161,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Lets the records at these places name these inodes.
+/// Writes the new inode numbers into the records.
 fn rename(bytes: &mut [u8], hits: &[(usize, InodeNumber)]) {
     for &(offset, new) in hits {
         bytes[offset..offset + 4].copy_from_slice(&new.get().to_le_bytes());
@@ -187,7 +187,7 @@ impl Directory {
     }
 }
 
-/// The blocks of a directory with their places in it.
+/// The blocks of a directory, with their logical block numbers.
 fn blocks(
     image: &Image<'_>,
     number: InodeNumber,

@@ -1,9 +1,9 @@
-//! Blocks of files that have to go elsewhere, and the maps that lead to them.
+//! Moves file blocks that must be vacated, and updates the maps that point to them.
 //!
-//! A tree of extents of which any part moves is built anew, in its own old nodes as far as they stay;
-//! a map of pointers is edited where it points. Data is noted as a move; a block that is to change
-//! anyway (of a directory) goes with its change. Unwritten extents get other blocks, and nothing is
-//! copied. A block of attributes that several inodes share moves once.
+//! If any part of an extent tree moves, the tree is rebuilt, in its old nodes if these need not
+//! move; indirect blocks are edited. Data is recorded as a move, except blocks with pending changes
+//! (of directories): these move in memory. Unwritten extents get other blocks without a copy. An
+//! attribute block that several inodes share moves once.
 
 use std::collections::BTreeMap;
 
@@ -25,15 +25,15 @@ use crate::error::{Error, Result};
 /// The list of bad blocks.
 const BAD_BLOCKS: InodeNumber = InodeNumber(1);
 
-/// Moves what stands in the way.
+/// Moves file blocks.
 pub(super) struct Mover<'a> {
     shape: &'a Shape,
     vacated: &'a Vacated,
     cursor: Cursor,
     moves: Vec<Move>,
-    /// Blocks of attributes, from where they were to where they are.
+    /// Moved attribute blocks: from the old to the new block.
     attributes: BTreeMap<BlockNumber, BlockNumber>,
-    /// Blocks that may still be visited.
+    /// How many more blocks may be visited.
     left: u64,
 }
 
@@ -49,12 +49,12 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// The data to copy.
+    /// Returns the data to copy.
     pub fn finish(self) -> Vec<Move> {
         self.moves
     }
 
-    /// All files of the groups that stay.
+    /// Moves the blocks of all files in the remaining groups.
     pub fn move_files(&mut self, image: &mut Image<'_>) -> Result<()> {
         self.left = image.geometry.blocks_count;
         for group in self.shape.geometry.groups() {
@@ -92,7 +92,7 @@ impl<'a> Mover<'a> {
         image.put_inode(number, &inode)
     }
 
-    /// Up to `most` blocks in one piece.
+    /// Allocates up to `most` contiguous blocks.
     fn allocate(&mut self, image: &mut Image<'_>, most: u64) -> Result<Run> {
         let run = image.allocate(&self.shape.geometry, &mut self.cursor, most)?;
         run.ok_or_else(|| no_room(self.shape))
@@ -203,7 +203,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Makes an inode's tree anew, in its old nodes first.
+    /// Rebuilds an inode's extent tree, preferably in its old nodes.
     fn rebuild(
         &mut self,
         image: &mut Image<'_>,
@@ -240,7 +240,7 @@ impl<'a> Mover<'a> {
         self.recount(image, number, inode, had, needed)
     }
 
-    /// The inode's space, after its tree got another number of nodes.
+    /// Updates `i_blocks` after the number of tree nodes changed.
     fn recount(
         &self,
         image: &Image<'_>,
@@ -287,7 +287,7 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Moves what a pointer leads to. The answer is the pointer to where it is now.
+    /// Moves the block or the tree at `pointer`. Returns the new pointer.
     fn tree(
         &mut self,
         image: &mut Image<'_>,
@@ -331,7 +331,7 @@ impl<'a> Mover<'a> {
         Ok(pointer)
     }
 
-    /// A block that a pointer can name.
+    /// Allocates a block with a 32-bit number.
     fn low_block(&mut self, image: &mut Image<'_>) -> Result<u32> {
         let run = self.allocate(image, 1)?;
         u32::try_from(run.start).map_err(|_| no_room(self.shape))
@@ -348,7 +348,7 @@ fn used_twice(number: InodeNumber) -> Error {
         .into()
 }
 
-/// Whether the inode's block area leads to blocks.
+/// Whether `i_block` maps blocks.
 fn has_map(inode: &Inode) -> bool {
     match inode.file_type() {
         Some(FileType::Regular | FileType::Directory) => !inode.has_inline_data(),

@@ -1,7 +1,7 @@
-//! Which blocks an inode maps: read whole, checked node by node.
+//! Reads the block map of an inode and checks each node.
 //!
-//! A node is visited once at most, since each must begin where its parent says; what a map of
-//! pointers visits is bounded by the blocks that there are.
+//! An extent node is visited at most once, since it must begin where its parent says; the walk of
+//! an indirect map is bounded by the number of blocks in the file system.
 
 use pext4_ondisk::extent::{self, Extent, Node};
 use pext4_ondisk::inode::Inode;
@@ -10,7 +10,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 use super::image::Image;
 use crate::error::{Error, Result};
 
-/// The extents of an inode and the blocks of its tree.
+/// The extents of an inode, and its tree nodes.
 #[derive(Default)]
 pub(super) struct Extents {
     pub extents: Vec<Extent>,
@@ -37,7 +37,7 @@ struct Reader<'a, 'd> {
     number: InodeNumber,
     generation: u32,
     found: &'a mut Extents,
-    /// Blocks that the extents so far map.
+    /// Number of blocks that the extents so far map.
     blocks: u64,
 }
 
@@ -101,7 +101,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The blocks of an inode mapped by pointers, in the order of the file, with their places in it.
+/// The blocks of an indirect map, in logical order.
 pub(super) fn pointers(
     image: &Image<'_>,
     number: InodeNumber,
@@ -128,7 +128,7 @@ pub(super) fn pointers(
 struct Walk<'a, 'd> {
     image: &'a Image<'d>,
     number: InodeNumber,
-    /// Blocks that may still be visited.
+    /// How many more blocks may be visited.
     left: u64,
     found: Vec<(LogicalBlock, BlockNumber)>,
 }
@@ -158,7 +158,8 @@ impl Walk<'_, '_> {
     }
 }
 
-/// A pointer must lead into the file system, and all of them to no more blocks than it has.
+/// Fails if a pointer is outside the file system, or if the map contains more blocks than the file
+/// system.
 pub(super) fn check_pointer(
     image: &Image<'_>,
     number: InodeNumber,

@@ -1,8 +1,7 @@
-//! Resizing a file or block device of the system: which way is taken, and how long the file is
-//! before and after.
+//! Resizes an image file or block device: chooses the way, and sets the length of the file.
 //!
-//! A file grows before anything is written to it and is cut after everything is durable, so at no
-//! moment it is shorter than the file system in it says.
+//! A file is extended before anything is written and truncated after everything is durable, so it
+//! is never shorter than its file system.
 
 use std::fs;
 use std::sync::Arc;
@@ -20,14 +19,14 @@ use super::run::Way;
 use super::trailing;
 use crate::error::{Error, Result};
 
-/// Choices of whoever resizes.
+/// Options of a resize.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Work on the image itself also where that cannot be undone.
+    /// Work on the image itself even if an interruption would damage it.
     pub in_place: bool,
 }
 
-/// A resize that is possible, not begun.
+/// A resize that was planned but not started.
 pub struct Resize {
     device: FileDevice,
     is_file: bool,
@@ -35,14 +34,14 @@ pub struct Resize {
     way: Way,
 }
 
-/// What a resize would do.
+/// A description of a planned resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
-    /// In numbers.
+    /// The effects in numbers.
     pub summary: Summary,
-    /// In which way.
+    /// How the plan would be written.
     pub way: Way,
-    /// Whether the file system has the wanted size already.
+    /// Whether the file system has the requested size already.
     pub is_idle: bool,
 }
 
@@ -57,8 +56,7 @@ impl Preview {
 }
 
 impl Resize {
-    /// Works out what resizing an image would do. Nothing is written: a journal is replayed in
-    /// memory.
+    /// Plans a resize without writing anything: a journal is replayed in memory.
     ///
     /// # Errors
     /// As [`Resize::prepare`].
@@ -66,12 +64,11 @@ impl Resize {
         preview(&Arc::new(device), target, options)
     }
 
-    /// Works out how to resize an image that was opened for writing. Its journal is replayed for
-    /// that, unless the resize is found impossible; nothing else is written.
+    /// Plans the resize of an image that is open for writing. Replays its journal, unless the
+    /// resize is impossible; writes nothing else.
     ///
-    /// # Errors
-    /// As [`Plan::make`]; `Impossible` where only [`Way::InPlace`] is left and not chosen, a block
-    /// device is too small, or a file has something behind its file system that would be overwritten.
+    /// As [`Plan::make`]; `Impossible` if only [`Way::InPlace`] is possible and not requested, if a
+    /// block device is too small, or if data behind the file system would be overwritten.
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
         let device = Arc::new(device);
         if must_replay(&*device)? {
@@ -89,23 +86,22 @@ impl Resize {
         })
     }
 
-    /// What will be done.
+    /// A description of this resize.
     #[must_use]
     pub fn planned(&self) -> Preview {
         Preview::of(&self.plan, self.way)
     }
 
-    /// How far it is, to be looked at while it runs.
+    /// The progress of the resize, which another thread can read while it runs.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.plan.progress)
     }
 
-    /// Does it. The answer is how many bytes the file or device has now.
+    /// Runs the resize. Returns the new size of the file or device in bytes.
     ///
-    /// # Errors
-    /// `Io`. Unless the way is [`Way::InPlace`], the image then holds the old file system or, if
-    /// only the last steps failed, the new one.
+    /// `Io`. Except for [`Way::InPlace`], the image then contains the old file system or, if only
+    /// the last steps failed, the new one.
     pub fn run(mut self) -> Result<u64> {
         let before = self.device.size();
         if self.plan.is_idle() {
@@ -130,7 +126,7 @@ impl Resize {
         }
         let done = self.plan.run(&self.device, &self.device, self.way, before);
         if done.is_err() && self.way == Way::Journal && self.is_unchanged() {
-            // What cannot be cut off stays a hole behind the file system.
+            // If truncation fails, a hole stays behind the file system.
             let _ = self.device.set_length(before);
         }
         done?;
@@ -141,14 +137,16 @@ impl Resize {
         Ok(after)
     }
 
-    /// Whether nothing of the new file system has come into force, nor will by a replay.
+    /// Whether the image contains the old file system, and no transaction that a replay would
+    /// apply.
     fn is_unchanged(&self) -> bool {
         let blocks = read_superblock(&self.device).map(|superblock| superblock.blocks_count);
         let waits = must_replay(&self.device).unwrap_or(true);
         !waits && blocks.is_ok_and(|blocks| blocks == self.plan.summary().old_blocks)
     }
 
-    /// A file ends where its file system does, unless something else lies behind that.
+    /// The length of the file after the resize: the file ends with its file system, unless it
+    /// contains other data behind it.
     fn length_after(&self) -> Result<u64> {
         let length = self.device.size();
         let summary = self.plan.summary();
@@ -156,8 +154,8 @@ impl Resize {
             return Ok(summary.bytes());
         }
         let old_end = old_bytes(&self.plan);
-        // Less than a block is what is left over where a file is no multiple of a block, unless someone
-        // has put something there: a signature, a footer.
+        // A file may end with an incomplete block, which does not count unless it contains data: a
+        // signature, a footer.
         let ended_with_it = length < old_end + u64::from(summary.block_size)
             && trailing::first_byte(&self.device, old_end, length)?.is_none();
         Ok(if ended_with_it {
@@ -181,7 +179,7 @@ fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result
     Ok(Preview::of(&plan, way))
 }
 
-/// Refuses to grow over something else in the file. What lies on a device behind its file system is room.
+/// Refuses to grow a file over other data. Space on a device behind its file system counts as free.
 fn check_trailing(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()> {
     let (old, new) = (old_bytes(plan), plan.summary().bytes());
     if is_file {
@@ -190,7 +188,7 @@ fn check_trailing(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()>
     Ok(())
 }
 
-/// Where the file system ends as yet.
+/// The size of the old file system in bytes.
 fn old_bytes(plan: &Plan) -> u64 {
     let summary = plan.summary();
     summary.old_blocks * u64::from(summary.block_size)

@@ -1,12 +1,13 @@
-//! Shrinking: what stands behind the new end goes elsewhere, then the end moves.
+//! Shrinking: moves everything that is behind the new end, then the end.
 //!
-//! In this order: inodes of the groups that go get numbers in those that stay, while their tables can
-//! still be read ([`super::renumber`], [`super::entries`], [`super::values`]); the metadata of the groups that
-//! go is given up; metadata of the others that stands in the way moves ([`super::tables`]); then blocks of files
-//! ([`super::files`]). All of it in memory: data is only noted as moves.
+//! The steps are: inodes of removed groups get numbers in the remaining groups, while their tables
+//! are still readable ([`super::renumber`], [`super::entries`], [`super::values`]); the metadata of
+//! removed groups is released; metadata of the other groups that is in the way moves
+//! ([`super::tables`]); then blocks of files move ([`super::files`]). All of this happens in
+//! memory: data blocks are only recorded as moves.
 //!
-//! Blocks of metadata that is given up are used again at once, so a shrink cannot be laid out beside
-//! the old file system: it runs on a clone, or in place where that was asked for.
+//! Released metadata blocks are reused at once, so the new layout cannot exist beside the old file
+//! system: a shrink runs on a clone, or in place if the caller requests it.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +25,10 @@ use super::vacate::Vacated;
 use super::{entries, orphans, renumber, resize_inode, tables, values};
 use crate::error::{Error, Result};
 
-/// Inodes with another number: from the old to the new one.
+/// Inodes that get another number: from the old to the new one.
 pub(super) type Renumbered = BTreeMap<InodeNumber, InodeNumber>;
 
-/// Plans how `image` becomes `shape`, which has fewer blocks.
+/// Plans the change of `image` to `shape`, which has fewer blocks.
 pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     Requirements::from_image(&image).check(&image, &shape)?;
     orphans::check_none(&image)?;
@@ -60,7 +61,7 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Bitmaps and tables must not lie on one another: giving one up would give up the other.
+/// Fails if bitmaps or tables overlap: releasing one would release the other.
 fn check_disjoint(image: &Image<'_>) -> Result<()> {
     let mut runs: Vec<Run> = image
         .descriptors
@@ -79,7 +80,7 @@ fn check_disjoint(image: &Image<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gives up the metadata that groups behind the new end have before it.
+/// Releases the metadata of removed groups that is located before the new end.
 fn release_groups(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
     let geometry = &shape.geometry;
     let dropped: Vec<Run> = image.descriptors[geometry.group_count as usize..]
@@ -92,7 +93,8 @@ fn release_groups(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Re
     Ok(())
 }
 
-/// Frees what of a run nobody else needs empty.
+/// Frees the blocks of a run, except those that must be vacated: they stay reserved, and pending
+/// changes of them are dropped.
 pub(super) fn release(
     image: &mut Image<'_>,
     shape: &Shape,
@@ -110,8 +112,8 @@ pub(super) fn release(
     Ok(())
 }
 
-/// The block of multiple mount protection, which the superblock alone leads to. Its checksum does not
-/// depend on its place.
+/// Moves the block of multiple mount protection. Only the superblock refers to it, and its checksum
+/// does not depend on its location.
 fn move_mount_protection(
     image: &mut Image<'_>,
     shape: &mut Shape,
@@ -130,7 +132,7 @@ fn move_mount_protection(
     Ok(())
 }
 
-/// Inodes that the superblock names.
+/// Updates the inode numbers in the superblock.
 fn rename_in_superblock(shape: &mut Shape, renumbered: &Renumbered) {
     let superblock = &mut shape.superblock;
     for number in [
@@ -147,7 +149,7 @@ fn rename_in_superblock(shape: &mut Shape, renumbered: &Renumbered) {
     }
 }
 
-/// The superblock keeps a copy of the journal's map.
+/// Updates the superblock's copy of the journal's block map.
 fn refresh_journal_backup(image: &Image<'_>, shape: &mut Shape) -> Result<()> {
     let superblock = &mut shape.superblock;
     if superblock.journal_backup_type != 1 || superblock.journal_inode.get() == 0 {
@@ -161,7 +163,7 @@ fn refresh_journal_backup(image: &Image<'_>, shape: &mut Shape) -> Result<()> {
     Ok(())
 }
 
-/// What is said when the search for free blocks fails against the estimate.
+/// The error if the search for free blocks fails although the estimate passed.
 pub(super) fn no_room(shape: &Shape) -> Error {
     let bytes = shape
         .geometry

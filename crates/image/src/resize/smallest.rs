@@ -1,8 +1,8 @@
-//! How small a file system can get.
+//! Finds the minimum size of a file system.
 //!
-//! The answer to "does it fit" is a plan that was made. Which sizes are worth a plan is estimated
-//! first: blocks in use that are no metadata of groups, the metadata of the groups that would stay,
-//! and some room for maps, since what moves may end up in more pieces.
+//! A size is possible if a plan for it succeeds. Candidates are estimated first: used blocks that
+//! are not group metadata, the metadata of the remaining groups, and some room for block maps,
+//! since moved files may have more extents.
 
 use pext4_block::Device;
 
@@ -12,16 +12,16 @@ use super::shape::Shape;
 use super::{grow, shrink};
 use crate::error::{Error, Result};
 
-/// Room for maps, as a share of what is in use: tried in this order.
+/// Room for block maps: the data divided by these, tried in this order.
 const SHARES: [u64; 4] = [8192, 1024, 128, 16];
-/// And so many blocks.
+/// Additional room in blocks.
 const MIN_ROOM: u64 = 8;
 
-/// What must be kept.
+/// What the file system must hold.
 pub(super) struct Requirements {
-    /// Blocks in use that are no metadata of groups.
+    /// Number of used blocks that are not group metadata.
     data: u64,
-    /// Inodes in use.
+    /// Number of used inodes.
     inodes: u64,
 }
 
@@ -46,7 +46,8 @@ impl Requirements {
         self.inodes <= u64::from(geometry.inodes_count) && taken.saturating_add(room) <= blocks
     }
 
-    /// Refuses a shape that is too small for sure, with the smallest that may do.
+    /// Refuses a shape that is certainly too small. The error names the smallest size that should
+    /// suffice.
     pub fn check(&self, image: &Image<'_>, shape: &Shape) -> Result<()> {
         if self.fits(shape, 0) {
             return Ok(());
@@ -64,7 +65,7 @@ impl Requirements {
         )))
     }
 
-    /// The smallest shape that should do with so much room; `None` if that is the present one.
+    /// The smallest shape that should suffice with this much room; `None` if it is the current one.
     fn smallest(&self, image: &Image<'_>, room: u64) -> Option<Shape> {
         let (mut low, mut high) = (0, image.geometry.blocks_count);
         let mut best = None;
@@ -83,7 +84,7 @@ impl Requirements {
     }
 }
 
-/// Plans the smallest file system that holds what there is.
+/// Plans the smallest file system that holds the contents.
 pub(super) fn plan(device: &dyn Device, image: &Image<'_>) -> Result<Plan> {
     let required = Requirements::from_image(image);
     let mut last = None;

@@ -1,8 +1,8 @@
-//! Block and inode bitmaps, and the search for free blocks and inodes in them.
+//! Block and inode bitmaps, and block allocation.
 //!
-//! A bitmap is read (or, where it was never written, made up) when it is first looked at. Changed
-//! ones go back when the plan is complete ([`Image::store_bitmaps`]): only then are counts,
-//! checksums and flags made, from the bits.
+//! A bitmap is read (or created, if it is uninitialized) on first use. When the plan is complete,
+//! [`Image::store_bitmaps`] encodes changed bitmaps and derives counts, checksums and flags from
+//! them.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Blocks `[start, end)`.
 pub(super) type Run = Range<u64>;
 
-/// Where the search for free blocks goes on.
+/// Where the search for free blocks continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
     group: u32,
@@ -36,7 +36,7 @@ impl Image<'_> {
             .expect("it is there now"))
     }
 
-    /// Takes over the bitmap of a group.
+    /// Sets the bitmap of a group.
     pub fn insert_block_bitmap(&mut self, group: GroupNumber, bits: Vec<u8>, is_changed: bool) {
         self.block_bitmaps
             .insert(group.get(), Bitmap { bits, is_changed });
@@ -64,7 +64,7 @@ impl Image<'_> {
         Ok(bits)
     }
 
-    /// What the bitmap of a group says that nothing but metadata of its own has a place in.
+    /// The bitmap of an uninitialized group: only its own metadata is used.
     fn unwritten_block_bitmap(&self, group: GroupNumber, descriptor: &GroupDescriptor) -> Vec<u8> {
         let mut bits = fresh_block_bitmap(&self.geometry, group);
         for run in metadata_runs(descriptor, &self.geometry) {
@@ -87,8 +87,8 @@ impl Image<'_> {
         })
     }
 
-    /// Marks blocks as used or free, in the groups of `geometry`. What was to be written to one that
-    /// is free is not written.
+    /// Marks blocks as used or free, with the group boundaries of `geometry`. Pending changes of
+    /// freed blocks are dropped.
     pub fn mark(&mut self, geometry: &Geometry, run: Run, used: bool) -> Result<()> {
         if !used {
             let stale = BlockNumber(run.start)..BlockNumber(run.end);
@@ -116,7 +116,7 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// Takes up to `most` free blocks in one piece, from the cursor on. `None` if none is free.
+    /// Allocates up to `most` contiguous blocks from the cursor on. `None` if no block is free.
     pub fn allocate(
         &mut self,
         geometry: &Geometry,
@@ -216,7 +216,7 @@ impl Image<'_> {
         Ok(bits)
     }
 
-    /// The inodes of a group that are in use.
+    /// The used inodes of a group.
     pub fn used_inodes(&mut self, group: GroupNumber) -> Result<Vec<InodeNumber>> {
         let geometry = self.geometry;
         let bits = &self.inode_bitmap(group)?.bits;
@@ -226,7 +226,8 @@ impl Image<'_> {
             .collect())
     }
 
-    /// Turns changed bitmaps into blocks, counts, flags and checksums, as `geometry` has them.
+    /// Stores changed bitmaps as changed blocks, and updates counts, flags and checksums, for
+    /// `geometry`.
     pub fn store_bitmaps(&mut self, geometry: &Geometry) {
         for (group, map) in std::mem::take(&mut self.block_bitmaps) {
             if map.is_changed && group < geometry.group_count {
@@ -283,7 +284,7 @@ pub(super) fn metadata_runs(descriptor: &GroupDescriptor, geometry: &Geometry) -
     ]
 }
 
-/// The block bitmap of a group that holds nothing but copies of superblock and descriptors.
+/// The block bitmap of a group that contains only superblock and descriptor copies.
 pub(super) fn fresh_block_bitmap(geometry: &Geometry, group: GroupNumber) -> Vec<u8> {
     let mut bits = vec![0; geometry.block_size as usize];
     bitmap::set_range(&mut bits, 0..geometry.superblock_overhead(group));
@@ -291,7 +292,7 @@ pub(super) fn fresh_block_bitmap(geometry: &Geometry, group: GroupNumber) -> Vec
     bits
 }
 
-/// The inode bitmap of a group without an inode in use.
+/// The inode bitmap of a group without used inodes.
 pub(super) fn fresh_inode_bitmap(geometry: &Geometry) -> Vec<u8> {
     let mut bits = vec![0; geometry.block_size as usize];
     bitmap::set_padding(&mut bits, geometry.inodes_per_group);

@@ -1,4 +1,4 @@
-//! Bitmaps and inode tables of groups that stay, where they stand in the way.
+//! Moves bitmaps and inode tables of remaining groups out of blocks that must be vacated.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use super::space::{Run, metadata_runs};
 use super::vacate::Vacated;
 use crate::error::{Error, Result};
 
-/// Finds other places for all that has to go.
+/// Relocates all such metadata.
 pub(super) fn plan(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
     for group in shape.geometry.groups() {
         let descriptor = image.descriptor(group)?;
         let [blocks, inodes, table] = metadata_runs(descriptor, &shape.geometry);
         if vacated.touches(&blocks) {
-            // It is read from where it is, and written to where it will be.
+            // The bitmap is read from the old block and later written to the new one.
             image.block_bitmap(group)?.is_changed = true;
             let place = place(image, shape, group, 1)?;
             image.descriptors[group.get() as usize].block_bitmap = BlockNumber(place.start);
@@ -44,7 +44,7 @@ fn move_table(
 ) -> Result<()> {
     let place = place(image, shape, group, table.end - table.start)?;
     for (from, to) in table.clone().zip(place.clone()) {
-        // Kept in memory, as inodes are read from the new place from now on.
+        // Kept in memory, since inodes are read from the new location from now on.
         let bytes = image.read(BlockNumber(from))?;
         image.put(BlockNumber(to), bytes);
     }
@@ -52,7 +52,7 @@ fn move_table(
     release(image, shape, vacated, table)
 }
 
-/// Free blocks in one piece: anywhere, or without `flex_bg` in the group itself.
+/// Allocates contiguous blocks: anywhere, or without `flex_bg` in the group itself.
 fn place(image: &mut Image<'_>, shape: &Shape, group: GroupNumber, count: u64) -> Result<Run> {
     let geometry = &shape.geometry;
     let flexible = shape.superblock.features.has_incompat(Incompat::FLEX_BG);

@@ -1,21 +1,21 @@
-//! Which blocks have to be empty when a file system is smaller: those behind the new end, and those
-//! that copies of superblock and descriptors will take where there were none.
+//! The blocks that a shrink must vacate: those behind the new end, and those that new copies of
+//! superblock and descriptors will occupy.
 
 use pext4_ondisk::geometry::Geometry;
 
 use super::space::Run;
 
-/// The blocks that nothing may lie in.
+/// The blocks to vacate.
 #[derive(Clone, Debug)]
 pub(super) struct Vacated {
     /// The first block behind the new end.
     end: u64,
-    /// Places of copies before that, in order.
+    /// The blocks of new copies before the end, in order.
     claimed: Vec<Run>,
 }
 
 impl Vacated {
-    /// What `new` wants empty of what `old` has.
+    /// The blocks that `new` needs empty and `old` may use.
     pub fn between(old: &Geometry, new: &Geometry) -> Self {
         let claim = |group| {
             let first = new.first_block(group).get();
@@ -29,17 +29,17 @@ impl Vacated {
         }
     }
 
-    /// Places that copies will take.
+    /// The blocks of new copies.
     pub fn claimed(&self) -> &[Run] {
         &self.claimed
     }
 
-    /// Whether a block has to be empty.
+    /// Whether a block must be vacated.
     pub fn has(&self, block: u64) -> bool {
         block >= self.end || self.claimed.iter().any(|run| run.contains(&block))
     }
 
-    /// Whether any block of a run has to be empty.
+    /// Whether any block of a run must be vacated.
     pub fn touches(&self, run: &Run) -> bool {
         run.end > self.end
             || self
@@ -48,7 +48,7 @@ impl Vacated {
                 .any(|claim| claim.start < run.end && run.start < claim.end)
     }
 
-    /// A run in pieces, each with whether it has to be empty.
+    /// Splits a run into pieces, each with whether it must be vacated.
     pub fn pieces(&self, run: Run) -> Vec<(Run, bool)> {
         let mut cuts = vec![run.start, run.end, self.end];
         cuts.extend(

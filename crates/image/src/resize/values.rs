@@ -1,8 +1,8 @@
-//! Attributes, after inodes got other numbers: entries whose value is one of these inodes are rewritten,
-//! beside the inode that has the attribute and in blocks.
+//! Updates extended attributes after inodes were renumbered: rewrites entries whose value is a
+//! renumbered inode, in inodes and in attribute blocks.
 //!
-//! Neither the hash of an entry nor its place depends on that number, so a block that several inodes
-//! share stays shared. What holds the entry is stamped anew.
+//! An entry's hash and position do not depend on that number, so a block that several inodes share
+//! stays shared. The checksum of the inode or block is updated.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 const STRUCTURE: &str = "extended attributes";
 
-/// Rewrites all attributes that need it.
+/// Updates all attributes.
 pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbered) -> Result<()> {
     let may_have = image.superblock.features.has_incompat(Incompat::EA_INODE);
     if renumbered.is_empty() || !may_have {
@@ -44,7 +44,7 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
     Ok(())
 }
 
-/// Those beside the inode; answers whether one changed.
+/// Updates the attributes in an inode. Returns whether one changed.
 fn in_inode(inode: &mut Inode, renumbered: &Renumbered) -> std::result::Result<bool, Corrupt> {
     if inode.extra_isize == 0 {
         return Ok(false);
@@ -79,7 +79,7 @@ fn in_block(image: &mut Image<'_>, block: BlockNumber, renumbered: &Renumbered) 
     Ok(())
 }
 
-/// Gives values their new numbers; answers whether one has another.
+/// Updates the inode numbers of values. Returns whether one changed.
 fn rename(attributes: &mut [Attribute], renumbered: &Renumbered) -> bool {
     let mut is_changed = false;
     for attribute in attributes {

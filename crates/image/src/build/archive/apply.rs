@@ -1,10 +1,9 @@
-//! Laying an archive's records over what is there.
+//! Applies the records of an archive to the tree.
 //!
-//! A directory that an archive does not name comes into being with the first entry below it, and is
-//! as old as the latest of what lies in it. A
-//! symbolic link on the way to an entry is followed, inside the image: `..` stops at its root. In
-//! the layers of a container image the names `.wh.NAME` and `.wh..wh..opq` hide what layers below
-//! have put there.
+//! A directory that an archive does not name is created with the first entry below it, and gets the
+//! latest time of the entries in it. Symbolic links in the path of an entry are followed inside the
+//! image: `..` stops at its root. In the layers of a container image the names `.wh.NAME` and
+//! `.wh..wh..opq` hide files of lower layers.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -18,36 +17,37 @@ use super::super::rules::Rules;
 use super::super::tree::{Id, Metadata, ROOT, Tree, name_problem};
 use super::Record;
 
-/// Symbolic links that one path may lead through.
+/// Maximum number of symbolic links that one path may traverse, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
-/// Before a name that a layer hides.
+/// Prefix of the name of a whiteout, which hides a file of a lower layer.
 const WHITEOUT_PREFIX: &[u8] = b".wh.";
-/// Before the names of a layer's own records.
+/// Prefix of names that are reserved for the layer format.
 const MARK_PREFIX: &[u8] = b".wh..wh.";
-/// In a directory whose older contents are hidden.
+/// Name of the mark in an opaque directory, whose contents in lower layers are hidden.
 const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 
-/// One archive being laid over a tree.
+/// The state of applying one archive to a tree.
 pub(in crate::build) struct Layer<'a> {
     pub archive: &'a std::path::Path,
     pub rules: &'a Rules,
-    /// Which of the sources it is.
+    /// Its source number.
     pub number: u16,
-    /// Whether it is a container's layer.
+    /// Whether the archive is a layer of a container image.
     has_whiteouts: bool,
-    /// Names that it may make.
+    /// Maximum number of names that the archive may add.
     max_names: Option<u64>,
     names: u64,
-    /// Directories whose older contents are hidden.
+    /// Opaque directories.
     opaque: Vec<Id>,
-    /// The directory of the entry before, for the next one is mostly in the same.
+    /// The directory of the previous entry: the next one is mostly in the same.
     last: Option<(Vec<u8>, Id)>,
-    /// Directories that entries lie in and that the archive has not named (yet), with the latest time
-    /// of those entries. Those that were there before are only of interest in a container's layer.
+    /// Implicit directories: those that contain entries but have no entry of their own (yet), with
+    /// the latest time of these entries. Directories that existed before are recorded only for a
+    /// container's layer.
     implicit: HashMap<Id, (i64, u32)>,
 }
 
-/// The time of a directory in which no entry lies itself.
+/// The time of an implicit directory that contains no entry directly.
 const NO_TIME: (i64, u32) = (i64::MIN, 0);
 
 impl<'a> Layer<'a> {
@@ -70,13 +70,13 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// A container's layer.
+    /// Marks the archive as a layer of a container image.
     pub fn container_layer(mut self) -> Self {
         self.has_whiteouts = true;
         self
     }
 
-    /// Counts a name; a directory that no entry names is one too.
+    /// Counts a name against the limit. Implicit directories count too.
     fn count(&mut self, path: &[u8]) -> Result<()> {
         self.names += 1;
         if self
@@ -92,7 +92,7 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    /// Lays one record over the tree.
+    /// Applies one record to the tree.
     pub fn apply(&mut self, tree: &mut Tree, mut record: Record) -> Result<()> {
         record.metadata.source = self.number;
         let path = std::mem::take(&mut record.path);
@@ -118,7 +118,7 @@ impl<'a> Layer<'a> {
         record.metadata.attributes = tree.sets.intern(std::mem::take(&mut record.attributes));
         if let Some(link) = &record.link {
             let target = self.find(tree, link)?.ok_or_else(|| {
-                // The content went by with the other name and is not kept.
+                // The content was skipped together with the excluded name.
                 match super::is_left_out(self.rules, link) {
                     true => unsound(&format!(
                         "it is a hard link to {}, which is left out: leave out both or neither",
@@ -157,11 +157,11 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    /// Puts a name into a directory, over what was there.
+    /// Adds a name to a directory, and replaces an existing one.
     fn put(&mut self, tree: &mut Tree, parent: Id, name: &[u8], metadata: &Metadata) -> Result<Id> {
         let old = tree.child(parent, name);
         let id = tree.put(parent, name, metadata)?;
-        // Through a link the way to the directory may lead over the very name that gives way.
+        // The path to the cached directory may lead through the name that was replaced.
         if old.is_some_and(|old| old != id) {
             self.last = None;
         }
@@ -199,7 +199,7 @@ impl<'a> Layer<'a> {
             if tree.node(hidden).source >= self.number {
                 self.opaque.push(hidden);
             } else if self.implicit.contains_key(&hidden) {
-                // What the layer has put there stays, in a directory of its own.
+                // The entries of this layer stay, in a directory of its own.
                 self.reset_directory(tree, hidden);
                 self.opaque.push(hidden);
             } else {
@@ -208,14 +208,14 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Hides what the layer's marks hide.
+    /// Applies the marks of the layer.
     pub fn finish(self, tree: &mut Tree) {
         self.reset_hidden_directories(tree);
         self.set_implicit_times(tree);
         tree.hide_below(&self.opaque, self.number);
     }
 
-    /// Directories of earlier layers that are hidden, but were needed for entries of this one.
+    /// Resets directories of earlier layers that are hidden but contain entries of this one.
     fn reset_hidden_directories(&self, tree: &mut Tree) {
         if self.opaque.is_empty() {
             return;
@@ -232,7 +232,7 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Makes a directory what one is that no entry names.
+    /// Gives a directory the metadata of an implicit directory.
     fn reset_directory(&self, tree: &mut Tree, id: Id) {
         let mut made = self.implicit_directory();
         self.rules.apply(|| bytes_of(tree, id), &mut made);
@@ -253,15 +253,15 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Gives the directories that no entry names the latest time of what lies in them, in whatever
-    /// order that came.
+    /// Gives implicit directories the latest time of their contents, independent of the order of
+    /// entries.
     fn set_implicit_times(&self, tree: &mut Tree) {
         let made = self.implicit.iter();
         let mut made: Vec<(Id, (i64, u32))> = made
             .map(|(&id, &time)| (id, time))
             .filter(|&(id, _)| tree.node(id).source == self.number)
             .collect();
-        // Parents have lower numbers, so that each is looked at when all below it are known.
+        // Parents have lower numbers, so each is visited after everything below it.
         made.sort_unstable_by_key(|&(id, _)| std::cmp::Reverse(id));
         let mut times: HashMap<Id, (i64, u32)> = made.iter().copied().collect();
         for (id, _) in made {
@@ -277,7 +277,7 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// The directory of an entry, made if need be.
+    /// The directory of an entry. Creates it if necessary.
     fn folder(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Id> {
         if let Some((last, id)) = &self.last
             && last == path
@@ -292,7 +292,7 @@ impl<'a> Layer<'a> {
         Ok(id)
     }
 
-    /// The record at a path, if there is one.
+    /// The node at a path, if it exists.
     fn find(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Option<Id>> {
         let Some((folder, name)) = split(path) else {
             return Ok(Some(ROOT));
@@ -301,7 +301,7 @@ impl<'a> Layer<'a> {
         Ok(parent.and_then(|parent| tree.child(parent, name)))
     }
 
-    /// The directory at a path; where `makes` is true, missing ones come into being.
+    /// The directory at a path. If `makes` is true, missing directories are created.
     fn walk(&mut self, tree: &mut Tree, path: &[u8], makes: bool) -> Result<Option<Id>> {
         let mut rest: Vec<Vec<u8>> = names(path).map(<[u8]>::to_vec).rev().collect();
         let (mut at, mut links) = (ROOT, 0);
@@ -312,7 +312,7 @@ impl<'a> Layer<'a> {
             }
             let found = tree.child(at, &name);
             let Some(found) = found else {
-                // A link may lead through names that the image cannot hold.
+                // A symbolic link may contain names that the image cannot hold.
                 if !makes || name_problem(&name).is_some() {
                     return Ok(None);
                 }
@@ -339,7 +339,7 @@ impl<'a> Layer<'a> {
         Ok(Some(at))
     }
 
-    /// Makes a directory that no entry has named.
+    /// Creates an implicit directory.
     fn make(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) -> Result<Id> {
         let made = self.implicit_directory();
         let id = tree.put(parent, name, &made)?;
@@ -350,7 +350,8 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// The path of what a name in a container's layer is about: for a mark what it hides.
+/// The path of the file to which an entry of a layer refers: for a whiteout, the file that it
+/// hides; for other marks, their directory.
 pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
     let (folder, name) = split(path).unwrap_or_default();
     match name.strip_prefix(WHITEOUT_PREFIX) {
@@ -361,7 +362,7 @@ pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The path of a record, as rules for paths want it.
+/// The path of a node, as path rules match it.
 fn bytes_of(tree: &Tree, id: Id) -> Vec<u8> {
     tree.path(id).as_os_str().as_bytes().to_vec()
 }
@@ -372,7 +373,7 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
         .filter(|name| !matches!(*name, b"" | b"."))
 }
 
-/// A path's folder and last name; `None` for the root.
+/// The parent and the last name of a path; `None` for the root.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.is_empty() {
         return None;
