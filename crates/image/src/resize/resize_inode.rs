@@ -111,7 +111,7 @@ fn distance(geometry: &Geometry, group: GroupNumber) -> u64 {
     u64::from(group.get()) * u64::from(geometry.blocks_per_group)
 }
 
-/// Allocates a block with a 32-bit number: low numbers are tried first.
+/// Allocates a block. Low numbers, which fit into a pointer, are tried first.
 fn low_block(
     image: &mut Image<'_>,
     geometry: &Geometry,

@@ -93,8 +93,7 @@ fn release_groups(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Re
     Ok(())
 }
 
-/// Frees the blocks of a run, except those that must be vacated: they stay reserved, and pending
-/// changes of them are dropped.
+/// Frees the blocks of a run, except those that must be vacated: their pending changes are dropped.
 pub(super) fn release(
     image: &mut Image<'_>,
     shape: &Shape,

@@ -155,8 +155,7 @@ impl Image<'_> {
         Ok(start.map(|start| start..bitmap::next_one(bits, start, range.end).unwrap_or(range.end)))
     }
 
-    /// Takes `count` free blocks in one piece inside these groups. `None` if there is no such
-    /// piece.
+    /// Allocates `count` contiguous blocks in these groups. `None` if there is no such run.
     pub fn allocate_piece(
         &mut self,
         geometry: &Geometry,

@@ -1,4 +1,4 @@
-//! Images that are sized by themselves, and those that are told.
+//! Images that are sized to fit, and images of a given size.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Shrinking, with inodes and blocks in the way, under every set of features.
+//! Shrinking, with inodes and blocks that must move, under every set of features that affects the
+//! location of metadata.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use pext4_block::{Access, FileDevice};
 use pext4_image::Error;
 use pext4_image::resize::{Options, Resize, Summary, Target, Way};
 
-/// Shrinks an image of `size` to each of `sizes`, then as far as it goes, then makes it large again.
-/// The answer: what the steps moved, together.
+/// Shrinks an image of `size` to each of `sizes`, then to the minimum, then grows it again. Returns
+/// the total of what the steps moved.
 fn check(options: &str, size: u64, sizes: &[u64]) -> (u64, u64) {
     if !tools() {
         return (1, 1);
