@@ -172,7 +172,7 @@ fn feature_words(path: &Path) -> [u8; 12] {
 }
 
 #[test]
-fn the_forerunners_are_clean_and_have_upstreams_features() {
+fn ext2_and_ext3_are_clean_and_have_upstreams_features() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
     for (file_system, name) in [(FileSystem::Ext2, "ext2"), (FileSystem::Ext3, "ext3")] {

@@ -20,7 +20,7 @@ pub(super) struct Sets {
 
 /// How a set is split between the inode and a block.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Split {
+pub(super) struct SplitSet {
     /// The encoded attributes behind the fields of the inode.
     pub tail: Vec<u8>,
     /// The attributes in the block; empty without a block.
@@ -157,8 +157,8 @@ pub(super) fn split(
     set: &[Attribute],
     tail_size: usize,
     block_size: usize,
-) -> Result<Split, String> {
-    let mut split = Split {
+) -> Result<SplitSet, String> {
+    let mut split = SplitSet {
         tail: vec![0; tail_size],
         block: Vec::new(),
         room: 0,
@@ -191,7 +191,7 @@ mod tests {
     use super::{Sets, check_total_size, split, to_stored};
 
     #[test]
-    fn equal_sets_are_one() {
+    fn equal_sets_are_shared() {
         let mut sets = Sets::new();
         let one = to_stored(b"user.a", b"1").unwrap();
         let two = to_stored(b"security.b", b"2").unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_inode_goes_into_a_block() {
+    fn attributes_overflow_into_a_block() {
         let small = to_stored(b"user.small", b"x").unwrap();
         let large = to_stored(b"user.large", &[7; 500]).unwrap();
         let huge = to_stored(b"user.huge", &[7; 5000]).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_image_holds_is_refused_at_once() {
+    fn oversized_attributes_are_refused_at_once() {
         let of = |name: &[u8], size: usize| to_stored(name, &vec![7; size]).unwrap();
         let both = [of(b"user.a", 4000), of(b"user.b", 4000)];
         check_total_size(&both).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_place_are_refused() {
+    fn unsupported_attribute_names_are_refused() {
         for name in [
             "btrfs.compression",
             "system.data",

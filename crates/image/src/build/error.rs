@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use pext4_ondisk::shown::Shown;
 use thiserror::Error as ThisError;
 
-/// The result of building.
+/// The result of a build.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why no image was built. A failed build leaves nothing under the image's name, and an existing

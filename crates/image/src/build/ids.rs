@@ -117,7 +117,7 @@ mod tests {
     use super::super::tree::{Metadata, ROOT, Tree};
     use super::{map, value_of};
 
-    /// The values that attributes have when the ids were changed.
+    /// The attribute values after the mapping.
     fn changed(attributes: &[(&[u8], &[u8])], lines: &str) -> Result<Vec<Vec<u8>>, String> {
         let mut tree = Tree::new(&Metadata::default());
         let set = attributes
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_would_name_somebody_twice_is_refused() {
+    fn a_list_with_duplicate_mapped_ids_is_refused() {
         let mut list = vec![2, 0, 0, 0];
         for (tag, id) in [(1u16, u32::MAX), (2, 5), (2, 1000), (4, u32::MAX), (32, 0)] {
             list.extend([tag.to_le_bytes(), [4, 0]].concat());

@@ -466,7 +466,7 @@ impl Builder {
             threads: self.threads,
             skip_unreadable: self.skip_unreadable,
             one_file_system: self.one_file_system,
-            wanted: oci::ImageSelector {
+            selector: oci::ImageSelector {
                 platform: self.platform.as_ref(),
                 tag: self.tag.as_deref(),
             },

@@ -157,7 +157,7 @@ pub(super) fn is_layout(folder: &Path) -> bool {
 /// the layers.
 pub(super) fn layers(
     layout: &Path,
-    wanted: ImageSelector<'_>,
+    selector: ImageSelector<'_>,
     progress: &Progress,
 ) -> Result<Vec<Blob>> {
     let path = layout.join("index.json");
@@ -166,8 +166,8 @@ pub(super) fn layers(
         .and_then(|file| file.take(MAX_DOCUMENT_BYTES).read_to_end(&mut text))
         .map_err(|cause| Error::source(&path, "read it", cause))?;
     let index: Index = parse(&path, &text)?;
-    let found = collection::all(layout, &path, index, wanted, progress)?;
-    let manifest = select_image(&path, found, wanted)?;
+    let found = collection::all(layout, &path, index, selector, progress)?;
+    let manifest = select_image(&path, found, selector)?;
     let blob = blob(layout, &path, &manifest)?;
     let manifest: Manifest = parse(&blob.path, &blob.read_document()?)?;
     if manifest.layers.is_empty() {
@@ -206,18 +206,18 @@ fn blob(layout: &Path, named_in: &Path, descriptor: &Descriptor) -> Result<Blob>
 fn select_image(
     path: &Path,
     found: Vec<Descriptor>,
-    wanted: ImageSelector<'_>,
+    selector: ImageSelector<'_>,
 ) -> Result<Descriptor> {
     let unsound = |problem: String| Err(Error::unsound(path, problem));
     if found.is_empty() {
         return unsound("it names no image".to_owned());
     }
-    let tagged: Vec<&Descriptor> = found.iter().filter(|image| wanted.names(image)).collect();
+    let tagged: Vec<&Descriptor> = found.iter().filter(|image| selector.names(image)).collect();
     if tagged.is_empty() {
         let names = tags(&found.iter().collect::<Vec<_>>());
         return unsound(format!("it has no image of that tag, but:{names}"));
     }
-    let fits = |descriptor: &&&Descriptor| wanted.fits(descriptor);
+    let fits = |descriptor: &&&Descriptor| selector.fits(descriptor);
     let fitting: Vec<&Descriptor> = tagged.iter().filter(fits).copied().collect();
     // The same image may have several names.
     match fitting.as_slice() {
@@ -286,10 +286,10 @@ impl ImageSelector<'_> {
     fn fits(&self, image: &Descriptor) -> bool {
         match (self.platform, &image.platform) {
             (None, _) => true,
-            (Some(wanted), Some(platform)) => {
-                wanted.os == platform.os
-                    && wanted.architecture == platform.architecture
-                    && (wanted.variant.is_none() || wanted.variant == platform.variant)
+            (Some(selector), Some(platform)) => {
+                selector.os == platform.os
+                    && selector.architecture == platform.architecture
+                    && (selector.variant.is_none() || selector.variant == platform.variant)
             }
             (Some(_), None) => false,
         }
@@ -397,9 +397,9 @@ impl HashingReader {
                 self.length, blob.size
             )));
         }
-        let made = self.hasher.hex();
-        if made != blob.digest.hex {
-            return Err(blob.unsound(&format!("its digest is wrong: its bytes make {made}")));
+        let computed = self.hasher.hex();
+        if computed != blob.digest.hex {
+            return Err(blob.unsound(&format!("its digest is wrong: its bytes make {computed}")));
         }
         Ok(())
     }
@@ -410,7 +410,7 @@ mod tests {
     use super::{Digest, Platform};
 
     #[test]
-    fn digests_lead_nowhere_else() {
+    fn digests_cannot_contain_paths() {
         let hex = "0123456789abcdef".repeat(4);
         assert!(Digest::parse(&format!("sha256:{hex}")).is_some());
         for bad in [

@@ -61,14 +61,19 @@ impl Order {
 
 /// Sorts the tree and assigns inode numbers from `first` on. Adds `lost+found` with the metadata
 /// `made` if no source contained it.
-pub(super) fn order(tree: &mut Tree, first: u32, made: &Metadata, threads: usize) -> Result<Order> {
+pub(super) fn order(
+    tree: &mut Tree,
+    first: u32,
+    lost_found_metadata: &Metadata,
+    threads: usize,
+) -> Result<Order> {
     let lost_found = find_lost_found(tree)?;
     if lost_found.is_none() {
-        tree.add(ROOT, LOST_FOUND_NAME, made)?;
+        tree.add(ROOT, LOST_FOUND_NAME, lost_found_metadata)?;
     }
     let (mut children, starts) = group(tree)?;
     sort(tree, &mut children, &starts, threads);
-    let mut walk = Walk {
+    let mut builder = OrderBuilder {
         order: Order {
             children,
             directories: Vec::new(),
@@ -82,9 +87,9 @@ pub(super) fn order(tree: &mut Tree, first: u32, made: &Metadata, threads: usize
         hasher: Sha256::new(),
         buffer: Vec::with_capacity(2 * HASH_BUFFER_BYTES),
     };
-    walk.run(tree)?;
-    walk.order.names -= u64::from(lost_found.is_none());
-    Ok(walk.order)
+    builder.run(tree)?;
+    builder.order.names -= u64::from(lost_found.is_none());
+    Ok(builder.order)
 }
 
 fn find_lost_found(tree: &Tree) -> Result<Option<Id>> {
@@ -188,7 +193,7 @@ fn name_prefix(name: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-struct Walk {
+struct OrderBuilder {
     order: Order,
     starts: Vec<u32>,
     next: u32,
@@ -196,7 +201,7 @@ struct Walk {
     buffer: Vec<u8>,
 }
 
-impl Walk {
+impl OrderBuilder {
     fn run(&mut self, tree: &mut Tree) -> Result<()> {
         let sets: Vec<[u8; 32]> = (0..tree.sets.len())
             .map(|set| Sha256::digest(canonical(tree.sets.get(number(set)))).into())
@@ -344,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_finding_does_not_matter() {
+    fn the_scan_order_does_not_matter() {
         let (tree, order) = made(&["x", "a", "longer-name-2", "longer-name-1"], 1);
         let (_, other) = made(&["longer-name-1", "longer-name-2", "x", "a"], 3);
         assert_eq!(order.digest, other.digest);

@@ -222,12 +222,12 @@ fn candidates(target: &Path) -> impl Iterator<Item = PathBuf> + '_ {
 
 fn create_named(target: &Path) -> Result<(File, PathBuf)> {
     for path in candidates(target) {
-        let made = File::options()
+        let created = File::options()
             .read(true)
             .write(true)
             .create_new(true)
             .open(&path);
-        match made {
+        match created {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(cause) => return Err(Error::output(target, "make it", cause)),
             Ok(file) => return Ok((file, path)),

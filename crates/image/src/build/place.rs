@@ -81,7 +81,7 @@ impl FreeSpace {
         }
     }
 
-    /// Takes blocks from the start of a run.
+    /// Allocates blocks from the start of a run.
     fn take_from(&mut self, run: usize, blocks: u64) -> Range<u64> {
         let start = self.runs[run].start;
         self.runs[run].start += blocks;
@@ -171,7 +171,7 @@ pub(super) fn place(
 struct Placer<'a> {
     free: FreeSpace,
     shape: &'a Shape,
-    /// For each set: the element of `placement.attributes` whose block can take another user.
+    /// For each set: the element of `placement.attributes` that can get another user.
     open_blocks: Vec<Option<u32>>,
     placement: Placement,
 }
@@ -310,7 +310,7 @@ mod tests {
     use super::{FreeSpace, join};
 
     #[test]
-    fn what_fits_nowhere_whole_is_cut() {
+    fn files_that_no_run_can_hold_are_split() {
         let mut free = FreeSpace::new(vec![10..20, 30..60, 70..75]);
         assert_eq!(
             free.allocate(12).ok().as_deref(),

@@ -13,7 +13,7 @@ use pext4_sync::{Class, Condvar, Mutex};
 /// The interval at which a waiting consumer checks whether it should continue.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A queue between threads.
+/// A bounded queue between threads.
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -116,7 +116,7 @@ mod tests {
     use super::Queue;
 
     #[test]
-    fn what_is_put_is_taken_in_order() {
+    fn items_are_taken_in_order() {
         let queue = Queue::new(2);
         pext4_sync::thread::scope(|scope| {
             scope.spawn(|| {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_who_gave_up() {
+    fn an_abandoned_queue_wakes_waiting_producers() {
         let queue = Queue::new(1);
         assert!(queue.put(1));
         pext4_sync::thread::scope(|scope| {

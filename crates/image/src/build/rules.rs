@@ -139,10 +139,10 @@ fn glob(pattern: &str) -> Result<Glob, String> {
         .map_err(|error| format!("pattern `{pattern}`: {}", error.kind()))
 }
 
-/// A set of patterns for paths.
+/// Compiles patterns for paths.
 ///
 /// # Errors
-/// Names the pattern that is none.
+/// The error names the invalid pattern.
 pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
@@ -155,10 +155,10 @@ pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     set.build().map_err(|error| error.to_string())
 }
 
-/// A set of patterns for names of attributes.
+/// Compiles patterns for names of attributes.
 ///
 /// # Errors
-/// Names the pattern that is none.
+/// The error names the invalid pattern.
 pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
@@ -180,7 +180,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Whether a path of the image, without a slash before it, is left out.
+    /// Whether a path of the image, without a leading slash, is excluded.
     pub fn excludes(&self, path: &[u8]) -> bool {
         !self.exclude.is_empty() && self.exclude.is_match(Path::new(OsStr::from_bytes(path)))
     }
@@ -190,7 +190,7 @@ impl Rules {
         !self.exclude.is_empty() || !self.map.paths.is_empty()
     }
 
-    /// Whether an attribute is left out.
+    /// Whether an attribute is excluded.
     pub fn excludes_attribute(&self, name: &[u8]) -> bool {
         !self.exclude_attributes.is_empty()
             && self
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_the_root_alone_and_paths_may_begin_with_a_dot() {
+    fn the_root_pattern_matches_only_the_root() {
         let matcher = |pattern| glob(pattern).unwrap().compile_matcher();
         assert!(matcher("/").is_match(""));
         assert!(!matcher("/").is_match("bin") && !matcher("/").is_match("bin/su"));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_make_no_sense_are_named() {
+    fn errors_name_the_invalid_line() {
         for (text, word) in [
             ("user 1 2", "line 1"),
             ("uid 1", "FROM"),

@@ -62,7 +62,7 @@ pub(super) struct Batch {
     pub directory: u32,
     pub names: Vec<u8>,
     pub found: Vec<ScannedEntry>,
-    /// Names that were left out because they could not be read.
+    /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
 }
 
@@ -116,8 +116,14 @@ struct Worker {
 
 /// Waiting jobs, and the number of running ones.
 struct Stack {
-    state: Mutex<(Vec<Job>, usize)>,
+    state: Mutex<StackState>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct StackState {
+    waiting: Vec<Job>,
+    running: usize,
 }
 
 impl Source {
@@ -162,7 +168,7 @@ impl Source {
             options,
             device,
             stack: Stack {
-                state: Mutex::new(Class::Leaf, (Vec::new(), 0)),
+                state: Mutex::new(Class::Leaf, StackState::default()),
                 changed: Condvar::new(),
             },
             batches: Queue::new(MAX_WAITING_BATCHES),
@@ -215,7 +221,7 @@ struct Scan<'a> {
 
 impl Stack {
     fn push(&self, jobs: impl IntoIterator<Item = Job>) {
-        self.state.lock().0.extend(jobs);
+        self.state.lock().waiting.extend(jobs);
         self.changed.notify_all();
     }
 
@@ -223,14 +229,14 @@ impl Stack {
     fn pop(&self, was_working: bool) -> Option<Job> {
         let mut state = self.state.lock();
         if was_working {
-            state.1 -= 1;
+            state.running -= 1;
         }
         loop {
-            if let Some(job) = state.0.pop() {
-                state.1 += 1;
+            if let Some(job) = state.waiting.pop() {
+                state.running += 1;
                 return Some(job);
             }
-            if state.1 == 0 {
+            if state.running == 0 {
                 self.changed.notify_all();
                 return None;
             }
@@ -239,7 +245,7 @@ impl Stack {
     }
 
     fn clear(&self) {
-        self.state.lock().0.clear();
+        self.state.lock().waiting.clear();
     }
 }
 

@@ -12,7 +12,7 @@ use pext4_ondisk::inode::{Inode, inline};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::{Class, Mutex};
 
-use super::attributes::{self, Split};
+use super::attributes::{self, SplitSet};
 use super::error::{Error, Result};
 use super::order::Order;
 use super::threads::run_on_threads;
@@ -41,7 +41,7 @@ pub(super) struct Shape {
     /// Parallel to `Order::directories`.
     pub directories: Vec<DirectoryShape>,
     /// Parallel to `Tree::sets`.
-    pub splits: Vec<Split>,
+    pub splits: Vec<SplitSet>,
     /// Upper bound of the number of blocks that everything takes.
     pub blocks: u64,
     /// Whether the index of a directory needs a third level.
@@ -187,7 +187,7 @@ struct DirectoryPlanner<'a> {
     order: &'a Order,
     parameters: &'a Parameters<'a>,
     format: Format,
-    splits: &'a [Split],
+    splits: &'a [SplitSet],
     next: AtomicUsize,
     done: Mutex<Vec<(usize, Planned)>>,
 }
@@ -308,7 +308,7 @@ fn linear_blocks<'a>(
 
 /// Splits each set of attributes between inode and block. The error names a file that has a set
 /// which cannot be stored.
-fn split_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result<Vec<Split>> {
+fn split_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result<Vec<SplitSet>> {
     let inode = Inode::new(parameters.inode_size, extra_size(parameters.inode_size));
     (0..tree.sets.len())
         .map(|set| {
@@ -322,7 +322,7 @@ fn split_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result
                 {
                     Some(&id) => Err(Error::unsound(tree.shown_path(id), problem)),
                     // Its files were replaced by a later source.
-                    None => Ok(Split::default()),
+                    None => Ok(SplitSet::default()),
                 },
             )
         })
@@ -399,7 +399,7 @@ mod tests {
     use super::{block_ranges, inline_regions};
 
     #[test]
-    fn names_that_fit_an_inode_fill_its_regions_in_turn() {
+    fn inline_names_fill_the_regions_in_order() {
         let regions = |lengths: &[usize], bytes| {
             let names: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![b'a'; length]).collect();
             inline_regions(names.iter().map(Vec::as_slice), bytes)
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_share_a_block_are_one() {
+    fn segments_that_share_a_block_are_merged() {
         let segments = [0..10, 4000..4097, 20_000..30_000, 40_960..40_961];
         assert_eq!(block_ranges(&segments, 4096), [0..2, 4..8, 10..11]);
         assert_eq!(block_ranges(&[], 4096), []);

@@ -55,7 +55,7 @@ pub(super) struct Frame {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requirements {
     pub blocks: u64,
-    /// Inodes in use, the system's own included.
+    /// Used inodes, including the reserved ones.
     pub inodes: u64,
     pub block_size: u64,
 }
@@ -124,15 +124,15 @@ fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame
             Err(error) => impossible = Some(error),
         }
     }
-    let least = smallest(required, Free::Bytes(0), options)?;
-    if let Some(error) = impossible.filter(|_| least.size <= bytes) {
+    let smallest = smallest(required, Free::Bytes(0), options)?;
+    if let Some(error) = impossible.filter(|_| smallest.size <= bytes) {
         return Err(Error::impossible(format!(
             "an image of {bytes} bytes cannot be made: {error}"
         )));
     }
     Err(Error::impossible(format!(
         "{bytes} bytes are too small: with these options at least {} are needed",
-        least.size
+        smallest.size
     )))
 }
 
@@ -159,21 +159,21 @@ fn smallest(required: &Requirements, free: Free, options: &Options) -> Result<Fr
             options,
         )
     };
-    let most = MAX_SIZE / (GRANULARITY_BLOCKS * required.block_size);
+    let max_units = MAX_SIZE / (GRANULARITY_BLOCKS * required.block_size);
     let mut low = 0;
     let mut high = (required.blocks + required.blocks / 8 + 1024).div_ceil(GRANULARITY_BLOCKS);
     let mut best = loop {
         match attempt(high) {
             Ok((true, frame)) => break frame,
-            Err(error) if high >= most => return Err(error.into()),
-            Ok(_) if high >= most => {
+            Err(error) if high >= max_units => return Err(error.into()),
+            Ok(_) if high >= max_units => {
                 return Err(Error::impossible(
                     "no size holds this and that much free space",
                 ));
             }
             _ => {
                 low = high;
-                high = (high + high / 2).min(most);
+                high = (high + high / 2).min(max_units);
             }
         }
     };
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_fit_and_are_not_much_larger_than_they_must_be() {
+    fn sizes_fit_and_are_nearly_minimal() {
         for blocks in [1, 1000, 30_000, 300_000, 5_000_000] {
             let required = Requirements {
                 blocks,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_has_inodes_also_where_more_is_free_than_was_wanted() {
+    fn surplus_free_space_has_inodes() {
         for blocks in [1, 1000, 30_000, 300_000] {
             let required = Requirements {
                 blocks,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_says_what_would() {
+    fn errors_name_the_size_that_suffices() {
         let required = Requirements {
             blocks: 10_000,
             inodes: 100,

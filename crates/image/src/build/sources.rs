@@ -108,7 +108,7 @@ pub(super) struct Options<'a> {
     pub threads: usize,
     pub skip_unreadable: bool,
     pub one_file_system: bool,
-    pub wanted: oci::ImageSelector<'a>,
+    pub selector: oci::ImageSelector<'a>,
     pub progress: &'a Progress,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Sources<'a> {
     /// Indexed by `Node::source`.
     pub contents: Vec<Contents>,
     spool: Option<Spool>,
-    /// Names that were left out because they could not be read.
+    /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
     /// The next source number. Each layer has its own, since each is laid over the previous one.
     next_layer: u16,
@@ -284,7 +284,7 @@ impl<'a> Sources<'a> {
     }
 
     fn add_layers(&mut self, path: &Path) -> Result<()> {
-        let blobs = oci::layers(path, self.options.wanted, self.options.progress)?;
+        let blobs = oci::layers(path, self.options.selector, self.options.progress)?;
         self.tree.make_index();
         self.make_spool()?;
         let archives = blobs
@@ -453,25 +453,25 @@ impl LayerReader<'_> {
     /// spool.
     fn run(self, tree: &mut Tree, first: u16, threads: usize) -> Result<Vec<bool>> {
         thread::scope(|scope| {
-            let wanted = threads.min(self.blobs.len());
+            let count = threads.min(self.blobs.len());
             let start = |_: &usize| thread::try_spawn_scoped(scope, || self.work()).is_ok();
-            if (0..wanted).take_while(start).count() == 0 {
+            if (0..count).take_while(start).count() == 0 {
                 // The queues are unbounded, so this thread can first produce all records and then
                 // consume them.
                 self.work();
             }
             for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {
                 let options = self.options;
-                let most = options.limits.files;
+                let max_names = options.limits.files;
                 let mut layer =
-                    Layer::new(&blob.path, options.rules, number, most).container_layer();
+                    Layer::new(&blob.path, options.rules, number, max_names).container_layer();
                 while let Some(records) = queue.take() {
                     self.options.progress.add(records.len() as u64, 0);
-                    let laid = records
+                    let applied = records
                         .into_iter()
                         .try_for_each(|record| layer.apply(tree, record))
                         .and_then(|()| self.options.progress.check());
-                    if let Err(error) = laid {
+                    if let Err(error) = applied {
                         self.fail(error);
                     }
                 }

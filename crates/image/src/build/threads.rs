@@ -23,7 +23,7 @@ mod tests {
     use super::run_on_threads;
 
     #[test]
-    fn all_is_done_by_any_number() {
+    fn all_work_is_done_with_any_number_of_threads() {
         for threads in [0, 1, 2, 7] {
             let (left, done) = (AtomicUsize::new(100), AtomicUsize::new(0));
             run_on_threads(threads, &|| {

@@ -368,12 +368,12 @@ mod tests {
     const FILE: u16 = 0o100_644;
 
     #[test]
-    fn a_record_is_small() {
+    fn a_node_has_72_bytes() {
         assert_eq!(size_of::<Node>(), 72);
     }
 
     #[test]
-    fn later_files_replace_and_directories_join() {
+    fn later_files_replace_and_directories_merge() {
         let mut tree = Tree::new(&metadata(DIRECTORY, 0));
         let dir = tree.add(ROOT, b"dir", &metadata(DIRECTORY, 0)).unwrap();
         let old = tree.add(dir, b"old", &metadata(FILE, 0)).unwrap();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_only_what_lies_deeper_in_the_layers() {
+    fn only_lower_layers_are_hidden() {
         let mut tree = Tree::new(&metadata(DIRECTORY, 0));
         tree.make_index();
         let dir = tree.put(ROOT, b"dir", &metadata(DIRECTORY, 0)).unwrap();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_judged() {
+    fn invalid_names_are_refused() {
         assert!(name_problem(b"fine").is_none());
         for bad in [&b""[..], b"..", b".", b"a\0b", &[b'x'; 256]] {
             assert!(name_problem(bad).is_some(), "{bad:?}");

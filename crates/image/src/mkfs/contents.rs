@@ -10,7 +10,7 @@ use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
 
 use super::layout::Layout;
-use super::map::map;
+use super::map::map_blocks;
 use super::plan::Options;
 use super::resize;
 use crate::error::{Error, Result};
@@ -113,7 +113,7 @@ fn place_root(
     files.blocks.push((BlockNumber(runs[0].start), bytes));
     let mut inode = new_inode(superblock, 0o040_755, 3);
     (inode.uid, inode.gid) = options.root_owner;
-    map(layout, InodeNumber::ROOT, &mut inode, &runs, files)?;
+    map_blocks(layout, InodeNumber::ROOT, &mut inode, &runs, files)?;
     files.inodes.push((InodeNumber::ROOT, inode));
     layout.count_directory(InodeNumber::ROOT);
     Ok(())
@@ -140,7 +140,7 @@ fn place_lost_found(
         files.blocks.push((BlockNumber(block), bytes));
     }
     let mut inode = new_inode(superblock, 0o040_700, 2);
-    map(layout, number, &mut inode, &runs, files)?;
+    map_blocks(layout, number, &mut inode, &runs, files)?;
     files.inodes.push((number, inode));
     superblock.lost_found_inode = number;
     layout.count_directory(number);
@@ -164,7 +164,7 @@ fn place_orphan_file(
         files.blocks.push((BlockNumber(block), bytes));
     }
     let mut inode = new_inode(superblock, 0o100_600, 1);
-    map(layout, number, &mut inode, &runs, files)?;
+    map_blocks(layout, number, &mut inode, &runs, files)?;
     files.inodes.push((number, inode));
     superblock.orphan_file_inode = number;
     Ok(())
@@ -214,7 +214,7 @@ fn place_journal(
     bytes[..1024].copy_from_slice(&journal.encode());
     files.blocks.push((BlockNumber(runs[0].start), bytes));
     let mut inode = new_inode(superblock, 0o100_600, 1);
-    map(layout, InodeNumber::JOURNAL, &mut inode, &runs, files)?;
+    map_blocks(layout, InodeNumber::JOURNAL, &mut inode, &runs, files)?;
     superblock.journal_inode = InodeNumber::JOURNAL;
     superblock.journal_backup_type = 1;
     let (words, _) = inode.block.as_chunks::<4>();

@@ -13,7 +13,7 @@ use super::layout::Layout;
 use crate::error::{Error, Result};
 
 /// Maps these blocks in an inode, and sets its size and `i_blocks`.
-pub(super) fn map(
+pub(super) fn map_blocks(
     layout: &mut Layout,
     number: InodeNumber,
     inode: &mut Inode,
@@ -106,7 +106,7 @@ fn map_pointers(
         reach *= layout.geometry.block_size as usize / 4;
         let (here, behind) = rest.split_at(rest.len().min(reach));
         if !here.is_empty() {
-            let root = pointers(layout, here, reach, files)?;
+            let root = write_indirect(layout, here, reach, files)?;
             indirect::set_entry(&mut inode.block, DIRECT + level, root);
         }
         rest = behind;
@@ -118,7 +118,12 @@ fn map_pointers(
 }
 
 /// Writes a block of pointers that together map up to `reach` blocks. Returns its number.
-fn pointers(layout: &mut Layout, blocks: &[u32], reach: usize, files: &mut Files) -> Result<u32> {
+fn write_indirect(
+    layout: &mut Layout,
+    blocks: &[u32],
+    reach: usize,
+    files: &mut Files,
+) -> Result<u32> {
     let block_size = layout.geometry.block_size as usize;
     let each = reach / (block_size / 4);
     let node = layout.allocate(0, 1)?[0].start;
@@ -126,7 +131,7 @@ fn pointers(layout: &mut Layout, blocks: &[u32], reach: usize, files: &mut Files
     for (slot, part) in blocks.chunks(each).enumerate() {
         let pointer = match part {
             [block] if each == 1 => *block,
-            part => pointers(layout, part, each, files)?,
+            part => write_indirect(layout, part, each, files)?,
         };
         indirect::set_entry(&mut bytes, slot, pointer);
     }

@@ -154,10 +154,11 @@ fn check_journal(options: &Options, features: &Features, block_size: u32) -> Res
         ));
     }
     if !(MIN_JOURNAL_BLOCKS..=MAX_JOURNAL_BLOCKS).contains(&blocks) {
-        let [bytes, least, most] = [blocks, MIN_JOURNAL_BLOCKS, MAX_JOURNAL_BLOCKS]
+        let [bytes, min_bytes, max_bytes] = [blocks, MIN_JOURNAL_BLOCKS, MAX_JOURNAL_BLOCKS]
             .map(|blocks| u64::from(blocks) * u64::from(block_size));
         return Err(impossible(format!(
-            "a journal of {bytes} bytes: with blocks of {block_size} bytes {least} to {most} are possible"
+            "a journal of {bytes} bytes: with blocks of {block_size} bytes {min_bytes} to {max_bytes} \
+             are possible"
         )));
     }
     Ok(())
@@ -494,11 +495,11 @@ fn reserved_descriptor_blocks(superblock: &Superblock) -> u16 {
     let first = u64::from(superblock.first_data_block);
     let groups_of = |blocks: u64| (blocks - first).div_ceil(u64::from(superblock.blocks_per_group));
     let now = groups_of(superblock.blocks_count).div_ceil(per_block);
-    let most = superblock
+    let max_blocks = superblock
         .blocks_count
         .saturating_mul(1024)
         .min(u64::from(u32::MAX));
-    let then = groups_of(most.max(superblock.blocks_count)).div_ceil(per_block);
+    let then = groups_of(max_blocks.max(superblock.blocks_count)).div_ceil(per_block);
     u16::try_from(then.saturating_sub(now).min(block_size / 4))
         .expect("at most a quarter of a block")
 }

@@ -41,15 +41,15 @@ pub(super) fn place(layout: &mut Layout, superblock: &Superblock, files: &mut Fi
     let first = geometry.descriptor_block(0).get() + u64::from(geometry.descriptor_blocks);
     for (index, block) in (first..first + reserved).enumerate() {
         let slot = (geometry.descriptor_blocks as usize + index) % pointers;
-        put(&mut map, slot, block)?;
+        set_pointer(&mut map, slot, block)?;
         let mut copies = vec![0; block_size];
         for (slot, backup) in backups.iter().enumerate() {
-            put(&mut copies, slot, block + backup)?;
+            set_pointer(&mut copies, slot, block + backup)?;
         }
         files.blocks.push((BlockNumber(block), copies));
     }
     files.blocks.push((BlockNumber(double), map));
-    put(&mut inode.block, DOUBLE_AT / 4, double)?;
+    set_pointer(&mut inode.block, DOUBLE_AT / 4, double)?;
     let blocks = 1 + reserved * (1 + backups.len() as u64);
     let per_block = pointers as u64;
     inode.size = (DIRECT + per_block + per_block * per_block) * u64::from(geometry.block_size);
@@ -59,7 +59,7 @@ pub(super) fn place(layout: &mut Layout, superblock: &Superblock, files: &mut Fi
 }
 
 /// Writes a pointer of an indirect block.
-fn put(map: &mut [u8], slot: usize, block: u64) -> Result<()> {
+fn set_pointer(map: &mut [u8], slot: usize, block: u64) -> Result<()> {
     let block = u32::try_from(block).map_err(|_| {
         Error::Impossible(
             "too large for resize_inode: turn it off with -O ^resize_inode".to_owned(),

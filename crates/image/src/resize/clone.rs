@@ -134,9 +134,9 @@ fn copy_range(source: &File, to: &File, start: u64, end: u64, progress: &Progres
     let (mut from_at, mut to_at) = (start, start);
     while from_at < end {
         progress.check()?;
-        let most = usize::try_from((end - from_at).min(STEP)).expect("at most a step");
+        let length = usize::try_from((end - from_at).min(STEP)).expect("at length a step");
         let copied =
-            rustix::fs::copy_file_range(source, Some(&mut from_at), to, Some(&mut to_at), most);
+            rustix::fs::copy_file_range(source, Some(&mut from_at), to, Some(&mut to_at), length);
         match copied {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(copied) => progress.add(copied as u64),
@@ -162,7 +162,8 @@ fn copy_through_memory(
     let mut at = start;
     while at < end {
         progress.check()?;
-        let step = usize::try_from((end - at).min(buffer.len() as u64)).expect("a buffer at most");
+        let step =
+            usize::try_from((end - at).min(buffer.len() as u64)).expect("a buffer at length");
         source.read_exact_at(&mut buffer[..step], at)?;
         to.write_all_at(&buffer[..step], at)?;
         progress.add(step as u64);

@@ -29,7 +29,7 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
         for number in image.used_inodes(group)? {
             let inode = image.inode(number)?;
             if inode.file_type() == Some(FileType::Directory) && inode.links > 0 {
-                rewriter.directory(image, number, &inode)?;
+                rewriter.update_directory(image, number, &inode)?;
             }
         }
     }
@@ -55,14 +55,14 @@ struct Directory {
 }
 
 impl Rewriter<'_> {
-    fn directory(
+    fn update_directory(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
         inode: &Inode,
     ) -> Result<()> {
         if inode.has_inline_data() {
-            return self.inline(image, number, inode);
+            return self.update_inline(image, number, inode);
         }
         let directory = Directory {
             number,
@@ -76,14 +76,19 @@ impl Rewriter<'_> {
                     Corrupt::new("directory", "uses blocks that others use").in_inode(number),
                 )
             })?;
-            self.block(image, &directory, logical, block)
+            self.update_block(image, &directory, logical, block)
                 .map_err(|error| with_location(error, number, block))?;
         }
         Ok(())
     }
 
     /// Updates a directory that is stored in its inode. Only the inode has a checksum.
-    fn inline(&self, image: &mut Image<'_>, number: InodeNumber, inode: &Inode) -> Result<()> {
+    fn update_inline(
+        &self,
+        image: &mut Image<'_>,
+        number: InodeNumber,
+        inode: &Inode,
+    ) -> Result<()> {
         let wrong = |corrupt: Corrupt| Error::from(corrupt.in_inode(number));
         let mut content = inode.inline_content().map_err(wrong)?;
         let mut is_changed = false;
@@ -96,11 +101,11 @@ impl Rewriter<'_> {
                 break;
             };
             let records = &mut content[region];
-            let hits = self
+            let matches = self
                 .find_renumbered(records, self.format.inline())
                 .map_err(wrong)?;
-            is_changed |= !hits.is_empty();
-            rename(records, &hits);
+            is_changed |= !matches.is_empty();
+            write_numbers(records, &matches);
         }
         if !is_changed {
             return Ok(());
@@ -118,18 +123,18 @@ impl Rewriter<'_> {
         bytes: &[u8],
         format: Format,
     ) -> std::result::Result<Vec<(usize, InodeNumber)>, Corrupt> {
-        let mut hits = Vec::new();
+        let mut matches = Vec::new();
         for record in directory::records(bytes, format) {
             let record = record?;
             let named = record.entry.map(|entry| entry.inode);
             if let Some(new) = named.and_then(|inode| self.renumbered.get(&inode)) {
-                hits.push((record.offset, *new));
+                matches.push((record.offset, *new));
             }
         }
-        Ok(hits)
+        Ok(matches)
     }
 
-    fn block(
+    fn update_block(
         &self,
         image: &mut Image<'_>,
         directory: &Directory,
@@ -144,8 +149,8 @@ impl Rewriter<'_> {
         } else {
             self.format
         };
-        let hits = self.find_renumbered(&bytes, format)?;
-        if hits.is_empty() && directory.number == directory.old_number {
+        let matches = self.find_renumbered(&bytes, format)?;
+        if matches.is_empty() && directory.number == directory.old_number {
             return Ok(());
         }
         let seed = image.geometry.checksum_seed();
@@ -153,7 +158,7 @@ impl Rewriter<'_> {
             directory.verify(seed, is_index, &bytes)?;
         }
         image.edit(block, |bytes| {
-            rename(bytes, &hits);
+            write_numbers(bytes, &matches);
             if let Some(seed) = seed {
                 directory.stamp(seed, is_index, bytes);
             }
@@ -162,8 +167,8 @@ impl Rewriter<'_> {
 }
 
 /// Writes the new inode numbers into the records.
-fn rename(bytes: &mut [u8], hits: &[(usize, InodeNumber)]) {
-    for &(offset, new) in hits {
+fn write_numbers(bytes: &mut [u8], matches: &[(usize, InodeNumber)]) {
+    for &(offset, new) in matches {
         bytes[offset..offset + 4].copy_from_slice(&new.get().to_le_bytes());
     }
 }
@@ -194,7 +199,7 @@ fn blocks(
     inode: &Inode,
 ) -> Result<Vec<(u64, BlockNumber)>> {
     if !inode.has_extents() {
-        let found = map::pointers(image, number, inode)?;
+        let found = map::indirect_blocks(image, number, inode)?;
         return Ok(found
             .into_iter()
             .map(|(logical, block)| (u64::from(logical.get()), block))

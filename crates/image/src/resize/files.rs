@@ -63,22 +63,22 @@ impl<'a> Mover<'a> {
                     continue;
                 }
                 let inode = image.inode(number)?;
-                self.file(image, number, inode)?;
+                self.move_file(image, number, inode)?;
             }
         }
         Ok(())
     }
 
-    fn file(&mut self, image: &mut Image<'_>, number: InodeNumber, old: Inode) -> Result<()> {
+    fn move_file(&mut self, image: &mut Image<'_>, number: InodeNumber, old: Inode) -> Result<()> {
         let mut inode = old.clone();
         if inode.file_acl.get() != 0 && self.vacated.has(inode.file_acl.get()) {
-            inode.file_acl = self.attribute_block(image, number, inode.file_acl)?;
+            inode.file_acl = self.move_attribute_block(image, number, inode.file_acl)?;
         }
         if has_map(&inode) || number == BAD_BLOCKS {
             if inode.has_extents() {
-                self.extents(image, number, &mut inode)?;
+                self.move_extents(image, number, &mut inode)?;
             } else {
-                self.pointers(image, number, &mut inode)?;
+                self.move_indirect(image, number, &mut inode)?;
             }
         }
         if inode == old {
@@ -93,12 +93,12 @@ impl<'a> Mover<'a> {
     }
 
     /// Allocates up to `most` contiguous blocks.
-    fn allocate(&mut self, image: &mut Image<'_>, most: u64) -> Result<Run> {
-        let run = image.allocate(&self.shape.geometry, &mut self.cursor, most)?;
+    fn allocate(&mut self, image: &mut Image<'_>, max_blocks: u64) -> Result<Run> {
+        let run = image.allocate(&self.shape.geometry, &mut self.cursor, max_blocks)?;
         run.ok_or_else(|| no_room(self.shape))
     }
 
-    fn attribute_block(
+    fn move_attribute_block(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
@@ -123,7 +123,7 @@ impl<'a> Mover<'a> {
         Ok(new)
     }
 
-    fn extents(
+    fn move_extents(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
@@ -150,7 +150,7 @@ impl<'a> Mover<'a> {
         self.rebuild(image, number, inode, &extents, found.nodes)
     }
 
-    /// The runs that one extent becomes.
+    /// Appends the runs that replace one extent.
     fn extent(
         &mut self,
         image: &mut Image<'_>,
@@ -179,7 +179,7 @@ impl<'a> Mover<'a> {
                 let to = self.allocate(image, piece.end - from)?;
                 let count = to.end - to.start;
                 if !extent.unwritten {
-                    self.note(image, from, to.start, count);
+                    self.record_move(image, from, to.start, count);
                 }
                 push(from, to.start, count);
                 from += count;
@@ -188,8 +188,8 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Notes a move of data; blocks that change go with their changes.
-    fn note(&mut self, image: &mut Image<'_>, from: u64, to: u64, count: u64) {
+    /// Records a move of data. Pending changes of the blocks move with them.
+    fn record_move(&mut self, image: &mut Image<'_>, from: u64, to: u64, count: u64) {
         let range = BlockNumber(from)..BlockNumber(from + count);
         let changed: Vec<_> = image.changed.extract_if(range, |_, _| true).collect();
         for (block, bytes) in changed {
@@ -272,7 +272,7 @@ impl<'a> Mover<'a> {
             .into())
     }
 
-    fn pointers(
+    fn move_indirect(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
@@ -281,14 +281,14 @@ impl<'a> Mover<'a> {
         for slot in 0..indirect::DIRECT + indirect::MAX_DEPTH {
             let depth = (slot + 1).saturating_sub(indirect::DIRECT);
             let pointer = indirect::entry(&inode.block, slot);
-            let moved = self.tree(image, number, pointer, depth)?;
+            let moved = self.move_tree(image, number, pointer, depth)?;
             indirect::set_entry(&mut inode.block, slot, moved);
         }
         Ok(())
     }
 
     /// Moves the block or the tree at `pointer`. Returns the new pointer.
-    fn tree(
+    fn move_tree(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
@@ -306,14 +306,14 @@ impl<'a> Mover<'a> {
                 return Ok(pointer);
             }
             let to = self.low_block(image)?;
-            self.note(image, block.get(), u64::from(to), 1);
+            self.record_move(image, block.get(), u64::from(to), 1);
             return Ok(to);
         }
         let mut bytes = image.read(block)?;
         let mut is_changed = false;
         for slot in 0..bytes.len() / 4 {
             let below = indirect::entry(&bytes, slot);
-            let moved = self.tree(image, number, below, depth - 1)?;
+            let moved = self.move_tree(image, number, below, depth - 1)?;
             if moved != below {
                 indirect::set_entry(&mut bytes, slot, moved);
                 is_changed = true;

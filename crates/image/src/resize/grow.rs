@@ -90,14 +90,14 @@ fn add_flexible_group(
         shape,
         position: geometry.first_block(GroupNumber(groups.start)).get(),
     };
-    let mut made = vec![GroupDescriptor::default(); groups.len()];
-    for descriptor in &mut made {
+    let mut descriptors = vec![GroupDescriptor::default(); groups.len()];
+    for descriptor in &mut descriptors {
         descriptor.block_bitmap = BlockNumber(places.next(image, 1)?);
     }
-    for descriptor in &mut made {
+    for descriptor in &mut descriptors {
         descriptor.inode_bitmap = BlockNumber(places.next(image, 1)?);
     }
-    for descriptor in &mut made {
+    for descriptor in &mut descriptors {
         let start = places.next(image, tables)?;
         descriptor.inode_table = BlockNumber(start);
         match clears.last_mut() {
@@ -105,7 +105,7 @@ fn add_flexible_group(
             _ => clears.push(start..start + tables),
         }
     }
-    image.descriptors.append(&mut made);
+    image.descriptors.append(&mut descriptors);
     Ok(())
 }
 

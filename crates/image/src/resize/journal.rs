@@ -68,7 +68,7 @@ fn recover_internal(
     superblock: &Superblock,
     is_dirty: bool,
 ) -> Result<Recovered> {
-    let mut log = find(device, superblock)?;
+    let mut log = open_log(device, superblock)?;
     let mut replayed = 0;
     if log.superblock.errno != 0 {
         return Err(refusal(
@@ -112,7 +112,7 @@ fn check_state(superblock: &Superblock, has_log: bool) -> Result<()> {
 }
 
 /// Opens the journal of an image whose log may contain transactions.
-fn find(device: &dyn Device, superblock: &Superblock) -> Result<Log> {
+fn open_log(device: &dyn Device, superblock: &Superblock) -> Result<Log> {
     let number = superblock.journal_inode;
     let absent =
         || Error::from(Corrupt::new("superblock", "its journal has no inode").in_inode(number));
@@ -143,7 +143,7 @@ pub(super) fn runs(image: &Image<'_>, number: InodeNumber) -> Result<Vec<(BlockN
             .map(|extent| (u64::from(extent.logical.get()), extent.start, extent.length))
             .collect()
     } else {
-        map::pointers(image, number, &inode)?
+        map::indirect_blocks(image, number, &inode)?
             .iter()
             .map(|&(logical, block)| (u64::from(logical.get()), block, 1))
             .collect()

@@ -20,7 +20,7 @@ pub(super) struct Extents {
 /// Reads an extent tree.
 pub(super) fn extents(image: &Image<'_>, number: InodeNumber, inode: &Inode) -> Result<Extents> {
     let mut found = Extents::default();
-    let mut reader = Reader {
+    let mut reader = ExtentReader {
         image,
         number,
         generation: inode.generation,
@@ -28,11 +28,11 @@ pub(super) fn extents(image: &Image<'_>, number: InodeNumber, inode: &Inode) -> 
         blocks: 0,
     };
     let root = Node::parse(&inode.block).map_err(|corrupt| corrupt.in_inode(number))?;
-    reader.node(&root, None)?;
+    reader.read_node(&root, None)?;
     Ok(found)
 }
 
-struct Reader<'a, 'd> {
+struct ExtentReader<'a, 'd> {
     image: &'a Image<'d>,
     number: InodeNumber,
     generation: u32,
@@ -41,8 +41,8 @@ struct Reader<'a, 'd> {
     blocks: u64,
 }
 
-impl Reader<'_, '_> {
-    fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>) -> Result<()> {
+impl ExtentReader<'_, '_> {
+    fn read_node(&mut self, node: &Node<'_>, block: Option<BlockNumber>) -> Result<()> {
         let bounds = self.image.bounds();
         node.check_entries(&bounds)
             .map_err(|corrupt| self.with_location(corrupt, block))?;
@@ -56,13 +56,13 @@ impl Reader<'_, '_> {
                 let index = node
                     .index(slot, &bounds)
                     .map_err(|corrupt| self.with_location(corrupt, block))?;
-                self.child(node.depth(), index)?;
+                self.read_child(node.depth(), index)?;
             }
         }
         Ok(())
     }
 
-    fn child(&mut self, depth: u16, index: extent::Index) -> Result<()> {
+    fn read_child(&mut self, depth: u16, index: extent::Index) -> Result<()> {
         let block = Some(index.child);
         let bytes = self.image.read(index.child)?;
         if let Some(seed) = self.image.geometry.checksum_seed() {
@@ -75,7 +75,7 @@ impl Reader<'_, '_> {
             return Err(self.with_location(corrupt, block));
         }
         self.found.nodes.push(index.child);
-        self.node(&node, block)
+        self.read_node(&node, block)
     }
 
     fn push(&mut self, extent: Extent) -> Result<()> {
@@ -102,13 +102,13 @@ impl Reader<'_, '_> {
 }
 
 /// The blocks of an indirect map, in logical order.
-pub(super) fn pointers(
+pub(super) fn indirect_blocks(
     image: &Image<'_>,
     number: InodeNumber,
     inode: &Inode,
 ) -> Result<Vec<(LogicalBlock, BlockNumber)>> {
     let size = image.geometry.block_size;
-    let mut walk = Walk {
+    let mut reader = IndirectReader {
         image,
         number,
         left: image.geometry.blocks_count,
@@ -119,13 +119,13 @@ pub(super) fn pointers(
     for slot in 0..indirect::DIRECT + indirect::MAX_DEPTH {
         let depth = (slot + 1).saturating_sub(indirect::DIRECT);
         let pointer = indirect::entry(&inode.block, slot);
-        walk.tree(pointer, depth, logical)?;
+        reader.read_tree(pointer, depth, logical)?;
         logical += fan_out.pow(u32::try_from(depth).expect("at most 3"));
     }
-    Ok(walk.found)
+    Ok(reader.found)
 }
 
-struct Walk<'a, 'd> {
+struct IndirectReader<'a, 'd> {
     image: &'a Image<'d>,
     number: InodeNumber,
     /// How many more blocks may be visited.
@@ -133,8 +133,8 @@ struct Walk<'a, 'd> {
     found: Vec<(LogicalBlock, BlockNumber)>,
 }
 
-impl Walk<'_, '_> {
-    fn tree(&mut self, pointer: u32, depth: usize, logical: u64) -> Result<()> {
+impl IndirectReader<'_, '_> {
+    fn read_tree(&mut self, pointer: u32, depth: usize, logical: u64) -> Result<()> {
         if pointer == 0 {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl Walk<'_, '_> {
         let reach = (fan_out as u64).pow(u32::try_from(depth - 1).expect("at most 2"));
         for slot in 0..fan_out {
             let pointer = indirect::entry(&bytes, slot);
-            self.tree(pointer, depth - 1, logical + slot as u64 * reach)?;
+            self.read_tree(pointer, depth - 1, logical + slot as u64 * reach)?;
         }
         Ok(())
     }

@@ -156,9 +156,9 @@ impl Resize {
         let old_end = old_bytes(&self.plan);
         // A file may end with an incomplete block, which does not count unless it contains data: a
         // signature, a footer.
-        let ended_with_it = length < old_end + u64::from(summary.block_size)
-            && trailing::first_byte(&self.device, old_end, length)?.is_none();
-        Ok(if ended_with_it {
+        let ends_with_file_system = length < old_end + u64::from(summary.block_size)
+            && trailing::first_nonzero_byte(&self.device, old_end, length)?.is_none();
+        Ok(if ends_with_file_system {
             summary.bytes()
         } else {
             length

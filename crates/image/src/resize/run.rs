@@ -162,7 +162,7 @@ fn with_recover(superblock: &Superblock) -> Superblock {
     marked
 }
 
-/// Seconds and nanoseconds since 1970.
+/// The current time in seconds and nanoseconds since 1970.
 pub(super) fn now() -> (u64, u32) {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -62,7 +62,7 @@ fn resized_superblock(old: &Superblock, geometry: &Geometry, blocks: u64) -> Res
     let groups = groups_of(geometry, blocks)?;
     let inodes = geometry.inodes_per_group.checked_mul(groups);
     let inodes = inodes.ok_or_else(|| {
-        let most = u64::from(u32::MAX / geometry.inodes_per_group)
+        let max_blocks = u64::from(u32::MAX / geometry.inodes_per_group)
             * u64::from(geometry.blocks_per_group)
             * u64::from(geometry.block_size);
         Error::Impossible(format!(
@@ -130,22 +130,22 @@ fn too_small(geometry: &Geometry) -> Error {
 
 fn check_limit(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<()> {
     let wide = old.features.has_incompat(Incompat::SIXTY_FOUR_BIT);
-    let most = if wide {
+    let max_blocks = if wide {
         MAX_BLOCKS
     } else {
         u64::from(u32::MAX)
     };
-    if blocks <= most {
+    if blocks <= max_blocks {
         return Ok(());
     }
-    let bytes = most * u64::from(geometry.block_size);
+    let bytes = max_blocks * u64::from(geometry.block_size);
     let hint = if wide {
         ""
     } else {
         " without the feature 64bit"
     };
     Err(Error::Impossible(format!(
-        "{blocks} blocks: {most} are the most{hint} ({bytes} bytes)"
+        "{blocks} blocks: {max_blocks} are the most{hint} ({bytes} bytes)"
     )))
 }
 
@@ -163,7 +163,7 @@ fn move_backups(superblock: &mut Superblock, old_groups: u32, groups: u32) {
             last
         }
     };
-    // A copy in group 1 stays there as long as there is one, even if it is the last.
+    // A copy in group 1 stays there while group 1 exists, even if it is the last group.
     let first = if first == 1 && groups > 1 {
         1
     } else {

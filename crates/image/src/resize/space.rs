@@ -52,11 +52,11 @@ impl Image<'_> {
         }
         let bits = self.read_device(descriptor.block_bitmap, 1)?;
         if let Some(seed) = geometry.checksum_seed() {
-            let made = bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
-            check_sum(
+            let computed = bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
+            verify_checksum(
                 "block bitmap",
                 descriptor.block_bitmap_checksum,
-                made,
+                computed,
                 geometry,
             )
             .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.block_bitmap))?;
@@ -121,15 +121,15 @@ impl Image<'_> {
         &mut self,
         geometry: &Geometry,
         cursor: &mut Cursor,
-        most: u64,
+        max_blocks: u64,
     ) -> Result<Option<Run>> {
         for _ in 0..=geometry.group_count {
             let group = GroupNumber(cursor.group);
             let blocks = geometry.blocks_in(group);
             let from = cursor.bit;
             if let Some(range) = self.free_in(group, from..blocks)? {
-                let most = u32::try_from(most).unwrap_or(u32::MAX);
-                let range = range.start..range.end.min(range.start.saturating_add(most));
+                let max_blocks = u32::try_from(max_blocks).unwrap_or(u32::MAX);
+                let range = range.start..range.end.min(range.start.saturating_add(max_blocks));
                 cursor.bit = range.end;
                 let first = geometry.first_block(group).get();
                 let run = first + u64::from(range.start)..first + u64::from(range.end);
@@ -203,11 +203,11 @@ impl Image<'_> {
         }
         let bits = self.read_device(descriptor.inode_bitmap, 1)?;
         if let Some(seed) = geometry.checksum_seed() {
-            let made = bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group);
-            check_sum(
+            let computed = bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group);
+            verify_checksum(
                 "inode bitmap",
                 descriptor.inode_bitmap_checksum,
-                made,
+                computed,
                 geometry,
             )
             .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
@@ -298,16 +298,16 @@ pub(super) fn fresh_inode_bitmap(geometry: &Geometry) -> Vec<u8> {
     bits
 }
 
-fn check_sum(
+fn verify_checksum(
     what: &'static str,
     stored: u32,
-    made: u32,
+    computed: u32,
     geometry: &Geometry,
 ) -> std::result::Result<(), Corrupt> {
-    if GroupDescriptor::matches(stored, made, geometry) {
+    if GroupDescriptor::matches(stored, computed, geometry) {
         return Ok(());
     }
-    let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+    let problem = format!("checksum is {stored:#010X}, its bytes make {computed:#010X}");
     Err(Corrupt::new(what, problem))
 }
 

@@ -20,12 +20,12 @@ pub(super) fn plan(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> R
         if vacated.touches(&blocks) {
             // The bitmap is read from the old block and later written to the new one.
             image.block_bitmap(group)?.is_changed = true;
-            let place = place(image, shape, group, 1)?;
+            let place = allocate(image, shape, group, 1)?;
             image.descriptors[group.get() as usize].block_bitmap = BlockNumber(place.start);
         }
         if vacated.touches(&inodes) {
             image.inode_bitmap(group)?.is_changed = true;
-            let place = place(image, shape, group, 1)?;
+            let place = allocate(image, shape, group, 1)?;
             image.descriptors[group.get() as usize].inode_bitmap = BlockNumber(place.start);
         }
         if vacated.touches(&table) {
@@ -42,7 +42,7 @@ fn move_table(
     group: GroupNumber,
     table: Run,
 ) -> Result<()> {
-    let place = place(image, shape, group, table.end - table.start)?;
+    let place = allocate(image, shape, group, table.end - table.start)?;
     for (from, to) in table.clone().zip(place.clone()) {
         // Kept in memory, since inodes are read from the new location from now on.
         let bytes = image.read(BlockNumber(from))?;
@@ -53,7 +53,7 @@ fn move_table(
 }
 
 /// Allocates contiguous blocks: anywhere, or without `flex_bg` in the group itself.
-fn place(image: &mut Image<'_>, shape: &Shape, group: GroupNumber, count: u64) -> Result<Run> {
+fn allocate(image: &mut Image<'_>, shape: &Shape, group: GroupNumber, count: u64) -> Result<Run> {
     let geometry = &shape.geometry;
     let flexible = shape.superblock.features.has_incompat(Incompat::FLEX_BG);
     let own = group.get();

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 const STEP: u64 = 1 << 20;
 
 /// The offset of the first nonzero byte in a range of a file. Holes are skipped.
-pub(super) fn first_byte(device: &FileDevice, from: u64, to: u64) -> Result<Option<u64>> {
+pub(super) fn first_nonzero_byte(device: &FileDevice, from: u64, to: u64) -> Result<Option<u64>> {
     let mut piece = Vec::new();
     let mut at = from;
     while at < to {
@@ -43,7 +43,7 @@ fn next_data(device: &FileDevice, at: u64) -> Result<Option<u64>> {
 
 /// Refuses to grow from size `old` to `new` if that would overwrite data.
 pub(super) fn check_growth(device: &FileDevice, old: u64, new: u64) -> Result<()> {
-    let Some(at) = first_byte(device, old, new.min(device.size()))? else {
+    let Some(at) = first_nonzero_byte(device, old, new.min(device.size()))? else {
         return Ok(());
     };
     Err(Error::Impossible(format!(

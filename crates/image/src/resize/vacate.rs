@@ -70,7 +70,7 @@ mod tests {
     use super::Vacated;
 
     #[test]
-    fn pieces_are_cut_where_it_changes() {
+    fn runs_are_split_at_vacated_blocks() {
         let vacated = Vacated {
             end: 100,
             claimed: std::iter::once(20..30).collect(),

@@ -30,12 +30,12 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
             let mut inode = image.inode(number)?;
             let block = inode.file_acl;
             if block.get() != 0 && seen.insert(block) {
-                in_block(image, block, renumbered).map_err(|error| match error {
+                update_block(image, block, renumbered).map_err(|error| match error {
                     Error::Corrupt(corrupt) => corrupt.in_inode(number).in_block(block).into(),
                     other => other,
                 })?;
             }
-            let changed = in_inode(&mut inode, renumbered);
+            let changed = update_inode(&mut inode, renumbered);
             if changed.map_err(|corrupt| corrupt.in_inode(number))? {
                 image.put_inode(number, &inode)?;
             }
@@ -45,12 +45,12 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
 }
 
 /// Updates the attributes in an inode. Returns whether one changed.
-fn in_inode(inode: &mut Inode, renumbered: &Renumbered) -> std::result::Result<bool, Corrupt> {
+fn update_inode(inode: &mut Inode, renumbered: &Renumbered) -> std::result::Result<bool, Corrupt> {
     if inode.extra_isize == 0 {
         return Ok(false);
     }
     let mut attributes = xattr::decode_inode_area(&inode.tail)?;
-    if !rename(&mut attributes, renumbered) {
+    if !renumber(&mut attributes, renumbered) {
         return Ok(false);
     }
     let encoded = xattr::encode_inode_area(&attributes, &mut inode.tail);
@@ -58,13 +58,13 @@ fn in_inode(inode: &mut Inode, renumbered: &Renumbered) -> std::result::Result<b
     Ok(true)
 }
 
-fn in_block(image: &mut Image<'_>, block: BlockNumber, renumbered: &Renumbered) -> Result<()> {
+fn update_block(image: &mut Image<'_>, block: BlockNumber, renumbered: &Renumbered) -> Result<()> {
     if !image.geometry.contains(block, 1) {
         return Err(Corrupt::new(STRUCTURE, "lie outside the file system").into());
     }
     let mut bytes = image.read(block)?;
     let mut decoded = Block::decode(&bytes)?;
-    if !rename(&mut decoded.attributes, renumbered) {
+    if !renumber(&mut decoded.attributes, renumbered) {
         return Ok(());
     }
     let seed = image.geometry.checksum_seed();
@@ -80,7 +80,7 @@ fn in_block(image: &mut Image<'_>, block: BlockNumber, renumbered: &Renumbered) 
 }
 
 /// Updates the inode numbers of values. Returns whether one changed.
-fn rename(attributes: &mut [Attribute], renumbered: &Renumbered) -> bool {
+fn renumber(attributes: &mut [Attribute], renumbered: &Renumbered) -> bool {
     let mut is_changed = false;
     for attribute in attributes {
         if let Value::Inode { inode, .. } = &mut attribute.value

@@ -228,7 +228,7 @@ fn build_both(bytes: &[u8], image: &Path) -> [pext4_image::build::Result<()>; 2]
 }
 
 #[test]
-fn damage_that_only_the_last_sum_tells_is_found() {
+fn damage_is_found_by_the_last_checksum() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let archive = Packer::new().file("a", b"content").finish();
@@ -320,7 +320,7 @@ impl std::io::Read for Endless {
 }
 
 #[test]
-fn what_goes_on_behind_the_end_mark_is_not_read_for_ever() {
+fn endless_data_behind_the_end_mark_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let archive = Packer::new().file("a", b"content").finish();
@@ -342,7 +342,7 @@ fn what_goes_on_behind_the_end_mark_is_not_read_for_ever() {
 }
 
 #[test]
-fn entries_find_their_way() {
+fn paths_of_entries_are_resolved() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let bytes = Packer::new()
@@ -368,7 +368,7 @@ fn entries_find_their_way() {
 }
 
 #[test]
-fn a_link_that_gives_way_leads_nowhere_any_more() {
+fn a_replaced_link_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     // Each path to `here` leads through the name that the entry replaces.

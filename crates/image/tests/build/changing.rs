@@ -206,7 +206,7 @@ fn a_file_that_vanishes_or_turns_into_something_else_is_refused() {
 }
 
 #[test]
-fn what_changes_is_no_matter_of_access() {
+fn changed_files_are_not_skipped() {
     let place = Place::new(5000);
     let file = place.file.clone();
     let builder = Builder::new().skip_unreadable(true);

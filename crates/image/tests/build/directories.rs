@@ -178,7 +178,7 @@ fn every_feature_can_be_switched() {
 }
 
 #[test]
-fn contents_lie_in_inodes_where_they_may() {
+fn small_contents_are_inline() {
     let folder = tempfile::tempdir().unwrap();
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -338,7 +338,7 @@ fn the_image_itself_is_not_its_source() {
 }
 
 #[test]
-fn what_is_replaced_gives_its_place_owner_and_mode() {
+fn a_replaced_image_keeps_name_owner_and_mode() {
     let folder = tempfile::tempdir().unwrap();
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -369,7 +369,7 @@ fn what_is_replaced_gives_its_place_owner_and_mode() {
 
 /// An image that another process created during the build is not replaced.
 #[test]
-fn what_appears_while_an_image_is_built_is_not_replaced() {
+fn a_file_created_during_the_build_is_not_replaced() {
     struct Late(std::io::Cursor<Vec<u8>>, std::path::PathBuf);
     impl std::io::Read for Late {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {

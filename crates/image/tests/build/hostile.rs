@@ -100,7 +100,7 @@ fn links_must_lead_somewhere() {
 }
 
 #[test]
-fn what_is_cut_off_or_damaged_is_refused() {
+fn truncated_or_damaged_archives_are_refused() {
     let whole = Packer::new()
         .file("first", b"x")
         .file("second", &[7; 5000])
@@ -160,7 +160,7 @@ fn claim(size: u64) -> Vec<u8> {
 }
 
 #[test]
-fn stated_sizes_are_not_believed() {
+fn announced_sizes_are_not_trusted() {
     refused(claim(1 << 40), &["bomb", "ends inside"]);
     refused(claim(u64::MAX >> 1), &["more than any file"]);
     let mut extension = claim(1 << 30);
@@ -235,7 +235,7 @@ fn sparse_maps_are_judged() {
 }
 
 #[test]
-fn what_is_missing_or_in_the_way_is_named() {
+fn errors_name_missing_sources_and_existing_targets() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let image = folder.path().join("image");
@@ -372,7 +372,7 @@ impl std::io::Read for Stalling {
 
 /// Errors and stop requests do not wait for a stalled stream.
 #[test]
-fn a_stream_that_stalls_holds_nobody_up() {
+fn a_stalled_stream_does_not_block_the_build() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let sound = Packer::new().file("a", b"x").finish();

@@ -226,7 +226,7 @@ fn an_image_for_another_platform_is_not_taken_for_the_one_that_is_wanted() {
 }
 
 #[test]
-fn nothing_is_chosen_where_no_layout_is() {
+fn selections_need_a_layout() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let platform = Platform::parse("linux/amd64").unwrap();
@@ -287,7 +287,7 @@ fn one_of_several_tags_is_chosen() {
 }
 
 #[test]
-fn blobs_lie_nowhere_else() {
+fn blobs_cannot_be_outside_the_layout() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));
     layout.index(&[json!({"digest": "sha256:../../../../etc/passwd", "size": 1})]);
@@ -311,7 +311,7 @@ fn index_of(layout: &Layout, manifests: &[Value]) -> Value {
 /// Each level refers to the next a thousand times: a thousand million images if each reference were
 /// followed.
 #[test]
-fn an_index_that_is_named_often_is_followed_once() {
+fn a_repeated_index_is_read_once() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));
     let archive = Packer::new().file("a", b"x").finish();
@@ -326,7 +326,7 @@ fn an_index_that_is_named_often_is_followed_once() {
 }
 
 #[test]
-fn a_layout_that_leads_to_too_much_is_refused() {
+fn a_layout_with_too_many_images_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));
     let image = folder.path().join("image");

@@ -66,7 +66,7 @@ fn make(root: &Path, random: &mut Random) {
 }
 
 #[test]
-fn what_chance_made_comes_back() {
+fn random_trees_come_back() {
     let given = std::env::var("BUILD_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());

@@ -377,11 +377,11 @@ fn e2fsck_complains(image: &Image) -> (Option<bool>, String) {
     (complains, text)
 }
 
-/// What Linux refuses and e2fsck does not look at: where an empty log begins, values of attributes in
-/// inodes and who leads to them, whose a quota file is and where in it somebody would be looked for, the
-/// size of the extra part of the file system's own inodes, where their attributes lie, lists of orphans,
-/// files that say they are values, names of attributes with a NUL byte. Names that stand twice in a
-/// directory without an index it finds within a block only.
+/// What Linux refuses and e2fsck does not check: where an empty log begins, attribute values in
+/// inodes and the references to them, the owner of a quota file and the position of an entry in it,
+/// the extra size of the reserved inodes and the location of their attributes, orphan lists, files
+/// that claim to be values, attribute names with a NUL byte. Duplicate names in a directory without
+/// an index it finds only within a block.
 const OURS_ALONE: [&str; 15] = [
     "inode-extra-size inode 7:",
     "inode-extra-size inode 8:",

@@ -226,7 +226,7 @@ fn a_cancel_ends_the_reading_of_a_directory() {
         Arc::clone(&device),
         Arc::clone(&before),
     );
-    // The directory in this message is examined next.
+    // The step is reported before its directory is examined.
     options.progress = Some(Box::new(move |step: Step| {
         if step.pass == Pass::Directories && !cancel.swap(true, Ordering::Relaxed) {
             noted.store(read.bytes(), Ordering::Relaxed);

@@ -100,7 +100,7 @@ fn values_in_inodes_are_clean() {
 
 /// Encrypted names are ciphertext: any bytes of some lengths.
 #[test]
-fn what_is_encrypted_is_clean() {
+fn encrypted_files_are_clean() {
     if let Some(mut image) = base(Base::Encrypted) {
         assert_clean(&image, "encrypted");
         // Without readable names casefolding has no effect.
@@ -165,12 +165,12 @@ fn a_journal_with_a_name_is_clean() {
     assert!(code == 0 && !text.contains("? no"), "{text}");
 }
 
-/// What e2fsck lets pass: a flag of AFS, a time of deletion, an odd count of links, an upper half of a count,
-/// a feature that changes nothing, the rights to the users' quota file, bad blocks under
-/// a copy of the superblock and under a part of a table that no inode lies in, and where no feature asks for an
-/// orphan file the journal's number for it.
+/// What e2fsck accepts: an AFS flag, a deletion time, an odd link count, the upper half of a count,
+/// a feature without effect, the permissions of the user quota file, bad blocks under a superblock
+/// copy and under an unused part of an inode table, and without the orphan file feature the
+/// journal's inode number for the orphan file.
 #[test]
-fn what_does_not_matter_of_special_inodes_is_clean() {
+fn irrelevant_fields_of_special_inodes_are_clean() {
     let edits: [(Base, Edit); 9] = [
         (Base::Plain, |image| {
             image.edit_inode(8, |inode| inode.flags |= InodeFlags::IMAGIC);
@@ -223,7 +223,7 @@ fn what_does_not_matter_of_special_inodes_is_clean() {
 /// A directory that was being deleted and a file that was being truncated at a power cut: a mount
 /// continues.
 #[test]
-fn what_waits_to_be_deleted_or_cut_is_clean() {
+fn orphans_are_clean() {
     let Some(mut image) = base(Base::Plain) else {
         return;
     };
@@ -454,7 +454,7 @@ fn trifles_are_clean() {
 }
 
 #[test]
-fn bad_blocks_are_nobodys() {
+fn bad_blocks_have_no_owner() {
     if !have_tools() {
         return;
     }

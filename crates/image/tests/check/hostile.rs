@@ -98,7 +98,7 @@ fn mutations_never_panic_or_hang() {
                 };
                 device.write_at(at as u64, &bytes[..width]).expect("within");
             }
-            // The text of the assertion contains the seed of a panic.
+            // This output identifies the seed of a panic.
             eprintln!("{features}, seed {seed}");
             let _ = check_device(Arc::new(device), 1);
         }

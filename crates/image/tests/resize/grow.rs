@@ -125,7 +125,7 @@ fn descriptors_outgrow_what_is_reserved() {
 /// Early versions did not create the block of the resize inode if nothing was reserved; a resize
 /// adds it.
 #[test]
-fn a_missing_block_of_the_resize_inode_is_made() {
+fn a_missing_block_of_the_resize_inode_is_created() {
     if !tools() {
         return;
     }

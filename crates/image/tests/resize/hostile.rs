@@ -48,7 +48,7 @@ fn spoil(device: &RamDevice, random: &mut Random) {
 }
 
 #[test]
-fn spoilt_images_give_errors_or_plans() {
+fn corrupt_images_give_errors_or_plans() {
     if !tools() {
         return;
     }
@@ -84,7 +84,7 @@ fn spoilt_images_give_errors_or_plans() {
 }
 
 #[test]
-fn what_is_not_sound_or_not_possible_is_refused_by_name() {
+fn invalid_or_impossible_requests_are_refused_by_name() {
     if !tools() {
         return;
     }
@@ -135,7 +135,7 @@ fn what_is_not_sound_or_not_possible_is_refused_by_name() {
 
 /// The machine that has it mounted would see its journal replayed under it.
 #[test]
-fn what_another_machine_has_mounted_is_not_written() {
+fn an_image_mounted_elsewhere_is_not_written() {
     if !tools() {
         return;
     }
@@ -217,7 +217,7 @@ fn a_failing_device_is_an_error() {
 /// An interrupted resize in place leaves a damaged image that is marked so: mounts notice it, and
 /// e2fsck does not skip it.
 #[test]
-fn what_is_cut_short_in_place_is_marked() {
+fn an_interrupted_resize_in_place_is_marked() {
     if !tools() {
         return;
     }

@@ -146,7 +146,7 @@ fn layouts_and_maps() {
 }
 
 #[test]
-fn the_smallest_is_about_what_resize2fs_says() {
+fn the_minimum_is_close_to_that_of_resize2fs() {
     if !tools() {
         return;
     }

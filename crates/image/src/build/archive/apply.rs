@@ -234,9 +234,9 @@ impl<'a> Layer<'a> {
 
     /// Gives a directory the metadata of an implicit directory.
     fn reset_directory(&self, tree: &mut Tree, id: Id) {
-        let mut made = self.implicit_directory();
-        self.rules.apply(|| bytes_of(tree, id), &mut made);
-        tree.set_metadata(id, &made);
+        let mut metadata = self.implicit_directory();
+        self.rules.apply(|| bytes_of(tree, id), &mut metadata);
+        tree.set_metadata(id, &metadata);
     }
 
     fn implicit_directory(&self) -> Metadata {
@@ -256,15 +256,15 @@ impl<'a> Layer<'a> {
     /// Gives implicit directories the latest time of their contents, independent of the order of
     /// entries.
     fn set_implicit_times(&self, tree: &mut Tree) {
-        let made = self.implicit.iter();
-        let mut made: Vec<(Id, (i64, u32))> = made
+        let directories = self.implicit.iter();
+        let mut directories: Vec<(Id, (i64, u32))> = directories
             .map(|(&id, &time)| (id, time))
             .filter(|&(id, _)| tree.node(id).source == self.number)
             .collect();
         // Parents have lower numbers, so each is visited after everything below it.
-        made.sort_unstable_by_key(|&(id, _)| std::cmp::Reverse(id));
-        let mut times: HashMap<Id, (i64, u32)> = made.iter().copied().collect();
-        for (id, _) in made {
+        directories.sort_unstable_by_key(|&(id, _)| std::cmp::Reverse(id));
+        let mut times: HashMap<Id, (i64, u32)> = directories.iter().copied().collect();
+        for (id, _) in directories {
             let time = times[&id];
             if let Some(above) = times.get_mut(&tree.node(id).parent) {
                 *above = (*above).max(time);
@@ -341,8 +341,8 @@ impl<'a> Layer<'a> {
 
     /// Creates an implicit directory.
     fn make(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) -> Result<Id> {
-        let made = self.implicit_directory();
-        let id = tree.put(parent, name, &made)?;
+        let metadata = self.implicit_directory();
+        let id = tree.put(parent, name, &metadata)?;
         self.reset_directory(tree, id);
         self.implicit.insert(id, NO_TIME);
         self.count(name)?;

@@ -370,9 +370,9 @@ impl<R: Read> StreamReader<'_, R> {
     fn count_trailing(&mut self, bytes: u64) -> io::Result<()> {
         let left = self.trailing_left.checked_sub(bytes);
         self.trailing_left = left.ok_or_else(|| {
-            let most = MAX_TRAILING_BYTES >> 20;
+            let max_mib = MAX_TRAILING_BYTES >> 20;
             io::Error::other(format!(
-                "it goes on for over {most} MiB behind its end mark"
+                "it goes on for over {max_mib} MiB behind its end mark"
             ))
         })?;
         Ok(())

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_need_not_make_sense() {
+    fn excluded_attributes_may_be_invalid() {
         let rules = |patterns: &[&str]| Rules {
             exclude_attributes: name_patterns(
                 &patterns

@@ -28,13 +28,13 @@ pub(super) fn all(
     layout: &Path,
     path: &Path,
     index: Index,
-    wanted: ImageSelector<'_>,
+    selector: ImageSelector<'_>,
     progress: &Progress,
 ) -> Result<Vec<Descriptor>> {
     let mut collection = Collection::new(layout, progress);
     collection.add(path, index, MAX_INDEX_DEPTH, None)?;
-    if wanted.platform.is_some() {
-        collection.read_missing_platforms(path, wanted)?;
+    if selector.platform.is_some() {
+        collection.read_missing_platforms(path, selector)?;
     }
     Ok(collection.found)
 }
@@ -109,9 +109,9 @@ impl<'a> Collection<'a> {
     /// Reads and verifies a document.
     fn document(&mut self, path: &Path, descriptor: &Descriptor) -> Result<(Blob, Vec<u8>)> {
         let Some(left) = self.left.checked_sub(descriptor.size) else {
-            let most = MAX_TOTAL_DOCUMENT_BYTES >> 20;
+            let max_mib = MAX_TOTAL_DOCUMENT_BYTES >> 20;
             let problem = format!(
-                "it leads to more than {most} MiB of documents: keep fewer images in a layout"
+                "it leads to more than {max_mib} MiB of documents: keep fewer images in a layout"
             );
             return Err(Error::unsound(path, problem));
         };
@@ -122,11 +122,11 @@ impl<'a> Collection<'a> {
     }
 
     /// Reads the platforms of images for which the index contains none.
-    fn read_missing_platforms(&mut self, path: &Path, wanted: ImageSelector<'_>) -> Result<()> {
+    fn read_missing_platforms(&mut self, path: &Path, selector: ImageSelector<'_>) -> Result<()> {
         let mut known = HashMap::new();
         let mut found = std::mem::take(&mut self.found);
         for image in &mut found {
-            if image.platform.is_some() || !wanted.names(image) {
+            if image.platform.is_some() || !selector.names(image) {
                 continue;
             }
             self.progress.check()?;

@@ -248,7 +248,7 @@ mod tests {
     use super::if_there;
 
     #[test]
-    fn a_name_that_cannot_be_asked_for_is_no_matter_of_the_others() {
+    fn unreadable_attributes_do_not_hide_others() {
         assert_eq!(if_there(Ok(7)), Ok(Some(7)));
         assert_eq!(if_there(Err(Errno::NODATA)), Ok(None));
         assert_eq!(if_there(Err(Errno::OPNOTSUPP)), Ok(None));

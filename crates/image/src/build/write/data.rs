@@ -254,7 +254,7 @@ impl<'a> ContentReader<'a> {
         }
     }
 
-    /// The path of what is read, for messages.
+    /// The path of the source file or archive, for messages.
     fn shown(&self, id: Id, opened: &OpenFile<'_>) -> PathBuf {
         match opened {
             OpenFile::Own(_) => self.shown_source(id),
@@ -277,14 +277,14 @@ impl<'a> ContentReader<'a> {
         let node = self.image.tree.node(id);
         let stat = rustix::fs::fstat(file)
             .map_err(|errno| Error::source(self.shown_source(id), "read its attributes", errno))?;
-        let size_is = u64::try_from(stat.st_size) == Ok(node.size);
+        let is_same_size = u64::try_from(stat.st_size) == Ok(node.size);
         let time = (
             stat.st_mtime,
             u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
         );
         let found = self.image.tree.found_times.get(&id);
-        let time_is = time == *found.unwrap_or(&(node.seconds, node.nanoseconds));
-        if size_is && time_is {
+        let is_same_time = time == *found.unwrap_or(&(node.seconds, node.nanoseconds));
+        if is_same_size && is_same_time {
             return Ok(());
         }
         Err(self.changed(id, opened))
@@ -303,9 +303,9 @@ impl<'a> ContentReader<'a> {
         let node = tree.node(id);
         let failed =
             |errno: Errno| Error::source(source.path.join(tree.path(id)), "open it", errno);
-        let is_there = matches!(&self.folder, Some((folder, number, _))
+        let is_open = matches!(&self.folder, Some((folder, number, _))
             if *folder == node.parent && *number == node.source);
-        if !is_there {
+        if !is_open {
             let folder = open_folder(source, &tree.path(node.parent)).map_err(failed)?;
             self.folder = Some((node.parent, node.source, folder));
         }
@@ -370,7 +370,7 @@ mod tests {
     use super::overlapping;
 
     #[test]
-    fn a_piece_visits_its_own_segments() {
+    fn a_piece_overlaps_its_own_segments() {
         let segments = [0..10, 20..30, 40..50];
         for (bytes, within) in [
             (0..50, 0..3),
