@@ -11,7 +11,11 @@ use pext4_image::mkfs::{FileSystem, Options, mkfs};
 /// this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn make(path: &Path, size: u64, options: &Options) -> pext4_image::Result<pext4_image::mkfs::Made> {
+fn make(
+    path: &Path,
+    size: u64,
+    options: &Options,
+) -> pext4_image::Result<pext4_image::mkfs::Summary> {
     let file = std::fs::File::create(path).expect("a file in the temporary folder");
     file.set_len(size).expect("a sparse file");
     drop(file);

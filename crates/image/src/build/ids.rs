@@ -22,7 +22,7 @@ const WITHOUT_OWNER: u8 = 2;
 
 /// Maps the IDs in all attributes of a tree according to the rules.
 pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
-    if !rules.map_ids() {
+    if !rules.maps_ids() {
         return Ok(());
     }
     for set in 1..tree.sets.len() {
@@ -32,7 +32,7 @@ pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
             Ok(changed) => tree.sets.change(set, changed),
             Err(problem) => {
                 // A set that only removed files have does not matter.
-                let user = |node: &super::tree::Node| !node.is_gone && node.attributes == set;
+                let user = |node: &super::tree::Node| !node.is_removed && node.attributes == set;
                 if let Some(user) = tree.nodes.iter().position(user) {
                     let user = Id::try_from(user).expect("ids are numbers of 32 bits");
                     return Err(Error::unsound(tree.shown_path(user), problem));

@@ -573,7 +573,7 @@ impl Builder {
         let latest = || {
             tree.nodes
                 .iter()
-                .filter(|node| !node.is_gone && node.seconds <= now)
+                .filter(|node| !node.is_removed && node.seconds <= now)
                 .map(|node| node.seconds)
         };
         let time = self.date.or_else(|| latest().max()).unwrap_or(0);

@@ -94,7 +94,7 @@ pub(super) fn order(
 
 fn find_lost_found(tree: &Tree) -> Result<Option<Id>> {
     for (id, node) in (0..).zip(&tree.nodes).skip(1) {
-        if node.parent == ROOT && !node.is_gone && tree.name(id) == LOST_FOUND_NAME {
+        if node.parent == ROOT && !node.is_removed && tree.name(id) == LOST_FOUND_NAME {
             if !node.is_directory() {
                 let problem = "it must be a directory: e2fsck needs it";
                 return Err(Error::unsound(tree.shown_path(id), problem));
@@ -112,7 +112,7 @@ fn group(tree: &Tree) -> Result<(Vec<Id>, Vec<u32>)> {
         (0u32..)
             .zip(&tree.nodes)
             .skip(1)
-            .filter(|(_, node)| !node.is_gone)
+            .filter(|(_, node)| !node.is_removed)
     };
     let mut starts = vec![0u32; tree.nodes.len() + 1];
     for (_, node) in present() {
@@ -278,7 +278,7 @@ impl OrderBuilder {
             tree.node_mut(owner).inode = self.allocate_number(owner)?;
             // Path rules may give its names different attributes. The first name in order decides,
             // not the one that was found first.
-            tree.take_attributes(owner, name);
+            tree.copy_metadata(owner, name);
         }
         let links = tree.node(owner).links + 1;
         if links > MAX_LINKS {

@@ -186,7 +186,7 @@ impl Rules {
     }
 
     /// Whether any rule needs the path of a file.
-    pub fn want_paths(&self) -> bool {
+    pub fn needs_paths(&self) -> bool {
         !self.exclude.is_empty() || !self.map.paths.is_empty()
     }
 
@@ -199,7 +199,7 @@ impl Rules {
     }
 
     /// Whether ids are mapped at all.
-    pub fn map_ids(&self) -> bool {
+    pub fn maps_ids(&self) -> bool {
         !self.map.uids.is_empty() || !self.map.gids.is_empty()
     }
 

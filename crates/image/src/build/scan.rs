@@ -453,7 +453,7 @@ impl Scan<'_> {
         buffers: &mut entry::Buffers,
     ) -> Result<Option<ScannedEntry>> {
         let rules = self.options.rules;
-        if rules.want_paths() && rules.excludes(&entry::joined(&open.path, name.to_bytes())) {
+        if rules.needs_paths() && rules.excludes(&entry::joined(&open.path, name.to_bytes())) {
             return Ok(None);
         }
         let failed = |action| {

@@ -386,7 +386,7 @@ impl TreeWriter<'_> {
         }
         let mut metadata = found.metadata;
         metadata.source = self.number;
-        let found_time = (metadata.seconds, metadata.nanoseconds);
+        let original_time = (metadata.seconds, metadata.nanoseconds);
         let path = || {
             use std::os::unix::ffi::OsStrExt;
             let folder = self.tree.path(parent);
@@ -417,9 +417,10 @@ impl TreeWriter<'_> {
             }
             self.directories[place] = id;
         }
-        if self.tree.node(id).is_regular() && found_time != (metadata.seconds, metadata.nanoseconds)
+        if self.tree.node(id).is_regular()
+            && original_time != (metadata.seconds, metadata.nanoseconds)
         {
-            self.tree.found_times.insert(id, found_time);
+            self.tree.original_times.insert(id, original_time);
         }
         if let Some(segments) = found.segments {
             self.tree.segments.insert(id, segments);

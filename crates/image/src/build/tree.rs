@@ -2,9 +2,9 @@
 //!
 //! Each name is a node of 72 bytes. Names and symbolic link targets are stored in one arena.
 //! Sources are laid over one another in their order: a directory of a later source is merged with
-//! an earlier one and replaces its attributes; any other file replaces the earlier file. A name
-//! that was replaced or removed is *gone*: its node stays, since other names may be hard links to
-//! it. A node's parent always precedes it.
+//! an earlier one and replaces its attributes; any other file replaces the earlier file. The node
+//! of a replaced or removed name stays (`is_removed`), since other names may be hard links to it. A
+//! node's parent always precedes it.
 //!
 //! The index from parent and name to node is built only when a second source or an archive needs
 //! it: the names in a single directory of the host are unique.
@@ -78,7 +78,7 @@ pub(super) struct Node {
     /// assigned.
     pub links: u16,
     name_length: u8,
-    pub is_gone: bool,
+    pub is_removed: bool,
 }
 
 impl Node {
@@ -119,7 +119,7 @@ pub(super) struct Tree {
     /// contiguous.
     pub segments: HashMap<Id, Box<[Range<u64>]>>,
     /// For files of the host whose mtime changes in the image, the original mtime.
-    pub found_times: HashMap<Id, (i64, u32)>,
+    pub original_times: HashMap<Id, (i64, u32)>,
 }
 
 impl Tree {
@@ -133,7 +133,7 @@ impl Tree {
             hasher: RandomState::new(),
             sets: Sets::new(),
             segments: HashMap::new(),
-            found_times: HashMap::new(),
+            original_times: HashMap::new(),
         };
         tree.push(ROOT, b"", root).expect("the first of all names");
         tree
@@ -195,15 +195,15 @@ impl Tree {
     }
 
     /// Copies the metadata of one of a file's names to the file.
-    pub fn take_attributes(&mut self, owner: Id, name: Id) {
+    pub fn copy_metadata(&mut self, owner: Id, name: Id) {
         let of = *self.node(name);
         let node = self.node_mut(owner);
         (node.mode, node.uid, node.gid) = (of.mode, of.uid, of.gid);
         (node.seconds, node.nanoseconds) = (of.seconds, of.nanoseconds);
         node.attributes = of.attributes;
         // All names of a file were found with the same mtime.
-        if let Some(&time) = self.found_times.get(&name) {
-            self.found_times.insert(owner, time);
+        if let Some(&time) = self.original_times.get(&name) {
+            self.original_times.insert(owner, time);
         }
     }
 
@@ -229,7 +229,7 @@ impl Tree {
             source: 0,
             links: 0,
             name_length: u8::try_from(name.len()).expect("names were checked"),
-            is_gone: false,
+            is_removed: false,
         };
         node.set(metadata);
         self.nodes.push(node);
@@ -305,12 +305,12 @@ impl Tree {
         if let Ok(entry) = self.index.find_entry(hash, |&other| other == id) {
             entry.remove();
         }
-        self.node_mut(id).is_gone = true;
+        self.node_mut(id).is_removed = true;
     }
 
     /// Removes everything below these directories that is from a source before `layer`, except
     /// directories that contain something newer.
-    pub fn hide_below(&mut self, directories: &[Id], layer: u16) {
+    pub fn remove_below(&mut self, directories: &[Id], layer: u16) {
         if directories.is_empty() {
             return;
         }
@@ -325,7 +325,7 @@ impl Tree {
         let mut holds_newer = vec![false; self.nodes.len()];
         for index in (1..self.nodes.len()).rev() {
             let node = self.nodes[index];
-            if node.is_gone {
+            if node.is_removed {
                 continue;
             }
             if is_below[index] && node.source < layer && !holds_newer[index] {
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(tree.child(dir, b"old"), Some(old));
         let new = tree.put(dir, b"old", &metadata(FILE, 1)).unwrap();
         assert_ne!(new, old);
-        assert!(tree.node(old).is_gone);
+        assert!(tree.node(old).is_removed);
         assert_eq!(tree.child(dir, b"old"), Some(new));
         assert_eq!(tree.shown_path(new).to_str(), Some("/dir/old"));
         assert_eq!(tree.node(new).link, NONE);
@@ -401,7 +401,7 @@ mod tests {
         tree.put(sub, b"low", &metadata(FILE, 0)).unwrap();
         tree.put(sub, b"high", &metadata(FILE, 1)).unwrap();
         tree.put(dir, b"sub", &metadata(DIRECTORY, 1)).unwrap();
-        tree.hide_below(&[dir], 1);
+        tree.remove_below(&[dir], 1);
         assert_eq!(tree.child(dir, b"sub"), Some(sub));
         assert_eq!(tree.child(sub, b"low"), None);
         assert!(tree.child(sub, b"high").is_some());

@@ -71,7 +71,7 @@ impl<'a> Mover<'a> {
 
     fn move_file(&mut self, image: &mut Image<'_>, number: InodeNumber, old: Inode) -> Result<()> {
         let mut inode = old.clone();
-        if inode.file_acl.get() != 0 && self.vacated.has(inode.file_acl.get()) {
+        if inode.file_acl.get() != 0 && self.vacated.contains(inode.file_acl.get()) {
             inode.file_acl = self.move_attribute_block(image, number, inode.file_acl)?;
         }
         if has_map(&inode) || number == BAD_BLOCKS {
@@ -130,8 +130,11 @@ impl<'a> Mover<'a> {
         inode: &mut Inode,
     ) -> Result<()> {
         let found = map::extents(image, number, inode)?;
-        let stays = |extent: &Extent| !self.vacated.touches(&run_of(extent));
-        let nodes_stay = !found.nodes.iter().any(|node| self.vacated.has(node.get()));
+        let stays = |extent: &Extent| !self.vacated.overlaps(&run_of(extent));
+        let nodes_stay = !found
+            .nodes
+            .iter()
+            .any(|node| self.vacated.contains(node.get()));
         let mapped = found.extents.iter().map(|extent| u64::from(extent.length));
         self.left = self
             .left
@@ -216,7 +219,7 @@ impl<'a> Mover<'a> {
         let had = old_nodes.len();
         let mut pool: Vec<BlockNumber> = old_nodes
             .into_iter()
-            .filter(|node| !self.vacated.has(node.get()))
+            .filter(|node| !self.vacated.contains(node.get()))
             .collect();
         let spare = pool.split_off(pool.len().min(needed));
         while pool.len() < needed {
@@ -300,7 +303,7 @@ impl<'a> Mover<'a> {
         }
         let block = BlockNumber(u64::from(pointer));
         map::check_pointer(image, number, block, &mut self.left)?;
-        let must_move = self.vacated.has(block.get());
+        let must_move = self.vacated.contains(block.get());
         if depth == 0 {
             if !must_move {
                 return Ok(pointer);

@@ -62,11 +62,11 @@ fn resized_superblock(old: &Superblock, geometry: &Geometry, blocks: u64) -> Res
     let groups = groups_of(geometry, blocks)?;
     let inodes = geometry.inodes_per_group.checked_mul(groups);
     let inodes = inodes.ok_or_else(|| {
-        let max_blocks = u64::from(u32::MAX / geometry.inodes_per_group)
+        let max_bytes = u64::from(u32::MAX / geometry.inodes_per_group)
             * u64::from(geometry.blocks_per_group)
             * u64::from(geometry.block_size);
         Error::Impossible(format!(
-            "{groups} groups would have more inodes than the format can count: {most} bytes are the \
+            "{groups} groups would have more inodes than the format can count: {max_bytes} bytes are the \
              most for this file system"
         ))
     })?;

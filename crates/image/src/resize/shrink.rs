@@ -35,7 +35,7 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     check_disjoint(&image)?;
     let old = image.geometry;
     let vacated = Vacated::between(&old, &shape.geometry);
-    for run in vacated.claimed() {
+    for run in vacated.new_copies() {
         image.mark(&shape.geometry, run.clone(), true)?;
     }
     let renumbered = renumber::plan(&mut image, &shape)?;
@@ -49,7 +49,7 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     let moves = mover.finish();
     move_mount_protection(&mut image, &mut shape, &vacated)?;
     let mut cursor = Cursor::default();
-    let is_vacated = |block| vacated.has(block);
+    let is_vacated = |block| vacated.contains(block);
     resize_inode::rewrite(&mut image, &shape, &mut cursor, &is_vacated)?;
     rename_in_superblock(&mut shape, &renumbered);
     refresh_journal_backup(&image, &mut shape)?;
@@ -120,7 +120,7 @@ fn move_mount_protection(
 ) -> Result<()> {
     let old = shape.superblock.mmp_block;
     let has_it = shape.superblock.features.has_incompat(Incompat::MMP);
-    if !has_it || !vacated.has(old.get()) {
+    if !has_it || !vacated.contains(old.get()) {
         return Ok(());
     }
     let bytes = image.read(old)?;

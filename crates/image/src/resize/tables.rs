@@ -17,18 +17,18 @@ pub(super) fn plan(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> R
     for group in shape.geometry.groups() {
         let descriptor = image.descriptor(group)?;
         let [blocks, inodes, table] = metadata_runs(descriptor, &shape.geometry);
-        if vacated.touches(&blocks) {
+        if vacated.overlaps(&blocks) {
             // The bitmap is read from the old block and later written to the new one.
             image.block_bitmap(group)?.is_changed = true;
             let place = allocate(image, shape, group, 1)?;
             image.descriptors[group.get() as usize].block_bitmap = BlockNumber(place.start);
         }
-        if vacated.touches(&inodes) {
+        if vacated.overlaps(&inodes) {
             image.inode_bitmap(group)?.is_changed = true;
             let place = allocate(image, shape, group, 1)?;
             image.descriptors[group.get() as usize].inode_bitmap = BlockNumber(place.start);
         }
-        if vacated.touches(&table) {
+        if vacated.overlaps(&table) {
             move_table(image, shape, vacated, group, table)?;
         }
     }

@@ -40,7 +40,7 @@ pub(in crate::build) struct Layer<'a> {
     /// Opaque directories.
     opaque: Vec<Id>,
     /// The directory of the previous entry: the next one is mostly in the same.
-    last: Option<(Vec<u8>, Id)>,
+    last_directory: Option<(Vec<u8>, Id)>,
     /// Implicit directories: those that contain entries but have no entry of their own (yet), with
     /// the latest time of these entries. Directories that existed before are recorded only for a
     /// container's layer.
@@ -65,7 +65,7 @@ impl<'a> Layer<'a> {
             max_names,
             names: 0,
             opaque: Vec::new(),
-            last: None,
+            last_directory: None,
             implicit: HashMap::new(),
         }
     }
@@ -163,7 +163,7 @@ impl<'a> Layer<'a> {
         let id = tree.put(parent, name, metadata)?;
         // The path to the cached directory may lead through the name that was replaced.
         if old.is_some_and(|old| old != id) {
-            self.last = None;
+            self.last_directory = None;
         }
         Ok(id)
     }
@@ -190,7 +190,7 @@ impl<'a> Layer<'a> {
     }
 
     fn hide(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) {
-        self.last = None;
+        self.last_directory = None;
         if name == OPAQUE_MARK {
             self.opaque.push(parent);
             return;
@@ -212,7 +212,7 @@ impl<'a> Layer<'a> {
     pub fn finish(self, tree: &mut Tree) {
         self.reset_hidden_directories(tree);
         self.set_implicit_times(tree);
-        tree.hide_below(&self.opaque, self.number);
+        tree.remove_below(&self.opaque, self.number);
     }
 
     /// Resets directories of earlier layers that are hidden but contain entries of this one.
@@ -279,7 +279,7 @@ impl<'a> Layer<'a> {
 
     /// The directory of an entry. Creates it if necessary.
     fn folder(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Id> {
-        if let Some((last, id)) = &self.last
+        if let Some((last, id)) = &self.last_directory
             && last == path
         {
             return Ok(*id);
@@ -288,7 +288,7 @@ impl<'a> Layer<'a> {
             let problem = format!("{}: it is no directory", Shown(path));
             Error::unsound(self.archive, problem)
         })?;
-        self.last = Some((path.to_vec(), id));
+        self.last_directory = Some((path.to_vec(), id));
         Ok(id)
     }
 

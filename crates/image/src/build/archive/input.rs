@@ -267,8 +267,8 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
         has_ended: AtomicBool::new(false),
         is_sound: AtomicBool::new(false),
     });
-    let result = Arc::new(Queue::new(1));
-    let (thread_shared, thread_result) = (Arc::clone(&shared), Arc::clone(&result));
+    let results = Arc::new(Queue::new(1));
+    let (thread_shared, thread_result) = (Arc::clone(&shared), Arc::clone(&results));
     thread::try_spawn("pext4-stream", move || {
         let result = CloseOnDrop(thread_result);
         let mut reader = StreamReader {
@@ -293,7 +293,7 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
     shared.is_sound.store(done.is_ok(), Ordering::Release);
     shared.chunks.abandon();
     done?;
-    let result = result.take_or_check(|| progress.check())?;
+    let result = results.take_or_check(|| progress.check())?;
     result
         .expect("the thread that reads does not panic")
         .map_err(|cause| Error::source(path, "read it", cause))

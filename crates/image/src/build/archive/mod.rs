@@ -177,7 +177,7 @@ impl<'a, I: Input> Reader<'a, I> {
     /// Whether the rules exclude an entry. For a whiteout the name of the hidden file counts, since
     /// the whiteout's own name is never in the image.
     fn is_left_out(&self, path: &[u8]) -> bool {
-        if !self.rules.want_paths() {
+        if !self.rules.needs_paths() {
             return false;
         }
         match self.is_layer {
