@@ -1,9 +1,10 @@
 //! The plan of a resize: what is copied, cleared and written.
 //!
-//! Planning writes nothing. The order of [`super::run`] is safe because blocks are classified by
-//! their use in the old file system: *moves*, *clears* and *fresh* blocks go to blocks that it does
-//! not use, *changed* blocks are part of it, and *copies* are read only when primary metadata is
-//! damaged.
+//! Planning writes nothing. Blocks are classified by their use in the old file system, which makes
+//! the order of [`super::run`] safe: *clears* and *fresh* blocks are not part of it, *changed*
+//! blocks are, and *copies* are read only when primary metadata is damaged. Only a shrink has
+//! *moves*. They may go to metadata blocks that the shrink releases, so it is never written through
+//! the journal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub struct Plan {
     pub(super) old: Superblock,
     pub(super) shape: Shape,
     pub(super) moves: Vec<Move>,
-    /// Blocks that must read as zeroes. The old file system does not use them.
+    /// Blocks that must read as zeroes.
     pub(super) clears: Vec<Run>,
     /// Blocks behind the old end.
     pub(super) fresh: BTreeMap<BlockNumber, Vec<u8>>,

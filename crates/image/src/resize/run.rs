@@ -1,8 +1,8 @@
 //! Writes a plan, in an order that is safe at a power cut.
 //!
-//! First it writes blocks that the old file system does not use: moved blocks, cleared tables,
-//! everything behind its end; then it flushes. Until here the image always contains the old file
-//! system.
+//! First it writes moved blocks, cleared tables and everything behind the old end; then it flushes.
+//! A growing file system does not use these blocks, so until here the image contains the old file
+//! system. Moves of a shrink may overwrite metadata that the shrink releases.
 //!
 //! *Through the journal*: it writes the changed blocks to the log as one transaction. Before that,
 //! the superblock on the device gets `recover`, with the log still empty. Writing the log's start,

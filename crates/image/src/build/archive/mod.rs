@@ -190,13 +190,21 @@ impl<'a, I: Input> Reader<'a, I> {
     fn count(&mut self, name: &[u8], bytes: u64) -> Result<()> {
         self.files += 1;
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.limits.files.is_some_and(|most| self.files > most) {
+        if self
+            .limits
+            .files
+            .is_some_and(|max_files| self.files > max_files)
+        {
             return Err(self.unsound_entry(name, "more entries than the image may have inodes"));
         }
-        if let Some(most) = self.limits.bytes.filter(|&most| self.bytes > most) {
+        if let Some(max_bytes) = self
+            .limits
+            .bytes
+            .filter(|&max_bytes| self.bytes > max_bytes)
+        {
             return Err(self.unsound_entry(
                 name,
-                format!("with its {bytes} bytes the contents exceed the limit of {most}"),
+                format!("with its {bytes} bytes the contents exceed the limit of {max_bytes}"),
             ));
         }
         Ok(())
