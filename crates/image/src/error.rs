@@ -1,4 +1,4 @@
-//! What can go wrong while an image is made or examined.
+//! Errors of image creation, check and resize.
 
 use std::io;
 
@@ -6,20 +6,20 @@ use pext4_jbd2::JournalError;
 use pext4_ondisk::Corrupt;
 use thiserror::Error as ThisError;
 
-/// The result of work on an image.
+/// The result of an operation on an image.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why it failed.
+/// Why the operation failed.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device failed.
+    /// A read or write of the device failed.
     #[error("device error: {0}")]
     Io(#[from] io::Error),
-    /// The image holds bytes that cannot be true.
+    /// The image contains invalid data.
     #[error("{0}")]
     Corrupt(#[from] Corrupt),
-    /// What was asked for cannot be made; the text says what would do.
+    /// The request cannot be satisfied. The text says what would work instead.
     #[error("{0}")]
     Impossible(String),
     /// The caller asked to stop.

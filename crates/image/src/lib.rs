@@ -1,7 +1,8 @@
-//! Making and examining ext4 images without mounting them: offline, exclusive.
+//! Creates, checks and resizes ext4 images offline. The caller has exclusive access to the image.
 //!
-//! This crate does not use the file system. It shares with it the codecs of `pext4-ondisk` and the
-//! replay of the journal (`pext4_jbd2::recovery`) only, so agreement between the two is evidence.
+//! This crate does not use the file system implementation (`pext4-fs`). It shares only the codecs
+//! of `pext4-ondisk` and the journal replay (`pext4_jbd2::recovery`) with it, so agreement between
+//! the two is evidence.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Images made by `mkfs`, judged by e2fsck: every size class, block size and feature set.
+//! Images made by `mkfs`, checked by e2fsck: every size class, block size and feature set.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,11 +7,15 @@ use std::time::Duration;
 use pext4_block::{Access, FileDevice};
 use pext4_image::mkfs::{FileSystem, Options, mkfs};
 
-/// A program that a neighbouring test is just starting holds the image's lock until it is its own:
-/// opening waits that long.
+/// A program that another test is starting holds the image's lock until it executes: opening waits
+/// this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn make(path: &Path, size: u64, options: &Options) -> pext4_image::Result<pext4_image::mkfs::Made> {
+fn make(
+    path: &Path,
+    size: u64,
+    options: &Options,
+) -> pext4_image::Result<pext4_image::mkfs::Summary> {
     let file = std::fs::File::create(path).expect("a file in the temporary folder");
     file.set_len(size).expect("a sparse file");
     drop(file);
@@ -19,7 +23,7 @@ fn make(path: &Path, size: u64, options: &Options) -> pext4_image::Result<pext4_
     mkfs(&device, options)
 }
 
-/// e2fsck's verdict, or `None`, loudly, where the program is missing.
+/// The result of e2fsck, or `None`, with a message, if it is not installed.
 fn e2fsck(path: &Path) -> Option<(i32, String)> {
     let Ok(output) = Command::new("e2fsck").arg("-fn").arg(path).output() else {
         eprintln!("SKIPPED: e2fsck is not installed (package e2fsprogs)");
@@ -36,7 +40,8 @@ fn check(size: u64, options: &Options) {
     make(&path, size, options)
         .unwrap_or_else(|error| panic!("{size} bytes with {options:?}: {error}"));
     if let Some((code, text)) = e2fsck(&path) {
-        // What e2fsck finds before its first pass it asks about, and forgets in its status.
+        // e2fsck asks about problems before its first pass, but does not report them in its exit
+        // status.
         assert!(
             code == 0 && !text.contains("? no"),
             "{size} bytes with {options:?}: {code}\n{text}"
@@ -62,7 +67,7 @@ fn every_size_class_is_clean() {
     }
 }
 
-/// As upstream's tool: below 2048 blocks no journal, unless it is asked for.
+/// As in mke2fs: no journal below 2048 blocks, unless requested.
 #[test]
 fn where_no_journal_fits_there_is_none() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -94,8 +99,8 @@ fn where_no_journal_fits_there_is_none() {
     assert!(error.to_string().contains("-O ^has_journal"), "{error}");
 }
 
-/// Where one descriptor block lasts for all the growth that is planned for, none are reserved:
-/// the inode that would keep them is there nevertheless.
+/// If one descriptor block suffices for all planned growth, none are reserved. The resize inode
+/// exists nevertheless.
 #[test]
 fn images_that_reserve_no_descriptors_are_clean() {
     for size in [8 * MIB, 16 * MIB] {
@@ -159,7 +164,7 @@ fn features_can_be_switched_one_by_one() {
     }
 }
 
-/// The words that tell an image's features.
+/// The features of an image, as dumpe2fs prints them.
 fn feature_words(path: &Path) -> [u8; 12] {
     use std::os::unix::fs::FileExt;
     const FEATURES_AT: u64 = 1024 + 0x5C;
@@ -171,7 +176,7 @@ fn feature_words(path: &Path) -> [u8; 12] {
 }
 
 #[test]
-fn the_forerunners_are_clean_and_have_upstreams_features() {
+fn ext2_and_ext3_are_clean_and_have_upstreams_features() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
     for (file_system, name) in [(FileSystem::Ext2, "ext2"), (FileSystem::Ext3, "ext3")] {
@@ -453,7 +458,7 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
     );
 }
 
-/// What a mount leaves out of the size that it shows.
+/// The overhead that `statfs` subtracts.
 #[test]
 fn the_noted_overhead_is_that_of_mke2fs() {
     use std::os::unix::fs::FileExt;
@@ -487,8 +492,8 @@ fn the_noted_overhead_is_that_of_mke2fs() {
     }
 }
 
-/// What a last group holds before any file lies in it is many blocks where it has a copy of the superblock:
-/// short of that it is left out.
+/// The metadata of a last group takes many blocks if it contains a superblock copy; without room
+/// for them the group is left out.
 #[test]
 fn a_last_group_too_short_for_its_own_metadata_is_left_out() {
     const GROUP: u64 = 32768;
@@ -514,7 +519,7 @@ fn a_last_group_too_short_for_its_own_metadata_is_left_out() {
             }
         }
     }
-    // The first block is in no group here.
+    // The first block is not in a group here.
     for blocks in [
         24_676,
         3 * GROUP_OF_SMALL_BLOCKS + 1,

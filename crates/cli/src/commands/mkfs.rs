@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, Device, FileDevice, open_unlocked};
-use pext4_image::mkfs::{Design, FileSystem, Made, Options};
+use pext4_image::mkfs::{Design, FileSystem, Options, Summary};
 use uuid::Uuid;
 
 use crate::device::{self, naming_user};
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 ///
 /// # Errors
 /// It cannot be made.
-pub fn create(image: &Path, size: u64) -> Result<Made> {
+pub fn create(image: &Path, size: u64) -> Result<Summary> {
     let options = Options {
         root_owner: caller(),
         ..Options::default()
@@ -134,14 +134,14 @@ enum Target {
 }
 
 /// Makes the file system; what the target holds is safe until it is known to be possible.
-fn make(image: &Path, target: Target, options: &Options) -> Result<Made> {
+fn make(image: &Path, target: Target, options: &Options) -> Result<Summary> {
     let name = || image.display().to_string();
     let named = |error| naming_user(image, error);
     let size = match &target {
         Target::File(size) => *size,
         Target::Device(device) => device.size(),
     };
-    let design = Design::of(size, options).with_context(name)?;
+    let design = Design::new(size, options).with_context(name)?;
     let device = match target {
         Target::File(size) => FileDevice::create(image, size).map_err(named)?,
         Target::Device(device) => cleared(image, device)?,
@@ -241,7 +241,7 @@ fn stretch_is_zero(file: &mut fs::File) -> io::Result<bool> {
     Ok(bytes.iter().all(|&byte| byte == 0))
 }
 
-fn said(image: &Path, made: &Made) -> String {
+fn said(image: &Path, made: &Summary) -> String {
     let bytes = size::show(made.blocks.saturating_mul(u64::from(made.block_size)));
     let journal = match made.journal_blocks {
         0 => "no journal".to_owned(),

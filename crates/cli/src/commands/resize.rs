@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_block::Access;
-use pext4_image::resize::{Options, Outlook, Progress, Resize, Summary, Target, Way};
+use pext4_image::resize::{Options, Preview, Progress, Resize, Summary, Target, Way};
 use serde::Serialize;
 
 use super::record;
@@ -88,22 +88,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let planning = || Look::at("planning");
     let target = arguments.size;
     let prepare = || match arguments.dry_run {
-        true => Resize::foresee(device, target, options).map(|outlook| (outlook, None)),
+        true => Resize::preview(device, target, options).map(|preview| (preview, None)),
         false => {
-            Resize::prepare(device, target, options).map(|resize| (resize.outlook(), Some(resize)))
+            Resize::prepare(device, target, options).map(|resize| (resize.planned(), Some(resize)))
         }
     };
-    let (outlook, resize) = progress::watch(is_wanted, planning, prepare).with_context(name)?;
+    let (preview, resize) = progress::watch(is_wanted, planning, prepare).with_context(name)?;
     if !arguments.quiet && !arguments.json {
         // Nobody need listen for the work to be done.
-        let _ = say_before(image, &outlook);
+        let _ = say_before(image, &preview);
     }
-    let resize = resize.filter(|_| !outlook.is_idle);
+    let resize = resize.filter(|_| !preview.is_idle);
     let done = resize.is_some();
     if let Some(resize) = resize {
         let progress = resize.progress();
         let run = || resize.run();
-        let ended = match outlook.way {
+        let ended = match preview.way {
             Way::Clone => {
                 progress::watch_until(is_wanted, || look(&progress), || progress.stop(), run)?
             }
@@ -116,13 +116,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.json {
         let mut output = BufWriter::new(io::stdout().lock());
-        record::write(&mut output, &Done::of(&outlook, done))?;
+        record::write(&mut output, &Done::of(&preview, done))?;
         output.flush()?;
     } else if done && !arguments.quiet {
         say(format_args!(
             "{}: it is {} now",
             name(),
-            size::show(outlook.summary.bytes())
+            size::show(preview.summary.bytes())
         ))?;
     }
     Ok(())
@@ -142,10 +142,10 @@ fn look(progress: &Progress) -> Look {
 }
 
 impl Done {
-    fn of(outlook: &Outlook, done: bool) -> Self {
-        let summary = &outlook.summary;
+    fn of(preview: &Preview, done: bool) -> Self {
+        let summary = &preview.summary;
         Self {
-            way: match (outlook.is_idle, outlook.way) {
+            way: match (preview.is_idle, preview.way) {
                 (true, _) => "none",
                 (false, Way::Journal) => "journal",
                 (false, Way::Clone) => "clone",
@@ -169,17 +169,17 @@ impl Done {
 }
 
 /// Says what will be done and what an interruption would leave.
-fn say_before(image: &Path, outlook: &Outlook) -> io::Result<()> {
+fn say_before(image: &Path, preview: &Preview) -> io::Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
-    if outlook.is_idle {
-        let bytes = size::show(outlook.summary.bytes());
+    if preview.is_idle {
+        let bytes = size::show(preview.summary.bytes());
         writeln!(output, "{}: it is {bytes} already", image.display())?;
         return output.flush();
     }
     columns::write(
         &mut output,
         &[Side::Left, Side::Left],
-        &rows(image, &outlook.summary, outlook.way),
+        &rows(image, &preview.summary, preview.way),
     )?;
     output.flush()
 }

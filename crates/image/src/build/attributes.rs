@@ -1,31 +1,31 @@
-//! Sets of extended attributes: files that have the same ones share a set, and where the set needs a
-//! block of its own, share the block.
+//! Sets of extended attributes. Files with equal attributes share a set and, if the set needs a
+//! block, share the block.
 
 use std::collections::HashMap;
 
 use pext4_ondisk::acl;
 use pext4_ondisk::xattr::{self, Attribute, Value};
 
-/// A full name and a value, as the system gives them.
-pub(super) type Named = (Vec<u8>, Vec<u8>);
+/// The full name and the value of an attribute, as the host returns them.
+pub(super) type RawAttribute = (Vec<u8>, Vec<u8>);
 
-/// Bytes of names and values that no file can have more of: the largest inode and the largest block.
-const MAX_BYTES: usize = 4096 + 4096;
+/// Upper bound of the bytes of names and values of a file: the largest inode and the largest block.
+const MAX_TOTAL_BYTES: usize = 4096 + 4096;
 
-/// All sets; number 0 is the empty one.
+/// All sets. Set 0 is the empty one.
 pub(super) struct Sets {
     sets: Vec<Box<[Attribute]>>,
     numbers: HashMap<Box<[u8]>, u32>,
 }
 
-/// What of a set lies in the inode and what in a block.
+/// How a set is split between the inode and a block.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Split {
-    /// The end of the inode's slot.
+pub(super) struct SplitSet {
+    /// The encoded attributes behind the fields of the inode.
     pub tail: Vec<u8>,
-    /// The attributes that the block holds; empty without a block.
+    /// The attributes in the block; empty without a block.
     pub block: Vec<Attribute>,
-    /// Bytes of content that the inode holds besides; 0 if it may hold none.
+    /// Bytes of inline data that fit beside the attributes; 0 if inline data is not possible.
     pub room: usize,
 }
 
@@ -45,14 +45,15 @@ impl Sets {
         &self.sets[number as usize]
     }
 
-    /// Puts others into a set, when all sets are known.
+    /// Replaces the attributes of a set. Call it only when no more sets are added: it clears the
+    /// index.
     pub fn change(&mut self, number: u32, attributes: Vec<Attribute>) {
         self.numbers.clear();
         self.sets[number as usize] = attributes.into_boxed_slice();
     }
 
-    /// The number of the set of these attributes.
-    pub fn number_of(&mut self, mut attributes: Vec<Attribute>) -> u32 {
+    /// Returns the number of the set with these attributes, and adds it if necessary.
+    pub fn intern(&mut self, mut attributes: Vec<Attribute>) -> u32 {
         if attributes.is_empty() {
             return 0;
         }
@@ -66,7 +67,7 @@ impl Sets {
     }
 }
 
-/// Bytes that tell sets apart.
+/// A unique encoding of a set.
 pub(super) fn canonical(attributes: &[Attribute]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for attribute in attributes {
@@ -91,10 +92,11 @@ pub(super) fn value_of(attribute: &Attribute) -> &[u8] {
     }
 }
 
-/// An attribute as it is stored; what keeps it from being stored otherwise.
-pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
+/// Converts an attribute of the host to its stored form. The error says why it cannot be stored.
+pub(super) fn to_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
     let shown = String::from_utf8_lossy(name);
-    // What ext4 keeps for itself nobody would see, and `system.data` would be taken for content.
+    // No program could read ext4's internal attributes, and ext4 would interpret `system.data` as
+    // file content.
     let kept = xattr::split_name(name).filter(|(index, _)| xattr::is_visible(*index));
     let Some((index, rest)) = kept else {
         return Err(format!(
@@ -116,17 +118,17 @@ pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
     Ok(Attribute::new(index, rest, value))
 }
 
-/// Refuses attributes that no image could hold, whatever its options, so that they are not kept until it
-/// is known what they are.
-pub(super) fn judge_extent(attributes: &[Attribute]) -> Result<(), String> {
-    let mut left = MAX_BYTES;
+/// Refuses attributes that no image can hold, whatever its options. The caller checks before it
+/// keeps them, so that their memory is bounded.
+pub(super) fn check_total_size(attributes: &[Attribute]) -> Result<(), String> {
+    let mut left = MAX_TOTAL_BYTES;
     for attribute in attributes {
         let size = attribute.name.len() + value_of(attribute).len();
         left = left.checked_sub(size).ok_or_else(|| {
             let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
             let shown = String::from_utf8_lossy(&name);
             format!(
-                "its attribute {shown} of {} bytes finds no room: no image holds more than {MAX_BYTES} \
+                "its attribute {shown} of {} bytes finds no room: no image holds more than {MAX_TOTAL_BYTES} \
                  bytes of a file's attributes; --exclude-xattr '{shown}' leaves it out",
                 value_of(attribute).len()
             )
@@ -135,7 +137,7 @@ pub(super) fn judge_extent(attributes: &[Attribute]) -> Result<(), String> {
     Ok(())
 }
 
-/// Has the access list among attributes follow a mode.
+/// Adapts the access control list in `attributes` to a mode.
 pub(super) fn apply_mode(attributes: &mut [Attribute], mode: u16) {
     let (index, name) = xattr::split_name(acl::ACCESS).expect("lists have numbers of their own");
     let lists = attributes
@@ -149,14 +151,14 @@ pub(super) fn apply_mode(attributes: &mut [Attribute], mode: u16) {
     }
 }
 
-/// Puts what fits into the inode's tail and the rest into a block; the attribute that finds no room
-/// otherwise.
+/// Splits a set: puts what fits into the inode's tail, and the rest into a block. The error names
+/// the first attribute that does not fit.
 pub(super) fn split(
     set: &[Attribute],
     tail_size: usize,
     block_size: usize,
-) -> Result<Split, String> {
-    let mut split = Split {
+) -> Result<SplitSet, String> {
+    let mut split = SplitSet {
         tail: vec![0; tail_size],
         block: Vec::new(),
         room: 0,
@@ -186,25 +188,25 @@ pub(super) fn split(
 
 #[cfg(test)]
 mod tests {
-    use super::{Sets, judge_extent, split, stored};
+    use super::{Sets, check_total_size, split, to_stored};
 
     #[test]
-    fn equal_sets_are_one() {
+    fn equal_sets_are_shared() {
         let mut sets = Sets::new();
-        let one = stored(b"user.a", b"1").unwrap();
-        let two = stored(b"security.b", b"2").unwrap();
-        assert_eq!(sets.number_of(Vec::new()), 0);
-        let number = sets.number_of(vec![one.clone(), two.clone()]);
-        assert_eq!(sets.number_of(vec![two.clone(), one.clone()]), number);
-        assert_ne!(sets.number_of(vec![one]), number);
+        let one = to_stored(b"user.a", b"1").unwrap();
+        let two = to_stored(b"security.b", b"2").unwrap();
+        assert_eq!(sets.intern(Vec::new()), 0);
+        let number = sets.intern(vec![one.clone(), two.clone()]);
+        assert_eq!(sets.intern(vec![two.clone(), one.clone()]), number);
+        assert_ne!(sets.intern(vec![one]), number);
         assert_eq!(sets.len(), 3);
     }
 
     #[test]
-    fn what_does_not_fit_the_inode_goes_into_a_block() {
-        let small = stored(b"user.small", b"x").unwrap();
-        let large = stored(b"user.large", &[7; 500]).unwrap();
-        let huge = stored(b"user.huge", &[7; 5000]).unwrap();
+    fn attributes_overflow_into_a_block() {
+        let small = to_stored(b"user.small", b"x").unwrap();
+        let large = to_stored(b"user.large", &[7; 500]).unwrap();
+        let huge = to_stored(b"user.huge", &[7; 5000]).unwrap();
         let both = split(&[large.clone(), small.clone()], 96, 4096).unwrap();
         assert_eq!(both.block, [large]);
         assert!(both.tail.iter().any(|&byte| byte != 0));
@@ -214,16 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn what_no_image_holds_is_refused_at_once() {
-        let of = |name: &[u8], size: usize| stored(name, &vec![7; size]).unwrap();
+    fn oversized_attributes_are_refused_at_once() {
+        let of = |name: &[u8], size: usize| to_stored(name, &vec![7; size]).unwrap();
         let both = [of(b"user.a", 4000), of(b"user.b", 4000)];
-        judge_extent(&both).unwrap();
+        check_total_size(&both).unwrap();
         let three = [&both[..], &[of(b"user.third", 200)]].concat();
         for (set, name) in [
             (&three[..], "user.third of 200"),
             (&[of(b"user.huge", 9000)], "user.huge"),
         ] {
-            let told = judge_extent(set).unwrap_err();
+            let told = check_total_size(set).unwrap_err();
             assert!(
                 told.contains(name) && told.contains("--exclude-xattr"),
                 "{told}"
@@ -232,19 +234,19 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_place_are_refused() {
+    fn unsupported_attribute_names_are_refused() {
         for name in [
             "btrfs.compression",
             "system.data",
             "system.nfs4_acl",
             "system.richacl",
         ] {
-            let told = stored(name.as_bytes(), b"value").unwrap_err();
+            let told = to_stored(name.as_bytes(), b"value").unwrap_err();
             assert!(
                 told.contains(&format!("--exclude-xattr '{name}'")),
                 "{told}"
             );
         }
-        assert!(stored(b"system.posix_acl_access", b"no list").is_err());
+        assert!(to_stored(b"system.posix_acl_access", b"no list").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong while an image is built: each error names the path it is about.
+//! Errors of a build. Each names the path that it is about.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use pext4_ondisk::shown::Shown;
 use thiserror::Error as ThisError;
 
-/// The result of building.
+/// The result of a build.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why no image was built. Nothing is left under the image's name then, and what was there before
-/// is as it was.
+/// Why no image was built. A failed build leaves nothing under the image's name, and an existing
+/// image is unchanged.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something that the image is made from cannot be read.
+    /// A source cannot be read.
     #[error("{}: cannot {action}: {cause}", shown(path))]
     Source {
-        /// What it is.
+        /// The path of the file.
         path: PathBuf,
         /// What was tried.
         action: &'static str,
@@ -26,15 +26,15 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
-    /// Something was read that cannot be put into the image, or makes no sense.
+    /// A source contains something that is invalid or cannot be stored in the image.
     #[error("{}: {}", shown(path), Shown(problem.as_bytes()))]
     Unsound {
-        /// Where it was found.
+        /// The path where it was found.
         path: PathBuf,
-        /// What is wrong with it, and what would help.
+        /// The problem, and how to avoid it.
         problem: String,
     },
-    /// A file is not what it was when its size and times were read.
+    /// A file was modified after its size and times were read.
     #[error("{}: it changed while it was read", shown(path))]
     Changed {
         /// The file.
@@ -43,7 +43,7 @@ pub enum Error {
     /// The image cannot be written.
     #[error("{}: cannot {action}: {cause}", shown(path))]
     Output {
-        /// The image, or the file beside it that becomes the image.
+        /// The image, or the temporary file that becomes the image.
         path: PathBuf,
         /// What was tried.
         action: &'static str,
@@ -51,7 +51,7 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
-    /// What was asked for cannot be made; the text says what would do.
+    /// The request cannot be satisfied. The text says what would work instead.
     #[error("{0}")]
     Impossible(String),
     /// The caller asked to stop.

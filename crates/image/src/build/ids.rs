@@ -1,5 +1,6 @@
-//! Users and groups inside the values of attributes: where a mapping changes the ids of owners, those that access
-//! lists and capabilities name change as well. It is done once for each set of attributes.
+//! Maps user and group IDs in attribute values. If a mapping changes the IDs of owners, it also
+//! changes those in access control lists and capabilities. This happens once for each set of
+//! attributes.
 
 use std::collections::HashSet;
 
@@ -12,15 +13,16 @@ use super::rules::Rules;
 use super::tree::{Id, Tree};
 
 const CAPABILITY: &[u8] = b"security.capability";
-/// Where a capability says whose namespace it is for, and how long it is then (`capabilities(7)`).
+/// The field of a capability that names the root user of its namespace. It is last, so its end is
+/// the length of such a capability (`capabilities(7)`).
 const NAMESPACE_OWNER: std::ops::Range<usize> = 20..24;
-/// The last byte of a capability's first word, its version: with and without that owner.
+/// The last byte of a capability's first word, its version: with and without this field.
 const WITH_OWNER: u8 = 3;
 const WITHOUT_OWNER: u8 = 2;
 
-/// Changes the ids in all attributes of a tree as its rules say.
+/// Maps the IDs in all attributes of a tree according to the rules.
 pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
-    if !rules.map_ids() {
+    if !rules.maps_ids() {
         return Ok(());
     }
     for set in 1..tree.sets.len() {
@@ -29,8 +31,8 @@ pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
         match changed.collect() {
             Ok(changed) => tree.sets.change(set, changed),
             Err(problem) => {
-                // Of files that were replaced it does not matter.
-                let user = |node: &super::tree::Node| !node.is_gone && node.attributes == set;
+                // A set that only removed files have does not matter.
+                let user = |node: &super::tree::Node| !node.is_removed && node.attributes == set;
                 if let Some(user) = tree.nodes.iter().position(user) {
                     let user = Id::try_from(user).expect("ids are numbers of 32 bits");
                     return Err(Error::unsound(tree.shown_path(user), problem));
@@ -57,7 +59,8 @@ fn mapped(attribute: &Attribute, rules: &Rules) -> std::result::Result<Attribute
     })
 }
 
-/// An access list, if ids in it change: its entries are in the order of ids.
+/// The mapped access control list, or `None` if its IDs do not change. The entries are sorted by
+/// ID.
 fn list(value: &[u8], rules: &Rules) -> std::result::Result<Option<Vec<u8>>, String> {
     let Ok(old) = acl::decode(value) else {
         return Ok(None);
@@ -87,8 +90,8 @@ fn list(value: &[u8], rules: &Rules) -> std::result::Result<Option<Vec<u8>>, Str
     Ok(Some(acl::encode(&entries)))
 }
 
-/// A capability, if it is for the namespace of a user whose id changes. What is for user 0 is for everybody, and
-/// says no more than one without such a user.
+/// The mapped capability, or `None` if it does not change: only one for the namespace of a user
+/// whose ID changes does. A capability for user 0 applies to everybody, like one without a user.
 fn capability(value: &[u8], rules: &Rules) -> Option<Vec<u8>> {
     let mut value = value.to_vec();
     if value.len() != NAMESPACE_OWNER.end || value[3] != WITH_OWNER {
@@ -109,18 +112,18 @@ fn capability(value: &[u8], rules: &Rules) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::attributes::stored;
+    use super::super::attributes::to_stored;
     use super::super::rules::{Map, Rules};
-    use super::super::tree::{Facts, ROOT, Tree};
+    use super::super::tree::{Metadata, ROOT, Tree};
     use super::{map, value_of};
 
-    /// The values that attributes have when the ids were changed.
+    /// The attribute values after the mapping.
     fn changed(attributes: &[(&[u8], &[u8])], lines: &str) -> Result<Vec<Vec<u8>>, String> {
-        let mut tree = Tree::new(&Facts::default());
+        let mut tree = Tree::new(&Metadata::default());
         let set = attributes
             .iter()
-            .map(|(name, value)| stored(name, value).expect("sound attributes"));
-        let set = tree.sets.number_of(set.collect());
+            .map(|(name, value)| to_stored(name, value).expect("sound attributes"));
+        let set = tree.sets.intern(set.collect());
         tree.node_mut(ROOT).attributes = set;
         let rules = Rules {
             map: Map::parse(lines).expect("sound lines"),
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_would_name_somebody_twice_is_refused() {
+    fn a_list_with_duplicate_mapped_ids_is_refused() {
         let mut list = vec![2, 0, 0, 0];
         for (tag, id) in [(1u16, u32::MAX), (2, 5), (2, 1000), (4, u32::MAX), (32, 0)] {
             list.extend([tag.to_le_bytes(), [4, 0]].concat());

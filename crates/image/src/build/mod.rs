@@ -1,15 +1,17 @@
-//! Building an image from directories, archives and container images: in one pass over the names,
-//! one plan, and one pass over the contents, with every core.
+//! Builds an image from directories, archives and container images: one pass over the names, one
+//! plan, and one parallel pass over the contents.
 //!
-//! 1. *Read*: names and attributes become a `tree`, at 72 bytes and its name a file. Contents
-//!    stay where they are; those of streams go into a scratch file beside the image.
-//! 2. *Plan*: the tree is put in `order`, which gives inode numbers; the `shape` of
-//!    everything is known from it, then the `size` of the image, then every `place`.
-//!    All of this is a function of the input and the options alone.
-//! 3. *Write*: everything is written (`write`) where it belongs, by all threads, in no order.
+//! 1. *Read*: names and attributes go into a `tree`, which takes 72 bytes plus the name for each
+//!    file. Contents stay where they are, but those of streams are copied to a scratch file beside
+//!    the image.
+//! 2. *Plan*: the `order` of the tree determines the inode numbers. The `shape` gives the number of
+//!    blocks of everything, the `size` of the image follows from it, and `place` assigns the
+//!    blocks. The plan depends only on the input and the options.
+//! 3. *Write*: all threads write everything to its place (`write`), in no particular order.
 //!
-//! So the same input and options give the same bytes, on any machine and with any number of threads.
-//! The image gets its name only when it is whole; whatever goes wrong before leaves nothing.
+//! So the same input and options give the same bytes, on any machine and with any number of
+//! threads. The image gets its name only when it is complete; a build that fails leaves nothing
+//! behind.
 //!
 //! # Example
 //!
@@ -36,10 +38,8 @@
 
 mod archive;
 mod attributes;
-mod crew;
 mod error;
 mod ids;
-mod moment;
 mod oci;
 mod order;
 mod output;
@@ -51,6 +51,8 @@ mod scan;
 mod shape;
 mod size;
 mod sources;
+mod threads;
+mod time;
 mod tree;
 mod write;
 
@@ -64,38 +66,39 @@ use pext4_ondisk::time::Time;
 use sha2::{Digest as _, Sha256};
 
 pub use error::{Error, Result};
-pub use moment::parse_time;
 pub use oci::Platform;
 pub use progress::{Phase, Progress};
 pub use rules::{Map, parse_owner};
 pub use size::{Free, Size};
 pub use sources::Source;
+pub use time::parse_time;
 
 use crate::mkfs::{self, plan};
 use archive::Limits;
 use order::Order;
 use output::Output;
-use place::{Full, Places};
-use shape::{Shape, Terms};
-use size::{Frame, Need};
+use place::{NoSpace, Placement};
+use shape::{Parameters, Shape};
+use size::{Frame, Requirements};
 use sources::Sources;
-use tree::{Facts, ROOT, Tree};
+use tree::{Metadata, ROOT, Tree};
 
-/// Bytes in a block, unless told otherwise: what a page has, whatever the size of the image.
+/// The default block size in bytes: the size of a page, for any size of the image.
 const BLOCK_SIZE: u32 = 4096;
-/// A size at which the options are tried before anything is read.
+/// The image size in bytes with which the options are validated before anything is read.
 const TRIAL_SIZE: u64 = 256 << 20;
-/// How often a size that was found too small after all is raised.
-const RAISES: u32 = 16;
-/// Of a root that no source describes: its time, until the image's is known.
-const UNKNOWN: i64 = i64::MIN;
+/// How many sizes are tried at most: the search ignores fragmentation of the free space, so the
+/// size that it finds can be too small.
+const MAX_ATTEMPTS: u32 = 16;
+/// The time of a root that no source describes, until the time of the image is known.
+const UNKNOWN_TIME: i64 = i64::MIN;
 
-/// What was built.
+/// A description of the image that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Bytes of the image.
+    /// Size of the image in bytes.
     pub size: u64,
-    /// Bytes in a block.
+    /// Block size in bytes.
     pub block_size: u32,
     /// Blocks.
     pub blocks: u64,
@@ -107,21 +110,21 @@ pub struct Summary {
     pub free_inodes: u32,
     /// Blocks of the journal; 0 without one.
     pub journal_blocks: u32,
-    /// Names in the image, the root not counted.
+    /// Number of names in the image, without the root.
     pub names: u64,
-    /// Directories among them, and the root.
+    /// Number of directories, including the root.
     pub directories: u64,
-    /// Bytes of contents, in whole blocks and without holes.
+    /// Size of the contents in bytes, rounded up to whole blocks, without holes.
     pub content: u64,
-    /// Names that were skipped because they could not be read.
+    /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
     /// UUID of the file system.
     pub uuid: [u8; 16],
-    /// Names of its features.
+    /// Names of its features, as e2fsprogs spells them.
     pub features: Vec<String>,
 }
 
-/// Says what an image is made of and what it shall be, and builds it.
+/// Configures the sources and the properties of an image, and builds it.
 #[derive(Debug)]
 pub struct Builder {
     sources: Vec<Source>,
@@ -149,8 +152,8 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// An image of nothing yet: sized to fit with a tenth of it free, blocks of 4 KiB, upstream's
-    /// features, nothing reserved, one thread a core.
+    /// A builder without sources. Defaults: the image is sized to fit with a tenth of it free,
+    /// blocks of 4 KiB, the default features of mke2fs, nothing reserved, one thread per core.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -177,184 +180,187 @@ impl Builder {
         }
     }
 
-    /// Adds a source, over those that were added before.
+    /// Adds a source. It is laid over the sources that were added before.
     #[must_use]
     pub fn source(mut self, source: Source) -> Self {
         self.sources.push(source);
         self
     }
 
-    /// How large the image shall be.
+    /// Sets the size of the image.
     #[must_use]
     pub fn size(mut self, size: Size) -> Self {
         self.size = size;
         self
     }
 
-    /// Bytes in a block: 1024, 2048 or 4096.
+    /// Sets the block size in bytes: 1024, 2048 or 4096.
     #[must_use]
     pub fn block_size(mut self, bytes: u32) -> Self {
         self.format.block_size = Some(bytes);
         self
     }
 
-    /// Inodes, at least; fitted to what the image holds otherwise. An archive with more entries is
-    /// refused.
+    /// Sets the minimum number of inodes. The default depends on the number of files. An archive
+    /// with more entries than this is refused.
     #[must_use]
     pub fn inodes(mut self, count: u64) -> Self {
         self.format.inodes = Some(count);
         self
     }
 
-    /// Bytes in an inode: a power of two from 128 to the block size.
+    /// Sets the inode size in bytes: a power of two from 128 to the block size.
     #[must_use]
     pub fn inode_size(mut self, bytes: u16) -> Self {
         self.format.inode_size = bytes;
         self
     }
 
-    /// The label, at most 16 bytes.
+    /// Sets the label, at most 16 bytes.
     #[must_use]
     pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
         self.format.label = label.into();
         self
     }
 
-    /// The UUID; made from the input and the options otherwise.
+    /// Sets the UUID. The default is derived from the input and the options.
     #[must_use]
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
         self.format.uuid = Some(uuid);
         self
     }
 
-    /// The seed of directory hashes; made from the input and the options otherwise.
+    /// Sets the seed of the directory hashes. The default is derived from the input and the
+    /// options.
     #[must_use]
     pub fn hash_seed(mut self, seed: [u32; 4]) -> Self {
         self.format.hash_seed = Some(seed);
         self
     }
 
-    /// Share of the blocks that only the superuser may use, in percent (0 to 50).
+    /// Sets the share of the blocks that only the superuser may use, in percent (0 to 50).
     #[must_use]
     pub fn reserved_percent(mut self, percent: f64) -> Self {
         self.format.reserved_percent = percent;
         self
     }
 
-    /// Turns features on by upstream's names, or off with `^` before them.
+    /// Turns features on, by their names in e2fsprogs, or off, with `^` before the name.
     #[must_use]
     pub fn features(mut self, names: impl IntoIterator<Item = String>) -> Self {
         self.format.features.extend(names);
         self
     }
 
-    /// Blocks of the journal; upstream's choice otherwise.
+    /// Sets the size of the journal in blocks. The default is that of mke2fs.
     #[must_use]
     pub fn journal_blocks(mut self, blocks: u32) -> Self {
         self.format.journal_blocks = Some(blocks);
         self
     }
 
-    /// Everything belongs to this owner and group.
+    /// Gives all files this owner and group.
     #[must_use]
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.rules.owner = Some((uid, gid));
         self
     }
 
-    /// Leaves out what a pattern matches: a name at any depth, or with a slash in it a whole path.
+    /// Leaves out names that match a pattern. A pattern without a slash matches a name at any
+    /// depth; a pattern with a slash matches a whole path.
     #[must_use]
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.exclude.push(pattern.into());
         self
     }
 
-    /// Leaves out extended attributes whose names a pattern matches.
+    /// Leaves out extended attributes whose names match a pattern.
     #[must_use]
     pub fn exclude_attribute(mut self, pattern: impl Into<String>) -> Self {
         self.exclude_attributes.push(pattern.into());
         self
     }
 
-    /// Everything was last changed at this time.
+    /// Gives all files this modification time.
     #[must_use]
     pub fn mtime(mut self, time: Time) -> Self {
         self.rules.mtime = Some(time);
         self
     }
 
-    /// The date of the image, in seconds since 1970: no time in it is later. Otherwise the latest
-    /// time of the input that is not in the future.
+    /// Sets the date of the image, in seconds since 1970. Later times in the input are reduced to
+    /// it. The default is the latest time of the input that is not in the future.
     #[must_use]
     pub fn date(mut self, seconds: i64) -> Self {
         self.date = Some(seconds);
         self
     }
 
-    /// Changes owners and attributes as a mapping file says.
+    /// Changes owners and attributes as a mapping file specifies.
     #[must_use]
     pub fn map(mut self, map: Map) -> Self {
         self.rules.map = map;
         self
     }
 
-    /// Leaves out what cannot be read, instead of failing.
+    /// Skips files that cannot be read, instead of failing.
     #[must_use]
     pub fn skip_unreadable(mut self, skip: bool) -> Self {
         self.skip_unreadable = skip;
         self
     }
 
-    /// Does not look into directories of the host on which other file systems are mounted.
+    /// Does not descend into directories of the host on which other file systems are mounted.
     #[must_use]
     pub fn one_file_system(mut self, stay: bool) -> Self {
         self.one_file_system = stay;
         self
     }
 
-    /// Refuses archives that state more bytes of contents.
+    /// Refuses archives whose headers announce more than this many bytes of contents.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
         self
     }
 
-    /// Which image of an OCI layout is meant, if it has several.
+    /// Selects the image of an OCI layout by platform, if the layout contains several images.
     #[must_use]
     pub fn platform(mut self, platform: Platform) -> Self {
         self.platform = Some(platform);
         self
     }
 
-    /// The name of the image of an OCI layout that is meant, if it has several.
+    /// Selects the image of an OCI layout by name, if the layout contains several images.
     #[must_use]
     pub fn tag(mut self, tag: &str) -> Self {
         self.tag = Some(tag.to_owned());
         self
     }
 
-    /// How many threads work; at least one. The image is the same with any number.
+    /// Sets the number of threads, at least one. It does not affect the image.
     #[must_use]
     pub fn threads(mut self, count: usize) -> Self {
         self.threads = count.max(1);
         self
     }
 
-    /// Whether the image is made durable before it gets its name.
+    /// Sets whether the image is synced to disk before it gets its name. The default is true.
     #[must_use]
     pub fn sync(mut self, sync: bool) -> Self {
         self.sync = sync;
         self
     }
 
-    /// Whether an image of that name may be replaced.
+    /// Sets whether an existing image of that name may be replaced.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
         self
     }
 
-    /// How far the build is, to be looked at while it runs; it can also be asked to stop there.
+    /// The progress of the build. Another thread can read it while the build runs, and can stop the
+    /// build through it.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
@@ -362,9 +368,8 @@ impl Builder {
 
     /// Builds the image.
     ///
-    /// # Errors
-    /// Names the path and what is wrong with it. Nothing is left behind then, and an image that was
-    /// there before is as it was.
+    /// The error names the path and the problem. Nothing is left behind then, and an existing image
+    /// is unchanged.
     pub fn build(mut self, image: &Path) -> Result<Summary> {
         self.rules.latest = self.date;
         self.rules.exclude = rules::path_patterns(&self.exclude).map_err(Error::Impossible)?;
@@ -380,18 +385,18 @@ impl Builder {
         output.set_size(planned.frame.size)?;
         let files = planned.order.inodes.len() as u64;
         self.progress
-            .enter(Phase::Writing, files, planned.places.bytes);
-        let image_of = write::Image {
+            .enter(Phase::Writing, files, planned.placement.bytes);
+        let image_writer = write::Image {
             tree: &planned.tree,
             order: &planned.order,
             shape: &planned.shape,
-            places: &planned.places,
+            placement: &planned.placement,
             frame: &planned.frame,
             contents: &contents,
             output: &output,
             progress: &self.progress,
         };
-        image_of.write(self.threads)?;
+        image_writer.write(self.threads)?;
         self.publish(output, image)?;
         Ok(planned.summary)
     }
@@ -409,11 +414,12 @@ impl Builder {
         Ok(())
     }
 
-    /// A superblock as the options ask for it: fails for options that nothing can satisfy.
+    /// A superblock with the features of the options. Fails if the options cannot be satisfied at
+    /// any size.
     fn trial(&self) -> Result<Superblock> {
         plan::check_inodes(self.format.inodes)?;
         let options = mkfs::Options {
-            // As few as there may be: how many fit is a question of the size, which is found later.
+            // The minimum: whether the inodes fit depends on the size, which is determined later.
             inodes: Some(1),
             uuid: Some([0; 16]),
             hash_seed: Some([0; 4]),
@@ -440,12 +446,12 @@ impl Builder {
     }
 
     fn read(&mut self, output: &Output) -> Result<(Tree, Vec<sources::Contents>, u64)> {
-        let mut root = Facts {
+        let mut root = Metadata {
             mode: 0o040_755,
-            seconds: UNKNOWN,
-            ..Facts::default()
+            seconds: UNKNOWN_TIME,
+            ..Metadata::default()
         };
-        // It has no access list that would have to follow its mode.
+        // A root without a source has no access list that would have to follow its mode.
         let _ = self.rules.apply(Vec::new, &mut root);
         let limits = Limits {
             bytes: match (self.limit, self.size) {
@@ -460,7 +466,7 @@ impl Builder {
             threads: self.threads,
             skip_unreadable: self.skip_unreadable,
             one_file_system: self.one_file_system,
-            wanted: oci::Wanted {
+            selector: oci::ImageSelector {
                 platform: self.platform.as_ref(),
                 tag: self.tag.as_deref(),
             },
@@ -476,24 +482,24 @@ impl Builder {
         Ok(read)
     }
 
-    /// Gives everything its number, the image its size, and everything its place.
+    /// Assigns the inode numbers, the size of the image and all blocks.
     fn plan(&self, mut tree: Tree, trial: &Superblock) -> Result<Planned> {
         let time = self.time(&tree);
-        if tree.node(ROOT).seconds == UNKNOWN {
+        if tree.node(ROOT).seconds == UNKNOWN_TIME {
             tree.node_mut(ROOT).seconds = time;
         }
         let has_orphan_file = trial.features.has_compat(Compat::ORPHAN_FILE);
         let first = order::LOST_FOUND + 1 + u32::from(has_orphan_file);
-        let lost_found = Facts {
+        let lost_found = Metadata {
             mode: 0o040_700,
             seconds: time,
-            ..Facts::default()
+            ..Metadata::default()
         };
         let order = order::order(&mut tree, first, &lost_found, self.threads)?;
         let block_size = 1024u32 << trial.log_block_size;
         shape::check_files(&tree, &order, &trial.features, u64::from(block_size))?;
         let mut options = self.options(&order, time);
-        let terms = Terms {
+        let parameters = Parameters {
             features: &trial.features,
             block_size,
             inode_size: trial.inode_size,
@@ -505,16 +511,17 @@ impl Builder {
             may_grow_levels: !self.format.features.iter().any(|name| name == "^large_dir"),
             threads: self.threads,
         };
-        let shape = Shape::of(&mut tree, &order, &terms)?;
+        let shape = Shape::new(&mut tree, &order, &parameters)?;
         if shape.needs_large_dir {
             options.features.push("large_dir".to_owned());
         }
         self.progress.check()?;
-        self.settle(tree, order, shape, &options)
+        self.fit_size(tree, order, shape, &options)
     }
 
-    /// Finds a size at which everything finds its place.
-    fn settle(
+    /// Increases the size until all contents can be placed. The size search counts the free blocks
+    /// only, but extent trees of fragmented files need additional blocks.
+    fn fit_size(
         &self,
         mut tree: Tree,
         order: Order,
@@ -522,13 +529,13 @@ impl Builder {
         options: &mkfs::Options,
     ) -> Result<Planned> {
         let inodes = order.inodes.len() as u64 - 2 + u64::from(order.first) - 1;
-        let mut need = Need {
+        let mut required = Requirements {
             blocks: shape.blocks,
             inodes,
             block_size: shape.block_size,
         };
-        for _ in 0..RAISES {
-            let mut frame = size::fit(&need, self.size, options)?;
+        for _ in 0..MAX_ATTEMPTS {
+            let mut frame = size::fit(&required, self.size, options)?;
             let more = order.inodes.len() - 2;
             frame
                 .layout
@@ -538,20 +545,20 @@ impl Builder {
                 frame.layout.count_directory(number);
             }
             match place::place(&mut tree, &order, &shape, &mut frame.layout) {
-                Ok(places) => {
+                Ok(placement) => {
                     let journal_blocks = frame.files.journal_blocks;
                     frame.layout.finish(&mut frame.superblock, journal_blocks);
-                    let summary = summary(&order, &places, &frame);
+                    let summary = summary(&order, &placement, &frame);
                     return Ok(Planned {
                         tree,
                         order,
                         shape,
-                        places,
+                        placement,
                         frame,
                         summary,
                     });
                 }
-                Err(Full) => need.blocks += need.blocks / 100 + 64,
+                Err(NoSpace) => required.blocks += required.blocks / 100 + 64,
             }
         }
         Err(Error::impossible(
@@ -559,21 +566,22 @@ impl Builder {
         ))
     }
 
-    /// The date of the image. Checkers take a superblock that was written in the future for damaged,
-    /// so times of the input that lie there do not count.
+    /// The date of the image. Checkers consider a superblock with a future write time damaged, so
+    /// future times of the input are ignored.
     fn time(&self, tree: &Tree) -> i64 {
-        let present = plan::present();
+        let now = plan::now();
         let latest = || {
             tree.nodes
                 .iter()
-                .filter(|node| !node.is_gone && node.seconds <= present)
+                .filter(|node| !node.is_removed && node.seconds <= now)
                 .map(|node| node.seconds)
         };
         let time = self.date.or_else(|| latest().max()).unwrap_or(0);
         time.clamp(0, i64::from(u32::MAX))
     }
 
-    /// The options of the format, with UUID and seed made from the input where they are not given.
+    /// The options of the format, with UUID and hash seed derived from the input if the caller gave
+    /// none.
     fn options(&self, order: &Order, time: i64) -> mkfs::Options {
         let mut hasher = Sha256::new();
         hasher.update(order.digest);
@@ -596,7 +604,7 @@ impl Builder {
         let digest: [u8; 32] = hasher.finalize().into();
         let (words, _) = digest.as_chunks::<4>();
         let mut uuid: [u8; 16] = digest[..16].try_into().expect("16 of 32 bytes");
-        // Version 8 is for who makes a UUID in a way of their own.
+        // UUID version 8 is for custom formats.
         uuid[6] = uuid[6] & 0x0F | 0x80;
         uuid[8] = uuid[8] & 0x3F | 0x80;
         mkfs::Options {
@@ -610,17 +618,17 @@ impl Builder {
     }
 }
 
-/// Everything that is known before the first content is written.
+/// Everything that is determined before the first content is written.
 struct Planned {
     tree: Tree,
     order: Order,
     shape: Shape,
-    places: Places,
+    placement: Placement,
     frame: Frame,
     summary: Summary,
 }
 
-fn summary(order: &Order, places: &Places, frame: &Frame) -> Summary {
+fn summary(order: &Order, placement: &Placement, frame: &Frame) -> Summary {
     Summary {
         size: frame.size,
         block_size: frame.geometry.block_size,
@@ -631,7 +639,7 @@ fn summary(order: &Order, places: &Places, frame: &Frame) -> Summary {
         journal_blocks: frame.files.journal_blocks,
         names: order.names,
         directories: order.directories.len() as u64,
-        content: places.bytes,
+        content: placement.bytes,
         skipped: 0,
         uuid: frame.superblock.uuid,
         features: frame.superblock.features.names(),

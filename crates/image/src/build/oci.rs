@@ -1,8 +1,8 @@
-//! Container images as an OCI layout on the host: a folder with `oci-layout`, `index.json` and blobs
-//! named by their digests.
+//! Container images in an OCI layout on the host: a directory with `oci-layout`, `index.json` and
+//! blobs named by their digests.
 //!
-//! Nothing in it is trusted: a blob's name is made from a digest that was judged, so that it cannot
-//! lead elsewhere, and every blob that is used must have the stated size and digest.
+//! The layout is not trusted: digests are validated before they become file names, so a blob is
+//! never outside the layout, and every blob that is used must have the stated size and digest.
 
 mod collection;
 
@@ -18,12 +18,12 @@ use sha2::{Digest as _, Sha256, Sha512};
 use super::error::{Error, Result};
 use super::progress::Progress;
 
-/// The largest index or manifest that is read.
-const LARGEST_DOCUMENT: u64 = 4 << 20;
-/// Bytes that are hashed at once.
-const CHUNK: usize = 1 << 20;
+/// Maximum size of an index or manifest in bytes.
+const MAX_DOCUMENT_BYTES: u64 = 4 << 20;
+/// Size of the buffer for hashing in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
 
-/// A system and a processor, as container images name them: `linux/amd64`.
+/// An operating system and a processor, as container images name them: `linux/amd64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
     /// The system, like `linux`.
@@ -35,10 +35,9 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Reads `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`.
+    /// Parses `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`.
     ///
-    /// # Errors
-    /// Says what it looks like.
+    /// The text has another form. The message shows the form.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let mut parts = text.split('/');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -56,9 +55,9 @@ impl Platform {
     }
 }
 
-/// Which image of a layout is meant.
+/// Selects an image of a layout.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted<'a> {
+pub(super) struct ImageSelector<'a> {
     pub platform: Option<&'a Platform>,
     pub tag: Option<&'a str>,
 }
@@ -73,7 +72,7 @@ struct Index {
 struct Manifest {
     #[serde(default)]
     layers: Vec<Descriptor>,
-    /// What the image is for, among other things.
+    /// The configuration, which contains the platform.
     config: Option<Descriptor>,
 }
 
@@ -84,7 +83,7 @@ struct Descriptor {
     media_type: String,
     digest: String,
     size: u64,
-    platform: Option<PlatformOf>,
+    platform: Option<PlatformDescriptor>,
     #[serde(default)]
     annotations: Annotations,
 }
@@ -97,7 +96,7 @@ struct Annotations {
 }
 
 #[derive(Clone, Deserialize)]
-struct PlatformOf {
+struct PlatformDescriptor {
     #[serde(default)]
     os: String,
     #[serde(default)]
@@ -105,7 +104,7 @@ struct PlatformOf {
     variant: Option<String>,
 }
 
-/// A blob, by what it must be.
+/// A blob with its stated size and digest.
 #[derive(Clone, Debug)]
 pub(super) struct Blob {
     pub path: PathBuf,
@@ -113,7 +112,7 @@ pub(super) struct Blob {
     size: u64,
 }
 
-/// A digest that was judged.
+/// A valid digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Digest {
     algorithm: Algorithm,
@@ -149,21 +148,26 @@ impl Digest {
     }
 }
 
-/// Whether a folder is an OCI layout.
+/// Whether a directory is an OCI layout.
 pub(super) fn is_layout(folder: &Path) -> bool {
     folder.join("oci-layout").is_file() && folder.join("index.json").is_file()
 }
 
-/// The layers of the image in a layout, from the lowest; manifests are verified, layers are to be.
-pub(super) fn layers(layout: &Path, wanted: Wanted<'_>, progress: &Progress) -> Result<Vec<Blob>> {
+/// The layers of the selected image, from the lowest. Manifests are verified; the caller verifies
+/// the layers.
+pub(super) fn layers(
+    layout: &Path,
+    selector: ImageSelector<'_>,
+    progress: &Progress,
+) -> Result<Vec<Blob>> {
     let path = layout.join("index.json");
     let mut text = Vec::new();
     File::open(&path)
-        .and_then(|file| file.take(LARGEST_DOCUMENT).read_to_end(&mut text))
+        .and_then(|file| file.take(MAX_DOCUMENT_BYTES).read_to_end(&mut text))
         .map_err(|cause| Error::source(&path, "read it", cause))?;
     let index: Index = parse(&path, &text)?;
-    let found = collection::all(layout, &path, index, wanted, progress)?;
-    let manifest = choose(&path, found, wanted)?;
+    let found = collection::all(layout, &path, index, selector, progress)?;
+    let manifest = select_image(&path, found, selector)?;
     let blob = blob(layout, &path, &manifest)?;
     let manifest: Manifest = parse(&blob.path, &blob.read_document()?)?;
     if manifest.layers.is_empty() {
@@ -199,24 +203,28 @@ fn blob(layout: &Path, named_in: &Path, descriptor: &Descriptor) -> Result<Blob>
     })
 }
 
-fn choose(path: &Path, found: Vec<Descriptor>, wanted: Wanted<'_>) -> Result<Descriptor> {
+fn select_image(
+    path: &Path,
+    found: Vec<Descriptor>,
+    selector: ImageSelector<'_>,
+) -> Result<Descriptor> {
     let unsound = |problem: String| Err(Error::unsound(path, problem));
     if found.is_empty() {
         return unsound("it names no image".to_owned());
     }
-    let tagged: Vec<&Descriptor> = found.iter().filter(|image| wanted.names(image)).collect();
+    let tagged: Vec<&Descriptor> = found.iter().filter(|image| selector.names(image)).collect();
     if tagged.is_empty() {
         let names = tags(&found.iter().collect::<Vec<_>>());
         return unsound(format!("it has no image of that tag, but:{names}"));
     }
-    let fits = |descriptor: &&&Descriptor| wanted.fits(descriptor);
+    let fits = |descriptor: &&&Descriptor| selector.fits(descriptor);
     let fitting: Vec<&Descriptor> = tagged.iter().filter(fits).copied().collect();
-    // The same image may bear several names.
+    // The same image may have several names.
     match fitting.as_slice() {
         [first, rest @ ..] if rest.iter().all(|other| other.digest == first.digest) => {
             return Ok((*first).clone());
         }
-        // Nobody says what it is for.
+        // The only image, and its platform is unknown.
         [] if tagged.len() == 1 && tagged[0].platform.is_none() => return Ok(tagged[0].clone()),
         [] => {
             let names = platforms(&tagged);
@@ -230,7 +238,7 @@ fn choose(path: &Path, found: Vec<Descriptor>, wanted: Wanted<'_>) -> Result<Des
         ("--tag", tags(&fitting)),
         ("--platform", platforms(&fitting)),
     ];
-    // What is the same of all tells none apart.
+    // An option helps only if the images differ in it.
     let choices = choices
         .into_iter()
         .filter(|(_, names)| names.matches(' ').count() > 1);
@@ -243,7 +251,7 @@ fn choose(path: &Path, found: Vec<Descriptor>, wanted: Wanted<'_>) -> Result<Des
     }
 }
 
-/// The names of images, each once, after a blank.
+/// The distinct names of images, each preceded by a space.
 fn tags(images: &[&Descriptor]) -> String {
     let names = images
         .iter()
@@ -268,20 +276,20 @@ fn listed(names: impl Iterator<Item = String>) -> String {
     names.iter().map(|name| format!(" {name}")).collect()
 }
 
-impl Wanted<'_> {
-    /// Whether an image has the name that is wanted.
+impl ImageSelector<'_> {
+    /// Whether an image has the selected name.
     fn names(&self, image: &Descriptor) -> bool {
         self.tag.is_none() || image.annotations.name.as_deref() == self.tag
     }
 
-    /// Whether an image is for the platform that is wanted.
+    /// Whether an image is for the selected platform.
     fn fits(&self, image: &Descriptor) -> bool {
         match (self.platform, &image.platform) {
             (None, _) => true,
-            (Some(wanted), Some(platform)) => {
-                wanted.os == platform.os
-                    && wanted.architecture == platform.architecture
-                    && (wanted.variant.is_none() || wanted.variant == platform.variant)
+            (Some(selector), Some(platform)) => {
+                selector.os == platform.os
+                    && selector.architecture == platform.architecture
+                    && (selector.variant.is_none() || selector.variant == platform.variant)
             }
             (Some(_), None) => false,
         }
@@ -289,40 +297,40 @@ impl Wanted<'_> {
 }
 
 impl Blob {
-    fn wrong(&self, problem: &str) -> Error {
+    fn unsound(&self, problem: &str) -> Error {
         Error::unsound(&self.path, problem)
     }
 
-    /// A small blob, verified.
+    /// Reads and verifies an index, manifest or configuration.
     fn read_document(&self) -> Result<Vec<u8>> {
-        if self.size > LARGEST_DOCUMENT {
-            return Err(self.wrong("it is stated to be far too large for what it is"));
+        if self.size > MAX_DOCUMENT_BYTES {
+            return Err(self.unsound("it is stated to be far too large for what it is"));
         }
         let mut text = Vec::new();
         let mut reader = self.open()?;
         (&mut reader)
-            .take(LARGEST_DOCUMENT + 1)
+            .take(MAX_DOCUMENT_BYTES + 1)
             .read_to_end(&mut text)
             .map_err(|cause| Error::source(&self.path, "read it", cause))?;
         reader.verify(self)?;
         Ok(text)
     }
 
-    /// Opens it for reading once, and then verifying.
-    pub fn open(&self) -> Result<Verified> {
+    /// Opens the blob for one pass that also hashes it.
+    pub fn open(&self) -> Result<HashingReader> {
         let file =
             File::open(&self.path).map_err(|cause| Error::source(&self.path, "open it", cause))?;
-        Ok(Verified {
+        Ok(HashingReader {
             file,
             hasher: Hasher::new(self.digest.algorithm),
             length: 0,
         })
     }
 
-    /// Reads all of it to verify it.
+    /// Reads the whole blob and verifies it.
     pub fn check(&self) -> Result<()> {
         let mut reader = self.open()?;
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             let read = reader.read(&mut chunk);
             if read.map_err(|cause| Error::source(&self.path, "read it", cause))? == 0 {
@@ -364,14 +372,14 @@ impl Hasher {
     }
 }
 
-/// A blob that is hashed as it is read.
-pub(super) struct Verified {
+/// Hashes a blob while it is read.
+pub(super) struct HashingReader {
     file: File,
     hasher: Hasher,
     length: u64,
 }
 
-impl Read for Verified {
+impl Read for HashingReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(into)?;
         self.hasher.update(&into[..count]);
@@ -380,18 +388,18 @@ impl Read for Verified {
     }
 }
 
-impl Verified {
-    /// Whether what was read is the blob; all of it must have been read.
+impl HashingReader {
+    /// Checks size and digest. The caller must have read to the end.
     pub fn verify(self, blob: &Blob) -> Result<()> {
         if self.length != blob.size {
-            return Err(blob.wrong(&format!(
+            return Err(blob.unsound(&format!(
                 "it has {} bytes where {} are stated",
                 self.length, blob.size
             )));
         }
-        let made = self.hasher.hex();
-        if made != blob.digest.hex {
-            return Err(blob.wrong(&format!("its digest is wrong: its bytes make {made}")));
+        let computed = self.hasher.hex();
+        if computed != blob.digest.hex {
+            return Err(blob.unsound(&format!("its digest is wrong: its bytes make {computed}")));
         }
         Ok(())
     }
@@ -402,7 +410,7 @@ mod tests {
     use super::{Digest, Platform};
 
     #[test]
-    fn digests_lead_nowhere_else() {
+    fn digests_cannot_contain_paths() {
         let hex = "0123456789abcdef".repeat(4);
         assert!(Digest::parse(&format!("sha256:{hex}")).is_some());
         for bad in [

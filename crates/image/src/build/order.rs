@@ -1,9 +1,9 @@
-//! The order of everything: names sorted by their bytes in each directory, directories from the root
-//! down, and inode numbers in that order.
+//! The order of all files: names sorted by their bytes in each directory, directories in
+//! depth-first order from the root, and inode numbers in that order.
 //!
-//! A directory's inode is followed by those of the files in it, then by its subdirectories with
-//! theirs, so that what is listed together lies together. `lost+found` is inode 11, as everywhere.
-//! The digest of all names and attributes in this order tells one input from another.
+//! A directory's inode is followed by those of its files, then by each subdirectory with its
+//! contents, so files that are listed together are close together. `lost+found` is inode 11, as
+//! mke2fs makes it. A digest of all names and attributes in this order identifies the input.
 
 use pext4_ondisk::inode::MAX_LINKS;
 use pext4_sync::thread;
@@ -11,33 +11,33 @@ use sha2::{Digest as _, Sha256};
 
 use super::attributes::canonical;
 use super::error::{Error, Result};
-use super::tree::{Facts, Id, NONE, ROOT, Tree};
+use super::tree::{Id, Metadata, NONE, ROOT, Tree};
 
 /// The inode of `lost+found`.
 pub(super) const LOST_FOUND: u32 = 11;
 const LOST_FOUND_NAME: &[u8] = b"lost+found";
-/// Bytes of the digest's input that are collected before they are hashed.
-const PIECE: usize = 64 << 10;
+/// How many bytes are collected before they are hashed.
+const HASH_BUFFER_BYTES: usize = 64 << 10;
 
 /// A directory and its names.
 pub(super) struct Directory {
     pub node: Id,
-    /// Its part of the children.
+    /// Index of its first name in `Order::children`.
     first: u32,
     count: u32,
 }
 
-/// All that has an inode, in order.
+/// All files that have an inode, in order.
 pub(super) struct Order {
     /// Names, grouped by directory and sorted.
     children: Vec<Id>,
-    /// From the root down; a directory's record says in `content` which it is.
+    /// In order from the root. `content` of a directory's node is its index here.
     pub directories: Vec<Directory>,
-    /// The records that have inodes: the root, `lost+found`, and the others by number from `first`.
+    /// The nodes that have inodes: the root, `lost+found`, and the others, numbered from `first`.
     pub inodes: Vec<Id>,
-    /// The inode of the third of them.
+    /// The inode number of the third of them.
     pub first: u32,
-    /// Names, `lost+found` left out if it was not given.
+    /// Number of names, without `lost+found` if no source contained it.
     pub names: u64,
     pub digest: [u8; 32],
 }
@@ -49,7 +49,7 @@ impl Order {
         &self.children[start..start + directory.count as usize]
     }
 
-    /// The inode of one of `inodes`, by its place there.
+    /// The inode number of `inodes[place]`.
     pub fn inode(&self, place: usize) -> u32 {
         match place {
             0 => 2,
@@ -59,16 +59,21 @@ impl Order {
     }
 }
 
-/// Sorts the tree and gives inode numbers from `first` on. With `made` a missing `lost+found` comes
-/// into being.
-pub(super) fn order(tree: &mut Tree, first: u32, made: &Facts, threads: usize) -> Result<Order> {
+/// Sorts the tree and assigns inode numbers from `first` on. Adds `lost+found` with the metadata
+/// `made` if no source contained it.
+pub(super) fn order(
+    tree: &mut Tree,
+    first: u32,
+    lost_found_metadata: &Metadata,
+    threads: usize,
+) -> Result<Order> {
     let lost_found = find_lost_found(tree)?;
     if lost_found.is_none() {
-        tree.add(ROOT, LOST_FOUND_NAME, made)?;
+        tree.add(ROOT, LOST_FOUND_NAME, lost_found_metadata)?;
     }
     let (mut children, starts) = group(tree)?;
     sort(tree, &mut children, &starts, threads);
-    let mut walk = Walk {
+    let mut builder = OrderBuilder {
         order: Order {
             children,
             directories: Vec::new(),
@@ -80,16 +85,16 @@ pub(super) fn order(tree: &mut Tree, first: u32, made: &Facts, threads: usize) -
         starts,
         next: first,
         hasher: Sha256::new(),
-        piece: Vec::with_capacity(2 * PIECE),
+        buffer: Vec::with_capacity(2 * HASH_BUFFER_BYTES),
     };
-    walk.run(tree)?;
-    walk.order.names -= u64::from(lost_found.is_none());
-    Ok(walk.order)
+    builder.run(tree)?;
+    builder.order.names -= u64::from(lost_found.is_none());
+    Ok(builder.order)
 }
 
 fn find_lost_found(tree: &Tree) -> Result<Option<Id>> {
     for (id, node) in (0..).zip(&tree.nodes).skip(1) {
-        if node.parent == ROOT && !node.is_gone && tree.name(id) == LOST_FOUND_NAME {
+        if node.parent == ROOT && !node.is_removed && tree.name(id) == LOST_FOUND_NAME {
             if !node.is_directory() {
                 let problem = "it must be a directory: e2fsck needs it";
                 return Err(Error::unsound(tree.shown_path(id), problem));
@@ -100,14 +105,14 @@ fn find_lost_found(tree: &Tree) -> Result<Option<Id>> {
     Ok(None)
 }
 
-/// All names that are not gone, grouped by directory, and where each record's group starts.
+/// All names that are not removed, grouped by directory, and the start of each node's group.
 fn group(tree: &Tree) -> Result<(Vec<Id>, Vec<u32>)> {
     let too_many = || Error::impossible("more names than can be counted");
     let present = || {
         (0u32..)
             .zip(&tree.nodes)
             .skip(1)
-            .filter(|(_, node)| !node.is_gone)
+            .filter(|(_, node)| !node.is_removed)
     };
     let mut starts = vec![0u32; tree.nodes.len() + 1];
     for (_, node) in present() {
@@ -124,13 +129,13 @@ fn group(tree: &Tree) -> Result<(Vec<Id>, Vec<u32>)> {
         children[*next as usize] = id;
         *next += 1;
     }
-    // Every start has moved to its group's end, which is where the next one's group starts.
+    // Each start has advanced to the end of its group, which is the start of the next group.
     starts.pop();
     starts.insert(0, 0);
     Ok((children, starts))
 }
 
-/// Sorts every group by name; threads share the groups.
+/// Sorts every group by name, with several threads.
 fn sort(tree: &Tree, children: &mut [Id], starts: &[u32], threads: usize) {
     let share = children.len().div_ceil(threads.max(1)).max(4096);
     let mut parts = Vec::new();
@@ -155,7 +160,7 @@ fn sort(tree: &Tree, children: &mut [Id], starts: &[u32], threads: usize) {
     });
 }
 
-/// Sorts the groups of a part of the children that starts at `first`.
+/// Sorts the groups in `part`, which starts at index `first` of the children.
 fn sort_groups(tree: &Tree, part: &mut [Id], first: usize, starts: &[u32]) {
     let mut keyed: Vec<(u64, Id)> = Vec::new();
     let mut at = 0;
@@ -168,7 +173,7 @@ fn sort_groups(tree: &Tree, part: &mut [Id], first: usize, starts: &[u32]) {
             continue;
         }
         keyed.clear();
-        keyed.extend(group.iter().map(|&id| (leading(tree.name(id)), id)));
+        keyed.extend(group.iter().map(|&id| (name_prefix(tree.name(id)), id)));
         keyed.sort_unstable_by(|a, b| {
             a.0.cmp(&b.0)
                 .then_with(|| tree.name(a.1).cmp(tree.name(b.1)))
@@ -180,23 +185,23 @@ fn sort_groups(tree: &Tree, part: &mut [Id], first: usize, starts: &[u32]) {
     }
 }
 
-/// The first bytes of a name as a number that sorts as they do.
-fn leading(name: &[u8]) -> u64 {
+/// The first eight bytes of a name as a number that sorts like the bytes.
+fn name_prefix(name: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let length = name.len().min(8);
     bytes[..length].copy_from_slice(&name[..length]);
     u64::from_be_bytes(bytes)
 }
 
-struct Walk {
+struct OrderBuilder {
     order: Order,
     starts: Vec<u32>,
     next: u32,
     hasher: Sha256,
-    piece: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-impl Walk {
+impl OrderBuilder {
     fn run(&mut self, tree: &mut Tree) -> Result<()> {
         let sets: Vec<[u8; 32]> = (0..tree.sets.len())
             .map(|set| Sha256::digest(canonical(tree.sets.get(number(set)))).into())
@@ -204,7 +209,7 @@ impl Walk {
         let mut stack = vec![ROOT];
         self.order.inodes.extend([ROOT, NONE]);
         tree.node_mut(ROOT).inode = 2;
-        self.describe(tree, ROOT, &sets);
+        self.hash_name(tree, ROOT, &sets);
         while let Some(id) = stack.pop() {
             let (start, end) = (self.starts[id as usize], self.starts[id as usize + 1]);
             self.number_directory(tree, id)?;
@@ -223,7 +228,7 @@ impl Walk {
                 } else {
                     self.number_file(tree, child)?;
                 }
-                self.describe(tree, child, &sets);
+                self.hash_name(tree, child, &sets);
             }
             let children = &self.order.children[start as usize..end as usize];
             let below = children
@@ -234,15 +239,15 @@ impl Walk {
             tree.node_mut(id).links = u16::try_from(subdirectories + 2)
                 .ok()
                 .filter(|&links| links < MAX_LINKS)
-                // The format's way to say "too many to count".
+                // The format's value for "too many to count".
                 .unwrap_or(1);
         }
-        self.hasher.update(&self.piece);
+        self.hasher.update(&self.buffer);
         self.order.digest = std::mem::take(&mut self.hasher).finalize().into();
         Ok(())
     }
 
-    fn take_number(&mut self, id: Id) -> Result<u32> {
+    fn allocate_number(&mut self, id: Id) -> Result<u32> {
         let number = self.next;
         self.next = number
             .checked_add(1)
@@ -261,19 +266,19 @@ impl Walk {
             self.order.inodes[1] = id;
             LOST_FOUND
         } else {
-            self.take_number(id)?
+            self.allocate_number(id)?
         };
         Ok(())
     }
 
-    /// Numbers a file with its first name, and counts its names.
+    /// Numbers a file at its first name, and counts its names.
     fn number_file(&mut self, tree: &mut Tree, name: Id) -> Result<()> {
         let owner = tree.owner(name);
         if tree.node(owner).inode == 0 {
-            tree.node_mut(owner).inode = self.take_number(owner)?;
-            // Rules for paths may say different things of its names; the first name decides, not the
-            // one that was found first.
-            tree.take_attributes(owner, name);
+            tree.node_mut(owner).inode = self.allocate_number(owner)?;
+            // Path rules may give its names different attributes. The first name in order decides,
+            // not the one that was found first.
+            tree.copy_metadata(owner, name);
         }
         let links = tree.node(owner).links + 1;
         if links > MAX_LINKS {
@@ -284,33 +289,33 @@ impl Walk {
         Ok(())
     }
 
-    /// Adds a name to the digest: everything that follows from the input.
-    fn describe(&mut self, tree: &Tree, name: Id, sets: &[[u8; 32]]) {
+    /// Adds a name and its inode's metadata to the digest.
+    fn hash_name(&mut self, tree: &Tree, name: Id, sets: &[[u8; 32]]) {
         let owner = tree.owner(name);
         let node = tree.node(owner);
-        let piece = &mut self.piece;
+        let buffer = &mut self.buffer;
         let text = tree.name(name);
-        piece.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
-        piece.extend_from_slice(text);
-        piece.extend(node.mode.to_le_bytes());
+        buffer.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+        buffer.extend_from_slice(text);
+        buffer.extend(node.mode.to_le_bytes());
         for number in [node.uid, node.gid, node.nanoseconds, node.inode] {
-            piece.extend(number.to_le_bytes());
+            buffer.extend(number.to_le_bytes());
         }
-        piece.extend(node.size.to_le_bytes());
-        piece.extend(node.seconds.to_le_bytes());
-        piece.extend(sets[node.attributes as usize]);
+        buffer.extend(node.size.to_le_bytes());
+        buffer.extend(node.seconds.to_le_bytes());
+        buffer.extend(sets[node.attributes as usize]);
         if node.mode & 0o170_000 == 0o120_000 {
-            piece.extend_from_slice(tree.target(owner));
+            buffer.extend_from_slice(tree.target(owner));
         }
         if let Some(segments) = tree.segments.get(&owner) {
             for segment in segments {
-                piece.extend(segment.start.to_le_bytes());
-                piece.extend(segment.end.to_le_bytes());
+                buffer.extend(segment.start.to_le_bytes());
+                buffer.extend(segment.end.to_le_bytes());
             }
         }
-        if piece.len() >= PIECE {
-            self.hasher.update(&*piece);
-            piece.clear();
+        if buffer.len() >= HASH_BUFFER_BYTES {
+            self.hasher.update(&*buffer);
+            buffer.clear();
         }
     }
 }
@@ -321,29 +326,30 @@ fn number(index: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::{Facts, ROOT, Tree};
+    use super::super::tree::{Metadata, ROOT, Tree};
     use super::{Order, order};
 
-    fn facts(mode: u16) -> Facts {
-        Facts {
+    fn metadata(mode: u16) -> Metadata {
+        Metadata {
             mode,
-            ..Facts::default()
+            ..Metadata::default()
         }
     }
 
     fn made(names: &[&str], threads: usize) -> (Tree, Order) {
-        let mut tree = Tree::new(&facts(0o040_755));
-        let b = tree.add(ROOT, b"b", &facts(0o040_755)).unwrap();
+        let mut tree = Tree::new(&metadata(0o040_755));
+        let b = tree.add(ROOT, b"b", &metadata(0o040_755)).unwrap();
         for name in names {
-            tree.add(ROOT, name.as_bytes(), &facts(0o100_644)).unwrap();
-            tree.add(b, name.as_bytes(), &facts(0o100_644)).unwrap();
+            tree.add(ROOT, name.as_bytes(), &metadata(0o100_644))
+                .unwrap();
+            tree.add(b, name.as_bytes(), &metadata(0o100_644)).unwrap();
         }
-        let order = order(&mut tree, 13, &facts(0o040_700), threads).unwrap();
+        let order = order(&mut tree, 13, &metadata(0o040_700), threads).unwrap();
         (tree, order)
     }
 
     #[test]
-    fn the_order_of_finding_does_not_matter() {
+    fn the_scan_order_does_not_matter() {
         let (tree, order) = made(&["x", "a", "longer-name-2", "longer-name-1"], 1);
         let (_, other) = made(&["longer-name-1", "longer-name-2", "x", "a"], 3);
         assert_eq!(order.digest, other.digest);
@@ -376,16 +382,18 @@ mod tests {
     #[test]
     fn many_groups_are_sorted_by_any_number_of_threads() {
         let build = |threads| {
-            let mut tree = Tree::new(&facts(0o040_755));
+            let mut tree = Tree::new(&metadata(0o040_755));
             for number in 0..300u32 {
                 let name = format!("{:03}", (number * 7) % 300);
-                let id = tree.add(ROOT, name.as_bytes(), &facts(0o040_755)).unwrap();
+                let id = tree
+                    .add(ROOT, name.as_bytes(), &metadata(0o040_755))
+                    .unwrap();
                 for file in 0..40u32 {
                     let name = format!("file-with-{:02}", (file * 11) % 40);
-                    tree.add(id, name.as_bytes(), &facts(0o100_644)).unwrap();
+                    tree.add(id, name.as_bytes(), &metadata(0o100_644)).unwrap();
                 }
             }
-            let order = order(&mut tree, 13, &facts(0o040_700), threads).unwrap();
+            let order = order(&mut tree, 13, &metadata(0o040_700), threads).unwrap();
             for directory in &order.directories {
                 let names: Vec<&[u8]> = order
                     .children(directory)

@@ -1,7 +1,8 @@
-//! The image while it is made: a file beside its final place, which it takes only when it is whole.
+//! The image file during the build. It gets its final name only when it is complete.
 //!
-//! Where the host can, the file has no name at all until then, so that not even a killed build
-//! leaves anything; elsewhere it has a name of its own and is removed when the build fails.
+//! If the host supports `O_TMPFILE`, the file has no name until then, so not even a killed build
+//! leaves anything. Otherwise it has a temporary name beside the target and is removed when the
+//! build fails.
 
 use std::fs::File;
 use std::io;
@@ -20,15 +21,15 @@ use super::error::{Error, Result};
 pub(super) struct Output {
     file: File,
     target: PathBuf,
-    /// Its name until it is whole, where it has one.
+    /// The temporary name, if the file has one.
     temporary: Option<PathBuf>,
-    /// Whether what has the final name gives way.
+    /// Whether an existing file of the final name is replaced.
     replace: bool,
     size: u64,
 }
 
 impl Output {
-    /// A file for an image that will be called `target`.
+    /// Creates a file for an image that will be named `target`.
     pub fn create(target: &Path, replace: bool) -> Result<Self> {
         match std::fs::metadata(target) {
             Ok(existing) if !existing.is_file() => {
@@ -39,7 +40,7 @@ impl Output {
                 let cause = io::Error::new(io::ErrorKind::AlreadyExists, "--force replaces it");
                 return Err(Error::output(target, "make what exists", cause));
             }
-            // A link that leads nowhere has the name all the same.
+            // A dangling symbolic link occupies the name as well.
             Err(_) if !replace && std::fs::symlink_metadata(target).is_ok() => {
                 let problem = "it is a symbolic link that leads nowhere; --force replaces it";
                 let cause = io::Error::new(io::ErrorKind::AlreadyExists, problem);
@@ -48,12 +49,12 @@ impl Output {
             _ => {}
         }
         let target = &if replace {
-            behind_link(target)
+            resolve_link(target)
         } else {
             target.to_owned()
         };
-        let (file, temporary) = nameless(folder_of(target)).map_or_else(
-            || named(target).map(|(file, path)| (file, Some(path))),
+        let (file, temporary) = open_nameless(folder_of(target)).map_or_else(
+            || create_named(target).map(|(file, path)| (file, Some(path))),
             |file| Ok((file, None)),
         )?;
         let output = Self {
@@ -64,7 +65,7 @@ impl Output {
             size: 0,
         };
         if replace {
-            // Whether that is possible shall be known before the work is done.
+            // Fail before the work if owner and mode cannot be set.
             output.take_owner_and_mode()?;
         }
         Ok(output)
@@ -80,8 +81,8 @@ impl Output {
         &self.target
     }
 
-    /// What is no source though it may lie among them: device and number of what bears the final
-    /// name now, and of the file that will.
+    /// Device and inode number of the file that has the final name now, and of this file. The build
+    /// excludes both if they are located inside a source directory.
     pub fn own_files(&self) -> Vec<(u64, u64)> {
         let stats = [
             rustix::fs::stat(&self.target),
@@ -91,7 +92,7 @@ impl Output {
         stats.map(|stat| (stat.st_dev, stat.st_ino)).collect()
     }
 
-    /// Gives the file its size.
+    /// Sets the size of the file.
     pub fn set_size(&mut self, size: u64) -> Result<()> {
         self.size = size;
         self.file
@@ -113,7 +114,7 @@ impl Output {
             .map_err(|cause| Error::output(&self.target, "make it durable", cause))
     }
 
-    /// Gives the whole image its name.
+    /// Gives the complete image its final name.
     pub fn publish(mut self) -> Result<()> {
         let shown = |cause: io::Error| Error::output(&self.target, "give it its name", cause);
         if self.replace {
@@ -126,13 +127,13 @@ impl Output {
         if self.replace {
             std::fs::rename(temporary, &self.target).map_err(shown)?;
         } else {
-            rename_to_vacant(temporary, &self.target).map_err(shown)?;
+            rename_without_replacing(temporary, &self.target).map_err(shown)?;
         }
         self.temporary = None;
         Ok(())
     }
 
-    /// Those of the image that is replaced.
+    /// Copies owner and mode of the image that is replaced.
     fn take_owner_and_mode(&self) -> Result<()> {
         let Ok(old) = std::fs::metadata(&self.target) else {
             return Ok(());
@@ -147,7 +148,7 @@ impl Output {
 
     /// Makes the new name durable.
     pub fn sync_folder(target: &Path) -> Result<()> {
-        let target = &behind_link(target);
+        let target = &resolve_link(target);
         File::open(folder_of(target))
             .and_then(|folder| folder.sync_all())
             .map_err(|cause| Error::output(target, "make its name durable", cause))
@@ -157,14 +158,14 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            // Nobody is left to tell, and the first error is on its way.
+            // The caller already gets the first error.
             let _ = std::fs::remove_file(temporary);
         }
     }
 }
 
-/// Where a symbolic link leads, which stays when an image is replaced.
-fn behind_link(target: &Path) -> PathBuf {
+/// The target of a symbolic link: when an image is replaced, the link stays.
+fn resolve_link(target: &Path) -> PathBuf {
     match std::fs::symlink_metadata(target) {
         Ok(there) if there.is_symlink() => std::fs::canonicalize(target).ok(),
         _ => None,
@@ -172,10 +173,10 @@ fn behind_link(target: &Path) -> PathBuf {
     .unwrap_or_else(|| target.to_owned())
 }
 
-/// Renames, unless something has the name by now.
-fn rename_to_vacant(from: &Path, to: &Path) -> io::Result<()> {
+/// Renames, unless `to` exists.
+fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // A file system that does not know the flag; it was looked at when the build began.
+        // The file system does not support the flag. `create` has checked the name.
         Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(from, to),
         done => Ok(done?),
     }
@@ -188,29 +189,29 @@ fn folder_of(target: &Path) -> &Path {
     }
 }
 
-/// A file without a name, where the host can make one and give it a name later.
-fn nameless(folder: &Path) -> Option<File> {
+/// A file without a name, if the host supports that and can give it a name later.
+fn open_nameless(folder: &Path) -> Option<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::openat(CWD, folder, flags, Mode::from_raw_mode(0o644)).ok()?;
     let file = File::from(file);
-    leads_to(&own_path(&file), &file).then_some(file)
+    is_file_at(&fd_path(&file), &file).then_some(file)
 }
 
-/// The path of an open file that has no other.
-fn own_path(file: &File) -> PathBuf {
+/// The `/proc` path of an open file, for files without another path.
+fn fd_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Whether this very file is behind a path: what an environment without `/proc` cannot say.
-fn leads_to(path: &Path, file: &File) -> bool {
-    let identity = |facts: std::fs::Metadata| (facts.dev(), facts.ino());
+/// Whether `path` refers to this very file. Without `/proc` it does not.
+fn is_file_at(path: &Path, file: &File) -> bool {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     match (std::fs::metadata(path), file.metadata()) {
         (Ok(there), Ok(here)) => identity(there) == identity(here),
         _ => false,
     }
 }
 
-/// Names beside the target that nobody else uses at this time.
+/// Names beside the target that contain the process ID, so that concurrent builds do not collide.
 fn candidates(target: &Path) -> impl Iterator<Item = PathBuf> + '_ {
     (0..1000).map(move |attempt| {
         let name = target.file_name().unwrap_or_default();
@@ -219,14 +220,14 @@ fn candidates(target: &Path) -> impl Iterator<Item = PathBuf> + '_ {
     })
 }
 
-fn named(target: &Path) -> Result<(File, PathBuf)> {
+fn create_named(target: &Path) -> Result<(File, PathBuf)> {
     for path in candidates(target) {
-        let made = File::options()
+        let created = File::options()
             .read(true)
             .write(true)
             .create_new(true)
             .open(&path);
-        match made {
+        match created {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(cause) => return Err(Error::output(target, "make it", cause)),
             Ok(file) => return Ok((file, path)),
@@ -238,7 +239,7 @@ fn named(target: &Path) -> Result<(File, PathBuf)> {
 
 /// Gives a nameless file a name beside the target.
 fn link(file: &File, target: &Path) -> io::Result<PathBuf> {
-    let own = own_path(file);
+    let own = fd_path(file);
     for path in candidates(target) {
         match rustix::fs::linkat(CWD, &own, CWD, &path, AtFlags::SYMLINK_FOLLOW) {
             Err(Errno::EXIST) => {}
@@ -249,12 +250,12 @@ fn link(file: &File, target: &Path) -> io::Result<PathBuf> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// A file without a name, or with one that is removed at once, in the target's folder.
+/// Creates a scratch file without a name in the target's directory.
 pub(super) fn scratch(target: &Path) -> Result<File> {
-    if let Some(file) = nameless(folder_of(target)) {
+    if let Some(file) = open_nameless(folder_of(target)) {
         return Ok(file);
     }
-    let (file, path) = named(target)?;
+    let (file, path) = create_named(target)?;
     std::fs::remove_file(&path)
         .map_err(|cause| Error::output(target, "remove a file beside it", cause))?;
     Ok(file)
@@ -288,25 +289,25 @@ impl Device for Output {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use super::{Output, leads_to, named, own_path};
+    use super::{Output, create_named, fd_path, is_file_at};
 
-    /// Where nothing is mounted at `/proc` a nameless file could be given no name at the end.
+    /// Without `/proc` a nameless file could not get a name at the end.
     #[test]
-    fn a_file_is_behind_its_own_path_alone() {
+    fn a_file_is_behind_its_fd_path_alone() {
         let [one, two] = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
-        assert!(leads_to(&own_path(&one), &one));
-        assert!(!leads_to(&own_path(&one), &two));
-        assert!(!leads_to("/proc/none".as_ref(), &one));
+        assert!(is_file_at(&fd_path(&one), &one));
+        assert!(!is_file_at(&fd_path(&one), &two));
+        assert!(!is_file_at("/proc/none".as_ref(), &one));
     }
 
-    /// Hosts that cannot make nameless files are rare; what happens there is tried by hand.
+    /// Hosts without `O_TMPFILE` are rare, so this test creates the named file directly.
     #[test]
     fn a_file_with_a_name_of_its_own_goes_with_the_build() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let target = folder.path().join("image");
         let count = || std::fs::read_dir(&folder).expect("it is there").count();
         let output = || {
-            let (file, path) = named(&target).expect("the folder is ours");
+            let (file, path) = create_named(&target).expect("the folder is ours");
             assert_ne!(path, target);
             Output {
                 file,

@@ -1,23 +1,24 @@
-//! How far a build is: numbers that other threads may read at any time.
+//! The progress of a build, which other threads can read at any time.
 
 use pext4_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::error::{Error, Result};
 
-/// What a build is doing.
+/// The phase of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Names, sizes and attributes are read; of compressed sources the contents too.
+    /// Reads names, sizes and attributes, and the contents of streams and compressed archives.
     Reading,
-    /// Everything gets its place.
+    /// Assigns blocks to everything.
     Planning,
-    /// Contents are copied and structures written.
+    /// Copies contents and writes metadata.
     Writing,
-    /// The image is made durable.
+    /// Makes the image durable.
     Syncing,
 }
 
-/// The state of a build, shared with whoever shows it. It also carries the wish to stop.
+/// The progress of a build, shared with the thread that displays it. That thread can also stop the
+/// build.
 #[derive(Debug, Default)]
 pub struct Progress {
     phase: AtomicU8,
@@ -29,7 +30,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What is being done.
+    /// The current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Relaxed) {
@@ -40,7 +41,8 @@ impl Progress {
         }
     }
 
-    /// Names that were read, or files that were written, and in the latter case of how many.
+    /// The number of names that were read, or while writing, of files that were written; and the
+    /// total, which is 0 while it is unknown.
     #[must_use]
     pub fn files(&self) -> (u64, u64) {
         (
@@ -49,7 +51,7 @@ impl Progress {
         )
     }
 
-    /// Bytes of file contents that were written, of how many.
+    /// The number of bytes of file contents that were written, and the total.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         (
@@ -90,13 +92,13 @@ impl Progress {
     }
 }
 
-/// Where the first error of several threads is kept.
-pub(super) struct Verdict {
+/// Keeps the first error of several threads.
+pub(super) struct FirstError {
     first: pext4_sync::Mutex<Option<Error>>,
     has_failed: AtomicBool,
 }
 
-impl Verdict {
+impl FirstError {
     pub fn new() -> Self {
         Self {
             first: pext4_sync::Mutex::new(pext4_sync::Class::Leaf, None),
@@ -104,13 +106,13 @@ impl Verdict {
         }
     }
 
-    /// Keeps an error, if it is the first.
-    pub fn note(&self, error: Error) {
+    /// Records an error, if it is the first.
+    pub fn record(&self, error: Error) {
         self.first.lock().get_or_insert(error);
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there is an error, so that the others may stop.
+    /// Whether there is an error. The other threads then stop.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }

@@ -1,7 +1,8 @@
-//! What one thread makes and another takes, in order.
+//! A bounded queue between threads.
 //!
-//! A queue is *closed* by whoever makes: takers then get what is left and the end. It is *abandoned*
-//! by whoever gave up, on either side: makers are told, and nobody waits any more.
+//! A producer *closes* the queue when nothing follows: consumers then get the remaining items and
+//! the end. Either side *abandons* the queue when it gives up: `put` then returns false, and no
+//! thread waits any more.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -9,10 +10,10 @@ use std::time::Duration;
 
 use pext4_sync::{Class, Condvar, Mutex};
 
-/// How long somebody waits before looking whether that is still wanted.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The interval at which a waiting consumer checks whether it should continue.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A queue between threads.
+/// A bounded queue between threads.
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -26,7 +27,7 @@ struct State<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue whose makers wait while it holds `room` items.
+    /// A queue in which producers wait while it contains `room` items.
     pub fn new(room: usize) -> Self {
         Self {
             state: Mutex::new(
@@ -42,7 +43,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Adds an item, waiting for room; false where it was abandoned.
+    /// Adds an item, and waits while the queue is full. Returns false if the queue was abandoned.
     pub fn put(&self, item: T) -> bool {
         let mut state = self.state.lock();
         while state.items.len() >= self.room && !state.is_abandoned {
@@ -60,18 +61,19 @@ impl<T> Queue<T> {
         true
     }
 
-    /// The next item, waiting for one; `None` at the end or where it was abandoned.
+    /// Returns the next item, and waits for one. `None` at the end or if the queue was abandoned.
     pub fn take(&self) -> Option<T> {
-        let never: Result<_, Infallible> = self.take_unless(|| Ok(()));
+        let never: Result<_, Infallible> = self.take_or_check(|| Ok(()));
         never.unwrap_or_else(|never| match never {})
     }
 
-    /// As [`Queue::take`]; while nothing comes it asks `goes_on` now and then, whose error ends the waiting.
-    pub fn take_unless<E>(&self, goes_on: impl Fn() -> Result<(), E>) -> Result<Option<T>, E> {
+    /// As [`Queue::take`], but calls `check` periodically while it waits. An error of `check` ends
+    /// the wait.
+    pub fn take_or_check<E>(&self, check: impl Fn() -> Result<(), E>) -> Result<Option<T>, E> {
         let mut state = self.state.lock();
         while state.items.is_empty() && !state.is_closed && !state.is_abandoned {
-            if self.changed.wait_for(&mut state, PATIENCE) {
-                goes_on()?;
+            if self.changed.wait_for(&mut state, CHECK_INTERVAL) {
+                check()?;
             }
         }
         if state.is_abandoned {
@@ -86,13 +88,13 @@ impl<T> Queue<T> {
         Ok(item)
     }
 
-    /// Says that nothing more comes.
+    /// Marks the end: no more items follow.
     pub fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// As [`Queue::close`], and waits until nobody is interested any more.
+    /// As [`Queue::close`], and waits until the queue is abandoned.
     pub fn close_and_wait(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -102,7 +104,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Says that nobody is interested any more.
+    /// Gives up the queue: its remaining items are not needed any more.
     pub fn abandon(&self) {
         self.state.lock().is_abandoned = true;
         self.changed.notify_all();
@@ -114,7 +116,7 @@ mod tests {
     use super::Queue;
 
     #[test]
-    fn what_is_put_is_taken_in_order() {
+    fn items_are_taken_in_order() {
         let queue = Queue::new(2);
         pext4_sync::thread::scope(|scope| {
             scope.spawn(|| {
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_who_gave_up() {
+    fn an_abandoned_queue_wakes_waiting_producers() {
         let queue = Queue::new(1);
         assert!(queue.put(1));
         pext4_sync::thread::scope(|scope| {

@@ -1,8 +1,8 @@
-//! What is left out and what is changed on the way from the sources into the image.
+//! Rules that exclude or change files between the sources and the image.
 //!
-//! A pattern without a slash is for names at any depth, one with a slash for whole paths from the
-//! root of the image; `*` and `?` do not match a slash, `**` does. What lies below a directory that
-//! is left out is left out too.
+//! A pattern without a slash matches names at any depth, one with a slash matches whole paths from
+//! the root of the image. `*` and `?` do not match a slash, `**` does. If a directory is excluded,
+//! its contents are excluded too.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,10 +11,10 @@ use std::path::Path;
 use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 use pext4_ondisk::time::Time;
 
-use super::moment::parse_time;
-use super::tree::Facts;
+use super::time::parse_time;
+use super::tree::Metadata;
 
-/// Changes of owners and attributes, as a file of lines says them:
+/// Changes of owners and attributes, parsed from a mapping file:
 ///
 /// ```text
 /// # the user 1000 of the source is 0 in the image, 1001 is 1, and so on for ten
@@ -24,9 +24,8 @@ use super::tree::Facts;
 /// path *.pem          mode=0600 mtime=@0
 /// ```
 ///
-/// Ids that no line names stay as they are; those in access lists and capabilities change as owners do.
-/// Of several `path` lines that match a file, later ones
-/// win.
+/// IDs that no line names do not change. IDs in access control lists and capabilities change like
+/// owners. If several `path` lines match a file, the last one wins.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
     uids: Vec<IdRange>,
@@ -50,10 +49,9 @@ struct PathRule {
 }
 
 impl Map {
-    /// Reads the lines of a mapping file.
+    /// Parses a mapping file.
     ///
-    /// # Errors
-    /// Names the line that makes no sense.
+    /// The error names the first invalid line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut map = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -96,7 +94,7 @@ fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
     for change in changes {
         match change.split_once('=') {
             Some(("mode", octal)) => {
-                // The library's own reader takes a sign too.
+                // `from_str_radix` accepts a sign.
                 let is_digits = octal.bytes().all(|byte| byte.is_ascii_digit());
                 let mode = u16::from_str_radix(octal, 8).ok();
                 let mode = mode.filter(|&mode| is_digits && mode <= 0o7777);
@@ -110,10 +108,9 @@ fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
     Ok(rule)
 }
 
-/// An owner and a group, like `1000:100`.
+/// Parses an owner and a group, like `1000:100`.
 ///
-/// # Errors
-/// Says what they look like.
+/// The text has another form. The message shows the form.
 pub fn parse_owner(text: &str) -> Result<(u32, u32), String> {
     let numbers = text
         .split_once(':')
@@ -130,7 +127,7 @@ fn glob(pattern: &str) -> Result<Glob, String> {
         .iter()
         .find(|anchor| pattern.starts_with(**anchor));
     let whole = match anchor {
-        // Nothing is left of what means the root, whose path is empty.
+        // The pattern for the root becomes empty, like the root's path.
         Some(anchor) => trimmed.strip_prefix(anchor).unwrap_or_default().to_owned(),
         None if trimmed.is_empty() => return Err("an empty pattern matches nothing".to_owned()),
         None if trimmed.contains('/') => trimmed.to_owned(),
@@ -142,10 +139,10 @@ fn glob(pattern: &str) -> Result<Glob, String> {
         .map_err(|error| format!("pattern `{pattern}`: {}", error.kind()))
 }
 
-/// A set of patterns for paths.
+/// Compiles patterns for paths.
 ///
 /// # Errors
-/// Names the pattern that is none.
+/// The error names the invalid pattern.
 pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
@@ -158,10 +155,10 @@ pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     set.build().map_err(|error| error.to_string())
 }
 
-/// A set of patterns for names of attributes.
+/// Compiles patterns for names of attributes.
 ///
 /// # Errors
-/// Names the pattern that is none.
+/// The error names the invalid pattern.
 pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
@@ -170,30 +167,30 @@ pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     set.build().map_err(|error| error.to_string())
 }
 
-/// All of it.
+/// All rules of a build.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
     pub exclude: GlobSet,
     pub exclude_attributes: GlobSet,
     pub owner: Option<(u32, u32)>,
     pub mtime: Option<Time>,
-    /// No time is later than this.
+    /// Later times are reduced to this, in seconds since 1970.
     pub latest: Option<i64>,
     pub map: Map,
 }
 
 impl Rules {
-    /// Whether a path of the image, without a slash before it, is left out.
+    /// Whether a path of the image, without a leading slash, is excluded.
     pub fn excludes(&self, path: &[u8]) -> bool {
         !self.exclude.is_empty() && self.exclude.is_match(Path::new(OsStr::from_bytes(path)))
     }
 
-    /// Whether any of it asks for paths.
-    pub fn want_paths(&self) -> bool {
+    /// Whether any rule needs the path of a file.
+    pub fn needs_paths(&self) -> bool {
         !self.exclude.is_empty() || !self.map.paths.is_empty()
     }
 
-    /// Whether an attribute is left out.
+    /// Whether an attribute is excluded.
     pub fn excludes_attribute(&self, name: &[u8]) -> bool {
         !self.exclude_attributes.is_empty()
             && self
@@ -202,30 +199,30 @@ impl Rules {
     }
 
     /// Whether ids are mapped at all.
-    pub fn map_ids(&self) -> bool {
+    pub fn maps_ids(&self) -> bool {
         !self.map.uids.is_empty() || !self.map.gids.is_empty()
     }
 
-    /// What a user's id becomes.
+    /// The mapped user ID.
     pub fn uid(&self, id: u32) -> u32 {
         mapped(&self.map.uids, id)
     }
 
-    /// What a group's id becomes.
+    /// The mapped group ID.
     pub fn gid(&self, id: u32) -> u32 {
         mapped(&self.map.gids, id)
     }
 
-    /// Changes owner, mode and times; `path` is needed only if there are rules for paths. True where
-    /// the mode is another one: then an access list must follow it.
-    pub fn apply(&self, path: impl FnOnce() -> Vec<u8>, facts: &mut Facts) -> bool {
-        let mode = facts.mode;
-        (facts.uid, facts.gid) = (self.uid(facts.uid), self.gid(facts.gid));
+    /// Applies the rules to owner, mode and times. Calls `path` only if there are rules for paths.
+    /// Returns true if the mode changed: the caller must then adapt the access control list.
+    pub fn apply(&self, path: impl FnOnce() -> Vec<u8>, metadata: &mut Metadata) -> bool {
+        let mode = metadata.mode;
+        (metadata.uid, metadata.gid) = (self.uid(metadata.uid), self.gid(metadata.gid));
         if let Some((uid, gid)) = self.owner {
-            (facts.uid, facts.gid) = (uid, gid);
+            (metadata.uid, metadata.gid) = (uid, gid);
         }
         if let Some(time) = self.mtime {
-            (facts.seconds, facts.nanoseconds) = (time.seconds, time.nanoseconds);
+            (metadata.seconds, metadata.nanoseconds) = (time.seconds, time.nanoseconds);
         }
         if !self.map.paths.is_empty() {
             let path = path();
@@ -235,30 +232,30 @@ impl Rules {
                 .paths
                 .iter()
                 .filter(|rule| rule.pattern.is_match(path));
-            matching.for_each(|rule| rule.apply(facts));
+            matching.for_each(|rule| rule.apply(metadata));
         }
         if let Some(latest) = self.latest
-            && (facts.seconds, facts.nanoseconds) > (latest, 0)
+            && (metadata.seconds, metadata.nanoseconds) > (latest, 0)
         {
-            (facts.seconds, facts.nanoseconds) = (latest, 0);
+            (metadata.seconds, metadata.nanoseconds) = (latest, 0);
         }
-        facts.mode != mode
+        metadata.mode != mode
     }
 }
 
 impl PathRule {
-    fn apply(&self, facts: &mut Facts) {
-        // The permissions of a symbolic link are always all.
+    fn apply(&self, metadata: &mut Metadata) {
+        // A symbolic link always has all permissions.
         if let Some(mode) = self.mode
-            && facts.mode & 0o170_000 != 0o120_000
+            && metadata.mode & 0o170_000 != 0o120_000
         {
-            facts.mode = facts.mode & 0o170_000 | mode;
+            metadata.mode = metadata.mode & 0o170_000 | mode;
         }
         if let Some((uid, gid)) = self.owner {
-            (facts.uid, facts.gid) = (uid, gid);
+            (metadata.uid, metadata.gid) = (uid, gid);
         }
         if let Some(time) = self.mtime {
-            (facts.seconds, facts.nanoseconds) = (time.seconds, time.nanoseconds);
+            (metadata.seconds, metadata.nanoseconds) = (time.seconds, time.nanoseconds);
         }
     }
 }
@@ -276,7 +273,7 @@ fn mapped(ranges: &[IdRange], id: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::{Map, Rules, glob, path_patterns};
-    use crate::build::tree::Facts;
+    use crate::build::tree::Metadata;
 
     #[test]
     fn patterns_match_names_or_whole_paths() {
@@ -296,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_the_root_alone_and_paths_may_begin_with_a_dot() {
+    fn the_root_pattern_matches_only_the_root() {
         let matcher = |pattern| glob(pattern).unwrap().compile_matcher();
         assert!(matcher("/").is_match(""));
         assert!(!matcher("/").is_match("bin") && !matcher("/").is_match("bin/su"));
@@ -314,22 +311,25 @@ mod tests {
             latest: Some(100),
             ..Rules::default()
         };
-        let mut facts = Facts {
+        let mut metadata = Metadata {
             mode: 0o100_644,
             uid: 1003,
             gid: 5,
             seconds: 1000,
-            ..Facts::default()
+            ..Metadata::default()
         };
-        assert!(!rules.apply(|| b"etc/x".to_vec(), &mut facts));
-        assert_eq!((facts.uid, facts.gid, facts.seconds), (3, 7, 100));
-        assert!(rules.apply(|| b"bin/su".to_vec(), &mut facts));
-        assert_eq!((facts.mode, facts.uid, facts.gid), (0o104_755, 0, 1));
-        assert_eq!(facts.seconds, 9);
+        assert!(!rules.apply(|| b"etc/x".to_vec(), &mut metadata));
+        assert_eq!((metadata.uid, metadata.gid, metadata.seconds), (3, 7, 100));
+        assert!(rules.apply(|| b"bin/su".to_vec(), &mut metadata));
+        assert_eq!(
+            (metadata.mode, metadata.uid, metadata.gid),
+            (0o104_755, 0, 1)
+        );
+        assert_eq!(metadata.seconds, 9);
     }
 
     #[test]
-    fn lines_that_make_no_sense_are_named() {
+    fn errors_name_the_invalid_line() {
         for (text, word) in [
             ("user 1 2", "line 1"),
             ("uid 1", "FROM"),

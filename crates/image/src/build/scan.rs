@@ -1,12 +1,12 @@
-//! Reading the names and attributes of a directory of the host, with all threads.
+//! Reads the names and attributes of a host directory, with several threads.
 //!
-//! A job is a directory to list, or a part of a large directory's names to ask for their attributes.
-//! Jobs lie on a stack, so that few directories are open at a time; a directory stays open while
-//! jobs for what it holds are left. What a job finds goes to the caller as a *batch*; a directory's
-//! batch is always sent before the directories in it are listed, so that the caller knows a parent
-//! before its children. The order of batches means nothing: names are sorted later.
+//! A job is a directory to list, or a part of a large directory's names to stat. Jobs are on a
+//! stack, so that few directories are open at a time; a directory stays open while jobs for its
+//! contents remain. Results go to the caller as *batches*. A directory's batch is always sent
+//! before its subdirectories are listed, so that the caller knows a parent before its children. The
+//! order of batches is otherwise arbitrary: names are sorted later.
 //!
-//! Symbolic links are never followed, neither here nor when contents are read.
+//! Symbolic links are never followed, here or when contents are read.
 
 mod entry;
 
@@ -24,50 +24,50 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Result};
-use super::progress::{Progress, Verdict};
+use super::progress::{FirstError, Progress};
 use super::queue::Queue;
 use super::rules::Rules;
-use entry::Reach;
-pub(super) use entry::{Found, LinkKey};
+use entry::AttributePath;
+pub(super) use entry::{LinkKey, ScannedEntry};
 
-/// Names of a large directory that one job asks for.
+/// Number of names of a large directory that one job stats.
 const NAMES_PER_JOB: usize = 512;
-/// Bytes of a directory that are read at a time.
-const LISTING: usize = 64 << 10;
-/// Batches that wait for the caller.
-const WAITING: usize = 256;
+/// Size of the buffer for directory entries.
+const LISTING_BYTES: usize = 64 << 10;
+/// Maximum number of batches that wait for the caller.
+const MAX_WAITING_BATCHES: usize = 256;
 
-/// A directory of the host as a source.
+/// A host directory as a source.
 pub(super) struct Source {
     /// Its path, for messages and for attributes.
     pub path: PathBuf,
     pub root: OwnedFd,
 }
 
-/// How to read it.
+/// Options of a scan.
 pub(super) struct Options<'a> {
     pub rules: &'a Rules,
     pub threads: usize,
     pub skip_unreadable: bool,
-    /// Stay on the file system of the root.
+    /// Do not descend into other file systems than that of the root.
     pub one_file_system: bool,
-    /// Files that are left out, by device and number: the image itself, old and new.
+    /// Files to exclude, by device and inode number: the image itself, old and new.
     pub leave_out: Vec<(u64, u64)>,
     pub progress: &'a Progress,
 }
 
-/// Some of the names of one directory.
+/// Some names of one directory.
 pub(super) struct Batch {
-    /// The directory, by the number that was given to it; 0 is the root.
+    /// The number of the directory; 0 is the root.
     pub directory: u32,
     pub names: Vec<u8>,
-    pub found: Vec<Found>,
-    /// Names that were left out because they could not be read.
+    pub found: Vec<ScannedEntry>,
+    /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
 }
 
-/// A directory that is open.
-struct Open {
+/// An open directory.
+struct OpenDirectory {
     fd: OwnedFd,
     number: u32,
     /// Its path from the root of the source.
@@ -76,20 +76,20 @@ struct Open {
 
 enum Job {
     List {
-        parent: Arc<Open>,
+        parent: Arc<OpenDirectory>,
         name: CString,
         number: u32,
     },
-    Ask {
-        directory: Arc<Open>,
+    Stat {
+        directory: Arc<OpenDirectory>,
         names: Names,
     },
 }
 
-/// Names of one directory, one behind the other.
+/// Names of one directory, concatenated.
 #[derive(Default)]
 struct Names {
-    /// Each with the zero behind it.
+    /// NUL-terminated.
     bytes: Vec<u8>,
     count: usize,
 }
@@ -106,17 +106,24 @@ impl Names {
     }
 }
 
-/// What one thread has for itself.
+/// The state of one thread.
 struct Worker {
     buffers: entry::Buffers,
-    /// Whether it can go to a directory without taking the process along.
-    may_stand: bool,
+    /// Whether the thread has its own working directory, so that `fchdir` does not affect the
+    /// others.
+    can_chdir: bool,
 }
 
-/// Jobs, and how many are being done.
+/// Waiting jobs, and the number of running ones.
 struct Stack {
-    state: Mutex<(Vec<Job>, usize)>,
+    state: Mutex<StackState>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct StackState {
+    waiting: Vec<Job>,
+    running: usize,
 }
 
 impl Source {
@@ -131,15 +138,15 @@ impl Source {
         })
     }
 
-    /// What the root itself is.
-    pub fn root_entry(&self, rules: &Rules) -> Result<Found> {
+    /// The entry of the root itself.
+    pub fn root_entry(&self, rules: &Rules) -> Result<ScannedEntry> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
         let stat = rustix::fs::statx(&self.root, c"", flags, StatxFlags::BASIC_STATS)
             .map_err(|errno| Error::source(&self.path, "read its attributes", errno))?;
-        entry::of_root(&self.path, &stat, rules)
+        entry::from_root(&self.path, &stat, rules)
     }
 
-    /// Reads all names below the root; `take` gets every batch, in the caller's thread.
+    /// Reads all names below the root. Calls `take` with every batch, on the caller's thread.
     pub fn read(
         &self,
         options: &Options<'_>,
@@ -149,7 +156,7 @@ impl Source {
             .root
             .try_clone()
             .map_err(|cause| Error::source(&self.path, "open it again", cause))?;
-        let root = Arc::new(Open {
+        let root = Arc::new(OpenDirectory {
             fd,
             number: 0,
             path: Vec::new(),
@@ -161,14 +168,14 @@ impl Source {
             options,
             device,
             stack: Stack {
-                state: Mutex::new(Class::Leaf, (Vec::new(), 0)),
+                state: Mutex::new(Class::Leaf, StackState::default()),
                 changed: Condvar::new(),
             },
-            batches: Queue::new(WAITING),
+            batches: Queue::new(MAX_WAITING_BATCHES),
             next_directory: AtomicU32::new(1),
             workers: AtomicU32::new(u32::try_from(options.threads).unwrap_or(1)),
             has_begun: AtomicBool::new(false),
-            verdict: Verdict::new(),
+            first_error: FirstError::new(),
         };
         scan.stack.push([Job::List {
             parent: root,
@@ -178,18 +185,18 @@ impl Source {
         thread::scope(|scope| {
             for _ in 0..options.threads {
                 if let Err(cause) = thread::try_spawn_scoped(scope, || scan.work()) {
-                    scan.go_without(cause);
+                    scan.note_missing_thread(cause);
                 }
             }
             while let Some(batch) = scan.batches.take() {
                 let found = batch.found.len() as u64;
                 if let Err(error) = take(batch).and_then(|()| options.progress.check()) {
-                    scan.give_up(error);
+                    scan.fail(error);
                 }
                 options.progress.add(found, 0);
             }
         });
-        scan.verdict.finish()
+        scan.first_error.finish()
     }
 }
 
@@ -197,7 +204,7 @@ fn device_of(fd: &OwnedFd) -> rustix::io::Result<u64> {
     rustix::fs::fstat(fd).map(|stat| stat.st_dev)
 }
 
-/// All that the threads of one reading share.
+/// The shared state of the threads of one scan.
 struct Scan<'a> {
     source: &'a Source,
     options: &'a Options<'a>,
@@ -205,31 +212,31 @@ struct Scan<'a> {
     stack: Stack,
     batches: Queue<Batch>,
     next_directory: AtomicU32,
-    /// Threads that still work; the last one closes the queue.
+    /// Number of threads that have not finished. The last one closes the queue.
     workers: AtomicU32,
-    /// Whether there was one.
+    /// Whether any thread started.
     has_begun: AtomicBool,
-    verdict: Verdict,
+    first_error: FirstError,
 }
 
 impl Stack {
     fn push(&self, jobs: impl IntoIterator<Item = Job>) {
-        self.state.lock().0.extend(jobs);
+        self.state.lock().waiting.extend(jobs);
         self.changed.notify_all();
     }
 
-    /// The next job; `None` once there is none and none can come.
+    /// Returns the next job; `None` when no job waits and none runs that could add one.
     fn pop(&self, was_working: bool) -> Option<Job> {
         let mut state = self.state.lock();
         if was_working {
-            state.1 -= 1;
+            state.running -= 1;
         }
         loop {
-            if let Some(job) = state.0.pop() {
-                state.1 += 1;
+            if let Some(job) = state.waiting.pop() {
+                state.running += 1;
                 return Some(job);
             }
-            if state.1 == 0 {
+            if state.running == 0 {
                 self.changed.notify_all();
                 return None;
             }
@@ -238,7 +245,7 @@ impl Stack {
     }
 
     fn clear(&self) {
-        self.state.lock().0.clear();
+        self.state.lock().waiting.clear();
     }
 }
 
@@ -247,13 +254,13 @@ impl Scan<'_> {
         self.has_begun.store(true, Ordering::Release);
         let mut worker = Worker {
             buffers: entry::Buffers::new(),
-            may_stand: thread::own_working_directory().is_ok(),
+            can_chdir: thread::own_working_directory().is_ok(),
         };
-        let mut listing = vec![MaybeUninit::uninit(); LISTING];
+        let mut listing = vec![MaybeUninit::uninit(); LISTING_BYTES];
         let mut was_working = false;
         while let Some(job) = self.stack.pop(was_working) {
             was_working = true;
-            if self.verdict.has_failed() {
+            if self.first_error.has_failed() {
                 continue;
             }
             let done = match job {
@@ -262,17 +269,17 @@ impl Scan<'_> {
                     name,
                     number,
                 } => self.list(&parent, &name, number, &mut listing, &mut worker),
-                Job::Ask { directory, names } => self.ask(&directory, &names, &mut worker),
+                Job::Stat { directory, names } => self.stat_names(&directory, &names, &mut worker),
             };
             if let Err(error) = done {
-                self.give_up(error);
+                self.fail(error);
             }
         }
-        self.leave();
+        self.finish_worker();
     }
 
-    /// Counts a thread that works no more; whether it was the last one.
-    fn leave(&self) -> bool {
+    /// Counts a thread that finishes. Returns whether it was the last one.
+    fn finish_worker(&self) -> bool {
         let is_last = self.workers.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
             self.batches.close();
@@ -280,10 +287,11 @@ impl Scan<'_> {
         is_last
     }
 
-    /// Counts a thread that the system did not start. The others do its work; without any there is nobody.
-    fn go_without(&self, cause: std::io::Error) {
-        if self.leave() && !self.has_begun.load(Ordering::Acquire) {
-            self.give_up(Error::source(
+    /// Counts a thread that the system did not start. The others do its work; if none started, the
+    /// scan fails.
+    fn note_missing_thread(&self, cause: std::io::Error) {
+        if self.finish_worker() && !self.has_begun.load(Ordering::Acquire) {
+            self.fail(Error::source(
                 &self.source.path,
                 "start a thread to read it",
                 cause,
@@ -291,8 +299,8 @@ impl Scan<'_> {
         }
     }
 
-    fn give_up(&self, error: Error) {
-        self.verdict.note(error);
+    fn fail(&self, error: Error) {
+        self.first_error.record(error);
         self.stack.clear();
         self.batches.abandon();
     }
@@ -304,11 +312,11 @@ impl Scan<'_> {
             .join(Path::new(std::ffi::OsStr::from_bytes(&below)))
     }
 
-    /// Reads the names of a directory, and asks for the last of them; the others are left to
-    /// whoever is free while the reading goes on.
+    /// Reads the names of a directory. While it reads, full parts go onto the stack for other
+    /// threads; this thread stats the last part.
     fn list(
         &self,
-        parent: &Arc<Open>,
+        parent: &Arc<OpenDirectory>,
         name: &CStr,
         number: u32,
         listing: &mut [MaybeUninit<u8>],
@@ -335,17 +343,22 @@ impl Scan<'_> {
                 continue;
             }
             if names.count == NAMES_PER_JOB {
-                self.stack.push([Job::Ask {
+                self.stack.push([Job::Stat {
                     directory: Arc::clone(&open),
                     names: std::mem::take(&mut names),
                 }]);
             }
             names.push(name);
         }
-        self.ask(&open, &names, worker)
+        self.stat_names(&open, &names, worker)
     }
 
-    fn open(&self, parent: &Arc<Open>, name: &CStr, number: u32) -> Result<Arc<Open>> {
+    fn open(
+        &self,
+        parent: &Arc<OpenDirectory>,
+        name: &CStr,
+        number: u32,
+    ) -> Result<Arc<OpenDirectory>> {
         if number == 0 {
             return Ok(Arc::clone(parent));
         }
@@ -353,14 +366,14 @@ impl Scan<'_> {
         let fd = rustix::fs::openat(&parent.fd, name, flags, Mode::empty()).map_err(|errno| {
             Error::source(self.shown(&parent.path, name.to_bytes()), "open it", errno)
         })?;
-        Ok(Arc::new(Open {
+        Ok(Arc::new(OpenDirectory {
             fd,
             number,
             path: entry::joined(&parent.path, name.to_bytes()),
         }))
     }
 
-    /// A directory that cannot be listed stays, empty.
+    /// A directory that cannot be listed stays in the image, empty.
     fn note_skipped(&self, number: u32) {
         self.batches.put(Batch {
             directory: number,
@@ -370,10 +383,15 @@ impl Scan<'_> {
         });
     }
 
-    /// Asks what each name is, hands that on, and leaves the directories among them as jobs.
-    fn ask(&self, open: &Arc<Open>, names: &Names, worker: &mut Worker) -> Result<()> {
-        // The kernel finds a name from where the thread stands faster than by its path.
-        let stands = worker.may_stand && rustix::process::fchdir(&open.fd).is_ok();
+    /// Stats each name, sends the batch, and adds the subdirectories as jobs.
+    fn stat_names(
+        &self,
+        open: &Arc<OpenDirectory>,
+        names: &Names,
+        worker: &mut Worker,
+    ) -> Result<()> {
+        // A lookup relative to the working directory is faster than one by path.
+        let is_cwd = worker.can_chdir && rustix::process::fchdir(&open.fd).is_ok();
         let mut batch = Batch {
             directory: open.number,
             names: Vec::new(),
@@ -382,9 +400,9 @@ impl Scan<'_> {
         };
         let mut jobs = Vec::new();
         for name in names.iter() {
-            match self.find(open, name, stands, &mut worker.buffers) {
+            match self.examine(open, name, is_cwd, &mut worker.buffers) {
                 Ok(None) => {}
-                Ok(Some(found)) => self.enter(open, name, found, &mut batch, &mut jobs),
+                Ok(Some(found)) => self.add_to_batch(open, name, found, &mut batch, &mut jobs),
                 Err(Error::Source { cause, .. })
                     if self.options.skip_unreadable && is_unreadable(&cause) =>
                 {
@@ -399,18 +417,18 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn enter(
+    fn add_to_batch(
         &self,
-        open: &Arc<Open>,
+        open: &Arc<OpenDirectory>,
         name: &CStr,
-        mut found: Found,
+        mut found: ScannedEntry,
         batch: &mut Batch,
         jobs: &mut Vec<Job>,
     ) {
         let start = batch.names.len();
         batch.names.extend_from_slice(name.to_bytes());
         found.name = start..batch.names.len();
-        let is_directory = found.facts.mode & 0o170_000 == 0o040_000;
+        let is_directory = found.metadata.mode & 0o170_000 == 0o040_000;
         if is_directory {
             let number = self.next_directory.fetch_add(1, Ordering::Relaxed);
             found.directory = Some(number);
@@ -425,16 +443,17 @@ impl Scan<'_> {
         batch.found.push(found);
     }
 
-    /// What a name is; `None` if it is left out. `stands`: the thread's working directory is that of the name.
-    fn find(
+    /// The entry of a name; `None` if it is excluded. `is_cwd`: `open` is the thread's working
+    /// directory.
+    fn examine(
         &self,
-        open: &Open,
+        open: &OpenDirectory,
         name: &CStr,
-        stands: bool,
+        is_cwd: bool,
         buffers: &mut entry::Buffers,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ScannedEntry>> {
         let rules = self.options.rules;
-        if rules.want_paths() && rules.excludes(&entry::joined(&open.path, name.to_bytes())) {
+        if rules.needs_paths() && rules.excludes(&entry::joined(&open.path, name.to_bytes())) {
             return Ok(None);
         }
         let failed = |action| {
@@ -445,7 +464,7 @@ impl Scan<'_> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let stat = rustix::fs::statx(&open.fd, name, flags, StatxFlags::BASIC_STATS)
             .map_err(failed("read its attributes"))?;
-        let mut found = Found::of(&stat);
+        let mut found = ScannedEntry::from_statx(&stat);
         let own = (found.device, stat.stx_ino);
         if self.options.leave_out.contains(&own) {
             return Ok(None);
@@ -454,16 +473,16 @@ impl Scan<'_> {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&open.fd, name, Vec::new())
                     .map_err(failed("read where it leads"))?;
-                found.facts.size = target.as_bytes().len() as u64;
+                found.metadata.size = target.as_bytes().len() as u64;
                 found.target = Some(target.into_bytes().into_boxed_slice());
             }
-            FileType::RegularFile => self.look_into(open, name, &stat, &mut found)?,
+            FileType::RegularFile => self.inspect_file(open, name, &stat, &mut found)?,
             _ => {}
         }
         let shown = || self.shown(&open.path, name.to_bytes());
-        let reach = match stands {
-            true => Reach::Standing(name),
-            false => Reach::Path(entry::Context {
+        let attribute_path = match is_cwd {
+            true => AttributePath::Relative(name),
+            false => AttributePath::Full(entry::Context {
                 source: &self.source.path,
                 folder: &open.path,
                 fd: &open.fd,
@@ -471,18 +490,18 @@ impl Scan<'_> {
             }),
         };
         found.attributes = buffers
-            .attributes(&reach, rules)
+            .attributes(&attribute_path, rules)
             .map_err(|errno| Error::source(shown(), "read its extended attributes", errno))?;
         Ok(Some(found))
     }
 
-    /// Finds the holes of a file, and whether it can be read where that may be a reason to skip it.
-    fn look_into(
+    /// Finds the holes of a file. With `skip_unreadable`, also checks that the file can be opened.
+    fn inspect_file(
         &self,
-        open: &Open,
+        open: &OpenDirectory,
         name: &CStr,
         stat: &rustix::fs::Statx,
-        found: &mut Found,
+        found: &mut ScannedEntry,
     ) -> Result<()> {
         let may_have_holes =
             stat.stx_size > 0 && stat.stx_blocks.saturating_mul(512) < stat.stx_size;
@@ -507,7 +526,7 @@ impl Scan<'_> {
     }
 }
 
-/// Whether an error says that something may not be read or is not there (any more).
+/// Whether an error means that a file is not readable or does not exist (any more).
 fn is_unreadable(cause: &std::io::Error) -> bool {
     matches!(
         cause.kind(),

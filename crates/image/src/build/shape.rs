@@ -1,5 +1,5 @@
-//! How many blocks everything takes, before any block is given: data, directories with their
-//! indexes, long links, blocks of attributes, nodes of extent trees.
+//! Computes how many blocks everything takes before any block is assigned: data, directories with
+//! their indexes, long symbolic links, attribute blocks and extent tree nodes.
 
 use std::ops::Range;
 
@@ -12,86 +12,86 @@ use pext4_ondisk::inode::{Inode, inline};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::{Class, Mutex};
 
-use super::attributes::{self, Split};
-use super::crew::work_together;
+use super::attributes::{self, SplitSet};
 use super::error::{Error, Result};
 use super::order::Order;
-use super::tree::{INSIDE, Id, ROOT, Tree};
-use crate::mkfs::contents::{LOST_FOUND_BYTES, LOST_FOUND_MOST_BLOCKS};
+use super::threads::run_on_threads;
+use super::tree::{INLINE, Id, ROOT, Tree};
+use crate::mkfs::contents::{LOST_FOUND_BYTES, MAX_LOST_FOUND_BLOCKS};
 
-/// Directories that a thread takes at a time.
-const TURN: usize = 64;
-/// Blocks of the longest extent.
-pub(super) const LONGEST: u64 = 32768;
-/// Extents that fit into an inode.
-pub(super) const IN_INODE: usize = 4;
+/// How many directories a thread takes at a time.
+const DIRECTORIES_PER_TURN: usize = 64;
+/// The maximum number of blocks in an extent.
+pub(super) const MAX_EXTENT_BLOCKS: u64 = 32768;
+/// The number of extents that fit into an inode.
+pub(super) const EXTENTS_IN_INODE: usize = 4;
 
-/// A directory's blocks.
+/// The size of a directory.
 pub(super) struct DirectoryShape {
-    /// None if it lies in its inode.
+    /// Number of blocks; 0 if the directory is stored in its inode.
     pub blocks: u32,
-    /// Its index, if it has one.
+    /// The plan of its index, if it has one.
     pub plan: Option<Box<Plan>>,
 }
 
-/// What everything takes.
+/// The size of everything.
 pub(super) struct Shape {
     pub block_size: u64,
     pub format: Format,
-    /// As the order's directories.
+    /// Parallel to `Order::directories`.
     pub directories: Vec<DirectoryShape>,
-    /// As the tree's sets of attributes.
-    pub splits: Vec<Split>,
-    /// Blocks that all of it takes, at most.
+    /// Parallel to `Tree::sets`.
+    pub splits: Vec<SplitSet>,
+    /// Upper bound of the number of blocks that everything takes.
     pub blocks: u64,
-    /// Whether a directory needs a third level of its index.
+    /// Whether the index of a directory needs a third level.
     pub needs_large_dir: bool,
 }
 
-/// What the shape depends on.
-pub(super) struct Terms<'a> {
+/// The properties of the file system on which the shape depends.
+pub(super) struct Parameters<'a> {
     pub features: &'a Features,
     pub block_size: u32,
     pub inode_size: u16,
     pub hasher: Hasher,
-    /// Whether a third level may be turned on where it is needed.
+    /// Whether `large_dir` may be turned on if a directory needs it.
     pub may_grow_levels: bool,
     pub threads: usize,
 }
 
 impl Shape {
-    /// Finds out what everything takes, and marks the files whose content lies in their inodes.
-    pub fn of(tree: &mut Tree, order: &Order, terms: &Terms<'_>) -> Result<Self> {
+    /// Computes the shape, and marks the files whose contents are stored in their inodes.
+    pub fn new(tree: &mut Tree, order: &Order, parameters: &Parameters<'_>) -> Result<Self> {
         let mut shape = Self {
-            block_size: u64::from(terms.block_size),
-            format: Format::of(terms.features),
+            block_size: u64::from(parameters.block_size),
+            format: Format::of(parameters.features),
             directories: Vec::new(),
             splits: Vec::new(),
             blocks: 0,
             needs_large_dir: false,
         };
-        shape.splits = split_sets(tree, order, terms)?;
-        if terms.features.has_incompat(Incompat::INLINE_DATA) {
-            shape.find_room_inside(tree, order, terms);
+        shape.splits = split_sets(tree, order, parameters)?;
+        if parameters.features.has_incompat(Incompat::INLINE_DATA) {
+            shape.mark_inline_files(tree, order, parameters);
         }
-        shape.plan_directories(tree, order, terms)?;
+        shape.plan_directories(tree, order, parameters)?;
         shape.blocks = shape.count(tree, order)?;
         Ok(shape)
     }
 
-    /// The directory of a record.
+    /// The shape of the directory `id`.
     pub fn directory(&self, tree: &Tree, id: Id) -> &DirectoryShape {
         let place = usize::try_from(tree.node(id).content).expect("a place among directories");
         &self.directories[place]
     }
 
-    /// Blocks of content that a record's file maps.
+    /// Number of content blocks that a file maps.
     pub fn content_blocks(&self, tree: &Tree, id: Id) -> u64 {
         let node = tree.node(id);
         match node.mode & 0o170_000 {
             0o040_000 => u64::from(self.directory(tree, id).blocks),
             0o120_000 => u64::from(node.size >= pext4_ondisk::inode::BLOCK_AREA as u64),
-            0o100_000 if node.place == INSIDE => 0,
+            0o100_000 if node.first_block == INLINE => 0,
             0o100_000 => match tree.segments.get(&id) {
                 None => node.size.div_ceil(self.block_size),
                 Some(segments) => block_ranges(segments, self.block_size)
@@ -103,9 +103,9 @@ impl Shape {
         }
     }
 
-    /// Marks the files that fit into their inodes; one with holes has its blocks.
-    fn find_room_inside(&mut self, tree: &mut Tree, order: &Order, terms: &Terms<'_>) {
-        let mut inode = Inode::new(terms.inode_size, extra_size(terms.inode_size));
+    /// Marks the files whose contents fit into their inodes. Files with holes always get blocks.
+    fn mark_inline_files(&mut self, tree: &mut Tree, order: &Order, parameters: &Parameters<'_>) {
+        let mut inode = Inode::new(parameters.inode_size, extra_size(parameters.inode_size));
         for split in &mut self.splits {
             inode.tail.copy_from_slice(&split.tail);
             split.room = inode.inline_room().unwrap_or(0);
@@ -113,10 +113,10 @@ impl Shape {
         for &id in &order.inodes {
             let node = tree.node(id);
             let room = self.splits[node.attributes as usize].room as u64;
-            // Without any room the inode cannot say that its content lies in it, not even an empty one's.
+            // An inode without any room cannot have inline data, not even of length 0.
             let fits = room > 0 && node.size <= room;
             if node.is_regular() && fits && !tree.segments.contains_key(&id) {
-                tree.node_mut(id).place = INSIDE;
+                tree.node_mut(id).first_block = INLINE;
             }
         }
     }
@@ -127,11 +127,11 @@ impl Shape {
         for &id in &order.inodes {
             let content = self.content_blocks(tree, id);
             let pieces = tree.segments.get(&id).map_or(1, |segments| segments.len());
-            // A long file may also be cut where metadata lies in its way.
-            let cuts = pieces as u64 + 2 * (content / LONGEST) + 1;
-            let nodes = if cuts > IN_INODE as u64 + 1 {
+            // A long file may also be split around metadata.
+            let cuts = pieces as u64 + 2 * (content / MAX_EXTENT_BLOCKS) + 1;
+            let nodes = if cuts > EXTENTS_IN_INODE as u64 + 1 {
                 let cuts = usize::try_from(cuts).unwrap_or(usize::MAX);
-                extent::nodes_needed(cuts, terms_block(self.block_size)) as u64
+                extent::nodes_needed(cuts, as_memory_size(self.block_size)) as u64
             } else {
                 0
             };
@@ -147,18 +147,23 @@ impl Shape {
         Ok(blocks)
     }
 
-    fn plan_directories(&mut self, tree: &Tree, order: &Order, terms: &Terms<'_>) -> Result<()> {
-        let planning = Planning {
+    fn plan_directories(
+        &mut self,
+        tree: &Tree,
+        order: &Order,
+        parameters: &Parameters<'_>,
+    ) -> Result<()> {
+        let planner = DirectoryPlanner {
             tree,
             order,
-            terms,
+            parameters,
             format: self.format,
             splits: &self.splits,
             next: AtomicUsize::new(0),
             done: Mutex::new(Class::Leaf, Vec::with_capacity(order.directories.len())),
         };
-        work_together(terms.threads, &|| planning.work());
-        let mut done = planning.done.into_inner();
+        run_on_threads(parameters.threads, &|| planner.work());
+        let mut done = planner.done.into_inner();
         done.sort_unstable_by_key(|(place, _)| *place);
         for (place, planned) in done {
             let (shape, is_large) = planned.map_err(|TooMany| {
@@ -172,17 +177,17 @@ impl Shape {
     }
 }
 
-fn terms_block(block_size: u64) -> usize {
+fn as_memory_size(block_size: u64) -> usize {
     usize::try_from(block_size).expect("a block fits into memory")
 }
 
-/// Planning all directories with several threads.
-struct Planning<'a> {
+/// Plans all directories with several threads.
+struct DirectoryPlanner<'a> {
     tree: &'a Tree,
     order: &'a Order,
-    terms: &'a Terms<'a>,
+    parameters: &'a Parameters<'a>,
     format: Format,
-    splits: &'a [Split],
+    splits: &'a [SplitSet],
     next: AtomicUsize,
     done: Mutex<Vec<(usize, Planned)>>,
 }
@@ -190,27 +195,27 @@ struct Planning<'a> {
 /// A directory's shape, and whether it needs a third level.
 type Planned = std::result::Result<(DirectoryShape, bool), TooMany>;
 
-impl Planning<'_> {
+impl DirectoryPlanner<'_> {
     fn work(&self) {
         loop {
-            let start = self.next.fetch_add(TURN, Ordering::Relaxed);
+            let start = self.next.fetch_add(DIRECTORIES_PER_TURN, Ordering::Relaxed);
             let all = self.order.directories.len();
             if start >= all {
                 return;
             }
-            let planned: Vec<(usize, Planned)> = (start..all.min(start + TURN))
+            let planned: Vec<(usize, Planned)> = (start..all.min(start + DIRECTORIES_PER_TURN))
                 .map(|place| (place, self.plan(place)))
                 .collect();
             self.done.lock().extend(planned);
         }
     }
 
-    /// Whether a directory lies in its inode. The root and `lost+found` do not.
-    fn fits_inside<'b>(&self, id: Id, names: impl Iterator<Item = &'b [u8]>) -> bool {
+    /// Whether a directory is stored in its inode. The root and `lost+found` never are.
+    fn fits_inline<'b>(&self, id: Id, names: impl Iterator<Item = &'b [u8]>) -> bool {
         let node = self.tree.node(id);
         let room = self.splits[node.attributes as usize].room;
         let is_lost_found = node.inode == super::order::LOST_FOUND;
-        room > 0 && id != ROOT && !is_lost_found && regions_inside(names, room).is_some()
+        room > 0 && id != ROOT && !is_lost_found && inline_regions(names, room).is_some()
     }
 
     fn plan(&self, place: usize) -> Planned {
@@ -219,13 +224,13 @@ impl Planning<'_> {
             let children = self.order.children(directory).iter();
             children.map(|&id| self.tree.name(id))
         };
-        if self.fits_inside(directory.node, names()) {
+        if self.fits_inline(directory.node, names()) {
             let (blocks, plan) = (0, None);
             return Ok((DirectoryShape { blocks, plan }, false));
         }
-        let block_size = self.terms.block_size as usize;
+        let block_size = self.parameters.block_size as usize;
         let linear = linear_blocks(names(), block_size, self.format);
-        let has_index = self.terms.features.has_compat(Compat::DIR_INDEX);
+        let has_index = self.parameters.features.has_compat(Compat::DIR_INDEX);
         if linear == 1 || !has_index {
             let least = match self.tree.node(directory.node).inode {
                 super::order::LOST_FOUND => lost_found_blocks(block_size),
@@ -234,14 +239,22 @@ impl Planning<'_> {
             let blocks = linear.max(least);
             return Ok((DirectoryShape { blocks, plan: None }, false));
         }
-        let levels = if self.terms.features.has_incompat(Incompat::LARGEDIR) {
+        let levels = if self.parameters.features.has_incompat(Incompat::LARGEDIR) {
             2
         } else {
             1
         };
-        let of = |levels| Plan::of(block_size, self.format, names(), &self.terms.hasher, levels);
+        let of = |levels| {
+            Plan::of(
+                block_size,
+                self.format,
+                names(),
+                &self.parameters.hasher,
+                levels,
+            )
+        };
         let (plan, is_large) = match of(levels) {
-            Err(TooMany) if self.terms.may_grow_levels => (of(2)?, true),
+            Err(TooMany) if self.parameters.may_grow_levels => (of(2)?, true),
             planned => (planned?, false),
         };
         let blocks = u32::try_from(plan.blocks()).map_err(|_| TooMany)?;
@@ -250,9 +263,9 @@ impl Planning<'_> {
     }
 }
 
-/// How many of these names, in their order, go into each region of a directory that lies in its inode and has so
-/// many bytes there; `None` if they do not fit.
-pub(super) fn regions_inside<'a>(
+/// How many of these names go into each of the two regions of a directory with `bytes` bytes of
+/// inline data, in order; `None` if they do not fit.
+pub(super) fn inline_regions<'a>(
     names: impl Iterator<Item = &'a [u8]>,
     bytes: usize,
 ) -> Option<[usize; 2]> {
@@ -270,11 +283,11 @@ pub(super) fn regions_inside<'a>(
 }
 
 fn lost_found_blocks(block_size: usize) -> u32 {
-    let blocks = (LOST_FOUND_BYTES / block_size as u64).clamp(1, LOST_FOUND_MOST_BLOCKS);
+    let blocks = (LOST_FOUND_BYTES / block_size as u64).clamp(1, MAX_LOST_FOUND_BLOCKS);
     u32::try_from(blocks).expect("at most twelve")
 }
 
-/// Blocks of a directory without an index.
+/// Number of blocks of a directory without an index.
 fn linear_blocks<'a>(
     names: impl Iterator<Item = &'a [u8]>,
     block_size: usize,
@@ -293,29 +306,30 @@ fn linear_blocks<'a>(
     blocks
 }
 
-/// What of each set of attributes lies where; who has a set that cannot be stored is named.
-fn split_sets(tree: &Tree, order: &Order, terms: &Terms<'_>) -> Result<Vec<Split>> {
-    let inode = Inode::new(terms.inode_size, extra_size(terms.inode_size));
+/// Splits each set of attributes between inode and block. The error names a file that has a set
+/// which cannot be stored.
+fn split_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result<Vec<SplitSet>> {
+    let inode = Inode::new(parameters.inode_size, extra_size(parameters.inode_size));
     (0..tree.sets.len())
         .map(|set| {
             let number = u32::try_from(set).expect("sets are counted in 32 bits");
             let attributes = tree.sets.get(number);
-            attributes::split(attributes, inode.tail.len(), terms.block_size as usize).or_else(
+            attributes::split(attributes, inode.tail.len(), parameters.block_size as usize).or_else(
                 |problem| match order
                     .inodes
                     .iter()
                     .find(|&&id| tree.node(id).attributes == number)
                 {
                     Some(&id) => Err(Error::unsound(tree.shown_path(id), problem)),
-                    // Whoever had it was replaced by a later source.
-                    None => Ok(Split::default()),
+                    // Its files were replaced by a later source.
+                    None => Ok(SplitSet::default()),
                 },
             )
         })
         .collect()
 }
 
-/// Bytes of the extra part of inodes of this size.
+/// The `i_extra_isize` of inodes of this size.
 pub(super) fn extra_size(inode_size: u16) -> u16 {
     if inode_size > 128 {
         pext4_ondisk::inode::EXTRA_SIZE
@@ -324,7 +338,7 @@ pub(super) fn extra_size(inode_size: u16) -> u16 {
     }
 }
 
-/// The blocks of a file that hold some of its data, as ranges that do not touch.
+/// The blocks of a file that contain data, as ranges that do not touch.
 pub(super) fn block_ranges(segments: &[Range<u64>], block_size: u64) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::with_capacity(segments.len());
     for segment in segments {
@@ -337,7 +351,7 @@ pub(super) fn block_ranges(segments: &[Range<u64>], block_size: u64) -> Vec<Rang
     ranges
 }
 
-/// Fails for files that the format, or the format without some features, cannot hold.
+/// Fails for files that the format, or the format without some features, cannot represent.
 pub(super) fn check_files(
     tree: &Tree,
     order: &Order,
@@ -345,14 +359,14 @@ pub(super) fn check_files(
     block_size: u64,
 ) -> Result<()> {
     for &id in &order.inodes {
-        if let Some(problem) = judge(tree, id, features, block_size) {
+        if let Some(problem) = file_problem(tree, id, features, block_size) {
             return Err(Error::unsound(tree.shown_path(id), problem));
         }
     }
     Ok(())
 }
 
-fn judge(tree: &Tree, id: Id, features: &Features, block_size: u64) -> Option<String> {
+fn file_problem(tree: &Tree, id: Id, features: &Features, block_size: u64) -> Option<String> {
     let node = tree.node(id);
     let without = |name: &str| format!("it cannot be held without the feature {name}");
     let has = |feature| features.has_read_only_compat(feature);
@@ -382,16 +396,16 @@ fn judge(tree: &Tree, id: Id, features: &Features, block_size: u64) -> Option<St
 
 #[cfg(test)]
 mod tests {
-    use super::{block_ranges, regions_inside};
+    use super::{block_ranges, inline_regions};
 
     #[test]
-    fn names_that_fit_an_inode_fill_its_regions_in_turn() {
+    fn inline_names_fill_the_regions_in_order() {
         let regions = |lengths: &[usize], bytes| {
             let names: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![b'a'; length]).collect();
-            regions_inside(names.iter().map(Vec::as_slice), bytes)
+            inline_regions(names.iter().map(Vec::as_slice), bytes)
         };
         assert_eq!(regions(&[], 60), Some([0, 0]));
-        // 56 bytes hold a record of 36 and one of 20, and what comes then goes behind.
+        // 56 bytes hold a record of 36 and one of 20; later names go into the second region.
         assert_eq!(regions(&[28, 12], 60), Some([2, 0]));
         assert_eq!(regions(&[28, 13], 60), None);
         assert_eq!(regions(&[28, 13, 1], 100), Some([1, 2]));
@@ -399,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_share_a_block_are_one() {
+    fn segments_that_share_a_block_are_merged() {
         let segments = [0..10, 4000..4097, 20_000..30_000, 40_960..40_961];
         assert_eq!(block_ranges(&segments, 4096), [0..2, 4..8, 10..11]);
         assert_eq!(block_ranges(&[], 4096), []);

@@ -1,5 +1,5 @@
-//! How large the image is, and its frame: what a file system of that size consists of before
-//! anything lies in it.
+//! The size of the image, and its frame: an empty file system of that size, without root directory
+//! and `lost+found`.
 
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
@@ -9,39 +9,39 @@ use crate::mkfs::contents::{self, Files};
 use crate::mkfs::layout::Layout;
 use crate::mkfs::{Options, plan};
 
-/// Sizes that are found are multiples of so many blocks.
-const UNIT: u64 = 16;
-/// Bytes of free space for each further inode, as upstream provides them.
+/// The size search tries multiples of this number of blocks.
+const GRANULARITY_BLOCKS: u64 = 16;
+/// Bytes of free space per additional inode, as mke2fs provides them.
 const BYTES_PER_INODE: u64 = 16384;
-/// The largest size that is tried.
-const LARGEST: u64 = 1 << 60;
+/// The largest image size in bytes that the search tries.
+const MAX_SIZE: u64 = 1 << 60;
 
-/// How large an image shall be.
+/// The size of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// As large as it must be for what it holds and some free space.
+    /// As large as the contents and this free space need.
     Auto(Free),
     /// So many bytes.
     Bytes(u64),
 }
 
-/// Free space in an image that is sized to fit.
+/// The free space in an image that is sized to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Free {
-    /// A share of the whole image, in thousandths.
+    /// A share of the image, in thousandths.
     Thousandths(u32),
     /// So many bytes.
     Bytes(u64),
 }
 
 impl Default for Size {
-    /// To fit, with a tenth of the image free.
+    /// Sized to fit, with a tenth of the image free.
     fn default() -> Self {
         Self::Auto(Free::Thousandths(100))
     }
 }
 
-/// A file system without contents.
+/// A file system without contents: metadata, journal, orphan file and resize inode.
 pub(super) struct Frame {
     pub superblock: Superblock,
     pub geometry: Geometry,
@@ -51,18 +51,18 @@ pub(super) struct Frame {
     pub size: u64,
 }
 
-/// What is to be held.
+/// What the image must hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Need {
+pub(super) struct Requirements {
     pub blocks: u64,
-    /// Inodes in use, the system's own included.
+    /// Used inodes, including the reserved ones.
     pub inodes: u64,
     pub block_size: u64,
 }
 
 impl Frame {
-    /// The frame of an image of this size.
-    pub fn of(size: u64, options: &Options) -> crate::Result<Self> {
+    /// Lays out a file system of `size` bytes.
+    pub fn new(size: u64, options: &Options) -> crate::Result<Self> {
         let (mut superblock, geometry) = plan::plan(size, options)?;
         let mut layout = Layout::place(geometry)?;
         let mut files = Files::default();
@@ -82,32 +82,35 @@ impl Frame {
         runs.iter().map(|run| run.end - run.start).sum()
     }
 
-    /// Whether the need and this free space find room.
-    fn holds(&self, need: &Need, free: u64) -> bool {
-        let wanted = need.blocks.saturating_add(free);
-        u64::from(self.geometry.inodes_count) >= need.inodes
+    /// Whether the requirements and `free` more blocks fit, in addition to the reserved blocks.
+    fn holds(&self, required: &Requirements, free: u64) -> bool {
+        let wanted = required.blocks.saturating_add(free);
+        u64::from(self.geometry.inodes_count) >= required.inodes
             && self.free_blocks() >= wanted.saturating_add(self.superblock.reserved_blocks)
     }
 }
 
-/// The frame of an image that holds the need, in the size that was asked for.
-pub(super) fn fit(need: &Need, size: Size, options: &Options) -> Result<Frame> {
+/// The frame that satisfies the requirements, of the requested size.
+pub(super) fn fit(required: &Requirements, size: Size, options: &Options) -> Result<Frame> {
     match size {
-        Size::Auto(free) => smallest(need, free, options),
-        Size::Bytes(bytes) => fixed(need, bytes, options),
+        Size::Auto(free) => smallest(required, free, options),
+        Size::Bytes(bytes) => fixed(required, bytes, options),
     }
 }
 
-fn fixed(need: &Need, bytes: u64, options: &Options) -> Result<Frame> {
-    if options.inodes.is_some_and(|inodes| inodes < need.inodes) {
-        return Err(too_few(need));
+fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame> {
+    if options
+        .inodes
+        .is_some_and(|inodes| inodes < required.inodes)
+    {
+        return Err(too_few(required));
     }
     let usual = bytes / plan::default_bytes_per_inode(bytes);
-    let some_more = need.inodes + need.inodes / 10;
+    let some_more = required.inodes + required.inodes / 10;
     let counts = match options.inodes {
         Some(count) => vec![count],
-        // More than the need is a wish, not a must.
-        None => vec![usual.max(some_more), some_more, need.inodes],
+        // More inodes than required are desirable, but not necessary.
+        None => vec![usual.max(some_more), some_more, required.inodes],
     };
     let mut impossible = None;
     for count in counts {
@@ -115,52 +118,62 @@ fn fixed(need: &Need, bytes: u64, options: &Options) -> Result<Frame> {
             inodes: Some(count),
             ..options.clone()
         };
-        match Frame::of(bytes, &options) {
-            Ok(frame) if frame.holds(need, 0) => return Ok(frame),
+        match Frame::new(bytes, &options) {
+            Ok(frame) if frame.holds(required, 0) => return Ok(frame),
             Ok(_) => {}
             Err(error) => impossible = Some(error),
         }
     }
-    let least = smallest(need, Free::Bytes(0), options)?;
-    if let Some(error) = impossible.filter(|_| least.size <= bytes) {
+    let smallest = smallest(required, Free::Bytes(0), options)?;
+    if let Some(error) = impossible.filter(|_| smallest.size <= bytes) {
         return Err(Error::impossible(format!(
             "an image of {bytes} bytes cannot be made: {error}"
         )));
     }
     Err(Error::impossible(format!(
         "{bytes} bytes are too small: with these options at least {} are needed",
-        least.size
+        smallest.size
     )))
 }
 
-fn too_few(need: &Need) -> Error {
+fn too_few(required: &Requirements) -> Error {
     Error::impossible(format!(
         "too few inodes: at least {} are needed",
-        need.inodes
+        required.inodes
     ))
 }
 
-/// The smallest frame that holds the need and has the free space, more or less.
-fn smallest(need: &Need, free: Free, options: &Options) -> Result<Frame> {
-    if options.inodes.is_some_and(|inodes| inodes < need.inodes) {
-        return Err(too_few(need));
+/// The smallest frame, within about 0.1%, that satisfies the requirements and has the free space.
+fn smallest(required: &Requirements, free: Free, options: &Options) -> Result<Frame> {
+    if options
+        .inodes
+        .is_some_and(|inodes| inodes < required.inodes)
+    {
+        return Err(too_few(required));
     }
-    let attempt = |units: u64| attempt(units * UNIT * need.block_size, need, free, options);
-    let most = LARGEST / (UNIT * need.block_size);
+    let attempt = |units: u64| {
+        attempt(
+            units * GRANULARITY_BLOCKS * required.block_size,
+            required,
+            free,
+            options,
+        )
+    };
+    let max_units = MAX_SIZE / (GRANULARITY_BLOCKS * required.block_size);
     let mut low = 0;
-    let mut high = (need.blocks + need.blocks / 8 + 1024).div_ceil(UNIT);
+    let mut high = (required.blocks + required.blocks / 8 + 1024).div_ceil(GRANULARITY_BLOCKS);
     let mut best = loop {
         match attempt(high) {
             Ok((true, frame)) => break frame,
-            Err(error) if high >= most => return Err(error.into()),
-            Ok(_) if high >= most => {
+            Err(error) if high >= max_units => return Err(error.into()),
+            Ok(_) if high >= max_units => {
                 return Err(Error::impossible(
                     "no size holds this and that much free space",
                 ));
             }
             _ => {
                 low = high;
-                high = (high + high / 2).min(most);
+                high = (high + high / 2).min(max_units);
             }
         }
     };
@@ -174,38 +187,43 @@ fn smallest(need: &Need, free: Free, options: &Options) -> Result<Frame> {
     Ok(best)
 }
 
-/// A frame of this size, and whether it holds the need and has the free space.
-fn attempt(size: u64, need: &Need, free: Free, options: &Options) -> crate::Result<(bool, Frame)> {
-    let wanted = free_blocks(free, size, need.block_size);
+/// The frame of this size, and whether it satisfies the requirements and has the free space.
+fn attempt(
+    size: u64,
+    required: &Requirements,
+    free: Free,
+    options: &Options,
+) -> crate::Result<(bool, Frame)> {
+    let wanted = free_blocks(free, size, required.block_size);
     if options.inodes.is_some() {
-        let frame = Frame::of(size, options)?;
-        return Ok((frame.holds(need, wanted), frame));
+        let frame = Frame::new(size, options)?;
+        return Ok((frame.holds(required, wanted), frame));
     }
     let with_inodes_for = |blocks: u64| {
         let options = Options {
-            inodes: Some(inodes_for(need, blocks)),
+            inodes: Some(inodes_for(required, blocks)),
             ..options.clone()
         };
-        Frame::of(size, &options)
+        Frame::new(size, &options)
     };
     let frame = with_inodes_for(wanted)?;
-    if !frame.holds(need, wanted) {
+    if !frame.holds(required, wanted) {
         return Ok((false, frame));
     }
-    // More may be free than was wanted: a journal has a least size. What inodes for that take of it
-    // leaves less free, so they are enough.
-    let left = frame.free_blocks() - need.blocks;
-    if u64::from(frame.geometry.inodes_count) >= inodes_for(need, left) {
+    // More may be free than requested, since a journal has a minimum size. Additional inodes for
+    // the surplus reduce it, so these inodes are enough.
+    let left = frame.free_blocks() - required.blocks;
+    if u64::from(frame.geometry.inodes_count) >= inodes_for(required, left) {
         return Ok((true, frame));
     }
     let frame = with_inodes_for(left)?;
-    Ok((frame.holds(need, wanted), frame))
+    Ok((frame.holds(required, wanted), frame))
 }
 
-/// The need, and a tenth more inodes or one for each 16 KiB of these free blocks.
-fn inodes_for(need: &Need, free: u64) -> u64 {
-    let bytes = free.saturating_mul(need.block_size);
-    need.inodes + (bytes / BYTES_PER_INODE).max(need.inodes / 10)
+/// The required inodes, plus a tenth or one for each 16 KiB of `free` blocks, whichever is more.
+fn inodes_for(required: &Requirements, free: u64) -> u64 {
+    let bytes = free.saturating_mul(required.block_size);
+    required.inodes + (bytes / BYTES_PER_INODE).max(required.inodes / 10)
 }
 
 fn free_blocks(free: Free, size: u64, block_size: u64) -> u64 {
@@ -222,7 +240,7 @@ fn free_blocks(free: Free, size: u64, block_size: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Free, Need, Size, fit};
+    use super::{Free, Requirements, Size, fit};
     use crate::mkfs::Options;
 
     fn options() -> Options {
@@ -234,20 +252,20 @@ mod tests {
     }
 
     #[test]
-    fn sizes_fit_and_are_not_much_larger_than_they_must_be() {
+    fn sizes_fit_and_are_nearly_minimal() {
         for blocks in [1, 1000, 30_000, 300_000, 5_000_000] {
-            let need = Need {
+            let required = Requirements {
                 blocks,
                 inodes: 100,
                 block_size: 4096,
             };
             for share in [0, 100, 500] {
                 let free = Size::Auto(Free::Thousandths(share));
-                let frame = fit(&need, free, &options()).unwrap();
+                let frame = fit(&required, free, &options()).unwrap();
                 let left = frame.free_blocks() - blocks;
                 let wanted = frame.geometry.blocks_count * u64::from(share) / 1000;
                 assert!(left >= wanted, "{blocks} {share}: {left} of {wanted}");
-                // A journal needs a file system that is twice as large.
+                // A journal needs a file system twice its size.
                 let waste = left - wanted;
                 assert!(
                     waste <= 1100 + frame.geometry.blocks_count / 200,
@@ -258,9 +276,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_has_inodes_also_where_more_is_free_than_was_wanted() {
+    fn surplus_free_space_has_inodes() {
         for blocks in [1, 1000, 30_000, 300_000] {
-            let need = Need {
+            let required = Requirements {
                 blocks,
                 inodes: 20,
                 block_size: 4096,
@@ -270,9 +288,9 @@ mod tests {
                 Free::Thousandths(100),
                 Free::Bytes(64 << 20),
             ] {
-                let frame = fit(&need, Size::Auto(free), &options()).unwrap();
+                let frame = fit(&required, Size::Auto(free), &options()).unwrap();
                 let left = (frame.free_blocks() - blocks) * 4096;
-                let spare = u64::from(frame.geometry.inodes_count) - need.inodes;
+                let spare = u64::from(frame.geometry.inodes_count) - required.inodes;
                 assert!(
                     spare >= left / 16384,
                     "{blocks} {free:?}: {spare} for {left}"
@@ -282,21 +300,26 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_says_what_would() {
-        let need = Need {
+    fn errors_name_the_size_that_suffices() {
+        let required = Requirements {
             blocks: 10_000,
             inodes: 100,
             block_size: 4096,
         };
-        let error = fit(&need, Size::Bytes(16 << 20), &options()).err().unwrap();
+        let error = fit(&required, Size::Bytes(16 << 20), &options())
+            .err()
+            .unwrap();
         assert!(error.to_string().contains("at least"), "{error}");
         let all = Size::Auto(Free::Bytes(u64::MAX));
-        assert!(fit(&need, all, &options()).is_err(), "more than there is");
+        assert!(
+            fit(&required, all, &options()).is_err(),
+            "more than there is"
+        );
         let few = Options {
             inodes: Some(50),
             ..options()
         };
-        let error = fit(&need, Size::default(), &few).err().unwrap();
+        let error = fit(&required, Size::default(), &few).err().unwrap();
         assert!(error.to_string().contains("inodes"), "{error}");
     }
 }

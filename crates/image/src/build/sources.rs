@@ -1,4 +1,4 @@
-//! What an image is made from, and how each kind of it becomes part of the tree.
+//! The sources of an image, and how each kind is read into the tree.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,31 +10,31 @@ use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::thread;
 
 use super::archive::apply::Layer;
-use super::archive::input::{Compression, FileInput, PADDING, with_stream};
+use super::archive::input::{Compression, FileInput, MAX_PADDING_BYTES, with_stream};
 use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
-use super::attributes::{apply_mode, judge_extent, stored};
+use super::attributes::{apply_mode, check_total_size, to_stored};
 use super::error::{Error, Result};
 use super::oci;
 use super::output::{Output, scratch};
-use super::progress::{Progress, Verdict};
+use super::progress::{FirstError, Progress};
 use super::queue::Queue;
 use super::rules::Rules;
 use super::scan;
-use super::tree::{Id, NONE, ROOT, Tree, judge_name};
+use super::tree::{Id, NONE, ROOT, Tree, name_problem};
 
-/// Entries that go from a layer's thread to the tree at once.
-const RECORDS: usize = 256;
+/// Number of records that a layer's thread sends at once.
+const RECORDS_PER_MESSAGE: usize = 256;
 
-/// Something that an image is made from.
+/// A source of an image.
 pub enum Source {
-    /// What lies in a directory of the host. The directory itself becomes the root.
+    /// The contents of a directory of the host. The directory itself becomes the root.
     Directory(PathBuf),
     /// A tar archive in a file: plain, or compressed by gzip or zstd.
     Archive(PathBuf),
     /// A container image in an OCI layout.
     OciLayout(PathBuf),
-    /// A tar archive as a stream, likewise; the name is for messages.
+    /// A tar archive from a stream, with the same compressions. The name is for messages.
     Stream(String, Box<dyn Read + Send>),
 }
 
@@ -50,10 +50,10 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// The source at a path, by what lies there: an OCI layout, another directory, or an archive.
+    /// The source at a path, according to the file type: an OCI layout, another directory, or an
+    /// archive.
     ///
-    /// # Errors
-    /// There is nothing, or it cannot be looked at.
+    /// The path does not exist or is not accessible.
     pub fn at(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::metadata(path)?;
         Ok(if !metadata.is_dir() {
@@ -66,7 +66,7 @@ impl Source {
     }
 }
 
-/// Where contents are read from, once their places are known.
+/// The file or directory from which contents are read after planning.
 pub(super) enum Contents {
     /// Files below an open directory.
     Directory(scan::Source),
@@ -74,11 +74,11 @@ pub(super) enum Contents {
     File(Archive),
 }
 
-/// A file that holds contents.
+/// A file that contains contents: an archive or the spool.
 pub(super) struct Archive {
     pub file: File,
     pub path: PathBuf,
-    /// Its size and time when it was opened; what is not a user's file has none.
+    /// Its size and mtime when it was opened; `None` for the spool.
     stamp: Option<Stamp>,
 }
 
@@ -90,7 +90,7 @@ fn stamp(file: &File) -> io::Result<Stamp> {
 }
 
 impl Archive {
-    /// Fails if the file is not what it was.
+    /// Fails if the file was modified since it was opened.
     pub fn check_unchanged(&self) -> Result<()> {
         match self.stamp {
             Some(then) if stamp(&self.file).ok() != Some(then) => Err(Error::Changed {
@@ -101,14 +101,14 @@ impl Archive {
     }
 }
 
-/// What reading needs to know.
+/// Options of reading.
 pub(super) struct Options<'a> {
     pub rules: &'a Rules,
     pub limits: Limits,
     pub threads: usize,
     pub skip_unreadable: bool,
     pub one_file_system: bool,
-    pub wanted: oci::Wanted<'a>,
+    pub selector: oci::ImageSelector<'a>,
     pub progress: &'a Progress,
 }
 
@@ -117,12 +117,12 @@ pub(super) struct Sources<'a> {
     options: Options<'a>,
     output: &'a Output,
     pub tree: Tree,
-    /// By the number that records have.
+    /// Indexed by `Node::source`.
     pub contents: Vec<Contents>,
     spool: Option<Spool>,
-    /// Names that were left out because they could not be read.
+    /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
-    /// Layers have numbers of their own, since each is laid over the one before.
+    /// The next source number. Each layer has its own, since each is laid over the previous one.
     next_layer: u16,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Lays a source over what is there.
+    /// Lays a source over the previous ones.
     pub fn add(&mut self, source: Source) -> Result<()> {
         match source {
             Source::Directory(path) => self.add_directory(&path),
@@ -149,7 +149,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Hands over what was read, where contents lie, and how many names were skipped.
+    /// Returns the tree, the locations of contents, and the number of skipped names.
     pub fn finish(self) -> (Tree, Vec<Contents>, u64) {
         (self.tree, self.contents, self.skipped)
     }
@@ -182,7 +182,7 @@ impl<'a> Sources<'a> {
             progress: self.options.progress,
         };
         let (tree, rules, skipped) = (&mut self.tree, self.options.rules, &mut self.skipped);
-        let mut entering = Entering {
+        let mut writer = TreeWriter {
             tree,
             rules,
             path,
@@ -193,20 +193,20 @@ impl<'a> Sources<'a> {
         };
         source.read(&options, |batch| {
             *skipped += batch.skipped;
-            entering.enter(batch)
+            writer.add_batch(batch)
         })?;
         self.contents.push(Contents::Directory(source));
         Ok(())
     }
 
-    fn enter_root(&mut self, path: &Path, root: scan::Found, number: u16) -> Result<()> {
-        let mut facts = root.facts;
-        facts.source = number;
-        let is_changed = self.options.rules.apply(Vec::new, &mut facts);
-        let mode = is_changed.then_some(facts.mode);
-        facts.attributes = number_of(&mut self.tree, root.attributes, mode)
+    fn enter_root(&mut self, path: &Path, root: scan::ScannedEntry, number: u16) -> Result<()> {
+        let mut metadata = root.metadata;
+        metadata.source = number;
+        let is_changed = self.options.rules.apply(Vec::new, &mut metadata);
+        let mode = is_changed.then_some(metadata.mode);
+        metadata.attributes = intern_attributes(&mut self.tree, root.attributes, mode)
             .map_err(|problem| Error::unsound(path, problem))?;
-        self.tree.set_root(&facts);
+        self.tree.set_root(&metadata);
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl<'a> Sources<'a> {
             Ok(0)
         };
         let read = read.map_err(|cause| Error::source(path, "read it", cause))?;
-        if !is_plain_file || Compression::of(&start[..read]) != Compression::None {
+        if !is_plain_file || Compression::detect(&start[..read]) != Compression::None {
             return self.add_stream(path, Box::new(file));
         }
         let number = self.next_number()?;
@@ -248,7 +248,7 @@ impl<'a> Sources<'a> {
         let mut layer = Layer::new(path, rules, number, self.options.limits.files);
         let (tree, limits) = (&mut self.tree, self.options.limits);
         let writer = spool.writer(self.output.target());
-        with_stream(reader, path, writer, PADDING, progress, |input| {
+        with_stream(reader, path, writer, MAX_PADDING_BYTES, progress, |input| {
             Reader::new(path, input, rules, limits).read(|record| {
                 progress.check()?;
                 progress.add(1, 0);
@@ -266,7 +266,7 @@ impl<'a> Sources<'a> {
         Ok(())
     }
 
-    /// Notes that a source's contents lie in the spool.
+    /// Records that a source's contents are in the spool.
     fn push_spooled(&mut self) -> Result<()> {
         let spool = self
             .spool
@@ -284,7 +284,7 @@ impl<'a> Sources<'a> {
     }
 
     fn add_layers(&mut self, path: &Path) -> Result<()> {
-        let blobs = oci::layers(path, self.options.wanted, self.options.progress)?;
+        let blobs = oci::layers(path, self.options.selector, self.options.progress)?;
         self.tree.make_index();
         self.make_spool()?;
         let archives = blobs
@@ -299,7 +299,7 @@ impl<'a> Sources<'a> {
         for _ in &blobs {
             self.next_number()?;
         }
-        let work = Layers {
+        let work = LayerReader {
             blobs: &blobs,
             archives: &archives,
             queues: blobs.iter().map(|_| Queue::new(usize::MAX)).collect(),
@@ -307,7 +307,7 @@ impl<'a> Sources<'a> {
             spool: self.spool.as_ref().expect("just made"),
             image: self.output.target(),
             options: &self.options,
-            verdict: Verdict::new(),
+            first_error: FirstError::new(),
         };
         let (tree, threads) = (&mut self.tree, self.options.threads);
         let is_spooled = work.run(tree, first, threads)?;
@@ -333,41 +333,43 @@ impl Archive {
     }
 }
 
-/// The number of a set of attributes as a directory of the host has them; `mode` is another one that
-/// the file gets.
-fn number_of(
+/// Adds attributes of a file of the host to the sets and returns the number of their set. `mode` is
+/// the new mode if the rules changed it.
+fn intern_attributes(
     tree: &mut Tree,
-    attributes: Vec<super::attributes::Named>,
+    attributes: Vec<super::attributes::RawAttribute>,
     mode: Option<u16>,
 ) -> std::result::Result<u32, String> {
-    let stored = attributes.iter().map(|(name, value)| stored(name, value));
+    let stored = attributes
+        .iter()
+        .map(|(name, value)| to_stored(name, value));
     let mut stored = stored.collect::<std::result::Result<Vec<_>, _>>()?;
     if let Some(mode) = mode {
         apply_mode(&mut stored, mode);
     }
-    judge_extent(&stored)?;
-    Ok(tree.sets.number_of(stored))
+    check_total_size(&stored)?;
+    Ok(tree.sets.intern(stored))
 }
 
-/// Puts what is found in a directory of the host into the tree.
-struct Entering<'a> {
+/// Adds scanned entries of a host directory to the tree.
+struct TreeWriter<'a> {
     tree: &'a mut Tree,
     rules: &'a Rules,
     path: &'a Path,
     number: u16,
-    /// Nothing else is in the tree, so that no name can be there already.
+    /// The tree is otherwise empty, so no name can exist already.
     is_first: bool,
-    /// The record of a directory, by the number that the reading gave it.
+    /// The node of each directory, by the number that the scan gave it.
     directories: &'a mut Vec<Id>,
     links: &'a mut HashMap<scan::LinkKey, Id>,
 }
 
-impl Entering<'_> {
-    fn enter(&mut self, batch: scan::Batch) -> Result<()> {
+impl TreeWriter<'_> {
+    fn add_batch(&mut self, batch: scan::Batch) -> Result<()> {
         let parent = self.directories[batch.directory as usize];
         for found in batch.found {
             let name = &batch.names[found.name.clone()];
-            self.enter_one(parent, name, found)?;
+            self.add_entry(parent, name, found)?;
         }
         Ok(())
     }
@@ -378,13 +380,13 @@ impl Entering<'_> {
         Error::unsound(self.path.join(self.tree.path(parent)).join(name), problem)
     }
 
-    fn enter_one(&mut self, parent: Id, name: &[u8], found: scan::Found) -> Result<()> {
-        if let Some(problem) = judge_name(name) {
+    fn add_entry(&mut self, parent: Id, name: &[u8], found: scan::ScannedEntry) -> Result<()> {
+        if let Some(problem) = name_problem(name) {
             return Err(self.unsound(parent, name, problem));
         }
-        let mut facts = found.facts;
-        facts.source = self.number;
-        let found_time = (facts.seconds, facts.nanoseconds);
+        let mut metadata = found.metadata;
+        metadata.source = self.number;
+        let original_time = (metadata.seconds, metadata.nanoseconds);
         let path = || {
             use std::os::unix::ffi::OsStrExt;
             let folder = self.tree.path(parent);
@@ -394,16 +396,19 @@ impl Entering<'_> {
                 .as_bytes()
                 .to_vec()
         };
-        let mode = self.rules.apply(path, &mut facts).then_some(facts.mode);
-        facts.attributes = number_of(self.tree, found.attributes, mode)
+        let mode = self
+            .rules
+            .apply(path, &mut metadata)
+            .then_some(metadata.mode);
+        metadata.attributes = intern_attributes(self.tree, found.attributes, mode)
             .map_err(|problem| self.unsound(parent, name, problem))?;
         if let Some(target) = &found.target {
-            facts.content = u64::from(self.tree.keep_text(target)?);
+            metadata.content = u64::from(self.tree.store_text(target)?);
         }
         let id = if self.is_first {
-            self.tree.add(parent, name, &facts)?
+            self.tree.add(parent, name, &metadata)?
         } else {
-            self.tree.put(parent, name, &facts)?
+            self.tree.put(parent, name, &metadata)?
         };
         if let Some(number) = found.directory {
             let place = number as usize;
@@ -412,8 +417,10 @@ impl Entering<'_> {
             }
             self.directories[place] = id;
         }
-        if self.tree.node(id).is_regular() && found_time != (facts.seconds, facts.nanoseconds) {
-            self.tree.found_times.insert(id, found_time);
+        if self.tree.node(id).is_regular()
+            && original_time != (metadata.seconds, metadata.nanoseconds)
+        {
+            self.tree.original_times.insert(id, original_time);
         }
         if let Some(segments) = found.segments {
             self.tree.segments.insert(id, segments);
@@ -428,52 +435,56 @@ impl Entering<'_> {
     }
 }
 
-/// The layers of a container image, read by several threads and laid over one another in order.
-struct Layers<'a> {
+/// Reads the layers of a container image with several threads, and lays them over one another in
+/// order.
+struct LayerReader<'a> {
     blobs: &'a [oci::Blob],
     archives: &'a [Archive],
-    /// Of each layer; who lays the layers takes one after the other.
+    /// One queue per layer. The calling thread consumes one after the other.
     queues: Vec<Queue<Vec<Record>>>,
     next: AtomicUsize,
     spool: &'a Spool,
     image: &'a Path,
     options: &'a Options<'a>,
-    verdict: Verdict,
+    first_error: FirstError,
 }
 
-impl Layers<'_> {
-    /// Reads and lays all layers, numbered from `first`; which of them went through the spool.
+impl LayerReader<'_> {
+    /// Reads and applies all layers, numbered from `first`. Returns which of them went through the
+    /// spool.
     fn run(self, tree: &mut Tree, first: u16, threads: usize) -> Result<Vec<bool>> {
         thread::scope(|scope| {
-            let wanted = threads.min(self.blobs.len());
+            let count = threads.min(self.blobs.len());
             let start = |_: &usize| thread::try_spawn_scoped(scope, || self.work()).is_ok();
-            if (0..wanted).take_while(start).count() == 0 {
-                // There is room for all records, if only one thread makes them and lays them.
+            if (0..count).take_while(start).count() == 0 {
+                // The queues are unbounded, so this thread can first produce all records and then
+                // consume them.
                 self.work();
             }
             for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {
                 let options = self.options;
-                let most = options.limits.files;
-                let mut layer = Layer::new(&blob.path, options.rules, number, most).of_container();
+                let max_names = options.limits.files;
+                let mut layer =
+                    Layer::new(&blob.path, options.rules, number, max_names).container_layer();
                 while let Some(records) = queue.take() {
                     self.options.progress.add(records.len() as u64, 0);
-                    let laid = records
+                    let applied = records
                         .into_iter()
                         .try_for_each(|record| layer.apply(tree, record))
                         .and_then(|()| self.options.progress.check());
-                    if let Err(error) = laid {
-                        self.give_up(error);
+                    if let Err(error) = applied {
+                        self.fail(error);
                     }
                 }
                 layer.finish(tree);
             }
         });
-        self.verdict.finish()?;
+        self.first_error.finish()?;
         self.archives.iter().map(is_compressed).collect()
     }
 
-    fn give_up(&self, error: Error) {
-        self.verdict.note(error);
+    fn fail(&self, error: Error) {
+        self.first_error.record(error);
         self.queues.iter().for_each(Queue::abandon);
     }
 
@@ -483,11 +494,11 @@ impl Layers<'_> {
             let Some(blob) = self.blobs.get(number) else {
                 return;
             };
-            if self.verdict.has_failed() {
+            if self.first_error.has_failed() {
                 return;
             }
             if let Err(error) = self.read(number, blob) {
-                self.give_up(error);
+                self.fail(error);
             }
             self.queues[number].close();
         }
@@ -499,7 +510,7 @@ impl Layers<'_> {
         let mut records = Vec::new();
         let take = |record| {
             records.push(record);
-            if records.len() < RECORDS || queue.put(std::mem::take(&mut records)) {
+            if records.len() < RECORDS_PER_MESSAGE || queue.put(std::mem::take(&mut records)) {
                 Ok(())
             } else {
                 Err(Error::Interrupted)
@@ -512,7 +523,7 @@ impl Layers<'_> {
             let raw = blob.open()?;
             let verified = with_stream(raw, &blob.path, writer, u64::MAX, progress, |input| {
                 Reader::new(&blob.path, input, rules, limits)
-                    .of_container()
+                    .container_layer()
                     .read(take)
             })?;
             verified.verify(blob)?;
@@ -520,7 +531,7 @@ impl Layers<'_> {
             blob.check()?;
             let input = FileInput::new(&archive.file, &blob.path)?;
             Reader::new(&blob.path, input, rules, limits)
-                .of_container()
+                .container_layer()
                 .read(take)?;
         }
         queue.put(records);
@@ -534,5 +545,5 @@ fn is_compressed(archive: &Archive) -> Result<bool> {
         .file
         .read_at(&mut start, 0)
         .map_err(|cause| Error::source(&archive.path, "read it", cause))?;
-    Ok(Compression::of(&start[..read]) != Compression::None)
+    Ok(Compression::detect(&start[..read]) != Compression::None)
 }

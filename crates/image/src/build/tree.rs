@@ -1,13 +1,13 @@
-//! What the image will hold, in memory: names, attributes, and where contents are to be read.
+//! The names, attributes and content locations of the image, in memory.
 //!
-//! One record of 72 bytes a name; names and the targets of symbolic links lie in one arena.
-//! Sources are laid over one another in their order: a later one's directory joins an earlier one's
-//! and gives it its attributes; anything else takes the earlier one's place. A name that was
-//! replaced or removed is *gone*: its record stays, since other names may be hard links to it.
-//! A record's parent always comes before it.
+//! Each name is a node of 72 bytes. Names and symbolic link targets are stored in one arena.
+//! Sources are laid over one another in their order: a directory of a later source is merged with
+//! an earlier one and replaces its attributes; any other file replaces the earlier file. The node
+//! of a replaced or removed name stays (`is_removed`), since other names may be hard links to it. A
+//! node's parent always precedes it.
 //!
-//! The index (from parent and name to record) is made only when a second source or an archive needs
-//! it: the names of one directory of the host are known to differ.
+//! The index from parent and name to node is built only when a second source or an archive needs
+//! it: the names in a single directory of the host are unique.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -22,61 +22,63 @@ use pext4_ondisk::directory::FileType;
 use super::attributes::Sets;
 use super::error::{Error, Result};
 
-/// A record's number.
+/// The index of a node.
 pub(super) type Id = u32;
 
 /// The root directory's record.
 pub(super) const ROOT: Id = 0;
-/// No record.
+/// No node.
 pub(super) const NONE: u32 = u32::MAX;
-/// The place of a file whose content lies in its inode.
-pub(super) const INSIDE: u64 = u64::MAX;
+/// `first_block` of a file whose content is stored in its inode.
+pub(super) const INLINE: u64 = u64::MAX;
 
-/// What a source says about a file.
+/// The metadata of a file, as a source describes it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Facts {
-    /// Kind and permissions, as `st_mode`.
+pub(super) struct Metadata {
+    /// File type and permissions, as `st_mode`.
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
-    /// Bytes of a file or of a link's target; of a device its numbers, `major << 32 | minor`.
+    /// Size in bytes of a file or a symbolic link's target; for a device its numbers, `major << 32
+    /// | minor`.
     pub size: u64,
     pub seconds: i64,
     pub nanoseconds: u32,
-    /// Of a file in an archive: where its content begins. Of a symbolic link: its target's place in
-    /// the arena. Of a directory, once it was ordered: its place among the directories.
+    /// For a file in an archive, the offset of its content. For a symbolic link, the offset of its
+    /// target in the arena. For a directory, its index in `Order::directories` once that is known.
     pub content: u64,
-    /// The set of attributes; 0 is the empty one.
+    /// The number of its set of extended attributes; 0 is the empty set.
     pub attributes: u32,
-    /// Which of the sources it is from.
+    /// The number of its source.
     pub source: u16,
 }
 
-/// One name.
+/// A name and its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub size: u64,
     pub seconds: i64,
     pub content: u64,
-    /// The first block of the content, once it was placed, or [`INSIDE`]; see `place::Map` for what lies in
-    /// pieces.
-    pub place: u64,
+    /// The first block of the content, once it was placed, or [`INLINE`]. Files that are not one
+    /// run have a `place::BlockMap`.
+    pub first_block: u64,
     pub nanoseconds: u32,
     pub uid: u32,
     pub gid: u32,
     name: u32,
     pub parent: Id,
     pub attributes: u32,
-    /// Of a hard link to an earlier record: that record.
+    /// For a hard link to an earlier node, that node; else [`NONE`].
     pub link: Id,
-    /// Its inode, once numbers were given.
+    /// Its inode number, once assigned.
     pub inode: u32,
     pub mode: u16,
     pub source: u16,
-    /// Names, or 2 and the subdirectories; counted when numbers are given.
+    /// The link count: names, or 2 plus the subdirectories. Counted when inode numbers are
+    /// assigned.
     pub links: u16,
     name_length: u8,
-    pub is_gone: bool,
+    pub is_removed: bool,
 }
 
 impl Node {
@@ -92,16 +94,16 @@ impl Node {
         self.mode & 0o170_000 == 0o100_000
     }
 
-    fn set(&mut self, facts: &Facts) {
-        self.mode = facts.mode;
-        self.uid = facts.uid;
-        self.gid = facts.gid;
-        self.size = facts.size;
-        self.seconds = facts.seconds;
-        self.nanoseconds = facts.nanoseconds;
-        self.content = facts.content;
-        self.attributes = facts.attributes;
-        self.source = facts.source;
+    fn set(&mut self, metadata: &Metadata) {
+        self.mode = metadata.mode;
+        self.uid = metadata.uid;
+        self.gid = metadata.gid;
+        self.size = metadata.size;
+        self.seconds = metadata.seconds;
+        self.nanoseconds = metadata.nanoseconds;
+        self.content = metadata.content;
+        self.attributes = metadata.attributes;
+        self.source = metadata.source;
     }
 }
 
@@ -113,15 +115,16 @@ pub(super) struct Tree {
     is_indexed: bool,
     hasher: RandomState,
     pub sets: Sets,
-    /// Of files with holes: the ranges that hold data. In an archive they follow each other.
+    /// For files with holes, the ranges that contain data. In an archive their bytes are
+    /// contiguous.
     pub segments: HashMap<Id, Box<[Range<u64>]>>,
-    /// Of files of the host that get another time in the image: the one with which they were found.
-    pub found_times: HashMap<Id, (i64, u32)>,
+    /// For files of the host whose mtime changes in the image, the original mtime.
+    pub original_times: HashMap<Id, (i64, u32)>,
 }
 
 impl Tree {
-    /// A root directory with nothing in it.
-    pub fn new(root: &Facts) -> Self {
+    /// A tree with an empty root directory.
+    pub fn new(root: &Metadata) -> Self {
         let mut tree = Self {
             nodes: Vec::new(),
             texts: Vec::new(),
@@ -130,7 +133,7 @@ impl Tree {
             hasher: RandomState::new(),
             sets: Sets::new(),
             segments: HashMap::new(),
-            found_times: HashMap::new(),
+            original_times: HashMap::new(),
         };
         tree.push(ROOT, b"", root).expect("the first of all names");
         tree
@@ -158,15 +161,15 @@ impl Tree {
         &self.texts[start..start + length]
     }
 
-    /// Keeps the target of a symbolic link; its place.
-    pub fn keep_text(&mut self, text: &[u8]) -> Result<u32> {
+    /// Appends a text to the arena and returns its offset.
+    pub fn store_text(&mut self, text: &[u8]) -> Result<u32> {
         let place = u32::try_from(self.texts.len())
             .map_err(|_| Error::impossible("the names take more than 4 GiB"))?;
         self.texts.extend_from_slice(text);
         Ok(place)
     }
 
-    /// The path of a record in the image, without a slash before it.
+    /// The path of a node in the image, without a leading slash.
     pub fn path(&self, id: Id) -> PathBuf {
         let mut names = Vec::new();
         let mut at = id;
@@ -178,12 +181,12 @@ impl Tree {
         PathBuf::from(OsStr::from_bytes(&names.join(&b'/')))
     }
 
-    /// The path for a message.
+    /// The path of a node, for messages.
     pub fn shown_path(&self, id: Id) -> PathBuf {
         PathBuf::from("/").join(self.path(id))
     }
 
-    /// The record that has a name's inode: its own, or the one it is a hard link to.
+    /// The node that has a name's inode: its own, or the target of the hard link.
     pub fn owner(&self, id: Id) -> Id {
         match self.node(id).link {
             NONE => id,
@@ -191,20 +194,20 @@ impl Tree {
         }
     }
 
-    /// Gives a file the attributes that one of its names has.
-    pub fn take_attributes(&mut self, owner: Id, name: Id) {
+    /// Copies the metadata of one of a file's names to the file.
+    pub fn copy_metadata(&mut self, owner: Id, name: Id) {
         let of = *self.node(name);
         let node = self.node_mut(owner);
         (node.mode, node.uid, node.gid) = (of.mode, of.uid, of.gid);
         (node.seconds, node.nanoseconds) = (of.seconds, of.nanoseconds);
         node.attributes = of.attributes;
-        // The file is one, so that all its names were found with one time.
-        if let Some(&time) = self.found_times.get(&name) {
-            self.found_times.insert(owner, time);
+        // All names of a file were found with the same mtime.
+        if let Some(&time) = self.original_times.get(&name) {
+            self.original_times.insert(owner, time);
         }
     }
 
-    fn push(&mut self, parent: Id, name: &[u8], facts: &Facts) -> Result<Id> {
+    fn push(&mut self, parent: Id, name: &[u8], metadata: &Metadata) -> Result<Id> {
         let id = u32::try_from(self.nodes.len())
             .ok()
             .filter(|&id| id < NONE)
@@ -213,11 +216,11 @@ impl Tree {
             size: 0,
             seconds: 0,
             content: 0,
-            place: 0,
+            first_block: 0,
             nanoseconds: 0,
             uid: 0,
             gid: 0,
-            name: self.keep_text(name)?,
+            name: self.store_text(name)?,
             parent,
             attributes: 0,
             link: NONE,
@@ -226,9 +229,9 @@ impl Tree {
             source: 0,
             links: 0,
             name_length: u8::try_from(name.len()).expect("names were checked"),
-            is_gone: false,
+            is_removed: false,
         };
-        node.set(facts);
+        node.set(metadata);
         self.nodes.push(node);
         if self.is_indexed && id != ROOT {
             self.enter(id);
@@ -249,7 +252,7 @@ impl Tree {
         self.index = index;
     }
 
-    /// Makes the index, if it is not there yet.
+    /// Builds the index, if it does not exist yet.
     pub fn make_index(&mut self) {
         if self.is_indexed {
             return;
@@ -261,53 +264,53 @@ impl Tree {
         }
     }
 
-    /// The record of a name in a directory. The index must have been made.
+    /// The node of a name in a directory. The index must exist.
     pub fn child(&self, parent: Id, name: &[u8]) -> Option<Id> {
         let hash = self.hash(parent, name);
         let is_it = |&id: &Id| self.node(id).parent == parent && self.name(id) == name;
         self.index.find(hash, is_it).copied()
     }
 
-    /// Puts a name into a directory that has none like it.
-    pub fn add(&mut self, parent: Id, name: &[u8], facts: &Facts) -> Result<Id> {
-        self.push(parent, name, facts)
+    /// Adds a name to a directory that does not contain it.
+    pub fn add(&mut self, parent: Id, name: &[u8], metadata: &Metadata) -> Result<Id> {
+        self.push(parent, name, metadata)
     }
 
-    /// Puts a name into a directory, over what was there. The index must have been made.
-    pub fn put(&mut self, parent: Id, name: &[u8], facts: &Facts) -> Result<Id> {
+    /// Adds a name to a directory, and replaces or merges an existing one. The index must exist.
+    pub fn put(&mut self, parent: Id, name: &[u8], metadata: &Metadata) -> Result<Id> {
         if let Some(old) = self.child(parent, name) {
-            let both = self.node(old).is_directory() && facts.mode & 0o170_000 == 0o040_000;
+            let both = self.node(old).is_directory() && metadata.mode & 0o170_000 == 0o040_000;
             if both {
-                self.node_mut(old).set(facts);
+                self.node_mut(old).set(metadata);
                 return Ok(old);
             }
             self.remove(old);
         }
-        self.push(parent, name, facts)
+        self.push(parent, name, metadata)
     }
 
-    /// Gives the root the attributes that a source has for it.
-    pub fn set_root(&mut self, facts: &Facts) {
-        self.node_mut(ROOT).set(facts);
+    /// Replaces the metadata of the root.
+    pub fn set_root(&mut self, metadata: &Metadata) {
+        self.node_mut(ROOT).set(metadata);
     }
 
-    /// Gives a record what a source says about it.
-    pub fn renew(&mut self, id: Id, facts: &Facts) {
-        self.node_mut(id).set(facts);
+    /// Replaces the metadata of a node.
+    pub fn set_metadata(&mut self, id: Id, metadata: &Metadata) {
+        self.node_mut(id).set(metadata);
     }
 
-    /// Takes a name out, and thereby what lies below it. The index must have been made.
+    /// Removes a name, and with it everything below it. The index must exist.
     pub fn remove(&mut self, id: Id) {
         let hash = self.hash(self.node(id).parent, self.name(id));
         if let Ok(entry) = self.index.find_entry(hash, |&other| other == id) {
             entry.remove();
         }
-        self.node_mut(id).is_gone = true;
+        self.node_mut(id).is_removed = true;
     }
 
-    /// Takes out everything below these directories that is from a source before `layer`, but for
-    /// directories that hold something newer.
-    pub fn hide_below(&mut self, directories: &[Id], layer: u16) {
+    /// Removes everything below these directories that is from a source before `layer`, except
+    /// directories that contain something newer.
+    pub fn remove_below(&mut self, directories: &[Id], layer: u16) {
         if directories.is_empty() {
             return;
         }
@@ -317,11 +320,12 @@ impl Tree {
             let parent = self.nodes[index].parent;
             is_below[index] = is_below[parent as usize] || opaque.contains(&parent);
         }
-        // Parents come before children, so that here all children are judged before their parents.
+        // Parents precede children, so in reverse order all children are visited before their
+        // parents.
         let mut holds_newer = vec![false; self.nodes.len()];
         for index in (1..self.nodes.len()).rev() {
             let node = self.nodes[index];
-            if node.is_gone {
+            if node.is_removed {
                 continue;
             }
             if is_below[index] && node.source < layer && !holds_newer[index] {
@@ -333,8 +337,8 @@ impl Tree {
     }
 }
 
-/// What makes a name unfit for the image, if something does.
-pub(super) fn judge_name(name: &[u8]) -> Option<String> {
+/// Why the image cannot contain a name, or `None` if it can.
+pub(super) fn name_problem(name: &[u8]) -> Option<String> {
     match name {
         b"" => Some("an empty name".to_owned()),
         b"." | b".." => Some("a name that means another directory".to_owned()),
@@ -350,13 +354,13 @@ pub(super) fn judge_name(name: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, NONE, Node, ROOT, Tree, judge_name};
+    use super::{Metadata, NONE, Node, ROOT, Tree, name_problem};
 
-    fn facts(mode: u16, source: u16) -> Facts {
-        Facts {
+    fn metadata(mode: u16, source: u16) -> Metadata {
+        Metadata {
             mode,
             source,
-            ..Facts::default()
+            ..Metadata::default()
         }
     }
 
@@ -364,47 +368,50 @@ mod tests {
     const FILE: u16 = 0o100_644;
 
     #[test]
-    fn a_record_is_small() {
+    fn a_node_has_72_bytes() {
         assert_eq!(size_of::<Node>(), 72);
     }
 
     #[test]
-    fn later_files_replace_and_directories_join() {
-        let mut tree = Tree::new(&facts(DIRECTORY, 0));
-        let dir = tree.add(ROOT, b"dir", &facts(DIRECTORY, 0)).unwrap();
-        let old = tree.add(dir, b"old", &facts(FILE, 0)).unwrap();
+    fn later_files_replace_and_directories_merge() {
+        let mut tree = Tree::new(&metadata(DIRECTORY, 0));
+        let dir = tree.add(ROOT, b"dir", &metadata(DIRECTORY, 0)).unwrap();
+        let old = tree.add(dir, b"old", &metadata(FILE, 0)).unwrap();
         tree.make_index();
-        assert_eq!(tree.put(ROOT, b"dir", &facts(0o040_700, 1)).unwrap(), dir);
+        assert_eq!(
+            tree.put(ROOT, b"dir", &metadata(0o040_700, 1)).unwrap(),
+            dir
+        );
         assert_eq!(tree.node(dir).mode, 0o040_700);
         assert_eq!(tree.child(dir, b"old"), Some(old));
-        let new = tree.put(dir, b"old", &facts(FILE, 1)).unwrap();
+        let new = tree.put(dir, b"old", &metadata(FILE, 1)).unwrap();
         assert_ne!(new, old);
-        assert!(tree.node(old).is_gone);
+        assert!(tree.node(old).is_removed);
         assert_eq!(tree.child(dir, b"old"), Some(new));
         assert_eq!(tree.shown_path(new).to_str(), Some("/dir/old"));
         assert_eq!(tree.node(new).link, NONE);
     }
 
     #[test]
-    fn what_is_hidden_is_only_what_lies_deeper_in_the_layers() {
-        let mut tree = Tree::new(&facts(DIRECTORY, 0));
+    fn only_lower_layers_are_hidden() {
+        let mut tree = Tree::new(&metadata(DIRECTORY, 0));
         tree.make_index();
-        let dir = tree.put(ROOT, b"dir", &facts(DIRECTORY, 0)).unwrap();
-        let sub = tree.put(dir, b"sub", &facts(DIRECTORY, 0)).unwrap();
-        tree.put(sub, b"low", &facts(FILE, 0)).unwrap();
-        tree.put(sub, b"high", &facts(FILE, 1)).unwrap();
-        tree.put(dir, b"sub", &facts(DIRECTORY, 1)).unwrap();
-        tree.hide_below(&[dir], 1);
+        let dir = tree.put(ROOT, b"dir", &metadata(DIRECTORY, 0)).unwrap();
+        let sub = tree.put(dir, b"sub", &metadata(DIRECTORY, 0)).unwrap();
+        tree.put(sub, b"low", &metadata(FILE, 0)).unwrap();
+        tree.put(sub, b"high", &metadata(FILE, 1)).unwrap();
+        tree.put(dir, b"sub", &metadata(DIRECTORY, 1)).unwrap();
+        tree.remove_below(&[dir], 1);
         assert_eq!(tree.child(dir, b"sub"), Some(sub));
         assert_eq!(tree.child(sub, b"low"), None);
         assert!(tree.child(sub, b"high").is_some());
     }
 
     #[test]
-    fn names_are_judged() {
-        assert!(judge_name(b"fine").is_none());
+    fn invalid_names_are_refused() {
+        assert!(name_problem(b"fine").is_none());
         for bad in [&b""[..], b"..", b".", b"a\0b", &[b'x'; 256]] {
-            assert!(judge_name(bad).is_some(), "{bad:?}");
+            assert!(name_problem(bad).is_some(), "{bad:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What an empty file system holds: the root directory, lost+found, the journal, the orphan file
+//! The files of an empty file system: the root directory, lost+found, the journal, the orphan file
 //! and the inode that reserves descriptor blocks.
 
 use pext4_ondisk::directory::{self, Entry, Format};
@@ -10,17 +10,17 @@ use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
 
 use super::layout::Layout;
-use super::map::map;
+use super::map::map_blocks;
 use super::plan::Options;
 use super::resize;
 use crate::error::{Error, Result};
 use pext4_ondisk::directory::FileType;
 
-/// lost+found is made large enough that a checker need not allocate in a damaged image.
+/// Size of lost+found in bytes: a checker need not allocate blocks in a damaged image.
 pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
-/// ...but without an indirect block, where there are small ones.
-pub(crate) const LOST_FOUND_MOST_BLOCKS: u64 = 12;
-/// A journal below this is refused by everybody.
+/// Its maximum in blocks: with small blocks it needs no indirect block.
+pub(crate) const MAX_LOST_FOUND_BLOCKS: u64 = 12;
+/// The minimum size of a journal in blocks. ext4 implementations refuse smaller ones.
 pub(super) const MIN_JOURNAL_BLOCKS: u32 = 1024;
 
 /// Inodes and blocks to write.
@@ -45,8 +45,8 @@ pub(super) fn place(
     Ok(files)
 }
 
-/// Places what belongs to no directory: the inode that reserves descriptor blocks, the orphan file
-/// and the journal.
+/// Places the files that are in no directory: the inode that reserves descriptor blocks, the orphan
+/// file and the journal.
 pub(crate) fn place_system(
     layout: &mut Layout,
     superblock: &mut Superblock,
@@ -113,7 +113,7 @@ fn place_root(
     files.blocks.push((BlockNumber(runs[0].start), bytes));
     let mut inode = new_inode(superblock, 0o040_755, 3);
     (inode.uid, inode.gid) = options.root_owner;
-    map(layout, InodeNumber::ROOT, &mut inode, &runs, files)?;
+    map_blocks(layout, InodeNumber::ROOT, &mut inode, &runs, files)?;
     files.inodes.push((InodeNumber::ROOT, inode));
     layout.count_directory(InodeNumber::ROOT);
     Ok(())
@@ -127,7 +127,7 @@ fn place_lost_found(
 ) -> Result<()> {
     let format = Format::of(&superblock.features);
     let block_size = layout.geometry.block_size as usize;
-    let count = (LOST_FOUND_BYTES / block_size as u64).clamp(1, LOST_FOUND_MOST_BLOCKS);
+    let count = (LOST_FOUND_BYTES / block_size as u64).clamp(1, MAX_LOST_FOUND_BLOCKS);
     let runs = layout.allocate(0, count)?;
     for (index, block) in runs.iter().flat_map(Clone::clone).enumerate() {
         let mut bytes = vec![0; block_size];
@@ -140,7 +140,7 @@ fn place_lost_found(
         files.blocks.push((BlockNumber(block), bytes));
     }
     let mut inode = new_inode(superblock, 0o040_700, 2);
-    map(layout, number, &mut inode, &runs, files)?;
+    map_blocks(layout, number, &mut inode, &runs, files)?;
     files.inodes.push((number, inode));
     superblock.lost_found_inode = number;
     layout.count_directory(number);
@@ -164,13 +164,14 @@ fn place_orphan_file(
         files.blocks.push((BlockNumber(block), bytes));
     }
     let mut inode = new_inode(superblock, 0o100_600, 1);
-    map(layout, number, &mut inode, &runs, files)?;
+    map_blocks(layout, number, &mut inode, &runs, files)?;
     files.inodes.push((number, inode));
     superblock.orphan_file_inode = number;
     Ok(())
 }
 
-/// Blocks of the journal that upstream gives a file system of this size; 0 if it is too small.
+/// The default journal size of mke2fs for a file system of `blocks` blocks, in blocks; 0 if it is
+/// too small for a journal.
 pub(crate) fn default_journal_blocks(blocks: u64) -> u32 {
     const STEPS: [(u64, u32); 8] = [
         (2048, 0),
@@ -213,7 +214,7 @@ fn place_journal(
     bytes[..1024].copy_from_slice(&journal.encode());
     files.blocks.push((BlockNumber(runs[0].start), bytes));
     let mut inode = new_inode(superblock, 0o100_600, 1);
-    map(layout, InodeNumber::JOURNAL, &mut inode, &runs, files)?;
+    map_blocks(layout, InodeNumber::JOURNAL, &mut inode, &runs, files)?;
     superblock.journal_inode = InodeNumber::JOURNAL;
     superblock.journal_backup_type = 1;
     let (words, _) = inode.block.as_chunks::<4>();

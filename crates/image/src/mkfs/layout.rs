@@ -1,8 +1,8 @@
-//! Where everything lies, and which blocks that takes.
+//! The locations of metadata and files, and the block bitmaps.
 //!
-//! The bitmaps and inode tables of a flexible group follow each other from its first free block on,
-//! around the superblock copies. A group's block bitmap exists here only once something besides its
-//! superblock copy lies in it; all other groups stay uninitialised, where the features allow that.
+//! The bitmaps and inode tables of a flexible group are contiguous from its first free block on,
+//! except for superblock copies. A group's block bitmap exists here only if the group contains more
+//! than its superblock copy; all other groups stay uninitialized, if the features allow that.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,18 +15,18 @@ use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, bitmap};
 use super::Run;
 use crate::error::{Error, Result};
 
-/// Blocks that one extent can map.
-const LONGEST_RUN: u64 = 32768;
+/// The maximum number of blocks in an extent.
+const MAX_EXTENT_BLOCKS: u64 = 32768;
 
-/// The account of all groups.
+/// Allocation state of all groups.
 pub(crate) struct Layout {
     pub geometry: Geometry,
     pub descriptors: Vec<GroupDescriptor>,
-    /// Block bitmaps of the groups that need one.
+    /// Block bitmaps of the groups that are not uninitialized.
     pub block_bitmaps: BTreeMap<u32, Vec<u8>>,
-    /// Inodes in use: all numbers up to this one.
+    /// The last inode in use: all numbers up to it are.
     used_inodes: u32,
-    /// Directories, by the group of their inode.
+    /// Number of directories, by the group of their inode.
     used_directories: BTreeMap<u32, u32>,
 }
 
@@ -81,8 +81,8 @@ impl Layout {
         first(groups.start)..end
     }
 
-    /// The next `count` blocks in one piece of what is `left` that hold no superblock copy. Behind it the next
-    /// flexible group begins with its own.
+    /// Allocates the next `count` contiguous blocks of `left` that contain no superblock copy. The
+    /// next flexible group begins with its own metadata behind `left`.
     fn place_run(&mut self, left: &mut Run, count: u64) -> Result<BlockNumber> {
         let mut start = left.start;
         while let Some(behind) = self.copy_in(start..start + count) {
@@ -112,7 +112,7 @@ impl Layout {
         })
     }
 
-    /// The bitmap of a group, which from now on exists.
+    /// The bitmap of a group. Creates it if necessary.
     fn bitmap(&mut self, group: u32) -> &mut Vec<u8> {
         let geometry = self.geometry;
         self.block_bitmaps.entry(group).or_insert_with(|| {
@@ -126,7 +126,7 @@ impl Layout {
         })
     }
 
-    /// Takes blocks that are known to be free.
+    /// Marks free blocks as used.
     pub fn mark(&mut self, run: Run) {
         let geometry = self.geometry;
         let mut start = run.start;
@@ -142,7 +142,7 @@ impl Layout {
         }
     }
 
-    /// Takes `count` blocks from group `goal` on, in as few runs as there are.
+    /// Allocates `count` blocks from group `goal` on, in as few runs as possible.
     pub fn allocate(&mut self, goal: u32, count: u64) -> Result<Vec<Run>> {
         let geometry = self.geometry;
         let mut runs: Vec<Run> = Vec::new();
@@ -176,18 +176,18 @@ impl Layout {
         Ok(runs)
     }
 
-    /// Takes the next inode.
+    /// Allocates the next inode.
     pub fn allocate_inode(&mut self) -> InodeNumber {
         self.used_inodes += 1;
         InodeNumber(self.used_inodes)
     }
 
-    /// Takes the next `count` inodes, which the file system has.
+    /// Allocates the next `count` inodes, which must exist.
     pub fn allocate_inodes(&mut self, count: u32) {
         self.used_inodes += count;
     }
 
-    /// Counts a directory by its inode, which is in use.
+    /// Counts a directory in the group of its inode, which must be in use.
     pub fn count_directory(&mut self, inode: InodeNumber) {
         let (group, _) = self
             .geometry
@@ -196,7 +196,7 @@ impl Layout {
         *self.used_directories.entry(group.get()).or_default() += 1;
     }
 
-    /// Inodes in use in a group: the first ones of its table.
+    /// Number of used inodes in a group. They are the first of its table.
     fn inodes_used_in(&self, group: u32) -> u32 {
         let before = u64::from(group) * u64::from(self.geometry.inodes_per_group);
         let left = u64::from(self.used_inodes).saturating_sub(before);
@@ -213,14 +213,14 @@ impl Layout {
         bits
     }
 
-    /// Groups whose inode bitmap must be written: without checksums all.
+    /// The groups whose inode bitmap must be written: without checksums, all.
     pub fn groups_with_inode_bitmap(&self) -> impl Iterator<Item = u32> + '_ {
         let lazy = self.geometry.checksum_seed().is_some();
         (0..self.geometry.group_count)
             .take_while(move |&group| !lazy || self.inodes_used_in(group) > 0)
     }
 
-    /// The free blocks, in runs as long as they are, from the start of the file system on.
+    /// The free blocks as maximal runs, in order.
     pub fn free_runs(&self) -> Vec<Run> {
         let geometry = &self.geometry;
         let mut runs: Vec<Run> = Vec::new();
@@ -248,12 +248,12 @@ impl Layout {
         runs
     }
 
-    /// Counts, flags and bitmap checksums, in the descriptors and in the superblock.
+    /// Sets counts, flags and bitmap checksums in the descriptors and the superblock.
     pub fn finish(&mut self, superblock: &mut Superblock, journal_blocks: u32) {
         let lazy = self.geometry.checksum_seed().is_some();
         let last = self.geometry.group_count - 1;
         if lazy {
-            // The last group's bitmap must always exist.
+            // The last group must not be uninitialized.
             self.bitmap(last);
         }
         for group in 0..self.geometry.group_count {
@@ -267,7 +267,7 @@ impl Layout {
         let overhead = u64::from(self.geometry.first_data_block)
             + self.geometry.metadata_blocks()
             + u64::from(journal_blocks);
-        // Without a note, which is what zero means, a mount counts for itself.
+        // Zero means that a mount computes it.
         superblock.overhead_clusters = u32::try_from(overhead).unwrap_or(0);
         superblock.free_inodes = self.descriptors.iter().map(|group| group.free_inodes).sum();
     }
@@ -314,18 +314,18 @@ fn in_group(offset: u64) -> u32 {
     u32::try_from(offset).expect("a group has fewer than 2^32 blocks")
 }
 
-/// Adds blocks behind the last run where they continue it, as far as one extent reaches.
+/// Appends blocks, and extends the last run if they continue it and fit into one extent.
 fn append(runs: &mut Vec<Run>, start: u64, length: u64) {
     let mut start = start;
     let end = start + length;
     if let Some(last) = runs.last_mut()
         && last.end == start
     {
-        last.end = end.min(last.start + LONGEST_RUN);
+        last.end = end.min(last.start + MAX_EXTENT_BLOCKS);
         start = last.end;
     }
     while start < end {
-        let stop = end.min(start + LONGEST_RUN);
+        let stop = end.min(start + MAX_EXTENT_BLOCKS);
         runs.push(start..stop);
         start = stop;
     }

@@ -1,4 +1,5 @@
-//! Where the files of an empty file system lie: by extents, or by pointers where there are none.
+//! Maps the blocks of the files of an empty file system: by extents, or by pointers without that
+//! feature.
 
 use pext4_ondisk::extent::{self, Extent};
 use pext4_ondisk::feature::Incompat;
@@ -11,8 +12,8 @@ use super::contents::Files;
 use super::layout::Layout;
 use crate::error::{Error, Result};
 
-/// Gives an inode these blocks, and what size and space they make.
-pub(super) fn map(
+/// Maps these blocks in an inode, and sets its size and `i_blocks`.
+pub(super) fn map_blocks(
     layout: &mut Layout,
     number: InodeNumber,
     inode: &mut Inode,
@@ -35,7 +36,8 @@ fn too_many_pieces() -> Error {
     Error::Impossible("a file of the system would need too many pieces".to_owned())
 }
 
-/// Maps runs by extents, in the inode or through one node below it; how many blocks the map takes.
+/// Maps runs by extents, in the inode or in one node below it. Returns the number of blocks of the
+/// map.
 fn map_extents(
     layout: &mut Layout,
     number: InodeNumber,
@@ -80,8 +82,8 @@ fn map_extents(
     Ok(1)
 }
 
-/// Maps runs by pointers: twelve in the inode, then trees of one to three levels; how many blocks
-/// the map takes.
+/// Maps runs by pointers: twelve in the inode, then trees of one to three levels. Returns the
+/// number of blocks of the map.
 fn map_pointers(
     layout: &mut Layout,
     inode: &mut Inode,
@@ -104,7 +106,7 @@ fn map_pointers(
         reach *= layout.geometry.block_size as usize / 4;
         let (here, behind) = rest.split_at(rest.len().min(reach));
         if !here.is_empty() {
-            let root = pointers(layout, here, reach, files)?;
+            let root = write_indirect(layout, here, reach, files)?;
             indirect::set_entry(&mut inode.block, DIRECT + level, root);
         }
         rest = behind;
@@ -115,8 +117,13 @@ fn map_pointers(
     }
 }
 
-/// A block of pointers that together reach up to `reach` blocks, these among them.
-fn pointers(layout: &mut Layout, blocks: &[u32], reach: usize, files: &mut Files) -> Result<u32> {
+/// Writes a block of pointers that together map up to `reach` blocks. Returns its number.
+fn write_indirect(
+    layout: &mut Layout,
+    blocks: &[u32],
+    reach: usize,
+    files: &mut Files,
+) -> Result<u32> {
     let block_size = layout.geometry.block_size as usize;
     let each = reach / (block_size / 4);
     let node = layout.allocate(0, 1)?[0].start;
@@ -124,7 +131,7 @@ fn pointers(layout: &mut Layout, blocks: &[u32], reach: usize, files: &mut Files
     for (slot, part) in blocks.chunks(each).enumerate() {
         let pointer = match part {
             [block] if each == 1 => *block,
-            part => pointers(layout, part, each, files)?,
+            part => write_indirect(layout, part, each, files)?,
         };
         indirect::set_entry(&mut bytes, slot, pointer);
     }

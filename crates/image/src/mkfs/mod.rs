@@ -1,13 +1,12 @@
-//! Making an empty file system, as upstream's mke2fs makes one by default: ext4, or
-//! its forerunners.
+//! Creates an empty file system with the defaults of mke2fs: ext4, ext3 or ext2.
 //!
-//! The making has three steps: the *plan* chooses sizes and features and says them as a superblock;
-//! the *layout* places every group's metadata and the special files and keeps account of the
-//! blocks they take; the *writer* turns both into bytes. Groups that hold nothing are only
-//! described (their bitmaps are flagged uninitialised), and inode tables are left as the zeroes
-//! that the device holds, so that the work follows the number of groups, not the size.
+//! There are three steps. The *plan* chooses sizes and features and returns them as a superblock.
+//! The *layout* places every group's metadata and the special files, and keeps the block bitmaps.
+//! The *writer* encodes and writes both. For empty groups only the descriptors are written (their
+//! bitmaps are flagged uninitialized), and inode tables keep the zeroes that the device contains,
+//! so the time depends on the number of groups, not on the size.
 //!
-//! The device must read as zeroes where nothing was written: a new or cut file does.
+//! The device must read as zeroes, like a new or truncated file.
 
 pub(crate) mod contents;
 pub(crate) mod layout;
@@ -27,9 +26,9 @@ use crate::error::Result;
 use contents::Files;
 use layout::Layout;
 
-/// What was made.
+/// A description of the new file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct Summary {
     /// Bytes in a block.
     pub block_size: u32,
     /// Blocks.
@@ -46,7 +45,8 @@ pub struct Made {
     pub features: Vec<String>,
 }
 
-/// A file system that is possible, not yet written: to know before anything is overwritten.
+/// A file system that is laid out but not yet written, so that the caller can report errors before
+/// it overwrites anything.
 pub struct Design {
     superblock: Superblock,
     layout: Layout,
@@ -54,12 +54,12 @@ pub struct Design {
 }
 
 impl Design {
-    /// An empty file system for a device of `size` bytes.
+    /// Lays out an empty file system for a device of `size` bytes.
     ///
     /// # Errors
     ///
     /// `Impossible` if the options contradict each other or the size is too small.
-    pub fn of(size: u64, options: &Options) -> Result<Self> {
+    pub fn new(size: u64, options: &Options) -> Result<Self> {
         let options = &plan::without_journal_that_does_not_fit(size, options);
         let (mut superblock, geometry) = plan::plan(size, options)?;
         let mut layout = Layout::place(geometry)?;
@@ -72,15 +72,15 @@ impl Design {
         })
     }
 
-    /// Writes it to a device of that size that reads as zeroes.
+    /// Writes the file system to a device of that size that reads as zeroes.
     ///
     /// # Errors
     ///
     /// `Io`.
-    pub fn write(&self, device: &dyn Device) -> Result<Made> {
+    pub fn write(&self, device: &dyn Device) -> Result<Summary> {
         writer::write(device, &self.layout, &self.superblock, &self.files)?;
         let geometry = &self.layout.geometry;
-        Ok(Made {
+        Ok(Summary {
             block_size: geometry.block_size,
             blocks: geometry.blocks_count,
             inodes: geometry.inodes_count,
@@ -92,13 +92,13 @@ impl Design {
     }
 }
 
-/// Makes an empty file system on a device that reads as zeroes.
+/// Creates an empty file system on a device that reads as zeroes.
 ///
 /// # Errors
 ///
 /// `Impossible` if the options contradict each other or the size is too small, `Io`.
-pub fn mkfs(device: &dyn Device, options: &Options) -> Result<Made> {
-    Design::of(device.size(), options)?.write(device)
+pub fn mkfs(device: &dyn Device, options: &Options) -> Result<Summary> {
+    Design::new(device.size(), options)?.write(device)
 }
 
 /// Blocks `[start, end)` of the device.

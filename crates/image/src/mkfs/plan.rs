@@ -1,4 +1,4 @@
-//! Sizes and features: what the superblock will say.
+//! Chooses sizes and features, and returns them as a superblock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,55 +13,57 @@ use uuid::Uuid;
 use super::contents::{MIN_JOURNAL_BLOCKS, default_journal_blocks};
 use crate::error::{Error, Result};
 
-/// Groups whose metadata lies together.
+/// Log2 of the number of groups in a flexible group.
 const LOG_GROUPS_PER_FLEX: u8 = 4;
-/// Bytes of the longest volume name.
-const LONGEST_LABEL: usize = 16;
-/// The smallest file system that is worth the name.
+/// Maximum length of the label in bytes.
+const MAX_LABEL_BYTES: usize = 16;
+/// The minimum size of a file system in blocks.
 const MIN_BLOCKS: u64 = 64;
-/// Inodes of group 0, at least: the reserved ones and the system's files.
+/// The minimum number of inodes in a group: group 0 needs them for the reserved inodes and the
+/// special files.
 const MIN_INODES: u64 = 16;
-/// The largest journal that `mke2fs(8)` describes.
+/// The maximum size of a journal in blocks, as `mke2fs(8)` documents it.
 const MAX_JOURNAL_BLOCKS: u32 = 10_240_000;
 /// `user_xattr` and `acl`, which upstream turns on.
 const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
 
-/// Which of the three file systems: all are this format, with more and more of its features.
+/// The file system type. All types have the same format, with different features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileSystem {
-    /// Without journal, extents and checksums.
+    /// No journal, extents or checksums.
     Ext2,
-    /// The same with a journal.
+    /// ext2 with a journal.
     Ext3,
-    /// With all that upstream turns on.
+    /// With the default features of mke2fs.
     #[default]
     Ext4,
 }
 
-/// What to make; `Default` is upstream's default for the device's size.
+/// Options of mkfs. `Default` gives the defaults of mke2fs for the device's size.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whose features it has before [`Self::features`] changes them.
+    /// The type whose features [`Self::features`] changes.
     pub file_system: FileSystem,
-    /// Bytes in a block: 1024, 2048 or 4096.
+    /// Block size in bytes: 1024, 2048 or 4096. The default depends on the size.
     pub block_size: Option<u32>,
-    /// Inodes, rounded up to whole blocks of every group's table.
+    /// Number of inodes, rounded up to whole blocks of every group's table. The default depends on
+    /// the size.
     pub inodes: Option<u64>,
-    /// Bytes in an inode: a power of two from 128 to the block size.
+    /// Inode size in bytes: a power of two from 128 to the block size.
     pub inode_size: u16,
-    /// Volume name, at most 16 bytes.
+    /// The label, at most 16 bytes.
     pub label: Vec<u8>,
-    /// UUID; random if absent.
+    /// The UUID; random by default.
     pub uuid: Option<[u8; 16]>,
     /// Share of the blocks that only the superuser may use, in percent (0 to 50).
     pub reserved_percent: f64,
-    /// Features to turn on, by upstream's names, or off with `^` before them.
+    /// Features to turn on, by their names in e2fsprogs, or off, with `^` before the name.
     pub features: Vec<String>,
-    /// Blocks of the journal; upstream's choice if absent.
+    /// Size of the journal in blocks. The default is that of mke2fs.
     pub journal_blocks: Option<u32>,
-    /// Seed of directory hashes; random if absent.
+    /// Seed of directory hashes; random by default.
     pub hash_seed: Option<[u32; 4]>,
-    /// Every time in the image, in seconds since 1970; the present if absent.
+    /// All times in the image, in seconds since 1970; now by default.
     pub time: Option<i64>,
     /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
@@ -90,8 +92,8 @@ fn impossible(text: impl Into<String>) -> Error {
     Error::Impossible(text.into())
 }
 
-/// The superblock that the options ask for on a device of `size` bytes, without counts of what is
-/// free, and the geometry it describes.
+/// The superblock for these options on a device of `size` bytes, without the free counts, and its
+/// geometry.
 pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry)> {
     let features = features(options.file_system, &options.features)?;
     let block_size = options
@@ -108,9 +110,9 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "inline_data needs inodes of 256 bytes or more, to hold the data",
         ));
     }
-    if options.label.len() > LONGEST_LABEL {
+    if options.label.len() > MAX_LABEL_BYTES {
         return Err(impossible(format!(
-            "a label has at most {LONGEST_LABEL} bytes"
+            "a label has at most {MAX_LABEL_BYTES} bytes"
         )));
     }
     let mut blocks = size / u64::from(block_size);
@@ -125,10 +127,10 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "{blocks} blocks of {block_size} bytes need the feature 64bit, or larger blocks"
         )));
     }
-    let mut superblock = shape(options, &features, block_size);
+    let mut superblock = new_superblock(options, &features, block_size);
     loop {
         superblock.blocks_count = blocks;
-        count_inodes(&mut superblock, options, size)?;
+        set_inode_counts(&mut superblock, options, size)?;
         superblock.reserved_gdt_blocks = reserved_descriptor_blocks(&superblock);
         match without_too_small_last_group(&superblock)? {
             Some(shorter) if shorter >= MIN_BLOCKS => blocks = shorter,
@@ -140,7 +142,7 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
     Ok((superblock, geometry))
 }
 
-/// Fails for the size of a journal that is possible in no file system.
+/// Fails if the size of the journal is invalid for every file system.
 fn check_journal(options: &Options, features: &Features, block_size: u32) -> Result<()> {
     let Some(blocks) = options.journal_blocks else {
         return Ok(());
@@ -152,16 +154,17 @@ fn check_journal(options: &Options, features: &Features, block_size: u32) -> Res
         ));
     }
     if !(MIN_JOURNAL_BLOCKS..=MAX_JOURNAL_BLOCKS).contains(&blocks) {
-        let [bytes, least, most] = [blocks, MIN_JOURNAL_BLOCKS, MAX_JOURNAL_BLOCKS]
+        let [bytes, min_bytes, max_bytes] = [blocks, MIN_JOURNAL_BLOCKS, MAX_JOURNAL_BLOCKS]
             .map(|blocks| u64::from(blocks) * u64::from(block_size));
         return Err(impossible(format!(
-            "a journal of {bytes} bytes: with blocks of {block_size} bytes {least} to {most} are possible"
+            "a journal of {bytes} bytes: with blocks of {block_size} bytes {min_bytes} to {max_bytes} \
+             are possible"
         )));
     }
     Ok(())
 }
 
-/// Fails for a number of inodes that is possible at no size.
+/// Fails if the number of inodes is invalid for every size.
 pub(crate) fn check_inodes(inodes: Option<u64>) -> Result<()> {
     match inodes {
         Some(wanted) if wanted > u64::from(u32::MAX) => Err(impossible(format!(
@@ -172,8 +175,8 @@ pub(crate) fn check_inodes(inodes: Option<u64>) -> Result<()> {
     }
 }
 
-/// The options without a journal where the device is too small for one, unless one was asked for: as
-/// upstream does it.
+/// The options, without a journal if the device is too small for one and the caller did not request
+/// it, as in mke2fs.
 pub(crate) fn without_journal_that_does_not_fit(size: u64, options: &Options) -> Options {
     let block_size = options
         .block_size
@@ -189,7 +192,7 @@ pub(crate) fn without_journal_that_does_not_fit(size: u64, options: &Options) ->
 }
 
 impl FileSystem {
-    /// Upstream's defaults (`mke2fs.conf(5)`).
+    /// The defaults of `mke2fs.conf(5)`.
     fn features(self) -> Features {
         let ext2 = Features {
             compat: Compat::EXT_ATTR | Compat::RESIZE_INODE | Compat::DIR_INDEX,
@@ -219,7 +222,7 @@ impl FileSystem {
     }
 }
 
-/// A file system's defaults, changed as `names` say.
+/// The default features of a type, changed by `names`.
 fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
     let mut features = file_system.features();
     for name in names {
@@ -231,12 +234,12 @@ fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
             Feature::parse(name).ok_or_else(|| impossible(format!("unknown feature {name}")))?;
         features.set(feature, on);
     }
-    settle(&mut features)?;
+    resolve_features(&mut features)?;
     Ok(features)
 }
 
-/// All features that images can be made with.
-fn made() -> Features {
+/// All features that mkfs supports.
+fn supported() -> Features {
     let usual = FileSystem::Ext4.features();
     Features {
         compat: usual.compat | Compat::STABLE_INODES,
@@ -245,8 +248,9 @@ fn made() -> Features {
     }
 }
 
-/// Features that others need, and those that cannot be made.
-fn settle(features: &mut Features) -> Result<()> {
+/// Adds features that others need, removes those that need a missing one, and fails for unsupported
+/// ones.
+fn resolve_features(features: &mut Features) -> Result<()> {
     if !features
         .read_only_compat
         .contains(ReadOnlyCompat::METADATA_CSUM)
@@ -261,17 +265,19 @@ fn settle(features: &mut Features) -> Result<()> {
         .incompat
         .intersects(Incompat::INLINE_DATA | Incompat::EA_INODE)
     {
-        // Both are about attributes.
+        // Both store data in extended attributes.
         features.compat.insert(Compat::EXT_ATTR);
     }
     if !features.compat.contains(Compat::HAS_JOURNAL) {
         features.compat.remove(Compat::ORPHAN_FILE);
     }
-    let made = made();
+    let supported = supported();
     let other = Features {
-        compat: features.compat.difference(made.compat),
-        incompat: features.incompat.difference(made.incompat),
-        read_only_compat: features.read_only_compat.difference(made.read_only_compat),
+        compat: features.compat.difference(supported.compat),
+        incompat: features.incompat.difference(supported.incompat),
+        read_only_compat: features
+            .read_only_compat
+            .difference(supported.read_only_compat),
     };
     if !other.names().is_empty() {
         return Err(impossible(format!(
@@ -317,11 +323,11 @@ pub(crate) fn default_bytes_per_inode(size: u64) -> u64 {
     }
 }
 
-/// Everything that does not follow from the number of blocks.
-fn shape(options: &Options, features: &Features, block_size: u32) -> Superblock {
+/// The superblock without the fields that depend on the number of blocks.
+fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Superblock {
     let mut superblock = Superblock::blank();
     let log_block_size = block_size.trailing_zeros() - 10;
-    let time = options.time.unwrap_or_else(present);
+    let time = options.time.unwrap_or_else(now);
     superblock.features = *features;
     superblock.log_block_size = log_block_size;
     superblock.log_cluster_size = log_block_size;
@@ -333,10 +339,10 @@ fn shape(options: &Options, features: &Features, block_size: u32) -> Superblock 
     superblock.first_inode = 11;
     superblock.inode_size = options.inode_size;
     superblock.uuid = options.uuid.unwrap_or_else(|| Uuid::new_v4().into_bytes());
-    let length = options.label.len().min(LONGEST_LABEL);
+    let length = options.label.len().min(MAX_LABEL_BYTES);
     superblock.volume_name[..length].copy_from_slice(&options.label[..length]);
     superblock.default_hash_version = HashVersion::HalfMd4.to_raw();
-    superblock.hash_seed = options.hash_seed.unwrap_or_else(random_seed);
+    superblock.hash_seed = options.hash_seed.unwrap_or_else(random_hash_seed);
     superblock.flags = Flags::SIGNED_HASH;
     superblock.default_mount_options = DEFAULT_MOUNT_OPTIONS;
     superblock.state = State::CLEAN;
@@ -367,83 +373,118 @@ fn shape(options: &Options, features: &Features, block_size: u32) -> Superblock 
     superblock
 }
 
-fn random_seed() -> [u32; 4] {
+fn random_hash_seed() -> [u32; 4] {
     let bytes = Uuid::new_v4().into_bytes();
     let (words, _) = bytes.as_chunks::<4>();
     std::array::from_fn(|index| u32::from_le_bytes(words[index]))
 }
 
-/// The present, in seconds since 1970.
-pub(crate) fn present() -> i64 {
+/// The current time, in seconds since 1970.
+pub(crate) fn now() -> i64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The same number of inodes in every group, in whole blocks of the table and whole bytes of the
-/// bitmap.
-fn count_inodes(superblock: &mut Superblock, options: &Options, size: u64) -> Result<()> {
-    let block_size = 1024u32 << superblock.log_block_size;
-    if !options.inode_size.is_power_of_two()
-        || options.inode_size < 128
-        || u32::from(options.inode_size) > block_size
-    {
-        return Err(impossible(format!(
-            "inode size {}: a power of two from 128 to {block_size} is possible",
-            options.inode_size
-        )));
-    }
-    let per_block = block_size / u32::from(options.inode_size);
-    let data = superblock.blocks_count - u64::from(superblock.first_data_block);
-    let groups = data.div_ceil(u64::from(superblock.blocks_per_group));
-    let wanted = options
-        .inodes
-        .unwrap_or_else(|| size / default_bytes_per_inode(size))
-        .max(16);
-    let most = u64::from(8 * block_size).min(65536 - u64::from(per_block));
-    let step = u64::from(per_block.max(8));
-    let most = most / step * step;
-    let share = wanted.div_ceil(groups).max(MIN_INODES);
-    let per_group = match options.inodes {
-        Some(_) => share.next_multiple_of(step).min(most),
-        // If nobody asked for so many, whole bytes of the bitmap are rounded down to, as upstream does; and
-        // a very large file system has fewer.
-        None => (share.next_multiple_of(u64::from(per_block)) / step * step)
-            .min(most)
-            .min(u64::from(u32::MAX) / groups / step * step),
-    };
-    if per_group == 0 {
-        return Err(impossible(format!(
-            "{size} bytes: a file system of {groups} groups is more than the format can count"
-        )));
-    }
-    let all = per_group
-        .checked_mul(groups)
-        .and_then(|all| u32::try_from(all).ok());
-    if options.inodes.is_some() && all.is_none_or(|all| u64::from(all) < wanted) {
-        return Err(impossible(format!(
-            "{wanted} inodes: at most {} fit this size",
-            (most * groups).min(u64::from(u32::MAX))
-        )));
-    }
-    if per_group / u64::from(per_block) >= u64::from(superblock.blocks_per_group) {
-        return Err(impossible(format!(
-            "{wanted} inodes of {} bytes leave no room in {size} bytes: ask for fewer with -N, or for \
-             smaller ones with -I",
-            options.inode_size
-        )));
-    }
-    superblock.inodes_per_group = u32::try_from(per_group).expect("bounded by a block's bits");
-    superblock.inodes_count = all.ok_or_else(|| {
-        impossible(format!(
-            "{wanted} inodes are more than the format can count"
-        ))
-    })?;
+/// Sets the number of inodes: the same in every group, in whole blocks of the table and whole bytes
+/// of the bitmap.
+fn set_inode_counts(superblock: &mut Superblock, options: &Options, size: u64) -> Result<()> {
+    check_inode_size(options.inode_size, 1024 << superblock.log_block_size)?;
+    let counts = InodeCounts::new(superblock, options, size);
+    superblock.inodes_count = counts.checked_total(superblock, options, size)?;
+    superblock.inodes_per_group =
+        u32::try_from(counts.per_group).expect("bounded by a block's bits");
     Ok(())
 }
 
-/// Descriptor blocks kept so that the file system can grow to 1024 times its size.
+fn check_inode_size(inode_size: u16, block_size: u32) -> Result<()> {
+    let is_possible = inode_size.is_power_of_two() && inode_size >= 128;
+    if is_possible && u32::from(inode_size) <= block_size {
+        return Ok(());
+    }
+    Err(impossible(format!(
+        "inode size {inode_size}: a power of two from 128 to {block_size} is possible"
+    )))
+}
+
+/// How many inodes a file system gets.
+struct InodeCounts {
+    groups: u64,
+    /// The requested or the default number.
+    wanted: u64,
+    /// Inodes in a block of the table.
+    per_block: u64,
+    per_group: u64,
+    max_per_group: u64,
+}
+
+impl InodeCounts {
+    /// The counts for a valid inode size. They may exceed what the format supports.
+    fn new(superblock: &Superblock, options: &Options, size: u64) -> Self {
+        let block_size = 1024u64 << superblock.log_block_size;
+        let per_block = block_size / u64::from(options.inode_size);
+        let data = superblock.blocks_count - u64::from(superblock.first_data_block);
+        let groups = data.div_ceil(u64::from(superblock.blocks_per_group));
+        let wanted = options
+            .inodes
+            .unwrap_or_else(|| size / default_bytes_per_inode(size))
+            .max(16);
+        let step = per_block.max(8);
+        let max_per_group = (8 * block_size).min(65536 - per_block) / step * step;
+        let share = wanted.div_ceil(groups).max(MIN_INODES);
+        let per_group = match options.inodes {
+            Some(_) => share.next_multiple_of(step).min(max_per_group),
+            // A default is rounded down to whole bytes of the bitmap, as in mke2fs, and is smaller
+            // in a very large file system.
+            None => (share.next_multiple_of(per_block) / step * step)
+                .min(max_per_group)
+                .min(u64::from(u32::MAX) / groups / step * step),
+        };
+        Self {
+            groups,
+            wanted,
+            per_block,
+            per_group,
+            max_per_group,
+        }
+    }
+
+    /// The number of all inodes. Fails if the format cannot represent it, if it is less than
+    /// requested, or if the tables fill the groups.
+    fn checked_total(&self, superblock: &Superblock, options: &Options, size: u64) -> Result<u32> {
+        let Self { groups, wanted, .. } = self;
+        if self.per_group == 0 {
+            return Err(impossible(format!(
+                "{size} bytes: a file system of {groups} groups is more than the format can count"
+            )));
+        }
+        let total = self
+            .per_group
+            .checked_mul(self.groups)
+            .and_then(|total| u32::try_from(total).ok());
+        if options.inodes.is_some() && total.is_none_or(|total| u64::from(total) < self.wanted) {
+            return Err(impossible(format!(
+                "{wanted} inodes: at most {} fit this size",
+                (self.max_per_group * groups).min(u64::from(u32::MAX))
+            )));
+        }
+        if self.per_group / self.per_block >= u64::from(superblock.blocks_per_group) {
+            return Err(impossible(format!(
+                "{wanted} inodes of {} bytes leave no room in {size} bytes: ask for fewer with -N, or for \
+                 smaller ones with -I",
+                options.inode_size
+            )));
+        }
+        total.ok_or_else(|| {
+            impossible(format!(
+                "{wanted} inodes are more than the format can count"
+            ))
+        })
+    }
+}
+
+/// Number of descriptor blocks to reserve so that the file system can grow to 1024 times its size.
 fn reserved_descriptor_blocks(superblock: &Superblock) -> u16 {
     if !superblock.features.compat.contains(Compat::RESIZE_INODE) {
         return 0;
@@ -454,11 +495,11 @@ fn reserved_descriptor_blocks(superblock: &Superblock) -> u16 {
     let first = u64::from(superblock.first_data_block);
     let groups_of = |blocks: u64| (blocks - first).div_ceil(u64::from(superblock.blocks_per_group));
     let now = groups_of(superblock.blocks_count).div_ceil(per_block);
-    let most = superblock
+    let max_blocks = superblock
         .blocks_count
         .saturating_mul(1024)
         .min(u64::from(u32::MAX));
-    let then = groups_of(most.max(superblock.blocks_count)).div_ceil(per_block);
+    let then = groups_of(max_blocks.max(superblock.blocks_count)).div_ceil(per_block);
     u16::try_from(then.saturating_sub(now).min(block_size / 4))
         .expect("at most a quarter of a block")
 }
@@ -469,7 +510,7 @@ fn reserved_blocks(blocks: u64, percent: f64) -> Result<u64> {
             "{percent} percent reserved: 0 to 50 are possible"
         )));
     }
-    // Thousandths of a percent keep the arithmetic exact enough and in whole numbers.
+    // Integer arithmetic in thousandths of a percent is exact enough.
     let thousandths = format!("{:.0}", percent * 1000.0)
         .parse::<u128>()
         .expect("a small whole number");
@@ -477,9 +518,9 @@ fn reserved_blocks(blocks: u64, percent: f64) -> Result<u64> {
     Ok(u64::try_from(reserved).expect("not more than half of the blocks"))
 }
 
-/// A last group that cannot hold its own metadata is left out: the number of blocks without it. What the
-/// group must hold is asked of the file system with a whole group in its place, for one whose last group
-/// has no room for its descriptors has no geometry.
+/// If the last group cannot hold its own metadata, the number of blocks without it. The metadata is
+/// computed for a file system whose last group is complete, since `Geometry` rejects a last group
+/// without room for its descriptors.
 fn without_too_small_last_group(superblock: &Superblock) -> Result<Option<u64>> {
     let first = u64::from(superblock.first_data_block);
     let per_group = u64::from(superblock.blocks_per_group);

@@ -1,5 +1,5 @@
-//! From the layout to bytes: contents first, the primary superblock last, so that an interrupted
-//! making leaves nothing that looks like a file system.
+//! Encodes and writes a file system: contents first, the primary superblock last, so that an
+//! interrupted mkfs leaves nothing that looks like a file system.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ pub(super) fn write(
     files: &Files,
 ) -> Result<()> {
     Writer { device, layout }.write_inodes(files)?;
-    write_frame(device, layout, superblock, files)?;
+    write_metadata(device, layout, superblock, files)?;
     device.flush()?;
     device.write_at(superblock::OFFSET, &superblock.encode())?;
     device.flush()?;
     Ok(())
 }
 
-/// Writes everything but inodes and the primary superblock.
-pub(crate) fn write_frame(
+/// Writes everything except inodes and the primary superblock.
+pub(crate) fn write_metadata(
     device: &dyn Device,
     layout: &Layout,
     superblock: &Superblock,
@@ -85,7 +85,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// All descriptors, in runs as long as the device takes at once, at every place that keeps them.
+    /// Writes all descriptors and their copies, each in one call.
     fn write_descriptors(&self) -> Result<()> {
         let geometry = &self.layout.geometry;
         let size = usize::from(geometry.descriptor_size);

@@ -1,8 +1,8 @@
-//! A copy of an image beside it, that takes its place in one step or goes away.
+//! A clone of an image beside it, which replaces the image atomically.
 //!
-//! Where the host's file system shares blocks between files, the clone costs nothing; else data is
-//! copied and holes stay holes. Life cycle: made, written by the resize, put in place; dropped
-//! before that, it is removed.
+//! If the host's file system supports reflinks, the clone shares all blocks; otherwise data is
+//! copied and holes stay holes. The clone is removed when it is dropped before it replaces the
+//! image.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -17,19 +17,20 @@ use tempfile::NamedTempFile;
 use super::progress::Progress;
 use crate::error::{Error, Result};
 
-/// Bytes asked for in one step of copying.
+/// The size of one copy request in bytes.
 const STEP: u64 = 64 << 20;
 
-/// A file that will replace an image.
-pub(super) struct Replacement {
+/// A clone that will replace its image.
+pub(super) struct ImageClone {
     file: NamedTempFile,
     device: FileDevice,
     image: PathBuf,
 }
 
-impl Replacement {
-    /// A copy of the first `kept` bytes of `image`, `length` bytes long, with its owner and mode.
-    pub fn of(image: &Path, kept: u64, length: u64, progress: &Progress) -> Result<Self> {
+impl ImageClone {
+    /// Copies the first `kept` bytes of `image` to a file of `length` bytes, with the same owner
+    /// and mode.
+    pub fn create(image: &Path, kept: u64, length: u64, progress: &Progress) -> Result<Self> {
         let image = fs::canonicalize(image)?;
         let source = File::open(&image)?;
         let metadata = source.metadata()?;
@@ -63,7 +64,7 @@ impl Replacement {
         &self.device
     }
 
-    /// Replaces the image, durably, unless it is to stop.
+    /// Replaces the image durably, unless a stop was requested.
     pub fn put_in_place(self, progress: &Progress) -> Result<()> {
         self.device.flush()?;
         progress.check()?;
@@ -77,7 +78,7 @@ impl Replacement {
     }
 }
 
-/// A new file beside the image with its owner, its mode and what is kept of it.
+/// Creates the file beside the image, with its owner, its mode and its first `kept` bytes.
 fn fill(
     image: &Path,
     source: &File,
@@ -100,7 +101,7 @@ fn fill(
     Ok(file)
 }
 
-/// Copies the first `length` bytes: by sharing them all, else data by data.
+/// Copies the first `length` bytes: with a reflink of the whole file, else the data ranges.
 fn copy(source: &File, to: &File, length: u64, progress: &Progress) -> Result<()> {
     match rustix::fs::ioctl_ficlone(to, source) {
         Ok(()) => return Ok(()),
@@ -120,7 +121,7 @@ fn copy(source: &File, to: &File, length: u64, progress: &Progress) -> Result<()
     Ok(())
 }
 
-/// Where data or a hole begins; `None` behind the last data.
+/// The offset of the next data or hole; `None` behind the last data.
 fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, to) {
         Ok(at) => Ok(Some(at)),
@@ -133,9 +134,9 @@ fn copy_range(source: &File, to: &File, start: u64, end: u64, progress: &Progres
     let (mut from_at, mut to_at) = (start, start);
     while from_at < end {
         progress.check()?;
-        let most = usize::try_from((end - from_at).min(STEP)).expect("at most a step");
+        let length = usize::try_from((end - from_at).min(STEP)).expect("at length a step");
         let copied =
-            rustix::fs::copy_file_range(source, Some(&mut from_at), to, Some(&mut to_at), most);
+            rustix::fs::copy_file_range(source, Some(&mut from_at), to, Some(&mut to_at), length);
         match copied {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(copied) => progress.add(copied as u64),
@@ -161,7 +162,8 @@ fn copy_through_memory(
     let mut at = start;
     while at < end {
         progress.check()?;
-        let step = usize::try_from((end - at).min(buffer.len() as u64)).expect("a buffer at most");
+        let step =
+            usize::try_from((end - at).min(buffer.len() as u64)).expect("a buffer at length");
         source.read_exact_at(&mut buffer[..step], at)?;
         to.write_all_at(&buffer[..step], at)?;
         progress.add(step as u64);

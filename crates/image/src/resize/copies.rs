@@ -1,4 +1,4 @@
-//! Descriptors and superblock as blocks: the primary ones, and their copies.
+//! Encodes the descriptors and the superblock copies as blocks.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::image::Image;
 use super::shape::Shape;
 use crate::error::Result;
 
-/// A block to write and what it gets.
+/// A block and its new contents.
 pub(super) type Copy = (BlockNumber, Arc<[u8]>);
 
-/// Puts the primary descriptors that differ from the device among the changed blocks. The answer:
+/// Adds the primary descriptor blocks that differ from the device to the changed blocks. Returns
 /// the copies to write.
 pub(super) fn descriptors(image: &mut Image<'_>, shape: &Shape) -> Result<Vec<Copy>> {
     let geometry = &shape.geometry;
@@ -52,14 +52,15 @@ fn is_meta(geometry: &Geometry, index: u32) -> bool {
     geometry.has_meta_bg() && index >= geometry.first_meta_bg
 }
 
-/// The groups, 0 aside, with copies of the descriptors that lie the classic way.
+/// The groups, except 0, that contain copies of all descriptors before `first_meta_bg`.
 fn classic_holders(geometry: &Geometry) -> Vec<GroupNumber> {
     geometry
         .groups()
         .skip(1)
         .filter(|&group| geometry.has_superblock(group))
         .filter(|&group| {
-            // A group of a meta group has the superblock alone, and maybe its own descriptors.
+            // A group in a meta block group has only a superblock copy and possibly descriptors of
+            // its own meta block group.
             let index = group.get() / geometry.descriptors_per_block;
             !is_meta(geometry, index)
         })

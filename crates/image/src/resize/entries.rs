@@ -1,6 +1,6 @@
-//! Directories, after inodes got other numbers: entries that name one are rewritten, `.` and `..`
-//! among them, in blocks and in inodes, and blocks of directories that have another number themselves are
-//! stamped anew.
+//! Updates directories after inodes were renumbered: rewrites entries that contain an old number,
+//! including `.` and `..`, in blocks and in inodes, and updates the checksums of the blocks of
+//! renumbered directories.
 
 use pext4_ondisk::directory::{self, FileType, Format};
 use pext4_ondisk::inode::{Inode, InodeFlags, inline};
@@ -13,7 +13,7 @@ use super::shape::Shape;
 use super::shrink::Renumbered;
 use crate::error::{Error, Result};
 
-/// Rewrites all directories that need it.
+/// Updates all directories that contain renumbered inodes or are renumbered.
 pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbered) -> Result<()> {
     if renumbered.is_empty() {
         return Ok(());
@@ -29,7 +29,7 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
         for number in image.used_inodes(group)? {
             let inode = image.inode(number)?;
             if inode.file_type() == Some(FileType::Directory) && inode.links > 0 {
-                rewriter.directory(image, number, &inode)?;
+                rewriter.update_directory(image, number, &inode)?;
             }
         }
     }
@@ -41,28 +41,28 @@ struct Rewriter<'a> {
     renumbered: &'a Renumbered,
     /// From the new number to the old one.
     origins: Renumbered,
-    /// Blocks that may still be visited.
+    /// How many more blocks may be visited.
     left: u64,
 }
 
-/// A directory that is being rewritten.
+/// A directory that is being updated.
 struct Directory {
     number: InodeNumber,
-    /// The number that its blocks are stamped with.
+    /// The number in the checksums of its blocks.
     old_number: InodeNumber,
     generation: u32,
     is_indexed: bool,
 }
 
 impl Rewriter<'_> {
-    fn directory(
+    fn update_directory(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
         inode: &Inode,
     ) -> Result<()> {
         if inode.has_inline_data() {
-            return self.inline(image, number, inode);
+            return self.update_inline(image, number, inode);
         }
         let directory = Directory {
             number,
@@ -76,14 +76,19 @@ impl Rewriter<'_> {
                     Corrupt::new("directory", "uses blocks that others use").in_inode(number),
                 )
             })?;
-            self.block(image, &directory, logical, block)
-                .map_err(|error| placed(error, number, block))?;
+            self.update_block(image, &directory, logical, block)
+                .map_err(|error| with_location(error, number, block))?;
         }
         Ok(())
     }
 
-    /// A directory that lies in its inode, whose checksum is the only one.
-    fn inline(&self, image: &mut Image<'_>, number: InodeNumber, inode: &Inode) -> Result<()> {
+    /// Updates a directory that is stored in its inode. Only the inode has a checksum.
+    fn update_inline(
+        &self,
+        image: &mut Image<'_>,
+        number: InodeNumber,
+        inode: &Inode,
+    ) -> Result<()> {
         let wrong = |corrupt: Corrupt| Error::from(corrupt.in_inode(number));
         let mut content = inode.inline_content().map_err(wrong)?;
         let mut is_changed = false;
@@ -96,9 +101,11 @@ impl Rewriter<'_> {
                 break;
             };
             let records = &mut content[region];
-            let hits = self.hits(records, self.format.inline()).map_err(wrong)?;
-            is_changed |= !hits.is_empty();
-            rename(records, &hits);
+            let matches = self
+                .find_renumbered(records, self.format.inline())
+                .map_err(wrong)?;
+            is_changed |= !matches.is_empty();
+            write_numbers(records, &matches);
         }
         if !is_changed {
             return Ok(());
@@ -110,24 +117,24 @@ impl Rewriter<'_> {
         image.put_inode(number, &inode)
     }
 
-    /// Where records name inodes that have other numbers now, and these.
-    fn hits(
+    /// The offsets of records with renumbered inodes, and the new numbers.
+    fn find_renumbered(
         &self,
         bytes: &[u8],
         format: Format,
     ) -> std::result::Result<Vec<(usize, InodeNumber)>, Corrupt> {
-        let mut hits = Vec::new();
+        let mut matches = Vec::new();
         for record in directory::records(bytes, format) {
             let record = record?;
             let named = record.entry.map(|entry| entry.inode);
             if let Some(new) = named.and_then(|inode| self.renumbered.get(&inode)) {
-                hits.push((record.offset, *new));
+                matches.push((record.offset, *new));
             }
         }
-        Ok(hits)
+        Ok(matches)
     }
 
-    fn block(
+    fn update_block(
         &self,
         image: &mut Image<'_>,
         directory: &Directory,
@@ -136,14 +143,14 @@ impl Rewriter<'_> {
     ) -> Result<()> {
         let bytes = image.read(block)?;
         let is_index = directory.is_indexed && (logical == 0 || htree::looks_like_node(&bytes));
-        // The fake entries of an index reach over where a leaf has its checksum.
+        // The fake entries of an index block extend over the leaf checksum.
         let format = if is_index {
             self.format.inline()
         } else {
             self.format
         };
-        let hits = self.hits(&bytes, format)?;
-        if hits.is_empty() && directory.number == directory.old_number {
+        let matches = self.find_renumbered(&bytes, format)?;
+        if matches.is_empty() && directory.number == directory.old_number {
             return Ok(());
         }
         let seed = image.geometry.checksum_seed();
@@ -151,7 +158,7 @@ impl Rewriter<'_> {
             directory.verify(seed, is_index, &bytes)?;
         }
         image.edit(block, |bytes| {
-            rename(bytes, &hits);
+            write_numbers(bytes, &matches);
             if let Some(seed) = seed {
                 directory.stamp(seed, is_index, bytes);
             }
@@ -159,9 +166,9 @@ impl Rewriter<'_> {
     }
 }
 
-/// Lets the records at these places name these inodes.
-fn rename(bytes: &mut [u8], hits: &[(usize, InodeNumber)]) {
-    for &(offset, new) in hits {
+/// Writes the new inode numbers into the records.
+fn write_numbers(bytes: &mut [u8], matches: &[(usize, InodeNumber)]) {
+    for &(offset, new) in matches {
         bytes[offset..offset + 4].copy_from_slice(&new.get().to_le_bytes());
     }
 }
@@ -185,14 +192,14 @@ impl Directory {
     }
 }
 
-/// The blocks of a directory with their places in it.
+/// The blocks of a directory, with their logical block numbers.
 fn blocks(
     image: &Image<'_>,
     number: InodeNumber,
     inode: &Inode,
 ) -> Result<Vec<(u64, BlockNumber)>> {
     if !inode.has_extents() {
-        let found = map::pointers(image, number, inode)?;
+        let found = map::indirect_blocks(image, number, inode)?;
         return Ok(found
             .into_iter()
             .map(|(logical, block)| (u64::from(logical.get()), block))
@@ -209,7 +216,7 @@ fn blocks(
         .collect())
 }
 
-fn placed(error: Error, number: InodeNumber, block: BlockNumber) -> Error {
+fn with_location(error: Error, number: InodeNumber, block: BlockNumber) -> Error {
     match error {
         Error::Corrupt(corrupt) => corrupt.in_inode(number).in_block(block).into(),
         other => other,

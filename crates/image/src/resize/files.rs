@@ -1,9 +1,9 @@
-//! Blocks of files that have to go elsewhere, and the maps that lead to them.
+//! Moves file blocks that must be vacated, and updates the maps that point to them.
 //!
-//! A tree of extents of which any part moves is built anew, in its own old nodes as far as they stay;
-//! a map of pointers is edited where it points. Data is noted as a move; a block that is to change
-//! anyway (of a directory) goes with its change. Unwritten extents get other blocks, and nothing is
-//! copied. A block of attributes that several inodes share moves once.
+//! If any part of an extent tree moves, the tree is rebuilt, in its old nodes if these need not
+//! move; indirect blocks are edited. Data is recorded as a move, except blocks with pending changes
+//! (of directories): these move in memory. Unwritten extents get other blocks without a copy. An
+//! attribute block that several inodes share moves once.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::image::Image;
 use super::map;
 use super::plan::Move;
 use super::shape::Shape;
-use super::shrink::{give_up, no_room};
+use super::shrink::{no_room, release};
 use super::space::{Cursor, Run};
 use super::vacate::Vacated;
 use crate::error::{Error, Result};
@@ -25,15 +25,15 @@ use crate::error::{Error, Result};
 /// The list of bad blocks.
 const BAD_BLOCKS: InodeNumber = InodeNumber(1);
 
-/// Moves what stands in the way.
+/// Moves file blocks.
 pub(super) struct Mover<'a> {
     shape: &'a Shape,
     vacated: &'a Vacated,
     cursor: Cursor,
     moves: Vec<Move>,
-    /// Blocks of attributes, from where they were to where they are.
+    /// Moved attribute blocks: from the old to the new block.
     attributes: BTreeMap<BlockNumber, BlockNumber>,
-    /// Blocks that may still be visited.
+    /// How many more blocks may be visited.
     left: u64,
 }
 
@@ -49,12 +49,12 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// The data to copy.
+    /// Returns the data to copy.
     pub fn finish(self) -> Vec<Move> {
         self.moves
     }
 
-    /// All files of the groups that stay.
+    /// Moves the blocks of all files in the remaining groups.
     pub fn move_files(&mut self, image: &mut Image<'_>) -> Result<()> {
         self.left = image.geometry.blocks_count;
         for group in self.shape.geometry.groups() {
@@ -63,22 +63,22 @@ impl<'a> Mover<'a> {
                     continue;
                 }
                 let inode = image.inode(number)?;
-                self.file(image, number, inode)?;
+                self.move_file(image, number, inode)?;
             }
         }
         Ok(())
     }
 
-    fn file(&mut self, image: &mut Image<'_>, number: InodeNumber, old: Inode) -> Result<()> {
+    fn move_file(&mut self, image: &mut Image<'_>, number: InodeNumber, old: Inode) -> Result<()> {
         let mut inode = old.clone();
-        if inode.file_acl.get() != 0 && self.vacated.has(inode.file_acl.get()) {
-            inode.file_acl = self.attribute_block(image, number, inode.file_acl)?;
+        if inode.file_acl.get() != 0 && self.vacated.contains(inode.file_acl.get()) {
+            inode.file_acl = self.move_attribute_block(image, number, inode.file_acl)?;
         }
         if has_map(&inode) || number == BAD_BLOCKS {
             if inode.has_extents() {
-                self.extents(image, number, &mut inode)?;
+                self.move_extents(image, number, &mut inode)?;
             } else {
-                self.pointers(image, number, &mut inode)?;
+                self.move_indirect(image, number, &mut inode)?;
             }
         }
         if inode == old {
@@ -92,13 +92,13 @@ impl<'a> Mover<'a> {
         image.put_inode(number, &inode)
     }
 
-    /// Up to `most` blocks in one piece.
-    fn allocate(&mut self, image: &mut Image<'_>, most: u64) -> Result<Run> {
-        let run = image.allocate(&self.shape.geometry, &mut self.cursor, most)?;
+    /// Allocates up to `most` contiguous blocks.
+    fn allocate(&mut self, image: &mut Image<'_>, max_blocks: u64) -> Result<Run> {
+        let run = image.allocate(&self.shape.geometry, &mut self.cursor, max_blocks)?;
         run.ok_or_else(|| no_room(self.shape))
     }
 
-    fn attribute_block(
+    fn move_attribute_block(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
@@ -123,15 +123,18 @@ impl<'a> Mover<'a> {
         Ok(new)
     }
 
-    fn extents(
+    fn move_extents(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
         inode: &mut Inode,
     ) -> Result<()> {
         let found = map::extents(image, number, inode)?;
-        let stays = |extent: &Extent| !self.vacated.touches(&run_of(extent));
-        let nodes_stay = !found.nodes.iter().any(|node| self.vacated.has(node.get()));
+        let stays = |extent: &Extent| !self.vacated.overlaps(&run_of(extent));
+        let nodes_stay = !found
+            .nodes
+            .iter()
+            .any(|node| self.vacated.contains(node.get()));
         let mapped = found.extents.iter().map(|extent| u64::from(extent.length));
         self.left = self
             .left
@@ -150,7 +153,7 @@ impl<'a> Mover<'a> {
         self.rebuild(image, number, inode, &extents, found.nodes)
     }
 
-    /// The runs that one extent becomes.
+    /// Appends the runs that replace one extent.
     fn extent(
         &mut self,
         image: &mut Image<'_>,
@@ -169,8 +172,8 @@ impl<'a> Mover<'a> {
                 unwritten: extent.unwritten,
             });
         };
-        for (piece, goes) in self.vacated.pieces(run_of(extent)) {
-            if !goes {
+        for (piece, must_move) in self.vacated.pieces(run_of(extent)) {
+            if !must_move {
                 push(piece.start, piece.start, piece.end - piece.start);
                 continue;
             }
@@ -179,7 +182,7 @@ impl<'a> Mover<'a> {
                 let to = self.allocate(image, piece.end - from)?;
                 let count = to.end - to.start;
                 if !extent.unwritten {
-                    self.note(image, from, to.start, count);
+                    self.record_move(image, from, to.start, count);
                 }
                 push(from, to.start, count);
                 from += count;
@@ -188,8 +191,8 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Notes a move of data; blocks that change go with their changes.
-    fn note(&mut self, image: &mut Image<'_>, from: u64, to: u64, count: u64) {
+    /// Records a move of data. Pending changes of the blocks move with them.
+    fn record_move(&mut self, image: &mut Image<'_>, from: u64, to: u64, count: u64) {
         let range = BlockNumber(from)..BlockNumber(from + count);
         let changed: Vec<_> = image.changed.extract_if(range, |_, _| true).collect();
         for (block, bytes) in changed {
@@ -203,7 +206,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Makes an inode's tree anew, in its old nodes first.
+    /// Rebuilds an inode's extent tree, preferably in its old nodes.
     fn rebuild(
         &mut self,
         image: &mut Image<'_>,
@@ -216,14 +219,14 @@ impl<'a> Mover<'a> {
         let had = old_nodes.len();
         let mut pool: Vec<BlockNumber> = old_nodes
             .into_iter()
-            .filter(|node| !self.vacated.has(node.get()))
+            .filter(|node| !self.vacated.contains(node.get()))
             .collect();
         let spare = pool.split_off(pool.len().min(needed));
         while pool.len() < needed {
             pool.push(BlockNumber(self.allocate(image, 1)?.start));
         }
         for node in spare {
-            give_up(image, self.shape, self.vacated, node.get()..node.get() + 1)?;
+            release(image, self.shape, self.vacated, node.get()..node.get() + 1)?;
         }
         pool.reverse();
         let built = extent::build(extents, image.block_size(), || pool.pop());
@@ -240,7 +243,7 @@ impl<'a> Mover<'a> {
         self.recount(image, number, inode, had, needed)
     }
 
-    /// The inode's space, after its tree got another number of nodes.
+    /// Updates `i_blocks` after the number of tree nodes changed.
     fn recount(
         &self,
         image: &Image<'_>,
@@ -272,7 +275,7 @@ impl<'a> Mover<'a> {
             .into())
     }
 
-    fn pointers(
+    fn move_indirect(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
@@ -281,14 +284,14 @@ impl<'a> Mover<'a> {
         for slot in 0..indirect::DIRECT + indirect::MAX_DEPTH {
             let depth = (slot + 1).saturating_sub(indirect::DIRECT);
             let pointer = indirect::entry(&inode.block, slot);
-            let moved = self.tree(image, number, pointer, depth)?;
+            let moved = self.move_tree(image, number, pointer, depth)?;
             indirect::set_entry(&mut inode.block, slot, moved);
         }
         Ok(())
     }
 
-    /// Moves what a pointer leads to. The answer is the pointer to where it is now.
-    fn tree(
+    /// Moves the block or the tree at `pointer`. Returns the new pointer.
+    fn move_tree(
         &mut self,
         image: &mut Image<'_>,
         number: InodeNumber,
@@ -300,26 +303,26 @@ impl<'a> Mover<'a> {
         }
         let block = BlockNumber(u64::from(pointer));
         map::check_pointer(image, number, block, &mut self.left)?;
-        let goes = self.vacated.has(block.get());
+        let must_move = self.vacated.contains(block.get());
         if depth == 0 {
-            if !goes {
+            if !must_move {
                 return Ok(pointer);
             }
             let to = self.low_block(image)?;
-            self.note(image, block.get(), u64::from(to), 1);
+            self.record_move(image, block.get(), u64::from(to), 1);
             return Ok(to);
         }
         let mut bytes = image.read(block)?;
         let mut is_changed = false;
         for slot in 0..bytes.len() / 4 {
             let below = indirect::entry(&bytes, slot);
-            let moved = self.tree(image, number, below, depth - 1)?;
+            let moved = self.move_tree(image, number, below, depth - 1)?;
             if moved != below {
                 indirect::set_entry(&mut bytes, slot, moved);
                 is_changed = true;
             }
         }
-        if goes {
+        if must_move {
             let to = self.low_block(image)?;
             image.changed.remove(&block);
             image.put(BlockNumber(u64::from(to)), bytes);
@@ -331,7 +334,7 @@ impl<'a> Mover<'a> {
         Ok(pointer)
     }
 
-    /// A block that a pointer can name.
+    /// Allocates a block with a 32-bit number.
     fn low_block(&mut self, image: &mut Image<'_>) -> Result<u32> {
         let run = self.allocate(image, 1)?;
         u32::try_from(run.start).map_err(|_| no_room(self.shape))
@@ -348,7 +351,7 @@ fn used_twice(number: InodeNumber) -> Error {
         .into()
 }
 
-/// Whether the inode's block area leads to blocks.
+/// Whether `i_block` maps blocks.
 fn has_map(inode: &Inode) -> bool {
     match inode.file_type() {
         Some(FileType::Regular | FileType::Directory) => !inode.has_inline_data(),

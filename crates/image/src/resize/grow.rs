@@ -1,8 +1,8 @@
-//! Growing: the last group is filled up, new groups are laid out behind it.
+//! Growing: extends the last group and adds new groups behind it.
 //!
-//! The bitmaps and inode tables of the new groups of one flexible group follow each other from the
-//! first of them on, around copies of the superblock, as mkfs lays them out; those of the groups
-//! that were there stay where they are. Nothing that is in use moves.
+//! The bitmaps and inode tables of the new groups of one flexible group are contiguous from the
+//! first of these groups on, except for superblock copies, as mkfs places them. Those of old groups
+//! do not move, and no other block in use does.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use super::shape::Shape;
 use super::space::{Cursor, Run, fresh_block_bitmap, fresh_inode_bitmap};
 use crate::error::{Error, Result};
 
-/// Plans how `image` becomes `shape`, which has more blocks.
+/// Plans the change of `image` to `shape`, which has more blocks.
 pub(super) fn plan(mut image: Image<'_>, shape: Shape) -> Result<Plan> {
     let clears = add_groups(&mut image, &shape)?;
     let is_vacated = |_| false;
@@ -25,10 +25,10 @@ pub(super) fn plan(mut image: Image<'_>, shape: Shape) -> Result<Plan> {
     Plan::complete(image, shape, clears, Vec::new())
 }
 
-/// Makes the groups. The answer: inode tables that must be zeroes.
+/// Adds the groups. Returns the inode tables that must be zeroed.
 fn add_groups(image: &mut Image<'_>, shape: &Shape) -> Result<Vec<Run>> {
     fill_last_group(image, shape)?;
-    give_back_overhead(image, shape)?;
+    release_overhead(image, shape)?;
     let geometry = &shape.geometry;
     let first_new = image.geometry.group_count;
     let mut clears: Vec<Run> = Vec::new();
@@ -45,7 +45,7 @@ fn add_groups(image: &mut Image<'_>, shape: &Shape) -> Result<Vec<Run>> {
     Ok(clears)
 }
 
-/// The blocks behind the old end, in what was the last group, become free.
+/// Frees the blocks behind the old end in the old last group.
 fn fill_last_group(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
     let last = GroupNumber(image.geometry.group_count - 1);
     let (old, new) = (
@@ -60,8 +60,8 @@ fn fill_last_group(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Blocks for copies of superblock and descriptors that a group does not need any more.
-pub(super) fn give_back_overhead(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
+/// Frees blocks of superblock and descriptor copies that the groups do not need any more.
+pub(super) fn release_overhead(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
     let (old, new) = (image.geometry, &shape.geometry);
     for group in old.groups().take(new.group_count as usize) {
         let (had, needs) = (
@@ -77,7 +77,7 @@ pub(super) fn give_back_overhead(image: &mut Image<'_>, shape: &Shape) -> Result
     Ok(())
 }
 
-/// Places the bitmaps and tables of some new groups one behind the other.
+/// Places the bitmaps and tables of some new groups contiguously.
 fn add_flexible_group(
     image: &mut Image<'_>,
     shape: &Shape,
@@ -86,18 +86,18 @@ fn add_flexible_group(
 ) -> Result<()> {
     let geometry = &shape.geometry;
     let tables = u64::from(geometry.inode_table_blocks);
-    let mut places = Places {
+    let mut places = MetadataPlacer {
         shape,
         position: geometry.first_block(GroupNumber(groups.start)).get(),
     };
-    let mut made = vec![GroupDescriptor::default(); groups.len()];
-    for descriptor in &mut made {
+    let mut descriptors = vec![GroupDescriptor::default(); groups.len()];
+    for descriptor in &mut descriptors {
         descriptor.block_bitmap = BlockNumber(places.next(image, 1)?);
     }
-    for descriptor in &mut made {
+    for descriptor in &mut descriptors {
         descriptor.inode_bitmap = BlockNumber(places.next(image, 1)?);
     }
-    for descriptor in &mut made {
+    for descriptor in &mut descriptors {
         let start = places.next(image, tables)?;
         descriptor.inode_table = BlockNumber(start);
         match clears.last_mut() {
@@ -105,18 +105,18 @@ fn add_flexible_group(
             _ => clears.push(start..start + tables),
         }
     }
-    image.descriptors.append(&mut made);
+    image.descriptors.append(&mut descriptors);
     Ok(())
 }
 
-/// Free places in the new groups.
-struct Places<'a> {
+/// Allocates metadata in the new groups.
+struct MetadataPlacer<'a> {
     shape: &'a Shape,
     position: u64,
 }
 
-impl Places<'_> {
-    /// The next `count` blocks in one piece that hold no copy of the superblock, now in use.
+impl MetadataPlacer<'_> {
+    /// Allocates the next `count` contiguous blocks that contain no superblock copy.
     fn next(&mut self, image: &mut Image<'_>, count: u64) -> Result<u64> {
         let geometry = &self.shape.geometry;
         let mut start = self.position;
@@ -132,7 +132,7 @@ impl Places<'_> {
         }
         for group in groups_of(geometry, &run) {
             if !image.block_bitmaps.contains_key(&group.get()) {
-                image.keep_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
+                image.insert_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
             }
         }
         image.mark(geometry, run, true)?;
@@ -151,7 +151,7 @@ impl Places<'_> {
     }
 }
 
-/// The groups that a run has a part in.
+/// The groups that a run overlaps.
 fn groups_of(
     geometry: &pext4_ondisk::geometry::Geometry,
     run: &Run,
@@ -162,20 +162,20 @@ fn groups_of(
     (first..=last).map(GroupNumber)
 }
 
-/// Counts, flags and inode bitmaps of the new groups.
+/// Sets counts, flags and inode bitmaps of the new groups.
 fn finish_groups(image: &mut Image<'_>, shape: &Shape, first_new: u32) {
     let geometry = &shape.geometry;
     let is_lazy = geometry.checksums.protects_descriptors();
     for group in (first_new..geometry.group_count).map(GroupNumber) {
         let is_last = group.get() == geometry.group_count - 1;
         if !image.block_bitmaps.contains_key(&group.get()) && (is_last || !is_lazy) {
-            image.keep_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
+            image.insert_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
         }
         let descriptor = &mut image.descriptors[group.get() as usize];
         descriptor.free_clusters = geometry.blocks_in(group) - geometry.superblock_overhead(group);
         descriptor.free_inodes = geometry.inodes_per_group;
         if is_lazy {
-            // Of the bitmaps only those are written that say more than this.
+            // An uninitialized group needs no bitmap on disk.
             descriptor.unused_inodes = geometry.inodes_per_group;
             descriptor.flags =
                 GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_ZEROED;

@@ -1,8 +1,8 @@
-//! An image as resizing sees it: read from the device, changed in memory only.
+//! An image that is read from the device and changed only in memory.
 //!
-//! Blocks that change are kept whole, by number; a read sees them. Nothing here writes: what a plan
-//! has changed is written by [`super::run`], when the plan is complete. Life cycle: opened after the
-//! journal was replayed, changed by growing or shrinking, then taken apart.
+//! Changed blocks are kept by number, and reads return them. Nothing here writes: [`super::run`]
+//! writes the changes of a complete plan. An image is opened after the journal replay, changed by
+//! growing or shrinking, and then consumed by the plan.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,18 @@ use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
 use crate::error::{Error, Result};
 
-/// An image and what is to change in it.
+/// An image and its pending changes.
 pub(super) struct Image<'d> {
     device: &'d dyn Device,
     /// As on the device.
     pub superblock: Superblock,
     /// As on the device.
     pub geometry: Geometry,
-    /// Of all groups, as they will be.
+    /// The descriptors of all groups, with pending changes.
     pub descriptors: Vec<GroupDescriptor>,
-    /// Blocks that differ from the device.
+    /// Changed blocks.
     pub changed: BTreeMap<BlockNumber, Vec<u8>>,
-    /// Bitmaps looked at so far, as they will be.
+    /// Bitmaps that were loaded, with pending changes.
     pub(super) block_bitmaps: BTreeMap<u32, Bitmap>,
     pub(super) inode_bitmaps: BTreeMap<u32, Bitmap>,
 }
@@ -50,7 +50,7 @@ pub(super) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
 }
 
 impl<'d> Image<'d> {
-    /// An image with all its descriptors, checked.
+    /// Opens an image and checks all its descriptors.
     pub fn open(device: &'d dyn Device) -> Result<Self> {
         let mut image = Self::without_descriptors(device)?;
         let geometry = image.geometry;
@@ -62,7 +62,7 @@ impl<'d> Image<'d> {
         Ok(image)
     }
 
-    /// An image whose journal waits to be replayed, with the descriptors of its first `groups`
+    /// Opens an image whose journal is not replayed yet, with the descriptors of its first `groups`
     /// groups. They may be newer than the superblock, or torn, so they are not checked.
     pub fn open_unreplayed(device: &'d dyn Device, groups: u32) -> Result<Self> {
         let mut image = Self::without_descriptors(device)?;
@@ -124,7 +124,7 @@ impl<'d> Image<'d> {
         self.geometry.block_size as usize
     }
 
-    /// Where blocks of files may lie.
+    /// The valid range of file blocks.
     pub fn bounds(&self) -> Bounds {
         Bounds {
             first: BlockNumber(u64::from(self.geometry.first_data_block)),
@@ -132,7 +132,7 @@ impl<'d> Image<'d> {
         }
     }
 
-    /// A block as it will be.
+    /// A block, with pending changes.
     pub fn read(&self, block: BlockNumber) -> Result<Vec<u8>> {
         if let Some(bytes) = self.changed.get(&block) {
             return Ok(bytes.clone());
@@ -140,7 +140,7 @@ impl<'d> Image<'d> {
         self.read_device(block, 1)
     }
 
-    /// `count` blocks as they are on the device.
+    /// `count` blocks, without pending changes.
     pub fn read_device(&self, block: BlockNumber, count: usize) -> Result<Vec<u8>> {
         let size = u64::from(self.geometry.block_size);
         let offset = block.get().checked_mul(size).ok_or_else(|| {
@@ -171,7 +171,7 @@ impl<'d> Image<'d> {
         self.changed.insert(block, bytes);
     }
 
-    /// Where an inode's slot lies.
+    /// The block of an inode and the offset in it.
     fn slot(&self, number: InodeNumber) -> Result<(BlockNumber, usize)> {
         let place = self
             .geometry
@@ -187,7 +187,7 @@ impl<'d> Image<'d> {
         Ok((block, offset as usize))
     }
 
-    /// An inode as it will be.
+    /// An inode, with pending changes.
     pub fn inode(&self, number: InodeNumber) -> Result<Inode> {
         let (block, offset) = self.slot(number)?;
         let bytes = self.read(block)?;
@@ -206,7 +206,7 @@ impl<'d> Image<'d> {
         })
     }
 
-    /// Makes an inode one that was never used.
+    /// Zeroes an inode, as if it had never been used.
     pub fn clear_inode(&mut self, number: InodeNumber) -> Result<()> {
         let (block, offset) = self.slot(number)?;
         let size = usize::from(self.geometry.inode_size);

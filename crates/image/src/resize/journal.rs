@@ -1,8 +1,8 @@
-//! The image's journal: what it holds is brought home before a plan is made, and a plan may be
-//! written through it.
+//! The image's journal: it is replayed before planning, and a plan may be written through it.
 //!
-//! The transaction is a single one in an empty log, so it begins at the log's first block. Its
-//! numbers are those the journal would use next: a leftover of it can never continue another.
+//! A plan is a single transaction in an empty log, so it begins at the log's first block. It has
+//! the sequence number that the journal would use next, so old log contents can never be taken for
+//! a continuation of it.
 
 use pext4_block::Device;
 use pext4_jbd2::{LogArea, recovery};
@@ -16,7 +16,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
 use super::image::{Image, read_superblock};
 use super::map;
-use super::run::present;
+use super::run::now;
 use crate::error::{Error, Result};
 
 /// A journal with an empty log.
@@ -25,15 +25,15 @@ pub(super) struct Log {
     superblock: JournalSuperblock,
 }
 
-/// What recovery found, and the journal if there is one inside the image.
-pub(super) struct Found {
+/// The result of recovery.
+pub(super) struct Recovered {
     pub log: Option<Log>,
-    /// Transactions that were replayed.
+    /// Number of transactions that were replayed.
     pub replayed: u32,
 }
 
-/// Replays the journal where that is due, and refuses an image that is not sound.
-pub(super) fn recover(device: &dyn Device) -> Result<Found> {
+/// Replays the journal if necessary, and refuses a damaged image.
+pub(super) fn recover(device: &dyn Device) -> Result<Recovered> {
     let superblock = read_superblock(device)?;
     check_errors(&superblock)?;
     let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
@@ -42,7 +42,7 @@ pub(super) fn recover(device: &dyn Device) -> Result<Found> {
             let problem = "a journal is to be replayed, but there is none";
             return Err(Corrupt::new("superblock", problem).into());
         }
-        Found {
+        Recovered {
             log: None,
             replayed: 0,
         }
@@ -52,7 +52,7 @@ pub(super) fn recover(device: &dyn Device) -> Result<Found> {
                 "its external journal must be replayed first: run `e2fsck`",
             ));
         }
-        Found {
+        Recovered {
             log: None,
             replayed: 0,
         }
@@ -63,8 +63,12 @@ pub(super) fn recover(device: &dyn Device) -> Result<Found> {
     Ok(found)
 }
 
-fn recover_internal(device: &dyn Device, superblock: &Superblock, is_dirty: bool) -> Result<Found> {
-    let mut log = find(device, superblock)?;
+fn recover_internal(
+    device: &dyn Device,
+    superblock: &Superblock,
+    is_dirty: bool,
+) -> Result<Recovered> {
+    let mut log = open_log(device, superblock)?;
     let mut replayed = 0;
     if log.superblock.errno != 0 {
         return Err(refusal(
@@ -72,15 +76,15 @@ fn recover_internal(device: &dyn Device, superblock: &Superblock, is_dirty: bool
         ));
     }
     if is_dirty {
-        // One that was growing when it stopped says how large it is in the log alone.
+        // After an interrupted growth, only the log contains the new size.
         let blocks = device.size() / (1024 << superblock.log_block_size.min(6));
         let report = recovery::recover(device, &log.area, &mut log.superblock, blocks)?;
         replayed = report.transactions;
     } else if log.superblock.start != 0 {
-        // The file system says that the log is of no concern.
+        // The superblock says that the log need not be replayed.
         recovery::discard(device, &log.area, &mut log.superblock)?;
     }
-    Ok(Found {
+    Ok(Recovered {
         log: Some(log),
         replayed,
     })
@@ -107,12 +111,12 @@ fn check_state(superblock: &Superblock, has_log: bool) -> Result<()> {
     Ok(())
 }
 
-/// The journal of an image whose log may still hold something.
-fn find(device: &dyn Device, superblock: &Superblock) -> Result<Log> {
+/// Opens the journal of an image whose log may contain transactions.
+fn open_log(device: &dyn Device, superblock: &Superblock) -> Result<Log> {
     let number = superblock.journal_inode;
     let absent =
         || Error::from(Corrupt::new("superblock", "its journal has no inode").in_inode(number));
-    // Other groups' descriptors may be torn until the log is replayed.
+    // Descriptors of other groups may be torn until the log is replayed.
     let groups =
         number.get().checked_sub(1).ok_or_else(absent)? / superblock.inodes_per_group.max(1) + 1;
     let image = Image::open_unreplayed(device, groups)?;
@@ -129,7 +133,7 @@ fn find(device: &dyn Device, superblock: &Superblock) -> Result<Log> {
     Ok(Log { area, superblock })
 }
 
-/// The runs of a file that has no holes.
+/// The runs of a file. Fails if it has holes.
 pub(super) fn runs(image: &Image<'_>, number: InodeNumber) -> Result<Vec<(BlockNumber, u32)>> {
     let inode = image.inode(number)?;
     let pieces: Vec<(u64, BlockNumber, u32)> = if inode.has_extents() {
@@ -139,7 +143,7 @@ pub(super) fn runs(image: &Image<'_>, number: InodeNumber) -> Result<Vec<(BlockN
             .map(|extent| (u64::from(extent.logical.get()), extent.start, extent.length))
             .collect()
     } else {
-        map::pointers(image, number, &inode)?
+        map::indirect_blocks(image, number, &inode)?
             .iter()
             .map(|&(logical, block)| (u64::from(logical.get()), block, 1))
             .collect()
@@ -161,7 +165,7 @@ pub(super) fn runs(image: &Image<'_>, number: InodeNumber) -> Result<Vec<(BlockN
 }
 
 impl Log {
-    /// Whether so many blocks, the last of them `highest`, fit into one transaction.
+    /// Whether `blocks` blocks, up to number `highest`, fit into one transaction.
     pub fn has_room(&self, blocks: usize, highest: u64) -> bool {
         let format = self.format();
         let wide = self.superblock.incompat.contains(JournalIncompat::BIT64);
@@ -169,7 +173,7 @@ impl Log {
             .superblock
             .log_end()
             .saturating_sub(self.superblock.first);
-        // One is left free, as a ring that is full looks like one that is empty.
+        // One block stays free, since a full ring looks like an empty one.
         let fits = format.footprint(blocks, 0) < room as usize;
         fits && (wide || highest <= u64::from(u32::MAX))
     }
@@ -183,7 +187,7 @@ impl Log {
         RecordFormat::of(&self.superblock)
     }
 
-    /// Writes a transaction and makes it durable. Nothing would replay it yet.
+    /// Writes a transaction and makes it durable. It is not replayed before [`Log::begin`].
     pub fn write(&self, device: &dyn Device, blocks: &[(BlockNumber, &[u8])]) -> Result<()> {
         let format = self.format();
         let tid = self.superblock.sequence;
@@ -212,7 +216,7 @@ impl Log {
             at += u32::try_from(row.len()).expect("a descriptor and what it describes");
         }
         device.flush()?;
-        let (seconds, nanoseconds) = present();
+        let (seconds, nanoseconds) = now();
         let commit = Commit {
             sequence: tid,
             seconds,
@@ -222,13 +226,13 @@ impl Log {
         Ok(device.flush()?)
     }
 
-    /// From here on whoever opens the image replays the transaction.
+    /// Sets the log's start. From now on opening the image replays the transaction.
     pub fn begin(&mut self, device: &dyn Device) -> Result<()> {
         self.superblock.start = self.superblock.first;
         self.write_superblock(device)
     }
 
-    /// Everything is home: the log is empty again.
+    /// Empties the log after all blocks were written home.
     pub fn finish(&mut self, device: &dyn Device) -> Result<()> {
         self.superblock.start = 0;
         self.superblock.sequence = self.superblock.sequence.next();

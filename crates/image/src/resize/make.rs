@@ -1,4 +1,4 @@
-//! From a wish to a plan.
+//! Creates a plan for a target size.
 
 use pext4_block::Device;
 use pext4_ondisk::Corrupt;
@@ -13,7 +13,7 @@ use super::shape::Shape;
 use super::{grow, shrink, smallest};
 use crate::error::{Error, Result};
 
-/// What is known well enough to be laid out anew.
+/// The features that a resize supports.
 const HANDLED: Incompat = Incompat::FILETYPE
     .union(Incompat::RECOVER)
     .union(Incompat::META_BG)
@@ -49,30 +49,29 @@ const HANDLED_COMPAT: Compat = Compat::DIR_PREALLOC
     .union(Compat::STABLE_INODES)
     .union(Compat::ORPHAN_FILE);
 
-/// The size that is wanted.
+/// The requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// So many bytes more than now.
+    /// This many bytes more than now.
     More(u64),
-    /// So many bytes less than now.
+    /// This many bytes less than now.
     Less(u64),
-    /// The smallest that holds what there is.
+    /// The smallest size that holds the contents.
     Smallest,
     /// All of the file or device.
     Largest,
 }
 
 impl Plan {
-    /// Works out how the file system on `device` gets to the wanted size. Its journal is replayed
-    /// for that; nothing else is written.
+    /// Computes how the file system on `device` gets the requested size. Replays the journal first;
+    /// writes nothing else.
     ///
-    /// # Errors
-    /// `Impossible`, with the reason, where the size or a feature is; `Corrupt`; `Io`.
+    /// `Impossible`, with the reason, if the size or a feature is not supported; `Corrupt`; `Io`.
     pub fn make(device: &dyn Device, target: Target) -> Result<Self> {
         check_features(&read_superblock(device)?)?;
-        // Before the replay, which writes: where another machine has it mounted, that must not be.
+        // Check before the replay, which writes: another machine may have the image mounted.
         check_mounts(&Image::open_unreplayed(device, 0)?)?;
         let found = journal::recover(device)?;
         let image = Image::open(device)?;
@@ -80,7 +79,7 @@ impl Plan {
         let mut plan = match blocks {
             None => smallest::plan(device, &image)?,
             Some(blocks) => {
-                let shape = Shape::of(&image.superblock, &image.geometry, blocks)?;
+                let shape = Shape::new(&image.superblock, &image.geometry, blocks)?;
                 if shape.geometry.blocks_count >= image.geometry.blocks_count {
                     grow::plan(image, shape)?
                 } else {
@@ -115,7 +114,7 @@ fn check_mounts(image: &Image<'_>) -> Result<()> {
     ))
 }
 
-/// Blocks that the file system shall have; `None` for as few as possible.
+/// The requested number of blocks; `None` for the minimum.
 fn wanted(image: &Image<'_>, device: &dyn Device, target: Target) -> Result<Option<u64>> {
     let size = u64::from(image.geometry.block_size);
     let now = image.geometry.blocks_count;
@@ -131,7 +130,7 @@ fn wanted(image: &Image<'_>, device: &dyn Device, target: Target) -> Result<Opti
     Ok(Some(blocks))
 }
 
-/// Refuses by name what is not handled.
+/// Refuses unsupported features by name.
 fn check_features(superblock: &Superblock) -> Result<()> {
     if superblock.is_for_hurd() {
         let what = "this version does not resize images that were made for the Hurd";

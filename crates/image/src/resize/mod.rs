@@ -1,17 +1,17 @@
-//! Making a file system larger or smaller, offline.
+//! Resizes a file system offline.
 //!
-//! A resize has three steps. The *shape* says what superblock and geometry the wanted size has. The
-//! *plan* works out, in memory, every block that changes; making it writes nothing, so whatever is
-//! impossible or corrupt is found out with the image as it was. *Running* a plan writes it, in one of
-//! three ways ([`Way`]), two of which leave either the old or the new file system whatever happens.
+//! A resize has three steps. The *shape* is the superblock and geometry of the wanted size. The
+//! *plan* computes in memory every block that changes; planning writes nothing to the file system,
+//! so an impossible resize or a corrupt image is detected while the image is unchanged. *Running* a
+//! plan writes it, in one of three ways ([`Way`]). Two of them always leave either the old or the
+//! new file system.
 //!
-//! [`Resize`] does all of it for an image or block device with a path; [`Plan::make`] and
-//! [`Plan::run`] for any [`pext4_block::Device`].
+//! [`Resize`] does all of this for an image file or block device; [`Plan::make`] and [`Plan::run`]
+//! work on any [`pext4_block::Device`].
 //!
-//! What is read is checked as far as it is used; what is not used is not judged. An image with noted
-//! errors is refused, since moving things by maps that are known to be wrong destroys more.
+//! Structures are checked only as far as the resize uses them. An image with recorded errors is
+//! refused, since moving blocks according to corrupt maps destroys more.
 
-mod behind;
 mod clone;
 mod copies;
 mod entries;
@@ -33,23 +33,24 @@ mod shrink;
 mod smallest;
 mod space;
 mod tables;
+mod trailing;
 mod vacate;
 mod values;
 
 pub use make::Target;
-pub use path::{Options, Outlook, Resize};
+pub use path::{Options, Preview, Resize};
 pub use plan::Plan;
 pub use progress::Progress;
 pub use run::Way;
 
-/// What a resize does, in numbers.
+/// The effects of a resize, in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Bytes in a block.
     pub block_size: u32,
     /// Blocks before.
     pub old_blocks: u64,
-    /// Blocks after: at most what was asked for.
+    /// Blocks after: at most the requested number.
     pub blocks: u64,
     /// Groups before.
     pub old_groups: u32,
@@ -61,18 +62,18 @@ pub struct Summary {
     pub inodes: u32,
     /// Free blocks after.
     pub free_blocks: u64,
-    /// Blocks of files that go elsewhere.
+    /// Number of file blocks that move.
     pub moved_blocks: u64,
-    /// Inodes that get another number.
+    /// Number of inodes that get another number.
     pub moved_inodes: u64,
-    /// Whether further descriptors lie the `meta_bg` way from now on.
+    /// Whether additional descriptors use the `meta_bg` layout.
     pub became_meta_bg: bool,
-    /// Transactions of the journal that were replayed before.
+    /// Number of journal transactions that were replayed first.
     pub replayed: u32,
 }
 
 impl Summary {
-    /// Bytes of the file system after.
+    /// Size of the file system after the resize, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.blocks.saturating_mul(u64::from(self.block_size))

@@ -1,8 +1,8 @@
-//! Orphans: inodes that a crash left to be finished.
+//! Orphans: inodes whose deletion or truncation a crash interrupted.
 //!
-//! Finishing them is a mount's work. Shrinking refuses an image that has any, since their chain runs
-//! through inodes that may get other numbers. The orphan file's blocks know where they lie and which
-//! inode they belong to, so they are made anew when either has changed.
+//! A mount cleans them up. Shrinking refuses an image with orphans, since their list links inodes
+//! that may be renumbered. The checksums of the orphan file's blocks depend on their location and
+//! inode number, so the blocks are rewritten when either changes.
 
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::orphan_file::{self, OrphanBlock};
@@ -13,7 +13,7 @@ use super::journal::runs;
 use super::shape::Shape;
 use crate::error::{Error, Result};
 
-/// Larger ones are refused by everybody.
+/// The maximum size of an orphan file in blocks. Other implementations refuse larger ones too.
 const MAX_BLOCKS: u64 = 8 << 10;
 
 /// Refuses an image with orphans.
@@ -61,7 +61,7 @@ fn blocks(image: &Image<'_>, number: InodeNumber) -> Result<Vec<BlockNumber>> {
         .collect())
 }
 
-/// Makes the blocks of the orphan file anew, empty, where they lie now.
+/// Rewrites the blocks of the orphan file, empty, at their current location.
 pub(super) fn rewrite(image: &mut Image<'_>, shape: &mut Shape) -> Result<()> {
     if !shape.superblock.features.has_compat(Compat::ORPHAN_FILE) {
         return Ok(());

@@ -1,8 +1,7 @@
-//! Resizing a file or block device of the system: which way is taken, and how long the file is
-//! before and after.
+//! Resizes an image file or block device: chooses the way, and sets the length of the file.
 //!
-//! A file grows before anything is written to it and is cut after everything is durable, so at no
-//! moment it is shorter than the file system in it says.
+//! A file is extended before anything is written and truncated after everything is durable, so it
+//! is never shorter than its file system.
 
 use std::fs;
 use std::sync::Arc;
@@ -11,23 +10,23 @@ use pext4_block::{Device, FileDevice, OverlayDevice};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
-use super::behind;
-use super::clone::Replacement;
+use super::clone::ImageClone;
 use super::image::read_superblock;
 use super::make::Target;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::run::Way;
+use super::trailing;
 use crate::error::{Error, Result};
 
-/// Choices of whoever resizes.
+/// Options of a resize.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Work on the image itself also where that cannot be undone.
+    /// Work on the image itself even if an interruption would damage it.
     pub in_place: bool,
 }
 
-/// A resize that is possible, not begun.
+/// A resize that was planned but not started.
 pub struct Resize {
     device: FileDevice,
     is_file: bool,
@@ -35,18 +34,18 @@ pub struct Resize {
     way: Way,
 }
 
-/// What a resize would do.
+/// A description of a planned resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlook {
-    /// In numbers.
+pub struct Preview {
+    /// The effects in numbers.
     pub summary: Summary,
-    /// In which way.
+    /// How the plan would be written.
     pub way: Way,
-    /// Whether the file system has the wanted size already.
+    /// Whether the file system has the requested size already.
     pub is_idle: bool,
 }
 
-impl Outlook {
+impl Preview {
     fn of(plan: &Plan, way: Way) -> Self {
         Self {
             summary: plan.summary(),
@@ -57,30 +56,28 @@ impl Outlook {
 }
 
 impl Resize {
-    /// Works out what resizing an image would do. Nothing is written: a journal is replayed in
-    /// memory.
+    /// Plans a resize without writing anything: a journal is replayed in memory.
     ///
     /// # Errors
     /// As [`Resize::prepare`].
-    pub fn foresee(device: FileDevice, target: Target, options: Options) -> Result<Outlook> {
-        foresee(&Arc::new(device), target, options)
+    pub fn preview(device: FileDevice, target: Target, options: Options) -> Result<Preview> {
+        preview(&Arc::new(device), target, options)
     }
 
-    /// Works out how to resize an image that was opened for writing. Its journal is replayed for
-    /// that, unless the resize is found impossible; nothing else is written.
+    /// Plans the resize of an image that is open for writing. Replays its journal, unless the
+    /// resize is impossible; writes nothing else.
     ///
-    /// # Errors
-    /// As [`Plan::make`]; `Impossible` where only [`Way::InPlace`] is left and not chosen, a block
-    /// device is too small, or a file has something behind its file system that would be overwritten.
+    /// As [`Plan::make`]; `Impossible` if only [`Way::InPlace`] is possible and not requested, if a
+    /// block device is too small, or if data behind the file system would be overwritten.
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
         let device = Arc::new(device);
         if must_replay(&*device)? {
-            foresee(&device, target, options)?;
+            preview(&device, target, options)?;
         }
         let device = Arc::into_inner(device).expect("the overlay is gone");
         let is_file = fs::metadata(device.path())?.is_file();
         let (plan, way) = plan(&device, is_file, target, options)?;
-        check_behind(&device, is_file, &plan)?;
+        check_trailing(&device, is_file, &plan)?;
         Ok(Self {
             device,
             is_file,
@@ -89,23 +86,22 @@ impl Resize {
         })
     }
 
-    /// What will be done.
+    /// A description of this resize.
     #[must_use]
-    pub fn outlook(&self) -> Outlook {
-        Outlook::of(&self.plan, self.way)
+    pub fn planned(&self) -> Preview {
+        Preview::of(&self.plan, self.way)
     }
 
-    /// How far it is, to be looked at while it runs.
+    /// The progress of the resize, which another thread can read while it runs.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.plan.progress)
     }
 
-    /// Does it. The answer is how many bytes the file or device has now.
+    /// Runs the resize. Returns the new size of the file or device in bytes.
     ///
-    /// # Errors
-    /// `Io`. Unless the way is [`Way::InPlace`], the image then holds the old file system or, if
-    /// only the last steps failed, the new one.
+    /// `Io`. Except for [`Way::InPlace`], the image then contains the old file system or, if only
+    /// the last steps failed, the new one.
     pub fn run(mut self) -> Result<u64> {
         let before = self.device.size();
         if self.plan.is_idle() {
@@ -118,7 +114,7 @@ impl Resize {
         };
         if self.way == Way::Clone {
             let kept = before.min(after);
-            let clone = Replacement::of(self.device.path(), kept, after, &self.plan.progress)?;
+            let clone = ImageClone::create(self.device.path(), kept, after, &self.plan.progress)?;
             let progress = Arc::clone(&self.plan.progress);
             self.plan
                 .run(&self.device, clone.device(), Way::Clone, before)?;
@@ -129,8 +125,8 @@ impl Resize {
             self.device.set_length(after)?;
         }
         let done = self.plan.run(&self.device, &self.device, self.way, before);
-        if done.is_err() && self.way == Way::Journal && self.is_as_it_was() {
-            // What cannot be cut off stays a hole behind the file system.
+        if done.is_err() && self.way == Way::Journal && self.is_unchanged() {
+            // If truncation fails, a hole stays behind the file system.
             let _ = self.device.set_length(before);
         }
         done?;
@@ -141,14 +137,16 @@ impl Resize {
         Ok(after)
     }
 
-    /// Whether nothing of the new file system has come into force, nor will by a replay.
-    fn is_as_it_was(&self) -> bool {
+    /// Whether the image contains the old file system, and no transaction that a replay would
+    /// apply.
+    fn is_unchanged(&self) -> bool {
         let blocks = read_superblock(&self.device).map(|superblock| superblock.blocks_count);
         let waits = must_replay(&self.device).unwrap_or(true);
         !waits && blocks.is_ok_and(|blocks| blocks == self.plan.summary().old_blocks)
     }
 
-    /// A file ends where its file system does, unless something else lies behind that.
+    /// The length of the file after the resize: the file ends with its file system, unless it
+    /// contains other data behind it.
     fn length_after(&self) -> Result<u64> {
         let length = self.device.size();
         let summary = self.plan.summary();
@@ -156,11 +154,11 @@ impl Resize {
             return Ok(summary.bytes());
         }
         let old_end = old_bytes(&self.plan);
-        // Less than a block is what is left over where a file is no multiple of a block, unless someone
-        // has put something there: a signature, a footer.
-        let ended_with_it = length < old_end + u64::from(summary.block_size)
-            && behind::first_byte(&self.device, old_end, length)?.is_none();
-        Ok(if ended_with_it {
+        // A file may end with an incomplete block, which does not count unless it contains data: a
+        // signature, a footer.
+        let ends_with_file_system = length < old_end + u64::from(summary.block_size)
+            && trailing::first_nonzero_byte(&self.device, old_end, length)?.is_none();
+        Ok(if ends_with_file_system {
             summary.bytes()
         } else {
             length
@@ -173,24 +171,24 @@ fn must_replay(device: &dyn Device) -> Result<bool> {
     Ok(features.has_incompat(Incompat::RECOVER))
 }
 
-fn foresee(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Outlook> {
+fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Preview> {
     let is_file = fs::metadata(device.path())?.is_file();
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
     let (plan, way) = plan(&overlay, is_file, target, options)?;
-    check_behind(device, is_file, &plan)?;
-    Ok(Outlook::of(&plan, way))
+    check_trailing(device, is_file, &plan)?;
+    Ok(Preview::of(&plan, way))
 }
 
-/// Refuses to grow over something else in the file. What lies on a device behind its file system is room.
-fn check_behind(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()> {
+/// Refuses to grow a file over other data. Space on a device behind its file system counts as free.
+fn check_trailing(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()> {
     let (old, new) = (old_bytes(plan), plan.summary().bytes());
     if is_file {
-        behind::check_growth(device, old, new)?;
+        trailing::check_growth(device, old, new)?;
     }
     Ok(())
 }
 
-/// Where the file system ends as yet.
+/// The size of the old file system in bytes.
 fn old_bytes(plan: &Plan) -> u64 {
     let summary = plan.summary();
     summary.old_blocks * u64::from(summary.block_size)

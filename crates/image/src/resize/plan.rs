@@ -1,9 +1,10 @@
-//! A resize thought through to the end, in memory: what is to be copied, cleared and written.
+//! The plan of a resize: what is copied, cleared and written.
 //!
-//! Making a plan writes nothing. Its blocks fall into classes by what the old file system thinks of
-//! them, and that is what makes the order of [`super::run`] safe: *moves*, *clears* and *fresh*
-//! blocks go to places that the old file system does not use, *changed* ones are its own, *copies*
-//! are of no concern to anyone before a disaster.
+//! Planning writes nothing. Blocks are classified by their use in the old file system, which makes
+//! the order of [`super::run`] safe: *clears* and *fresh* blocks are not part of it, *changed*
+//! blocks are, and *copies* are read only when primary metadata is damaged. Only a shrink has
+//! *moves*. They may go to metadata blocks that the shrink releases, so it is never written through
+//! the journal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use super::shape::Shape;
 use super::space::Run;
 use crate::error::Result;
 
-/// Blocks of files that go elsewhere.
+/// A run of file blocks that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     pub from: u64,
@@ -29,17 +30,17 @@ pub(super) struct Move {
     pub count: u64,
 }
 
-/// What a resize does.
+/// The plan of a resize.
 pub struct Plan {
     /// The superblock as it is on the device.
     pub(super) old: Superblock,
     pub(super) shape: Shape,
     pub(super) moves: Vec<Move>,
-    /// Blocks that must read as zeroes, unwritten in the old file system.
+    /// Blocks that must read as zeroes.
     pub(super) clears: Vec<Run>,
     /// Blocks behind the old end.
     pub(super) fresh: BTreeMap<BlockNumber, Vec<u8>>,
-    /// Blocks of the old file system, the superblock's not among them.
+    /// Blocks of the old file system, except the superblock's.
     pub(super) changed: BTreeMap<BlockNumber, Vec<u8>>,
     pub(super) copies: Vec<Copy>,
     pub(super) moved_inodes: u64,
@@ -50,7 +51,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Counts what the image has become and makes its descriptors and superblocks.
+    /// Computes the free counts of the changed image, and encodes its descriptors and superblocks.
     pub(super) fn complete(
         mut image: Image<'_>,
         mut shape: Shape,
@@ -60,7 +61,7 @@ impl Plan {
         image
             .descriptors
             .truncate(shape.geometry.group_count as usize);
-        image.settle_bitmaps(&shape.geometry);
+        image.store_bitmaps(&shape.geometry);
         let superblock = &mut shape.superblock;
         let descriptors = &image.descriptors;
         superblock.free_blocks = descriptors
@@ -79,7 +80,7 @@ impl Plan {
         let mut changed = image.changed;
         let mut fresh = changed.split_off(&BlockNumber(end));
         if shape.geometry.blocks_count < image.geometry.blocks_count {
-            // What was edited there has moved, or is cut off.
+            // Edited blocks behind the new end have moved or are discarded.
             fresh.clear();
         }
         Ok(Self {
@@ -97,7 +98,7 @@ impl Plan {
         })
     }
 
-    /// What it does, in numbers.
+    /// The effects of the resize, in numbers.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let geometry = &self.shape.geometry;
@@ -121,13 +122,13 @@ impl Plan {
         }
     }
 
-    /// Whether the file system stays as it is.
+    /// Whether the file system has the requested size already.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.old.blocks_count == self.shape.geometry.blocks_count
     }
 
-    /// The block that holds the primary superblock, and where in it.
+    /// The block of the primary superblock, and the offset in it.
     pub(super) fn superblock_home(&self) -> (BlockNumber, usize) {
         let size = u64::from(self.shape.geometry.block_size);
         let within = usize::try_from(superblock::OFFSET % size).expect("below a block's size");
@@ -135,7 +136,7 @@ impl Plan {
     }
 }
 
-/// The note of how much all metadata takes, corrected where there is one.
+/// The new value of `s_overhead_clusters`; 0 if the old one is 0.
 fn overhead(image: &Image<'_>, shape: &Shape) -> u32 {
     let old = u64::from(image.superblock.overhead_clusters);
     if old == 0 {

@@ -1,10 +1,11 @@
-//! How far a resize is: numbers that other threads may read at any time. It also carries the wish to stop.
+//! The progress of a resize, which other threads can read at any time.
 
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// The state of a resize, shared with whoever shows it.
+/// The progress of a resize, shared with the thread that displays it. That thread can also stop the
+/// resize.
 #[derive(Debug, Default)]
 pub struct Progress {
     is_copying: AtomicBool,
@@ -14,13 +15,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Whether the clone is still being made, which comes before anything is changed in it.
+    /// Whether the clone is still being copied. It is changed afterwards.
     #[must_use]
     pub fn is_copying(&self) -> bool {
         self.is_copying.load(Ordering::Relaxed)
     }
 
-    /// Bytes that were copied or written, and of how many.
+    /// The number of bytes that were copied or written, and the total.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         (
@@ -29,19 +30,20 @@ impl Progress {
         )
     }
 
-    /// Begins to copy or to write so many bytes.
+    /// Starts copying or writing `all` bytes.
     pub(super) fn begin(&self, is_copying: bool, all: u64) {
         self.is_copying.store(is_copying, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
         self.all.store(all, Ordering::Relaxed);
     }
 
-    /// Asks the resize to stop, which it does while it works on a clone: it then fails and leaves nothing behind.
+    /// Requests a stop. A resize that works on a clone then fails and leaves nothing behind; other
+    /// ways ignore the request.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Fails if it is to stop.
+    /// Fails if a stop was requested.
     pub(super) fn check(&self) -> Result<()> {
         match self.is_stopped.load(Ordering::Relaxed) {
             true => Err(Error::Interrupted),
@@ -49,7 +51,7 @@ impl Progress {
         }
     }
 
-    /// Notes more bytes of what was begun.
+    /// Adds completed bytes.
     pub(super) fn add(&self, bytes: u64) {
         self.done.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! Inodes of groups that go: each gets a free number in a group that stays.
+//! Renumbers the inodes of removed groups: each gets a free number in a remaining group.
 //!
 //! An inode's number is part of its own checksum and of those of its tree nodes and directory
-//! blocks. The nodes are stamped here; directories, and the names that lead to inodes, are the
-//! matter of [`super::entries`], attributes whose values are inodes that of [`super::values`].
+//! blocks. This module updates the tree nodes; [`super::entries`] updates directories, and
+//! [`super::values`] attributes whose values are inodes.
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::Compat;
@@ -15,7 +15,7 @@ use super::shape::Shape;
 use super::shrink::Renumbered;
 use crate::error::{Error, Result};
 
-/// Gives new numbers to the inodes that need one, and moves their slots.
+/// Assigns new numbers and copies the inodes to their new slots.
 pub(super) fn plan(image: &mut Image<'_>, shape: &Shape) -> Result<Renumbered> {
     let mut renumbered = Renumbered::new();
     let mut from = 0;
@@ -42,7 +42,7 @@ fn check_movable(image: &Image<'_>, number: InodeNumber) -> Result<()> {
     )))
 }
 
-/// Takes the first free inode from group `from` on.
+/// Allocates the first free inode from group `from` on.
 fn allocate(
     image: &mut Image<'_>,
     shape: &Shape,

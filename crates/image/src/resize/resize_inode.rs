@@ -1,11 +1,11 @@
-//! The inode that keeps blocks behind the descriptors for their growth, made anew.
+//! Rewrites the resize inode, which reserves blocks behind the descriptors for their growth.
 //!
-//! It is mapped by its double-indirect block alone. That block names the reserved blocks of group
-//! 0, each at the place of its number among all descriptor blocks; each of these, read as a block of
-//! pointers, names its own copies in the groups with a copy of the superblock. All of it follows
-//! from the geometry, so it is written anew rather than edited; a double-indirect block that is
-//! missing, as early versions left it out where nothing is reserved, is made. Where descriptors grow the `meta_bg`
-//! way from now on, the inode goes.
+//! It has only a double-indirect block. That block points to the reserved blocks of group 0, each
+//! at the index of its number among all descriptor blocks; each of these, interpreted as an
+//! indirect block, points to its own copies in the groups with a superblock copy. All of it follows
+//! from the geometry, so it is rewritten rather than edited. A missing double-indirect block is
+//! created: early versions left it out if nothing was reserved. If descriptors grow with `meta_bg`
+//! from now on, the inode is removed.
 
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
@@ -16,10 +16,10 @@ use super::shape::Shape;
 use super::space::Cursor;
 use crate::error::{Error, Result};
 
-/// Place of the double-indirect pointer in the inode's map.
+/// Index of the double-indirect pointer in `i_block`.
 const DOUBLE: usize = 13;
 
-/// Makes the inode what the new shape wants. Blocks of it that lie where `is_vacated` says move.
+/// Rewrites the inode for the new shape. Its double-indirect block moves if `is_vacated`.
 pub(super) fn rewrite(
     image: &mut Image<'_>,
     shape: &Shape,
@@ -105,13 +105,13 @@ fn refill(
     image.put_inode(InodeNumber::RESIZE, &inode)
 }
 
-/// How far a group's copies lie behind the originals of group 0. In the latter, with 1 KiB blocks,
-/// everything begins a block later, as group 0 does.
+/// The distance in blocks between the originals in group 0 and a group's copies. With 1 KiB blocks
+/// both are one block later, like group 0.
 fn distance(geometry: &Geometry, group: GroupNumber) -> u64 {
     u64::from(group.get()) * u64::from(geometry.blocks_per_group)
 }
 
-/// A free block whose number fits a pointer: those are tried first.
+/// Allocates a block. Low numbers, which fit into a pointer, are tried first.
 fn low_block(
     image: &mut Image<'_>,
     geometry: &Geometry,

@@ -1,18 +1,19 @@
-//! Writing a plan, in an order that a power cut may end anywhere.
+//! Writes a plan, in an order that is safe at a power cut.
 //!
-//! First what the old file system does not use: moved blocks, cleared tables, everything behind its
-//! end; then a flush. Until here the image is the old file system, whatever happens.
+//! First it writes moved blocks, cleared tables and everything behind the old end; then it flushes.
+//! A growing file system does not use these blocks, so until here the image contains the old file
+//! system. Moves of a shrink may overwrite metadata that the shrink releases.
 //!
-//! *Through the journal* the changed blocks then go to the log as one transaction. The superblock on
-//! the device says `recover` before that, with the log still empty; the log's start, one sector, is
-//! the moment from which whoever opens the image replays the transaction and finds the new file
-//! system. Then the blocks are written home, the copies behind them, the log is emptied, and last
-//! the mark is taken back. (A superblock that named the new size before the descriptors are there, or
-//! the reverse, would be neither file system; no order of plain writes avoids that.)
+//! *Through the journal*: it writes the changed blocks to the log as one transaction. Before that,
+//! the superblock on the device gets `recover`, with the log still empty. Writing the log's start,
+//! one sector, is the commit point: from now on every open replays the transaction and finds the
+//! new file system. Then it writes the blocks home and the copies, empties the log, and removes
+//! `recover`. (A superblock with the new size before the descriptors are there, or the reverse,
+//! would be no valid file system; no order of plain writes avoids that.)
 //!
-//! *Directly* the changed blocks are written, then the superblock, then the copies. That is for a
-//! clone, which nobody sees before it is complete, or where it was asked for: the image says then
-//! that it was not unmounted cleanly until all is done, so that an interrupted resize is noticed.
+//! *Directly*: it writes the changed blocks, then the superblock, then the copies. This is for a
+//! clone, which nobody sees before it is complete, and for resizes in place: there the superblock
+//! has the error flag until everything is written, so that an interrupted resize is detected.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,26 +30,28 @@ use super::progress::Progress;
 use super::space::Run;
 use crate::error::{Error, Result};
 
-/// Bytes copied or cleared at once.
+/// Size of one copy or write in bytes.
 const CHUNK: u64 = 4 << 20;
 
 /// How a plan is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// On the image, in one transaction of its journal: old or new, whatever happens.
+    /// On the image, in one transaction of its journal: an interruption leaves the old or the new
+    /// file system.
     Journal,
-    /// On a clone of the image that takes its place when it is complete: likewise.
+    /// On a clone that replaces the image when it is complete: an interruption leaves the old file
+    /// system.
     Clone,
-    /// On the image, with nothing to go back to once it has begun.
+    /// On the image, directly: an interruption leaves a damaged file system.
     InPlace,
 }
 
 impl Plan {
-    /// Writes the plan to `to`, a device large enough that holds what `from` does as far as both
-    /// file systems reach; they may be one. From byte `zero_from` on `to` reads as zeroes.
+    /// Writes the plan to `to`, which must be large enough and contain the same data as `from` in
+    /// the range of both file systems; they may be the same device. From byte `zero_from` on, `to`
+    /// reads as zeroes.
     ///
-    /// # Errors
-    /// `Io`; `Impossible` where [`Way::Journal`] is asked for and [`Plan::fits_journal`] denies it.
+    /// `Io`; `Impossible` for [`Way::Journal`] if [`Plan::fits_journal`] is false.
     pub fn run(
         &mut self,
         from: &dyn Device,
@@ -66,13 +69,13 @@ impl Plan {
         progress.begin(false, self.bytes_to_write());
         if way == Way::InPlace {
             let mut old = self.old.clone();
-            // What was merely not closed is a journal's business, and passed over: errors are told by who
-            // mounts it, and nobody resizes it then.
+            // A missing CLEAN flag alone would be ignored in a file system with a journal. Mounts
+            // report ERRORS, and a resize refuses it.
             old.state.remove(State::CLEAN);
             old.state.insert(State::ERRORS);
             write_primary(to, &old)?;
         }
-        self.shape.superblock.write_time = i64::try_from(present().0).unwrap_or(i64::MAX);
+        self.shape.superblock.write_time = i64::try_from(now().0).unwrap_or(i64::MAX);
         for moved in &self.moves {
             writer.copy(from, moved)?;
         }
@@ -89,7 +92,7 @@ impl Plan {
         }
     }
 
-    /// Bytes that running it writes, the log not counted.
+    /// The number of bytes that the run writes, without the log.
     fn bytes_to_write(&self) -> u64 {
         let moved: u64 = self.moves.iter().map(|moved| moved.count).sum();
         let cleared: u64 = self.clears.iter().map(|run| run.end - run.start).sum();
@@ -128,11 +131,11 @@ impl Plan {
             return Err(Error::Impossible(text.to_owned()));
         }
         let device = writer.device;
-        write_primary(device, &marked(&self.old))?;
+        write_primary(device, &with_recover(&self.old))?;
         let (home, within) = self.superblock_home();
         let mut primary = vec![0; usize::try_from(writer.block_size).expect("at most 65536")];
         device.read_at(home.get() * writer.block_size, &mut primary)?;
-        let new = marked(&self.shape.superblock);
+        let new = with_recover(&self.shape.superblock);
         primary[within..within + SIZE].copy_from_slice(&new.encode());
         self.changed.insert(home, primary);
         let blocks: Vec<(BlockNumber, &[u8])> = self
@@ -152,15 +155,15 @@ impl Plan {
     }
 }
 
-/// A superblock that says that the journal is to be replayed.
-fn marked(superblock: &Superblock) -> Superblock {
+/// The superblock with the `recover` flag.
+fn with_recover(superblock: &Superblock) -> Superblock {
     let mut marked = superblock.clone();
     marked.features.incompat.insert(Incompat::RECOVER);
     marked
 }
 
-/// Seconds and nanoseconds since 1970.
-pub(super) fn present() -> (u64, u32) {
+/// The current time in seconds and nanoseconds since 1970.
+pub(super) fn now() -> (u64, u32) {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -171,7 +174,7 @@ struct Writer<'a> {
     device: &'a dyn Device,
     block_size: u64,
     progress: &'a Progress,
-    /// Whether nothing is lost if it stops half way.
+    /// Whether the run may stop half-way without damage.
     may_stop: bool,
 }
 
@@ -206,7 +209,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes blocks zeroes, unless they are.
+    /// Zeroes blocks, except behind `zero_from`.
     fn clear(&self, run: &Run, zero_from: u64) -> Result<()> {
         let start = run.start * self.block_size;
         let end = (run.end * self.block_size).min(zero_from);

@@ -1,12 +1,13 @@
-//! The superblock that a file system of another size has, before anything is counted or moved.
+//! The superblock and geometry of a file system of another size, before anything is counted or
+//! moved.
 //!
-//! Growing needs room for more descriptors. It comes, in this order, from the blocks that the
-//! resize inode keeps behind the descriptors, and else from `meta_bg`: the descriptors of further
-//! groups then lie in those groups. Either way the blocks that copies of superblock and descriptors
-//! take in the groups that exist already stay what they are, so nothing has to move out of their
-//! way. Shrinking gives descriptor blocks back to the resize inode, where there is one.
+//! Growing needs room for more descriptors. They use the blocks that the resize inode reserves
+//! behind the descriptors. If these do not suffice, `meta_bg` is turned on: the descriptors of
+//! additional groups are then located in those groups. In both cases the superblock and descriptor
+//! copies in existing groups take no additional blocks, so nothing has to move out of their way.
+//! Shrinking returns descriptor blocks to the resize inode, if there is one.
 //!
-//! A last group that could not hold much more than its own metadata is left out.
+//! A last group with room for little more than its own metadata is left out.
 
 use pext4_ondisk::GroupNumber;
 use pext4_ondisk::feature::{Compat, Incompat};
@@ -15,10 +16,10 @@ use pext4_ondisk::superblock::Superblock;
 
 use crate::error::{Error, Result};
 
-/// What the last group must have room for besides its metadata.
+/// The minimum number of blocks in the last group besides its metadata.
 const MIN_DATA: u32 = 50;
 
-/// A file system's superblock and what follows from it.
+/// A superblock and its geometry.
 #[derive(Clone)]
 pub(super) struct Shape {
     pub superblock: Superblock,
@@ -26,22 +27,26 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The same file system with `blocks` blocks, or with a few less.
-    pub fn of(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Self> {
+    /// The same file system with `blocks` blocks, or fewer if the last group would be too small.
+    pub fn new(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Self> {
         check_limit(old, geometry, blocks)?;
-        let superblock = outline(old, geometry, blocks)?;
-        let rough = sketch(&superblock, geometry);
+        let superblock = resized_superblock(old, geometry, blocks)?;
+        let rough = approximate_geometry(&superblock, geometry);
         let last = GroupNumber(rough.group_count - 1);
-        if rough.blocks_in(last) >= least_blocks(&rough, last) {
-            return Self::judged(superblock);
+        if rough.blocks_in(last) >= min_blocks(&rough, last) {
+            return Self::from_superblock(superblock);
         }
         if last.get() == 0 {
             return Err(too_small(&rough));
         }
-        Self::judged(outline(old, geometry, rough.first_block(last).get())?)
+        Self::from_superblock(resized_superblock(
+            old,
+            geometry,
+            rough.first_block(last).get(),
+        )?)
     }
 
-    fn judged(superblock: Superblock) -> Result<Self> {
+    fn from_superblock(superblock: Superblock) -> Result<Self> {
         let geometry = Geometry::of(&superblock).map_err(|corrupt| {
             Error::Impossible(format!("{} blocks: {corrupt}", superblock.blocks_count))
         })?;
@@ -52,16 +57,16 @@ impl Shape {
     }
 }
 
-/// The superblock of so many blocks, its free counts aside.
-fn outline(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Superblock> {
+/// The superblock for `blocks` blocks, without the free counts.
+fn resized_superblock(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Superblock> {
     let groups = groups_of(geometry, blocks)?;
     let inodes = geometry.inodes_per_group.checked_mul(groups);
     let inodes = inodes.ok_or_else(|| {
-        let most = u64::from(u32::MAX / geometry.inodes_per_group)
+        let max_bytes = u64::from(u32::MAX / geometry.inodes_per_group)
             * u64::from(geometry.blocks_per_group)
             * u64::from(geometry.block_size);
         Error::Impossible(format!(
-            "{groups} groups would have more inodes than the format can count: {most} bytes are the \
+            "{groups} groups would have more inodes than the format can count: {max_bytes} bytes are the \
              most for this file system"
         ))
     })?;
@@ -85,8 +90,9 @@ fn groups_of(geometry: &Geometry, blocks: u64) -> Result<u32> {
         .map_err(|_| Error::Impossible(format!("{blocks} blocks are too many groups")))
 }
 
-/// The geometry of a superblock that may have a last group too small for its own descriptors.
-fn sketch(superblock: &Superblock, old: &Geometry) -> Geometry {
+/// The geometry of a superblock whose last group may be too small for its own descriptors, which
+/// `Geometry::of` rejects.
+fn approximate_geometry(superblock: &Superblock, old: &Geometry) -> Geometry {
     let groups = superblock.inodes_count / old.inodes_per_group;
     Geometry {
         blocks_count: superblock.blocks_count,
@@ -101,21 +107,21 @@ fn sketch(superblock: &Superblock, old: &Geometry) -> Geometry {
     }
 }
 
-/// Blocks that a group takes at least to be worth having.
-pub(super) fn least_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
-    own_blocks(geometry)
+/// The minimum number of blocks in a last group.
+pub(super) fn min_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
+    group_metadata_blocks(geometry)
         .saturating_add(geometry.superblock_overhead(group))
         .saturating_add(MIN_DATA)
 }
 
-/// Blocks of a group's bitmaps and inode table.
-fn own_blocks(geometry: &Geometry) -> u32 {
+/// The number of blocks of a group's bitmaps and inode table.
+fn group_metadata_blocks(geometry: &Geometry) -> u32 {
     geometry.inode_table_blocks.saturating_add(2)
 }
 
 fn too_small(geometry: &Geometry) -> Error {
     let least =
-        u64::from(least_blocks(geometry, GroupNumber(0))) + u64::from(geometry.first_data_block);
+        u64::from(min_blocks(geometry, GroupNumber(0))) + u64::from(geometry.first_data_block);
     let bytes = least * u64::from(geometry.block_size);
     Error::Impossible(format!(
         "too small: the first group alone needs {bytes} bytes"
@@ -124,26 +130,26 @@ fn too_small(geometry: &Geometry) -> Error {
 
 fn check_limit(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<()> {
     let wide = old.features.has_incompat(Incompat::SIXTY_FOUR_BIT);
-    let most = if wide {
+    let max_blocks = if wide {
         MAX_BLOCKS
     } else {
         u64::from(u32::MAX)
     };
-    if blocks <= most {
+    if blocks <= max_blocks {
         return Ok(());
     }
-    let bytes = most * u64::from(geometry.block_size);
+    let bytes = max_blocks * u64::from(geometry.block_size);
     let hint = if wide {
         ""
     } else {
         " without the feature 64bit"
     };
     Err(Error::Impossible(format!(
-        "{blocks} blocks: {most} are the most{hint} ({bytes} bytes)"
+        "{blocks} blocks: {max_blocks} are the most{hint} ({bytes} bytes)"
     )))
 }
 
-/// Under `sparse_super2` the copy that lay in the last group goes to the new last one.
+/// With `sparse_super2`, moves the copy of the old last group to the new last group.
 fn move_backups(superblock: &mut Superblock, old_groups: u32, groups: u32) {
     if !superblock.features.has_compat(Compat::SPARSE_SUPER2) {
         return;
@@ -157,7 +163,7 @@ fn move_backups(superblock: &mut Superblock, old_groups: u32, groups: u32) {
             last
         }
     };
-    // A copy in group 1 stays there as long as there is one, even if it is the last.
+    // A copy in group 1 stays there while group 1 exists, even if it is the last group.
     let first = if first == 1 && groups > 1 {
         1
     } else {
@@ -167,7 +173,7 @@ fn move_backups(superblock: &mut Superblock, old_groups: u32, groups: u32) {
     superblock.backup_groups = [first, if second == first { 0 } else { second }];
 }
 
-/// Says where the descriptors of so many groups lie.
+/// Sets the layout of the descriptors of `groups` groups.
 fn place_descriptors(superblock: &mut Superblock, old: &Geometry, groups: u32) -> Result<()> {
     let needed = groups.div_ceil(old.descriptors_per_block);
     if old.has_meta_bg() {
@@ -196,11 +202,11 @@ fn place_descriptors(superblock: &mut Superblock, old: &Geometry, groups: u32) -
     Ok(())
 }
 
-/// Whether the resize inode can name its copies in all groups: its pointers have 32 bits, and all
-/// copies of one block fit into one block of pointers.
+/// Whether the resize inode can point to its copies in all groups: its pointers have 32 bits, and
+/// the copies of a block must fit into one block of pointers.
 fn resize_inode_reaches(superblock: &Superblock, old: &Geometry, groups: u32) -> bool {
     let pointers = old.block_size / 4;
-    let grown = sketch(superblock, old);
+    let grown = approximate_geometry(superblock, old);
     let copies = (1..groups)
         .map(GroupNumber)
         .filter(|&group| grown.has_superblock(group))

@@ -1,12 +1,13 @@
-//! Shrinking: what stands behind the new end goes elsewhere, then the end moves.
+//! Shrinking: moves everything that is behind the new end, then the end.
 //!
-//! In this order: inodes of the groups that go get numbers in those that stay, while their tables can
-//! still be read ([`super::renumber`], [`super::entries`], [`super::values`]); the metadata of the groups that
-//! go is given up; metadata of the others that stands in the way moves ([`super::tables`]); then blocks of files
-//! ([`super::files`]). All of it in memory: data is only noted as moves.
+//! The steps are: inodes of removed groups get numbers in the remaining groups, while their tables
+//! are still readable ([`super::renumber`], [`super::entries`], [`super::values`]); the metadata of
+//! removed groups is released; metadata of the other groups that is in the way moves
+//! ([`super::tables`]); then blocks of files move ([`super::files`]). All of this happens in
+//! memory: data blocks are only recorded as moves.
 //!
-//! Blocks of metadata that is given up are used again at once, so a shrink cannot be laid out beside
-//! the old file system: it runs on a clone, or in place where that was asked for.
+//! Released metadata blocks are reused at once, so the new layout cannot exist beside the old file
+//! system: a shrink runs on a clone, or in place if the caller requests it.
 
 use std::collections::BTreeMap;
 
@@ -14,41 +15,41 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
 use super::files::Mover;
-use super::grow::give_back_overhead;
+use super::grow::release_overhead;
 use super::image::Image;
 use super::plan::Plan;
 use super::shape::Shape;
-use super::smallest::Needs;
+use super::smallest::Requirements;
 use super::space::{Cursor, Run, metadata_runs};
 use super::vacate::Vacated;
 use super::{entries, orphans, renumber, resize_inode, tables, values};
 use crate::error::{Error, Result};
 
-/// Inodes with another number: from the old to the new one.
+/// Inodes that get another number: from the old to the new one.
 pub(super) type Renumbered = BTreeMap<InodeNumber, InodeNumber>;
 
-/// Plans how `image` becomes `shape`, which has fewer blocks.
+/// Plans the change of `image` to `shape`, which has fewer blocks.
 pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
-    Needs::of(&image).check(&image, &shape)?;
+    Requirements::from_image(&image).check(&image, &shape)?;
     orphans::check_none(&image)?;
     check_disjoint(&image)?;
     let old = image.geometry;
     let vacated = Vacated::between(&old, &shape.geometry);
-    for run in vacated.claimed() {
+    for run in vacated.new_copies() {
         image.mark(&shape.geometry, run.clone(), true)?;
     }
     let renumbered = renumber::plan(&mut image, &shape)?;
     entries::rewrite(&mut image, &shape, &renumbered)?;
     values::rewrite(&mut image, &shape, &renumbered)?;
-    drop_groups(&mut image, &shape, &vacated)?;
+    release_groups(&mut image, &shape, &vacated)?;
     tables::plan(&mut image, &shape, &vacated)?;
-    give_back_overhead(&mut image, &shape)?;
+    release_overhead(&mut image, &shape)?;
     let mut mover = Mover::new(&shape, &vacated);
     mover.move_files(&mut image)?;
     let moves = mover.finish();
     move_mount_protection(&mut image, &mut shape, &vacated)?;
     let mut cursor = Cursor::default();
-    let is_vacated = |block| vacated.has(block);
+    let is_vacated = |block| vacated.contains(block);
     resize_inode::rewrite(&mut image, &shape, &mut cursor, &is_vacated)?;
     rename_in_superblock(&mut shape, &renumbered);
     refresh_journal_backup(&image, &mut shape)?;
@@ -60,7 +61,7 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Bitmaps and tables must not lie on one another: giving one up would give up the other.
+/// Fails if bitmaps or tables overlap: releasing one would release the other.
 fn check_disjoint(image: &Image<'_>) -> Result<()> {
     let mut runs: Vec<Run> = image
         .descriptors
@@ -79,21 +80,21 @@ fn check_disjoint(image: &Image<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gives up the metadata that groups behind the new end have before it.
-fn drop_groups(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
+/// Releases the metadata of removed groups that is located before the new end.
+fn release_groups(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
     let geometry = &shape.geometry;
     let dropped: Vec<Run> = image.descriptors[geometry.group_count as usize..]
         .iter()
         .flat_map(|descriptor| metadata_runs(descriptor, geometry))
         .collect();
     for run in dropped {
-        give_up(image, shape, vacated, run)?;
+        release(image, shape, vacated, run)?;
     }
     Ok(())
 }
 
-/// Frees what of a run nobody else needs empty.
-pub(super) fn give_up(
+/// Frees the blocks of a run, except those that must be vacated: their pending changes are dropped.
+pub(super) fn release(
     image: &mut Image<'_>,
     shape: &Shape,
     vacated: &Vacated,
@@ -110,8 +111,8 @@ pub(super) fn give_up(
     Ok(())
 }
 
-/// The block of multiple mount protection, which the superblock alone leads to. Its checksum does not
-/// depend on its place.
+/// Moves the block of multiple mount protection. Only the superblock refers to it, and its checksum
+/// does not depend on its location.
 fn move_mount_protection(
     image: &mut Image<'_>,
     shape: &mut Shape,
@@ -119,7 +120,7 @@ fn move_mount_protection(
 ) -> Result<()> {
     let old = shape.superblock.mmp_block;
     let has_it = shape.superblock.features.has_incompat(Incompat::MMP);
-    if !has_it || !vacated.has(old.get()) {
+    if !has_it || !vacated.contains(old.get()) {
         return Ok(());
     }
     let bytes = image.read(old)?;
@@ -130,7 +131,7 @@ fn move_mount_protection(
     Ok(())
 }
 
-/// Inodes that the superblock names.
+/// Updates the inode numbers in the superblock.
 fn rename_in_superblock(shape: &mut Shape, renumbered: &Renumbered) {
     let superblock = &mut shape.superblock;
     for number in [
@@ -147,7 +148,7 @@ fn rename_in_superblock(shape: &mut Shape, renumbered: &Renumbered) {
     }
 }
 
-/// The superblock keeps a copy of the journal's map.
+/// Updates the superblock's copy of the journal's block map.
 fn refresh_journal_backup(image: &Image<'_>, shape: &mut Shape) -> Result<()> {
     let superblock = &mut shape.superblock;
     if superblock.journal_backup_type != 1 || superblock.journal_inode.get() == 0 {
@@ -161,7 +162,7 @@ fn refresh_journal_backup(image: &Image<'_>, shape: &mut Shape) -> Result<()> {
     Ok(())
 }
 
-/// What is said when the search for free blocks fails against the estimate.
+/// The error if the search for free blocks fails although the estimate passed.
 pub(super) fn no_room(shape: &Shape) -> Error {
     let bytes = shape
         .geometry

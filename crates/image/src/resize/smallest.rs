@@ -1,8 +1,8 @@
-//! How small a file system can get.
+//! Finds the minimum size of a file system.
 //!
-//! The answer to "does it fit" is a plan that was made. Which sizes are worth a plan is estimated
-//! first: blocks in use that are no metadata of groups, the metadata of the groups that would stay,
-//! and some room for maps, since what moves may end up in more pieces.
+//! A size is possible if a plan for it succeeds. Candidates are estimated first: used blocks that
+//! are not group metadata, the metadata of the remaining groups, and some room for block maps,
+//! since moved files may have more extents.
 
 use pext4_block::Device;
 
@@ -12,21 +12,21 @@ use super::shape::Shape;
 use super::{grow, shrink};
 use crate::error::{Error, Result};
 
-/// Room for maps, as a share of what is in use: tried in this order.
+/// Room for block maps: the data divided by these, tried in this order.
 const SHARES: [u64; 4] = [8192, 1024, 128, 16];
-/// And so many blocks.
+/// Additional room in blocks.
 const MIN_ROOM: u64 = 8;
 
-/// What must be kept.
-pub(super) struct Needs {
-    /// Blocks in use that are no metadata of groups.
+/// What the file system must hold.
+pub(super) struct Requirements {
+    /// Number of used blocks that are not group metadata.
     data: u64,
-    /// Inodes in use.
+    /// Number of used inodes.
     inodes: u64,
 }
 
-impl Needs {
-    pub fn of(image: &Image<'_>) -> Self {
+impl Requirements {
+    pub fn from_image(image: &Image<'_>) -> Self {
         let geometry = &image.geometry;
         let (mut blocks, mut inodes) = (0, 0);
         for (group, descriptor) in geometry.groups().zip(&image.descriptors) {
@@ -46,7 +46,8 @@ impl Needs {
         self.inodes <= u64::from(geometry.inodes_count) && taken.saturating_add(room) <= blocks
     }
 
-    /// Refuses a shape that is too small for sure, with the smallest that may do.
+    /// Refuses a shape that is certainly too small. The error names the smallest size that should
+    /// suffice.
     pub fn check(&self, image: &Image<'_>, shape: &Shape) -> Result<()> {
         if self.fits(shape, 0) {
             return Ok(());
@@ -64,13 +65,13 @@ impl Needs {
         )))
     }
 
-    /// The smallest shape that should do with so much room; `None` if that is the present one.
+    /// The smallest shape that should suffice with this much room; `None` if it is the current one.
     fn smallest(&self, image: &Image<'_>, room: u64) -> Option<Shape> {
         let (mut low, mut high) = (0, image.geometry.blocks_count);
         let mut best = None;
         while low < high {
             let middle = low + (high - low) / 2;
-            let shape = Shape::of(&image.superblock, &image.geometry, middle).ok();
+            let shape = Shape::new(&image.superblock, &image.geometry, middle).ok();
             match shape.filter(|shape| self.fits(shape, room)) {
                 Some(shape) => {
                     best = Some(shape);
@@ -83,25 +84,25 @@ impl Needs {
     }
 }
 
-/// Plans the smallest file system that holds what there is.
+/// Plans the smallest file system that holds the contents.
 pub(super) fn plan(device: &dyn Device, image: &Image<'_>) -> Result<Plan> {
-    let needs = Needs::of(image);
+    let required = Requirements::from_image(image);
     let mut last = None;
     for share in SHARES {
-        let room = MIN_ROOM + needs.data / share;
-        let Some(shape) = needs.smallest(image, room) else {
+        let room = MIN_ROOM + required.data / share;
+        let Some(shape) = required.smallest(image, room) else {
             break;
         };
         match shrink::plan(Image::open(device)?, shape) {
-            Err(Error::Impossible(told)) => last = Some(told),
+            Err(Error::Impossible(reason)) => last = Some(reason),
             done => return done,
         }
     }
-    let Some(told) = last else {
+    let Some(reason) = last else {
         let present = Image::open(device)?;
         let blocks = present.geometry.blocks_count;
-        let shape = Shape::of(&present.superblock, &present.geometry, blocks)?;
+        let shape = Shape::new(&present.superblock, &present.geometry, blocks)?;
         return grow::plan(present, shape);
     };
-    Err(Error::Impossible(told))
+    Err(Error::Impossible(reason))
 }

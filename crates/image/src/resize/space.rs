@@ -1,8 +1,8 @@
-//! Block and inode bitmaps, and the search for free blocks and inodes in them.
+//! Block and inode bitmaps, and block allocation.
 //!
-//! A bitmap is read (or, where it was never written, made up) when it is first looked at. Changed
-//! ones go back when the plan is complete ([`Image::settle_bitmaps`]): only then are counts,
-//! checksums and flags made, from the bits.
+//! A bitmap is read (or created, if it is uninitialized) on first use. When the plan is complete,
+//! [`Image::store_bitmaps`] encodes changed bitmaps and derives counts, checksums and flags from
+//! them.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Blocks `[start, end)`.
 pub(super) type Run = Range<u64>;
 
-/// Where the search for free blocks goes on.
+/// Where the search for free blocks continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
     group: u32,
@@ -28,7 +28,7 @@ impl Image<'_> {
     pub fn block_bitmap(&mut self, group: GroupNumber) -> Result<&mut Bitmap> {
         if !self.block_bitmaps.contains_key(&group.get()) {
             let bits = self.load_block_bitmap(group)?;
-            self.keep_block_bitmap(group, bits, false);
+            self.insert_block_bitmap(group, bits, false);
         }
         Ok(self
             .block_bitmaps
@@ -36,8 +36,8 @@ impl Image<'_> {
             .expect("it is there now"))
     }
 
-    /// Takes over the bitmap of a group.
-    pub fn keep_block_bitmap(&mut self, group: GroupNumber, bits: Vec<u8>, is_changed: bool) {
+    /// Sets the bitmap of a group.
+    pub fn insert_block_bitmap(&mut self, group: GroupNumber, bits: Vec<u8>, is_changed: bool) {
         self.block_bitmaps
             .insert(group.get(), Bitmap { bits, is_changed });
     }
@@ -52,11 +52,11 @@ impl Image<'_> {
         }
         let bits = self.read_device(descriptor.block_bitmap, 1)?;
         if let Some(seed) = geometry.checksum_seed() {
-            let made = bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
-            check_sum(
+            let computed = bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
+            verify_checksum(
                 "block bitmap",
                 descriptor.block_bitmap_checksum,
-                made,
+                computed,
                 geometry,
             )
             .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.block_bitmap))?;
@@ -64,7 +64,7 @@ impl Image<'_> {
         Ok(bits)
     }
 
-    /// What the bitmap of a group says that nothing but metadata of its own has a place in.
+    /// The bitmap of an uninitialized group: only its own metadata is used.
     fn unwritten_block_bitmap(&self, group: GroupNumber, descriptor: &GroupDescriptor) -> Vec<u8> {
         let mut bits = fresh_block_bitmap(&self.geometry, group);
         for run in metadata_runs(descriptor, &self.geometry) {
@@ -87,8 +87,8 @@ impl Image<'_> {
         })
     }
 
-    /// Marks blocks as used or free, in the groups of `geometry`. What was to be written to one that
-    /// is free is not written.
+    /// Marks blocks as used or free, with the group boundaries of `geometry`. Pending changes of
+    /// freed blocks are dropped.
     pub fn mark(&mut self, geometry: &Geometry, run: Run, used: bool) -> Result<()> {
         if !used {
             let stale = BlockNumber(run.start)..BlockNumber(run.end);
@@ -116,20 +116,20 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// Takes up to `most` free blocks in one piece, from the cursor on. `None` if none is free.
+    /// Allocates up to `most` contiguous blocks from the cursor on. `None` if no block is free.
     pub fn allocate(
         &mut self,
         geometry: &Geometry,
         cursor: &mut Cursor,
-        most: u64,
+        max_blocks: u64,
     ) -> Result<Option<Run>> {
         for _ in 0..=geometry.group_count {
             let group = GroupNumber(cursor.group);
             let blocks = geometry.blocks_in(group);
             let from = cursor.bit;
             if let Some(range) = self.free_in(group, from..blocks)? {
-                let most = u32::try_from(most).unwrap_or(u32::MAX);
-                let range = range.start..range.end.min(range.start.saturating_add(most));
+                let max_blocks = u32::try_from(max_blocks).unwrap_or(u32::MAX);
+                let range = range.start..range.end.min(range.start.saturating_add(max_blocks));
                 cursor.bit = range.end;
                 let first = geometry.first_block(group).get();
                 let run = first + u64::from(range.start)..first + u64::from(range.end);
@@ -155,8 +155,7 @@ impl Image<'_> {
         Ok(start.map(|start| start..bitmap::next_one(bits, start, range.end).unwrap_or(range.end)))
     }
 
-    /// Takes `count` free blocks in one piece inside these groups. `None` if there is no such
-    /// piece.
+    /// Allocates `count` contiguous blocks in these groups. `None` if there is no such run.
     pub fn allocate_piece(
         &mut self,
         geometry: &Geometry,
@@ -204,11 +203,11 @@ impl Image<'_> {
         }
         let bits = self.read_device(descriptor.inode_bitmap, 1)?;
         if let Some(seed) = geometry.checksum_seed() {
-            let made = bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group);
-            check_sum(
+            let computed = bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group);
+            verify_checksum(
                 "inode bitmap",
                 descriptor.inode_bitmap_checksum,
-                made,
+                computed,
                 geometry,
             )
             .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
@@ -216,7 +215,7 @@ impl Image<'_> {
         Ok(bits)
     }
 
-    /// The inodes of a group that are in use.
+    /// The used inodes of a group.
     pub fn used_inodes(&mut self, group: GroupNumber) -> Result<Vec<InodeNumber>> {
         let geometry = self.geometry;
         let bits = &self.inode_bitmap(group)?.bits;
@@ -226,21 +225,22 @@ impl Image<'_> {
             .collect())
     }
 
-    /// Turns changed bitmaps into blocks, counts, flags and checksums, as `geometry` has them.
-    pub fn settle_bitmaps(&mut self, geometry: &Geometry) {
+    /// Stores changed bitmaps as changed blocks, and updates counts, flags and checksums, for
+    /// `geometry`.
+    pub fn store_bitmaps(&mut self, geometry: &Geometry) {
         for (group, map) in std::mem::take(&mut self.block_bitmaps) {
             if map.is_changed && group < geometry.group_count {
-                self.settle_blocks(geometry, GroupNumber(group), map.bits);
+                self.store_block_bitmap(geometry, GroupNumber(group), map.bits);
             }
         }
         for (group, map) in std::mem::take(&mut self.inode_bitmaps) {
             if map.is_changed && group < geometry.group_count {
-                self.settle_inodes(geometry, group, map.bits);
+                self.store_inode_bitmap(geometry, group, map.bits);
             }
         }
     }
 
-    fn settle_blocks(&mut self, geometry: &Geometry, group: GroupNumber, mut bits: Vec<u8>) {
+    fn store_block_bitmap(&mut self, geometry: &Geometry, group: GroupNumber, mut bits: Vec<u8>) {
         let blocks = geometry.blocks_in(group);
         bitmap::set_padding(&mut bits, blocks);
         let descriptor = &mut self.descriptors[group.get() as usize];
@@ -254,7 +254,7 @@ impl Image<'_> {
         self.put(home, bits);
     }
 
-    fn settle_inodes(&mut self, geometry: &Geometry, group: u32, mut bits: Vec<u8>) {
+    fn store_inode_bitmap(&mut self, geometry: &Geometry, group: u32, mut bits: Vec<u8>) {
         let inodes = geometry.inodes_per_group;
         bitmap::set_padding(&mut bits, inodes);
         let descriptor = &mut self.descriptors[group as usize];
@@ -283,7 +283,7 @@ pub(super) fn metadata_runs(descriptor: &GroupDescriptor, geometry: &Geometry) -
     ]
 }
 
-/// The block bitmap of a group that holds nothing but copies of superblock and descriptors.
+/// The block bitmap of a group that contains only superblock and descriptor copies.
 pub(super) fn fresh_block_bitmap(geometry: &Geometry, group: GroupNumber) -> Vec<u8> {
     let mut bits = vec![0; geometry.block_size as usize];
     bitmap::set_range(&mut bits, 0..geometry.superblock_overhead(group));
@@ -291,23 +291,23 @@ pub(super) fn fresh_block_bitmap(geometry: &Geometry, group: GroupNumber) -> Vec
     bits
 }
 
-/// The inode bitmap of a group without an inode in use.
+/// The inode bitmap of a group without used inodes.
 pub(super) fn fresh_inode_bitmap(geometry: &Geometry) -> Vec<u8> {
     let mut bits = vec![0; geometry.block_size as usize];
     bitmap::set_padding(&mut bits, geometry.inodes_per_group);
     bits
 }
 
-fn check_sum(
+fn verify_checksum(
     what: &'static str,
     stored: u32,
-    made: u32,
+    computed: u32,
     geometry: &Geometry,
 ) -> std::result::Result<(), Corrupt> {
-    if GroupDescriptor::matches(stored, made, geometry) {
+    if GroupDescriptor::matches(stored, computed, geometry) {
         return Ok(());
     }
-    let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+    let problem = format!("checksum is {stored:#010X}, its bytes make {computed:#010X}");
     Err(Corrupt::new(what, problem))
 }
 

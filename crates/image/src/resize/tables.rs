@@ -1,4 +1,4 @@
-//! Bitmaps and inode tables of groups that stay, where they stand in the way.
+//! Moves bitmaps and inode tables of remaining groups out of blocks that must be vacated.
 
 use std::ops::Range;
 
@@ -7,28 +7,28 @@ use pext4_ondisk::{BlockNumber, GroupNumber};
 
 use super::image::Image;
 use super::shape::Shape;
-use super::shrink::give_up;
+use super::shrink::release;
 use super::space::{Run, metadata_runs};
 use super::vacate::Vacated;
 use crate::error::{Error, Result};
 
-/// Finds other places for all that has to go.
+/// Relocates all such metadata.
 pub(super) fn plan(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
     for group in shape.geometry.groups() {
         let descriptor = image.descriptor(group)?;
         let [blocks, inodes, table] = metadata_runs(descriptor, &shape.geometry);
-        if vacated.touches(&blocks) {
-            // It is read from where it is, and written to where it will be.
+        if vacated.overlaps(&blocks) {
+            // The bitmap is read from the old block and later written to the new one.
             image.block_bitmap(group)?.is_changed = true;
-            let place = place(image, shape, group, 1)?;
+            let place = allocate(image, shape, group, 1)?;
             image.descriptors[group.get() as usize].block_bitmap = BlockNumber(place.start);
         }
-        if vacated.touches(&inodes) {
+        if vacated.overlaps(&inodes) {
             image.inode_bitmap(group)?.is_changed = true;
-            let place = place(image, shape, group, 1)?;
+            let place = allocate(image, shape, group, 1)?;
             image.descriptors[group.get() as usize].inode_bitmap = BlockNumber(place.start);
         }
-        if vacated.touches(&table) {
+        if vacated.overlaps(&table) {
             move_table(image, shape, vacated, group, table)?;
         }
     }
@@ -42,18 +42,18 @@ fn move_table(
     group: GroupNumber,
     table: Run,
 ) -> Result<()> {
-    let place = place(image, shape, group, table.end - table.start)?;
+    let place = allocate(image, shape, group, table.end - table.start)?;
     for (from, to) in table.clone().zip(place.clone()) {
-        // Kept in memory, as inodes are read from the new place from now on.
+        // Kept in memory, since inodes are read from the new location from now on.
         let bytes = image.read(BlockNumber(from))?;
         image.put(BlockNumber(to), bytes);
     }
     image.descriptors[group.get() as usize].inode_table = BlockNumber(place.start);
-    give_up(image, shape, vacated, table)
+    release(image, shape, vacated, table)
 }
 
-/// Free blocks in one piece: anywhere, or without `flex_bg` in the group itself.
-fn place(image: &mut Image<'_>, shape: &Shape, group: GroupNumber, count: u64) -> Result<Run> {
+/// Allocates contiguous blocks: anywhere, or without `flex_bg` in the group itself.
+fn allocate(image: &mut Image<'_>, shape: &Shape, group: GroupNumber, count: u64) -> Result<Run> {
     let geometry = &shape.geometry;
     let flexible = shape.superblock.features.has_incompat(Incompat::FLEX_BG);
     let own = group.get();

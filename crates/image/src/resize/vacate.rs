@@ -1,23 +1,23 @@
-//! Which blocks have to be empty when a file system is smaller: those behind the new end, and those
-//! that copies of superblock and descriptors will take where there were none.
+//! The blocks that a shrink must vacate: those behind the new end, and those that new copies of
+//! superblock and descriptors will occupy.
 
 use pext4_ondisk::geometry::Geometry;
 
 use super::space::Run;
 
-/// The blocks that nothing may lie in.
+/// The blocks to vacate.
 #[derive(Clone, Debug)]
 pub(super) struct Vacated {
     /// The first block behind the new end.
     end: u64,
-    /// Places of copies before that, in order.
-    claimed: Vec<Run>,
+    /// The blocks of new copies before the end, in order.
+    new_copies: Vec<Run>,
 }
 
 impl Vacated {
-    /// What `new` wants empty of what `old` has.
+    /// The blocks that `new` needs empty and `old` may use.
     pub fn between(old: &Geometry, new: &Geometry) -> Self {
-        let claim = |group| {
+        let new_copy = |group| {
             let first = new.first_block(group).get();
             let had = first + u64::from(old.superblock_overhead(group));
             let needs = first + u64::from(new.superblock_overhead(group));
@@ -25,42 +25,42 @@ impl Vacated {
         };
         Self {
             end: new.blocks_count,
-            claimed: new.groups().filter_map(claim).collect(),
+            new_copies: new.groups().filter_map(new_copy).collect(),
         }
     }
 
-    /// Places that copies will take.
-    pub fn claimed(&self) -> &[Run] {
-        &self.claimed
+    /// The blocks of new copies.
+    pub fn new_copies(&self) -> &[Run] {
+        &self.new_copies
     }
 
-    /// Whether a block has to be empty.
-    pub fn has(&self, block: u64) -> bool {
-        block >= self.end || self.claimed.iter().any(|run| run.contains(&block))
+    /// Whether a block must be vacated.
+    pub fn contains(&self, block: u64) -> bool {
+        block >= self.end || self.new_copies.iter().any(|run| run.contains(&block))
     }
 
-    /// Whether any block of a run has to be empty.
-    pub fn touches(&self, run: &Run) -> bool {
+    /// Whether any block of a run must be vacated.
+    pub fn overlaps(&self, run: &Run) -> bool {
         run.end > self.end
             || self
-                .claimed
+                .new_copies
                 .iter()
-                .any(|claim| claim.start < run.end && run.start < claim.end)
+                .any(|copy| copy.start < run.end && run.start < copy.end)
     }
 
-    /// A run in pieces, each with whether it has to be empty.
+    /// Splits a run into pieces, each with whether it must be vacated.
     pub fn pieces(&self, run: Run) -> Vec<(Run, bool)> {
         let mut cuts = vec![run.start, run.end, self.end];
         cuts.extend(
-            self.claimed
+            self.new_copies
                 .iter()
-                .flat_map(|claim| [claim.start, claim.end]),
+                .flat_map(|copy| [copy.start, copy.end]),
         );
         cuts.retain(|cut| (run.start..=run.end).contains(cut));
         cuts.sort_unstable();
         cuts.dedup();
         cuts.windows(2)
-            .map(|pair| (pair[0]..pair[1], self.has(pair[0])))
+            .map(|pair| (pair[0]..pair[1], self.contains(pair[0])))
             .collect()
     }
 }
@@ -70,10 +70,10 @@ mod tests {
     use super::Vacated;
 
     #[test]
-    fn pieces_are_cut_where_it_changes() {
+    fn runs_are_split_at_vacated_blocks() {
         let vacated = Vacated {
             end: 100,
-            claimed: std::iter::once(20..30).collect(),
+            new_copies: std::iter::once(20..30).collect(),
         };
         let pieces = vacated.pieces(15..105);
         let expected = [
@@ -84,7 +84,7 @@ mod tests {
         ];
         assert_eq!(pieces, expected);
         assert_eq!(vacated.pieces(40..50), [(40..50, false)]);
-        assert!(vacated.touches(&(29..31)) && !vacated.touches(&(30..100)));
-        assert!(vacated.touches(&(99..101)) && vacated.has(100) && !vacated.has(99));
+        assert!(vacated.overlaps(&(29..31)) && !vacated.overlaps(&(30..100)));
+        assert!(vacated.overlaps(&(99..101)) && vacated.contains(100) && !vacated.contains(99));
     }
 }

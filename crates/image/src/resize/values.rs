@@ -1,8 +1,8 @@
-//! Attributes, after inodes got other numbers: entries whose value is one of these inodes are rewritten,
-//! beside the inode that has the attribute and in blocks.
+//! Updates extended attributes after inodes were renumbered: rewrites entries whose value is a
+//! renumbered inode, in inodes and in attribute blocks.
 //!
-//! Neither the hash of an entry nor its place depends on that number, so a block that several inodes
-//! share stays shared. What holds the entry is stamped anew.
+//! An entry's hash and position do not depend on that number, so a block that several inodes share
+//! stays shared. The checksum of the inode or block is updated.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 const STRUCTURE: &str = "extended attributes";
 
-/// Rewrites all attributes that need it.
+/// Updates all attributes.
 pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbered) -> Result<()> {
     let may_have = image.superblock.features.has_incompat(Incompat::EA_INODE);
     if renumbered.is_empty() || !may_have {
@@ -30,12 +30,12 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
             let mut inode = image.inode(number)?;
             let block = inode.file_acl;
             if block.get() != 0 && seen.insert(block) {
-                in_block(image, block, renumbered).map_err(|error| match error {
+                update_block(image, block, renumbered).map_err(|error| match error {
                     Error::Corrupt(corrupt) => corrupt.in_inode(number).in_block(block).into(),
                     other => other,
                 })?;
             }
-            let changed = in_inode(&mut inode, renumbered);
+            let changed = update_inode(&mut inode, renumbered);
             if changed.map_err(|corrupt| corrupt.in_inode(number))? {
                 image.put_inode(number, &inode)?;
             }
@@ -44,13 +44,13 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
     Ok(())
 }
 
-/// Those beside the inode; answers whether one changed.
-fn in_inode(inode: &mut Inode, renumbered: &Renumbered) -> std::result::Result<bool, Corrupt> {
+/// Updates the attributes in an inode. Returns whether one changed.
+fn update_inode(inode: &mut Inode, renumbered: &Renumbered) -> std::result::Result<bool, Corrupt> {
     if inode.extra_isize == 0 {
         return Ok(false);
     }
     let mut attributes = xattr::decode_inode_area(&inode.tail)?;
-    if !rename(&mut attributes, renumbered) {
+    if !renumber(&mut attributes, renumbered) {
         return Ok(false);
     }
     let encoded = xattr::encode_inode_area(&attributes, &mut inode.tail);
@@ -58,13 +58,13 @@ fn in_inode(inode: &mut Inode, renumbered: &Renumbered) -> std::result::Result<b
     Ok(true)
 }
 
-fn in_block(image: &mut Image<'_>, block: BlockNumber, renumbered: &Renumbered) -> Result<()> {
+fn update_block(image: &mut Image<'_>, block: BlockNumber, renumbered: &Renumbered) -> Result<()> {
     if !image.geometry.contains(block, 1) {
         return Err(Corrupt::new(STRUCTURE, "lie outside the file system").into());
     }
     let mut bytes = image.read(block)?;
     let mut decoded = Block::decode(&bytes)?;
-    if !rename(&mut decoded.attributes, renumbered) {
+    if !renumber(&mut decoded.attributes, renumbered) {
         return Ok(());
     }
     let seed = image.geometry.checksum_seed();
@@ -79,8 +79,8 @@ fn in_block(image: &mut Image<'_>, block: BlockNumber, renumbered: &Renumbered) 
     Ok(())
 }
 
-/// Gives values their new numbers; answers whether one has another.
-fn rename(attributes: &mut [Attribute], renumbered: &Renumbered) -> bool {
+/// Updates the inode numbers of values. Returns whether one changed.
+fn renumber(attributes: &mut [Attribute], renumbered: &Renumbered) -> bool {
     let mut is_changed = false;
     for attribute in attributes {
         if let Value::Inode { inode, .. } = &mut attribute.value

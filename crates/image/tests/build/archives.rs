@@ -10,7 +10,7 @@ use pext4_image::build::{Builder, Source};
 use crate::directories::everything;
 use crate::oracle::{Mounted, check, compare, describe, same};
 
-/// Packs a tree with the system's tar, as it is; `None`, loudly, where it cannot.
+/// Packs a tree with the system's tar; `None`, with a message, if that fails.
 fn pack(tree: &Path, archive: &Path, options: &[&str]) -> Option<()> {
     let output = Command::new("tar")
         .arg("-C")
@@ -54,7 +54,7 @@ fn an_archive_of_everything_comes_back_in_every_form() {
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).unwrap();
     everything(&tree);
-    // Archives hold no sockets.
+    // Archives contain no sockets.
     fs::remove_file(tree.join("socket")).unwrap();
     for (kind, options) in [
         ("posix", &["--format=posix"][..]),
@@ -102,7 +102,7 @@ fn old_archives_keep_names_and_holes() {
     everything(&tree);
     fs::remove_file(tree.join("socket")).unwrap();
     let strip = |tree: &Path| {
-        // What the format cannot hold: attributes, and times below a second.
+        // Not supported by the format: attributes, and times below a second.
         let lines = describe(tree).into_iter().map(|(path, line)| {
             let lost = ["user.", "trusted.", "security.", "system."];
             let words = line
@@ -140,7 +140,7 @@ fn old_archives_keep_names_and_holes() {
     }
 }
 
-/// An archive made entry by entry.
+/// An archive under construction.
 pub struct Packer(tar::Builder<Vec<u8>>);
 
 impl Packer {
@@ -148,7 +148,7 @@ impl Packer {
         Self(tar::Builder::new(Vec::new()))
     }
 
-    /// Adds an entry whose name is taken as it is, whatever a sound library would say.
+    /// Adds an entry with an unmodified name, which a strict library would refuse.
     pub fn entry(mut self, kind: u8, name: &str, link: &str, content: &[u8]) -> Self {
         let mut header = tar::Header::new_gnu();
         header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
@@ -184,7 +184,7 @@ pub fn build(bytes: Vec<u8>, image: &Path) -> pext4_image::build::Result<()> {
     Builder::new().source(source).build(image).map(drop)
 }
 
-/// The parts of a stream, each compressed by itself, with a sum at its end.
+/// A stream of several parts, each compressed separately, with a checksum at its end.
 fn packed(name: &str, parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
@@ -228,7 +228,7 @@ fn build_both(bytes: &[u8], image: &Path) -> [pext4_image::build::Result<()>; 2]
 }
 
 #[test]
-fn damage_that_only_the_last_sum_tells_is_found() {
+fn damage_is_found_by_the_last_checksum() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let archive = Packer::new().file("a", b"content").finish();
@@ -240,7 +240,7 @@ fn damage_that_only_the_last_sum_tells_is_found() {
                 built.unwrap();
             }
             let mut wrong = sound.clone();
-            // A sum of 4 bytes is the end of a frame, and lies before the size of a member.
+            // The checksum is the last 4 bytes of a frame, and precedes the size in a gzip member.
             let sum = wrong.len() - if name == "gz" { 8 } else { 4 };
             wrong[sum] ^= 1;
             let cut = &sound[..sound.len() - 2];
@@ -263,7 +263,7 @@ fn streams_may_have_parts_and_padding() {
         built.unwrap();
     }
     let expected = fs::read(&image).unwrap();
-    // A frame of 3 bytes that are no content.
+    // A skippable frame of 3 bytes.
     let note = [0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0, 1, 2, 3];
     for name in ["gz", "zst"] {
         let (first, second) = archive.split_at(700);
@@ -285,7 +285,7 @@ fn streams_may_have_parts_and_padding() {
                 assert!(fs::read(&image).unwrap() == expected, "{name}");
             }
         }
-        // The last part holds nothing of the archive, but was damaged all the same.
+        // The last part contains nothing of the archive, but is damaged all the same.
         let mut damaged = parts.clone();
         let sum = damaged.len() - if name == "gz" { 8 } else { 4 };
         damaged[sum] ^= 1;
@@ -295,11 +295,11 @@ fn streams_may_have_parts_and_padding() {
     }
 }
 
-/// A compressed archive, and behind it one part after the other without end.
+/// A compressed archive, followed by an endless sequence of parts.
 struct Endless {
     rest: Vec<u8>,
     part: Vec<u8>,
-    /// Bytes that are given, so that a test ends in any case.
+    /// How many bytes it returns, so that a test always ends.
     left: usize,
 }
 
@@ -320,7 +320,7 @@ impl std::io::Read for Endless {
 }
 
 #[test]
-fn what_goes_on_behind_the_end_mark_is_not_read_for_ever() {
+fn endless_data_behind_the_end_mark_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let archive = Packer::new().file("a", b"content").finish();
@@ -342,7 +342,7 @@ fn what_goes_on_behind_the_end_mark_is_not_read_for_ever() {
 }
 
 #[test]
-fn entries_find_their_way() {
+fn paths_of_entries_are_resolved() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let bytes = Packer::new()
@@ -368,10 +368,10 @@ fn entries_find_their_way() {
 }
 
 #[test]
-fn a_link_that_gives_way_leads_nowhere_any_more() {
+fn a_replaced_link_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
-    // Each way to `here` leads over the name that the entry in it replaces.
+    // Each path to `here` leads through the name that the entry replaces.
     let start = |target: &str| {
         Packer::new()
             .entry(b'2', "here", target, b"")
@@ -420,7 +420,7 @@ fn what_is_left_out_counts_against_no_limit() {
     let stream = Source::Stream("the archive".to_owned(), stream);
     assert_eq!(with(stream, limited()), 1);
     assert_eq!(with(Source::Archive(archive), limited()), 1);
-    // What is passed over must be there all the same.
+    // Skipped content must be complete too.
     let short = Box::new(std::io::Cursor::new(bytes[..4096].to_vec()));
     let error = Builder::new()
         .source(Source::Stream("the archive".to_owned(), short))
@@ -550,7 +550,7 @@ fn ids_in_access_lists_are_mapped_as_owners_are() {
     assert!(mapped == plain, "the images differ");
 }
 
-/// Of an attribute that fills its inode up, nothing can say that the content lies there: not even no content.
+/// If an attribute fills its inode, the inode cannot have inline data, not even of length 0.
 #[test]
 fn an_empty_file_whose_inode_is_full_is_no_inline_file() {
     let folder = tempfile::tempdir().unwrap();

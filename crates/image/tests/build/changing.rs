@@ -1,9 +1,9 @@
 //! Sources that change between being found and being read: one error that names the path, and
 //! nothing left behind.
 //!
-//! The first source is what changes. The second is a stream, which is asked for its first byte when
-//! the first one has been found whole and before any content is read: that is when the change is
-//! made, on every machine and with any number of threads.
+//! The first source changes. The second is a stream, whose first byte is read after the scan of the
+//! first source and before any content is read: the change happens at that moment, on every machine
+//! and with any number of threads.
 
 use std::fs::{self, File};
 use std::io::{Cursor, Read};
@@ -15,10 +15,10 @@ use pext4_ondisk::time::Time;
 use crate::archives::Packer;
 use crate::oracle::check;
 
-/// Small files are read with others at once, large ones in pieces by several threads.
+/// Small files are read in batches, large ones in pieces by several threads.
 const SIZES: [usize; 2] = [5000, 20 << 20];
 
-/// An archive that does something before it gives its first byte.
+/// An archive that runs a closure before it returns its first byte.
 struct Meddler<F> {
     change: Option<F>,
     archive: Cursor<Vec<u8>>,
@@ -33,7 +33,7 @@ impl<F: FnOnce()> Read for Meddler<F> {
     }
 }
 
-/// A tree with one file in a folder of its own, and a folder for the image alone.
+/// A tree with one file in its own directory, and a directory for the image.
 struct Place {
     folder: tempfile::TempDir,
     file: PathBuf,
@@ -58,7 +58,7 @@ impl Place {
         self.folder.path().join("out/image")
     }
 
-    /// Builds from a source that changes when it has been found.
+    /// Builds from a source that changes after the scan.
     fn build(
         &self,
         builder: Builder,
@@ -76,7 +76,7 @@ impl Place {
             .map(drop)
     }
 
-    /// The build fails with words about the path, and leaves nothing.
+    /// The build fails with an error about the path, and leaves nothing.
     fn refuses(
         &self,
         source: Source,
@@ -94,7 +94,7 @@ impl Place {
     }
 }
 
-/// Times of the host are coarse: a file that is written twice at once has one time.
+/// Host times are coarse: two writes in a row may have the same mtime.
 fn write_in_the_past(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
     let past = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
@@ -137,7 +137,7 @@ fn a_file_that_shrinks_grows_or_is_written_is_refused() {
     }
 }
 
-/// What the image shall say of times is no reason to overlook a change.
+/// Options for the times in the image do not disable the check.
 #[test]
 fn a_file_whose_time_is_changed_in_the_image_is_refused_all_the_same() {
     let map = |text: &str| Map::parse(text).unwrap();
@@ -149,7 +149,7 @@ fn a_file_whose_time_is_changed_in_the_image_is_refused_all_the_same() {
             }),
             Builder::new().map(map("path nothing mtime=@5")),
             Builder::new().map(map("path file mtime=@5")),
-            // All times are later, before and after.
+            // Both mtimes are later than the limit.
             Builder::new().date(5),
         ]
     };
@@ -163,7 +163,7 @@ fn a_file_whose_time_is_changed_in_the_image_is_refused_all_the_same() {
         }
         for builder in builders() {
             let place = Place::new(size);
-            // A rule for one name of a file is one for the file.
+            // A rule for one name of a file applies to the file.
             fs::hard_link(&place.file, place.file.with_file_name("another")).unwrap();
             place.build(builder, place.tree(), || ()).unwrap();
         }
@@ -206,7 +206,7 @@ fn a_file_that_vanishes_or_turns_into_something_else_is_refused() {
 }
 
 #[test]
-fn what_changes_is_no_matter_of_access() {
+fn changed_files_are_not_skipped() {
     let place = Place::new(5000);
     let file = place.file.clone();
     let builder = Builder::new().skip_unreadable(true);

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
 use crate::oracle::{Mounted, check, compare, describe, is_root};
 
-/// A list with an entry for one more user, as programs see it.
+/// An access list with a named user, as programs see it.
 const ACCESS_LIST: [u8; 44] = [
     2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 0xE8, 3, 0, 0, 4, 0, 4, 0, 255, 255,
     255, 255, 16, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
@@ -69,7 +69,7 @@ fn make_sparse(root: &Path) {
     }
     let holes = File::create(root.join("holes only")).unwrap();
     holes.set_len(123_456_789).unwrap();
-    // More pieces than an inode has room for.
+    // More extents than fit into an inode.
     let pieces = File::create(root.join("pieces")).unwrap();
     pieces.set_len(100 << 16).unwrap();
     for piece in 0..50u64 {
@@ -101,7 +101,7 @@ fn make_special(root: &Path) {
     set_attribute(&root.join("link-1"), "trusted.link", b"on a link");
 }
 
-/// A tree with everything that the host can hold.
+/// A tree with every kind of file that the host supports.
 pub fn everything(root: &Path) {
     make_contents(root);
     make_sparse(root);
@@ -178,7 +178,7 @@ fn every_feature_can_be_switched() {
 }
 
 #[test]
-fn contents_lie_in_inodes_where_they_may() {
+fn small_contents_are_inline() {
     let folder = tempfile::tempdir().unwrap();
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -338,7 +338,7 @@ fn the_image_itself_is_not_its_source() {
 }
 
 #[test]
-fn what_is_replaced_gives_its_place_owner_and_mode() {
+fn a_replaced_image_keeps_name_owner_and_mode() {
     let folder = tempfile::tempdir().unwrap();
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -367,9 +367,9 @@ fn what_is_replaced_gives_its_place_owner_and_mode() {
     check(&old);
 }
 
-/// An image that another process has made meanwhile stays.
+/// An image that another process created during the build is not replaced.
 #[test]
-fn what_appears_while_an_image_is_built_is_not_replaced() {
+fn a_file_created_during_the_build_is_not_replaced() {
     struct Late(std::io::Cursor<Vec<u8>>, std::path::PathBuf);
     impl std::io::Read for Late {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {

@@ -1,4 +1,4 @@
-//! Sources that mean no good, or change: one error that names the path, and nothing left behind.
+//! Hostile or changing sources: one error that names the path, and nothing left behind.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use pext4_image::build::{Builder, Error, Size, Source};
 
 use crate::archives::{Packer, build};
 
-/// Nothing was left in the folder.
+/// Checks that the directory is empty.
 fn is_bare(folder: &Path) {
     let left: Vec<_> = fs::read_dir(folder)
         .unwrap()
@@ -100,7 +100,7 @@ fn links_must_lead_somewhere() {
 }
 
 #[test]
-fn what_is_cut_off_or_damaged_is_refused() {
+fn truncated_or_damaged_archives_are_refused() {
     let whole = Packer::new()
         .file("first", b"x")
         .file("second", &[7; 5000])
@@ -108,7 +108,7 @@ fn what_is_cut_off_or_damaged_is_refused() {
     refused(whole[..whole.len() - 1024].to_vec(), &["cut short"]);
     refused(whole[..2048 + 100].to_vec(), &["second", "ends inside"]);
     refused(Vec::new(), &["cut short"]);
-    // Less than a header is hardly the start of an archive, compressed or not.
+    // Less than a header is not accepted as an archive, compressed or not.
     for length in [0, 5, 511] {
         let words = vec![b'w'; length];
         refused(words.clone(), &["less than a header", "no tar archive"]);
@@ -145,7 +145,7 @@ fn a_stream_without_an_end_is_not_read_for_ever() {
     crate::oracle::check(&image);
 }
 
-/// The header of a file that is not there.
+/// A header without its content.
 fn claim(size: u64) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_path("bomb").unwrap();
@@ -160,7 +160,7 @@ fn claim(size: u64) -> Vec<u8> {
 }
 
 #[test]
-fn stated_sizes_are_not_believed() {
+fn announced_sizes_are_not_trusted() {
     refused(claim(1 << 40), &["bomb", "ends inside"]);
     refused(claim(u64::MAX >> 1), &["more than any file"]);
     let mut extension = claim(1 << 30);
@@ -235,7 +235,7 @@ fn sparse_maps_are_judged() {
 }
 
 #[test]
-fn what_is_missing_or_in_the_way_is_named() {
+fn errors_name_missing_sources_and_existing_targets() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let image = folder.path().join("image");
@@ -258,7 +258,7 @@ fn what_is_missing_or_in_the_way_is_named() {
         "{error}"
     );
     assert_eq!(fs::read(&image).unwrap(), b"precious");
-    // Before anything is read: the source is not there.
+    // Detected before anything is read: the source does not exist.
     let link = folder.path().join("link");
     std::os::unix::fs::symlink("no/such/image", &link).unwrap();
     let early = Builder::new().source(Source::Archive(missing.clone()));
@@ -323,7 +323,7 @@ fn what_ext4_cannot_hold_is_named() {
     refused(lost, &["lost+found", "directory"]);
 }
 
-/// The attributes of one entry that no image can hold end the build there, not when all have been read.
+/// Oversized attributes of one entry end the build at once, not after all entries were read.
 #[test]
 fn attributes_beyond_every_image_are_refused_where_they_come() {
     let folder = tempfile::tempdir().unwrap();
@@ -338,7 +338,7 @@ fn attributes_beyond_every_image_are_refused_where_they_come() {
     header.set_cksum();
     archive.append_data(&mut header, "laden", &b""[..]).unwrap();
     let mut bytes = archive.into_inner().unwrap();
-    // What follows makes no sense, so that whoever reads on stumbles over it.
+    // The rest is invalid, so reading on fails differently.
     bytes.truncate(bytes.len() - 1024);
     bytes.extend_from_slice(&[b'?'; 2048]);
     let error = build(bytes, &image).unwrap_err().to_string();
@@ -349,7 +349,7 @@ fn attributes_beyond_every_image_are_refused_where_they_come() {
     assert!(error.contains("--exclude-xattr"), "{error}");
 }
 
-/// A stream that gives a little and then nothing, until the test is over.
+/// A stream that returns a few bytes and then blocks until the test is over.
 struct Stalling {
     given: std::io::Cursor<Vec<u8>>,
     is_over: std::sync::mpsc::Receiver<()>,
@@ -370,9 +370,9 @@ impl std::io::Read for Stalling {
     }
 }
 
-/// Neither an error nor the wish to stop waits for a stream that gives nothing more.
+/// Errors and stop requests do not wait for a stalled stream.
 #[test]
-fn a_stream_that_stalls_holds_nobody_up() {
+fn a_stalled_stream_does_not_block_the_build() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let sound = Packer::new().file("a", b"x").finish();

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::archives::Packer;
 use crate::oracle::{Mounted, check, describe};
 
-/// A layout that is being made.
+/// An OCI layout under construction.
 struct Layout {
     path: PathBuf,
 }
@@ -138,7 +138,7 @@ fn a_wrong_digest_is_found() {
         let blob = layout.path.join("blobs").join(digest.replace(':', "/"));
         let sound = fs::read(&blob).unwrap();
         let mut wrong = sound.clone();
-        // Behind the end of a plain archive, or in a checksum that nobody else looks at.
+        // Behind the end of a plain archive, or in a checksum that nothing else verifies.
         wrong.push(0);
         fs::write(&blob, &wrong).unwrap();
         let error = build(&layout.path, &image).unwrap_err().to_string();
@@ -172,7 +172,7 @@ fn one_of_several_images_is_chosen() {
     let mut attestation = layout.image(&[layout.blob(b"text", "text")]);
     attestation["platform"] = json!({"os": "unknown", "architecture": "unknown"});
     manifests.push(attestation);
-    // Behind another index, as registries keep them.
+    // In a nested index, as registries store them.
     let inner = json!({"schemaVersion": 2, "manifests": manifests});
     let inner = serde_json::to_vec(&inner).unwrap();
     layout.index(&[layout.blob(&inner, "application/vnd.oci.image.index.v1+json")]);
@@ -190,7 +190,7 @@ fn one_of_several_images_is_chosen() {
     check(&image);
 }
 
-/// Tools that keep one image in a layout say nothing of it in the index; its configuration does.
+/// Tools that store a single image do not state its platform in the index; its configuration does.
 #[test]
 fn an_image_for_another_platform_is_not_taken_for_the_one_that_is_wanted() {
     let folder = tempfile::tempdir().unwrap();
@@ -226,7 +226,7 @@ fn an_image_for_another_platform_is_not_taken_for_the_one_that_is_wanted() {
 }
 
 #[test]
-fn nothing_is_chosen_where_no_layout_is() {
+fn selections_need_a_layout() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let platform = Platform::parse("linux/amd64").unwrap();
@@ -279,7 +279,7 @@ fn one_of_several_tags_is_chosen() {
     let (one, two, latest) = (with("v1"), with("v2"), with("latest"));
     assert_eq!(two.unwrap().uuid, latest.unwrap().uuid);
     assert_eq!(one.unwrap().names, 2);
-    // What is the same under all its names needs no choice.
+    // One image with several names needs no selection.
     layout.index(&[manifests[0].clone(), manifests[2].clone()]);
     fs::remove_file(&image).unwrap();
     build(&layout.path, &image).unwrap();
@@ -287,7 +287,7 @@ fn one_of_several_tags_is_chosen() {
 }
 
 #[test]
-fn blobs_lie_nowhere_else() {
+fn blobs_cannot_be_outside_the_layout() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));
     layout.index(&[json!({"digest": "sha256:../../../../etc/passwd", "size": 1})]);
@@ -308,9 +308,10 @@ fn index_of(layout: &Layout, manifests: &[Value]) -> Value {
     layout.blob(&serde_json::to_vec(&index).unwrap(), INDEX)
 }
 
-/// Each level leads to the next a thousand times over: a thousand million images, if all were looked for.
+/// Each level refers to the next a thousand times: a thousand million images if each reference were
+/// followed.
 #[test]
-fn an_index_that_is_named_often_is_followed_once() {
+fn a_repeated_index_is_read_once() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));
     let archive = Packer::new().file("a", b"x").finish();
@@ -325,7 +326,7 @@ fn an_index_that_is_named_often_is_followed_once() {
 }
 
 #[test]
-fn a_layout_that_leads_to_too_much_is_refused() {
+fn a_layout_with_too_many_images_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));
     let image = folder.path().join("image");

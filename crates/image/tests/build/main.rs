@@ -1,5 +1,5 @@
-//! Images built from directories, archives and container images: judged by e2fsck, mounted by the
-//! kernel and compared with what they were made from.
+//! Images built from directories, archives and container images: checked by e2fsck, mounted by the
+//! kernel and compared with their sources.
 
 #![allow(clippy::unwrap_used, reason = "what a test expects needs no words")]
 

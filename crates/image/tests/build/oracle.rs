@@ -1,4 +1,4 @@
-//! Who knows better: e2fsck about the image, the kernel about its contents.
+//! The references: e2fsck for the image, the kernel for its contents.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,13 +15,14 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// e2fsck finds nothing to say.
+/// Checks that e2fsck finds nothing.
 pub fn check(image: &Path) {
     let output = Command::new("e2fsck").arg("-fn").arg(image).output();
     let output = output.expect("e2fsck is installed (package e2fsprogs)");
     let text = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
-    // What it finds before its first pass it asks about, and forgets in its status.
+    // e2fsck asks about problems before its first pass, but does not report them in its exit
+    // status.
     let is_clean = output.status.success() && !text.contains("? no");
     assert!(is_clean, "{}:\n{text}", image.display());
 }
@@ -32,7 +33,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an image for reading; `None`, loudly, where that is not possible.
+    /// Mounts an image read-only; `None`, with a message, if that is not possible.
     pub fn new(image: &Path) -> Option<Self> {
         if !is_root() {
             eprintln!("SKIPPED: comparing with the kernel's view: only root may mount");
@@ -65,13 +66,14 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A program that a neighbouring test is just starting may have our files open: then it goes with that.
+        // A program that another test is starting may hold our descriptors: the lazy unmount
+        // completes when it executes.
         let folder = self.folder.path();
         let _ = Command::new("umount").arg("-l").arg(folder).status();
     }
 }
 
-/// Everything about a tree: a line for each path.
+/// A description of a tree: one line per path.
 pub fn describe(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut lines = BTreeMap::new();
     let mut links = BTreeMap::new();
@@ -150,7 +152,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The image is sound, and what the kernel sees in it is what lies in `source`.
+/// Checks that the image is valid and that the kernel sees the contents of `source` in it.
 pub fn compare(image: &Path, source: &Path) {
     check(image);
     let Some(mounted) = Mounted::new(image) else {

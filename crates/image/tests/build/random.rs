@@ -1,4 +1,5 @@
-//! Trees that chance made: each comes back. The seed of a failure is printed; `BUILD_SEED` sets it.
+//! Random trees: each must be in the image unchanged. The seed of a failure is printed;
+//! `BUILD_SEED` sets it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -8,7 +9,7 @@ use pext4_image::build::{Builder, Source};
 
 use crate::oracle::compare;
 
-/// A generator of numbers that one seed determines (splitmix64).
+/// A pseudorandom generator (splitmix64), reproducible by its seed.
 struct Random(u64);
 
 impl Random {
@@ -65,7 +66,7 @@ fn make(root: &Path, random: &mut Random) {
 }
 
 #[test]
-fn what_chance_made_comes_back() {
+fn random_trees_come_back() {
     let given = std::env::var("BUILD_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());

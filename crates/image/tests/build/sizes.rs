@@ -1,4 +1,4 @@
-//! Images that are sized by themselves, and those that are told.
+//! Images that are sized to fit, and images of a given size.
 
 use std::fs;
 
@@ -43,7 +43,7 @@ fn an_image_that_fits_itself_has_the_free_space_that_was_asked_for() {
 }
 
 #[test]
-fn a_size_that_is_told_is_kept_or_refused() {
+fn a_given_size_is_kept_or_refused() {
     let folder = tree(100, 100_000);
     let image = folder.path().join("image");
     let build = |size| {

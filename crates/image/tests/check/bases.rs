@@ -1,4 +1,4 @@
-//! The images that corruptions start from.
+//! The images that the corruption tests modify.
 
 use std::sync::OnceLock;
 
@@ -7,10 +7,10 @@ use pext4_ondisk::xattr::{self, Attribute};
 
 use super::image::{Image, make, make_from};
 
-/// The image a corruption starts from.
+/// The image that a corruption modifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// Everything that is on by default, and the orphan file.
+    /// The default features and the orphan file.
     Plain,
     /// Its larger directories have indexes.
     Indexed,
@@ -23,11 +23,11 @@ pub enum Base {
     Inline,
     Quota,
     Mmp,
-    /// Descriptors lie in the groups they describe.
+    /// Descriptors are located in the groups they describe (`meta_bg`).
     MetaGroups,
-    /// No descriptor blocks are kept for growth, but there is the inode that would keep them.
+    /// No descriptor blocks are reserved, but the resize inode exists.
     NoneReserved,
-    /// Its journal waits for replay.
+    /// Its journal must be replayed.
     Dirty,
     /// A directory is encrypted, as it looks without the key ([`encrypt`]).
     Encrypted,
@@ -87,7 +87,7 @@ fn make_base(base: Base) -> Option<Image> {
     Some(image)
 }
 
-/// Gives files to several owners, and lets e2fsck count what they have.
+/// Gives files to several owners, and lets e2fsck create the quota files.
 pub fn share_out(image: &mut Image) {
     for (path, owner) in [("small", 300), ("sparse", 1000), ("dir/inner", 66_000)] {
         let requests = ["uid", "gid", "projid"].map(|field| format!("sif {path} {field} {owner}"));
@@ -113,7 +113,7 @@ fn make_deep() -> Option<Image> {
     Some(image)
 }
 
-/// Gives a file an attribute too long for a block.
+/// Gives a file an attribute value larger than a block.
 pub fn set_value(image: &mut Image) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), vec![b'x'; 3000]).expect("a value");
@@ -121,12 +121,12 @@ pub fn set_value(image: &mut Image) {
     image.debugfs(&[&request]);
 }
 
-/// The encrypted directory; what lies in it is named after it.
+/// The encrypted directory; its entries are named after it.
 pub const VAULT: &str = "/ciphertext-vault";
-/// What is said of how files are encrypted, but for their nonce: of the second version.
+/// An encryption context of version 2 without its nonce.
 pub const POLICY: [u8; 24] = *b"\x02\x01\x04\x03\0\0\0\0name of some key";
 
-/// Gives an inode a context and marks it as encrypted.
+/// Gives an inode an encryption context and the flag.
 pub fn set_context(image: &mut Image, path: &str, context: &[u8]) {
     let number = image.find(path);
     image.edit_inode(number, |inode| {
@@ -136,8 +136,8 @@ pub fn set_context(image: &mut Image, path: &str, context: &[u8]) {
     });
 }
 
-/// Makes a directory with a file, a directory, both kinds of symbolic links and a pipe, encrypted as far
-/// as such things are.
+/// Creates an encrypted directory with a file, a directory, both kinds of symbolic links and a
+/// pipe, encrypted as far as their types support it.
 pub fn encrypt(image: &mut Image) {
     let inside = |what: &str| format!("{VAULT}/ciphertext-{what}");
     let (file, folder, pipe) = (inside("a-file"), inside("folder"), inside("a-pipe"));
@@ -169,7 +169,7 @@ pub fn encrypt(image: &mut Image) {
     image.block(block)[..2].copy_from_slice(&[96, 0]);
 }
 
-/// Lets debugfs write a transaction that changes nothing; the block that it is of.
+/// Lets debugfs write a transaction that changes nothing. Returns its block.
 pub fn write_journal(image: &mut Image, open: &str) -> u64 {
     let directory = image.find("/dir");
     let block = image.blocks(directory)[0];

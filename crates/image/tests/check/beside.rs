@@ -1,9 +1,9 @@
-//! Fields of every structure changed at random, on images of many kinds: the checker and e2fsck must
-//! agree on whether something is wrong.
+//! Random changes of fields of every structure, on images of many kinds: the checker and e2fsck
+//! must agree on whether something is wrong.
 //!
-//! A seed stands for an image, a place in it, a change and whether checksums are made anew behind it,
-//! without which most of what is looked at would never be reached. `PEXT4_SEED` runs one seed alone,
-//! `PEXT4_TEST_EFFORT` that many times the seeds.
+//! A seed selects an image, a location in it, a change and whether checksums are updated
+//! afterwards: without that, most fields would never be checked. `PEXT4_SEED` runs one seed alone,
+//! `PEXT4_TEST_EFFORT` multiplies the number of seeds.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,12 +16,12 @@ use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, checksum, extent, htre
 use super::hostile::Random;
 use super::image::{Image, have_tools, make};
 
-/// Seeds of a run without `PEXT4_TEST_EFFORT`.
+/// Number of seeds without `PEXT4_TEST_EFFORT`.
 const SEEDS: u64 = 600;
-/// Inodes of which slots are changed at most; the first of users is 11.
+/// Number of inodes whose slots may be changed; the first user inode is 11.
 const INODES: u32 = 40;
 
-/// Options of mke2fs, and whether e2fsck makes indexes afterwards.
+/// Options of mke2fs, and whether e2fsck builds indexes afterwards.
 const BASES: &[(&str, bool)] = &[
     ("-O orphan_file,metadata_csum_seed", true),
     ("-O ^metadata_csum,uninit_bg", true),
@@ -49,7 +49,7 @@ const BASES: &[(&str, bool)] = &[
     ),
 ];
 
-/// A structure of an image, whose checksum can be made anew.
+/// A structure of an image whose checksum can be updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Superblock,
@@ -68,7 +68,7 @@ enum Place {
 }
 
 impl Place {
-    /// What kind it is, by a number: every kind is as likely as every other.
+    /// The number of its kind: all kinds are equally likely.
     fn kind(self) -> u8 {
         match self {
             Self::Superblock => 0,
@@ -110,7 +110,7 @@ impl Place {
         }
     }
 
-    /// Makes the checksum of the structure anew, if it has one.
+    /// Updates the checksum of the structure, if it has one.
     fn stamp(self, image: &mut Image) {
         match self {
             Self::Superblock => stamp_superblock(&mut image.bytes[1024..2048]),
@@ -170,7 +170,7 @@ fn stamp_slot(image: &mut Image, number: u32) {
     let slot = &mut image.bytes[range];
     let Some(seed) = seed else { return };
     let generation = u32::from_le_bytes(slot[0x64..0x68].try_into().expect("4 bytes"));
-    // The upper half is there if the extra part reaches so far.
+    // The upper half exists if the extra part includes it.
     let has_high = slot.len() > 128 && u16::from_le_bytes([slot[0x80], slot[0x81]]) >= 4;
     slot[0x7C..0x7E].fill(0);
     if has_high {
@@ -204,7 +204,7 @@ fn make_base(index: usize) -> Option<Base> {
     let size = if options.contains("bigalloc") { 64 } else { 10 };
     let mut image = make(size << 20, &words)?;
     if options.contains("encrypt") {
-        // Nothing else, so that what is encrypted has inodes that are changed.
+        // No others, so that encrypted files have inodes that are changed.
         image = super::image::make_from(size << 20, &words, None)?;
         super::bases::encrypt(&mut image);
     }
@@ -270,7 +270,7 @@ fn places(image: &mut Image) -> Vec<Place> {
     places
 }
 
-/// The blocks of a file that are no content.
+/// The metadata blocks of a file.
 fn places_of(image: &mut Image, number: u32) -> Vec<Place> {
     let inode = image.inode(number);
     if inode.links == 0 || inode.mode == 0 {
@@ -312,7 +312,7 @@ fn places_of(image: &mut Image, number: u32) -> Vec<Place> {
     places
 }
 
-/// Changes one field; what was done is told.
+/// Changes one field. Returns a description.
 fn change(image: &mut Image, place: Place, random: &mut Random) -> String {
     let range = place.range(image);
     let width = [1, 2, 4, 4][random.below(4) as usize];
@@ -342,16 +342,16 @@ fn change(image: &mut Image, place: Place, random: &mut Random) -> String {
     format!("{place:?} +{within:#x} ({width}): {before:#x} to {after:#x}")
 }
 
-/// Of what it asks about and forgets in its status, what is no more than a note here, or is the
-/// clock's business: totals that the next mount makes anew, times in the future.
+/// Questions of e2fsck, not reflected in its exit status, that we report only as notes, or that
+/// depend on the clock: totals that the next mount recomputes, times in the future.
 const PASSING: [&str; 3] = [
     "blocks count wrong (",
     "inodes count wrong (",
     "is in the future",
 ];
 
-/// What e2fsck says; `None` where it says nothing of the file system: it crashed, or stumbled over not
-/// being allowed to write.
+/// The result of e2fsck; `None` if it reports nothing about the file system: it crashed, or failed
+/// because it may not write.
 fn e2fsck_complains(image: &Image) -> (Option<bool>, String) {
     let (code, text) = image.e2fsck();
     let asks = || {
@@ -369,18 +369,19 @@ fn e2fsck_complains(image: &Image) -> (Option<bool>, String) {
     };
     let complains = match code {
         _ if text.contains("Bad file descriptor") => None,
-        // What it finds before its first pass it asks about, and forgets in its status.
+        // e2fsck asks about problems before its first pass, but does not report them in its exit
+        // status.
         0 => Some(asks()),
         code => (code > 0).then_some(true),
     };
     (complains, text)
 }
 
-/// What Linux refuses and e2fsck does not look at: where an empty log begins, values of attributes in
-/// inodes and who leads to them, whose a quota file is and where in it somebody would be looked for, the
-/// size of the extra part of the file system's own inodes, where their attributes lie, lists of orphans,
-/// files that say they are values, names of attributes with a NUL byte. Names that stand twice in a
-/// directory without an index it finds within a block only.
+/// What Linux refuses and e2fsck does not check: where an empty log begins, attribute values in
+/// inodes and the references to them, the owner of a quota file and the position of an entry in it,
+/// the extra size of the reserved inodes and the location of their attributes, orphan lists, files
+/// that claim to be values, attribute names with a NUL byte. Duplicate names in a directory without
+/// an index it finds only within a block.
 const OURS_ALONE: [&str; 15] = [
     "inode-extra-size inode 7:",
     "inode-extra-size inode 8:",
@@ -399,7 +400,7 @@ const OURS_ALONE: [&str; 15] = [
     "holds an attribute",
 ];
 
-/// How checker and e2fsck disagree about what a seed stands for.
+/// How checker and e2fsck disagree about the change of a seed.
 fn disagreement(seed: u64) -> Option<String> {
     let mut random = Random(seed);
     let base = base(random.below(BASES.len() as u64) as usize)?;
@@ -410,7 +411,7 @@ fn disagreement(seed: u64) -> Option<String> {
         let kind = &base.places[random.below(base.places.len() as u64) as usize];
         kind[random.below(kind.len() as u64) as usize]
     });
-    // What says where others lie comes last.
+    // Structures that locate others are last.
     let mut places: Vec<Place> = places.collect();
     places.sort_by_key(|place| std::cmp::Reverse(place.kind()));
     for place in places {

@@ -1,5 +1,5 @@
-//! Images that ask for more work than they have bytes: what is read, of which memory, is bounded by
-//! what is there, and a cancel is heard soon.
+//! Images that require more work than their size justifies: reads and memory are bounded by the
+//! size of the image, and a cancellation takes effect soon.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const SIZE: u64 = 16 << 20;
 /// Blocks of 1 KiB that many files share.
 const SHARED: u64 = 4000;
 
-/// A device that counts the bytes which are read.
+/// A device that counts the bytes that are read.
 struct Counting {
     device: Arc<RamDevice>,
     read: AtomicU64,
@@ -57,7 +57,7 @@ impl Device for Counting {
     }
 }
 
-/// An image with 200 files whose maps are that of `/bulk`, each after this change.
+/// An image with 200 files that have the block map of `/bulk`, each modified by this change.
 fn sharing(edit: fn(&mut pext4_ondisk::inode::Inode)) -> Option<Image> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     super::image::populate(folder.path());
@@ -131,11 +131,11 @@ fn directories_that_lie_in_one_place_are_not_read_again_and_again() {
     let report = check_on(Arc::clone(&device) as Arc<dyn Device>);
     assert!(report.counts.iter().any(|one| one.0 == Kind::BlockShared));
     assert!(!report.is_complete, "not all names were read");
-    // Once for names, and twice for paths.
+    // Read once for names, and twice for paths.
     assert!(device.bytes() < 5 * SIZE, "{} bytes", device.bytes());
 }
 
-/// A few bytes of an inode lay claim to nearly all blocks, four times over.
+/// A few bytes of an inode claim nearly all blocks, four times.
 fn claim_all(inode: &mut pext4_ondisk::inode::Inode) {
     const LENGTH: u16 = 16_000;
     let mut map = vec![0x0A, 0xF3, 4, 0, 4, 0, 0, 0, 0, 0, 0, 0];
@@ -164,7 +164,7 @@ fn blocks_are_not_counted_for_each_of_many_files_that_claim_them_all() {
         told[0].kind == Kind::BlockShared && told[0].place.inode.is_some(),
         "{told:?}"
     );
-    // Who has them is said all the same, and nothing of what is not known.
+    // The owners are reported nevertheless, without claims that are not certain.
     let is_named =
         |one: &check::Finding| one.kind == Kind::BlockInMetadata && one.text.contains("inode 2,");
     assert!(report.findings.iter().any(is_named));
@@ -226,7 +226,7 @@ fn a_cancel_ends_the_reading_of_a_directory() {
         Arc::clone(&device),
         Arc::clone(&before),
     );
-    // The directory that is told of here is examined next.
+    // The step is reported before its directory is examined.
     options.progress = Some(Box::new(move |step: Step| {
         if step.pass == Pass::Directories && !cancel.swap(true, Ordering::Relaxed) {
             noted.store(read.bytes(), Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! One corruption for each finding: the checker names it, and e2fsck complains too, or it is said
-//! why it does not.
+//! One corruption for each finding: the checker reports it, and e2fsck complains too, or the test
+//! states why it does not.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::corruptions::Beside::{self, Complains, NotAsked, Silent};
 use super::corruptions::corruptions;
 use super::image::{Image, have_tools, names};
 
-/// Findings that no edit of bytes brings about, tested elsewhere.
+/// Findings that no modification of an image causes; tested elsewhere.
 const ELSEWHERE: [Kind; 1] = [Kind::Unreadable];
 
 #[test]
@@ -30,7 +30,7 @@ fn every_finding_has_a_corruption() {
     assert_eq!(missing, [""; 0]);
 }
 
-/// Runs the corruptions whose place in the list leaves this remainder.
+/// Runs the corruptions whose index in the list has this remainder.
 fn run(remainder: usize, of: usize) {
     if !have_tools() {
         return;
@@ -67,7 +67,8 @@ fn judge(kind: Kind, beside: Beside, image: &Image) -> Vec<String> {
         return failures;
     }
     let (code, text) = image.e2fsck();
-    // What it finds before its first pass it asks about, and forgets in its status.
+    // e2fsck asks about problems before its first pass, but does not report them in its exit
+    // status.
     match (beside, code != 0 || text.contains("? no")) {
         (Complains, false) => failures.push(format!("{name}: e2fsck has nothing to say: {text}")),
         (Silent(why), true) => failures.push(format!("{name}: e2fsck ({why}): {text}")),
@@ -86,7 +87,7 @@ fn each_corruption_is_named_and_e2fsck_agrees_second_part() {
     run(1, 2);
 }
 
-/// Who shares a block is named, also where that is no file.
+/// The owners of a shared block are named, even if one is not a file.
 #[test]
 fn blocks_shared_with_lists_of_the_system_name_them() {
     let Some(mut image) = base(Base::Plain) else {

@@ -1,4 +1,4 @@
-//! Sound images of every kind: nothing to say, as e2fsck has nothing to say.
+//! Valid images of every kind: the checker reports nothing, like e2fsck.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ fn assert_clean(image: &Image, what: &str) {
     assert!(report.is_clean() && report.files > 0);
 }
 
-/// The blocks of values in inodes of their own are on the account of each owner.
+/// The blocks of values in separate inodes count for the quota of each owner.
 #[test]
 fn values_in_inodes_are_clean() {
     if let Some(image) = base(Base::Values) {
@@ -98,16 +98,16 @@ fn values_in_inodes_are_clean() {
     }
 }
 
-/// What is encrypted is ciphertext, whose names may be any bytes of some length.
+/// Encrypted names are ciphertext: any bytes of some lengths.
 #[test]
-fn what_is_encrypted_is_clean() {
+fn encrypted_files_are_clean() {
     if let Some(mut image) = base(Base::Encrypted) {
         assert_clean(&image, "encrypted");
-        // Without names there is nothing that case would matter to.
+        // Without readable names casefolding has no effect.
         let folder = image.find(&format!("{VAULT}/ciphertext-folder"));
         image.edit_inode(folder, |inode| inode.flags |= InodeFlags::CASEFOLD);
         assert_clean(&image, "encrypted, and folding case");
-        // Of a version that nobody knows yet, all of it.
+        // An unknown version of the context.
         let inside = ["a-file", "folder", "fast-link", "slow-link"];
         let inside = inside.map(|what| format!("{VAULT}/ciphertext-{what}"));
         for path in inside.iter().map(String::as_str).chain([VAULT]) {
@@ -117,7 +117,7 @@ fn what_is_encrypted_is_clean() {
     }
 }
 
-/// Strict about what folds case, and about nothing else.
+/// Strict encoding applies only to casefolded directories.
 #[test]
 fn names_of_a_strict_encoding_are_clean() {
     if let Some(mut image) = base(Base::Strict) {
@@ -137,7 +137,7 @@ fn names_of_a_strict_encoding_are_clean() {
     }
 }
 
-/// tune2fs gives a mounted file system a journal that has a name.
+/// tune2fs adds a journal with a name to a mounted file system.
 #[test]
 fn a_journal_with_a_name_is_clean() {
     if !have_tools() {
@@ -148,7 +148,7 @@ fn a_journal_with_a_name_is_clean() {
     };
     let log = journalled.blocks(8);
     let mut bytes = journalled.block(log[0]).to_vec();
-    // Of an empty log the rest says nothing; of zeroes debugfs would make a hole.
+    // The rest of an empty log has no meaning, but zeroes would become a hole in debugfs.
     bytes.resize(log.len() * 1024, b'-');
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), bytes).expect("a journal");
@@ -165,12 +165,12 @@ fn a_journal_with_a_name_is_clean() {
     assert!(code == 0 && !text.contains("? no"), "{text}");
 }
 
-/// What e2fsck lets pass: a flag of AFS, a time of deletion, an odd count of links, an upper half of a count,
-/// a feature that changes nothing, the rights to the users' quota file, bad blocks under
-/// a copy of the superblock and under a part of a table that no inode lies in, and where no feature asks for an
-/// orphan file the journal's number for it.
+/// What e2fsck accepts: an AFS flag, a deletion time, an odd link count, the upper half of a count,
+/// a feature without effect, the permissions of the user quota file, bad blocks under a superblock
+/// copy and under an unused part of an inode table, and without the orphan file feature the
+/// journal's inode number for the orphan file.
 #[test]
-fn what_does_not_matter_of_special_inodes_is_clean() {
+fn irrelevant_fields_of_special_inodes_are_clean() {
     let edits: [(Base, Edit); 9] = [
         (Base::Plain, |image| {
             image.edit_inode(8, |inode| inode.flags |= InodeFlags::IMAGIC);
@@ -186,7 +186,7 @@ fn what_does_not_matter_of_special_inodes_is_clean() {
             image.edit_inode(6, |inode| inode.blocks = 1 << 40);
         }),
         (Base::NoJournal, |image| {
-            // Clusters of a block each.
+            // Clusters of one block.
             image.edit_superblock(|superblock| {
                 superblock.features.read_only_compat |= ReadOnlyCompat::BIGALLOC;
             });
@@ -220,9 +220,10 @@ fn what_does_not_matter_of_special_inodes_is_clean() {
     }
 }
 
-/// A directory and a file that were being deleted and cut when the power went: a mount goes on with it.
+/// A directory that was being deleted and a file that was being truncated at a power cut: a mount
+/// continues.
 #[test]
-fn what_waits_to_be_deleted_or_cut_is_clean() {
+fn orphans_are_clean() {
     let Some(mut image) = base(Base::Plain) else {
         return;
     };
@@ -247,7 +248,8 @@ fn what_waits_to_be_deleted_or_cut_is_clean() {
     assert_clean(&image, "after what waited was done");
 }
 
-/// A directory of so many others that it counts them no more, from before there was a feature for it.
+/// A directory with so many subdirectories that it does not count them any more, from before the
+/// feature for it.
 #[test]
 fn links_that_count_no_more_are_clean_without_the_feature() {
     if !have_tools() {
@@ -281,7 +283,7 @@ fn images_of_every_kind_are_clean() {
             continue;
         };
         if options.contains("quota") {
-            // mke2fs 1.47.0 leaves out of the quota files what it copies from a folder.
+            // mke2fs 1.47.0 does not count in the quota files what it copies from a directory.
             image.e2fsck_repairs(&["-fy"]);
         }
         assert_clean(&image, options);
@@ -333,8 +335,8 @@ fn our_own_images_are_clean() {
     }
 }
 
-/// An image whose first descriptors lie as they did before `meta_bg`, grown by resize2fs: in the
-/// groups of the other kind, copies of the superblock have no descriptors behind them.
+/// An image with the old layout of the first descriptors, grown by resize2fs: in the `meta_bg`
+/// groups, superblock copies have no descriptors behind them.
 #[test]
 fn descriptors_of_both_kinds_are_clean() {
     if !have_tools() {
@@ -354,7 +356,7 @@ fn descriptors_of_both_kinds_are_clean() {
     assert_clean(&image, "descriptors of both kinds");
 }
 
-/// Without the feature, the flag that makes the unit of an inode's space a block says nothing.
+/// Without the feature, the flag that counts `i_blocks` in blocks has no effect.
 #[test]
 fn a_flag_without_its_feature_is_clean() {
     if !have_tools() {
@@ -369,7 +371,7 @@ fn a_flag_without_its_feature_is_clean() {
     }
 }
 
-/// A file system that was growing when it stopped says how large it is in its log alone.
+/// After an interrupted growth, only the log contains the new size.
 #[test]
 fn a_log_may_lead_to_where_the_file_system_was_growing() {
     let Some(mut image) = base(Base::NoSums) else {
@@ -387,7 +389,7 @@ fn a_log_may_lead_to_where_the_file_system_was_growing() {
     assert_eq!(names(&report), ["journal-pending"]);
 }
 
-/// What e2fsck takes as it comes, and so does Linux.
+/// What e2fsck and Linux both accept.
 #[test]
 fn trifles_are_clean() {
     type Trifle = (&'static str, fn(&mut Image));
@@ -430,7 +432,7 @@ fn trifles_are_clean() {
             },
         ),
         ("the bytes behind a value that ends in a word", |image| {
-            // They count for the hash. As many words more of the same are an even number.
+            // They affect the hash. An even number of equal additional words cancels out.
             let large = image.find("/large");
             let block = image.inode(large).file_acl.get();
             let bytes = image.block(block);
@@ -452,7 +454,7 @@ fn trifles_are_clean() {
 }
 
 #[test]
-fn bad_blocks_are_nobodys() {
+fn bad_blocks_have_no_owner() {
     if !have_tools() {
         return;
     }
@@ -466,7 +468,7 @@ fn bad_blocks_are_nobodys() {
     }
 }
 
-/// Has the first extent of a file lead to a block.
+/// Makes the first extent of a file point to a block.
 fn lead_to(image: &mut Image, path: &str, block: u64) {
     const START: usize = 12 + 8;
     let number = image.find(path);
@@ -494,7 +496,7 @@ fn files_may_share_blocks_where_the_image_says_so() {
         report.findings
     );
     image.debugfs(&["feature shared_blocks"]);
-    // The blocks that the file had before are nobody's now.
+    // The previous blocks of the file are leaked now.
     image.e2fsck_repairs(&["-fy"]);
     let inner = image.find("/dir/inner");
     assert_eq!(image.blocks(inner)[0], shared, "e2fsck leaves them shared");

@@ -1,4 +1,4 @@
-//! Bytes that nobody would write: the checker says something or nothing, and always ends.
+//! Random corruption: the checker may report anything, but it always ends.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,7 @@ use pext4_sync::atomic::Ordering;
 
 use super::image::{Image, check_device, have_tools, make, names};
 
-/// A small generator; the seed of each round is printed where it fails.
+/// A pseudorandom generator. The seed of a failed round is printed.
 pub struct Random(pub u64);
 
 impl Random {
@@ -28,8 +28,8 @@ impl Random {
     }
 }
 
-/// Where images of 1 KiB blocks keep what is worth changing: the superblock, descriptors, bitmaps,
-/// inodes, directories, nodes, attributes.
+/// Where images with 1 KiB blocks contain metadata: the superblock, descriptors, bitmaps, inodes,
+/// directories, nodes, attributes.
 fn spots(image: &mut Image) -> Vec<Range<usize>> {
     let mut spots = vec![
         1024..2048,
@@ -98,7 +98,7 @@ fn mutations_never_panic_or_hang() {
                 };
                 device.write_at(at as u64, &bytes[..width]).expect("within");
             }
-            // A panic tells its seed by the text that is on its way.
+            // This output identifies the seed of a panic.
             eprintln!("{features}, seed {seed}");
             let _ = check_device(Arc::new(device), 1);
         }
@@ -117,7 +117,7 @@ fn bytes_without_meaning_are_no_file_system() {
     }
 }
 
-/// A device that cannot read a stretch.
+/// A device with an unreadable range.
 struct Scratched {
     device: Arc<RamDevice>,
     lost: Range<u64>,

@@ -1,4 +1,4 @@
-//! Images for the tests of the checker: made by mke2fs, edited through the codecs.
+//! Images for the tests of the checker: created by mke2fs, modified through the codecs.
 
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use pext4_ondisk::{
     BlockNumber, GroupNumber, InodeNumber, LogicalBlock, directory, extent, indirect,
 };
 
-/// A program of e2fsprogs, which may lie where only root looks.
+/// The path of a program of e2fsprogs, which may be only in root's search path.
 pub fn tool(name: &str) -> Command {
     let places = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(name));
     let path = places.into_iter().find(|path| path.exists());
@@ -24,7 +24,7 @@ pub fn tool(name: &str) -> Command {
     command
 }
 
-/// Whether mke2fs and its kin are there; says so loudly if not.
+/// Whether e2fsprogs is installed. Prints a message if not.
 pub fn have_tools() -> bool {
     let is_there = tool("mke2fs").arg("-V").output().is_ok();
     if !is_there {
@@ -44,7 +44,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// A folder for images: in memory where there is one, since every corruption is written out.
+/// A directory for images: in memory if there is one, since every corruption is written out.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
@@ -83,8 +83,8 @@ pub fn populate(folder: &Path) {
     }
 }
 
-/// An image of `size` by mke2fs with these options, filled from a folder; `None`, said loudly,
-/// where this mke2fs cannot make it.
+/// An image of `size` by mke2fs with these options, filled from a directory; `None`, with a
+/// message, if this mke2fs does not support them.
 pub fn make(size: u64, options: &[&str]) -> Option<Image> {
     let scratch = tempfile::tempdir().expect("a temporary folder");
     let folder = scratch.path().join("folder");
@@ -93,7 +93,7 @@ pub fn make(size: u64, options: &[&str]) -> Option<Image> {
     make_from(size, options, Some(&folder))
 }
 
-/// The same from any folder, or empty.
+/// The same from another directory, or empty.
 pub fn make_from(size: u64, options: &[&str], folder: Option<&Path>) -> Option<Image> {
     let scratch = scratch();
     let path = scratch.path().join("image");
@@ -121,7 +121,7 @@ pub fn make_from(size: u64, options: &[&str], folder: Option<&Path>) -> Option<I
     Some(Image::load(&path))
 }
 
-/// An image in memory, to be edited.
+/// An image in memory that tests modify.
 #[derive(Clone)]
 pub struct Image {
     pub bytes: Vec<u8>,
@@ -134,7 +134,7 @@ impl Image {
         }
     }
 
-    /// Lets debugfs change it.
+    /// Modifies it with debugfs.
     pub fn debugfs(&mut self, requests: &[&str]) {
         let scratch = scratch();
         let path = self.save(scratch.path());
@@ -146,7 +146,7 @@ impl Image {
         self.bytes = std::fs::read(&path).expect("the image");
     }
 
-    /// Lets e2fsck repair and optimise it.
+    /// Repairs and optimizes it with e2fsck.
     pub fn e2fsck_repairs(&mut self, options: &[&str]) {
         let scratch = scratch();
         let path = self.save(scratch.path());
@@ -154,7 +154,7 @@ impl Image {
         self.bytes = std::fs::read(&path).expect("the image");
     }
 
-    /// Lets resize2fs give it another size.
+    /// Resizes it with resize2fs.
     pub fn resize2fs(&mut self, size: &str) {
         let scratch = scratch();
         let path = self.save(scratch.path());
@@ -168,7 +168,7 @@ impl Image {
         path
     }
 
-    /// The verdict of e2fsck.
+    /// The result of e2fsck.
     pub fn e2fsck(&self) -> (i32, String) {
         let scratch = scratch();
         let path = self.save(scratch.path());
@@ -185,7 +185,7 @@ impl Image {
         Arc::new(device)
     }
 
-    /// Our verdict.
+    /// The result of our checker.
     pub fn check(&self) -> check::Result<Report> {
         check_device(self.device(), 2)
     }
@@ -267,14 +267,14 @@ impl Image {
         self.set_inode(number, &inode);
     }
 
-    /// Changes bytes of a slot and makes its checksum anew.
+    /// Modifies bytes of an inode and updates its checksum.
     pub fn edit_slot(&mut self, number: u32, edit: impl FnOnce(&mut [u8])) {
         let range = self.slot_range(number);
         edit(&mut self.bytes[range]);
         self.edit_inode(number, |_| {});
     }
 
-    /// The inode that a path leads to.
+    /// The inode number of a path.
     pub fn find(&mut self, path: &str) -> u32 {
         let mut inode = 2;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -348,7 +348,7 @@ impl Image {
         blocks
     }
 
-    /// Changes a directory block of names and makes its checksum anew.
+    /// Modifies a directory leaf and updates its checksum.
     pub fn edit_leaf(&mut self, inode: u32, block: u64, edit: impl FnOnce(&mut [u8])) {
         let (seed, generation) = (self.seed(), self.inode(inode).generation);
         let bytes = self.block(block);
@@ -358,7 +358,7 @@ impl Image {
         }
     }
 
-    /// Changes a node of an extent tree and makes its checksum anew.
+    /// Modifies an extent node and updates its checksum.
     pub fn edit_node(&mut self, inode: u32, block: u64, edit: impl FnOnce(&mut [u8])) {
         let (seed, generation) = (self.seed(), self.inode(inode).generation);
         let bytes = self.block(block);
@@ -368,7 +368,7 @@ impl Image {
         }
     }
 
-    /// Makes the checksums of a group's bitmaps anew.
+    /// Updates the checksums of a group's bitmaps.
     pub fn stamp_bitmaps(&mut self, group: u32) {
         let (geometry, descriptor) = (self.geometry(), self.descriptor(group));
         let Some(seed) = self.seed() else { return };
@@ -385,7 +385,7 @@ impl Image {
     }
 }
 
-/// Our verdict on a device.
+/// The result of our checker for a device.
 pub fn check_device(device: Arc<dyn Device>, threads: usize) -> check::Result<Report> {
     let options = Options {
         threads,

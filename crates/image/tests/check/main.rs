@@ -1,4 +1,5 @@
-//! The checker against images made by others, against images broken on purpose, and beside e2fsck.
+//! Tests the checker with images of other programs and with corrupted images, and compares it with
+//! e2fsck.
 
 mod bases;
 mod beside;

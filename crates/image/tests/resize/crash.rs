@@ -1,9 +1,9 @@
 //! A power cut at any write of a resize leaves the old file system or the new one.
 //!
-//! The writes of a resize are recorded; states that a crash could leave are rebuilt from them: each
+//! The test records the writes of a resize and rebuilds states that a crash could leave: each
 //! prefix that ends at a flush, and between two flushes some writes lost alone and some kept alone.
-//! Each state is recovered by e2fsck's own replay and by ours, and must then be clean and one of the
-//! two. Resizing again must work.
+//! e2fsck and this crate each recover every state, which must then be clean and one of the two.
+//! Resizing again must work.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,13 +14,13 @@ use pext4_image::resize::{Plan, Target, Way};
 
 use super::rig::{MIB, assert_clean, assert_holds, field, image, scratch, source, text, tools};
 
-/// How often a mount is tried to be ended, and the time between.
+/// How often an unmount is tried, and the interval.
 const TRIES: u32 = 50;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
-/// Writes of one window that are lost or kept alone.
+/// How many writes of one window are lost or kept alone.
 const PICKS: usize = 2;
 
-/// States between two flushes: which of the window's writes arrived.
+/// States between two flushes: which writes of the window arrived.
 fn states(window: &[Event]) -> Vec<Vec<Event>> {
     let mut states = vec![window.to_vec()];
     if window.len() < 2 {
@@ -63,7 +63,7 @@ impl Case<'_> {
         count == self.blocks[1]
     }
 
-    /// Ours replays as well, and the resize can be asked for again.
+    /// Our own replay works as well, and the resize can be repeated.
     fn repeat(&self, state: &RamDevice, when: &str) {
         let again = state.fork();
         let mut plan =
@@ -79,8 +79,8 @@ impl Case<'_> {
     }
 }
 
-/// The kernel replays what was logged but is not home yet, and the next time it mounts the image it
-/// works with what came out. (Of the replayed superblock it takes the sizes only then.)
+/// The kernel replays a transaction that was not written home, and works with the result at the
+/// next mount. (Only then it uses the sizes in the replayed superblock.)
 fn kernel_takes(state: &RamDevice, case: &Case<'_>, options: &str) {
     let path = case.scratch.join("for the kernel");
     state.save(&path).expect("a file");
@@ -104,7 +104,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// `None`, loudly, where this machine does not let us.
+    /// `None`, with a message, if this machine does not permit mounts.
     fn of(image: &Path, scratch: &Path) -> Option<Self> {
         let point = scratch.join("mounted");
         std::fs::create_dir_all(&point).expect("a folder");
@@ -121,7 +121,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A process that another test starts has our descriptors until it runs its program.
+        // A process that another test starts inherits our descriptors until it executes its
+        // program.
         let ended = (0..TRIES).any(|_| {
             let ended = Command::new("umount").arg(&self.point).output();
             let is_ended = ended.is_ok_and(|output| output.status.success());

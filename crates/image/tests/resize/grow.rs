@@ -1,4 +1,4 @@
-//! Growing, under every set of features that lays metadata out differently.
+//! Growing, with every set of features that affects the location of metadata.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn check(options: &str, size: u64, sizes: &[u64]) {
     grown(options, size, sizes, |_| ());
 }
 
-/// As [`check`], and looks at the result.
+/// As [`check`], and passes the result to a closure.
 fn grown(options: &str, size: u64, sizes: &[u64], look: impl FnOnce(&Path)) {
     if !tools() {
         return;
@@ -108,7 +108,7 @@ fn other_checksums_inodes_and_maps() {
 
 #[test]
 fn descriptors_outgrow_what_is_reserved() {
-    // Room for few descriptors is reserved, so these become meta_bg.
+    // Few descriptor blocks are reserved, so the rest uses meta_bg.
     for options in [
         "-t ext4 -b 1024 -E resize=300000",
         "-t ext4 -b 1024 -g 256 -N 640",
@@ -122,9 +122,10 @@ fn descriptors_outgrow_what_is_reserved() {
     }
 }
 
-/// Early versions left the block of the resize inode out where nothing is reserved; it comes back.
+/// Early versions did not create the block of the resize inode if nothing was reserved; a resize
+/// adds it.
 #[test]
-fn a_missing_block_of_the_resize_inode_is_made() {
+fn a_missing_block_of_the_resize_inode_is_created() {
     if !tools() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Spoilt images: an error or a plan, never a panic and never a hang.
+//! Corrupt images: the result is an error or a plan, never a panic or a hang.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use pext4_image::resize::{Plan, Target, Way};
 
 use super::rig::{MIB, assert_clean, field, scattered_image, scratch, source, tools};
 
-/// Numbers that look random and repeat for a seed (an xorshift).
+/// A pseudorandom generator (xorshift), reproducible by its seed.
 struct Random(u64);
 
 impl Random {
@@ -28,7 +28,7 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-/// Overwrites a few words where metadata lies, with values that mean something.
+/// Overwrites a few words of metadata with plausible values.
 fn spoil(device: &RamDevice, random: &mut Random) {
     const VALUES: [u32; 7] = [0, 1, 0xFFFF_FFFF, 0x8000_0000, 0xF30A, 7, 12000];
     for _ in 0..1 + random.next(4) {
@@ -48,7 +48,7 @@ fn spoil(device: &RamDevice, random: &mut Random) {
 }
 
 #[test]
-fn spoilt_images_give_errors_or_plans() {
+fn corrupt_images_give_errors_or_plans() {
     if !tools() {
         return;
     }
@@ -73,7 +73,7 @@ fn spoilt_images_give_errors_or_plans() {
             match Plan::make(&device, target) {
                 Ok(mut plan) => {
                     plans += 1;
-                    // Whatever it is, it stays inside the device.
+                    // The plan may be wrong, but it stays inside the device.
                     let _ = plan.run(&device, &device, Way::InPlace, u64::MAX);
                 }
                 Err(_) => errors += 1,
@@ -84,7 +84,7 @@ fn spoilt_images_give_errors_or_plans() {
 }
 
 #[test]
-fn what_is_not_sound_or_not_possible_is_refused_by_name() {
+fn invalid_or_impossible_requests_are_refused_by_name() {
     if !tools() {
         return;
     }
@@ -133,9 +133,9 @@ fn what_is_not_sound_or_not_possible_is_refused_by_name() {
     refuse(mmp, &[], Target::Bytes(1 << 54), "format can count");
 }
 
-/// Whoever has it mounted would see its journal replayed under it.
+/// The machine that has it mounted would see its journal replayed under it.
 #[test]
-fn what_another_machine_has_mounted_is_not_written() {
+fn an_image_mounted_elsewhere_is_not_written() {
     if !tools() {
         return;
     }
@@ -156,7 +156,7 @@ fn what_another_machine_has_mounted_is_not_written() {
             .write_at(offset, &value.to_le_bytes())
             .expect("it lies within");
     }
-    // The log begins at its first block, where there is nothing: replaying it would empty it.
+    // The log begins at its first block, which is empty: replaying it would empty the log.
     let mut image = vec![0; usize::try_from(20 * MIB).expect("small")];
     device.read_at(0, &mut image).expect("it lies within");
     let journal = [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
@@ -214,9 +214,10 @@ fn a_failing_device_is_an_error() {
     assert!(failed > 0);
 }
 
-/// Cut short in place it is damaged, and says so: whoever mounts it looks, and e2fsck does not pass it over.
+/// An interrupted resize in place leaves a damaged image that is marked so: mounts notice it, and
+/// e2fsck does not skip it.
 #[test]
-fn what_is_cut_short_in_place_is_marked() {
+fn an_interrupted_resize_in_place_is_marked() {
     if !tools() {
         return;
     }

@@ -1,7 +1,7 @@
-//! Images of other sizes, judged by e2fsck, and their contents, read back by debugfs.
+//! Resized images, checked by e2fsck, and their contents, read back by debugfs.
 //!
-//! mke2fs makes each image with a tree in it, under many sets of features; after every resize
-//! e2fsck must have nothing to say and the tree must be what it was.
+//! mke2fs makes each image with a tree in it, with many sets of features. After every resize e2fsck
+//! must find nothing and the tree must be unchanged.
 
 mod crash;
 mod grow;

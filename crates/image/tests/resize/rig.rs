@@ -1,4 +1,4 @@
-//! Images with contents, the programs that make and judge them, and one call that resizes.
+//! Creates images with contents, checks them, and resizes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,14 +17,14 @@ use pext4_ondisk::mmp::Mmp;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, bitmap};
 
-/// A program that a neighbouring test is just starting holds an image's lock until it is its own:
-/// opening waits that long.
+/// A program that another test is starting holds an image's lock until it executes: opening waits
+/// this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
-/// A folder in memory where the machine has one: the tests flush much.
+/// A directory in memory if the machine has one: the tests flush much.
 pub fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() {
@@ -35,7 +35,7 @@ pub fn scratch() -> tempfile::TempDir {
     made.expect("a temporary folder")
 }
 
-/// Whether the tools are there; says so loudly if not.
+/// Whether the tools are installed. Prints a message if not.
 pub fn tools() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -63,14 +63,14 @@ fn command(name: &str, arguments: &[&str], path: &Path) -> Output {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Bytes that tell where they should be.
+/// Bytes that depend on their offset.
 fn bytes(seed: usize, length: usize) -> Vec<u8> {
     (0..length)
         .map(|at| (at * 31 + at / 251 + seed * 7).to_le_bytes()[0])
         .collect()
 }
 
-/// The tree that all images hold, about `data` bytes of it in larger files.
+/// The tree that all images contain, with about `data` bytes in larger files.
 pub fn source(folder: &Path, data: usize) -> PathBuf {
     let root = folder.join("source");
     let make = |path: &Path, content: &[u8]| fs::write(path, content).expect("a file");
@@ -87,7 +87,7 @@ pub fn source(folder: &Path, data: usize) -> PathBuf {
         make(&root.join(name), &bytes(index, data / 8));
     }
     make(&root.join("deep/er/and/deeper/leaf"), b"found");
-    // A directory of several blocks that is younger than what it names.
+    // A directory of several blocks that is created after its files.
     fs::create_dir(root.join("zz younger")).expect("a folder");
     for index in 0..80 {
         let name = format!("a name that is long enough to need several blocks {index}");
@@ -123,12 +123,12 @@ pub fn image(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
 /// Files with an attribute too large for an inode, and the file with its value.
 const ATTRIBUTED: [&str; 4] = ["deep/er/file 2", "deep/er/file 5", "empty", "sparse"];
 const VALUE: &str = "value";
-/// Instead of an option: the journal shall be a file with a name, as tune2fs makes it in a mounted file
-/// system, and have one of the last numbers.
+/// Instead of an option: makes the journal a file with a name, as tune2fs does in a mounted file
+/// system, with one of the last inode numbers.
 pub const NAMED_JOURNAL: &str = " --named-journal";
 const JOURNAL_NAME: &str = ".journal";
 
-/// The attributes that [`scattered_image`] gives must be there.
+/// Checks the attributes that [`scattered_image`] sets.
 pub fn assert_attributes(path: &Path, when: &str) {
     let folder = path.parent().expect("an image lies in a folder");
     let expected = fs::read(folder.join(VALUE)).expect("written with the image");
@@ -143,8 +143,8 @@ pub fn assert_attributes(path: &Path, when: &str) {
     }
 }
 
-/// An image as [`image`] makes it, of a tree that was preceded and interspersed by files that are
-/// gone: what is left lies anywhere, inodes and blocks.
+/// As [`image`], but other files, which are removed again, precede and separate the files of the
+/// tree, so that its inodes and blocks are scattered.
 pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
     let filler = tree.join("filler");
     fs::create_dir(&filler).expect("a folder");
@@ -159,16 +159,16 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
     let path = image(folder, &early, size, tree);
     fs::remove_dir_all(&filler).expect("it was made above");
     if options.contains("orphan_file") {
-        // Made as late as this, it lies behind everything.
+        // Made last, so it is located behind everything else.
         let output = command("tune2fs", &["-O", "orphan_file"], &path);
         assert!(output.status.success(), "{}", text(&output));
     }
     let value = folder.join(VALUE);
-    // With what stands beside it more than a block: an inode of its own. (debugfs takes no more.)
+    // Too large for the block, so it gets an inode of its own. (debugfs accepts no longer value.)
     let is_large = options.contains("ea_inode");
     let length = if is_large { 1024 } else { 500 };
     fs::write(&value, bytes(1, length)).expect("a file");
-    // Before the room that the fillers leave is free, so that attributes get blocks further on.
+    // Before the fillers are removed, so that attributes get blocks further back.
     let mut script: String = ATTRIBUTED
         .iter()
         .map(|name| format!("ea_set -f {} \"{name}\" user.large\n", value.display()))
@@ -195,7 +195,7 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
         }
     }
     if options.contains("ea_inode") {
-        // debugfs does not count the blocks of values with those of the inode.
+        // debugfs does not count the blocks of values in `i_blocks` of the inode.
         command("e2fsck", &["-fy"], &path);
     }
     assert_clean(&path, "the image before anything");
@@ -210,14 +210,14 @@ fn journal(folder: &Path, tree: &Path) -> PathBuf {
     let request = format!("dump <8> {}", journal.display());
     let output = command("debugfs", &["-R", &request], &image);
     assert!(output.status.success(), "{}", text(&output));
-    // Of an empty log the rest says nothing; of zeroes debugfs would make a hole.
+    // The rest of an empty log has no meaning, but zeroes would become a hole in debugfs.
     let mut bytes = fs::read(&journal).expect("just written");
     bytes[1024..].fill(b'-');
     fs::write(&journal, bytes).expect("a file");
     journal
 }
 
-/// The inode of a journal that has a name.
+/// The inode number of the journal file.
 pub fn journal_number(path: &Path) -> u32 {
     let request = format!("stat {JOURNAL_NAME}");
     let said = text(&command("debugfs", &["-R", &request], path));
@@ -226,8 +226,8 @@ pub fn journal_number(path: &Path) -> u32 {
     number.and_then(|word| word.parse().ok()).expect("a number")
 }
 
-/// Protects an image from being mounted twice, by this block. (By hand: with the feature each call of
-/// debugfs takes ten seconds, and mke2fs takes a block in the first group.)
+/// Adds multiple mount protection with this block. (By hand: with the feature each call of debugfs
+/// takes ten seconds, and mke2fs uses a block in the first group.)
 pub fn protect_mounts(path: &Path, block: u64) {
     let device = open(path);
     let read = |at: u64, length: usize| {
@@ -274,8 +274,8 @@ pub fn protect_mounts(path: &Path, block: u64) {
     write(block * size, &bytes);
 }
 
-/// Requests that put directories small enough for an inode in the place of others of the tree, with
-/// numbers behind those of the fillers.
+/// debugfs requests that replace directories of the tree by ones small enough for an inode, with
+/// inode numbers behind those of the fillers.
 fn made_late(tree: &Path) -> String {
     let leaf = tree.join("deep/er/and/deeper/leaf");
     let requests = [
@@ -295,13 +295,14 @@ fn made_late(tree: &Path) -> String {
 pub fn assert_clean(path: &Path, when: &str) {
     let output = command("e2fsck", &["-fn"], path);
     let said = text(&output);
-    // What it finds before its first pass it asks about, and forgets in its status. (Totals that a
-    // kernel left behind it asks about as well; the next mount counts them.)
+    // e2fsck asks about problems before its first pass, but does not report them in its exit
+    // status. (It also asks about totals that a kernel left outdated; the next mount recomputes
+    // them.)
     let is_clean = output.status.code() == Some(0) && !said.contains("Resize inode not valid");
     assert!(is_clean, "{when}:\n{said}");
 }
 
-/// The superblock's copy of the journal's map must be its map.
+/// The superblock's copy of the journal's block map must be correct.
 pub fn assert_journal_backup(path: &Path, when: &str) {
     let mut bytes = vec![0; 1024];
     let device = open(path);
@@ -320,12 +321,12 @@ pub fn assert_journal_backup(path: &Path, when: &str) {
         .collect();
     let (words, _) = dumped.as_chunks::<4>();
     let mut map: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-    // Zeroes at the end are not repeated.
+    // debugfs does not print trailing zeroes.
     map.resize(15, 0);
     assert_eq!(map, &backup[..15], "{when}: {said}");
 }
 
-/// What a tree holds: mode and content by path.
+/// The contents of a tree: mode and content by path.
 pub type Listing = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 /// Reads a tree.
@@ -354,7 +355,7 @@ pub fn listing(root: &Path) -> Listing {
     found
 }
 
-/// The tree in an image must be the one it was made from.
+/// The tree in an image must equal the one from which it was made.
 pub fn assert_holds(path: &Path, tree: &Path, when: &str) {
     let folder = scratch();
     let request = format!("rdump / {}", folder.path().display());
@@ -362,7 +363,7 @@ pub fn assert_holds(path: &Path, tree: &Path, when: &str) {
     assert!(output.status.success(), "{when}: {}", text(&output));
     let expected = listing(tree);
     let mut found = listing(folder.path());
-    // debugfs pads what lies in an inode.
+    // debugfs pads inline data.
     for (name, (_, content)) in &mut found {
         if content.len() == 60
             && let Some((_, expected)) = expected.get(name)
@@ -377,7 +378,7 @@ pub fn assert_holds(path: &Path, tree: &Path, when: &str) {
     }
 }
 
-/// One line of dumpe2fs, behind its label.
+/// The value of a line of dumpe2fs.
 pub fn field(path: &Path, label: &str) -> String {
     let said = text(&command("dumpe2fs", &["-h"], path));
     let line = said.lines().find(|line| line.starts_with(label));
@@ -388,15 +389,15 @@ pub fn open(path: &Path) -> FileDevice {
     FileDevice::open(path, Access::ReadWrite, PATIENCE).expect("an image")
 }
 
-/// Resizes in the way that is chosen by default, or in place.
+/// Resizes in the default way, or in place.
 pub fn resize(
     path: &Path,
     target: Target,
     in_place: bool,
 ) -> pext4_image::Result<(Summary, Way, u64)> {
     let resize = Resize::prepare(open(path), target, Options { in_place })?;
-    let outlook = resize.outlook();
+    let preview = resize.planned();
     let length = resize.run()?;
     assert_eq!(fs::metadata(path).expect("an image").len(), length);
-    Ok((outlook.summary, outlook.way, length))
+    Ok((preview.summary, preview.way, length))
 }

@@ -1,4 +1,5 @@
-//! Shrinking, with inodes and blocks in the way, under every set of features.
+//! Shrinking, with inodes and blocks that must move, under every set of features that affects the
+//! location of metadata.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use pext4_block::{Access, FileDevice};
 use pext4_image::Error;
 use pext4_image::resize::{Options, Resize, Summary, Target, Way};
 
-/// Shrinks an image of `size` to each of `sizes`, then as far as it goes, then makes it large again.
-/// The answer: what the steps moved, together.
+/// Shrinks an image of `size` to each of `sizes`, then to the minimum, then grows it again. Returns
+/// the total of what the steps moved.
 fn check(options: &str, size: u64, sizes: &[u64]) -> (u64, u64) {
     if !tools() {
         return (1, 1);
@@ -145,7 +146,7 @@ fn layouts_and_maps() {
 }
 
 #[test]
-fn the_smallest_is_about_what_resize2fs_says() {
+fn the_minimum_is_close_to_that_of_resize2fs() {
     if !tools() {
         return;
     }
@@ -243,7 +244,7 @@ fn a_clone_that_is_stopped_leaves_the_image_and_nothing_else() {
     let device = FileDevice::open(&path, Access::ReadWrite, Duration::ZERO).expect("an image");
     let options = Options { in_place: false };
     let resize = Resize::prepare(device, Target::Bytes(40 * MIB), options).expect("it fits");
-    assert_eq!(resize.outlook().way, Way::Clone);
+    assert_eq!(resize.planned().way, Way::Clone);
     resize.progress().stop();
     let stopped = resize.run().expect_err("it was asked to stop");
     assert!(matches!(stopped, Error::Interrupted), "{stopped}");

@@ -1,10 +1,9 @@
-//! Laying an archive's records over what is there.
+//! Applies the records of an archive to the tree.
 //!
-//! A directory that an archive does not name comes into being with the first entry below it, and is
-//! as old as the latest of what lies in it. A
-//! symbolic link on the way to an entry is followed, inside the image: `..` stops at its root. In
-//! the layers of a container image the names `.wh.NAME` and `.wh..wh..opq` hide what layers below
-//! have put there.
+//! A directory that an archive does not name is created with the first entry below it, and gets the
+//! latest time of the entries in it. Symbolic links in the path of an entry are followed inside the
+//! image: `..` stops at its root. In the layers of a container image the names `.wh.NAME` and
+//! `.wh..wh..opq` hide files of lower layers.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -15,39 +14,40 @@ use pext4_ondisk::shown::Shown;
 use super::super::attributes::apply_mode;
 use super::super::error::{Error, Result};
 use super::super::rules::Rules;
-use super::super::tree::{Facts, Id, ROOT, Tree, judge_name};
+use super::super::tree::{Id, Metadata, ROOT, Tree, name_problem};
 use super::Record;
 
-/// Symbolic links that one path may lead through.
-const MAX_LINKS: u32 = 40;
-/// Before a name that a layer hides.
-const WHITEOUT: &[u8] = b".wh.";
-/// Before the names of a layer's own records.
-const MARKS: &[u8] = b".wh..wh.";
-/// In a directory whose older contents are hidden.
-const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Maximum number of symbolic links that one path may traverse, as in Linux.
+const MAX_SYMLINKS: u32 = 40;
+/// Prefix of the name of a whiteout, which hides a file of a lower layer.
+const WHITEOUT_PREFIX: &[u8] = b".wh.";
+/// Prefix of names that are reserved for the layer format.
+const MARK_PREFIX: &[u8] = b".wh..wh.";
+/// Name of the mark in an opaque directory, whose contents in lower layers are hidden.
+const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 
-/// One archive being laid over a tree.
+/// The state of applying one archive to a tree.
 pub(in crate::build) struct Layer<'a> {
     pub archive: &'a std::path::Path,
     pub rules: &'a Rules,
-    /// Which of the sources it is.
+    /// Its source number.
     pub number: u16,
-    /// Whether it is a container's layer.
+    /// Whether the archive is a layer of a container image.
     has_whiteouts: bool,
-    /// Names that it may make.
-    most: Option<u64>,
+    /// Maximum number of names that the archive may add.
+    max_names: Option<u64>,
     names: u64,
-    /// Directories whose older contents are hidden.
+    /// Opaque directories.
     opaque: Vec<Id>,
-    /// The directory of the entry before, for the next one is mostly in the same.
-    last: Option<(Vec<u8>, Id)>,
-    /// Directories that entries lie in and that the archive has not named (yet), with the latest time
-    /// of those entries. Those that were there before are only of interest in a container's layer.
-    unnamed: HashMap<Id, (i64, u32)>,
+    /// The directory of the previous entry: the next one is mostly in the same.
+    last_directory: Option<(Vec<u8>, Id)>,
+    /// Implicit directories: those that contain entries but have no entry of their own (yet), with
+    /// the latest time of these entries. Directories that existed before are recorded only for a
+    /// container's layer.
+    implicit: HashMap<Id, (i64, u32)>,
 }
 
-/// The time of a directory in which no entry lies itself.
+/// The time of an implicit directory that contains no entry directly.
 const NO_TIME: (i64, u32) = (i64::MIN, 0);
 
 impl<'a> Layer<'a> {
@@ -55,31 +55,34 @@ impl<'a> Layer<'a> {
         archive: &'a std::path::Path,
         rules: &'a Rules,
         number: u16,
-        most: Option<u64>,
+        max_names: Option<u64>,
     ) -> Self {
         Self {
             archive,
             rules,
             number,
             has_whiteouts: false,
-            most,
+            max_names,
             names: 0,
             opaque: Vec::new(),
-            last: None,
-            unnamed: HashMap::new(),
+            last_directory: None,
+            implicit: HashMap::new(),
         }
     }
 
-    /// A container's layer.
-    pub fn of_container(mut self) -> Self {
+    /// Marks the archive as a layer of a container image.
+    pub fn container_layer(mut self) -> Self {
         self.has_whiteouts = true;
         self
     }
 
-    /// Counts a name; a directory that no entry names is one too.
+    /// Counts a name against the limit. Implicit directories count too.
     fn count(&mut self, path: &[u8]) -> Result<()> {
         self.names += 1;
-        if self.most.is_some_and(|most| self.names > most) {
+        if self
+            .max_names
+            .is_some_and(|max_names| self.names > max_names)
+        {
             let problem = "more entries and directories than the image may have inodes";
             return Err(Error::unsound(
                 self.archive,
@@ -89,33 +92,33 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    /// Lays one record over the tree.
+    /// Applies one record to the tree.
     pub fn apply(&mut self, tree: &mut Tree, mut record: Record) -> Result<()> {
-        record.facts.source = self.number;
+        record.metadata.source = self.number;
         let path = std::mem::take(&mut record.path);
-        if self.rules.apply(|| path.clone(), &mut record.facts) {
-            apply_mode(&mut record.attributes, record.facts.mode);
+        if self.rules.apply(|| path.clone(), &mut record.metadata) {
+            apply_mode(&mut record.attributes, record.metadata.mode);
         }
         self.count(&path)?;
         let Some((folder, name)) = split(&path) else {
             return self.apply_root(tree, &record);
         };
-        if self.has_whiteouts && names(folder).any(|name| name.starts_with(MARKS)) {
+        if self.has_whiteouts && names(folder).any(|name| name.starts_with(MARK_PREFIX)) {
             return Ok(());
         }
         let parent = self.folder(tree, folder)?;
-        self.note_time(parent, &record.facts);
-        if self.has_whiteouts && name.starts_with(WHITEOUT) {
+        self.note_time(parent, &record.metadata);
+        if self.has_whiteouts && name.starts_with(WHITEOUT_PREFIX) {
             self.hide(tree, parent, name);
             return Ok(());
         }
         let archive = self.archive;
         let unsound =
             |problem: &str| Error::unsound(archive, format!("{}: {problem}", Shown(&path)));
-        record.facts.attributes = tree.sets.number_of(std::mem::take(&mut record.attributes));
+        record.metadata.attributes = tree.sets.intern(std::mem::take(&mut record.attributes));
         if let Some(link) = &record.link {
             let target = self.find(tree, link)?.ok_or_else(|| {
-                // The content went by with the other name and is not kept.
+                // The content was skipped together with the excluded name.
                 match super::is_left_out(self.rules, link) {
                     true => unsound(&format!(
                         "it is a hard link to {}, which is left out: leave out both or neither",
@@ -131,12 +134,12 @@ impl<'a> Layer<'a> {
             return self.link(tree, parent, name, target);
         }
         if let Some(target) = &record.target {
-            record.facts.size = target.len() as u64;
-            record.facts.content = u64::from(tree.keep_text(target)?);
+            record.metadata.size = target.len() as u64;
+            record.metadata.content = u64::from(tree.store_text(target)?);
         }
-        let id = self.put(tree, parent, name, &record.facts)?;
+        let id = self.put(tree, parent, name, &record.metadata)?;
         if tree.node(id).is_directory() {
-            self.unnamed.remove(&id);
+            self.implicit.remove(&id);
         }
         if let Some(segments) = record.segments {
             tree.segments.insert(id, segments);
@@ -145,22 +148,22 @@ impl<'a> Layer<'a> {
     }
 
     fn apply_root(&self, tree: &mut Tree, record: &Record) -> Result<()> {
-        if record.facts.mode & 0o170_000 != 0o040_000 {
+        if record.metadata.mode & 0o170_000 != 0o040_000 {
             return Err(Error::unsound(self.archive, "its root is no directory"));
         }
-        let mut facts = record.facts;
-        facts.attributes = tree.sets.number_of(record.attributes.clone());
-        tree.set_root(&facts);
+        let mut metadata = record.metadata;
+        metadata.attributes = tree.sets.intern(record.attributes.clone());
+        tree.set_root(&metadata);
         Ok(())
     }
 
-    /// Puts a name into a directory, over what was there.
-    fn put(&mut self, tree: &mut Tree, parent: Id, name: &[u8], facts: &Facts) -> Result<Id> {
+    /// Adds a name to a directory, and replaces an existing one.
+    fn put(&mut self, tree: &mut Tree, parent: Id, name: &[u8], metadata: &Metadata) -> Result<Id> {
         let old = tree.child(parent, name);
-        let id = tree.put(parent, name, facts)?;
-        // Through a link the way to the directory may lead over the very name that gives way.
+        let id = tree.put(parent, name, metadata)?;
+        // The path to the cached directory may lead through the name that was replaced.
         if old.is_some_and(|old| old != id) {
-            self.last = None;
+            self.last_directory = None;
         }
         Ok(id)
     }
@@ -170,7 +173,7 @@ impl<'a> Layer<'a> {
             return Ok(());
         }
         let node = *tree.node(target);
-        let facts = Facts {
+        let metadata = Metadata {
             mode: node.mode,
             uid: node.uid,
             gid: node.gid,
@@ -181,23 +184,23 @@ impl<'a> Layer<'a> {
             attributes: node.attributes,
             source: self.number,
         };
-        let id = self.put(tree, parent, name, &facts)?;
+        let id = self.put(tree, parent, name, &metadata)?;
         tree.node_mut(id).link = target;
         Ok(())
     }
 
     fn hide(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) {
-        self.last = None;
-        if name == OPAQUE {
+        self.last_directory = None;
+        if name == OPAQUE_MARK {
             self.opaque.push(parent);
             return;
         }
-        if let Some(hidden) = tree.child(parent, &name[WHITEOUT.len()..]) {
+        if let Some(hidden) = tree.child(parent, &name[WHITEOUT_PREFIX.len()..]) {
             if tree.node(hidden).source >= self.number {
                 self.opaque.push(hidden);
-            } else if self.unnamed.contains_key(&hidden) {
-                // What the layer has put there stays, in a directory of its own.
-                self.begin_anew(tree, hidden);
+            } else if self.implicit.contains_key(&hidden) {
+                // The entries of this layer stay, in a directory of its own.
+                self.reset_directory(tree, hidden);
                 self.opaque.push(hidden);
             } else {
                 tree.remove(hidden);
@@ -205,78 +208,78 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Hides what the layer's marks hide.
+    /// Applies the marks of the layer.
     pub fn finish(self, tree: &mut Tree) {
-        self.begin_hidden_anew(tree);
-        self.date_unnamed(tree);
-        tree.hide_below(&self.opaque, self.number);
+        self.reset_hidden_directories(tree);
+        self.set_implicit_times(tree);
+        tree.remove_below(&self.opaque, self.number);
     }
 
-    /// Directories of earlier layers that are hidden, but were needed for entries of this one.
-    fn begin_hidden_anew(&self, tree: &mut Tree) {
+    /// Resets directories of earlier layers that are hidden but contain entries of this one.
+    fn reset_hidden_directories(&self, tree: &mut Tree) {
         if self.opaque.is_empty() {
             return;
         }
         let opaque: HashSet<Id> = self.opaque.iter().copied().collect();
-        for &id in self.unnamed.keys() {
+        for &id in self.implicit.keys() {
             let mut at = id;
             while at != ROOT && !opaque.contains(&tree.node(at).parent) {
                 at = tree.node(at).parent;
             }
             if at != ROOT && tree.node(id).source < self.number {
-                self.begin_anew(tree, id);
+                self.reset_directory(tree, id);
             }
         }
     }
 
-    /// Makes a directory what one is that no entry names.
-    fn begin_anew(&self, tree: &mut Tree, id: Id) {
-        let mut made = self.unnamed_directory();
-        self.rules.apply(|| bytes_of(tree, id), &mut made);
-        tree.renew(id, &made);
+    /// Gives a directory the metadata of an implicit directory.
+    fn reset_directory(&self, tree: &mut Tree, id: Id) {
+        let mut metadata = self.implicit_directory();
+        self.rules.apply(|| bytes_of(tree, id), &mut metadata);
+        tree.set_metadata(id, &metadata);
     }
 
-    fn unnamed_directory(&self) -> Facts {
-        Facts {
+    fn implicit_directory(&self) -> Metadata {
+        Metadata {
             mode: 0o040_755,
             source: self.number,
-            ..Facts::default()
+            ..Metadata::default()
         }
     }
 
-    fn note_time(&mut self, directory: Id, of: &Facts) {
-        if let Some(time) = self.unnamed.get_mut(&directory) {
+    fn note_time(&mut self, directory: Id, of: &Metadata) {
+        if let Some(time) = self.implicit.get_mut(&directory) {
             *time = (*time).max((of.seconds, of.nanoseconds));
         }
     }
 
-    /// Gives the directories that no entry names the latest time of what lies in them, in whatever
-    /// order that came.
-    fn date_unnamed(&self, tree: &mut Tree) {
-        let made = self.unnamed.iter();
-        let mut made: Vec<(Id, (i64, u32))> = made
+    /// Gives implicit directories the latest time of their contents, independent of the order of
+    /// entries.
+    fn set_implicit_times(&self, tree: &mut Tree) {
+        let directories = self.implicit.iter();
+        let mut directories: Vec<(Id, (i64, u32))> = directories
             .map(|(&id, &time)| (id, time))
             .filter(|&(id, _)| tree.node(id).source == self.number)
             .collect();
-        // Parents have lower numbers, so that each is looked at when all below it are known.
-        made.sort_unstable_by_key(|&(id, _)| std::cmp::Reverse(id));
-        let mut times: HashMap<Id, (i64, u32)> = made.iter().copied().collect();
-        for (id, _) in made {
+        // Parents have lower numbers, so each is visited after everything below it.
+        directories.sort_unstable_by_key(|&(id, _)| std::cmp::Reverse(id));
+        let mut times: HashMap<Id, (i64, u32)> = directories.iter().copied().collect();
+        for (id, _) in directories {
             let time = times[&id];
             if let Some(above) = times.get_mut(&tree.node(id).parent) {
                 *above = (*above).max(time);
             }
-            let mut facts = self.unnamed_directory();
-            (facts.seconds, facts.nanoseconds) = time;
-            self.rules.apply(|| bytes_of(tree, id), &mut facts);
+            let mut metadata = self.implicit_directory();
+            (metadata.seconds, metadata.nanoseconds) = time;
+            self.rules.apply(|| bytes_of(tree, id), &mut metadata);
             let node = tree.node_mut(id);
-            (node.seconds, node.nanoseconds) = (facts.seconds, facts.nanoseconds);
+            (node.seconds, node.nanoseconds) = (metadata.seconds, metadata.nanoseconds);
         }
     }
 
-    /// The directory of an entry, made if need be.
+    /// The directory of an entry. Creates it if necessary.
     fn folder(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Id> {
-        if let Some((last, id)) = &self.last
+        if let Some((last, id)) = &self.last_directory
             && last == path
         {
             return Ok(*id);
@@ -285,11 +288,11 @@ impl<'a> Layer<'a> {
             let problem = format!("{}: it is no directory", Shown(path));
             Error::unsound(self.archive, problem)
         })?;
-        self.last = Some((path.to_vec(), id));
+        self.last_directory = Some((path.to_vec(), id));
         Ok(id)
     }
 
-    /// The record at a path, if there is one.
+    /// The node at a path, if it exists.
     fn find(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Option<Id>> {
         let Some((folder, name)) = split(path) else {
             return Ok(Some(ROOT));
@@ -298,7 +301,7 @@ impl<'a> Layer<'a> {
         Ok(parent.and_then(|parent| tree.child(parent, name)))
     }
 
-    /// The directory at a path; where `makes` is true, missing ones come into being.
+    /// The directory at a path. If `makes` is true, missing directories are created.
     fn walk(&mut self, tree: &mut Tree, path: &[u8], makes: bool) -> Result<Option<Id>> {
         let mut rest: Vec<Vec<u8>> = names(path).map(<[u8]>::to_vec).rev().collect();
         let (mut at, mut links) = (ROOT, 0);
@@ -309,8 +312,8 @@ impl<'a> Layer<'a> {
             }
             let found = tree.child(at, &name);
             let Some(found) = found else {
-                // A link may lead through names that the image cannot hold.
-                if !makes || judge_name(&name).is_some() {
+                // A symbolic link may contain names that the image cannot hold.
+                if !makes || name_problem(&name).is_some() {
                     return Ok(None);
                 }
                 at = self.make(tree, at, &name)?;
@@ -320,9 +323,9 @@ impl<'a> Layer<'a> {
             if tree.node(found).is_directory() {
                 at = found;
                 if makes && self.has_whiteouts && tree.node(at).source < self.number {
-                    self.unnamed.entry(at).or_insert(NO_TIME);
+                    self.implicit.entry(at).or_insert(NO_TIME);
                 }
-            } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MAX_LINKS {
+            } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MAX_SYMLINKS {
                 links += 1;
                 let target = tree.target(found);
                 if target.starts_with(b"/") {
@@ -336,29 +339,30 @@ impl<'a> Layer<'a> {
         Ok(Some(at))
     }
 
-    /// Makes a directory that no entry has named.
+    /// Creates an implicit directory.
     fn make(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) -> Result<Id> {
-        let made = self.unnamed_directory();
-        let id = tree.put(parent, name, &made)?;
-        self.begin_anew(tree, id);
-        self.unnamed.insert(id, NO_TIME);
+        let metadata = self.implicit_directory();
+        let id = tree.put(parent, name, &metadata)?;
+        self.reset_directory(tree, id);
+        self.implicit.insert(id, NO_TIME);
         self.count(name)?;
         Ok(id)
     }
 }
 
-/// The path of what a name in a container's layer is about: for a mark what it hides.
+/// The path of the file to which an entry of a layer refers: for a whiteout, the file that it
+/// hides; for other marks, their directory.
 pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
     let (folder, name) = split(path).unwrap_or_default();
-    match name.strip_prefix(WHITEOUT) {
+    match name.strip_prefix(WHITEOUT_PREFIX) {
         None => Cow::Borrowed(path),
-        Some(_) if name.starts_with(MARKS) => Cow::Borrowed(folder),
+        Some(_) if name.starts_with(MARK_PREFIX) => Cow::Borrowed(folder),
         Some(hidden) if folder.is_empty() => Cow::Borrowed(hidden),
         Some(hidden) => Cow::Owned([folder, hidden].join(&b'/')),
     }
 }
 
-/// The path of a record, as rules for paths want it.
+/// The path of a node, as path rules match it.
 fn bytes_of(tree: &Tree, id: Id) -> Vec<u8> {
     tree.path(id).as_os_str().as_bytes().to_vec()
 }
@@ -369,7 +373,7 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
         .filter(|name| !matches!(*name, b"" | b"."))
 }
 
-/// A path's folder and last name; `None` for the root.
+/// The parent and the last name of a path; `None` for the root.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Where an archive's bytes come from: a plain file, or a stream that is read once.
+//! The input of an archive reader: a plain file, or a stream that is read once.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,21 +15,22 @@ use super::super::progress::Progress;
 use super::super::queue::Queue;
 use super::spool::Writer;
 
-/// Bytes of a file that are read at once where small entries follow each other.
-const WIDE: usize = 64 << 10;
-/// The same after a large content, of which nothing is to be read.
-const NARROW: usize = 2 * BLOCK;
-/// Bytes of a stream that are read at once.
-const CHUNK: usize = 1 << 20;
-/// Bytes that come out of a decompressor at once; a stream may have many small parts, each with its own.
-const DECOMPRESSED: usize = 64 << 10;
-/// Pieces on their way from one thread of a stream to the next.
-const CHUNKS: usize = 8;
+/// Read size in bytes while small entries follow each other.
+const WIDE_READ_BYTES: usize = 64 << 10;
+/// Read size after a large content, which is skipped.
+const NARROW_READ_BYTES: usize = 2 * BLOCK;
+/// Read size of a stream in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Size of the buffer behind a decompressor in bytes. A stream may have many small parts, each with
+/// its own buffer.
+const DECOMPRESSED_BYTES: usize = 64 << 10;
+/// Maximum number of chunks that wait between the two threads of a stream.
+const MAX_WAITING_CHUNKS: usize = 8;
 
-/// An archive as its reader sees it.
+/// The input of an archive reader.
 pub(in crate::build) trait Input: Blocks<Error = Error> {
-    /// Passes over a content of this many bytes and the padding behind it; where it can be read
-    /// later. `None` where the archive ends before it does.
+    /// Skips a content of `length` bytes and its padding. Returns the offset from which it can be
+    /// read later, or `None` if the archive ends before.
     fn take_content(&mut self, length: u64) -> Result<Option<u64>>;
 }
 
@@ -41,7 +42,7 @@ pub(in crate::build) struct FileInput<'a> {
     position: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// How much to read next.
+    /// The size of the next read in bytes.
     width: usize,
 }
 
@@ -58,7 +59,7 @@ impl<'a> FileInput<'a> {
             position: 0,
             window: Vec::new(),
             window_at: 0,
-            width: WIDE,
+            width: WIDE_READ_BYTES,
         })
     }
 
@@ -113,12 +114,16 @@ impl Input for FileInput<'_> {
             return Ok(None);
         };
         self.position = end.next_multiple_of(BLOCK as u64);
-        self.width = if length > WIDE as u64 { NARROW } else { WIDE };
+        self.width = if length > WIDE_READ_BYTES as u64 {
+            NARROW_READ_BYTES
+        } else {
+            WIDE_READ_BYTES
+        };
         Ok(Some(place))
     }
 }
 
-/// A stream whose contents go into the spool.
+/// A stream. Its contents are copied to the spool.
 pub(in crate::build) struct StreamInput<'a> {
     path: &'a Path,
     chunks: &'a Queue<io::Result<Vec<u8>>>,
@@ -130,10 +135,10 @@ pub(in crate::build) struct StreamInput<'a> {
 }
 
 impl StreamInput<'_> {
-    /// The bytes at hand, more than none unless the stream is at its end.
+    /// The buffered bytes; empty only at the end of the stream.
     fn available(&mut self) -> Result<&[u8]> {
         if self.position == self.chunk.len() {
-            self.chunk = match self.chunks.take_unless(|| self.progress.check())? {
+            self.chunk = match self.chunks.take_or_check(|| self.progress.check())? {
                 Some(chunk) => chunk.map_err(|cause| Error::source(self.path, "read it", cause))?,
                 None => Vec::new(),
             };
@@ -142,7 +147,7 @@ impl StreamInput<'_> {
         Ok(&self.chunk[self.position..])
     }
 
-    /// Hands `length` bytes on, piece by piece; false where there are not so many.
+    /// Passes `length` bytes to `take`, in pieces. Returns false if the stream ends before.
     fn pass(
         &mut self,
         length: u64,
@@ -204,7 +209,7 @@ impl Input for StreamInput<'_> {
     }
 }
 
-/// How a stream is compressed, by its first bytes.
+/// The compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::build) enum Compression {
     None,
@@ -213,64 +218,66 @@ pub(in crate::build) enum Compression {
 }
 
 impl Compression {
-    /// From the first bytes of a stream.
-    pub fn of(start: &[u8]) -> Self {
+    /// Detects the compression from the first bytes.
+    pub fn detect(start: &[u8]) -> Self {
         match start {
             [0x1F, 0x8B, ..] => Self::Gzip,
-            // Programs that compress in parallel put frames of notes before and between the others.
+            // Parallel compressors add skippable frames before and between the data frames.
             [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Self::Zstandard,
             _ => Self::None,
         }
     }
 
-    /// Whether a stream of this kind goes on with such first bytes. Anything else is padding.
-    fn goes_on(self, start: &[u8]) -> bool {
-        Self::of(start) == self
+    /// Whether these bytes start another part of a stream with this compression. Anything else is
+    /// padding.
+    fn continues_with(self, start: &[u8]) -> bool {
+        Self::detect(start) == self
     }
 }
 
-/// Of what follows an archive in what was compressed, so much is decompressed to come to the sum that
-/// tells damage. It is far more than any archiver pads with.
-const MAX_BEHIND: u64 = 256 << 20;
-/// So much each part counts besides.
-const MIN_PART: u64 = 4096;
+/// Maximum number of bytes behind the archive's end mark that are decompressed to reach the
+/// checksum. It is far more than the padding of any archiver.
+const MAX_TRAILING_BYTES: u64 = 256 << 20;
+/// Each part counts at least this many bytes.
+const MIN_PART_BYTES: u64 = 4096;
 
-/// Of what follows an archive in a stream, so much is read that whoever writes it is not surprised.
-pub(in crate::build) const PADDING: u64 = 1 << 20;
+/// Maximum number of bytes that are read behind the end of an archive, so that the program that
+/// writes the stream does not get a broken pipe.
+pub(in crate::build) const MAX_PADDING_BYTES: u64 = 1 << 20;
 
-/// Reads a stream: a thread of its own reads and decompresses it, `read` gets it as the input of an
-/// archive. The stream is given back when both have come to its end.
+/// Reads a stream. A separate thread reads and decompresses it, and `read` gets the result as the
+/// input of an archive. Returns the stream when both have reached its end.
 ///
-/// A compressed stream is decompressed to its end, since the sums that tell damage come last; one that
-/// goes on for too long behind the archive's end mark is an error. What
-/// follows its last part, or the archive in a plain stream, is passed over, up to `behind` bytes.
+/// A compressed stream is decompressed to its end, since checksums are last. It is an error if it
+/// continues for too long behind the archive's end mark. Data behind its last part, or behind the
+/// archive in a plain stream, is skipped, up to `max_trailing` bytes.
 ///
-/// Nobody can call back a thread that waits for a stream which gives nothing. After an error, or the wish
-/// to stop, it is left to itself: it drops the stream when that gives something or ends.
+/// A thread that waits for a stalled stream cannot be interrupted. After an error or a stop request
+/// it is detached: it drops the stream at the next data or at its end.
 pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
     raw: R,
     path: &Path,
     spool: Writer<'_>,
-    behind: u64,
+    max_trailing: u64,
     progress: &Progress,
     read: impl FnOnce(StreamInput<'_>) -> Result<StreamInput<'_>>,
 ) -> Result<R> {
     let shared = Arc::new(Shared {
-        chunks: Queue::new(CHUNKS),
+        chunks: Queue::new(MAX_WAITING_CHUNKS),
         has_ended: AtomicBool::new(false),
         is_sound: AtomicBool::new(false),
     });
-    let fed = Arc::new(Queue::new(1));
-    let (its_shared, its_fed) = (Arc::clone(&shared), Arc::clone(&fed));
+    let results = Arc::new(Queue::new(1));
+    let (thread_shared, thread_result) = (Arc::clone(&shared), Arc::clone(&results));
     thread::try_spawn("pext4-stream", move || {
-        let ending = Ending(its_fed);
-        let mut feeder = Feeder {
-            reader: BufReader::with_capacity(CHUNK, raw),
-            shared: &its_shared,
-            left_behind: MAX_BEHIND,
+        let result = CloseOnDrop(thread_result);
+        let mut reader = StreamReader {
+            reader: BufReader::with_capacity(CHUNK_BYTES, raw),
+            shared: &thread_shared,
+            trailing_left: MAX_TRAILING_BYTES,
         };
-        let done = feeder.feed(behind);
-        ending.0.put(done.map(|()| feeder.reader.into_inner()));
+        let done = reader.run(max_trailing);
+        result.0.put(done.map(|()| reader.reader.into_inner()));
     })
     .map_err(|cause| Error::source(path, "start a thread to read it", cause))?;
     let input = StreamInput {
@@ -286,42 +293,43 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
     shared.is_sound.store(done.is_ok(), Ordering::Release);
     shared.chunks.abandon();
     done?;
-    let fed = fed.take_unless(|| progress.check())?;
-    fed.expect("the thread that reads does not panic")
+    let result = results.take_or_check(|| progress.check())?;
+    result
+        .expect("the thread that reads does not panic")
         .map_err(|cause| Error::source(path, "read it", cause))
 }
 
-/// What the thread that reads a stream and who takes it share.
+/// The state that the thread that reads a stream shares with the consumer.
 struct Shared {
     chunks: Queue<io::Result<Vec<u8>>>,
     /// Whether the archive's end mark was read.
     has_ended: AtomicBool,
-    /// Whether the archive in it was found sound. It is known once nobody wants more.
+    /// Whether the consumer read the archive without an error. Valid once the queue is abandoned.
     is_sound: AtomicBool,
 }
 
-/// Tells that a thread has ended, however that is.
-struct Ending<T>(Arc<Queue<T>>);
+/// Closes the queue when a thread ends, even by a panic.
+struct CloseOnDrop<T>(Arc<Queue<T>>);
 
-impl<T> Drop for Ending<T> {
+impl<T> Drop for CloseOnDrop<T> {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
 /// The thread that reads a stream.
-struct Feeder<'a, R> {
+struct StreamReader<'a, R> {
     reader: BufReader<R>,
     shared: &'a Shared,
-    /// Bytes behind the archive that may still be decompressed.
-    left_behind: u64,
+    /// How many more bytes behind the archive may be decompressed.
+    trailing_left: u64,
 }
 
-impl<R: Read> Feeder<'_, R> {
-    /// Sends the stream, decompressed, until its end or until nobody wants more; then passes over
-    /// what is left of a sound archive's. An error is for whoever takes, or, if that was content
-    /// with what came before, the answer.
-    fn feed(&mut self, behind: u64) -> io::Result<()> {
+impl<R: Read> StreamReader<'_, R> {
+    /// Sends the decompressed stream until its end or until the queue is abandoned, then skips what
+    /// follows a valid archive. Errors are sent to the consumer. If the consumer did not need the
+    /// data behind which they occur, they are returned.
+    fn run(&mut self, max_trailing: u64) -> io::Result<()> {
         let sent = self.send_all();
         if let Err(error) = &sent {
             let copy = io::Error::new(error.kind(), error.to_string());
@@ -330,15 +338,15 @@ impl<R: Read> Feeder<'_, R> {
         self.shared.chunks.close_and_wait();
         if self.shared.is_sound.load(Ordering::Acquire) {
             sent?;
-            io::copy(&mut (&mut self.reader).take(behind), &mut io::sink())?;
+            io::copy(&mut (&mut self.reader).take(max_trailing), &mut io::sink())?;
         }
         Ok(())
     }
 
-    /// Sends the parts that a stream has.
+    /// Sends all parts of a stream.
     fn send_all(&mut self) -> io::Result<()> {
         let mut start = self.start()?;
-        let compression = Compression::of(&start);
+        let compression = Compression::detect(&start);
         if compression == Compression::None {
             return send(&mut start.chain(&mut self.reader), &self.shared.chunks).map(drop);
         }
@@ -346,39 +354,39 @@ impl<R: Read> Feeder<'_, R> {
             if !self.send_part(compression, &start)? {
                 return Ok(());
             }
-            // An empty part is sent without asking whether anybody wants it.
+            // The queue does not report that it was abandoned while a part is empty.
             let has_ended = self.shared.has_ended.load(Ordering::Acquire);
             if has_ended || self.shared.is_sound.load(Ordering::Acquire) {
-                self.count_behind(MIN_PART)?;
+                self.count_trailing(MIN_PART_BYTES)?;
             }
             start = self.start()?;
-            if !compression.goes_on(&start) {
+            if !compression.continues_with(&start) {
                 return Ok(());
             }
         }
     }
 
-    /// Counts what lies behind the archive.
-    fn count_behind(&mut self, bytes: u64) -> io::Result<()> {
-        let left = self.left_behind.checked_sub(bytes);
-        self.left_behind = left.ok_or_else(|| {
-            let most = MAX_BEHIND >> 20;
+    /// Counts bytes behind the archive against the limit.
+    fn count_trailing(&mut self, bytes: u64) -> io::Result<()> {
+        let left = self.trailing_left.checked_sub(bytes);
+        self.trailing_left = left.ok_or_else(|| {
+            let max_mib = MAX_TRAILING_BYTES >> 20;
             io::Error::other(format!(
-                "it goes on for over {most} MiB behind its end mark"
+                "it goes on for over {max_mib} MiB behind its end mark"
             ))
         })?;
         Ok(())
     }
 
-    /// The first bytes of what comes next: four, or as many as there are.
+    /// Reads the next four bytes, or fewer at the end.
     fn start(&mut self) -> io::Result<Vec<u8>> {
         let mut start = Vec::with_capacity(4);
         (&mut self.reader).take(4).read_to_end(&mut start)?;
         Ok(start)
     }
 
-    /// Sends one part of a compressed stream, whose first bytes were read already. False where
-    /// nobody wants it.
+    /// Sends one part of a compressed stream. `start` are its first bytes. Returns false if the
+    /// queue was abandoned and the archive was not valid.
     fn send_part(&mut self, compression: Compression, start: &[u8]) -> io::Result<bool> {
         let part = start.chain(&mut self.reader);
         let decoder: Box<dyn Read + '_> = match compression {
@@ -387,21 +395,21 @@ impl<R: Read> Feeder<'_, R> {
             }
             _ => Box::new(flate2::bufread::GzDecoder::new(part)),
         };
-        let mut decoder = BufReader::with_capacity(DECOMPRESSED, decoder);
+        let mut decoder = BufReader::with_capacity(DECOMPRESSED_BYTES, decoder);
         if send(&mut decoder, &self.shared.chunks)? {
             return Ok(true);
         }
-        // Only what judges the sum is left to do.
+        // Only the checksum remains to be verified.
         let is_sound = self.shared.is_sound.load(Ordering::Acquire);
         if is_sound {
-            let passed = io::copy(&mut decoder.take(self.left_behind + 1), &mut io::sink())?;
-            self.count_behind(passed)?;
+            let passed = io::copy(&mut decoder.take(self.trailing_left + 1), &mut io::sink())?;
+            self.count_trailing(passed)?;
         }
         Ok(is_sound)
     }
 }
 
-/// Sends what a reader gives, as it comes, until its end or until nobody wants more, which is false.
+/// Sends the data of a reader until its end. Returns false if the queue was abandoned.
 fn send(reader: &mut dyn BufRead, chunks: &Queue<io::Result<Vec<u8>>>) -> io::Result<bool> {
     loop {
         let chunk = match reader.fill_buf() {

@@ -1,4 +1,4 @@
-//! The extended attributes of an archive's entry, access control lists among them.
+//! The extended attributes of an archive's entry, including access control lists.
 
 use pext4_ondisk::acl;
 use pext4_ondisk::acl::text::{List, Problem};
@@ -8,19 +8,19 @@ use pext4_tar::Entry;
 use super::super::attributes;
 use super::super::rules::Rules;
 
-/// The extended attributes that an entry has.
+/// The extended attributes of an entry.
 #[derive(Default)]
 pub(super) struct Attributes {
     pub all: Vec<Attribute>,
-    /// The list about access where it came as text. Not all archivers write the mode that it makes
-    /// into the header.
+    /// The access list, if the entry has it as text. Not all archivers store the mode that follows
+    /// from it in the header.
     pub access: Option<List>,
-    /// Whether there is a list for what is made inside.
+    /// Whether there is a default list.
     pub has_default: bool,
 }
 
-/// The attributes, but for those that the rules leave out, which need not make sense. Of an access
-/// control list that is there in both forms the text counts.
+/// The attributes of an entry, except those that the rules exclude, which may be invalid. If an
+/// access control list is present in both forms, the text has precedence.
 pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, String> {
     let mut found = Attributes::default();
     for (name, value) in entry.attributes.attributes() {
@@ -31,7 +31,7 @@ pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, Str
             let shown = String::from_utf8_lossy(&name);
             format!("its attribute {shown}: {problem}")
         })?;
-        found.all.push(attributes::stored(&name, &value)?);
+        found.all.push(attributes::to_stored(&name, &value)?);
     }
     let list = |name, text: &[u8]| match rules.excludes_attribute(name) {
         true => Ok(None),
@@ -50,11 +50,11 @@ pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, Str
         put(&mut found.all, acl::DEFAULT, &list);
         found.has_default = true;
     }
-    attributes::judge_extent(&found.all)?;
+    attributes::check_total_size(&found.all)?;
     Ok(found)
 }
 
-/// Puts a list in place of the one that is there.
+/// Adds a list, and replaces an existing one.
 fn put(attributes: &mut Vec<Attribute>, name: &[u8], list: &List) {
     let (index, rest) = xattr::split_name(name).expect("lists have numbers of their own");
     attributes.retain(|other| !other.is_named(index, rest));
@@ -66,7 +66,7 @@ mod tests {
     use super::attributes;
     use crate::build::rules::{Rules, name_patterns};
 
-    /// An entry with one record before it.
+    /// An entry preceded by one pax record.
     fn entry(record: &str) -> pext4_tar::Entry {
         let mut archive = tar::Builder::new(Vec::new());
         let (key, value) = record.split_once('=').unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_need_not_make_sense() {
+    fn excluded_attributes_may_be_invalid() {
         let rules = |patterns: &[&str]| Rules {
             exclude_attributes: name_patterns(
                 &patterns

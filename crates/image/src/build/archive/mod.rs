@@ -1,12 +1,12 @@
-//! Archives as sources: what each entry is to the tree.
+//! Archives as sources: converts their entries to records for the tree.
 //!
-//! An archive is passed over once, from its start to its end mark (`pext4_tar`). Entries become
-//! *records*; what the archive holds of a file stays where it is (in a plain file) or goes into the
-//! spool (from a stream), and the record says where. A content that is shorter than stated is an
-//! error.
+//! An archive is read once, from its start to its end mark (`pext4_tar`). Each entry becomes a
+//! *record*. The content of a file stays in a plain archive, or is copied from a stream to the
+//! spool; the record contains its offset. A content that is shorter than announced is an error.
 //!
-//! A record's name is a list of sound names below the root: `..` is refused, and so are absolute names
-//! but in a container's layer, where some tools write them: there `/` is the image's root.
+//! A record's path is relative to the root of the image and consists of valid names. `..` is
+//! refused. Absolute names are refused too, except in a container's layer, where some tools write
+//! them: there `/` is the image's root.
 
 pub(super) mod apply;
 pub(super) mod input;
@@ -22,20 +22,20 @@ use pext4_tar::{Entry, Kind, ReadError};
 
 use super::error::{Error, Result};
 use super::rules::Rules;
-use super::tree::{Facts, judge_name};
+use super::tree::{Metadata, name_problem};
 use input::Input;
 
-/// Bytes of the longest name of an entry: four times what Linux takes in one call.
-const LONGEST_NAME: usize = 4 * LONGEST_TARGET;
-/// Bytes of the longest path that Linux follows a symbolic link to.
-const LONGEST_TARGET: usize = 4095;
+/// Maximum length of an entry's name in bytes: four times what Linux accepts in one call.
+const MAX_NAME_BYTES: usize = 4 * MAX_TARGET_BYTES;
+/// Maximum length in bytes of a symbolic link target that Linux follows.
+const MAX_TARGET_BYTES: usize = 4095;
 
-/// What an archive may not exceed.
+/// Limits of an archive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
-    /// Bytes of contents, holes not counted.
+    /// Maximum number of bytes of contents, without holes.
     pub bytes: Option<u64>,
-    /// Names.
+    /// Maximum number of names.
     pub files: Option<u64>,
 }
 
@@ -43,24 +43,24 @@ pub(super) struct Limits {
 pub(super) struct Record {
     /// Names from the root, joined by slashes; empty for the root itself.
     pub path: Vec<u8>,
-    /// `content` is where the content lies.
-    pub facts: Facts,
-    /// Of a hard link: the path of the file it is another name of.
+    /// `content` is the offset of the content.
+    pub metadata: Metadata,
+    /// For a hard link, the path of the target.
     pub link: Option<Vec<u8>>,
-    /// Of a symbolic link.
+    /// For a symbolic link, its target.
     pub target: Option<Vec<u8>>,
     pub segments: Option<Box<[Range<u64>]>>,
     pub attributes: Vec<Attribute>,
 }
 
-/// Passes over an archive.
+/// Reads an archive.
 pub(super) struct Reader<'a, I> {
     /// Its name for messages.
     path: &'a Path,
     entries: pext4_tar::Reader<I>,
     rules: &'a Rules,
     limits: Limits,
-    /// Whether it is a container's layer, in which some names are marks.
+    /// Whether the archive is a container's layer, in which some names are marks.
     is_layer: bool,
     bytes: u64,
     files: u64,
@@ -79,13 +79,13 @@ impl<'a, I: Input> Reader<'a, I> {
         }
     }
 
-    /// A container's layer.
-    pub fn of_container(mut self) -> Self {
+    /// Marks the archive as a layer of a container image.
+    pub fn container_layer(mut self) -> Self {
         self.is_layer = true;
         self
     }
 
-    /// Reads all entries up to the end mark; `take` gets each. Then the input is given back.
+    /// Reads all entries up to the end mark and passes their records to `take`. Returns the input.
     pub fn read(mut self, mut take: impl FnMut(Record) -> Result<()>) -> Result<I> {
         loop {
             match self.entries.next_entry() {
@@ -110,17 +110,17 @@ impl<'a, I: Input> Reader<'a, I> {
         Error::unsound(self.path, problem)
     }
 
-    /// An error about an entry: names archive and entry.
+    /// An error that names archive and entry.
     fn unsound_entry(&self, name: &[u8], problem: impl AsRef<str>) -> Error {
         self.unsound(format!("{}: {}", Shown(name), problem.as_ref()))
     }
 
-    /// The record of an entry, its content passed over; `None` where the rules leave it out.
+    /// Converts an entry to a record and skips its content. `None` if the rules exclude it.
     fn record(&mut self, entry: Entry) -> Result<Option<Record>> {
         let failed = |problem: String| self.unsound_entry(&entry.name, problem);
         let path = self.sound_path(&entry.name).map_err(failed)?;
         if self.is_left_out(&path) {
-            // What else it says need not make sense.
+            // The other fields of an excluded entry may be invalid.
             if entry.kind == Kind::File && !self.entries.input().skip(entry.stored)? {
                 return Err(self.ends_inside(&entry.name));
             }
@@ -128,14 +128,14 @@ impl<'a, I: Input> Reader<'a, I> {
         }
         let mut record = Record {
             path,
-            facts: facts(&entry).map_err(failed)?,
+            metadata: metadata(&entry).map_err(failed)?,
             link: None,
             target: None,
             segments: None,
             attributes: Vec::new(),
         };
         if entry.kind != Kind::HardLink {
-            dress(&entry, self.rules, &mut record).map_err(failed)?;
+            set_attributes(&entry, self.rules, &mut record).map_err(failed)?;
         }
         if matches!(entry.kind, Kind::Symlink | Kind::HardLink) && entry.link.is_empty() {
             return Err(failed("it is a link that leads nowhere".to_owned()));
@@ -144,7 +144,7 @@ impl<'a, I: Input> Reader<'a, I> {
             Kind::Symlink => record.target = Some(sound_target(&entry.link).map_err(failed)?),
             Kind::HardLink => {
                 record.link = Some(self.sound_path(&entry.link).map_err(|problem| {
-                    let shown = Shown(&entry.link[..entry.link.len().min(LONGEST_TARGET)]);
+                    let shown = Shown(&entry.link[..entry.link.len().min(MAX_TARGET_BYTES)]);
                     failed(format!("it is a link to {shown}: {problem}"))
                 })?);
             }
@@ -155,13 +155,13 @@ impl<'a, I: Input> Reader<'a, I> {
             let Some(place) = self.entries.input().take_content(entry.stored)? else {
                 return Err(self.ends_inside(&entry.name));
             };
-            record.facts.content = place;
+            record.metadata.content = place;
             record.segments = entry.segments;
         }
         Ok(Some(record))
     }
 
-    /// As the function of that name, from the image's root where the names are of a layer.
+    /// As [`sound_path`]. In a layer, leading slashes are allowed.
     fn sound_path(&self, name: &[u8]) -> std::result::Result<Vec<u8>, String> {
         let start = match self.is_layer {
             true => name.iter().take_while(|&&byte| byte == b'/').count(),
@@ -174,10 +174,10 @@ impl<'a, I: Input> Reader<'a, I> {
         self.unsound_entry(name, "the archive ends inside it: it was cut short")
     }
 
-    /// Whether the rules leave an entry out. Those for names are for what a mark hides, not for the
-    /// mark, which is never a name of the image.
+    /// Whether the rules exclude an entry. For a whiteout the name of the hidden file counts, since
+    /// the whiteout's own name is never in the image.
     fn is_left_out(&self, path: &[u8]) -> bool {
-        if !self.rules.want_paths() {
+        if !self.rules.needs_paths() {
             return false;
         }
         match self.is_layer {
@@ -186,25 +186,33 @@ impl<'a, I: Input> Reader<'a, I> {
         }
     }
 
-    /// Counts an entry that is kept against the limits, before its content is read.
+    /// Counts an entry against the limits, before its content is read.
     fn count(&mut self, name: &[u8], bytes: u64) -> Result<()> {
         self.files += 1;
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.limits.files.is_some_and(|most| self.files > most) {
+        if self
+            .limits
+            .files
+            .is_some_and(|max_files| self.files > max_files)
+        {
             return Err(self.unsound_entry(name, "more entries than the image may have inodes"));
         }
-        if let Some(most) = self.limits.bytes.filter(|&most| self.bytes > most) {
+        if let Some(max_bytes) = self
+            .limits
+            .bytes
+            .filter(|&max_bytes| self.bytes > max_bytes)
+        {
             return Err(self.unsound_entry(
                 name,
-                format!("with its {bytes} bytes the contents exceed the limit of {most}"),
+                format!("with its {bytes} bytes the contents exceed the limit of {max_bytes}"),
             ));
         }
         Ok(())
     }
 }
 
-/// What an entry says of a file.
-fn facts(entry: &Entry) -> std::result::Result<Facts, String> {
+/// The metadata of an entry.
+fn metadata(entry: &Entry) -> std::result::Result<Metadata, String> {
     let (type_bits, size) = match entry.kind {
         Kind::File | Kind::HardLink => (0o100_000, entry.size),
         Kind::Symlink => (0o120_000, 0),
@@ -217,18 +225,18 @@ fn facts(entry: &Entry) -> std::result::Result<Facts, String> {
         Kind::Symlink => 0o777,
         _ => entry.permissions,
     };
-    Ok(Facts {
+    Ok(Metadata {
         mode: type_bits | permissions,
         uid: entry.uid,
         gid: entry.gid,
         size,
         seconds: entry.modified.seconds,
         nanoseconds: entry.modified.nanoseconds,
-        ..Facts::default()
+        ..Metadata::default()
     })
 }
 
-/// A device's numbers, as they are kept.
+/// A device number in the form of `Metadata::size`.
 fn device((major, minor): (u32, u32)) -> std::result::Result<u64, String> {
     if major >= 1 << 12 || minor >= 1 << 20 {
         return Err(format!("ext4 holds no device {major}:{minor}"));
@@ -236,9 +244,13 @@ fn device((major, minor): (u32, u32)) -> std::result::Result<u64, String> {
     Ok(u64::from(major) << 32 | u64::from(minor))
 }
 
-/// Gives a record its extended attributes, and the mode that an access control list makes. Linux keeps
-/// no list at a link, and one for what is made inside at directories only.
-fn dress(entry: &Entry, rules: &Rules, record: &mut Record) -> std::result::Result<(), String> {
+/// Sets the extended attributes of a record, and the mode that follows from its access control
+/// list. Linux supports no list on a symbolic link, and a default list on directories only.
+fn set_attributes(
+    entry: &Entry,
+    rules: &Rules,
+    record: &mut Record,
+) -> std::result::Result<(), String> {
     let found = lists::attributes(entry, rules)?;
     let is_link = entry.kind == Kind::Symlink;
     let is_directory = entry.kind == Kind::Directory;
@@ -250,25 +262,25 @@ fn dress(entry: &Entry, rules: &Rules, record: &mut Record) -> std::result::Resu
         return Err(problem.to_owned());
     }
     if let Some(list) = &found.access {
-        record.facts.mode = record.facts.mode & !0o777 | list.permissions();
+        record.metadata.mode = record.metadata.mode & !0o777 | list.permissions();
     }
     record.attributes = found.all;
     Ok(())
 }
 
-/// Whether a path or a directory above it is left out.
+/// Whether the rules exclude a path or a directory above it.
 fn is_left_out(rules: &Rules, path: &[u8]) -> bool {
     let ends = (0..path.len()).filter(|&end| path[end] == b'/');
     ends.chain([path.len()])
         .any(|end| end > 0 && rules.excludes(&path[..end]))
 }
 
-/// The names of an entry's path, joined by single slashes.
+/// Validates an entry's path and normalizes its slashes.
 fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
-    if name.len() > LONGEST_NAME {
+    if name.len() > MAX_NAME_BYTES {
         let length = name.len();
         return Err(format!(
-            "its name has {length} bytes, up to {LONGEST_NAME} are taken"
+            "its name has {length} bytes, up to {MAX_NAME_BYTES} are taken"
         ));
     }
     if name.starts_with(b"/") {
@@ -279,7 +291,7 @@ fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
         match part {
             b"" | b"." => continue,
             b".." => return Err("its name leads out of a directory with `..`".to_owned()),
-            part => judge_name(part).map_or(Ok(()), Err)?,
+            part => name_problem(part).map_or(Ok(()), Err)?,
         }
         if !path.is_empty() {
             path.push(b'/');
@@ -289,11 +301,11 @@ fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
     Ok(path)
 }
 
-/// Where a symbolic link leads, if that is a path that can be followed.
+/// Validates the target of a symbolic link.
 fn sound_target(target: &[u8]) -> std::result::Result<Vec<u8>, String> {
-    if target.len() > LONGEST_TARGET {
+    if target.len() > MAX_TARGET_BYTES {
         return Err(format!(
-            "it is a link to a path of {} bytes, Linux follows up to {LONGEST_TARGET}",
+            "it is a link to a path of {} bytes, Linux follows up to {MAX_TARGET_BYTES}",
             target.len()
         ));
     }

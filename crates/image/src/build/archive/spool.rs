@@ -1,8 +1,9 @@
-//! Contents of streams on their way into the image: one file without a name, beside the image.
+//! The spool: a scratch file without a name beside the image that keeps contents of streams until
+//! they are copied into the image.
 //!
-//! Large contents begin at a multiple of a page, so that the host may share their blocks with the
-//! image instead of copying them; small ones lie close together. Several archives may write at the
-//! same time, each into stretches of its own.
+//! Large contents are page-aligned, so that the host may share their blocks with the image instead
+//! of copying them; small ones are packed. Several archives may write at the same time, each into
+//! its own areas.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,14 +13,14 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 
 use super::super::error::{Error, Result};
 
-/// Contents from this size on get a stretch of their own.
-const LARGE: u64 = 256 << 10;
-/// The stretch that small contents share.
-const STRETCH: usize = 1 << 20;
-/// Stretches begin at multiples of this.
-const PAGE: u64 = 4096;
+/// Contents of at least this many bytes get an area of their own.
+const MIN_LARGE_BYTES: u64 = 256 << 10;
+/// Size in bytes of an area that small contents share.
+const SMALL_AREA_BYTES: usize = 1 << 20;
+/// Alignment of areas in bytes.
+const PAGE_BYTES: u64 = 4096;
 
-/// The file.
+/// The spool file.
 pub(in crate::build) struct Spool {
     pub file: File,
     end: AtomicU64,
@@ -35,7 +36,7 @@ impl Spool {
 
     fn reserve(&self, length: u64) -> Result<u64> {
         let rounded = length
-            .checked_next_multiple_of(PAGE)
+            .checked_next_multiple_of(PAGE_BYTES)
             .ok_or_else(|| Error::impossible("an archive states a size beyond all numbers"))?;
         let start = self.end.fetch_add(rounded, Ordering::Relaxed);
         if start
@@ -49,7 +50,7 @@ impl Spool {
         Ok(start)
     }
 
-    /// For one archive.
+    /// A writer for one archive.
     pub fn writer<'a>(&'a self, image: &'a Path) -> Writer<'a> {
         Writer {
             spool: self,
@@ -64,34 +65,34 @@ impl Spool {
 /// Writes the contents of one archive.
 pub(in crate::build) struct Writer<'a> {
     spool: &'a Spool,
-    /// For messages: the spool lies beside it.
+    /// The image, for messages.
     image: &'a Path,
-    /// The stretch of small contents, as far as it is filled.
+    /// The contents of the current area of small contents.
     small: Vec<u8>,
     small_at: u64,
-    /// Where the next piece of a large content goes.
+    /// The offset of the next piece of a large content.
     large_at: Option<u64>,
 }
 
 impl Writer<'_> {
-    /// Begins a content; where it will lie.
+    /// Begins a content of `length` bytes. Returns its offset.
     pub fn begin(&mut self, length: u64) -> Result<u64> {
-        if length >= LARGE {
+        if length >= MIN_LARGE_BYTES {
             let place = self.spool.reserve(length)?;
             self.large_at = Some(place);
             return Ok(place);
         }
         self.large_at = None;
         let length = usize::try_from(length).expect("below 256 KiB");
-        if self.small.capacity() == 0 || self.small.len() + length > STRETCH {
+        if self.small.capacity() == 0 || self.small.len() + length > SMALL_AREA_BYTES {
             self.flush()?;
-            self.small_at = self.spool.reserve(STRETCH as u64)?;
-            self.small.reserve(STRETCH);
+            self.small_at = self.spool.reserve(SMALL_AREA_BYTES as u64)?;
+            self.small.reserve(SMALL_AREA_BYTES);
         }
         Ok(self.small_at + self.small.len() as u64)
     }
 
-    /// The next piece of the content that was begun.
+    /// Writes the next piece of the current content.
     pub fn write(&mut self, piece: &[u8]) -> Result<()> {
         match &mut self.large_at {
             Some(at) => {
@@ -119,7 +120,7 @@ impl Writer<'_> {
             .map_err(|cause| Error::output(self.image, "keep contents beside it", cause))
     }
 
-    /// Writes what is left.
+    /// Writes the buffered contents.
     pub fn finish(mut self) -> Result<()> {
         self.flush()
     }

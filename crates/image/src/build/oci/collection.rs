@@ -1,39 +1,40 @@
-//! All images of a layout: what its index leads to, and other indexes in it.
+//! Collects all images of a layout from its index and nested indexes.
 //!
-//! Indexes lie in indexes and may be named over and over, by whoever wants to keep us busy: each is followed once for
-//! every name that it goes by, and there is a bound on how many, how deep and how large they are. Manifests that are
-//! about other manifests are left out.
+//! Indexes may be nested, and a hostile layout may refer to the same index again and again. Each is
+//! read once for every name that it has, and their number, depth and size are bounded. Manifests
+//! about other manifests (attestations) are skipped.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::{Blob, Descriptor, Index, Manifest, PlatformOf, Wanted, blob, parse};
+use super::{Blob, Descriptor, ImageSelector, Index, Manifest, PlatformDescriptor, blob, parse};
 use crate::build::error::{Error, Result};
 use crate::build::progress::Progress;
 
-/// Indexes within indexes.
-const DEEPEST_INDEX: u32 = 4;
-/// Indexes that are followed, each once for every name that it goes by.
+/// Maximum nesting of indexes.
+const MAX_INDEX_DEPTH: u32 = 4;
+/// Maximum number of nested indexes, counted once per name.
 const MAX_INDEXES: usize = 1000;
-/// Bytes of documents together.
-const LARGEST_DOCUMENTS: u64 = 64 << 20;
-/// Images among which one is chosen.
+/// Maximum total size of all documents in bytes.
+const MAX_TOTAL_DOCUMENT_BYTES: u64 = 64 << 20;
+/// Maximum number of images in a layout.
 const MAX_IMAGES: usize = 10_000;
-/// Bytes of an image's name, which all images in an index may have from it.
-const LONGEST_NAME: usize = 1024;
+/// Maximum length of an image's name in bytes. An index copies its name to all its images.
+const MAX_NAME_BYTES: usize = 1024;
 
-/// All images that an index leads to; where a platform is wanted, with theirs as far as they say it.
+/// All images of an index. If a platform is selected, their platforms are read as far as they are
+/// known.
 pub(super) fn all(
     layout: &Path,
     path: &Path,
     index: Index,
-    wanted: Wanted<'_>,
+    selector: ImageSelector<'_>,
     progress: &Progress,
 ) -> Result<Vec<Descriptor>> {
     let mut collection = Collection::new(layout, progress);
-    collection.add(path, index, DEEPEST_INDEX, None)?;
-    if wanted.platform.is_some() {
-        collection.ask_for_platforms(path, wanted)?;
+    collection.add(path, index, MAX_INDEX_DEPTH, None)?;
+    if selector.platform.is_some() {
+        collection.read_missing_platforms(path, selector)?;
     }
     Ok(collection.found)
 }
@@ -42,9 +43,9 @@ struct Collection<'a> {
     layout: &'a Path,
     progress: &'a Progress,
     found: Vec<Descriptor>,
-    /// Indexes that were followed, by digest and the name that their images have from them.
+    /// Nested indexes that were read, by digest and inherited name.
     followed: HashSet<(String, Option<String>)>,
-    /// Bytes of documents that may still be read.
+    /// How many more bytes of documents may be read.
     left: u64,
 }
 
@@ -55,18 +56,18 @@ impl<'a> Collection<'a> {
             progress,
             found: Vec::new(),
             followed: HashSet::new(),
-            left: LARGEST_DOCUMENTS,
+            left: MAX_TOTAL_DOCUMENT_BYTES,
         }
     }
 
-    /// Takes over what an index names.
+    /// Adds the images of an index.
     fn add(&mut self, path: &Path, index: Index, depth: u32, name: Option<&str>) -> Result<()> {
         for mut descriptor in index.manifests {
             self.progress.check()?;
-            // An index's name is that of all images in it.
+            // Images inherit the name of their index.
             let own = descriptor.annotations.name.as_deref().or(name);
-            if own.is_some_and(|name| name.len() > LONGEST_NAME) {
-                let problem = format!("the name of an image has more than {LONGEST_NAME} bytes");
+            if own.is_some_and(|name| name.len() > MAX_NAME_BYTES) {
+                let problem = format!("the name of an image has more than {MAX_NAME_BYTES} bytes");
                 return Err(Error::unsound(path, problem));
             }
             descriptor.annotations.name = own.map(str::to_owned);
@@ -86,7 +87,7 @@ impl<'a> Collection<'a> {
         Ok(())
     }
 
-    /// Takes over what an index in an index names, once for each name that it goes by.
+    /// Adds the images of a nested index, once for each of its names.
     fn follow(&mut self, path: &Path, descriptor: &Descriptor, depth: u32) -> Result<()> {
         if depth == 0 {
             return Err(Error::unsound(path, "indexes lie too deep in indexes"));
@@ -105,12 +106,12 @@ impl<'a> Collection<'a> {
         self.add(&blob.path, inner, depth - 1, name)
     }
 
-    /// A document that is named, verified.
+    /// Reads and verifies a document.
     fn document(&mut self, path: &Path, descriptor: &Descriptor) -> Result<(Blob, Vec<u8>)> {
         let Some(left) = self.left.checked_sub(descriptor.size) else {
-            let most = LARGEST_DOCUMENTS >> 20;
+            let max_mib = MAX_TOTAL_DOCUMENT_BYTES >> 20;
             let problem = format!(
-                "it leads to more than {most} MiB of documents: keep fewer images in a layout"
+                "it leads to more than {max_mib} MiB of documents: keep fewer images in a layout"
             );
             return Err(Error::unsound(path, problem));
         };
@@ -120,12 +121,12 @@ impl<'a> Collection<'a> {
         Ok((blob, text))
     }
 
-    /// Has images of which the index does not say for what platform they are say it themselves.
-    fn ask_for_platforms(&mut self, path: &Path, wanted: Wanted<'_>) -> Result<()> {
+    /// Reads the platforms of images for which the index contains none.
+    fn read_missing_platforms(&mut self, path: &Path, selector: ImageSelector<'_>) -> Result<()> {
         let mut known = HashMap::new();
         let mut found = std::mem::take(&mut self.found);
         for image in &mut found {
-            if image.platform.is_some() || !wanted.names(image) {
+            if image.platform.is_some() || !selector.names(image) {
                 continue;
             }
             self.progress.check()?;
@@ -142,14 +143,19 @@ impl<'a> Collection<'a> {
         Ok(())
     }
 
-    /// The platform that an image's configuration names. What is no image may have another kind of configuration.
-    fn platform_of(&mut self, path: &Path, image: &Descriptor) -> Result<Option<PlatformOf>> {
+    /// The platform in an image's configuration. A manifest that is not an image may have another
+    /// kind of configuration.
+    fn platform_of(
+        &mut self,
+        path: &Path,
+        image: &Descriptor,
+    ) -> Result<Option<PlatformDescriptor>> {
         let (manifest, text) = self.document(path, image)?;
         let Some(config) = parse::<Manifest>(&manifest.path, &text)?.config else {
             return Ok(None);
         };
         let (_, text) = self.document(&manifest.path, &config)?;
-        let platform = serde_json::from_slice::<PlatformOf>(&text).ok();
+        let platform = serde_json::from_slice::<PlatformDescriptor>(&text).ok();
         Ok(platform.filter(|platform| !platform.os.is_empty()))
     }
 }

@@ -1,4 +1,4 @@
-//! What is found out about one name of the host.
+//! The metadata and attributes of one name of the host.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -11,41 +11,41 @@ use std::path::Path;
 use rustix::fs::{SeekFrom, Statx};
 use rustix::io::Errno;
 
-use super::super::attributes::Named;
+use super::super::attributes::RawAttribute;
 use super::super::error::{Error, Result};
 use super::super::rules::Rules;
-use super::super::tree::Facts;
+use super::super::tree::Metadata;
 
-/// Bytes of attribute names that are asked for first; few files have more.
-const FIRST_LIST: usize = 256;
-/// The most that the system gives.
-const LONGEST_LIST: usize = 64 << 10;
-/// Longest path that the system takes.
-const LONGEST_PATH: usize = 4095;
+/// Initial buffer size for attribute names and values; few files need more.
+const FIRST_LIST_BYTES: usize = 256;
+/// Maximum size that Linux returns.
+const MAX_LIST_BYTES: usize = 64 << 10;
+/// Maximum length of a path that Linux accepts, in bytes.
+const MAX_PATH_BYTES: usize = 4095;
 
-/// Which file of the host a name leads to: device and inode.
+/// Identifies a file of the host: device and inode number.
 pub(in crate::build) type LinkKey = (u64, u64);
 
-/// What is known about a name.
-pub(in crate::build) struct Found {
-    /// Where the name lies in its batch.
+/// The scan result for a name.
+pub(in crate::build) struct ScannedEntry {
+    /// The range of the name in `Batch::names`.
     pub name: Range<usize>,
-    pub facts: Facts,
+    pub metadata: Metadata,
     pub device: u64,
-    /// Of a file with several names.
+    /// For a file with several names.
     pub link: Option<LinkKey>,
-    /// Of a directory: the number it goes by.
+    /// For a directory, the number that the scan gave it.
     pub directory: Option<u32>,
-    /// Of a symbolic link.
+    /// For a symbolic link, its target.
     pub target: Option<Box<[u8]>>,
-    /// Of a file with holes: what holds data.
+    /// For a file with holes, the ranges that contain data.
     pub segments: Option<Box<[Range<u64>]>>,
-    pub attributes: Vec<Named>,
+    pub attributes: Vec<RawAttribute>,
 }
 
-impl Found {
-    /// What one call tells.
-    pub fn of(stat: &Statx) -> Self {
+impl ScannedEntry {
+    /// The entry with the results of `statx`; the rest is empty.
+    pub fn from_statx(stat: &Statx) -> Self {
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
         let kind = stat.stx_mode & 0o170_000;
         let size = match kind {
@@ -58,14 +58,14 @@ impl Found {
         let has_more_names = kind != 0o040_000 && stat.stx_nlink > 1;
         Self {
             name: 0..0,
-            facts: Facts {
+            metadata: Metadata {
                 mode: stat.stx_mode,
                 uid: stat.stx_uid,
                 gid: stat.stx_gid,
                 size,
                 seconds: stat.stx_mtime.tv_sec,
                 nanoseconds: stat.stx_mtime.tv_nsec,
-                ..Facts::default()
+                ..Metadata::default()
             },
             device,
             link: has_more_names.then_some((device, stat.stx_ino)),
@@ -77,10 +77,10 @@ impl Found {
     }
 }
 
-/// What a source's root is.
-pub(super) fn of_root(path: &Path, stat: &Statx, rules: &Rules) -> Result<Found> {
-    let mut found = Found::of(stat);
-    // Behind a symbolic link it is what that leads to.
+/// The entry of a source's root.
+pub(super) fn from_root(path: &Path, stat: &Statx, rules: &Rules) -> Result<ScannedEntry> {
+    let mut found = ScannedEntry::from_statx(stat);
+    // If the path is a symbolic link, the source is its target.
     let own = CString::new(path.join(".").as_os_str().as_bytes())
         .map_err(|_| Error::unsound(path, "its name holds a NUL byte"))?;
     found.attributes = Buffers::new()
@@ -89,7 +89,7 @@ pub(super) fn of_root(path: &Path, stat: &Statx, rules: &Rules) -> Result<Found>
     Ok(found)
 }
 
-/// A directory's path and a name in it as one path.
+/// Joins the path of a directory and a name.
 pub(super) fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
     match (directory, name) {
         (b"", name) => name.to_vec(),
@@ -98,15 +98,15 @@ pub(super) fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// How a name is reached by calls that take a path and nothing else.
-pub(super) enum Reach<'a> {
-    /// The thread stands in the directory: the name alone leads to it, and no link on the way can lead elsewhere.
-    Standing(&'a CStr),
-    /// By its path.
-    Path(Context<'a>),
+/// How system calls that accept only a path reach a file.
+pub(super) enum AttributePath<'a> {
+    /// Relative to the thread's working directory: no symbolic link on the way can redirect it.
+    Relative(&'a CStr),
+    /// By its full path.
+    Full(Context<'a>),
 }
 
-/// The name whose attributes are asked for, in both ways to say it.
+/// A file by its path and by its open directory.
 pub(super) struct Context<'a> {
     pub source: &'a Path,
     pub folder: &'a [u8],
@@ -115,7 +115,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The path; through the open directory where it is too long.
+    /// Writes the path, or one through the open directory if it is too long.
     fn write_path(&self, path: &mut Vec<u8>) {
         path.clear();
         path.extend_from_slice(self.source.as_os_str().as_bytes());
@@ -125,7 +125,7 @@ impl Context<'_> {
                 path.extend_from_slice(part);
             }
         }
-        if path.len() > LONGEST_PATH {
+        if path.len() > MAX_PATH_BYTES {
             path.clear();
             path.extend(format!("/proc/self/fd/{}/", self.fd.as_raw_fd()).into_bytes());
             path.extend_from_slice(self.name.to_bytes());
@@ -134,7 +134,7 @@ impl Context<'_> {
     }
 }
 
-/// Memory of one thread for asking, kept from one name to the next.
+/// The buffers of one thread, reused for every name.
 pub(super) struct Buffers {
     path: Vec<u8>,
     list: Vec<u8>,
@@ -145,20 +145,20 @@ impl Buffers {
     pub fn new() -> Self {
         Self {
             path: Vec::new(),
-            list: vec![0; FIRST_LIST],
-            value: vec![0; FIRST_LIST],
+            list: vec![0; FIRST_LIST_BYTES],
+            value: vec![0; FIRST_LIST_BYTES],
         }
     }
 
-    /// All extended attributes of a name but those that the rules leave out.
+    /// All extended attributes of a file, except those that the rules exclude.
     pub fn attributes(
         &mut self,
-        reach: &Reach<'_>,
+        attribute_path: &AttributePath<'_>,
         rules: &Rules,
-    ) -> rustix::io::Result<Vec<Named>> {
-        let context = match reach {
-            Reach::Standing(name) => return self.read(name, rules),
-            Reach::Path(context) => context,
+    ) -> rustix::io::Result<Vec<RawAttribute>> {
+        let context = match attribute_path {
+            AttributePath::Relative(name) => return self.read(name, rules),
+            AttributePath::Full(context) => context,
         };
         let mut path = std::mem::take(&mut self.path);
         context.write_path(&mut path);
@@ -168,11 +168,11 @@ impl Buffers {
         answer
     }
 
-    fn read(&mut self, path: &CStr, rules: &Rules) -> rustix::io::Result<Vec<Named>> {
+    fn read(&mut self, path: &CStr, rules: &Rules) -> rustix::io::Result<Vec<RawAttribute>> {
         let listed = with_room(&mut self.list, |list| rustix::fs::llistxattr(path, list));
         let length = match listed {
-            // It has none. That says nothing of other files of the device: where file systems lie over one
-            // another, each of its files may be another one's.
+            // The file has none. Other files of the same device may have some: in a stacked file
+            // system, each file may come from another one.
             Err(Errno::OPNOTSUPP) => 0,
             listed => listed?,
         };
@@ -195,8 +195,8 @@ impl Buffers {
     }
 }
 
-/// The length of a value; `None` where a name was listed that is not there (any more) for us, or that only
-/// others can ask for. The other names of the file are there all the same.
+/// The length of a value; `None` if the attribute is listed but does not exist (any more) for this
+/// process. The other attributes are still readable.
 fn if_there(value: rustix::io::Result<usize>) -> rustix::io::Result<Option<usize>> {
     match value {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
@@ -204,22 +204,21 @@ fn if_there(value: rustix::io::Result<usize>) -> rustix::io::Result<Option<usize
     }
 }
 
-/// Calls with a little room, which costs the system least, and with all there can be if that was
-/// too small.
+/// Calls with a small buffer, which is fastest, and again with the maximum if that was too small.
 fn with_room(
     buffer: &mut Vec<u8>,
     mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<usize> {
-    match call(&mut buffer[..FIRST_LIST]) {
+    match call(&mut buffer[..FIRST_LIST_BYTES]) {
         Err(Errno::RANGE) => {
-            buffer.resize(LONGEST_LIST, 0);
+            buffer.resize(MAX_LIST_BYTES, 0);
             call(buffer)
         }
         answer => answer,
     }
 }
 
-/// The ranges of a file that hold data; `None` if all of it does.
+/// The ranges of a file that contain data; `None` if it has no holes.
 pub(super) fn segments(file: &File, size: u64) -> io::Result<Option<Box<[Range<u64>]>>> {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -227,7 +226,7 @@ pub(super) fn segments(file: &File, size: u64) -> io::Result<Option<Box<[Range<u
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(start) => start,
             Err(Errno::NXIO) => break,
-            // The file system cannot tell.
+            // The file system does not support the call.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
@@ -249,7 +248,7 @@ mod tests {
     use super::if_there;
 
     #[test]
-    fn a_name_that_cannot_be_asked_for_is_no_matter_of_the_others() {
+    fn unreadable_attributes_do_not_hide_others() {
         assert_eq!(if_there(Ok(7)), Ok(Some(7)));
         assert_eq!(if_there(Err(Errno::NODATA)), Ok(None));
         assert_eq!(if_there(Err(Errno::OPNOTSUPP)), Ok(None));

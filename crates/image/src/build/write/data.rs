@@ -1,9 +1,9 @@
-//! Contents on their way from the sources into the image.
+//! Copies contents from the sources to the image.
 //!
-//! Small files are read to where they will be written from, so that one call writes many. Large ones
-//! are copied by the system itself where it can share blocks instead of copying (btrfs, xfs and
-//! others, source and image on the same file system), else through a buffer that stays in the
-//! processor's cache. A file must have the size and the times with which it was found.
+//! Small files are read directly into the write buffer, so that one call writes many. For large
+//! files the system shares blocks instead of copying, if it can (btrfs, xfs and others, with source
+//! and image on the same file system); otherwise they are copied through a buffer that stays in the
+//! processor's cache. Copying fails if size or mtime of a file differ from when it was found.
 
 use std::fs::File;
 use std::ops::Range;
@@ -14,22 +14,22 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::super::error::{Error, Result};
-use super::super::place::{Map, Piece};
+use super::super::place::{BlockMap, Piece};
 use super::super::scan;
 use super::super::sources::Contents;
 use super::super::tree::{Id, NONE};
-use super::{Image, Stretch};
+use super::{Image, WriteBuffer};
 
-/// Files up to this size are read to where they are written from.
-const SMALL: u64 = 256 << 10;
-/// Bytes that are copied at once.
-const CHUNK: usize = 256 << 10;
-/// Longest path that one call takes.
-const LONGEST_PATH: usize = 4000;
+/// Files up to this size in bytes are read into the write buffer.
+const MAX_SMALL_BYTES: u64 = 256 << 10;
+/// Size of the copy buffer in bytes.
+const COPY_BYTES: usize = 256 << 10;
+/// Maximum length of a path for one `openat2` call, in bytes.
+const MAX_PATH_BYTES: usize = 4000;
 
-/// File systems whose copies share blocks, by their numbers: btrfs, xfs, bcachefs, zfs, ocfs2, nfs,
-/// cifs, smb2.
-const SHARING: [u64; 8] = [
+/// File systems that support reflinks, by their magic numbers: btrfs, xfs, bcachefs, zfs, ocfs2,
+/// nfs, cifs, smb2.
+const REFLINK_FILE_SYSTEMS: [u64; 8] = [
     0x9123_683E,
     0x5846_5342,
     0xCA45_1A4E,
@@ -41,48 +41,50 @@ const SHARING: [u64; 8] = [
 ];
 
 /// Reads contents for one thread.
-pub(super) struct Reader<'a> {
+pub(super) struct ContentReader<'a> {
     image: &'a Image<'a>,
-    /// The directory of the host that was read last.
+    /// The most recently used host directory: its node, its source, its descriptor.
     folder: Option<(Id, u16, OwnedFd)>,
     buffer: Vec<u8>,
-    /// A file in an archive, one of its segments, and how many bytes the archive holds before that.
+    /// The state of `packed_before`: a file in an archive, the index of a segment, and how many
+    /// bytes the archive contains before that segment.
     packed: (Id, usize, u64),
-    shares_blocks: bool,
+    can_reflink: bool,
 }
 
-/// A file to read from: opened for it alone, or an archive's.
-enum Opened<'a> {
+/// A file to read from: a file of the host, or the archive that contains it.
+enum OpenFile<'a> {
     Own(File),
     Archive(&'a File, &'a Path),
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ContentReader<'a> {
     pub fn new(image: &'a Image<'a>) -> Self {
         let kind = rustix::fs::fstatfs(image.output.file()).map(|answer| answer.f_type);
-        let shares_blocks = kind.is_ok_and(|kind| {
-            u64::try_from(kind).is_ok_and(|kind| SHARING.contains(&(kind & 0xFFFF_FFFF)))
+        let can_reflink = kind.is_ok_and(|kind| {
+            u64::try_from(kind)
+                .is_ok_and(|kind| REFLINK_FILE_SYSTEMS.contains(&(kind & 0xFFFF_FFFF)))
         });
         Self {
             image,
             folder: None,
             buffer: Vec::new(),
             packed: (NONE, 0, 0),
-            shares_blocks,
+            can_reflink,
         }
     }
 
-    /// Reads a file that is no larger than a batch.
-    pub fn read_small(&mut self, id: Id, data: &mut Stretch) -> Result<()> {
+    /// Reads a file that is not copied in pieces.
+    pub fn read_small(&mut self, id: Id, data: &mut WriteBuffer) -> Result<()> {
         let image = self.image;
         let node = image.tree.node(id);
         let opened = self.open(id)?;
         let segments = image.tree.segments.get(&id);
-        let map = image.places.maps.get(&id);
-        if segments.is_none() && map.is_none() && node.size <= SMALL {
+        let map = image.placement.maps.get(&id);
+        if segments.is_none() && map.is_none() && node.size <= MAX_SMALL_BYTES {
             let length = node.size.next_multiple_of(image.shape.block_size);
             let length = usize::try_from(length).expect("a small file");
-            let at = node.place * image.shape.block_size;
+            let at = node.first_block * image.shape.block_size;
             let size = usize::try_from(node.size).expect("a small file");
             let room = data.room(image.output, at, length)?;
             self.read(id, &opened, node.content, &mut room[..size])?;
@@ -92,8 +94,8 @@ impl<'a> Reader<'a> {
         self.check(id, &opened)
     }
 
-    /// Reads what lies in a file's inode.
-    pub fn read_inside(&mut self, id: Id) -> Result<Vec<u8>> {
+    /// Reads the content of a file that is stored in its inode.
+    pub fn read_inline(&mut self, id: Id) -> Result<Vec<u8>> {
         let node = self.image.tree.node(id);
         let mut content = vec![0; usize::try_from(node.size).expect("less than an inode")];
         if !content.is_empty() {
@@ -115,18 +117,18 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Copies what of a file's data lies in `bytes`.
-    fn copy_ranges(&mut self, id: Id, opened: &Opened<'_>, bytes: Range<u64>) -> Result<()> {
+    /// Copies the data of a file in the range `bytes`.
+    fn copy_ranges(&mut self, id: Id, opened: &OpenFile<'_>, bytes: Range<u64>) -> Result<()> {
         let image = self.image;
         let node = image.tree.node(id);
-        let is_packed = matches!(opened, Opened::Archive(..));
+        let is_packed = matches!(opened, OpenFile::Archive(..));
         let whole = 0..node.size;
         let segments: &[Range<u64>] = match image.tree.segments.get(&id) {
             Some(segments) => segments,
             None => std::slice::from_ref(&whole),
         };
-        let within = touching(segments, &bytes);
-        // In an archive the data of a file with holes lie without them.
+        let within = overlapping(segments, &bytes);
+        // An archive stores the data of a file without its holes.
         let mut packed = match is_packed {
             true => self.packed_before(id, segments, within.start),
             false => 0,
@@ -145,8 +147,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Bytes that an archive holds of a file before one of its segments. A file's pieces are mostly
-    /// taken in order, so it goes on from where it was.
+    /// The number of bytes that an archive stores of a file before one of its segments. Pieces are
+    /// mostly copied in order, so it continues from the previous result.
     fn packed_before(&mut self, id: Id, segments: &[Range<u64>], segment: usize) -> u64 {
         let (at, before) = match self.packed {
             (of, at, before) if of == id && at <= segment => (at, before),
@@ -158,11 +160,11 @@ impl<'a> Reader<'a> {
         sum
     }
 
-    /// Copies a range of a file, from `from` in what was opened, to where it is mapped.
+    /// Copies a range of a file from offset `from` of `opened` to the mapped blocks.
     fn copy_range(
         &mut self,
         id: Id,
-        opened: &Opened<'_>,
+        opened: &OpenFile<'_>,
         from: u64,
         bytes: Range<u64>,
     ) -> Result<()> {
@@ -176,11 +178,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Where a byte of a file lies in the image, and how many follow it there.
+    /// The offset of a byte of a file in the image, and how many bytes of the file follow
+    /// contiguously.
     fn target(&self, id: Id, byte: u64) -> (u64, u64) {
         let block_size = self.image.shape.block_size;
-        let Some(map) = self.image.places.maps.get(&id) else {
-            let start = self.image.tree.node(id).place * block_size;
+        let Some(map) = self.image.placement.maps.get(&id) else {
+            let start = self.image.tree.node(id).first_block * block_size;
             return (start + byte, u64::MAX - byte);
         };
         find(map, block_size, byte).expect("all data is mapped")
@@ -189,12 +192,12 @@ impl<'a> Reader<'a> {
     fn transfer(
         &mut self,
         id: Id,
-        opened: &Opened<'_>,
+        opened: &OpenFile<'_>,
         mut from: u64,
         mut to: u64,
         mut length: u64,
     ) -> Result<()> {
-        while length > 0 && self.shares_blocks {
+        while length > 0 && self.can_reflink {
             let (mut source, mut target) = (from, to);
             let count = usize::try_from(length).unwrap_or(usize::MAX);
             let output = self.image.output.file();
@@ -211,14 +214,14 @@ impl<'a> Reader<'a> {
                     (from, to, length) = (from + copied, to + copied, length - copied);
                 }
                 Err(Errno::INTR) => {}
-                // It cannot do it here; or it failed, which the plain way will tell.
-                Err(_) => self.shares_blocks = false,
+                // Not supported here, or failed. In both cases the plain copy reports errors.
+                Err(_) => self.can_reflink = false,
             }
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(CHUNK, 0);
+        buffer.resize(COPY_BYTES, 0);
         while length > 0 {
-            let count = usize::try_from(length).map_or(CHUNK, |length| length.min(CHUNK));
+            let count = usize::try_from(length).map_or(COPY_BYTES, |length| length.min(COPY_BYTES));
             self.read(id, opened, from, &mut buffer[..count])?;
             self.image.output.write(to, &buffer[..count])?;
             let done = count as u64;
@@ -229,7 +232,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads exactly these bytes.
-    fn read(&self, id: Id, opened: &Opened<'_>, from: u64, into: &mut [u8]) -> Result<()> {
+    fn read(&self, id: Id, opened: &OpenFile<'_>, from: u64, into: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while filled < into.len() {
             let at = from + filled as u64;
@@ -245,17 +248,17 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn changed(&self, id: Id, opened: &Opened<'_>) -> Error {
+    fn changed(&self, id: Id, opened: &OpenFile<'_>) -> Error {
         Error::Changed {
             path: self.shown(id, opened),
         }
     }
 
-    /// The path of what is read, for messages.
-    fn shown(&self, id: Id, opened: &Opened<'_>) -> PathBuf {
+    /// The path of the source file or archive, for messages.
+    fn shown(&self, id: Id, opened: &OpenFile<'_>) -> PathBuf {
         match opened {
-            Opened::Own(_) => self.shown_source(id),
-            Opened::Archive(_, path) => path.to_path_buf(),
+            OpenFile::Own(_) => self.shown_source(id),
+            OpenFile::Archive(_, path) => path.to_path_buf(),
         }
     }
 
@@ -266,33 +269,32 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Fails if a file of the host is not what it was when it was found. Archives are checked once,
-    /// at the end.
-    fn check(&self, id: Id, opened: &Opened<'_>) -> Result<()> {
-        let Opened::Own(file) = opened else {
+    /// Fails if a host file was modified after it was found. Archives are checked once, at the end.
+    fn check(&self, id: Id, opened: &OpenFile<'_>) -> Result<()> {
+        let OpenFile::Own(file) = opened else {
             return Ok(());
         };
         let node = self.image.tree.node(id);
         let stat = rustix::fs::fstat(file)
             .map_err(|errno| Error::source(self.shown_source(id), "read its attributes", errno))?;
-        let size_is = u64::try_from(stat.st_size) == Ok(node.size);
+        let is_same_size = u64::try_from(stat.st_size) == Ok(node.size);
         let time = (
             stat.st_mtime,
             u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
         );
-        let found = self.image.tree.found_times.get(&id);
-        let time_is = time == *found.unwrap_or(&(node.seconds, node.nanoseconds));
-        if size_is && time_is {
+        let found = self.image.tree.original_times.get(&id);
+        let is_same_time = time == *found.unwrap_or(&(node.seconds, node.nanoseconds));
+        if is_same_size && is_same_time {
             return Ok(());
         }
         Err(self.changed(id, opened))
     }
 
-    fn open(&mut self, id: Id) -> Result<Opened<'a>> {
+    fn open(&mut self, id: Id) -> Result<OpenFile<'a>> {
         let image = self.image;
         match &image.contents[usize::from(image.tree.node(id).source)] {
-            Contents::File(archive) => Ok(Opened::Archive(&archive.file, &archive.path)),
-            Contents::Directory(source) => self.open_below(source, id).map(Opened::Own),
+            Contents::File(archive) => Ok(OpenFile::Archive(&archive.file, &archive.path)),
+            Contents::Directory(source) => self.open_below(source, id).map(OpenFile::Own),
         }
     }
 
@@ -301,9 +303,9 @@ impl<'a> Reader<'a> {
         let node = tree.node(id);
         let failed =
             |errno: Errno| Error::source(source.path.join(tree.path(id)), "open it", errno);
-        let is_there = matches!(&self.folder, Some((folder, number, _))
+        let is_open = matches!(&self.folder, Some((folder, number, _))
             if *folder == node.parent && *number == node.source);
-        if !is_there {
+        if !is_open {
             let folder = open_folder(source, &tree.path(node.parent)).map_err(failed)?;
             self.folder = Some((node.parent, node.source, folder));
         }
@@ -314,7 +316,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Opened<'_> {
+impl OpenFile<'_> {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Own(file) => file.as_fd(),
@@ -323,16 +325,16 @@ impl Opened<'_> {
     }
 }
 
-/// Opens a directory below a source's root, through no symbolic link.
+/// Opens a directory below a source's root without following symbolic links.
 fn open_folder(source: &scan::Source, path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if path.as_os_str().is_empty() {
         return rustix::fs::openat(&source.root, c".", flags, Mode::empty());
     }
-    if path.as_os_str().len() < LONGEST_PATH {
+    if path.as_os_str().len() < MAX_PATH_BYTES {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&source.root, path, flags, Mode::empty(), resolve) {
-            // An old system, or one that filters it.
+            // An old kernel, or a seccomp filter.
             Err(Errno::NOSYS | Errno::PERM) => {}
             answer => return answer,
         }
@@ -344,15 +346,15 @@ fn open_folder(source: &scan::Source, path: &Path) -> rustix::io::Result<OwnedFd
     Ok(at)
 }
 
-/// The segments, which are in order, of which something lies in `bytes`.
-fn touching(segments: &[Range<u64>], bytes: &Range<u64>) -> Range<usize> {
+/// The indexes of the segments that overlap `bytes`. The segments are sorted.
+fn overlapping(segments: &[Range<u64>], bytes: &Range<u64>) -> Range<usize> {
     let first = segments.partition_point(|segment| segment.end <= bytes.start);
     let end = segments.partition_point(|segment| segment.start < bytes.end);
     first..end.max(first)
 }
 
-/// Where a byte of a mapped file lies, and how many bytes follow it in its run.
-fn find(map: &Map, block_size: u64, byte: u64) -> Option<(u64, u64)> {
+/// The offset of a byte of a mapped file, and how many bytes follow in its run.
+fn find(map: &BlockMap, block_size: u64, byte: u64) -> Option<(u64, u64)> {
     let block = byte / block_size;
     let next = map
         .runs
@@ -365,10 +367,10 @@ fn find(map: &Map, block_size: u64, byte: u64) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::touching;
+    use super::overlapping;
 
     #[test]
-    fn a_piece_visits_its_own_segments() {
+    fn a_piece_overlaps_its_own_segments() {
         let segments = [0..10, 20..30, 40..50];
         for (bytes, within) in [
             (0..50, 0..3),
@@ -379,8 +381,8 @@ mod tests {
             (30..60, 2..3),
             (50..60, 3..3),
         ] {
-            assert_eq!(touching(&segments, &bytes), within, "{bytes:?}");
+            assert_eq!(overlapping(&segments, &bytes), within, "{bytes:?}");
         }
-        assert_eq!(touching(&[], &(0..9)), 0..0);
+        assert_eq!(overlapping(&[], &(0..9)), 0..0);
     }
 }

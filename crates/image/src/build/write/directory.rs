@@ -1,4 +1,4 @@
-//! Making the blocks of directories.
+//! Writes directories.
 
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::directory::{self, Entry, FileType};
@@ -6,11 +6,11 @@ use pext4_ondisk::htree::{BuiltBlock, Plan};
 use pext4_ondisk::inode::{BLOCK_AREA, inline};
 
 use super::super::error::Result;
-use super::super::shape::regions_inside;
+use super::super::shape::inline_regions;
 use super::super::tree::{Id, ROOT, Tree};
-use super::{Image, Stretch};
+use super::{Image, WriteBuffer};
 
-/// What is in a directory.
+/// The names in a directory.
 fn children<'a>(image: &Image<'a>, id: Id) -> &'a [Id] {
     let place = usize::try_from(image.tree.node(id).content).expect("a place among directories");
     image.order.children(&image.order.directories[place])
@@ -21,15 +21,16 @@ fn parent(tree: &Tree, id: Id) -> InodeNumber {
     InodeNumber(tree.node(above).inode)
 }
 
-/// The content of a directory that lies in its inode and may have so many bytes there: as short as can be or as
-/// long, since others who let it grow take all the room as well.
-pub(super) fn inside(image: &Image<'_>, id: Id, room: usize) -> Vec<u8> {
+/// The content of a directory that is stored in its inode with up to `room` bytes. It has the
+/// minimum length or the full `room`, since other implementations also use all the room when they
+/// let it grow.
+pub(super) fn inline_content(image: &Image<'_>, id: Id, room: usize) -> Vec<u8> {
     let tree = image.tree;
     let children = children(image, id);
     let names = || children.iter().map(|&id| tree.name(id));
     let (bytes, counts) = [BLOCK_AREA, room]
         .into_iter()
-        .find_map(|bytes| Some((bytes, regions_inside(names(), bytes)?)))
+        .find_map(|bytes| Some((bytes, inline_regions(names(), bytes)?)))
         .expect("the shape says that it fits");
     let format = image.shape.format.inline();
     let mut content = vec![0; bytes];
@@ -52,8 +53,8 @@ pub(super) fn inside(image: &Image<'_>, id: Id, room: usize) -> Vec<u8> {
     content
 }
 
-/// Makes the blocks of a directory in the stretch where they belong.
-pub(super) fn write(image: &Image<'_>, id: Id, data: &mut Stretch) -> Result<()> {
+/// Writes the blocks of a directory to the write buffer.
+pub(super) fn write(image: &Image<'_>, id: Id, data: &mut WriteBuffer) -> Result<()> {
     let tree = image.tree;
     let own = InodeNumber(tree.node(id).inode);
     let parent = parent(tree, id);
@@ -63,7 +64,7 @@ pub(super) fn write(image: &Image<'_>, id: Id, data: &mut Stretch) -> Result<()>
         image,
         own,
         data,
-        blocks: Blocks::of(image, id, u64::from(shape.blocks)),
+        blocks: BlockIter::new(image, id, u64::from(shape.blocks)),
     };
     match &shape.plan {
         Some(plan) => writer.indexed(plan, parent, children),
@@ -71,15 +72,15 @@ pub(super) fn write(image: &Image<'_>, id: Id, data: &mut Stretch) -> Result<()>
     }
 }
 
-/// The blocks of a directory, one after the other.
-struct Blocks {
+/// Iterates over the blocks of a directory.
+struct BlockIter {
     runs: Vec<(u64, u64)>,
 }
 
-impl Blocks {
-    fn of(image: &Image<'_>, id: Id, blocks: u64) -> Self {
-        let mut runs: Vec<(u64, u64)> = match image.places.maps.get(&id) {
-            None => vec![(image.tree.node(id).place, blocks)],
+impl BlockIter {
+    fn new(image: &Image<'_>, id: Id, blocks: u64) -> Self {
+        let mut runs: Vec<(u64, u64)> = match image.placement.maps.get(&id) {
+            None => vec![(image.tree.node(id).first_block, blocks)],
             Some(map) => map
                 .runs
                 .iter()
@@ -104,8 +105,8 @@ impl Blocks {
 struct Writer<'a, 'b> {
     image: &'a Image<'a>,
     own: InodeNumber,
-    data: &'b mut Stretch,
-    blocks: Blocks,
+    data: &'b mut WriteBuffer,
+    blocks: BlockIter,
 }
 
 fn entry(tree: &Tree, name: Id) -> Entry<'_> {
@@ -143,7 +144,7 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Room for the next block of the directory.
+    /// The buffer for the next block of the directory.
     fn next_block(&mut self) -> Result<&mut [u8]> {
         let block = self.blocks.next().expect("as many were placed as are made");
         let block_size = self.image.block_size();
@@ -181,7 +182,7 @@ impl Writer<'_, '_> {
                 break;
             }
         }
-        // Room that was kept for later.
+        // The remaining blocks are empty.
         while !self.blocks.runs.is_empty() {
             self.leaf(Vec::new())?;
         }

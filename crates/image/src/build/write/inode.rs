@@ -1,4 +1,4 @@
-//! Making the inodes.
+//! Encodes the inodes.
 
 use pext4_ondisk::extent::{self, Extent};
 use pext4_ondisk::feature::ReadOnlyCompat;
@@ -7,19 +7,19 @@ use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
 
 use super::super::error::{Error, Result};
-use super::super::shape::{LONGEST, extra_size};
+use super::super::shape::{MAX_EXTENT_BLOCKS, extra_size};
 use super::super::tree::Id;
 use super::{Image, build_tree};
 
-/// Makes one inode after the other in the same memory.
-pub(super) struct Maker<'a> {
+/// Encodes inodes, and reuses their memory.
+pub(super) struct InodeEncoder<'a> {
     image: &'a Image<'a>,
     blank: Inode,
     inode: Inode,
     seed: Option<u32>,
 }
 
-impl<'a> Maker<'a> {
+impl<'a> InodeEncoder<'a> {
     pub fn new(image: &'a Image<'a>) -> Self {
         let geometry = image.geometry();
         let blank = Inode::new(geometry.inode_size, extra_size(geometry.inode_size));
@@ -31,17 +31,18 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Makes the inode of a record in its slot; `inside` is its content, if that lies there.
-    pub fn make(
+    /// Encodes the inode of a node into `slot`. `inline` is its content if that is stored in the
+    /// inode.
+    pub fn encode(
         &mut self,
         id: Id,
         number: InodeNumber,
-        inside: Option<&[u8]>,
+        inline: Option<&[u8]>,
         slot: &mut [u8],
     ) -> Result<()> {
         let image = self.image;
         let node = image.tree.node(id);
-        let spot = &image.places.spots[node.attributes as usize];
+        let placed = &image.placement.attributes[node.attributes as usize];
         self.inode.clone_from(&self.blank);
         let inode = &mut self.inode;
         let time = Time {
@@ -54,9 +55,9 @@ impl<'a> Maker<'a> {
         (inode.accessed, inode.changed, inode.modified) = (time, time, time);
         inode.created = inode.created.map(|_| time);
         inode.clamp_times();
-        inode.file_acl = BlockNumber(spot.block);
-        let tail = &image.shape.splits[spot.set as usize].tail;
-        if spot.set != 0 {
+        inode.file_acl = BlockNumber(placed.block);
+        let tail = &image.shape.splits[placed.set as usize].tail;
+        if placed.set != 0 {
             inode.tail.copy_from_slice(tail);
         }
         match node.mode & 0o170_000 {
@@ -67,7 +68,7 @@ impl<'a> Maker<'a> {
                 inode.set_device(high, low);
             }
             0o010_000 | 0o140_000 => {}
-            _ => match inside {
+            _ => match inline {
                 Some(content) => {
                     inode.size = content.len() as u64;
                     let fits = inode.set_inline_content(content);
@@ -81,7 +82,7 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    /// Size, flags and map of what has blocks, or may get some.
+    /// Sets size, flags and block map of a file that has blocks or may get some.
     fn map(&mut self, id: Id) {
         let image = self.image;
         let node = image.tree.node(id);
@@ -94,18 +95,19 @@ impl<'a> Maker<'a> {
                 .flags
                 .set(InodeFlags::INDEX, shape.plan.is_some());
         }
-        if let Some(map) = image.places.maps.get(&id) {
+        if let Some(map) = image.placement.maps.get(&id) {
             self.inode.block = build_tree(map, image.block_size()).root;
             return;
         }
         let blocks = image.shape.content_blocks(image.tree, id);
         let mut entries = [[0; extent::ENTRY_SIZE]; 4];
         let mut count = 0;
-        for start in (0..blocks).step_by(usize::try_from(LONGEST).expect("it is small")) {
+        for start in (0..blocks).step_by(usize::try_from(MAX_EXTENT_BLOCKS).expect("it is small")) {
             let extent = Extent {
                 logical: LogicalBlock(u32::try_from(start).expect("at most four extents")),
-                start: BlockNumber(node.place + start),
-                length: u32::try_from(LONGEST.min(blocks - start)).expect("at most one extent"),
+                start: BlockNumber(node.first_block + start),
+                length: u32::try_from(MAX_EXTENT_BLOCKS.min(blocks - start))
+                    .expect("at most one extent"),
                 unwritten: false,
             };
             entries[count] = extent.encode();
@@ -114,18 +116,18 @@ impl<'a> Maker<'a> {
         extent::write_node(&mut self.inode.block, 0, &entries[..count]);
     }
 
-    /// The space that a file takes.
+    /// Sets `i_blocks`.
     fn count(&mut self, id: Id) -> Result<()> {
         let image = self.image;
         let node = image.tree.node(id);
-        let spot = &image.places.spots[node.attributes as usize];
+        let placed = &image.placement.attributes[node.attributes as usize];
         let nodes = image
-            .places
+            .placement
             .maps
             .get(&id)
             .map_or(0, |map| map.nodes.len() as u64);
         let blocks =
-            image.shape.content_blocks(image.tree, id) + nodes + u64::from(spot.block != 0);
+            image.shape.content_blocks(image.tree, id) + nodes + u64::from(placed.block != 0);
         let geometry = image.geometry();
         let huge_file = geometry
             .features

@@ -1,9 +1,9 @@
-//! From places to bytes, with all threads.
+//! Writes the image, with several threads.
 //!
-//! Who has nothing to do takes the next job: a piece of a large file, or a *batch* of inodes that
-//! follow each other. A batch's inodes become one stretch of the inode table, its small contents and
-//! its directories one stretch of the image, so that each is written by few large calls. No two jobs
-//! write the same bytes, and none depends on another, so their order changes nothing.
+//! An idle thread takes the next job: a piece of a large file, or a *batch* of consecutive inodes.
+//! The inodes of a batch are contiguous in the inode table, and its small contents and directories
+//! are mostly contiguous in the image, so each is written with few large calls. No two jobs write
+//! the same bytes and no job depends on another, so their order does not affect the image.
 
 mod data;
 mod directory;
@@ -16,28 +16,28 @@ use pext4_ondisk::xattr;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 
-use super::crew::work_together;
 use super::error::{Error, Result};
 use super::order::Order;
 use super::output::Output;
-use super::place::{LARGE, Places};
-use super::progress::{Progress, Verdict};
+use super::place::{LARGE, Placement};
+use super::progress::{FirstError, Progress};
 use super::shape::Shape;
 use super::size::Frame;
 use super::sources::Contents;
-use super::tree::{INSIDE, Id, Tree};
-use crate::mkfs::writer::write_frame;
-use data::Reader;
+use super::threads::run_on_threads;
+use super::tree::{INLINE, Id, Tree};
+use crate::mkfs::writer::write_metadata;
+use data::ContentReader;
 
-/// Bytes of a stretch that are collected before they are written.
-const STRETCH: usize = 1 << 20;
+/// Size of a write buffer in bytes.
+const BUFFER_BYTES: usize = 1 << 20;
 
-/// Everything that is to be written.
+/// Everything that is written.
 pub(super) struct Image<'a> {
     pub tree: &'a Tree,
     pub order: &'a Order,
     pub shape: &'a Shape,
-    pub places: &'a Places,
+    pub placement: &'a Placement,
     pub frame: &'a Frame,
     pub contents: &'a [Contents],
     pub output: &'a Output,
@@ -58,10 +58,10 @@ impl Image<'_> {
         let jobs = Jobs {
             image: self,
             next: AtomicUsize::new(0),
-            verdict: Verdict::new(),
+            first_error: FirstError::new(),
         };
-        work_together(threads, &|| jobs.work());
-        jobs.verdict.finish()?;
+        run_on_threads(threads, &|| jobs.work());
+        jobs.first_error.finish()?;
         self.write_attributes()?;
         self.write_system_inodes()?;
         for contents in self.contents {
@@ -71,15 +71,15 @@ impl Image<'_> {
         }
         let mut superblock = self.frame.superblock.clone();
         superblock.lost_found_inode = InodeNumber(super::order::LOST_FOUND);
-        self.write_frame(&superblock)
+        self.write_metadata(&superblock)
     }
 
-    fn write_frame(&self, superblock: &Superblock) -> Result<()> {
+    fn write_metadata(&self, superblock: &Superblock) -> Result<()> {
         let failed = |error: crate::Error| match error {
             crate::Error::Io(cause) => Error::output(self.output.target(), "write", cause),
             other => other.into(),
         };
-        write_frame(
+        write_metadata(
             self.output,
             &self.frame.layout,
             superblock,
@@ -93,19 +93,24 @@ impl Image<'_> {
         self.output.write(block * self.block_size() as u64, bytes)
     }
 
-    /// The blocks of attributes, each with the number of its users.
+    /// Writes the attribute blocks, each with the number of inodes that share it.
     fn write_attributes(&self) -> Result<()> {
         let mut bytes = vec![0; self.block_size()];
-        for spot in self.places.spots.iter().filter(|spot| spot.block != 0) {
+        for placed in self
+            .placement
+            .attributes
+            .iter()
+            .filter(|placed| placed.block != 0)
+        {
             let block = xattr::Block {
-                references: spot.users,
-                attributes: self.shape.splits[spot.set as usize].block.clone(),
+                references: placed.users,
+                attributes: self.shape.splits[placed.set as usize].block.clone(),
             };
             block.encode(&mut bytes).expect("it was tried before");
             if let Some(seed) = self.geometry().checksum_seed() {
-                xattr::stamp_block(seed, BlockNumber(spot.block), &mut bytes);
+                xattr::stamp_block(seed, BlockNumber(placed.block), &mut bytes);
             }
-            self.write_block(spot.block, &bytes)?;
+            self.write_block(placed.block, &bytes)?;
         }
         Ok(())
     }
@@ -120,7 +125,7 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// Where an inode's slot lies in the image.
+    /// The byte offset of an inode in the image.
     fn slot_at(&self, number: InodeNumber) -> u64 {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_group(number).expect("inodes were counted");
@@ -130,60 +135,61 @@ impl Image<'_> {
     }
 }
 
-/// The jobs of one writing.
+/// The shared state of the writing threads.
 struct Jobs<'a> {
     image: &'a Image<'a>,
     next: AtomicUsize,
-    verdict: Verdict,
+    first_error: FirstError,
 }
 
 impl Jobs<'_> {
     fn work(&self) {
-        let places = self.image.places;
+        let placement = self.image.placement;
         let mut worker = Worker {
             image: self.image,
-            reader: Reader::new(self.image),
-            table: Stretch::new(),
-            data: Stretch::new(),
-            inode: inode::Maker::new(self.image),
+            reader: ContentReader::new(self.image),
+            table: WriteBuffer::new(),
+            data: WriteBuffer::new(),
+            inode: inode::InodeEncoder::new(self.image),
         };
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let done = match places.pieces.get(number) {
+            let done = match placement.pieces.get(number) {
                 Some(piece) => worker.reader.copy(piece),
-                None => match places.batches.get(number - places.pieces.len()) {
+                None => match placement.batches.get(number - placement.pieces.len()) {
                     Some(batch) => worker.write_batch(batch.start as usize..batch.end as usize),
                     None => return,
                 },
             };
             if let Err(error) = done.and_then(|()| self.image.progress.check()) {
-                self.verdict.note(error);
+                self.first_error.record(error);
             }
-            if self.verdict.has_failed() {
+            if self.first_error.has_failed() {
                 return;
             }
         }
     }
 }
 
-/// Bytes that follow each other in the image, not yet written.
-struct Stretch {
+/// Contiguous bytes of the image that are not written yet.
+struct WriteBuffer {
     bytes: Vec<u8>,
     at: u64,
 }
 
-impl Stretch {
+impl WriteBuffer {
     fn new() -> Self {
         Self {
-            bytes: Vec::with_capacity(STRETCH),
+            bytes: Vec::with_capacity(BUFFER_BYTES),
             at: 0,
         }
     }
 
-    /// Room for zeroes at a place of the image; what cannot follow is written first.
+    /// Returns `length` zeroed bytes of the buffer for the offset `at` of the image. Writes the
+    /// buffer first if they do not follow its end or do not fit.
     fn room(&mut self, output: &Output, at: u64, length: usize) -> Result<&mut [u8]> {
         let end = self.bytes.len();
-        if at != self.at + end as u64 || end + length > STRETCH {
+        if at != self.at + end as u64 || end + length > BUFFER_BYTES {
             self.flush(output)?;
             self.at = at;
         }
@@ -201,13 +207,13 @@ impl Stretch {
     }
 }
 
-/// What one thread works with.
+/// The state of one thread.
 struct Worker<'a> {
     image: &'a Image<'a>,
-    reader: Reader<'a>,
-    table: Stretch,
-    data: Stretch,
-    inode: inode::Maker<'a>,
+    reader: ContentReader<'a>,
+    table: WriteBuffer,
+    data: WriteBuffer,
+    inode: inode::InodeEncoder<'a>,
 }
 
 impl Worker<'_> {
@@ -218,8 +224,8 @@ impl Worker<'_> {
         for place in batch {
             let id = image.order.inodes[place];
             let number = InodeNumber(image.order.inode(place));
-            let inside = self.inside(id)?;
-            bytes += match &inside {
+            let inline = self.inline_content(id)?;
+            bytes += match &inline {
                 Some(content) if image.tree.node(id).is_regular() => content.len() as u64,
                 Some(_) => 0,
                 None => self.write_content(id)?,
@@ -227,7 +233,7 @@ impl Worker<'_> {
             self.write_nodes(id, number)?;
             let slot = usize::from(image.geometry().inode_size);
             let slot = self.table.room(image.output, image.slot_at(number), slot)?;
-            self.inode.make(id, number, inside.as_deref(), slot)?;
+            self.inode.encode(id, number, inline.as_deref(), slot)?;
         }
         self.table.flush(image.output)?;
         self.data.flush(image.output)?;
@@ -235,20 +241,20 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// What lies in the inode of a file or a directory.
-    fn inside(&mut self, id: Id) -> Result<Option<Vec<u8>>> {
+    /// The content of a file or directory that is stored in its inode.
+    fn inline_content(&mut self, id: Id) -> Result<Option<Vec<u8>>> {
         let image = self.image;
         let node = image.tree.node(id);
-        if node.is_regular() && node.place == INSIDE {
-            return self.reader.read_inside(id).map(Some);
+        if node.is_regular() && node.first_block == INLINE {
+            return self.reader.read_inline(id).map(Some);
         }
-        let is_inside = node.is_directory() && image.shape.directory(image.tree, id).blocks == 0;
-        let set = image.places.spots[node.attributes as usize].set;
+        let is_inline = node.is_directory() && image.shape.directory(image.tree, id).blocks == 0;
+        let set = image.placement.attributes[node.attributes as usize].set;
         let room = image.shape.splits[set as usize].room;
-        Ok(is_inside.then(|| directory::inside(image, id, room)))
+        Ok(is_inline.then(|| directory::inline_content(image, id, room)))
     }
 
-    /// Writes what a file holds, if that is not done by pieces; how much it was.
+    /// Writes the content of a file, unless it is copied in pieces. Returns the number of bytes.
     fn write_content(&mut self, id: Id) -> Result<u64> {
         let image = self.image;
         let node = image.tree.node(id);
@@ -256,7 +262,7 @@ impl Worker<'_> {
             0o040_000 => directory::write(image, id, &mut self.data).map(|()| 0),
             0o120_000 if node.size >= pext4_ondisk::inode::BLOCK_AREA as u64 => {
                 let block_size = image.block_size();
-                let at = node.place * block_size as u64;
+                let at = node.first_block * block_size as u64;
                 let target = image.tree.target(id);
                 self.data.room(image.output, at, block_size)?[..target.len()]
                     .copy_from_slice(target);
@@ -278,7 +284,7 @@ impl Worker<'_> {
     fn write_nodes(&mut self, id: Id, number: InodeNumber) -> Result<()> {
         let image = self.image;
         let Some(map) = image
-            .places
+            .placement
             .maps
             .get(&id)
             .filter(|map| !map.nodes.is_empty())
@@ -296,8 +302,8 @@ impl Worker<'_> {
     }
 }
 
-/// The extent tree of a map.
-fn build_tree(map: &super::place::Map, block_size: usize) -> extent::Built {
+/// The extent tree of a block map.
+fn build_tree(map: &super::place::BlockMap, block_size: usize) -> extent::Built {
     let mut nodes = map.nodes.iter();
     extent::build(&map.extents, block_size, || {
         nodes.next().copied().map(BlockNumber)

@@ -1,4 +1,4 @@
-//! Corruptions of extended attributes and of data in inodes.
+//! Corruptions of extended attributes and of inline data.
 
 use pext4_image::check::Kind;
 use pext4_ondisk::BlockNumber;

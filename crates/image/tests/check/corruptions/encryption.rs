@@ -1,4 +1,4 @@
-//! Corruptions of what is encrypted.
+//! Corruptions of encrypted files.
 
 use pext4_image::check::Kind;
 use pext4_ondisk::inode::InodeFlags;
@@ -10,19 +10,19 @@ use super::names::edit_directory;
 use crate::bases::{Base, POLICY, VAULT, set_context};
 use crate::image::Image;
 
-/// The path of what is in the encrypted directory.
+/// The path of an entry of the encrypted directory.
 fn inside(what: &str) -> String {
     format!("{VAULT}/ciphertext-{what}")
 }
 
-/// Gives a file another context: a policy, changed, and a nonce.
+/// Gives a file another context: a modified policy and a nonce.
 fn change_context(image: &mut Image, what: &str, change: impl FnOnce(&mut Vec<u8>)) {
     let mut context = [&POLICY[..], &[7; 16]].concat();
     change(&mut context);
     set_context(image, &inside(what), &context);
 }
 
-/// Takes away what says that an inode is encrypted.
+/// Removes the encryption flag of an inode.
 fn decrypt(image: &mut Image, what: &str) {
     let number = image.find(&inside(what));
     image.edit_inode(number, |inode| {

@@ -1,4 +1,4 @@
-//! Corruptions of inodes, those of the system among them.
+//! Corruptions of inodes, including the reserved ones.
 
 use pext4_image::check::Kind;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
@@ -10,7 +10,7 @@ use super::Beside::{Complains, Silent};
 use super::{Corruption, NOTE};
 use crate::bases::Base;
 
-/// A block's number, as a map of pointers has it.
+/// A block number, as an indirect map stores it.
 fn block_number(block: BlockNumber) -> u32 {
     u32::try_from(block.get()).expect("a small image")
 }
@@ -39,7 +39,7 @@ pub fn inodes() -> Vec<Corruption> {
             let sparse = image.find("/sparse");
             let mut inode = Inode::new(256, 32);
             inode.mode = 0o100_644;
-            // In the part of the table that is in use, so that it is looked at.
+            // In the used part of the table, so that it is checked.
             image.set_inode(sparse, &inode);
         }),
         (Kind::InodeFlags, Base::Plain, Complains, |image| {
@@ -122,7 +122,7 @@ pub fn inodes() -> Vec<Corruption> {
     ]
 }
 
-/// Those of inodes that are no users' files.
+/// Corruptions of reserved inodes.
 pub fn reserved() -> Vec<Corruption> {
     vec![
         (Kind::ReservedInode, Base::Plain, Complains, |image| {

@@ -1,4 +1,4 @@
-//! Corruptions of what maps blocks.
+//! Corruptions of block maps.
 
 use pext4_image::check::Kind;
 use pext4_ondisk::extent;

@@ -1,5 +1,4 @@
-//! The corruptions: what each does to which image, and what e2fsck says to it. They are kept by
-//! subject.
+//! The corruptions, by subject: each with its image and the reaction of e2fsck.
 
 mod attributes;
 mod encryption;
@@ -15,22 +14,22 @@ use pext4_image::check::Kind;
 use super::bases::Base;
 use super::image::Image;
 
-/// What e2fsck says to it.
+/// The reaction of e2fsck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     Complains,
-    /// It says nothing, and why that is so.
+    /// It reports nothing, for this reason.
     Silent(&'static str),
-    /// It is not asked, and why.
+    /// It is not run, for this reason.
     NotAsked(&'static str),
 }
 
 pub type Edit = fn(&mut Image);
 
-/// A finding, an image, what e2fsck says, and the edit of the image that brings it about.
+/// A finding, an image, the reaction of e2fsck, and the modification that causes the finding.
 pub type Corruption = (Kind, Base, Beside, Edit);
 
-/// Why e2fsck has nothing to say.
+/// Why e2fsck reports nothing.
 const NOTE: &str = "a note: nothing is wrong";
 
 /// All of them.

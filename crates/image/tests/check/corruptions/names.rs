@@ -53,7 +53,8 @@ fn retarget(image: &mut Image, path: &str, name: &[u8], inode: u32, file_type: F
     });
 }
 
-/// Makes the end of the last record of a leaf with a tail a free one of this length; where it starts.
+/// Turns the end of the last record of a leaf with a tail into a free record of this length.
+/// Returns its offset.
 fn split_last(bytes: &mut [u8], length: usize) -> usize {
     let format = Format {
         has_tail: true,
@@ -187,7 +188,7 @@ pub fn names_of() -> Vec<Corruption> {
     ]
 }
 
-/// Changes the index root of `/many` and makes its checksum anew.
+/// Modifies the index root of `/many` and updates its checksum.
 fn edit_root(image: &mut Image, edit: impl FnOnce(&mut [u8])) {
     let many = image.find("/many");
     let (block, seed) = (image.blocks(many)[0], image.seed().expect("it has sums"));

@@ -1,5 +1,5 @@
-//! Corruptions of quota files, of an image in which users, groups and projects 0, 300, 1000 and
-//! 66000 have something.
+//! Corruptions of quota files, in an image in which the users, groups and projects 0, 300, 1000 and
+//! 66000 own something.
 
 use pext4_image::check::Kind;
 use pext4_ondisk::feature::ReadOnlyCompat;
@@ -18,7 +18,7 @@ const ENTRY: usize = 72;
 const INODES: usize = 24;
 const SPACE: usize = 48;
 
-/// The reason why e2fsck says nothing to trees whose entries it comes upon nevertheless.
+/// Why e2fsck does not report trees whose entries it finds nevertheless.
 const READS_ON: Beside = Silent("it takes every entry that it comes upon");
 
 /// Changes four bytes of the users' file.
@@ -27,10 +27,10 @@ fn set(image: &mut Image, block: usize, at: usize, value: u32) {
     image.block(number)[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// The leaf of the users' file that has a user's entry, and where in it.
+/// The leaf of the users' file with a user's entry, and the entry's offset.
 fn entry(image: &mut Image, id: u32) -> (usize, usize) {
     let blocks = image.blocks(3);
-    // A block of the tree may look like a leaf: the last one is one.
+    // A tree block may look like a leaf: the last one is one.
     for (index, &number) in blocks.iter().enumerate().skip(5) {
         let bytes = image.block(number);
         for at in (ENTRIES..BLOCK - ENTRY).step_by(ENTRY) {
@@ -74,7 +74,7 @@ pub fn headers() -> Vec<Corruption> {
         (kind, Base::Quota, Complains, |image| {
             image.edit_inode(4, |inode| inode.mode = 0o040_600);
         }),
-        // The files of a feature that is not there.
+        // Quota files without the feature.
         (kind, Base::Quota, Complains, |image| {
             image.edit_superblock(|superblock| {
                 let features = &mut superblock.features.read_only_compat;
@@ -91,15 +91,15 @@ pub fn trees() -> Vec<Corruption> {
             set(image, 1, 0, 1000);
         }),
         (kind, Base::Quota, Complains, |image| set(image, 1, 4, !0)),
-        // To itself, in every place that there is.
+        // To itself, in every slot.
         (kind, Base::Quota, Complains, |image| {
             for slot in 0..256 {
                 set(image, 1, slot * 4, 1);
             }
         }),
-        // A second way to what has one.
+        // A second reference to a block.
         (kind, Base::Quota, READS_ON, |image| set(image, 1, 28, 2)),
-        // A leaf as a block of the tree.
+        // A leaf as a tree block.
         (kind, Base::Quota, Complains, |image| {
             let leaf = entry(image, 300).0;
             set(image, 1, 0, u32::try_from(leaf).expect("small"));

@@ -9,7 +9,7 @@ use super::Corruption;
 use crate::bases::Base;
 use crate::image::Image;
 
-/// Changes bits of a group's block bitmap and makes the checksums anew.
+/// Changes bits of a group's block bitmap and updates the checksums.
 fn edit_block_bits(image: &mut Image, group: u32, edit: impl FnOnce(&mut [u8])) {
     let block = image.descriptor(group).block_bitmap.get();
     edit(image.block(block));

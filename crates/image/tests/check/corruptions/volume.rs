@@ -1,4 +1,4 @@
-//! Corruptions of the superblock, the descriptors, the journal and what protects mounts.
+//! Corruptions of the superblock, the descriptors, the journal and multiple mount protection.
 
 use pext4_image::check::Kind;
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
@@ -16,7 +16,7 @@ pub fn volume() -> Vec<Corruption> {
             image.bytes[1024 + 0x38] ^= 0xFF;
         }),
         (Kind::SuperblockLost, Base::Plain, Complains, |image| {
-            // A feature that nobody knows, and a checksum that says so.
+            // An unknown feature, with a valid checksum.
             image.bytes[1024 + 0x63] ^= 0x40;
         }),
         (Kind::SuperblockField, Base::Plain, Complains, |image| {

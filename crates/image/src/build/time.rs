@@ -1,12 +1,11 @@
-//! Times as people write them.
+//! Parses times that users write.
 
 use pext4_ondisk::time::Time;
 
-/// A time like `@1700000000`, `@1700000000.5`, `2023-11-14`, `2023-11-14T22:13:20Z`, with a fraction
-/// or without, or `2023-11-14 22:13:20`; without a zone it is UTC.
+/// Parses a time like `@1700000000`, `@1700000000.5`, `2023-11-14`, `2023-11-14T22:13:20Z`, with or
+/// without a fraction, or `2023-11-14 22:13:20`. All times are UTC.
 ///
-/// # Errors
-/// Says what a time looks like.
+/// The text is not a time. The message shows the format.
 pub fn parse_time(text: &str) -> Result<Time, String> {
     let time = match text.strip_prefix('@') {
         Some(number) => Time::from_decimal(number),
@@ -49,8 +48,8 @@ fn civil(text: &str) -> Option<Time> {
     })
 }
 
-/// Days from the start of 1970 to a day of the Gregorian calendar, counted in years that begin in
-/// March and cycles of 400 years.
+/// Days from 1970-01-01 to a day of the Gregorian calendar, computed with years that begin in March
+/// and cycles of 400 years.
 fn day_number(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let (cycle, of_cycle) = (year.div_euclid(400), year.rem_euclid(400));

@@ -1,11 +1,11 @@
-//! Threads that share work which any of them can do alone: as many as the system has room for.
+//! Runs the same work on several threads, on as many as the system permits.
 
 use pext4_sync::thread;
 
-/// Does `work` on the calling thread and, at the same time, on up to `threads - 1` others; back when all of
-/// them are. Where the system starts fewer (`ulimit -u`, a container's limit), those that run do all of it:
-/// `work` takes what is left to do until nothing is.
-pub(super) fn work_together(threads: usize, work: &(impl Fn() + Sync)) {
+/// Runs `work` on the calling thread and on up to `threads - 1` others, and returns when all have
+/// finished. If the system starts fewer threads (`ulimit -u`, a container's limit), the others do
+/// all of it: `work` must take items until none is left.
+pub(super) fn run_on_threads(threads: usize, work: &(impl Fn() + Sync)) {
     thread::scope(|scope| {
         for _ in 1..threads {
             if thread::try_spawn_scoped(scope, work).is_err() {
@@ -20,13 +20,13 @@ pub(super) fn work_together(threads: usize, work: &(impl Fn() + Sync)) {
 mod tests {
     use pext4_sync::atomic::{AtomicUsize, Ordering};
 
-    use super::work_together;
+    use super::run_on_threads;
 
     #[test]
-    fn all_is_done_by_any_number() {
+    fn all_work_is_done_with_any_number_of_threads() {
         for threads in [0, 1, 2, 7] {
             let (left, done) = (AtomicUsize::new(100), AtomicUsize::new(0));
-            work_together(threads, &|| {
+            run_on_threads(threads, &|| {
                 while left
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                         left.checked_sub(1)

@@ -1,4 +1,4 @@
-//! What lies in a file behind its file system.
+//! Data in an image file behind its file system.
 
 use std::io;
 
@@ -8,11 +8,11 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// Bytes looked at in one step.
+/// Read size in bytes.
 const STEP: u64 = 1 << 20;
 
-/// The first byte of a range of a file that is not zero. Holes are passed over.
-pub(super) fn first_byte(device: &FileDevice, from: u64, to: u64) -> Result<Option<u64>> {
+/// The offset of the first nonzero byte in a range of a file. Holes are skipped.
+pub(super) fn first_nonzero_byte(device: &FileDevice, from: u64, to: u64) -> Result<Option<u64>> {
     let mut piece = Vec::new();
     let mut at = from;
     while at < to {
@@ -35,15 +35,15 @@ fn next_data(device: &FileDevice, at: u64) -> Result<Option<u64>> {
     match rustix::fs::seek(device.file(), SeekFrom::Data(at)) {
         Ok(data) => Ok(Some(data)),
         Err(Errno::NXIO) => Ok(None),
-        // A host that knows no holes has data everywhere.
+        // A host without support for holes has data everywhere.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(at)),
         Err(errno) => Err(io::Error::from(errno).into()),
     }
 }
 
-/// Refuses to grow from byte `old` of a file to `new` where that would overwrite something.
+/// Refuses to grow from size `old` to `new` if that would overwrite data.
 pub(super) fn check_growth(device: &FileDevice, old: u64, new: u64) -> Result<()> {
-    let Some(at) = first_byte(device, old, new.min(device.size()))? else {
+    let Some(at) = first_nonzero_byte(device, old, new.min(device.size()))? else {
         return Ok(());
     };
     Err(Error::Impossible(format!(
