@@ -27,7 +27,7 @@ pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
 /// As the answer.
 pub fn opened<T>(image: &Path, answer: pext4_edit::Result<T>) -> Result<T> {
     answer.map_err(|error| match error {
-        EditError::Unopened(error) => naming_user(image, error),
+        EditError::OpenImage(error) => naming_user(image, error),
         error => error.into(),
     })
 }

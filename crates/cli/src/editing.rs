@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, FileDevice};
-use pext4_edit::{EditError, EditOptions, EditSession, Made, Plan, Progress, Way};
+use pext4_edit::{CloneMethod, EditError, EditOptions, EditSession, Plan, Progress, Way};
 use pext4_image::build::parse_time;
 use serde::Serialize;
 
@@ -130,7 +130,7 @@ impl How {
         let stop = || progress.stop();
         let look = || Look::so_far("changing", progress);
         let change = || {
-            let mut session = EditSession::over(device, options)?;
+            let mut session = EditSession::from_file(device, options)?;
             let notes = session.notes().to_vec();
             let changes = unless_stopped(work(&mut session), progress)?;
             anyhow::Ok((changes, notes, session.prepare()?))
@@ -159,7 +159,7 @@ impl How {
             By::Journal => Way::Transaction,
             By::Clone => Way::Clone,
         };
-        let tell = if self.quiet || self.json {
+        let on_clone = if self.quiet || self.json {
             |_: &str| {}
         } else {
             |reason: &str| {
@@ -169,7 +169,7 @@ impl How {
         Ok(EditOptions {
             time: self.time()?,
             way,
-            tell,
+            on_clone,
             ..EditOptions::default()
         })
     }
@@ -220,12 +220,12 @@ fn tell(plan: &Plan) -> String {
         Plan::Nothing => "nothing to change".to_owned(),
         Plan::Transaction { blocks: 1, .. } => "one transaction of 1 block".to_owned(),
         Plan::Transaction { blocks, .. } => format!("one transaction of {blocks} blocks"),
-        Plan::Clone { made, reason } => {
-            let made = match made {
-                Made::Reflink => "a clone that shares its blocks",
-                Made::Copy => "a copy",
+        Plan::Clone { method, reason } => {
+            let copy = match method {
+                CloneMethod::Reflink => "a clone that shares its blocks",
+                CloneMethod::Copy => "a copy",
             };
-            format!("{made}, renamed into place: {reason}")
+            format!("{copy}, renamed into place: {reason}")
         }
     }
 }
@@ -246,10 +246,10 @@ fn report<'a>(image: &Path, changes: u64, plan: &'a Plan, notes: &'a [String]) -
             report.way = "transaction";
             report.journal_blocks = Some(*blocks);
         }
-        Plan::Clone { made, reason } => {
+        Plan::Clone { method, reason } => {
             report.way = "clone";
             report.reason = Some(reason);
-            report.shares_blocks = Some(*made == Made::Reflink);
+            report.shares_blocks = Some(*method == CloneMethod::Reflink);
         }
     }
     report

@@ -46,7 +46,7 @@ fn examine(format: &Format, seed: u64, options: &EditOptions) {
     let below = Arc::new(base.fork());
     let device = Arc::new(RecordDevice::new(Arc::<RamDevice>::clone(&below)));
     let over: Arc<dyn Device> = Arc::<RecordDevice>::clone(&device);
-    let mut session = EditSession::on(over, options).expect("it opens");
+    let mut session = EditSession::from_device(over, options).expect("it opens");
     mixture(&mut session, &mut random);
     let plan = session
         .finish()
@@ -123,7 +123,7 @@ fn edit_failing(base: &RamDevice, old: &Tree, seed: u64, kind: Operation, from: 
     let below = Arc::new(base.fork());
     let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
     let over: Arc<dyn Device> = Arc::<FaultDevice>::clone(&device);
-    let mut session = EditSession::on(over, &EditOptions::default()).expect("it opens");
+    let mut session = EditSession::from_device(over, &EditOptions::default()).expect("it opens");
     mixture(&mut session, &mut Random::new(seed));
     device.fail_from(kind, from);
     let done = session.finish();
@@ -173,7 +173,7 @@ fn an_edit_that_is_given_up_changes_no_used_block() {
             let device = Arc::new(base.fork());
             let record = Arc::new(RecordDevice::new(Arc::<RamDevice>::clone(&device)));
             let over: Arc<dyn Device> = Arc::<RecordDevice>::clone(&record);
-            let mut session = EditSession::on(over, &options).expect("it opens");
+            let mut session = EditSession::from_device(over, &options).expect("it opens");
             mixture(&mut session, &mut random);
             drop(session);
             let writes = record.mark();
@@ -190,14 +190,14 @@ fn what_fits_no_transaction_is_refused_where_nothing_can_be_cloned() {
     let mut random = Random::new(7);
     let format = Format::new(16 << 20, 1024, Features::NoJournal);
     let base = filled(&format, &mut random);
-    let error = EditSession::on(Arc::new(base.fork()), &EditOptions::default());
+    let error = EditSession::from_device(Arc::new(base.fork()), &EditOptions::default());
     let error = error.err().expect("it has no journal").to_string();
     assert!(error.contains("no journal"), "{error}");
     let options = EditOptions {
         way: Way::Clone,
         ..EditOptions::default()
     };
-    assert!(EditSession::on(Arc::new(base), &options).is_err());
+    assert!(EditSession::from_device(Arc::new(base), &options).is_err());
 }
 
 /// Whoever is told that an edit failed knows whether to make it again.
@@ -213,7 +213,8 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
         let below = Arc::new(base.fork());
         let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
         let over: Arc<dyn Device> = Arc::<FaultDevice>::clone(&device);
-        let mut session = EditSession::on(over, &EditOptions::default()).expect("it opens");
+        let mut session =
+            EditSession::from_device(over, &EditOptions::default()).expect("it opens");
         session
             .apply(&write("/made", 3000, &mut Random::new(nth)))
             .expect("room");

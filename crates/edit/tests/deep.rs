@@ -41,7 +41,7 @@ fn deep_trees_come_in_whole() {
     let put = Change::Put {
         from: folder.path().join("top"),
         to: b"/".to_vec(),
-        exactly: false,
+        no_target_directory: false,
         xattrs: true,
         overrides: Overrides::default(),
     };

@@ -25,7 +25,7 @@ fn image(folder: &Path) -> std::path::PathBuf {
     image
 }
 
-fn get(image: &Path, path: &str, to: &Path) -> Result<pext4_edit::Got, String> {
+fn get(image: &Path, path: &str, to: &Path) -> Result<pext4_edit::Copied, String> {
     let reader = Reader::open(image).map_err(|error| error.to_string())?;
     reader
         .get(path, to, &GetOptions::default())
@@ -282,7 +282,7 @@ fn a_link_is_not_a_way_out() {
             permissions: None,
         },
         Change::Symlink {
-            into: pext4_edit::Into::Any,
+            into: pext4_edit::IntoDirectory::Always,
             target: outside.to_str().expect("text").into(),
             path: b"/t/aaa".to_vec(),
             force: false,

@@ -364,7 +364,7 @@ fn new_files_inherit_their_directorys_list() {
         Change::Put {
             from: host,
             to: b"/top/put".to_vec(),
-            exactly: true,
+            no_target_directory: true,
             xattrs: true,
             overrides: Overrides::default(),
         },

@@ -58,7 +58,7 @@ fn rich(folder: &Path) -> std::path::PathBuf {
         node("/sda", FileType::BlockDevice, 8, 70_000),
         node("/pipe", FileType::Fifo, 0, 0),
         Change::Symlink {
-            into: pext4_edit::Into::Any,
+            into: pext4_edit::IntoDirectory::Always,
             target: vec![b't'; 300],
             path: path("/far"),
             force: false,

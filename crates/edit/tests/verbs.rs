@@ -137,12 +137,12 @@ fn trees_of_the_host_come_with_everything() {
     file.set_modified(time).expect("ours");
 
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    for (to, exactly) in [("/usr", false), ("/etc", true), ("/new", false)] {
+    for (to, no_target_directory) in [("/usr", false), ("/etc", true), ("/new", false)] {
         session
             .apply(&Change::Put {
                 from: host.clone(),
                 to: to.into(),
-                exactly,
+                no_target_directory,
                 xattrs: true,
                 overrides: Overrides::default(),
             })
@@ -201,7 +201,7 @@ fn copies_between_images_keep_everything() {
             image: Some(one.clone()),
             from: b"/".to_vec(),
             to: b"/".to_vec(),
-            exactly: true,
+            no_target_directory: true,
             recursive: true,
         })
         .expect("there is room");
@@ -234,7 +234,7 @@ fn refusals_name_the_path() {
         image: None,
         from: path(from),
         to: path(to),
-        exactly: false,
+        no_target_directory: false,
         recursive: true,
     };
     for (change, says) in [
@@ -272,7 +272,7 @@ fn refusals_name_the_path() {
             Change::Put {
                 from: "/nonexistent/host".into(),
                 to: path("/x"),
-                exactly: true,
+                no_target_directory: true,
                 xattrs: true,
                 overrides: Overrides::default(),
             },
@@ -280,7 +280,8 @@ fn refusals_name_the_path() {
         ),
     ] {
         let device = std::sync::Arc::new(device.fork());
-        let mut session = EditSession::on(device, &EditOptions::default()).expect("it opens");
+        let mut session =
+            EditSession::from_device(device, &EditOptions::default()).expect("it opens");
         let error = session.apply(&change).expect_err(says).to_string();
         assert!(error.contains(says), "{error} / {says}");
     }
@@ -391,15 +392,15 @@ fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
         .apply(&write("/one", 10, &mut Random::new(1)))
         .expect("room");
     let link = Change::Link {
-        into: pext4_edit::Into::Any,
+        into: pext4_edit::IntoDirectory::Always,
         target: b"/one".to_vec(),
         path: b"/two".to_vec(),
         force: false,
     };
     session.apply(&link).expect("room");
     let rename = |from: &str, to: &str| Change::Rename {
-        exactly: false,
-        keep: false,
+        no_target_directory: false,
+        no_clobber: false,
         from: from.into(),
         to: to.into(),
     };
@@ -495,8 +496,8 @@ fn an_edit_within_a_second_of_the_last_one_may_leave_the_superblock_as_it_is() {
     ] {
         let mut session = EditSession::open(&image, &fixed()).expect("it opens");
         let change = Change::Rename {
-            exactly: false,
-            keep: false,
+            no_target_directory: false,
+            no_clobber: false,
             from: from.into(),
             to: to.into(),
         };
@@ -551,7 +552,7 @@ fn tried(folder: &Path, change: &Change) -> (std::path::PathBuf, Result<(), Stri
     );
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     let link = |target: &str, path: &str| Change::Symlink {
-        into: pext4_edit::Into::Any,
+        into: pext4_edit::IntoDirectory::Always,
         target: target.as_bytes().to_vec(),
         path: path.as_bytes().to_vec(),
         force: false,
@@ -622,8 +623,8 @@ fn a_slash_behind_a_name_is_for_directories() {
         force: false,
     };
     let rename = |from: &str| Change::Rename {
-        exactly: false,
-        keep: false,
+        no_target_directory: false,
+        no_clobber: false,
         from: path(from),
         to: path("/moved"),
     };
@@ -645,7 +646,7 @@ fn a_slash_behind_a_name_is_for_directories() {
             no_follow: true,
         },
         Change::Link {
-            into: pext4_edit::Into::Any,
+            into: pext4_edit::IntoDirectory::Always,
             target: path("/etc/passwd/"),
             path: path("/other"),
             force: false,

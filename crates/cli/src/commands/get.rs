@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{GetOptions, Got, Reader};
+use pext4_edit::{Copied, GetOptions, Reader};
 use serde::Serialize;
 
 use crate::progress::{self, Look};
@@ -99,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn get(arguments: &Arguments, reader: &Reader, options: &GetOptions) -> pext4_edit::Result<Got> {
+fn get(arguments: &Arguments, reader: &Reader, options: &GetOptions) -> pext4_edit::Result<Copied> {
     let (path, destination) = (arguments.path.as_bytes(), &arguments.destination);
     if !arguments.skip_unreadable {
         return reader.get(path, destination, options);

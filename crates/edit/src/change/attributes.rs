@@ -4,12 +4,12 @@ use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMo
 use pext4_ondisk::{acl, xattr};
 
 use super::Change;
-use crate::error::{At, EditError, Result, Shown, refuse};
+use crate::error::{EditError, FsContext, Result, Shown, refuse};
+use crate::image_tree::{ImageFile, ImageTree};
 use crate::lists;
-use crate::plant::{Holding, Overrides};
 use crate::session::EditSession;
 use crate::source::Source;
-use crate::tree::{Image, Place};
+use crate::tree_writer::{HeldInode, Overrides};
 
 /// The permissions that a file has once it changes hands, as chown(2) leaves them, root's included: a set-user-ID bit
 /// goes, and a set-group-ID bit that means the group. `None` where they stay.
@@ -31,8 +31,8 @@ impl EditSession {
                 mode,
                 recursive,
             } => {
-                let found = self.at(path)?;
-                self.each(&found, path, *recursive, &mut |place, attributes| {
+                let found = self.resolve(path)?;
+                self.each(&found, path, *recursive, &mut |file, attributes| {
                     if attributes.file_type == FileType::Symlink {
                         return Ok(());
                     }
@@ -42,8 +42,8 @@ impl EditSession {
                         permissions: Some(permissions),
                         ..SetAttributes::default()
                     };
-                    self.set_attributes(place, &change)?;
-                    lists::follow(self.volume(), place.inode, permissions, &place.path)
+                    self.set_attributes(file, &change)?;
+                    lists::follow(self.volume(), file.inode, permissions, &file.path)
                 })
             }
             Change::SetOwner {
@@ -54,19 +54,19 @@ impl EditSession {
                 no_follow,
             } => {
                 let found = if *no_follow || *recursive {
-                    self.link_at(path)?
+                    self.resolve_link(path)?
                 } else {
-                    self.at(path)?
+                    self.resolve(path)?
                 };
-                self.each(&found, path, *recursive, &mut |place, attributes| {
+                self.each(&found, path, *recursive, &mut |file, attributes| {
                     let change = SetAttributes {
                         uid: *uid,
                         gid: *gid,
                         permissions: without_rights(attributes),
                         ..SetAttributes::default()
                     };
-                    self.take_capabilities(place, attributes)?;
-                    self.set_attributes(place, &change)
+                    self.take_capabilities(file, attributes)?;
+                    self.set_attributes(file, &change)
                 })
             }
             Change::Touch {
@@ -76,67 +76,69 @@ impl EditSession {
             } => self.touch(path, *time, *no_create),
             Change::SetXattr { path, name, value } => self.set_xattr(path, name, value),
             Change::RemoveXattr { path, name } => {
-                let found = self.at(path)?;
+                let found = self.resolve(path)?;
                 check_attribute(name, path)?;
-                self.volume().remove_xattr(found.inode(), name).at(path)
+                self.volume()
+                    .remove_xattr(found.inode(), name)
+                    .with_path(path)
             }
             _ => Ok(()),
         }
     }
 
     /// What a file may do by itself it may not do as another owner's.
-    fn take_capabilities(&self, place: &Place, attributes: &Attributes) -> Result<()> {
+    fn take_capabilities(&self, file: &ImageFile, attributes: &Attributes) -> Result<()> {
         if attributes.file_type != FileType::Regular {
             return Ok(());
         }
         match self
             .volume()
-            .remove_xattr(place.inode, b"security.capability")
+            .remove_xattr(file.inode, b"security.capability")
         {
             Err(error) if error.is(Refusal::NoAttribute) => Ok(()),
-            removed => removed.at(&place.path),
+            removed => removed.with_path(&file.path),
         }
     }
 
-    pub(super) fn set_attributes(&self, place: &Place, change: &SetAttributes) -> Result<()> {
-        let done = self.volume().set_attributes(place.inode, change);
-        done.at(&place.path)?;
+    pub(super) fn set_attributes(&self, file: &ImageFile, change: &SetAttributes) -> Result<()> {
+        let done = self.volume().set_attributes(file.inode, change);
+        done.with_path(&file.path)?;
         self.step_file()
     }
 
     pub(super) fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
-        let found = self.at(path)?;
+        let found = self.resolve(path)?;
         check_attribute(name, path)?;
         if acl::is_list(name) {
             return lists::set(self.volume(), found.inode(), name, value, path);
         }
         self.volume()
             .set_xattr(found.inode(), name, value, SetXattrMode::Any)
-            .at(path)
+            .with_path(path)
     }
 
     pub(super) fn touch(&self, path: &[u8], time: Option<Time>, no_create: bool) -> Result<()> {
         let time = time.map_or(SetTime::Now, SetTime::To);
-        let found = match self.at(path) {
+        let found = match self.resolve(path) {
             Ok(found) => found,
             Err(error) if is_missing(&error) && no_create => return Ok(()),
             // A file's name does not end in a slash.
             Err(error) if is_missing(&error) && !path.ends_with(b"/") => {
                 let end = self.end_of_links(path)?;
-                let spot = self.spot_of_file(&end)?;
+                let entry = self.parent_and_name_of_file(&end)?;
                 let overrides = Overrides::default();
-                let mut facts = self.plain(FileType::Regular, overrides);
-                self.make_anew(
-                    &mut facts,
+                let mut metadata = self.default_metadata(FileType::Regular, overrides);
+                self.create(
+                    &mut metadata,
                     overrides,
-                    spot.directory.inode(),
-                    &spot.name,
+                    entry.parent.inode(),
+                    &entry.name,
                     &end,
                 )?
             }
             Err(error) => return Err(error),
         };
-        let place = Place {
+        let file = ImageFile {
             inode: found.inode(),
             path: path.to_vec(),
         };
@@ -145,27 +147,27 @@ impl EditSession {
             modified: Some(time),
             ..SetAttributes::default()
         };
-        self.set_attributes(&place, &change)
+        self.set_attributes(&file, &change)
     }
 
     /// Calls `with` for a file and, if `below`, for everything below it.
     pub(super) fn each(
         &self,
-        top: &Holding<'_>,
+        top: &HeldInode<'_>,
         path: &[u8],
         below: bool,
-        with: &mut dyn FnMut(&Place, &Attributes) -> Result<()>,
+        with: &mut dyn FnMut(&ImageFile, &Attributes) -> Result<()>,
     ) -> Result<()> {
-        let image = Image::new(self.volume());
-        let mut rest = vec![Place {
+        let image = ImageTree::new(self.volume());
+        let mut rest = vec![ImageFile {
             inode: top.inode(),
             path: path.to_vec(),
         }];
-        while let Some(place) = rest.pop() {
-            let attributes = image.attributes(&place)?;
-            with(&place, &attributes)?;
+        while let Some(file) = rest.pop() {
+            let attributes = image.attributes(&file)?;
+            with(&file, &attributes)?;
             if below && attributes.file_type == FileType::Directory {
-                let children = image.children(&place)?;
+                let children = image.children(&file)?;
                 rest.extend(children.into_iter().rev().map(|(_, child)| child));
             }
         }
@@ -188,7 +190,7 @@ fn check_attribute(name: &[u8], path: &[u8]) -> Result<()> {
 
 fn is_missing(error: &EditError) -> bool {
     match error {
-        EditError::Inside { source, .. } => source.is(Refusal::NotFound),
+        EditError::AtPath { source, .. } => source.is(Refusal::NotFound),
         _ => false,
     }
 }

@@ -24,9 +24,9 @@ const FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 /// A directory, open or not.
-pub(super) struct Folder {
+pub(super) struct HostDirectory {
     /// The directory it lies in; none has the one that the reading begins with.
-    above: Option<Rc<Folder>>,
+    parent: Option<Rc<HostDirectory>>,
     name: Box<OsStr>,
     /// Device and number.
     identity: (u64, u64),
@@ -35,48 +35,52 @@ pub(super) struct Folder {
 
 /// Which directories are open, the latest last.
 #[derive(Default)]
-pub(super) struct Opened(RefCell<VecDeque<Rc<Folder>>>);
+pub(super) struct OpenDirectories(RefCell<VecDeque<Rc<HostDirectory>>>);
 
-impl Opened {
+impl OpenDirectories {
     /// Opens the directory of this name in another one, or at this path where there is none above.
-    pub(super) fn enter(&self, above: Option<&Rc<Folder>>, name: &OsStr) -> io::Result<Rc<Folder>> {
-        let open = self.open(above, name)?;
-        let folder = Rc::new(Folder {
-            above: above.cloned(),
+    pub(super) fn enter(
+        &self,
+        parent: Option<&Rc<HostDirectory>>,
+        name: &OsStr,
+    ) -> io::Result<Rc<HostDirectory>> {
+        let open = self.open(parent, name)?;
+        let directory = Rc::new(HostDirectory {
+            parent: parent.cloned(),
             name: name.into(),
             identity: identity(&open)?,
             open: RefCell::new(Some(open)),
         });
-        self.note(&folder);
-        Ok(folder)
+        self.note(&directory);
+        Ok(directory)
     }
 
     /// The open directory, opened again if need be.
-    pub(super) fn at(&self, folder: &Rc<Folder>) -> io::Result<Rc<OwnedFd>> {
-        if let Some(open) = &*folder.open.borrow() {
+    pub(super) fn descriptor(&self, directory: &Rc<HostDirectory>) -> io::Result<Rc<OwnedFd>> {
+        if let Some(open) = &*directory.open.borrow() {
             return Ok(Rc::clone(open));
         }
-        let open = self.open(folder.above.as_ref(), &folder.name)?;
-        if identity(&open)? != folder.identity {
+        let open = self.open(directory.parent.as_ref(), &directory.name)?;
+        if identity(&open)? != directory.identity {
             return Err(io::Error::other(
                 "a directory on the way to it is another one by now",
             ));
         }
-        *folder.open.borrow_mut() = Some(Rc::clone(&open));
-        self.note(folder);
+        *directory.open.borrow_mut() = Some(Rc::clone(&open));
+        self.note(directory);
         Ok(open)
     }
 
-    fn open(&self, above: Option<&Rc<Folder>>, name: &OsStr) -> io::Result<Rc<OwnedFd>> {
-        let above = above.map(|above| self.at(above)).transpose()?;
-        let open = rustix::fs::openat(base(above.as_deref()), name, FLAGS, Mode::empty())?;
+    fn open(&self, parent: Option<&Rc<HostDirectory>>, name: &OsStr) -> io::Result<Rc<OwnedFd>> {
+        let parent = parent.map(|parent| self.descriptor(parent)).transpose()?;
+        let open = rustix::fs::openat(base(parent.as_deref()), name, FLAGS, Mode::empty())?;
         Ok(Rc::new(open))
     }
 
     /// Closes those that were opened longest ago, so that no more are open than may be.
-    fn note(&self, folder: &Rc<Folder>) {
+    fn note(&self, directory: &Rc<HostDirectory>) {
         let mut latest = self.0.borrow_mut();
-        latest.push_back(Rc::clone(folder));
+        latest.push_back(Rc::clone(directory));
         while latest.len() > MAX_OPEN {
             let oldest = latest.pop_front();
             oldest.map(|oldest| oldest.open.take());

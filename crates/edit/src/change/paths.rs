@@ -1,20 +1,20 @@
-//! Where paths lead: to what is there, or to a place where something can be made.
+//! Where paths lead: to what is there, or to a file where something can be made.
 
 use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, Time};
 
 use super::last_name;
-use crate::error::{At, EditError, Result, check_path, refuse};
-use crate::plant::{Holding, Overrides, find};
+use crate::error::{EditError, FsContext, Result, check_path, refuse};
+use crate::image_tree::join;
 use crate::session::EditSession;
-use crate::source::Facts;
-use crate::tree::join;
+use crate::source::FileMetadata;
+use crate::tree_writer::{HeldInode, Overrides, find};
 
 /// Symbolic links that are followed at the end of one path.
 const MAX_LINKS: u32 = 40;
 
 /// A directory, held, and a name in it that may not be there.
-pub(super) struct Spot<'v> {
-    pub(super) directory: Holding<'v>,
+pub(super) struct ParentAndName<'v> {
+    pub(super) parent: HeldInode<'v>,
     pub(super) name: Vec<u8>,
     /// The path, for errors.
     pub(super) path: Vec<u8>,
@@ -22,26 +22,26 @@ pub(super) struct Spot<'v> {
 
 impl EditSession {
     /// What a path leads to, links followed.
-    pub(super) fn at(&self, path: &[u8]) -> Result<Holding<'_>> {
+    pub(super) fn resolve(&self, path: &[u8]) -> Result<HeldInode<'_>> {
         check_path(path)?;
-        let held = self.volume().paths().resolve(path).at(path)?;
+        let held = self.volume().paths().resolve(path).with_path(path)?;
         self.hold(held.inode(), path)
     }
 
     /// What a path leads to, a link at its end not followed.
-    pub(super) fn link_at(&self, path: &[u8]) -> Result<Holding<'_>> {
+    pub(super) fn resolve_link(&self, path: &[u8]) -> Result<HeldInode<'_>> {
         check_path(path)?;
-        let held = self.volume().paths().resolve_link(path).at(path)?;
+        let held = self.volume().paths().resolve_link(path).with_path(path)?;
         self.hold(held.inode(), path)
     }
 
-    pub(super) fn hold(&self, inode: InodeNumber, path: &[u8]) -> Result<Holding<'_>> {
-        let attributes = self.volume().attributes(inode).at(path)?;
-        Ok(Holding::named(inode, attributes))
+    pub(super) fn hold(&self, inode: InodeNumber, path: &[u8]) -> Result<HeldInode<'_>> {
+        let attributes = self.volume().attributes(inode).with_path(path)?;
+        Ok(HeldInode::named(inode, attributes))
     }
 
     /// The directory a path lies in, and its last name.
-    pub(super) fn spot(&self, path: &[u8]) -> Result<Spot<'_>> {
+    pub(super) fn parent_and_name(&self, path: &[u8]) -> Result<ParentAndName<'_>> {
         check_path(path)?;
         let name = last_name(path);
         if name.is_empty() || name == b"." || name == b".." {
@@ -58,23 +58,23 @@ impl EditSession {
             above = rest;
         }
         // Paths begin at the root, with a slash or without.
-        let directory = self.at(if above.is_empty() { b"/" } else { above })?;
+        let directory = self.resolve(if above.is_empty() { b"/" } else { above })?;
         if directory.kind() != FileType::Directory {
-            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
         }
-        Ok(Spot {
-            directory,
+        Ok(ParentAndName {
+            parent: directory,
             name: name.to_vec(),
             path: path.to_vec(),
         })
     }
 
     /// The same for what is no directory, whose path does not end in a slash.
-    pub(super) fn spot_of_file(&self, path: &[u8]) -> Result<Spot<'_>> {
+    pub(super) fn parent_and_name_of_file(&self, path: &[u8]) -> Result<ParentAndName<'_>> {
         if path.ends_with(b"/") {
-            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
         }
-        self.spot(path)
+        self.parent_and_name(path)
     }
 
     /// The path at the end of the symbolic links that a path leads to, whose last one may lead to what
@@ -82,12 +82,12 @@ impl EditSession {
     pub(super) fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
         let mut end = path.to_vec();
         for _ in 0..=MAX_LINKS {
-            let spot = self.spot(&end)?;
-            let there = find(self.volume(), spot.directory.inode(), &spot.name, &end)?;
+            let entry = self.parent_and_name(&end)?;
+            let there = find(self.volume(), entry.parent.inode(), &entry.name, &end)?;
             let Some(link) = there.filter(|there| there.kind() == FileType::Symlink) else {
                 return Ok(end);
             };
-            let target = self.volume().read_link(link.inode()).at(&end)?;
+            let target = self.volume().read_link(link.inode()).with_path(&end)?;
             let directory = end.iter().rposition(|&byte| byte == b'/');
             let directory = &end[..directory.map_or(0, |slash| slash + 1)];
             end = if target.starts_with(b"/") {
@@ -96,49 +96,53 @@ impl EditSession {
                 [directory, &target].concat()
             };
         }
-        Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).at(path)
+        Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).with_path(path)
     }
 
     /// Where something goes: into a directory that is there, or to the path itself.
     pub(super) fn destination(
         &self,
         path: &[u8],
-        exactly: bool,
+        no_target_directory: bool,
         name: impl FnOnce() -> Result<Vec<u8>>,
-    ) -> Result<Spot<'_>> {
+    ) -> Result<ParentAndName<'_>> {
         let asks_for_directory = path.ends_with(b"/");
         let is_root = last_name(path).is_empty();
-        if exactly && !is_root {
-            return self.spot(path);
+        if no_target_directory && !is_root {
+            return self.parent_and_name(path);
         }
-        let there = match self.at(path) {
+        let there = match self.resolve(path) {
             Ok(there) => there,
-            Err(EditError::Inside { source, .. })
+            Err(EditError::AtPath { source, .. })
                 if source.is(Refusal::NotFound) && !asks_for_directory =>
             {
-                return self.spot(path);
+                return self.parent_and_name(path);
             }
             Err(error) => return Err(error),
         };
         if there.kind() != FileType::Directory {
             if asks_for_directory {
-                return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+                return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
             }
-            return self.spot(path);
+            return self.parent_and_name(path);
         }
-        let name = if exactly { b".".to_vec() } else { name()? };
-        if name.is_empty() || (!exactly && (name == b"." || name == b"..")) {
+        let name = if no_target_directory {
+            b".".to_vec()
+        } else {
+            name()?
+        };
+        if name.is_empty() || (!no_target_directory && (name == b"." || name == b"..")) {
             return refuse(path, "what goes here has no name of its own");
         }
-        Ok(Spot {
+        Ok(ParentAndName {
             path: join(path, &name),
-            directory: there,
+            parent: there,
             name,
         })
     }
 
     /// A new file of root's, stamped with the present.
-    pub(super) fn plain(&self, kind: FileType, overrides: Overrides) -> Facts {
+    pub(super) fn default_metadata(&self, kind: FileType, overrides: Overrides) -> FileMetadata {
         let now = pext4_sync::time::since_epoch();
         let time = Time {
             seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
@@ -148,7 +152,7 @@ impl EditSession {
             FileType::Directory => 0o755,
             _ => 0o644,
         };
-        Facts {
+        FileMetadata {
             kind,
             permissions: overrides.permissions.unwrap_or(unsaid),
             uid: overrides.uid.unwrap_or(0),
