@@ -1,12 +1,12 @@
 //! Copies out of an image, onto the host.
 //!
-//! The image may be an enemy's. Nothing is written outside of what is made: everything is made anew
-//! (`O_EXCL`, `O_NOFOLLOW`) below a directory of our own that nobody else may enter until it is
-//! finished, each name in its directory's descriptor, and names with slashes, `.` and `..` are
-//! refused where they are listed. The whole copy bears a temporary name until it is complete.
+//! The image may be hostile. Nothing is written outside of the copy: every file is created
+//! (`O_EXCL`, `O_NOFOLLOW`) by its name in the descriptor of its directory, below a new directory
+//! that no other user may enter until the copy is complete. Names with slashes, `.` and `..` are
+//! refused when they are listed. The whole copy has a temporary name until it is complete.
 //!
-//! Modes, times (nanoseconds), holes, hard links and `user.` attributes survive always; owners,
-//! set-user-ID bits, devices and the other attributes when root copies.
+//! Modes, times (nanoseconds), holes, hard links and `user.` attributes are always kept; owners,
+//! set-user-ID bits, devices and other attributes only if root copies.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -40,11 +40,11 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 /// How to copy out.
 #[derive(Clone, Debug)]
 pub struct GetOptions {
-    /// Owners are kept, and with them set-user-ID bits and attributes of the system. Root's default.
+    /// Keep owners, and with them set-user-ID bits and attributes of the system. Root's default.
     pub owners: bool,
-    /// Devices are left out instead of being an error.
+    /// Leave devices out. If not, a device that cannot be created is an error.
     pub skip_devices: bool,
-    /// A file that is there is replaced; a directory never.
+    /// Replace an existing file, but never a directory.
     pub force: bool,
 }
 
@@ -61,27 +61,28 @@ impl Default for GetOptions {
 /// What was copied out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Where it is.
+    /// The path of the copy.
     pub path: PathBuf,
-    /// Files of all kinds, directories too.
+    /// The number of files of all kinds, directories included.
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Devices that were left out.
+    /// The number of devices that were left out.
     pub devices_left: u64,
-    /// Extended attributes that the host did not take.
+    /// The number of extended attributes that were not copied.
     pub attributes_left: u64,
-    /// What could not be read.
+    /// The number of files that could not be read and were left out.
     pub unreadable_left: u64,
 }
 
 impl Reader {
-    /// Copies a file or a tree to the host. A destination that is a directory gets it under its own
-    /// name; the image's root goes to an empty directory or one that is not there.
+    /// Copies a file or a tree to the host. If the destination is a directory, the copy is created
+    /// in it under its own name. The destination of the image's root must be empty or missing.
     ///
     /// # Errors
     ///
-    /// What cannot be read in the image, or made on the host, by name. Nothing is left then.
+    /// `AtPath` for a file that cannot be read in the image, `Host` for one that cannot be created.
+    /// The copy is removed then.
     pub fn get(
         &self,
         path: impl AsRef<[u8]>,
@@ -91,11 +92,13 @@ impl Reader {
         self.get_with(path.as_ref(), destination, options, None)
     }
 
-    /// The same without what cannot be read in the image, which `leave` is told of.
+    /// As [`Self::get`], but skips files that cannot be read in the image, after calling
+    /// `on_skipped`.
     ///
     /// # Errors
     ///
-    /// There is no such path, or it cannot be read itself; what cannot be made on the host. Nothing is left then.
+    /// The path does not exist or cannot be read itself; a file cannot be created on the host. The
+    /// copy is removed then.
     pub fn get_readable(
         &self,
         path: impl AsRef<[u8]>,
@@ -142,7 +145,7 @@ impl Reader {
             .and_then(|()| rename_into_place(&directory, &temporary, name, &target, options));
         if let Err(error) = done {
             let left = parent.join(&temporary);
-            // What cannot be removed stays under its temporary name.
+            // If this fails, the copy stays under its temporary name.
             let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
             return Err(error);
         }
@@ -210,7 +213,7 @@ fn rename_into_place(
     } else {
         let flags = RenameFlags::NOREPLACE;
         match rustix::fs::renameat_with(directory, temporary, directory, name, flags) {
-            // A file system that does not know the flag; it was looked at before.
+            // The file system does not support the flag. `check_vacant` has checked the target.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 rustix::fs::renameat(directory, temporary, directory, name)
             }
@@ -224,23 +227,24 @@ struct Extractor<'r, 'l> {
     image: ImageTree<'r>,
     progress: Arc<Progress>,
     options: &'r GetOptions,
-    /// The copy's directory and its name there, for hard links.
+    /// The parent directory of the copy and the copy's temporary name there, for hard links.
     base: BorrowedFd<'r>,
     temporary: &'r OsStr,
-    /// The path that the copy will have, for errors, and the path of what is copied.
+    /// The final path of the copy, for errors, and the path in the image.
     target: &'r Path,
     from: &'r [u8],
-    /// The first name of files with several, below the top.
+    /// The first name of files with several names, relative to the top.
     links: HashMap<(u64, u64), PathBuf>,
-    /// Directories that their owner may not enter or write to, once they are whole: until the end we must, for other
-    /// names of what lies in them, and to remove them if the copy fails. Each after those in it.
+    /// Directories whose modes keep their owner out, each after those in it. They get these modes at
+    /// the end: until then this process must enter them for hard links, and to remove them if the
+    /// copy fails.
     closed: Vec<(PathBuf, Mode)>,
     unreadable: Unreadable<'r, 'l>,
     copied: Copied,
 }
 
 impl Extractor<'_, '_> {
-    /// Makes `source` as `name` in `directory`; `path` is the way there from the top.
+    /// Creates `source` as `name` in `directory`. `path` is relative to the top.
     fn extract(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -280,8 +284,8 @@ impl Extractor<'_, '_> {
         Ok(())
     }
 
-    /// The directory of what was made, one name after the other: the path as a whole may be longer
-    /// than the system takes.
+    /// Opens the directory of a created file, name by name: the whole path may be longer than the
+    /// system accepts.
     fn open_above(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut at = rustix::fs::openat(self.base, self.temporary, flags, Mode::empty())?;
@@ -291,7 +295,7 @@ impl Extractor<'_, '_> {
         Ok(at)
     }
 
-    /// Gives directories the modes that keep their owner out.
+    /// Sets the modes of directories that keep their owner out.
     fn close_directories(&self) -> Result<()> {
         let close = |path: &Path, mode: Mode| {
             let here = match path.file_name() {
@@ -397,9 +401,9 @@ impl Extractor<'_, '_> {
         Ok(true)
     }
 
-    /// Attributes of what is open. The owner first: a change of owner takes capabilities and
-    /// set-user-ID bits away. The mode after the extended attributes: an ordinary user may give none
-    /// to a file that is not to be written.
+    /// Sets the attributes of an open file. The owner comes first, since a change of owner removes
+    /// capabilities and set-user-ID bits. The mode comes after the extended attributes, since an
+    /// ordinary user cannot set any on a file that is not writable.
     fn apply_metadata(
         &mut self,
         file: BorrowedFd<'_>,
@@ -424,7 +428,7 @@ impl Extractor<'_, '_> {
             .with_host_file(&self.host_path(source), "give it its times")
     }
 
-    /// Attributes of what cannot be opened without harm.
+    /// Sets the attributes of a link or special file, whose opening would have side effects.
     fn apply_metadata_by_name(
         &mut self,
         parent: BorrowedFd<'_>,
@@ -447,7 +451,7 @@ impl Extractor<'_, '_> {
             .with_host_file(&self.host_path(source), "give it its times")
     }
 
-    /// The value to be set on the host, if this attribute comes along.
+    /// The attribute's value on the host; `None` if it is not copied.
     fn wanted(&mut self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
         let is_users = name.starts_with(b"user.") || acl::is_list(name);
         if !is_users && !self.options.owners {
@@ -462,7 +466,7 @@ impl Extractor<'_, '_> {
         Some(value.to_vec())
     }
 
-    /// Where on the host a file goes, as an error says it.
+    /// The path of a file on the host, for errors.
     fn host_path(&self, source: &ImageFile) -> PathBuf {
         let below = source.path.strip_prefix(self.from).unwrap_or_default();
         let below = below.strip_prefix(b"/").unwrap_or(below);
@@ -472,7 +476,7 @@ impl Extractor<'_, '_> {
         }
     }
 
-    /// The mode until the copy is whole.
+    /// The mode until the copy is complete.
     fn first_mode(&self, metadata: &FileMetadata) -> Mode {
         let open = match metadata.kind {
             FileType::Directory => Mode::RWXU,

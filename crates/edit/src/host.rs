@@ -1,7 +1,7 @@
-//! Trees of the host as a source.
+//! Trees of the host as a [`Source`].
 //!
-//! Nothing is followed: a symbolic link is a link, also where a directory on the way has become one meanwhile. A file
-//! that changes while it is read is an error that names it.
+//! No symbolic link is followed, even if a directory of the tree is replaced by one meanwhile. A
+//! file that changes while it is read is an error that names it.
 
 mod directory;
 
@@ -24,27 +24,27 @@ use crate::error::{EditError, HostContext, Result};
 use crate::source::{FileMetadata, Sink, Source};
 use directory::{HostDirectory, OpenDirectories, base};
 
-/// Bytes read at once.
+/// Bytes of a file read at a time.
 const PIECE: usize = 1 << 20;
-/// Bytes of a directory that are read at a time.
+/// Bytes of a directory read at a time.
 const LISTING: usize = 64 << 10;
-/// Names and values of extended attributes are no longer than this in Linux.
+/// Linux's maximum length of an extended attribute's value, and of the list of names.
 const MAX_ATTRIBUTE_BYTES: usize = 1 << 16;
-/// Namespaces of attributes that ext4 has.
+/// The attribute namespaces that ext4 has, besides the access control lists.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// The host's files.
 pub(crate) struct HostTree {
-    /// Whether extended attributes are wanted.
+    /// Whether extended attributes are copied.
     xattrs: bool,
     opened: OpenDirectories,
 }
 
 /// A file of the host.
 pub(crate) struct HostFile {
-    /// The directory it lies in; the top of a tree has none.
+    /// Its directory; `None` for the top of a tree.
     parent: Option<Rc<HostDirectory>>,
-    /// Its name there; of the top the path.
+    /// Its name in the directory; for the top the whole path.
     name: OsString,
     /// The path, for errors.
     path: PathBuf,
@@ -67,7 +67,8 @@ impl HostTree {
         }
     }
 
-    /// The open directory of a file; the top's path begins where the process is.
+    /// The open directory of a file; `None` for the top, whose path is relative to the working
+    /// directory.
     fn parent(&self, file: &HostFile) -> io::Result<Option<Rc<OwnedFd>>> {
         file.parent
             .as_ref()
@@ -195,7 +196,7 @@ fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // A host that knows no holes has data everywhere.
+        // A host without SEEK_DATA has data everywhere.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(errno) => return Err(errno.into()),
     };
@@ -226,8 +227,8 @@ fn child(directory: &Rc<HostDirectory>, path: &Path, name: &[u8]) -> HostFile {
     }
 }
 
-/// A path for the calls that take nothing else: through the open directory, or the whole one on a system that does not
-/// show its open files.
+/// A path for system calls that take no directory: through the open directory in `/proc`, or the
+/// file's whole path if `/proc` does not show it.
 fn reach(parent: Option<&OwnedFd>, file: &HostFile) -> PathBuf {
     let through =
         parent.map(|parent| PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())));
@@ -287,7 +288,7 @@ fn is_ours(name: &[u8]) -> bool {
     acl::is_list(name) || NAMESPACES.iter().any(|space| name.starts_with(space))
 }
 
-/// The last name of a host's path, also of `.` and `..`.
+/// The name of the file that a host's path leads to, also if the path ends in `.` or `..`.
 pub(crate) fn name_of(path: &Path) -> Result<Vec<u8>> {
     if let Some(name) = path.file_name() {
         return Ok(name.as_bytes().to_vec());
@@ -321,7 +322,8 @@ mod tests {
         }
     }
 
-    /// Neither its names nor their contents and attributes are looked for where the link leads.
+    /// Names, contents and attributes are read in the directory that was opened, not where the link
+    /// leads.
     #[test]
     fn a_directory_that_gives_way_to_a_link_leads_nowhere_else() {
         let folder = tempfile::tempdir().expect("a temporary folder");

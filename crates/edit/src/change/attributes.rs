@@ -1,4 +1,4 @@
-//! Attributes of what is there: permissions, owners, times, extended attributes.
+//! Attributes of existing files: permissions, owners, times, extended attributes.
 
 use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
 use pext4_ondisk::{acl, xattr};
@@ -11,8 +11,9 @@ use crate::session::EditSession;
 use crate::source::Source;
 use crate::tree_writer::{HeldInode, Overrides};
 
-/// The permissions that a file has once it changes hands, as chown(2) leaves them, root's included: a set-user-ID bit
-/// goes, and a set-group-ID bit that means the group. `None` where they stay.
+/// The permissions of a file after a change of owner, as of chown(2), also by root: the set-user-ID
+/// bit is removed, and the set-group-ID bit if the group may execute the file. `None` if they do not
+/// change.
 fn without_rights(attributes: &Attributes) -> Option<u16> {
     let mode = attributes.mode & 0o7777;
     let gone = match mode & 0o010 {
@@ -65,7 +66,7 @@ impl EditSession {
                         permissions: without_rights(attributes),
                         ..SetAttributes::default()
                     };
-                    self.take_capabilities(file, attributes)?;
+                    self.remove_capabilities(file, attributes)?;
                     self.set_attributes(file, &change)
                 })
             }
@@ -86,8 +87,8 @@ impl EditSession {
         }
     }
 
-    /// What a file may do by itself it may not do as another owner's.
-    fn take_capabilities(&self, file: &ImageFile, attributes: &Attributes) -> Result<()> {
+    /// Removes the capabilities of a file, which a change of owner must not preserve.
+    fn remove_capabilities(&self, file: &ImageFile, attributes: &Attributes) -> Result<()> {
         if attributes.file_type != FileType::Regular {
             return Ok(());
         }
@@ -122,7 +123,7 @@ impl EditSession {
         let found = match self.resolve(path) {
             Ok(found) => found,
             Err(error) if is_missing(&error) && no_create => return Ok(()),
-            // A file's name does not end in a slash.
+            // A path that ends in a slash must lead to a directory, so no file is created.
             Err(error) if is_missing(&error) && !path.ends_with(b"/") => {
                 let end = self.end_of_links(path)?;
                 let entry = self.parent_and_name_of_file(&end)?;
@@ -175,7 +176,7 @@ impl EditSession {
     }
 }
 
-/// Refuses the name of an attribute for which the format has no number, or that is its own.
+/// Refuses the name of an attribute that has no index in the format, or that ext4 uses internally.
 fn check_attribute(name: &[u8], path: &[u8]) -> Result<()> {
     if xattr::split_name(name).is_some_and(|(index, _)| xattr::is_visible(index)) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Files that are made of nothing: as on a mount they inherit from their directory's default list.
+//! New files that are not copies. As on a mount they inherit the default list of their directory.
 
 use pext4_fs::{AccessLists, FileType, InodeNumber};
 use pext4_ondisk::acl::{self, Acl};
@@ -9,14 +9,14 @@ use crate::session::EditSession;
 use crate::source::FileMetadata;
 use crate::tree_writer::{HeldInode, Overrides, TreeWriter};
 
-/// The mode that programs ask for where nothing is said. A default list takes from it what else the umask
-/// would.
+/// The mode that programs ask for by default. A default list restricts it in place of the umask.
 const ASKED: u16 = 0o666;
 const ASKED_OF_DIRECTORY: u16 = 0o777;
 
 impl EditSession {
-    /// Makes a file; where it inherits, its permissions become what the list allows. Those that are asked
-    /// for by `overrides` are kept, as by `mkdir -m`, and the list follows them.
+    /// Creates a file. If it inherits a list, its permissions become what the list allows, and are
+    /// returned in `metadata`. Permissions of `overrides` are kept, as by `mkdir -m`, and the list
+    /// is adapted to them.
     pub(super) fn create(
         &self,
         metadata: &mut FileMetadata,
@@ -47,7 +47,8 @@ impl EditSession {
         self.with_group(held, metadata, overrides, path)
     }
 
-    /// Notes the group that a new file has: its directory's, where that has a set-group-ID bit.
+    /// Stores the group of a new file in `metadata`. It is that of its directory if the directory
+    /// has the set-group-ID bit.
     fn with_group<'s>(
         &'s self,
         held: HeldInode<'s>,

@@ -1,4 +1,4 @@
-//! Files that come into the image: from the host, from a stream, from an image.
+//! Copies into the image: from the host, from a stream, from an image.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -16,7 +16,7 @@ use crate::session::EditSession;
 use crate::source::Source;
 use crate::tree_writer::{ContentWriter, Overrides, TreeWriter, find};
 
-/// Bytes read from a stream at once.
+/// Bytes read from a stream at a time.
 const PIECE: usize = 1 << 20;
 
 impl EditSession {
@@ -153,7 +153,7 @@ impl EditSession {
         recursive: bool,
     ) -> Result<()> {
         if self.is_of(image) {
-            // Waiting for whoever has it would be waiting for ourselves.
+            // This session holds the image's lock, so opening it would wait for the session itself.
             return Err(EditError::Refused(format!(
                 "{}: it is the image that is being edited; without `--from` files are copied within it",
                 image.display()

@@ -1,4 +1,4 @@
-//! Names: removed, moved, made.
+//! Changes of names: remove, rename, make directories, links and special files.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::session::EditSession;
 use crate::source::FileMetadata;
 use crate::tree_writer::{MAX_DEPTH, Overrides, TreeWriter, find};
 
-/// What is told of where a file is moved to, not of the file.
+/// The errors of a rename that concern the new path, not the old one.
 const TARGETS: [Refusal; 4] = [
     Refusal::NotEmpty,
     Refusal::IsADirectory,
@@ -80,7 +80,7 @@ impl EditSession {
                 if (parent, &old.name) == (new_parent, &new.name) {
                     return refuse(from, "is where it is to be moved to");
                 }
-                // A rename leaves both names of one file; who moves it wants one.
+                // rename(2) between two names of one file keeps both. `mv` removes the old one.
                 self.volume().unlink(parent, &old.name).with_path(from)?;
                 return self.sync();
             }
@@ -144,7 +144,7 @@ impl EditSession {
         Ok(())
     }
 
-    /// Makes what is missing of a directory's path.
+    /// Creates the missing directories of a path.
     pub(crate) fn make_missing(&self, path: &[u8]) -> Result<()> {
         self.make_directory(path, true, None)
     }
@@ -216,7 +216,7 @@ impl EditSession {
         }
     }
 
-    /// Where a link to `target` goes.
+    /// The directory and name of a new link to `target`.
     fn destination_of_link(
         &self,
         target: &[u8],
@@ -260,7 +260,7 @@ impl EditSession {
     }
 }
 
-/// Refuses a path that ends in a slash, as a directory's may, where something else is.
+/// Refuses a path that ends in a slash and leads to a file that is no directory.
 fn check_slash(path: &[u8], kind: FileType) -> Result<()> {
     if path.ends_with(b"/") && kind != FileType::Directory {
         return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
@@ -271,7 +271,7 @@ fn check_slash(path: &[u8], kind: FileType) -> Result<()> {
 /// Removes trees.
 struct Remover<'s> {
     session: &'s EditSession,
-    /// Directories on the way, so that a circle ends.
+    /// The directories that are being removed, by which a cycle is detected.
     entered: HashSet<InodeNumber>,
 }
 

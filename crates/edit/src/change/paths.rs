@@ -9,10 +9,10 @@ use crate::session::EditSession;
 use crate::source::FileMetadata;
 use crate::tree_writer::{HeldInode, Overrides, find};
 
-/// Symbolic links that are followed at the end of one path.
+/// The maximum number of symbolic links that are followed at the end of one path.
 const MAX_LINKS: u32 = 40;
 
-/// A directory, held, and a name in it that may not be there.
+/// A directory and a name in it, which may not exist.
 pub(super) struct ParentAndName<'v> {
     pub(super) parent: HeldInode<'v>,
     pub(super) name: Vec<u8>,
@@ -21,14 +21,14 @@ pub(super) struct ParentAndName<'v> {
 }
 
 impl EditSession {
-    /// What a path leads to, links followed.
+    /// The inode that a path leads to. A link at its end is followed.
     pub(super) fn resolve(&self, path: &[u8]) -> Result<HeldInode<'_>> {
         check_path(path)?;
         let held = self.volume().paths().resolve(path).with_path(path)?;
         self.hold(held.inode(), path)
     }
 
-    /// What a path leads to, a link at its end not followed.
+    /// The inode that a path leads to. A link at its end is not followed.
     pub(super) fn resolve_link(&self, path: &[u8]) -> Result<HeldInode<'_>> {
         check_path(path)?;
         let held = self.volume().paths().resolve_link(path).with_path(path)?;
@@ -40,7 +40,7 @@ impl EditSession {
         Ok(HeldInode::named(inode, attributes))
     }
 
-    /// The directory a path lies in, and its last name.
+    /// The directory of a path, and its last name.
     pub(super) fn parent_and_name(&self, path: &[u8]) -> Result<ParentAndName<'_>> {
         check_path(path)?;
         let name = last_name(path);
@@ -69,7 +69,8 @@ impl EditSession {
         })
     }
 
-    /// The same for what is no directory, whose path does not end in a slash.
+    /// As [`Self::parent_and_name`], for a file that is no directory: its path must not end in a
+    /// slash.
     pub(super) fn parent_and_name_of_file(&self, path: &[u8]) -> Result<ParentAndName<'_>> {
         if path.ends_with(b"/") {
             return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
@@ -77,8 +78,7 @@ impl EditSession {
         self.parent_and_name(path)
     }
 
-    /// The path at the end of the symbolic links that a path leads to, whose last one may lead to what
-    /// is not there.
+    /// The path at the end of the symbolic links that a path leads to. It may lead to a missing file.
     pub(super) fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
         let mut end = path.to_vec();
         for _ in 0..=MAX_LINKS {
@@ -99,7 +99,8 @@ impl EditSession {
         Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).with_path(path)
     }
 
-    /// Where something goes: into a directory that is there, or to the path itself.
+    /// The destination of a verb: `name` in an existing directory at the path, or else the path
+    /// itself. With `no_target_directory` it is always the path.
     pub(super) fn destination(
         &self,
         path: &[u8],
@@ -141,7 +142,7 @@ impl EditSession {
         })
     }
 
-    /// A new file of root's, stamped with the present.
+    /// The metadata of a new file: owned by root, with the present time, unless overridden.
     pub(super) fn default_metadata(&self, kind: FileType, overrides: Overrides) -> FileMetadata {
         let now = pext4_sync::time::since_epoch();
         let time = Time {

@@ -25,20 +25,20 @@ const FLAGS: OFlags = OFlags::RDONLY
 
 /// A directory, open or not.
 pub(super) struct HostDirectory {
-    /// The directory it lies in; none has the one that the reading begins with.
+    /// Its parent; `None` for the top of the tree.
     parent: Option<Rc<HostDirectory>>,
     name: Box<OsStr>,
-    /// Device and number.
+    /// Device and inode number.
     identity: (u64, u64),
     open: RefCell<Option<Rc<OwnedFd>>>,
 }
 
-/// Which directories are open, the latest last.
+/// The open directories, the most recently opened one last.
 #[derive(Default)]
 pub(super) struct OpenDirectories(RefCell<VecDeque<Rc<HostDirectory>>>);
 
 impl OpenDirectories {
-    /// Opens the directory of this name in another one, or at this path where there is none above.
+    /// Opens the directory of this name in `parent`, or at this path if there is no parent.
     pub(super) fn enter(
         &self,
         parent: Option<&Rc<HostDirectory>>,
@@ -51,11 +51,11 @@ impl OpenDirectories {
             identity: identity(&open)?,
             open: RefCell::new(Some(open)),
         });
-        self.note(&directory);
+        self.add(&directory);
         Ok(directory)
     }
 
-    /// The open directory, opened again if need be.
+    /// The descriptor of a directory, which is opened again if it was closed.
     pub(super) fn descriptor(&self, directory: &Rc<HostDirectory>) -> io::Result<Rc<OwnedFd>> {
         if let Some(open) = &*directory.open.borrow() {
             return Ok(Rc::clone(open));
@@ -67,7 +67,7 @@ impl OpenDirectories {
             ));
         }
         *directory.open.borrow_mut() = Some(Rc::clone(&open));
-        self.note(directory);
+        self.add(directory);
         Ok(open)
     }
 
@@ -77,8 +77,9 @@ impl OpenDirectories {
         Ok(Rc::new(open))
     }
 
-    /// Closes those that were opened longest ago, so that no more are open than may be.
-    fn note(&self, directory: &Rc<HostDirectory>) {
+    /// Adds a directory that was opened. Closes the least recently opened ones if more than
+    /// [`MAX_OPEN`] are open.
+    fn add(&self, directory: &Rc<HostDirectory>) {
         let mut latest = self.0.borrow_mut();
         latest.push_back(Rc::clone(directory));
         while latest.len() > MAX_OPEN {
@@ -88,7 +89,7 @@ impl OpenDirectories {
     }
 }
 
-/// Where names without a directory above begin.
+/// The directory to pass to a system call: the open one, or the working directory.
 pub(super) fn base(open: Option<&OwnedFd>) -> BorrowedFd<'_> {
     open.map_or(CWD, AsFd::as_fd)
 }

@@ -1,9 +1,9 @@
-//! A tar archive as many changes of a session.
+//! Unpacks a tar archive into an image.
 //!
-//! Each entry makes a file at its name below a directory of the image. Directories on the way that
-//! are missing are made; symbolic links on the way are followed inside the image. What is there gives
-//! way to what comes, but no directory to anything else. Names that are absolute or lead upwards are
-//! refused, and so is a link to a file that is not there yet.
+//! Each entry creates a file at its name below a directory of the image. Missing directories on the
+//! way are created; symbolic links on the way are followed inside the image. An existing file is
+//! replaced, but a directory only by a directory. Names that are absolute or contain `..`, and links
+//! to files that do not exist (yet), are refused.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -22,26 +22,25 @@ use crate::session::EditSession;
 use crate::source::FileMetadata;
 use crate::tree_writer::{ContentWriter, Overrides, TreeWriter};
 
-/// Bytes read at once.
+/// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// What an archive brought.
+/// What was unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
-    /// Entries.
+    /// The number of entries.
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
 }
 
 impl EditSession {
-    /// Makes everything that a tar archive holds, below the directory `into`, which is made if it is
-    /// not there.
+    /// Unpacks a tar archive into the directory `into`, which is created if it is missing.
     ///
     /// # Errors
     ///
-    /// `Tar` for an archive that is damaged, cut short, or asks for names outside; what a
-    /// [`Change`] of the same kind would say, with the path.
+    /// `Tar` for an archive that is damaged or cut short, or has names outside of the directory; the
+    /// errors of a [`Change`] of the same kind, with the path.
     pub fn apply_tar(&mut self, archive: &mut dyn Read, into: &[u8]) -> Result<Unpacked> {
         self.apply(&Change::MakeDirectory {
             path: into.to_vec(),
@@ -69,7 +68,7 @@ struct Unpacker<'s> {
     session: &'s EditSession,
     into: &'s [u8],
     piece: Vec<u8>,
-    /// Directories get their attributes at the end, when nothing is made in them any more.
+    /// Directories whose attributes are set at the end, when all their entries exist.
     directories: Vec<(Vec<u8>, FileMetadata)>,
     done: Unpacked,
 }
@@ -138,8 +137,8 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    /// Attributes of directories, children before their parents. Of one that is there several times,
-    /// by whatever name, the last entry counts.
+    /// Sets the attributes of directories, children before their parents. If a directory has several
+    /// entries, under any names, the last one counts.
     fn apply_directory_metadata(&mut self) -> Result<()> {
         let writer = TreeWriter::new(self.session, Overrides::default());
         let mut done = HashSet::new();
@@ -174,7 +173,7 @@ impl Unpacker<'_> {
         writer.link(first.inode(), parent, name, path)
     }
 
-    /// The directory of a path, made if need be, and the path's last name.
+    /// The directory of a path, which is created if it is missing, and the path's last name.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(pext4_fs::InodeNumber, &'p [u8])> {
         let name = last_name(path);
         if name.is_empty() {

@@ -1,4 +1,4 @@
-//! An archive as a session reads it: entries one after the other, and what each holds as a stream.
+//! The reader of archives: entries one after the other, and the content of each as a stream.
 
 use std::io::Read;
 
@@ -12,10 +12,10 @@ pub(crate) struct Archive<'r> {
     entries: Reader<Input<'r>>,
 }
 
-/// The stream that it comes from.
+/// The stream that the archive is read from.
 struct Input<'r> {
     stream: &'r mut dyn Read,
-    /// Bytes of the present entry that were not read, and the padding behind them.
+    /// The bytes of the current entry that were not read yet, and the padding after them.
     left: u64,
     padding: u64,
 }
@@ -41,7 +41,7 @@ impl<'r> Archive<'r> {
         }
     }
 
-    /// The next entry; what was not read of the last one is passed over.
+    /// The next entry. Skips the unread rest of the current one.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         if !self.entries.input().skip_rest()? {
             return bad(b"", CUT);
@@ -59,7 +59,7 @@ impl<'r> Archive<'r> {
         Ok(entry)
     }
 
-    /// Reads bytes that the archive holds of the present entry, in their order; 0 at the end.
+    /// Reads the next bytes of the current entry; 0 at its end.
     pub(crate) fn read(&mut self, entry: &Entry, into: &mut [u8]) -> Result<usize> {
         let input = self.entries.input();
         let available = usize::try_from(input.left).unwrap_or(usize::MAX);
@@ -73,7 +73,7 @@ impl<'r> Archive<'r> {
 }
 
 impl Input<'_> {
-    /// Fills all of it; false where the stream ends before.
+    /// Fills the whole buffer; false if the stream ends before.
     fn read_exact(&mut self, into: &mut [u8]) -> Result<bool> {
         let read = fill(self.stream, into).with_host_file("-".as_ref(), "read the tar")?;
         Ok(read == into.len())

@@ -1,12 +1,12 @@
-//! An image as a tar archive.
+//! Writes an image as a tar archive.
 //!
-//! Every file in the order of a walk: a directory before what is in it, names sorted, so the same
-//! image gives the same archive. What a plain header cannot say stands in pax records: long names,
-//! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`). Access control lists stand there
-//! twice: in the form of system calls, and as text with numbers (`SCHILY.acl.`), which `tar --acls`
-//! reads. Files with holes are written in GNU's sparse form, which every reader of tar
-//! knows; a file with several names is written once, then as links. Sockets have no form in tar and
-//! are left out, counted.
+//! Files are written in the order of a walk: a directory before its children, names sorted, so the
+//! same image gives the same archive. Pax records contain what a plain header cannot: long names,
+//! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`). They contain access control
+//! lists twice: in the form of system calls, and as text with numbers (`SCHILY.acl.`), which
+//! `tar --acls` reads. Files with holes are written in GNU's sparse form, which every reader of tar
+//! knows. A file with several names is written once, then as links. Sockets have no form in tar and
+//! are left out and counted.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -25,49 +25,49 @@ use crate::reader::{Reader, check_depth};
 use crate::source::{FileMetadata, Source};
 use crate::unreadable::{OnSkipped, Unreadable};
 
-/// Largest numbers in the octal fields of 8 and of 12 bytes.
+/// The largest numbers in octal fields of 8 and of 12 bytes.
 const MAX_SHORT: u64 = 0o777_7777;
 const MAX_LONG: u64 = 0o777_7777_7777;
-/// Pax records with access control lists in text, and the attribute that each one is.
+/// The pax records of access control lists as text, and their attributes.
 const LISTS: [(&[u8], &[u8]); 2] = [
     (b"SCHILY.acl.access", acl::ACCESS),
     (b"SCHILY.acl.default", acl::DEFAULT),
 ];
-/// Runs of data that a sparse header holds, and that each block behind it holds.
+/// The number of data runs in a sparse header, and in each block that follows it.
 const RUNS_IN_HEADER: usize = 4;
 const RUNS_IN_BLOCK: usize = 21;
 
-/// What an archive got.
+/// What was exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Files of all kinds, directories too; each other name of a file counts.
+    /// The number of files of all kinds, directories included. Each name of a file counts.
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Sockets, which have no form in tar.
+    /// The number of sockets, which have no form in tar and are left out.
     pub sockets_left: u64,
-    /// What could not be read.
+    /// The number of files that could not be read and were left out.
     pub unreadable_left: u64,
 }
 
 impl Reader {
-    /// Writes a directory of the image, and all that is in it, as a tar archive whose names are
-    /// relative to it. From the archive of the root `pext4 build` makes the same tree again.
+    /// Writes a directory of the image with everything in it as a tar archive whose names are
+    /// relative to it. `pext4 build` makes the same tree again from the archive of the root.
     ///
     /// # Errors
     ///
-    /// What cannot be read in the image; `Host` errors of `output` where it is written.
+    /// `AtPath` for a file that cannot be read in the image; `Host` errors of `output`.
     pub fn export(&self, path: impl AsRef<[u8]>, output: &mut dyn Write) -> Result<Exported> {
         self.export_with(path.as_ref(), output, None)
     }
 
-    /// The same without what cannot be read in the image, which `leave` is told of. To know that before
-    /// it is named in the archive, each file is read twice.
+    /// As [`Self::export`], but skips files that cannot be read in the image, after calling
+    /// `on_skipped`. Each file is read twice, to know that before its header is written.
     ///
     /// # Errors
     ///
-    /// There is no such path; `Host` errors of `output` where it is written; a file that is read the
-    /// first time and not the second.
+    /// The path does not exist; `Host` errors of `output`; a file that can be read the first time
+    /// and not the second.
     pub fn export_readable(
         &self,
         path: impl AsRef<[u8]>,
@@ -117,12 +117,12 @@ struct Exporter<'r, 'l> {
     reader: &'r Reader,
     output: &'r mut dyn Write,
     unreadable: Unreadable<'r, 'l>,
-    /// The first name of files with several.
+    /// The first name of files with several names.
     links: HashMap<(u64, u64), Vec<u8>>,
     exported: Exported,
 }
 
-/// A header in the making.
+/// A header that is being built, and its pax records.
 struct Header {
     bytes: [u8; BLOCK],
     records: Vec<u8>,
@@ -145,7 +145,7 @@ impl Exporter<'_, '_> {
             let children = self.image.readable_children(&file, &mut self.unreadable)?;
             for (child, file) in children.into_iter().rev() {
                 let mut name = [prefix, &child].concat();
-                // What has no attributes is told about where it is written.
+                // If the attributes cannot be read, the error is reported when the file is written.
                 let attributes = self.image.attributes(&file);
                 if attributes.is_ok_and(|found| found.file_type == FileType::Directory) {
                     name.push(b'/');
@@ -156,7 +156,8 @@ impl Exporter<'_, '_> {
         Ok(())
     }
 
-    /// What is to be known of a file, and, where it might be left out, that its content can be read.
+    /// The metadata of a file. If unreadable files may be skipped, an error if its content cannot be
+    /// read.
     fn readable(&self, file: &ImageFile) -> Result<FileMetadata> {
         let metadata = self.image.metadata(file)?;
         if self.unreadable.can_skip() && metadata.kind == FileType::Regular {
@@ -221,7 +222,7 @@ impl Exporter<'_, '_> {
         self.pad(stored)
     }
 
-    /// The runs of data of a file; the last one is empty where the file ends in a hole.
+    /// The runs of data of a file. If the file ends in a hole, the last run is empty.
     fn runs(&self, file: &ImageFile, size: u64) -> Result<Vec<(u64, u64)>> {
         let mut runs = Vec::new();
         let mut at = 0;
@@ -251,7 +252,8 @@ impl Exporter<'_, '_> {
                 .read(file.inode, at, &mut piece[..length]);
             let read = read.with_path(&file.path)?;
             if read == 0 {
-                // A size that the image says and cannot keep: the archive must stay aligned.
+                // The file is shorter than its header says. Pad it, since the archive must stay
+                // aligned.
                 piece[..length].fill(0);
             }
             let read = if read == 0 { length } else { read };
@@ -320,7 +322,7 @@ impl Header {
         header
     }
 
-    /// What only the first name of a file tells.
+    /// Adds what only the first name of a file has.
     fn add_attributes(&mut self, metadata: &FileMetadata) {
         self.record(b"atime", decimal(metadata.accessed).as_bytes());
         for (name, value) in &metadata.xattrs {
@@ -359,8 +361,8 @@ impl Header {
         self.set_text(157, 100, target);
     }
 
-    /// GNU's sparse form: the runs that the header holds; what it does not is returned, as the
-    /// blocks that follow it.
+    /// Makes this a GNU sparse header with the first runs. Returns the blocks with the remaining
+    /// runs, which follow the header.
     fn set_sparse(&mut self, runs: &[(u64, u64)], size: u64) -> Vec<u8> {
         self.bytes[257..265].copy_from_slice(b"ustar  \x00");
         self.bytes[345..].fill(0);
@@ -399,7 +401,7 @@ impl Header {
         put_number(&mut self.bytes[at..at + length], value);
     }
 
-    /// A pax record; its length counts itself.
+    /// Adds a pax record. Its length includes the length field itself.
     fn record(&mut self, key: &[u8], value: &[u8]) {
         let rest = key.len() + value.len() + 3;
         let mut length = rest + 1;
@@ -421,8 +423,8 @@ impl Header {
     }
 }
 
-/// The text of a stored list; `None` where the text would say something else than what is there: for a
-/// list that makes no sense, or one that the permission bits contradict.
+/// The text of a stored list; `None` if the text would mean something else: for an invalid list, or
+/// one that the permission bits contradict.
 fn list_text(attribute: &[u8], stored: &[u8], metadata: &FileMetadata) -> Option<String> {
     let list = List::of(acl::decode(stored).ok()?).ok()?;
     let text = list.text();
@@ -448,7 +450,7 @@ fn put_run(into: &mut [u8], (start, end): (u64, u64)) {
     put_number(&mut into[12..24], end - start);
 }
 
-/// Octal with a zero behind it, or, where that is too small, GNU's form of base 256.
+/// Writes octal digits and a NUL, or GNU's base-256 form if the field is too short for that.
 fn put_number(field: &mut [u8], value: u64) {
     let width = field.len() - 1;
     let octal = format!("{value:0width$o}");
@@ -463,7 +465,8 @@ fn put_number(field: &mut [u8], value: u64) {
     field[start..].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Seconds as pax writes them, with nanoseconds where there are any.
+/// Seconds in the form of pax, with nanoseconds if there are any.
+
 fn decimal(time: Time) -> String {
     let Time {
         seconds,
