@@ -195,7 +195,25 @@ impl EditSession {
     pub fn apply(&mut self, change: &Change) -> Result<()> {
         let _pinned = self.pin_thread();
         match change {
-            Change::Put { .. } | Change::Write { .. } | Change::Copy { .. } => self.import(change),
+            Change::Put {
+                from,
+                to,
+                no_target_directory,
+                xattrs,
+                overrides,
+            } => self.put(from, to, *no_target_directory, *xattrs, *overrides),
+            Change::Write {
+                path,
+                content,
+                overrides,
+            } => self.write(path, content, *overrides),
+            Change::Copy {
+                image,
+                from,
+                to,
+                no_target_directory,
+                recursive,
+            } => self.copy(image.as_deref(), from, to, *no_target_directory, *recursive),
             Change::Remove {
                 path,
                 recursive,
@@ -212,10 +230,43 @@ impl EditSession {
                 parents,
                 permissions,
             } => self.make_directory(path, *parents, *permissions),
-            Change::Link { .. } | Change::Symlink { .. } | Change::MakeNode { .. } => {
-                self.make_name(change)
-            }
-            other => self.set(other),
+            Change::Link {
+                target,
+                path,
+                force,
+                into,
+            } => self.link(target, path, *force, *into),
+            Change::Symlink {
+                target,
+                path,
+                force,
+                into,
+            } => self.symlink(target, path, *force, *into),
+            Change::MakeNode {
+                path,
+                kind,
+                device,
+                permissions,
+            } => self.make_node(path, *kind, *device, *permissions),
+            Change::SetMode {
+                path,
+                mode,
+                recursive,
+            } => self.set_mode(path, mode, *recursive),
+            Change::SetOwner {
+                path,
+                uid,
+                gid,
+                recursive,
+                no_follow,
+            } => self.set_owner(path, (*uid, *gid), *recursive, *no_follow),
+            Change::Touch {
+                path,
+                time,
+                no_create,
+            } => self.touch(path, *time, *no_create),
+            Change::SetXattr { path, name, value } => self.set_xattr(path, name, value),
+            Change::RemoveXattr { path, name } => self.remove_xattr(path, name),
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn misplaced(kind: FileType, name: &[u8]) -> Option<&'static str> {
 ///
 /// # Errors
 /// `AtPath`.
-pub(crate) fn follow(
+pub(crate) fn adapt_to_mode(
     volume: &Volume,
     inode: InodeNumber,
     permissions: u16,

@@ -294,7 +294,7 @@ impl<'s> TreeWriter<'s> {
         // An existing directory keeps its list.
         let was_there = metadata.kind == FileType::Directory && !brings_list;
         if !is_link && (was_there || self.sets_permissions()) {
-            lists::follow(volume, inode, metadata.permissions, path)?;
+            lists::adapt_to_mode(volume, inode, metadata.permissions, path)?;
         }
         Ok(())
     }

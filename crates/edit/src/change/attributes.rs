@@ -3,10 +3,10 @@
 use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
 use pext4_ondisk::{acl, xattr};
 
-use super::Change;
 use crate::error::{EditError, FsContext, Result, Shown, refuse};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::lists;
+use crate::mode::ModeChange;
 use crate::session::EditSession;
 use crate::source::Source;
 use crate::tree_writer::{HeldInode, Overrides};
@@ -14,7 +14,7 @@ use crate::tree_writer::{HeldInode, Overrides};
 /// The permissions of a file after a change of owner, as of chown(2), also by root: the set-user-ID
 /// bit is removed, and the set-group-ID bit if the group may execute the file. `None` if they do not
 /// change.
-fn without_rights(attributes: &Attributes) -> Option<u16> {
+fn without_set_id_bits(attributes: &Attributes) -> Option<u16> {
     let mode = attributes.mode & 0o7777;
     let gone = match mode & 0o010 {
         0 => 0o4000,
@@ -25,66 +25,45 @@ fn without_rights(attributes: &Attributes) -> Option<u16> {
 }
 
 impl EditSession {
-    pub(super) fn set(&self, change: &Change) -> Result<()> {
-        match change {
-            Change::SetMode {
-                path,
-                mode,
-                recursive,
-            } => {
-                let found = self.resolve(path)?;
-                self.each(&found, path, *recursive, &mut |file, attributes| {
-                    if attributes.file_type == FileType::Symlink {
-                        return Ok(());
-                    }
-                    let is_directory = attributes.file_type == FileType::Directory;
-                    let permissions = mode.apply(attributes.mode & 0o7777, is_directory);
-                    let change = SetAttributes {
-                        permissions: Some(permissions),
-                        ..SetAttributes::default()
-                    };
-                    self.set_attributes(file, &change)?;
-                    lists::follow(self.volume(), file.inode, permissions, &file.path)
-                })
+    pub(super) fn set_mode(&self, path: &[u8], mode: &ModeChange, recursive: bool) -> Result<()> {
+        let found = self.resolve(path)?;
+        self.each(&found, path, recursive, &mut |file, attributes| {
+            if attributes.file_type == FileType::Symlink {
+                return Ok(());
             }
-            Change::SetOwner {
-                path,
+            let is_directory = attributes.file_type == FileType::Directory;
+            let permissions = mode.apply(attributes.mode & 0o7777, is_directory);
+            let change = SetAttributes {
+                permissions: Some(permissions),
+                ..SetAttributes::default()
+            };
+            self.set_attributes(file, &change)?;
+            lists::adapt_to_mode(self.volume(), file.inode, permissions, &file.path)
+        })
+    }
+
+    pub(super) fn set_owner(
+        &self,
+        path: &[u8],
+        (uid, gid): (Option<u32>, Option<u32>),
+        recursive: bool,
+        no_follow: bool,
+    ) -> Result<()> {
+        let found = if no_follow || recursive {
+            self.resolve_link(path)?
+        } else {
+            self.resolve(path)?
+        };
+        self.each(&found, path, recursive, &mut |file, attributes| {
+            let change = SetAttributes {
                 uid,
                 gid,
-                recursive,
-                no_follow,
-            } => {
-                let found = if *no_follow || *recursive {
-                    self.resolve_link(path)?
-                } else {
-                    self.resolve(path)?
-                };
-                self.each(&found, path, *recursive, &mut |file, attributes| {
-                    let change = SetAttributes {
-                        uid: *uid,
-                        gid: *gid,
-                        permissions: without_rights(attributes),
-                        ..SetAttributes::default()
-                    };
-                    self.remove_capabilities(file, attributes)?;
-                    self.set_attributes(file, &change)
-                })
-            }
-            Change::Touch {
-                path,
-                time,
-                no_create,
-            } => self.touch(path, *time, *no_create),
-            Change::SetXattr { path, name, value } => self.set_xattr(path, name, value),
-            Change::RemoveXattr { path, name } => {
-                let found = self.resolve(path)?;
-                check_attribute(name, path)?;
-                self.volume()
-                    .remove_xattr(found.inode(), name)
-                    .with_path(path)
-            }
-            _ => Ok(()),
-        }
+                permissions: without_set_id_bits(attributes),
+                ..SetAttributes::default()
+            };
+            self.remove_capabilities(file, attributes)?;
+            self.set_attributes(file, &change)
+        })
     }
 
     /// Removes the capabilities of a file, which a change of owner must not preserve.
@@ -115,6 +94,14 @@ impl EditSession {
         }
         self.volume()
             .set_xattr(found.inode(), name, value, SetXattrMode::Any)
+            .with_path(path)
+    }
+
+    pub(super) fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        let found = self.resolve(path)?;
+        check_attribute(name, path)?;
+        self.volume()
+            .remove_xattr(found.inode(), name)
             .with_path(path)
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use pext4_fs::{FileType, InodeNumber};
 
 use super::paths::ParentAndName;
-use super::{Change, fill, last_name};
+use super::{fill, last_name};
 use crate::error::{EditError, HostContext, Result, refuse};
 use crate::host::{self, HostTree};
 use crate::image_tree::{ImageFile, ImageTree};
@@ -51,53 +51,43 @@ impl EditSession {
         TreeWriter::new(self, overrides).apply_metadata(&metadata, held.inode(), &entry.path)
     }
 
-    pub(super) fn import(&self, change: &Change) -> Result<()> {
-        match change {
-            Change::Put {
-                from,
-                to,
-                no_target_directory,
-                xattrs,
-                overrides,
-            } => {
-                let entry = self.destination(to, *no_target_directory, || host::name_of(from))?;
-                let source = HostTree::new(*xattrs);
-                self.write_tree(&source, &HostTree::top(from), &entry, *overrides)
-            }
-            Change::Write {
-                path,
-                content,
-                overrides,
-            } => {
-                let entry = self.parent_and_name(path)?;
-                let mut metadata = self.default_metadata(FileType::Regular, *overrides);
-                let parent = entry.parent.inode();
-                let held =
-                    self.create(&mut metadata, *overrides, parent, &entry.name, &entry.path)?;
-                let mut content_writer = ContentWriter::new(self, held.inode(), &entry.path);
-                content_writer.write(0, content)?;
-                content_writer.finish(content.len() as u64)?;
-                TreeWriter::new(self, *overrides).apply_metadata(
-                    &metadata,
-                    held.inode(),
-                    &entry.path,
-                )
-            }
-            Change::Copy {
-                image,
-                from,
-                to,
-                no_target_directory,
-                recursive,
-            } => {
-                let entry =
-                    self.destination(to, *no_target_directory, || Ok(last_name(from).to_vec()))?;
-                match image {
-                    None => self.copy_within(from, &entry, *recursive),
-                    Some(image) => self.copy_between(image, from, &entry, *recursive),
-                }
-            }
-            _ => Ok(()),
+    pub(super) fn put(
+        &self,
+        from: &Path,
+        to: &[u8],
+        no_target_directory: bool,
+        xattrs: bool,
+        overrides: Overrides,
+    ) -> Result<()> {
+        let entry = self.destination(to, no_target_directory, || host::name_of(from))?;
+        let source = HostTree::new(xattrs);
+        self.write_tree(&source, &HostTree::top(from), &entry, overrides)
+    }
+
+    pub(super) fn write(&self, path: &[u8], content: &[u8], overrides: Overrides) -> Result<()> {
+        let entry = self.parent_and_name(path)?;
+        let mut metadata = self.default_metadata(FileType::Regular, overrides);
+        let parent = entry.parent.inode();
+        let held = self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)?;
+        let mut content_writer = ContentWriter::new(self, held.inode(), &entry.path);
+        content_writer.write(0, content)?;
+        content_writer.finish(content.len() as u64)?;
+        TreeWriter::new(self, overrides).apply_metadata(&metadata, held.inode(), &entry.path)
+    }
+
+    pub(super) fn copy(
+        &self,
+        image: Option<&Path>,
+        from: &[u8],
+        to: &[u8],
+        no_target_directory: bool,
+        recursive: bool,
+    ) -> Result<()> {
+        let name = || Ok(last_name(from).to_vec());
+        let entry = self.destination(to, no_target_directory, name)?;
+        match image {
+            None => self.copy_within(from, &entry, recursive),
+            Some(image) => self.copy_between(image, from, &entry, recursive),
         }
     }
 

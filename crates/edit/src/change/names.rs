@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
+use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, RenameMode};
 
 use super::paths::ParentAndName;
-use super::{Change, IntoDirectory, last_name};
+use super::{IntoDirectory, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::image_tree::{join, list};
 use crate::session::EditSession;
@@ -168,52 +168,52 @@ impl EditSession {
             .map(|_| ())
     }
 
-    pub(super) fn make_name(&self, change: &Change) -> Result<()> {
-        match change {
-            Change::Link {
-                target,
-                path,
-                force,
-                into,
-            } => {
-                let found = self.resolve_link(target)?;
-                let entry = self.destination_of_link(target, path, *into)?;
-                self.check_vacant(&entry, *force)?;
-                let writer = TreeWriter::new(self, Overrides::default());
-                let parent = entry.parent.inode();
-                writer.link(found.inode(), parent, &entry.name, &entry.path)
-            }
-            Change::Symlink {
-                target,
-                path,
-                force,
-                into,
-            } => {
-                let entry = self.destination_of_link(target, path, *into)?;
-                let mut metadata = self.default_metadata(FileType::Symlink, Overrides::default());
-                metadata.target.clone_from(target);
-                self.make_at(&entry, &metadata, *force)
-            }
-            Change::MakeNode {
-                path,
-                kind,
-                device,
-                permissions,
-            } => {
-                let overrides = Overrides {
-                    permissions: *permissions,
-                    ..Overrides::default()
-                };
-                let mut metadata = self.default_metadata(*kind, overrides);
-                metadata.device = *device;
-                let entry = self.parent_and_name_of_file(path)?;
-                self.check_vacant(&entry, false)?;
-                let parent = entry.parent.inode();
-                self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)
-                    .map(|_| ())
-            }
-            _ => Ok(()),
-        }
+    pub(super) fn link(
+        &self,
+        target: &[u8],
+        path: &[u8],
+        force: bool,
+        into: IntoDirectory,
+    ) -> Result<()> {
+        let found = self.resolve_link(target)?;
+        let entry = self.destination_of_link(target, path, into)?;
+        self.check_vacant(&entry, force)?;
+        let writer = TreeWriter::new(self, Overrides::default());
+        let parent = entry.parent.inode();
+        writer.link(found.inode(), parent, &entry.name, &entry.path)
+    }
+
+    pub(super) fn symlink(
+        &self,
+        target: &[u8],
+        path: &[u8],
+        force: bool,
+        into: IntoDirectory,
+    ) -> Result<()> {
+        let entry = self.destination_of_link(target, path, into)?;
+        let mut metadata = self.default_metadata(FileType::Symlink, Overrides::default());
+        metadata.target = target.to_vec();
+        self.make_at(&entry, &metadata, force)
+    }
+
+    pub(super) fn make_node(
+        &self,
+        path: &[u8],
+        kind: FileType,
+        device: DeviceNumber,
+        permissions: Option<u16>,
+    ) -> Result<()> {
+        let overrides = Overrides {
+            permissions,
+            ..Overrides::default()
+        };
+        let mut metadata = self.default_metadata(kind, overrides);
+        metadata.device = device;
+        let entry = self.parent_and_name_of_file(path)?;
+        self.check_vacant(&entry, false)?;
+        let parent = entry.parent.inode();
+        self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)
+            .map(|_| ())
     }
 
     /// The directory and name of a new link to `target`.

@@ -1,4 +1,4 @@
-//! Where paths lead: to what is there, or to a file where something can be made.
+//! Paths in the image: of existing files, and of files to be created.
 
 use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, Time};
 

@@ -1,9 +1,11 @@
-//! Directories of the host that are read: names are asked for in a directory that is open, never by a whole path.
+//! Directories of the host that are read. Files are opened by name in an open directory, never by a
+//! whole path.
 //!
-//! So a path may be longer than the system takes, and a directory that is moved away or gives way to a
-//! symbolic link meanwhile leads nowhere else. A tree may be deeper than a process may have files open: of
-//! the directories on the way to where the reading is, the latest stay open. One that was closed is opened
-//! again from the nearest one above it that is open, name by name, and must be the one that it was.
+//! So a path may be longer than the system accepts, and a directory that is moved away or replaced
+//! by a symbolic link meanwhile leads nowhere else. A tree may be deeper than a process may have
+//! files open: only the [`MAX_OPEN`] most recently opened directories stay open. A closed one is
+//! opened again from its nearest open ancestor, name by name, and must have the same device and
+//! inode number as before.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,10 +16,10 @@ use std::rc::Rc;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// Directories that are open at a time.
+/// The maximum number of directories that are open at a time.
 const MAX_OPEN: usize = 128;
 
-/// How a directory is opened.
+/// The flags by which a directory is opened.
 const FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
