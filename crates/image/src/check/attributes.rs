@@ -17,7 +17,7 @@ use super::catalogue::Kind;
 use super::encryption::Context;
 use super::findings::Place;
 use super::inode::Subject;
-use super::volume::NoInode;
+use super::volume::InodeError;
 
 /// Locks that share the counts between them.
 const SHARDS: usize = 16;
@@ -31,11 +31,11 @@ struct Uses {
 }
 
 /// Uses of things by number, counted by many threads.
-pub(super) struct Counted {
+pub(super) struct UseCounts {
     shards: Vec<Mutex<HashMap<u64, Uses>>>,
 }
 
-impl Counted {
+impl UseCounts {
     pub(super) fn new() -> Self {
         let shard = || Mutex::new(Class::Leaf, HashMap::new());
         Self {
@@ -271,9 +271,9 @@ fn check_value(
     }
     let inode = match volume.inode(&examination.groups, number) {
         Ok(inode) => inode,
-        Err(NoInode::Absent) => return Err("there is no such inode".to_owned()),
-        Err(NoInode::Io(error)) => return Err(error.to_string()),
-        Err(NoInode::Corrupt(corrupt)) => return Err(corrupt.problem().to_owned()),
+        Err(InodeError::Absent) => return Err("there is no such inode".to_owned()),
+        Err(InodeError::Io(error)) => return Err(error.to_string()),
+        Err(InodeError::Corrupt(corrupt)) => return Err(corrupt.problem().to_owned()),
     };
     if !inode.flags.contains(InodeFlags::EA_INODE) {
         return Err("it holds no value".to_owned());

@@ -10,7 +10,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::Examination;
 use super::catalogue::Kind;
-use super::descriptors::{Stretch, What, stretches};
+use super::descriptors::{MetadataKind, MetadataRun, metadata_runs};
 use super::findings::Place;
 use super::mapping::Collector;
 
@@ -43,16 +43,16 @@ pub(super) fn claim(examination: &Examination) {
     if listed.is_empty() && nodes.is_empty() {
         return;
     }
-    for stretch in stretches(&examination.volume, &examination.groups) {
+    for run in metadata_runs(&examination.volume, &examination.groups) {
         let name = || format!("the {} of group {}", stretch.what.name(), stretch.group);
-        for range in overlapping(&nodes, stretch.start..stretch.end()) {
+        for range in overlapping(&nodes, run.start..run.end()) {
             let block = Some(BlockNumber(range.start));
             report(examination, Kind::BlockInMetadata, block, || {
                 format!("the list of bad blocks lies on {}", name())
             });
         }
-        for range in overlapping(&listed, needed(examination, &stretch)) {
-            if stretch.what != What::InodeTable || has_inodes(examination, &range) {
+        for range in overlapping(&listed, needed(examination, &run)) {
+            if run.what != MetadataKind::InodeTable || has_inodes(examination, &range) {
                 let block = Some(BlockNumber(range.start));
                 report(examination, Kind::BlockInMetadata, block, || {
                     format!("in the list of bad blocks, and {} lies on it", name())
@@ -103,15 +103,15 @@ fn overlapping(ranges: &[Range<u64>], within: Range<u64>) -> impl Iterator<Item 
 
 /// The part of a stretch that nothing can replace: of descriptors the first, without their copies
 /// and what is kept for their growth.
-fn needed(examination: &Examination, stretch: &Stretch) -> Range<u64> {
-    let all = stretch.start..stretch.end();
-    if stretch.what != What::Descriptors {
+fn needed(examination: &Examination, run: &MetadataRun) -> Range<u64> {
+    let all = run.start..run.end();
+    if run.what != MetadataKind::Descriptors {
         return all;
     }
     let descriptors = u64::from(examination.volume.geometry.descriptor_blocks);
-    match stretch.group {
-        0 => stretch.start..stretch.end().min(stretch.start + 1 + descriptors),
-        _ => stretch.start..stretch.start,
+    match run.group {
+        0 => run.start..run.end().min(run.start + 1 + descriptors),
+        _ => run.start..run.start,
     }
 }
 

@@ -10,7 +10,7 @@ use super::findings::Place;
 enum Mark {
     Unknown,
     /// On the way that is being walked.
-    Here,
+    OnPath,
     Done,
 }
 
@@ -36,7 +36,7 @@ fn climb(tree: &Tree<'_>, place: usize, marks: &mut [Mark], way: &mut Vec<usize>
     };
     let mut at = place;
     while marks[at] == Mark::Unknown {
-        marks[at] = Mark::Here;
+        marks[at] = Mark::OnPath;
         way.push(at);
         match tree.parent(at) {
             Some(parent) => at = parent,
@@ -46,7 +46,7 @@ fn climb(tree: &Tree<'_>, place: usize, marks: &mut [Mark], way: &mut Vec<usize>
                 break;
             }
         }
-        if marks[at] == Mark::Here {
+        if marks[at] == Mark::OnPath {
             report(Kind::DirectoryLoop, at, "it lies below itself");
         }
     }
@@ -64,21 +64,21 @@ fn is_orphan(tree: &Tree<'_>, number: InodeNumber) -> bool {
 fn check_parent(tree: &Tree<'_>, place: usize) {
     let list = &tree.directories.list;
     let own = InodeNumber(list[place].inode);
-    let told = tree.dot_dot(place);
+    let stored = tree.dot_dot(place);
     let parent = match tree.parent(place) {
         Some(parent) => InodeNumber(list[parent].inode),
         None if own == InodeNumber::ROOT => own,
         // When its name was taken away, so was the link that its `..` had been.
         None if is_orphan(tree, own) => return,
-        None => return tree.inodes.link(told),
+        None => return tree.inodes.link(stored),
     };
     tree.inodes.link(parent);
-    if told.get() != 0 && told != parent {
+    if stored.get() != 0 && stored != parent {
         let place = Place::inode(own);
         tree.examination
             .findings
             .add(Kind::DirectoryDotDot, place, || {
-                format!("'..' leads to inode {told}, its name lies in {parent}")
+                format!("'..' leads to inode {stored}, its name lies in {parent}")
             });
     }
 }

@@ -47,7 +47,7 @@ pub(super) struct Tree<'a> {
 
 /// What one thread works with.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct ThreadState {
     pub(super) seen: Seen,
     buffer: Vec<u8>,
     pieces: Vec<Piece>,
@@ -99,17 +99,30 @@ impl<'a> Tree<'a> {
     pub(super) fn examine(&self) {
         let workers = self.workers;
         let count = u32::try_from(self.directories.list.len()).unwrap_or(u32::MAX);
-        let desks = workers.each(Pass::Directories, count, Desk::default, |desk, place| {
-            self.subject(place as usize).examine(desk);
-        });
-        let pieces: Vec<Piece> = desks.into_iter().flat_map(|desk| desk.pieces).collect();
+        let threads = workers.each(
+            Pass::Directories,
+            count,
+            ThreadState::default,
+            |thread, place| {
+                self.subject(place as usize).examine(thread);
+            },
+        );
+        let pieces: Vec<Piece> = threads
+            .into_iter()
+            .flat_map(|thread| thread.pieces)
+            .collect();
         let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
-        workers.each(Pass::Directories, count, Desk::default, |desk, number| {
-            let piece = &pieces[number as usize];
-            let subject = self.subject(piece.directory);
-            subject.leaves(desk, &piece.leaves, piece.hasher);
-            subject.find_duplicates(desk);
-        });
+        workers.each(
+            Pass::Directories,
+            count,
+            ThreadState::default,
+            |thread, number| {
+                let piece = &pieces[number as usize];
+                let subject = self.subject(piece.directory);
+                subject.leaves(thread, &piece.leaves, piece.hasher);
+                subject.find_duplicates(thread);
+            },
+        );
     }
 
     /// Whether directories have blocks that were not read.
@@ -202,17 +215,17 @@ impl Subject<'_> {
         may
     }
 
-    fn examine(&self, desk: &mut Desk) {
+    fn examine(&self, thread: &mut ThreadState) {
         // Whatever '.' says, it should lead here.
         self.tree.inodes.link(self.number());
         if self.directory.is_inline {
-            leaf::inline(self, desk);
-            return self.find_duplicates(desk);
+            leaf::inline(self, thread);
+            return self.find_duplicates(thread);
         }
         self.check_holes();
         if !self.directory.is_indexed {
-            self.linear(desk, &[]);
-            return self.find_duplicates(desk);
+            self.linear(thread, &[]);
+            return self.find_duplicates(thread);
         }
         match htree::walk(self) {
             Index {
@@ -220,10 +233,10 @@ impl Subject<'_> {
                 hasher,
                 leaves,
                 ..
-            } => self.indexed(desk, leaves, hasher),
+            } => self.indexed(thread, leaves, hasher),
             Index { nodes, .. } => {
-                self.linear(desk, &nodes);
-                self.find_duplicates(desk);
+                self.linear(thread, &nodes);
+                self.find_duplicates(thread);
             }
         }
     }
@@ -243,11 +256,11 @@ impl Subject<'_> {
     }
 
     /// All blocks in order, but for those that are known to be an index.
-    fn linear(&self, desk: &mut Desk, nodes: &[u32]) {
+    fn linear(&self, thread: &mut ThreadState, nodes: &[u32]) {
         let block_size = self.tree.examination.volume.block_size();
         let at_once = u32::try_from((CHUNK / block_size).max(1)).expect("at most a MiB");
         let end = self.blocks();
-        let mut buffer = std::mem::take(&mut desk.buffer);
+        let mut buffer = std::mem::take(&mut thread.buffer);
         'runs: for run in self.runs.iter().filter(|run| run.logical < end) {
             let length = run.length.min(end - run.logical);
             for first in (0..length).step_by(at_once as usize) {
@@ -262,12 +275,12 @@ impl Subject<'_> {
                     let logical = run.logical + offset;
                     if nodes.binary_search(&logical).is_err() {
                         let block = run.start + u64::from(offset);
-                        leaf::block(self, desk, logical, block, bytes, None);
+                        leaf::block(self, thread, logical, block, bytes, None);
                     }
                 }
             }
         }
-        desk.buffer = buffer;
+        thread.buffer = buffer;
     }
 
     /// Reads blocks; what cannot be read counts as empty.
@@ -292,17 +305,17 @@ impl Subject<'_> {
     }
 
     /// The leaves of a sound index: now, or in pieces for all threads where there are many.
-    fn indexed(&self, desk: &mut Desk, leaves: Vec<Leaf>, hasher: Option<Hasher>) {
+    fn indexed(&self, thread: &mut ThreadState, leaves: Vec<Leaf>, hasher: Option<Hasher>) {
         if leaves.len() <= 2 * LEAVES_AT_ONCE {
-            self.leaves(desk, &leaves, hasher);
-            return self.find_duplicates(desk);
+            self.leaves(thread, &leaves, hasher);
+            return self.find_duplicates(thread);
         }
         let mut rest = leaves;
         while !rest.is_empty() {
             // Names of one hash stay together.
             let cut = (LEAVES_AT_ONCE..rest.len()).find(|&at| !rest[at].continues);
             let later = rest.split_off(cut.unwrap_or(rest.len()));
-            desk.pieces.push(Piece {
+            thread.pieces.push(Piece {
                 directory: self.place,
                 hasher,
                 leaves: std::mem::replace(&mut rest, later),
@@ -310,8 +323,8 @@ impl Subject<'_> {
         }
     }
 
-    fn leaves(&self, desk: &mut Desk, leaves: &[Leaf], hasher: Option<Hasher>) {
-        let mut buffer = std::mem::take(&mut desk.buffer);
+    fn leaves(&self, thread: &mut ThreadState, leaves: &[Leaf], hasher: Option<Hasher>) {
+        let mut buffer = std::mem::take(&mut thread.buffer);
         buffer.resize(self.tree.examination.volume.block_size(), 0);
         for leaf in leaves {
             let Some(block) = self.block(leaf.logical) else {
@@ -322,13 +335,13 @@ impl Subject<'_> {
             }
             self.read(block, &mut buffer);
             let expected = Some((leaf, hasher));
-            leaf::block(self, desk, leaf.logical, block, &buffer, expected);
+            leaf::block(self, thread, leaf.logical, block, &buffer, expected);
         }
-        desk.buffer = buffer;
+        thread.buffer = buffer;
     }
 
-    fn find_duplicates(&self, desk: &mut Desk) {
-        desk.seen.duplicates(|name| {
+    fn find_duplicates(&self, thread: &mut ThreadState) {
+        thread.seen.duplicates(|name| {
             self.report(Kind::NameDuplicate, None, || {
                 format!("'{}'", name.escape_ascii())
             });
@@ -368,12 +381,12 @@ impl Subject<'_> {
         };
         self.tree.inodes.link(target);
         let volume = &self.tree.examination.volume;
-        let told = file_type.map_or(0, FileType::to_entry);
+        let stored = file_type.map_or(0, FileType::to_entry);
         // An entry need not tell.
-        if volume.format.has_file_types && told != 0 && told != state.kind() {
-            let (told, is) = (name_of(file_type), name_of(self.tree.kind_of(target)));
+        if volume.format.has_file_types && stored != 0 && stored != state.kind() {
+            let (stored, is) = (name_of(file_type), name_of(self.tree.kind_of(target)));
             self.report(Kind::EntryFileType, block, || {
-                format!("'{}', inode {target}: {told}, it is {is}", shown())
+                format!("'{}', inode {target}: {stored}, it is {is}", shown())
             });
         }
         encryption::check_target(self, target, self.tree.kind_of(target), block, &shown);

@@ -7,7 +7,7 @@ use pext4_ondisk::inode::Inode;
 use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value};
 
 use super::catalogue::Kind;
-use super::directories::{Desk, Subject};
+use super::directories::{Subject, ThreadState};
 use super::encryption;
 use super::htree::Leaf;
 use super::names;
@@ -26,7 +26,7 @@ pub(super) type Expected<'a> = Option<(&'a Leaf, Option<Hasher>)>;
 /// Judges a block of a directory that holds names.
 pub(super) fn block(
     subject: &Subject<'_>,
-    desk: &mut Desk,
+    thread: &mut ThreadState,
     logical: u32,
     block: u64,
     bytes: &[u8],
@@ -34,7 +34,7 @@ pub(super) fn block(
 ) {
     let format = check_sum(subject, block, bytes);
     if logical == 0 {
-        dot_names(subject, block, bytes);
+        check_dot_names(subject, block, bytes);
     }
     let mut position = if logical == 0 { 0 } else { 2 };
     let mut is_whole = true;
@@ -50,12 +50,12 @@ pub(super) fn block(
             }
         };
         match (position, record.entry) {
-            (0 | 1, entry) => dots(subject, position, entry.as_ref(), block),
+            (0 | 1, entry) => check_dot_record(subject, position, entry.as_ref(), block),
             (_, entry) => {
-                room(subject, &record, bytes, Some(block));
-                kind_byte(subject, &record, bytes, Some(block));
+                check_record_length(subject, &record, bytes, Some(block));
+                check_file_type(subject, &record, bytes, Some(block));
                 if let Some(entry) = entry {
-                    name(subject, desk, &entry, Some(block), expected);
+                    name(subject, thread, &entry, Some(block), expected);
                 }
             }
         }
@@ -94,7 +94,7 @@ fn check_sum(subject: &Subject<'_>, block: u64, bytes: &[u8]) -> Format {
 
 /// What else the first two records of a directory must say: that they lead to directories, if they say
 /// of what kind that is, and a zero behind each name.
-pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
+pub(super) fn check_dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
     let has_kinds = subject.tree.examination.volume.format.has_file_types;
     let names: [(&[u8], usize, _); 2] = [
         (b".", 0, Kind::DirectoryDot),
@@ -122,7 +122,12 @@ pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
 
 /// Whether a record is long enough. Of a free one who mounts the file system reads no more than its length;
 /// e2fsck wants it to be long enough for a name, and for the one that it says it had.
-fn room(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
+fn check_record_length(
+    subject: &Subject<'_>,
+    record: &Record<'_>,
+    bytes: &[u8],
+    block: Option<u64>,
+) {
     let name_length = bytes.get(record.offset + 6).copied().map_or(0, usize::from);
     let hashes = match subject.directory.folds_case && subject.policy.is_some() {
         true => HASHES_SIZE,
@@ -138,7 +143,7 @@ fn room(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<
 }
 
 /// The byte for a kind of file: one that stands for a kind or for none, and zero where there are none.
-fn kind_byte(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
+fn check_file_type(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
     let Some(entry) = record.entry else {
         return;
     };
@@ -153,7 +158,7 @@ fn kind_byte(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Op
 }
 
 /// The first two records of a directory.
-fn dots(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'_>>, block: u64) {
+fn check_dot_record(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'_>>, block: u64) {
     let (expected, kind): (&[u8], _) = if position == 0 {
         (b".", Kind::DirectoryDot)
     } else {
@@ -175,7 +180,7 @@ fn dots(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'_>>, block: 
 
 fn name(
     subject: &Subject<'_>,
-    desk: &mut Desk,
+    thread: &mut ThreadState,
     entry: &Entry<'_>,
     block: Option<u64>,
     expected: Expected<'_>,
@@ -206,7 +211,7 @@ fn name(
         }
         None => names::key(text),
     };
-    desk.seen.add(key, text);
+    thread.seen.add(key, text);
     subject.entry(entry.name, entry.inode, entry.file_type, block);
 }
 
@@ -245,7 +250,7 @@ fn hash(
 }
 
 /// A directory that lies in its inode: the parent's number and names, then more names.
-pub(super) fn inline(subject: &Subject<'_>, desk: &mut Desk) {
+pub(super) fn inline(subject: &Subject<'_>, thread: &mut ThreadState) {
     let examination = subject.tree.examination;
     let Ok(inode) = examination
         .volume
@@ -258,8 +263,8 @@ pub(super) fn inline(subject: &Subject<'_>, desk: &mut Desk) {
         .first_chunk()
         .map_or(0, |word| u32::from_le_bytes(*word));
     subject.dot_dot(InodeNumber(parent));
-    region(subject, desk, first);
-    region(subject, desk, &inline_rest(&inode));
+    region(subject, thread, first);
+    region(subject, thread, &inline_rest(&inode));
 }
 
 /// The part of inline data that lies among the attributes.
@@ -276,15 +281,15 @@ fn inline_rest(inode: &Inode) -> Box<[u8]> {
     rest.unwrap_or_default()
 }
 
-fn region(subject: &Subject<'_>, desk: &mut Desk, bytes: &[u8]) {
+fn region(subject: &Subject<'_>, thread: &mut ThreadState, bytes: &[u8]) {
     let format = subject.tree.examination.volume.format.inline();
     for record in directory::records(bytes, format) {
         match record {
             Ok(record) => {
-                room(subject, &record, bytes, None);
-                kind_byte(subject, &record, bytes, None);
+                check_record_length(subject, &record, bytes, None);
+                check_file_type(subject, &record, bytes, None);
                 if let Some(entry) = record.entry {
-                    name(subject, desk, &entry, None, None);
+                    name(subject, thread, &entry, None, None);
                 }
             }
             Err(corrupt) => {

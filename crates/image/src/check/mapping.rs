@@ -71,7 +71,7 @@ struct Tree<'a, V> {
 }
 
 /// Deepest tree that blocks of a size can need: one leaf entry a logical block.
-pub(super) fn deepest(block_size: usize) -> u16 {
+pub(super) fn max_depth(block_size: usize) -> u16 {
     let entries = u64::try_from(pext4_ondisk::extent::capacity(block_size)).unwrap_or(u64::MAX);
     let (mut depth, mut reach) = (0, 4u64);
     while reach < 1 << 32 && depth < pext4_ondisk::extent::MAX_DEPTH {
@@ -88,7 +88,7 @@ impl<V: Visitor> Tree<'_, V> {
                 let text = format!("root: {}", corrupt.problem());
                 self.visitor.fault(Kind::ExtentHeader, None, text);
             }
-            Ok(node) if node.depth() > deepest(self.volume.block_size()) => {
+            Ok(node) if node.depth() > max_depth(self.volume.block_size()) => {
                 let text = format!("root: a tree {} levels deep", node.depth());
                 self.visitor.fault(Kind::ExtentHeader, None, text);
             }
@@ -97,16 +97,16 @@ impl<V: Visitor> Tree<'_, V> {
     }
 
     /// The entries of a node that maps logical blocks from `least` to before `end`.
-    fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
+    fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>, start: u64, end: u64) {
         if node.depth() == 0 {
-            self.leaf(node, block, least, end);
+            self.leaf(node, block, start, end);
         } else {
-            self.index(node, block, least, end);
+            self.index(node, block, start, end);
         }
     }
 
-    fn leaf(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
-        let mut least = least;
+    fn leaf(&mut self, node: &Node<'_>, block: Option<BlockNumber>, start: u64, end: u64) {
+        let mut start = start;
         for (slot, entry) in node.entries().iter().enumerate() {
             let extent = match Extent::decode(entry) {
                 Ok(extent) => extent,
@@ -116,8 +116,8 @@ impl<V: Visitor> Tree<'_, V> {
                     continue;
                 }
             };
-            if u64::from(extent.logical.get()) < least {
-                let text = format!("entry {slot}: {extent}, after logical block {least}");
+            if u64::from(extent.logical.get()) < start {
+                let text = format!("entry {slot}: {extent}, after logical block {start}");
                 self.visitor.fault(Kind::ExtentOrder, block, text);
                 continue;
             }
@@ -130,7 +130,7 @@ impl<V: Visitor> Tree<'_, V> {
                 let text = format!("entry {slot}: {extent} reaches beyond logical block {end}");
                 self.visitor.flaw(Kind::ExtentIndex, block, text);
             }
-            least = extent.end();
+            start = extent.end();
             self.visitor.run(Run {
                 logical: extent.logical.get(),
                 start: extent.start,
@@ -140,17 +140,17 @@ impl<V: Visitor> Tree<'_, V> {
         }
     }
 
-    fn index(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
-        let mut least = least;
+    fn index(&mut self, node: &Node<'_>, block: Option<BlockNumber>, start: u64, end: u64) {
+        let mut start = start;
         for (slot, entry) in node.entries().iter().enumerate() {
             let index = Index::decode(entry);
             let logical = u64::from(index.logical.get());
-            if logical < least || logical >= end {
-                let text = format!("entry {slot} at logical block {logical}, after {least}");
+            if logical < start || logical >= end {
+                let text = format!("entry {slot} at logical block {logical}, after {start}");
                 self.visitor.fault(Kind::ExtentOrder, block, text);
                 continue;
             }
-            least = logical + 1;
+            start = logical + 1;
             if !self.volume.bounds.contains(index.child, 1) {
                 let text = format!("entry {slot}: its node is block {}", index.child);
                 self.visitor.fault(Kind::BlockOutside, block, text);
@@ -159,7 +159,7 @@ impl<V: Visitor> Tree<'_, V> {
             let behind = node.entries().get(slot + 1).map_or(end, |next| {
                 u64::from(Index::decode(next).logical.get()).min(end)
             });
-            self.child(&index, node.depth() - 1, behind.max(least));
+            self.child(&index, node.depth() - 1, behind.max(start));
         }
     }
 
@@ -209,9 +209,9 @@ struct Map<'a, V> {
 
 /// A run that grows while pointers follow each other.
 #[derive(Default)]
-struct Growing(Option<Run>);
+struct PendingRun(Option<Run>);
 
-impl Growing {
+impl PendingRun {
     fn add(&mut self, logical: u32, block: BlockNumber, visitor: &mut impl Visitor) {
         if let Some(run) = &mut self.0
             && run.end() == u64::from(logical)
@@ -238,11 +238,11 @@ impl Growing {
 
 impl<V: Visitor> Map<'_, V> {
     fn root(&mut self, root: &[u8]) {
-        let mut growing = Growing::default();
+        let mut pending = PendingRun::default();
         let mut logical = 0u64;
         for slot in 0..DIRECT {
             let pointer = indirect::entry(root, slot);
-            self.pointer(pointer, None, logical, &mut growing);
+            self.pointer(pointer, None, logical, &mut pending);
             logical += 1;
         }
         let mut reach = 1;
@@ -251,10 +251,10 @@ impl<V: Visitor> Map<'_, V> {
                 self.volume.geometry.block_size,
             ));
             let pointer = indirect::entry(root, DIRECT + depth - 1);
-            self.subtree(pointer, None, depth, logical, reach, &mut growing);
+            self.subtree(pointer, None, depth, logical, reach, &mut pending);
             logical += reach;
         }
-        growing.end(self.visitor);
+        pending.end(self.visitor);
     }
 
     /// A pointer to data.
@@ -263,7 +263,7 @@ impl<V: Visitor> Map<'_, V> {
         pointer: u32,
         block: Option<BlockNumber>,
         logical: u64,
-        growing: &mut Growing,
+        pending: &mut PendingRun,
     ) {
         let target = BlockNumber(u64::from(pointer));
         let Ok(logical) = u32::try_from(logical) else {
@@ -273,7 +273,7 @@ impl<V: Visitor> Map<'_, V> {
             return;
         }
         if self.volume.bounds.contains(target, 1) {
-            growing.add(logical, target, self.visitor);
+            pending.add(logical, target, self.visitor);
         } else {
             let text = format!("logical block {logical} is block {target}");
             self.visitor.fault(Kind::BlockOutside, block, text);
@@ -288,7 +288,7 @@ impl<V: Visitor> Map<'_, V> {
         depth: usize,
         logical: u64,
         reach: u64,
-        growing: &mut Growing,
+        pending: &mut PendingRun,
     ) {
         let block = BlockNumber(u64::from(pointer));
         if pointer == 0 || logical >= 1 << 32 {
@@ -316,9 +316,9 @@ impl<V: Visitor> Map<'_, V> {
                 continue;
             }
             if depth == 1 {
-                self.pointer(pointer, Some(block), at, growing);
+                self.pointer(pointer, Some(block), at, pending);
             } else {
-                self.subtree(pointer, Some(block), depth - 1, at, step, growing);
+                self.subtree(pointer, Some(block), depth - 1, at, step, pending);
             }
         }
     }
@@ -404,11 +404,11 @@ impl Visitor for Collector {
 
 #[cfg(test)]
 mod tests {
-    use super::deepest;
+    use super::max_depth;
 
     #[test]
     fn trees_are_no_deeper_than_they_can_need_to_be() {
-        let depths = [1024, 2048, 4096, 65536].map(deepest);
+        let depths = [1024, 2048, 4096, 65536].map(max_depth);
         assert_eq!(depths, [5, 5, 4, 3]);
     }
 }

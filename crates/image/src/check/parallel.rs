@@ -19,7 +19,7 @@ impl Workers<'_> {
         self.options.cancel.load(Ordering::Relaxed)
     }
 
-    fn tell(&self, pass: Pass, done: u32, total: u32) {
+    fn report_progress(&self, pass: Pass, done: u32, total: u32) {
         if let Some(progress) = &self.options.progress {
             progress(Step { pass, done, total });
         }
@@ -35,15 +35,15 @@ impl Workers<'_> {
         work: impl Fn(&mut S, u32) + Sync,
     ) -> Vec<S> {
         let next = AtomicU32::new(0);
-        let run = |tells: bool| {
+        let run = |reports: bool| {
             let mut state = state();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count || self.is_cancelled() {
                     return state;
                 }
-                if tells {
-                    self.tell(pass, number, count);
+                if reports {
+                    self.report_progress(pass, number, count);
                 }
                 work(&mut state, number);
             }

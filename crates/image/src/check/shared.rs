@@ -16,7 +16,7 @@ use super::bad_blocks;
 use super::budget::Budget;
 use super::catalogue::Kind;
 use super::claims::{self, GroupClaims, by_group};
-use super::descriptors::stretches;
+use super::descriptors::metadata_runs;
 use super::findings::Place;
 use super::inode::{Subject, has_map};
 use super::inodes::Inodes;
@@ -29,7 +29,7 @@ const MAX_USES: usize = 1 << 16;
 /// Blocks of maps that are gone into at most, by all threads.
 const MAX_NODES: u64 = 1 << 22;
 /// Inodes that a finding names.
-const INODES_NAMED: usize = 8;
+const MAX_INODES_NAMED: usize = 8;
 
 /// A piece of what is shared, and one inode that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -222,18 +222,18 @@ fn contiguous(
 fn metadata(examination: &Examination, again: &BTreeMap<u32, GroupClaims>) -> Vec<Metadata> {
     let geometry = &examination.volume.geometry;
     let mut found = Vec::new();
-    for stretch in stretches(&examination.volume, &examination.groups) {
-        let length = u64::from(stretch.length);
+    for run in metadata_runs(&examination.volume, &examination.groups) {
+        let length = u64::from(run.length);
         let mut is_shared = false;
-        for piece in by_group(geometry, BlockNumber(stretch.start), length) {
+        for piece in by_group(geometry, BlockNumber(run.start), length) {
             if let Some(claims) = again.get(&piece.group.get()) {
                 claims.pieces(piece.clusters, |_| is_shared = true);
             }
         }
         if is_shared {
             found.push(Metadata {
-                start: stretch.start,
-                end: stretch.end(),
+                start: run.start,
+                end: run.end(),
                 name: format!("the {} of group {}", stretch.what.name(), stretch.group),
             });
         }
@@ -284,10 +284,10 @@ fn report_one(
 fn listed(inodes: &[u32]) -> String {
     let named: Vec<String> = inodes
         .iter()
-        .take(INODES_NAMED)
+        .take(MAX_INODES_NAMED)
         .map(|inode| format!("inode {inode}"))
         .collect();
-    match (named.is_empty(), inodes.len().checked_sub(INODES_NAMED)) {
+    match (named.is_empty(), inodes.len().checked_sub(MAX_INODES_NAMED)) {
         (true, _) => "files".to_owned(),
         (_, Some(more @ 1..)) => format!("{} and {more} more", named.join(", ")),
         _ => named.join(", "),

@@ -9,7 +9,7 @@ use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 use super::Examination;
 use super::bad_blocks;
 use super::catalogue::Kind;
-use super::content::most_size;
+use super::content::max_size;
 use super::findings::Place;
 use super::inode::Subject;
 use super::volume::Volume;
@@ -49,7 +49,7 @@ pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
 }
 
 /// Says why there is no root directory.
-pub(super) fn root_is_missing(examination: &Examination, why: &str) {
+pub(super) fn report_missing_root(examination: &Examination, why: &str) {
     let place = Place::inode(InodeNumber::ROOT);
     examination
         .findings
@@ -60,7 +60,7 @@ pub(super) fn root_is_missing(examination: &Examination, why: &str) {
 pub(super) fn check(subject: &Subject<'_>) {
     let number = subject.number;
     if number == InodeNumber::ROOT && subject.kind != Some(FileType::Directory) {
-        root_is_missing(subject.examination, "it is no directory");
+        report_missing_root(subject.examination, "it is no directory");
     }
     let volume = &subject.examination.volume;
     let is_reserved = number < volume.geometry.first_inode
@@ -68,7 +68,7 @@ pub(super) fn check(subject: &Subject<'_>) {
         && number != InodeNumber::RESIZE
         && number.get() != BOOT_LOADER
         && !hidden(volume).contains(&number);
-    let (kind, needs_mode) = unwanted(number);
+    let (kind, needs_mode) = finding_kind(number);
     let (mode, links) = (subject.inode.mode, subject.inode.links);
     if is_reserved && (mode != 0 || !needs_mode) {
         subject.report(kind, || {
@@ -96,7 +96,7 @@ fn check_left_behind(subject: &Subject<'_>) {
 }
 
 /// What it is if a reserved inode is in use that nothing uses, and whether one without a mode is not.
-fn unwanted(number: InodeNumber) -> (Kind, bool) {
+fn finding_kind(number: InodeNumber) -> (Kind, bool) {
     match number.get() {
         USER_QUOTA | GROUP_QUOTA => (Kind::QuotaInode, false),
         JOURNAL => (Kind::JournalInode, false),
@@ -117,7 +117,7 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
     let (has_mode, has_blocks) = (inode.mode != 0, has_blocks(volume, number, inode));
     let is_owned = inode.uid & 0xFFFF != 0 || inode.gid & 0xFFFF != 0;
     let has_map = indirect::entry(&inode.block, 0) != 0;
-    let is_long = inode.size > most_size(inode, &volume.geometry);
+    let is_long = inode.size > max_size(inode, &volume.geometry);
     let is_wrong = match number.get() {
         BAD_BLOCKS => has_mode || has_xattrs || is_owned || inode.has_inline_data(),
         USER_QUOTA | GROUP_QUOTA | JOURNAL => has_blocks || has_map,
@@ -130,7 +130,9 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
             format!("mode {mode:06o}, {sectors} sectors, attributes in block {block}, and unused")
         };
         let place = Place::inode(number);
-        examination.findings.add(unwanted(number).0, place, text);
+        examination
+            .findings
+            .add(finding_kind(number).0, place, text);
     }
 }
 
@@ -250,7 +252,7 @@ fn check_reserved(volume: &Volume, inode: &Inode, double: BlockNumber) -> Result
         }
     }
     let size = inode.size;
-    if size < last * u64::from(geometry.block_size) || size > most_size(inode, geometry) {
+    if size < last * u64::from(geometry.block_size) || size > max_size(inode, geometry) {
         return Err(format!(
             "{size} bytes, but logical block {last} is its last"
         ));

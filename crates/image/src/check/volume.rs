@@ -72,7 +72,7 @@ pub(super) struct Volume {
 }
 
 /// Why an inode could not be had.
-pub(super) enum NoInode {
+pub(super) enum InodeError {
     /// There is no such number, or its table is not known.
     Absent,
     /// The device failed.
@@ -97,7 +97,7 @@ impl Volume {
     }
 
     /// An inode as the system reads it that the image was made for.
-    pub(super) fn as_meant(&self, inode: Inode) -> Inode {
+    pub(super) fn as_of_creator(&self, inode: Inode) -> Inode {
         match self.superblock.is_for_hurd() {
             true => inode.as_of_hurd(),
             false => inode,
@@ -130,30 +130,30 @@ impl Volume {
     }
 
     /// The bytes of an inode's slot.
-    pub(super) fn slot(&self, groups: &[Group], inode: InodeNumber) -> Result<Vec<u8>, NoInode> {
-        let (group, index) = self.geometry.inode_group(inode).ok_or(NoInode::Absent)?;
+    pub(super) fn slot(&self, groups: &[Group], inode: InodeNumber) -> Result<Vec<u8>, InodeError> {
+        let (group, index) = self.geometry.inode_group(inode).ok_or(InodeError::Absent)?;
         let group = groups
             .get(group.get() as usize)
             .filter(|group| group.has_table)
-            .ok_or(NoInode::Absent)?;
+            .ok_or(InodeError::Absent)?;
         let table = BlockNumber(group.inode_table);
         let (block, offset) = self
             .geometry
             .inode_slot(table, index)
-            .ok_or(NoInode::Absent)?;
+            .ok_or(InodeError::Absent)?;
         let at = block.get() * u64::from(self.geometry.block_size) + u64::from(offset);
         let mut slot = vec![0; usize::from(self.geometry.inode_size)];
-        self.device.read_at(at, &mut slot).map_err(NoInode::Io)?;
+        self.device.read_at(at, &mut slot).map_err(InodeError::Io)?;
         Ok(slot)
     }
 
     /// An inode, whatever its checksum and, where that cannot be, without its extra part: those are the
     /// first pass's to judge.
-    pub(super) fn inode(&self, groups: &[Group], inode: InodeNumber) -> Result<Inode, NoInode> {
+    pub(super) fn inode(&self, groups: &[Group], inode: InodeNumber) -> Result<Inode, InodeError> {
         let slot = self.slot(groups, inode)?;
         decode_leniently(&slot, inode)
-            .map(|inode| self.as_meant(inode))
-            .map_err(NoInode::Corrupt)
+            .map(|inode| self.as_of_creator(inode))
+            .map_err(InodeError::Corrupt)
     }
 
     /// How many of a group's inodes may be in use, by its descriptor.
