@@ -1,5 +1,5 @@
-//! Where a mount says what nobody is there to hear: on its terminal in the foreground, in the
-//! system's log from the background.
+//! Messages of a running mount: on standard error in the foreground, in the system's log in the
+//! background.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +12,13 @@ const PRIORITY: u32 = 3 << 3 | 4;
 
 static BACKGROUND: AtomicBool = AtomicBool::new(false);
 
-/// From now on the terminal is gone. Panics, too, go to the log.
-pub fn go_to_background() {
+/// Sends all later messages, and panics too, to the system's log.
+pub fn switch_to_system_log() {
     BACKGROUND.store(true, Ordering::Relaxed);
     std::panic::set_hook(Box::new(|panic| say(&panic.to_string())));
 }
 
-/// Says one line.
+/// Prints or logs one line.
 pub fn say(text: &str) {
     if !BACKGROUND.load(Ordering::Relaxed) {
         aside(format_args!("pext4: {text}"));
@@ -26,7 +26,7 @@ pub fn say(text: &str) {
     }
     let line = format!("<{PRIORITY}>pext4[{}]: {text}", std::process::id());
     if let Ok(socket) = UnixDatagram::unbound() {
-        // A system without a log does not hear it.
+        // A system without a log loses the message.
         let _ = socket.send_to(line.as_bytes(), SYSTEM_LOG);
     }
 }

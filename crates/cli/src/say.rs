@@ -1,20 +1,20 @@
-//! One line on standard output, or beside it. `println!` would panic where nobody reads it any more, as in
-//! `pext4 build ... | head -1`; here that is an error, which ends a command quietly
-//! ([`report`](crate::failure::report)). What is said on standard error is for whoever listens: a server
-//! must not end because its log did.
+//! Lines on standard output and standard error. `println!` would panic if the reader has closed the
+//! pipe, as in `pext4 build ... | head -1`; here that is an error, which ends a command quietly
+//! ([`report`](crate::failure::report)). Errors of standard error are ignored: a server must not end
+//! because its log did.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Says a line, or several.
+/// Prints one or more lines on standard output.
 ///
 /// # Errors
-/// Standard output takes nothing (any more).
+/// Standard output cannot be written, or is closed.
 pub fn say(line: impl Display) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
 }
 
-/// Says a line on standard error, if anybody reads that.
+/// Prints a line on standard error. Errors are ignored.
 pub fn aside(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }

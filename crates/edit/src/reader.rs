@@ -14,7 +14,7 @@ use crate::source::Source;
 use crate::tree_writer::MAX_DEPTH;
 
 /// How long to wait for another program that changes the image.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// An opened image.
 pub struct Reader {
@@ -38,7 +38,7 @@ impl Reader {
     ///
     /// The image cannot be opened, is being changed, or is not an ext4 that this version reads.
     pub fn open(image: &Path) -> Result<Self> {
-        let device = FileDevice::open(image, Access::ReadOnly, PATIENCE);
+        let device = FileDevice::open(image, Access::ReadOnly, MAX_WAIT);
         Self::start(Arc::new(device.map_err(EditError::OpenImage)?), image)
     }
 

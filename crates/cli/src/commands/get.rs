@@ -1,4 +1,4 @@
-//! `pext4 get`: files and trees of an image, onto the host.
+//! `pext4 get`: copies files and trees of an image to the host.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use clap::Args;
 use pext4_edit::{Copied, GetOptions, Reader};
 use serde::Serialize;
 
-use crate::progress::{self, Look};
+use crate::progress::{self, ProgressState};
 use crate::say::{aside, say};
 use crate::{device, names};
 
@@ -56,7 +56,7 @@ struct Report {
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be read or made; nothing is left then.
+/// A file cannot be read or created. The copy is removed then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = device::opened(&arguments.image, Reader::open(&arguments.image))?;
     let usual = GetOptions::default();
@@ -67,10 +67,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
-    let look = || Look::so_far("copying", &progress);
+    let look = || ProgressState::of_edit("copying", &progress);
     let got = progress::watch_until(
         is_wanted,
-        look,
+        state,
         || progress.stop(),
         || get(arguments, &reader, &options),
     )??;
@@ -104,5 +104,5 @@ fn get(arguments: &Arguments, reader: &Reader, options: &GetOptions) -> pext4_ed
     if !arguments.skip_unreadable {
         return reader.get(path, destination, options);
     }
-    reader.get_readable(path, destination, options, &mut progress::say_left_out)
+    reader.get_readable(path, destination, options, &mut progress::report_skipped)
 }

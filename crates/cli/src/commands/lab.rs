@@ -1,5 +1,5 @@
-//! `pext4 lab`: runs the workloads that scaling is measured by, on the library, on any mounted
-//! path, or on several file systems in turn.
+//! `pext4 lab`: runs the workloads that measure scaling, on the library, on any mounted path, or on
+//! several file systems in turn.
 
 mod bar;
 mod report;
@@ -43,7 +43,7 @@ struct ListArguments {
 /// Runs the command.
 ///
 /// # Errors
-/// What went wrong with a run; there are no numbers then.
+/// A run failed. It has no results then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::List(list) => {
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The program itself, to start tasks from.
+/// The path of this program, by which tasks are started.
 fn program() -> PathBuf {
     let own = std::env::current_exe()
         .ok()

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::record;
 use crate::columns::{self, Side};
-use crate::progress::{self, Look, Measure};
+use crate::progress::{self, Measure, ProgressState};
 use crate::say::say;
 use crate::{device, size};
 
@@ -46,7 +46,7 @@ fn parse(text: &str) -> Result<Target, String> {
             Some(("-", less)) => size::parse(less).map(Target::Less),
             _ => size::parse(text).map(Target::Bytes),
         }
-        .map_err(|told| format!("{told}, +1G, -1G, min or max")),
+        .map_err(|problem| format!("{problem}, +1G, -1G, min or max")),
     }
 }
 
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         in_place: arguments.in_place,
     };
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
-    let planning = || Look::at("planning");
+    let planning = || ProgressState::elapsed("planning");
     let target = arguments.size;
     let prepare = || match arguments.dry_run {
         true => Resize::foresee(device, target, options).map(|outlook| (outlook, None)),
@@ -95,8 +95,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let (outlook, resize) = progress::watch(is_wanted, planning, prepare).with_context(name)?;
     if !arguments.quiet && !arguments.json {
-        // Nobody need listen for the work to be done.
-        let _ = say_before(image, &outlook);
+        // The work is done even if nobody reads this.
+        let _ = print_outlook(image, &outlook);
     }
     let resize = resize.filter(|_| !outlook.is_idle);
     let done = resize.is_some();
@@ -105,11 +105,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let run = || resize.run();
         let ended = match outlook.way {
             Way::Clone => {
-                progress::watch_until(is_wanted, || look(&progress), || progress.stop(), run)?
+                progress::watch_until(is_wanted, || state(&progress), || progress.stop(), run)?
             }
-            // What is begun in the image itself goes on to its end.
+            // A resize in place cannot be interrupted once it has begun.
             Way::Journal | Way::InPlace => {
-                progress::watch_until(is_wanted, || look(&progress), || (), run)?
+                progress::watch_until(is_wanted, || state(&progress), || (), run)?
             }
         };
         ended.with_context(name)?;
@@ -128,16 +128,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// How far it is.
-fn look(progress: &Progress) -> Look {
+/// The progress of the resize.
+fn state(progress: &Progress) -> ProgressState {
     let (position, length) = progress.bytes();
     let is_copying = progress.is_copying();
     let verb = if is_copying { "cloning" } else { "writing" };
-    Look {
+    ProgressState {
         measure: Measure::Bytes,
         position,
         length,
-        ..Look::at(verb)
+        ..ProgressState::elapsed(verb)
     }
 }
 
@@ -168,8 +168,8 @@ impl Done {
     }
 }
 
-/// Says what will be done and what an interruption would leave.
-fn say_before(image: &Path, outlook: &Outlook) -> io::Result<()> {
+/// Prints what will be done, and the state after an interruption.
+fn print_outlook(image: &Path, outlook: &Outlook) -> io::Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     if outlook.is_idle {
         let bytes = size::show(outlook.summary.bytes());
@@ -226,13 +226,13 @@ fn rows(image: &Path, summary: &Summary, way: Way) -> Vec<Vec<String>> {
         let text = format!("{} transactions replayed", summary.replayed);
         rows.push(("Journal", text));
     }
-    rows.push(("Way", explained(way).to_owned()));
+    rows.push(("Way", describe(way).to_owned()));
     rows.into_iter()
         .map(|(label, text)| vec![label.to_owned(), text])
         .collect()
 }
 
-fn explained(way: Way) -> &'static str {
+fn describe(way: Way) -> &'static str {
     match way {
         Way::Journal => "one transaction of its journal; interrupted, it is as before or as wanted",
         Way::Clone => "on a clone that replaces it at the end; interrupted, it is as before",

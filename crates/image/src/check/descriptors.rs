@@ -1,4 +1,4 @@
-//! Pass 0, second half: group descriptors, their backups, and where metadata lies.
+//! Pass 0, second half: group descriptors, their backups, and the location of metadata.
 
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::geometry::Geometry;
@@ -12,10 +12,11 @@ use super::findings::{Findings, Place};
 use super::parallel::Workers;
 use super::volume::{Group, Volume, group_number};
 
-/// Bytes at the start of each half of a descriptor that tell places: of two bitmaps and the table.
+/// The size in bytes of the locations of two bitmaps and the table, at the start of each half of a
+/// descriptor.
 const PLACES: usize = 12;
 
-/// What a stretch of metadata is.
+/// The kinds of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetadataKind {
     /// The superblock or a copy, descriptors, and what is reserved for them.
@@ -39,7 +40,7 @@ impl MetadataKind {
     }
 }
 
-/// A stretch of metadata that belongs to a group.
+/// Contiguous blocks of metadata of one group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetadataRun {
     pub(super) start: u64,
@@ -54,7 +55,7 @@ impl MetadataRun {
     }
 }
 
-/// Reads all descriptors and judges each for itself.
+/// Reads all descriptors and checks each by itself.
 pub(super) fn read(volume: &Volume, findings: &Findings) -> Vec<Group> {
     let geometry = &volume.geometry;
     let mut groups = vec![Group::default(); geometry.group_count as usize];
@@ -94,7 +95,7 @@ fn judge(
     if let Err(corrupt) = GroupDescriptor::decode(bytes, geometry, number) {
         let place = Place::group(number).block(block);
         findings.corrupt(Kind::DescriptorChecksum, place, &corrupt);
-        // What a wrong sum protects is not believed where disbelief costs only time.
+        // If the checksum is wrong, ignore fields that would let later passes skip something.
         group
             .flags
             .remove(GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
@@ -145,7 +146,7 @@ fn check_flags(geometry: &Geometry, number: GroupNumber, group: &Group, findings
     });
 }
 
-/// Every stretch of metadata, sorted by where it starts.
+/// All runs of metadata, sorted by their starts.
 pub(super) fn metadata_runs(volume: &Volume, groups: &[Group]) -> Vec<MetadataRun> {
     let geometry = &volume.geometry;
     let mut all = Vec::with_capacity(groups.len() * 3 + 64);
@@ -197,8 +198,8 @@ pub(super) fn metadata_runs(volume: &Volume, groups: &[Group]) -> Vec<MetadataRu
     all
 }
 
-/// Claims all metadata and reports what lies on each other. Of two tables that overlap neither is
-/// given up: their inodes tell which one is right.
+/// Claims all metadata and reports overlaps. If two tables overlap, both are read: their inodes show
+/// which one is right.
 pub(super) fn claim(volume: &Volume, groups: &[Group], claims: &Claims, findings: &Findings) {
     let mut farthest: Option<MetadataRun> = None;
     for run in metadata_runs(volume, groups) {
@@ -218,8 +219,8 @@ pub(super) fn claim(volume: &Volume, groups: &[Group], claims: &Claims, findings
     }
 }
 
-/// Compares the backups of descriptors with what the primaries say about places, and the backups
-/// of the superblock.
+/// Compares the locations in backups of descriptors with those in the primaries, and checks the
+/// backups of the superblock.
 pub(super) fn check_backups(
     volume: &Volume,
     groups: &[Group],
@@ -227,7 +228,7 @@ pub(super) fn check_backups(
     findings: &Findings,
 ) {
     let geometry = &volume.geometry;
-    // Found once: a walk over all groups for each block of descriptors would be far too much.
+    // Computed once: a walk over all groups for each block of descriptors would take too long.
     let backups: Vec<GroupNumber> = geometry
         .groups()
         .skip(1)
@@ -244,12 +245,12 @@ pub(super) fn check_backups(
     }
 }
 
-/// Where copies of a block of descriptors lie.
+/// The locations of the copies of a block of descriptors.
 fn copies(geometry: &Geometry, backups: &[GroupNumber], index: u32) -> Vec<BlockNumber> {
     if geometry.has_meta_bg() && index >= geometry.first_meta_bg {
         return geometry.descriptor_block_copies(index);
     }
-    // In groups whose own descriptors lie among them, no others do.
+    // Meta groups from `first_meta_bg` on contain only their own descriptors.
     let end = match geometry.has_meta_bg() {
         true => geometry
             .first_meta_bg
@@ -308,8 +309,8 @@ fn check_copy(
     }
 }
 
-/// Whether two blocks of descriptors agree on all places, by their bytes: most do, and there may
-/// be millions.
+/// Whether two blocks of descriptors have the same locations. Compares bytes, which is fast: most
+/// blocks agree, and there may be millions.
 fn same_places(one: &[u8], other: &[u8], geometry: &Geometry) -> bool {
     let size = usize::from(geometry.descriptor_size);
     one == other

@@ -1,9 +1,9 @@
 //! Pass 2: every name of every directory.
 //!
-//! Threads take directory after directory. The leaves of a large indexed directory are handed out
-//! in pieces, in the order of their hashes, so that one directory of a million names is the work
-//! of many threads too. Names are kept only for as long as duplicates among them are looked for:
-//! those of a directory, or of a piece.
+//! Each thread takes directory after directory. The leaves of a large indexed directory are split
+//! into pieces, in the order of their hashes, so that many threads also share one directory of a
+//! million names. The names of a directory, or of a piece, are kept until duplicates among them have
+//! been reported.
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::dirhash::Hasher;
@@ -21,31 +21,31 @@ use super::names::Seen;
 use super::parallel::Workers;
 use super::{Examination, Pass};
 
-/// Leaves that are handed out at once.
+/// The number of leaves in a piece.
 const LEAVES_AT_ONCE: usize = 256;
-/// Bytes that are read at once.
+/// Bytes that are read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// The directory in the root for what a repair finds.
+/// The directory in the root to which a repair attaches lost inodes.
 const LOST_FOUND: &[u8] = b"lost+found";
 
-/// What the pass works on, and what it finds out about directories.
+/// All directories, and the connections between them that the pass finds.
 pub(super) struct Tree<'a> {
     pub(super) examination: &'a Examination,
     pub(super) inodes: &'a Inodes,
     pub(super) directories: &'a Directories,
-    /// Of each directory: which one has a name for it, by place in the list plus 1.
+    /// For each directory: the index in the list, plus 1, of the directory that has a name for it.
     parents: Vec<AtomicU32>,
-    /// Of each directory: where `..` leads.
+    /// For each directory: the inode number of its `..`.
     dot_dots: Vec<AtomicU32>,
     workers: &'a Workers<'a>,
-    /// Blocks that all directories together may still have.
+    /// The number of directory blocks that may still be read.
     left: Budget,
-    /// There were more, and some were not read.
+    /// There were more blocks, which were not read.
     is_cut_short: AtomicBool,
 }
 
-/// What one thread works with.
+/// The state of one thread.
 #[derive(Default)]
 pub(super) struct ThreadState {
     pub(super) seen: Seen,
@@ -60,14 +60,14 @@ struct Piece {
     leaves: Vec<Leaf>,
 }
 
-/// A directory under examination.
+/// A directory that is being checked.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) tree: &'a Tree<'a>,
     pub(super) place: usize,
     pub(super) directory: &'a Directory,
     pub(super) runs: &'a [DirectoryRun],
-    /// How it is encrypted, where it is and that is known.
+    /// Its encryption policy, if it is encrypted and the policy is known.
     pub(super) policy: Option<PolicyNumber>,
 }
 
@@ -146,13 +146,13 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The directory that has a name for this one.
+    /// The index of the directory that has a name for this one.
     pub(super) fn parent(&self, place: usize) -> Option<usize> {
         let parent = self.parents[place].load(Ordering::Relaxed);
         Some(parent.checked_sub(1)? as usize)
     }
 
-    /// Where this directory's `..` leads.
+    /// The inode number of this directory's `..`.
     pub(super) fn dot_dot(&self, place: usize) -> InodeNumber {
         InodeNumber(self.dot_dots[place].load(Ordering::Relaxed))
     }
@@ -182,7 +182,7 @@ impl Subject<'_> {
         self.tree.examination.findings.add(kind, place, text);
     }
 
-    /// Blocks that the directory has by its size, as far as they can be mapped.
+    /// The number of blocks by the directory's size, but no more than are mapped.
     pub(super) fn blocks(&self) -> u32 {
         let mapped = self
             .runs
@@ -191,7 +191,7 @@ impl Subject<'_> {
         self.directory.blocks.min(mapped)
     }
 
-    /// Where a logical block lies.
+    /// The location of a logical block.
     pub(super) fn block(&self, logical: u32) -> Option<u64> {
         let behind = self.runs.partition_point(|run| run.logical <= logical);
         let run = self.runs.get(behind.checked_sub(1)?)?;
@@ -199,8 +199,8 @@ impl Subject<'_> {
         (offset < run.length).then(|| run.start + u64::from(offset))
     }
 
-    /// Whether to read so many more blocks: not when cancelled, and not when directories, by sharing
-    /// blocks, have more of them than there are.
+    /// Whether `count` more blocks may be read. False if the check was cancelled, or if directories
+    /// that share blocks have more of them than the file system.
     pub(super) fn may_read(&self, count: u32) -> bool {
         if self.tree.workers.is_cancelled() {
             return false;
@@ -216,7 +216,7 @@ impl Subject<'_> {
     }
 
     fn examine(&self, thread: &mut ThreadState) {
-        // Whatever '.' says, it should lead here.
+        // '.' should lead to this directory. Count the link even if it does not.
         self.tree.inodes.link(self.number());
         if self.directory.is_inline {
             leaf::inline(self, thread);
@@ -255,7 +255,7 @@ impl Subject<'_> {
         }
     }
 
-    /// All blocks in order, but for those that are known to be an index.
+    /// Checks all blocks in order, except for those that are known to be nodes of the index.
     fn linear(&self, thread: &mut ThreadState, nodes: &[u32]) {
         let block_size = self.tree.examination.volume.block_size();
         let at_once = u32::try_from((CHUNK / block_size).max(1)).expect("at most a MiB");
@@ -283,7 +283,7 @@ impl Subject<'_> {
         thread.buffer = buffer;
     }
 
-    /// Reads blocks; what cannot be read counts as empty.
+    /// Reads blocks. A block that cannot be read is treated as empty.
     fn read(&self, start: u64, into: &mut [u8]) {
         let volume = &self.tree.examination.volume;
         if volume.read(BlockNumber(start), into).is_ok() {
@@ -304,7 +304,7 @@ impl Subject<'_> {
         }
     }
 
-    /// The leaves of a sound index: now, or in pieces for all threads where there are many.
+    /// Checks the leaves of a sound index. If there are many, adds them as pieces for all threads.
     fn indexed(&self, thread: &mut ThreadState, leaves: Vec<Leaf>, hasher: Option<Hasher>) {
         if leaves.len() <= 2 * LEAVES_AT_ONCE {
             self.leaves(thread, &leaves, hasher);
@@ -348,7 +348,7 @@ impl Subject<'_> {
         });
     }
 
-    /// Judges where `.` leads.
+    /// Checks the target of `.`.
     pub(super) fn dot(&self, target: InodeNumber, block: Option<u64>) {
         if target != self.number() {
             self.report(Kind::DirectoryDot, block, || {
@@ -357,7 +357,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Notes where `..` leads; whether it should is known when all names are.
+    /// Records the target of `..`. Pass 3 checks it, when all names are known.
     pub(super) fn dot_dot(&self, target: InodeNumber) {
         if target.get() == 0 {
             self.report(Kind::DirectoryDotDot, None, || {
@@ -367,7 +367,7 @@ impl Subject<'_> {
         self.tree.dot_dots[self.place].store(target.get(), Ordering::Relaxed);
     }
 
-    /// A name other than `.` and `..`: what it leads to.
+    /// Checks the target of a name other than `.` and `..`.
     pub(super) fn entry(
         &self,
         name: &[u8],
@@ -382,7 +382,7 @@ impl Subject<'_> {
         self.tree.inodes.link(target);
         let volume = &self.tree.examination.volume;
         let stored = file_type.map_or(0, FileType::to_entry);
-        // An entry need not tell.
+        // An entry may have no file type.
         if volume.format.has_file_types && stored != 0 && stored != state.kind() {
             let (stored, is) = (name_of(file_type), name_of(self.tree.kind_of(target)));
             self.report(Kind::EntryFileType, block, || {
@@ -413,7 +413,7 @@ impl Subject<'_> {
         }
     }
 
-    /// The state of what a name leads to, if it can be that.
+    /// The state of a name's target, if the name may lead there.
     fn target(
         &self,
         target: InodeNumber,

@@ -1,5 +1,5 @@
-//! Pass 2, the index of a directory: a walk over its nodes that yields the leaves in the order of
-//! their hashes, or says what is wrong. A directory whose index is wrong is read block by block.
+//! Pass 2, the index of a directory: a walk over its nodes, which collects the leaves in the order
+//! of their hashes and reports errors. A directory with a broken index is then read block by block.
 
 use std::io;
 
@@ -14,10 +14,10 @@ use super::catalogue::Kind;
 use super::directories::Subject;
 use super::leaf;
 
-/// The end of all hashes.
+/// The end of the range of hashes.
 const END: u64 = 1 << 32;
 
-/// A block of names, and which hashes belong into it.
+/// A block of names, and the range of their hashes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf {
     pub(super) logical: u32,
@@ -34,7 +34,7 @@ impl Leaf {
     }
 }
 
-/// What a walk over an index came to.
+/// The result of a walk over an index.
 #[derive(Debug)]
 pub(super) struct Index {
     /// Blocks that are nodes, the root among them; sorted.
@@ -47,7 +47,7 @@ pub(super) struct Index {
 struct Walk<'a> {
     subject: &'a Subject<'a>,
     index: Index,
-    /// One bit for every block that was met.
+    /// One bit for every block that was visited.
     visited: Vec<u8>,
     has_tail: bool,
     /// The largest hash so far.
@@ -78,7 +78,8 @@ pub(super) fn walk(subject: &Subject<'_>) -> Index {
     walk.index
 }
 
-/// Whether the second record of an index's root covers the index, so that it is a block of two names.
+/// Whether the second record of the root extends to the end of the block, so that the block has just
+/// two names for readers that do not know the index.
 fn has_two_records(bytes: &[u8]) -> bool {
     usize::from(u16::from_le_bytes([bytes[16], bytes[17]])) == bytes.len() - 12
 }
@@ -145,7 +146,7 @@ impl Walk<'_> {
         self.entries(&entries, block, info.indirect_levels, (0, END));
     }
 
-    /// A wrong sum does not keep the index from being followed.
+    /// Checks the checksum of a node. The index is followed even if it is wrong.
     fn check_sum(&self, block: u64, bytes: &[u8]) {
         let directory = self.subject.directory;
         if let Some(seed) = self.subject.tree.examination.volume.seed
@@ -158,8 +159,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A block that the index leads to: where it lies and what it holds. `None` if it was met
-    /// before, is not there or is not to be read.
+    /// Reads a block of the index: its location and its bytes. `None` if it was visited before, does
+    /// not exist, cannot be read or exceeds the budget.
     fn enter(&mut self, logical: u32, from: Option<u64>) -> Option<(u64, Vec<u8>)> {
         let block = self.mark(logical, from)?;
         if !self.subject.may_read(1) {
@@ -204,7 +205,8 @@ impl Walk<'_> {
         Some(block)
     }
 
-    /// Entries of a node with so many levels of nodes below it, for the hashes in `range`.
+    /// Follows the entries of a node with `levels` levels of nodes below it, for the hashes in
+    /// `range`.
     fn entries(&mut self, entries: &htree::Index<'_>, block: u64, levels: u8, range: (u32, u64)) {
         let mut start = range.0;
         for position in 0..entries.count() {

@@ -1,8 +1,8 @@
-//! Walks over what maps a file's blocks: extent trees and block maps.
+//! Walks over the maps of files: extent trees and block maps.
 //!
-//! A walk tells a [`Visitor`] every block that holds a part of the map, every run of data, and
-//! everything that is wrong. It ends on any bytes: a tree's depth falls with each step, and the
-//! visitor says for each block of the map whether to go into it, which it does for none twice.
+//! A walk calls a [`Visitor`] for every block of the map, every run of data, and every error. It ends
+//! on any bytes: the depth decreases with each step, and the visitor decides for each block of the
+//! map whether to enter it, which it allows only once.
 
 use pext4_ondisk::extent::{Extent, Header, Index, Node, verify_node};
 use pext4_ondisk::indirect::{self, DIRECT};
@@ -12,7 +12,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber};
 use super::catalogue::Kind;
 use super::volume::Volume;
 
-/// Blocks of a file that lie one behind the other on the device.
+/// Blocks of a file that are contiguous on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) logical: u32,
@@ -22,28 +22,28 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The first logical block behind it.
+    /// The first logical block after it.
     pub(super) fn end(&self) -> u64 {
         u64::from(self.logical) + u64::from(self.length)
     }
 }
 
-/// Who is told what a walk meets.
+/// The callbacks of a walk.
 pub(super) trait Visitor {
-    /// A block of the map; whether to go into it.
+    /// A block of the map. Returns whether to enter it.
     fn node(&mut self, block: BlockNumber) -> bool;
 
     /// A run of data.
     fn run(&mut self, run: Run);
 
-    /// Something is wrong, and a part of the map is left out.
+    /// An error because of which a part of the map is skipped.
     fn fault(&mut self, kind: Kind, block: Option<BlockNumber>, text: String);
 
-    /// Something is wrong, and the walk goes on over it.
+    /// An error that does not stop the walk.
     fn flaw(&mut self, kind: Kind, block: Option<BlockNumber>, text: String);
 }
 
-/// Walks over an inode's map, whichever kind it has.
+/// Walks over an inode's map of either kind.
 pub(super) fn walk(
     volume: &Volume,
     number: InodeNumber,
@@ -70,7 +70,8 @@ struct Tree<'a, V> {
     visitor: &'a mut V,
 }
 
-/// Deepest tree that blocks of a size can need: one leaf entry a logical block.
+/// The maximum depth that an extent tree with blocks of this size can need, with one leaf entry per
+/// logical block.
 pub(super) fn max_depth(block_size: usize) -> u16 {
     let entries = u64::try_from(pext4_ondisk::extent::capacity(block_size)).unwrap_or(u64::MAX);
     let (mut depth, mut reach) = (0, 4u64);
@@ -207,7 +208,7 @@ struct Map<'a, V> {
     visitor: &'a mut V,
 }
 
-/// A run that grows while pointers follow each other.
+/// A run to which pointers are added while they are contiguous.
 #[derive(Default)]
 struct PendingRun(Option<Run>);
 
@@ -324,19 +325,19 @@ impl<V: Visitor> Map<'_, V> {
     }
 }
 
-/// Collects the runs of a file and nothing else; goes into at most so many blocks of its map.
+/// Collects the runs of a file.
 pub(super) struct Collector {
     pub(super) runs: Vec<Run>,
-    /// What was wrong.
+    /// The errors, with their blocks.
     pub(super) faults: Vec<(Kind, Option<BlockNumber>)>,
     nodes: std::collections::HashSet<BlockNumber>,
 }
 
-/// Blocks of a map that a [`Collector`] goes into at most.
+/// The maximum number of map blocks that a [`Collector`] enters.
 const MAX_NODES: usize = 1 << 16;
-/// Runs that it remembers at most: no file that it is for is in so many pieces.
+/// The maximum number of runs that it keeps. The files it is used for have fewer.
 const MAX_RUNS: usize = 1 << 22;
-/// Faults that it remembers at most.
+/// The maximum number of errors that it keeps.
 const MAX_FAULTS: usize = 1 << 10;
 
 impl Collector {
@@ -367,7 +368,7 @@ impl Collector {
         self.nodes.iter()
     }
 
-    /// Where a logical block lies.
+    /// The location of a logical block.
     pub(super) fn place(&self, logical: u32) -> Option<BlockNumber> {
         let behind = self.runs.partition_point(|run| run.logical <= logical);
         let run = self.runs.get(behind.checked_sub(1)?)?;

@@ -1,4 +1,4 @@
-//! Pass 5: bitmaps, counts and flags of each group against what the inodes say.
+//! Pass 5: compares bitmaps, counts and flags of each group with the blocks and inodes in use.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use super::parallel::Workers;
 use super::volume::Group;
 use super::{Examination, Pass};
 
-/// Ranges that a finding names; the rest is counted.
+/// The maximum number of ranges that a finding names. The rest is counted.
 const MAX_RANGES_NAMED: usize = 4;
 
-/// What all groups come to.
+/// The sums over all groups.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) used_blocks: u64,
@@ -25,7 +25,7 @@ pub(super) struct Totals {
     pub(super) free_inodes: u64,
 }
 
-/// What one thread works with.
+/// The state of one thread.
 #[derive(Default)]
 struct ThreadState {
     expected: Vec<u8>,
@@ -106,7 +106,7 @@ impl Summary<'_> {
         self.check_inodes(thread, inodes);
     }
 
-    /// Reads a bitmap; false, and a finding, where it cannot be.
+    /// Reads a bitmap. False, with a finding, if it cannot be read.
     fn read(&self, what: &str, block: u64, into: &mut Vec<u8>) -> bool {
         let volume = &self.examination.volume;
         into.resize(volume.block_size(), 0);
@@ -124,7 +124,7 @@ impl Summary<'_> {
         let geometry = &volume.geometry;
         let clusters = geometry.clusters_in(self.number);
         if self.examination.claims.is_cut_short() {
-            // What is in use is not known.
+            // The blocks in use are not known.
             thread.totals.free_blocks += u64::from(self.group.free_clusters);
             return;
         }
@@ -167,7 +167,7 @@ impl Summary<'_> {
         );
     }
 
-    /// A bitmap that was never written stands for the group's own metadata alone.
+    /// Checks a group whose bitmap was never written: only its own metadata may be in use.
     fn check_uninit_blocks(&self, used: u32) {
         let volume = &self.examination.volume;
         let geometry = &volume.geometry;
@@ -264,7 +264,7 @@ impl Summary<'_> {
         }
     }
 
-    /// Reports what is in use and marked as free, and the reverse.
+    /// Reports what is in use and marked as free, and vice versa.
     fn compare(&self, thread: &ThreadState, valid: u32, kinds: [Kind; 2]) {
         let whole = (valid / 8) as usize;
         if valid.is_multiple_of(8) && thread.expected[..whole] == thread.actual[..whole] {
@@ -300,7 +300,7 @@ impl Summary<'_> {
         }
     }
 
-    /// The number of what a bit stands for.
+    /// The number of the block or inode of a bit.
     fn number_of(&self, kind: Kind, bit: u32) -> u64 {
         let geometry = &self.examination.volume.geometry;
         if is_about_blocks(kind) {
@@ -353,7 +353,7 @@ fn is_about_blocks(kind: Kind) -> bool {
     matches!(kind, Kind::BlockMarkedFree | Kind::BlockMarkedUsed)
 }
 
-/// How many numbers a list of ranges covers.
+/// The number of clusters that the ranges cover together.
 fn covered(mut ranges: Vec<Range<u32>>) -> u32 {
     ranges.sort_unstable_by_key(|range| range.start);
     let (mut count, mut end) = (0, 0);

@@ -1,4 +1,4 @@
-//! `pext4 lab run`: measures, prints, keeps.
+//! `pext4 lab run`: measures, prints the results and stores them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::failure::Misuse;
 use crate::say::{aside, say};
 use crate::size;
 
-/// Tasks that a run may have; each is a thread or a process.
+/// The maximum number of tasks of a run. Each is a thread or a process.
 const MAX_TASKS: u32 = 4096;
 
 /// Run workloads and print what they came to
@@ -156,7 +156,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// The command line makes no sense, or a run failed: there are no numbers then.
+/// The command line is invalid, or a run failed. There are no results then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let found: Result<Vec<&dyn Workload>> = arguments
         .workloads
@@ -172,16 +172,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         meter::switch(true);
     }
     let interrupt = Interrupt::default();
-    // Mounts and loop devices would stay behind.
+    // Without this, a signal would leave mounts and loop devices behind.
     for signal in ending_signals().into_iter().chain([SIGQUIT]) {
         signal_hook::flag::register(signal, interrupt.flag()).context("cannot catch signals")?;
     }
-    // Asked once: later the load is that of the workload before.
+    // Read once: later the load average includes the previous workload.
     let busy = Machine::here().busy();
     let mut all = Vec::new();
     for workload in found {
         let run = run_one(arguments, workload, &interrupt);
-        // What fails because a server was ended for somebody who wants to stop says little.
+        // If the run was interrupted, an error may come from a server that was ended for that.
         if run.is_err() {
             interrupt.check()?;
         }
@@ -221,7 +221,7 @@ fn check(arguments: &Arguments) -> Result<()> {
     check_what_is_compared(arguments)
 }
 
-/// Refuses to say how an image is to be made that is there.
+/// Refuses options for a new image if the image exists.
 fn check_device(arguments: &Arguments) -> Result<()> {
     let DeviceKind::Image(image) = DeviceKind::parse(&arguments.device) else {
         return Ok(());
@@ -240,7 +240,7 @@ fn check_device(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Refuses what is only pext4's where no pext4 runs.
+/// Refuses options of pext4 if no pext4 is measured.
 fn check_what_is_compared(arguments: &Arguments) -> Result<()> {
     let compared = competitors(arguments)?;
     if compared.is_empty() || compared.iter().any(|one| one.is_pext4()) {
@@ -270,7 +270,7 @@ fn cache_size(arguments: &Arguments) -> u64 {
     arguments.cache_size.unwrap_or(usual)
 }
 
-/// What to say where a cache was chosen and not all that are compared have it.
+/// The note if a cache size was chosen and not all of the compared file systems have it.
 fn without_our_cache(arguments: &Arguments, compared: &[Competitor]) -> Option<String> {
     arguments.cache_size?;
     let others = compared.iter().filter(|one| !one.is_pext4());
@@ -283,7 +283,7 @@ fn without_our_cache(arguments: &Arguments, compared: &[Competitor]) -> Option<S
     })
 }
 
-/// Without a word on it, the library shows how it was and how it is.
+/// The settings to measure: by default `base`, `seeds` and `full`, or only `full` in a comparison.
 fn chosen(arguments: &Arguments) -> Result<Vec<Setting>> {
     if arguments.ablate {
         return ablation();
@@ -335,7 +335,7 @@ fn run_one(
         program: program(),
         interrupt: interrupt.clone(),
     };
-    let settings = said(arguments, &request)?;
+    let settings = describe(arguments, &request)?;
     let mut field = request.field()?;
     field
         .notes
@@ -371,8 +371,9 @@ fn run_one(
     Ok(results)
 }
 
-/// The settings that a reader needs to repeat the run; of images before they are made.
-fn said(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)>> {
+/// The settings that a reader needs to repeat the run, of images before they are created.
+
+fn describe(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)>> {
     let mut said = Vec::new();
     let mut say = |name: &str, value: String| said.push((name.to_owned(), value));
     match (&arguments.path, arguments.compare.is_empty()) {
