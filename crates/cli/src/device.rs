@@ -34,8 +34,8 @@ pub fn opened<T>(image: &Path, answer: pext4_edit::Result<T>) -> Result<T> {
 }
 
 /// Locks a file that is about to be replaced by another one: a mount of it would continue to write
-/// to a file without a name. `None` if it cannot be opened for another reason than its use; no mount
-/// of ours has it then.
+/// to a file without a name. `None` if it cannot be opened for another reason than its use; no
+/// mount of ours has it then.
 ///
 /// # Errors
 /// The file is in use.

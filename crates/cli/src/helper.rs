@@ -4,8 +4,8 @@
 //! links to this program, are called with
 //! `SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]`. Without such a link, a mount of the
 //! type `fuse.pext4` goes through `/sbin/mount.fuse`, which has a shell run
-//! `pext4 SOURCE DIR -o options`. No command has a slash in its name, so a first word with a slash is
-//! a source.
+//! `pext4 SOURCE DIR -o options`. No command has a slash in its name, so a first word with a slash
+//! is a source.
 //!
 //! Both forms mount in the background and end with the statuses of `mount(8)`. A helper cannot see
 //! whether `suid` and `dev` were requested, since `mount(8)` passes on only what differs from its

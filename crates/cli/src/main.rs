@@ -1,9 +1,9 @@
 //! The `pext4` command: mounts, makes, reads and edits ext4 images.
 //!
 //! Each command has a file: parse, call the library, print the result. The exit status is 0 after
-//! success, 1 after an error, 2 if the command line was invalid; `check` has the statuses of e2fsck,
-//! and a call by `mount(8)` those of `mount(8)` (`helper`). Errors have the form "pext4: what: why;
-//! what may help". Results go to standard output, errors and notes to standard error.
+//! success, 1 after an error, 2 if the command line was invalid; `check` has the statuses of
+//! e2fsck, and a call by `mount(8)` those of `mount(8)` (`helper`). Errors have the form "pext4:
+//! what: why; what may help". Results go to standard output, errors and notes to standard error.
 
 #![forbid(unsafe_code)]
 // `println!` and `eprintln!` panic if the pipe is closed: see `say`.

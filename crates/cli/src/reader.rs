@@ -33,8 +33,8 @@ impl Reader {
         Ok(Self { volume })
     }
 
-    /// Calls `with` with the attributes of the file that a path of the image leads to. A link at the
-    /// end is followed if `follow`.
+    /// Calls `with` with the attributes of the file that a path of the image leads to. A link at
+    /// the end is followed if `follow`.
     ///
     /// # Errors
     /// The path does not exist; errors of `with`.

@@ -1,7 +1,7 @@
 //! Lines on standard output and standard error. `println!` would panic if the reader has closed the
 //! pipe, as in `pext4 build ... | head -1`; here that is an error, which ends a command quietly
-//! ([`report`](crate::failure::report)). Errors of standard error are ignored: a server must not end
-//! because its log did.
+//! ([`report`](crate::failure::report)). Errors of standard error are ignored: a server must not
+//! end because its log did.
 
 use std::fmt::Display;
 use std::io::{self, Write};

@@ -235,9 +235,9 @@ struct Extractor<'r, 'l> {
     from: &'r [u8],
     /// The first name of files with several names, relative to the top.
     links: HashMap<(u64, u64), PathBuf>,
-    /// Directories whose modes keep their owner out, each after those in it. They get these modes at
-    /// the end: until then this process must enter them for hard links, and to remove them if the
-    /// copy fails.
+    /// Directories whose modes keep their owner out, each after those in it. They get these modes
+    /// at the end: until then this process must enter them for hard links, and to remove them if
+    /// the copy fails.
     closed: Vec<(PathBuf, Mode)>,
     unreadable: Unreadable<'r, 'l>,
     copied: Copied,

@@ -1,9 +1,9 @@
 //! A copy of an image file beside it, to be renamed into its place.
 //!
 //! If the host's file system can share blocks (reflink), the copy takes no time and no space; else
-//! the data is copied and holes stay holes. The copy gets the owner and the mode of the image. Until
-//! it is renamed into place its name is `.NAME.pext4-edit`. An edit holds the lock of its image, so
-//! an existing file of that name was left by a killed edit, and is removed.
+//! the data is copied and holes stay holes. The copy gets the owner and the mode of the image.
+//! Until it is renamed into place its name is `.NAME.pext4-edit`. An edit holds the lock of its
+//! image, so an existing file of that name was left by a killed edit, and is removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -107,8 +107,8 @@ impl ImageClone {
     ///
     /// # Errors
     ///
-    /// Errors of the host, or [`EditError::Interrupted`]. The image is the old one then, unless only
-    /// the last flush failed.
+    /// Errors of the host, or [`EditError::Interrupted`]. The image is the old one then, unless
+    /// only the last flush failed.
     pub(crate) fn rename_into_place(mut self, progress: &Progress) -> Result<()> {
         let file = self.device.file();
         file.sync_all()

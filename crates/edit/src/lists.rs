@@ -1,6 +1,6 @@
-//! Access control lists. The mode contains a part of a list, so setting one of the two also sets the
-//! other, as chmod(2) and setxattr(2) do. A list that is copied with a file and its mode is stored
-//! unchanged, even if the two contradict each other.
+//! Access control lists. The mode contains a part of a list, so setting one of the two also sets
+//! the other, as chmod(2) and setxattr(2) do. A list that is copied with a file and its mode is
+//! stored unchanged, even if the two contradict each other.
 
 use pext4_fs::{FileType, InodeNumber, Refusal, SetXattrMode, Volume};
 use pext4_ondisk::acl::{self, Acl};

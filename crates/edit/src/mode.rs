@@ -1,9 +1,9 @@
 //! Permissions as `chmod` takes them: octal, or symbolic like `u+x,go-w`, `g=u` and `=755`.
 //!
 //! As with coreutils' `chmod`, a directory keeps its set-user-ID and set-group-ID bits unless the
-//! change names them: by `s`, by an octal digit that sets them, by an octal number of five digits or
-//! more (`00755`), or by one behind an operator (`=755`). A change without classes applies to all of
-//! them and, unlike coreutils', ignores the caller's umask.
+//! change names them: by `s`, by an octal digit that sets them, by an octal number of five digits
+//! or more (`00755`), or by one behind an operator (`=755`). A change without classes applies to
+//! all of them and, unlike coreutils', ignores the caller's umask.
 
 use std::str::FromStr;
 

@@ -15,7 +15,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The number of files that were created, changed, removed or copied. Each name of a file counts.
+    /// The number of files that were created, changed, removed or copied. Each name of a file
+    /// counts.
     #[must_use]
     pub fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)

@@ -88,8 +88,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The errors of `visit`; `AtPath` for a file that cannot be read. Directories that form a cycle
-    /// are corruption.
+    /// The errors of `visit`; `AtPath` for a file that cannot be read. Directories that form a
+    /// cycle are corruption.
     pub fn walk(
         &self,
         path: impl AsRef<[u8]>,

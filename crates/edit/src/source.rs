@@ -38,7 +38,7 @@ pub(crate) trait Source {
     /// The names of a directory, sorted.
     fn children(&self, node: &Self::Node) -> Result<Vec<(Vec<u8>, Self::Node)>>;
 
-    /// Passes the data of a regular file to `sink`, in order and without holes. An error if the file
-    /// has changed since `metadata` was read.
+    /// Passes the data of a regular file to `sink`, in order and without holes. An error if the
+    /// file has changed since `metadata` was read.
     fn content(&self, node: &Self::Node, metadata: &FileMetadata, sink: Sink<'_>) -> Result<()>;
 }

@@ -116,8 +116,8 @@ impl<'s> TreeWriter<'s> {
         self.session.volume()
     }
 
-    /// Writes `node` and everything below it as `name` in `parent`. `path` is its path in the image,
-    /// for errors.
+    /// Writes `node` and everything below it as `name` in `parent`. `path` is its path in the
+    /// image, for errors.
     pub(crate) fn write_tree<S: Source>(
         &mut self,
         source: &S,

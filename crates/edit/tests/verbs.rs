@@ -1,4 +1,4 @@
-//! Each verb, against what the kernel then shows, and the errors they give.
+//! Each verb, compared with what the kernel shows afterwards, and the errors of verbs.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn tree(image: &Path) -> Tree {
     walk(reader.volume(), InodeNumber::ROOT).expect("a sound image")
 }
 
-/// The image as e2fsck and the kernel see it, against our own eyes.
+/// Checks the image with e2fsck, and compares what the kernel reads with what we read.
 fn agree(image: &Path, test: &str) {
     e2fsck(image).expect(test);
     let ours = tree(image);
@@ -328,7 +328,7 @@ fn what_outgrows_the_journal_goes_to_a_clone() {
     assert_eq!(tree(&image).items.len(), 9002);
 }
 
-/// As on a mount: who reads a stream gives its file to the group that the directory wants.
+/// As on a mount: a file from a stream gets the group of a set-group-ID directory.
 #[test]
 fn a_file_of_nothing_has_the_group_of_its_directory() {
     let folder = scratch();
@@ -415,7 +415,7 @@ fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
     assert!(items.contains_key(&b"two"[..]) && !items.contains_key(&b"one"[..]));
 }
 
-/// The copy that takes the image's place lets in whom the image let in.
+/// The clone that replaces the image grants the access that the image granted.
 #[test]
 fn a_clone_keeps_owner_group_and_mode() {
     use std::os::unix::fs::{PermissionsExt, chown};
@@ -544,7 +544,7 @@ fn device_numbers_that_ext4_cannot_hold_are_refused() {
         .expect("it can be held");
 }
 
-/// Applies one change to a fresh image; the image and what was said.
+/// Applies one change to a fresh image. Returns the image and the result.
 fn tried(folder: &Path, change: &Change) -> (std::path::PathBuf, Result<(), String>) {
     let image = save(
         &filled(&format(Features::Upstream), &mut Random::new(3)),

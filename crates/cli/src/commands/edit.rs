@@ -87,8 +87,8 @@ impl AnyVerb {
 /// Runs the command.
 ///
 /// # Errors
-/// Any error, with the line of the script. The image has not changed, unless the error of the commit
-/// says otherwise.
+/// Any error, with the line of the script. The image has not changed, unless the error of the
+/// commit says otherwise.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(script) = &arguments.script {
         let commands = read_script(script)?;

@@ -134,8 +134,8 @@ enum Target {
     Device(FileDevice),
 }
 
-/// Makes the file system. The content of the target is not touched until the options are known to be
-/// valid.
+/// Makes the file system. The content of the target is not touched until the options are known to
+/// be valid.
 fn make(image: &Path, target: Target, options: &Options) -> Result<Made> {
     let name = || image.display().to_string();
     let named = |error| add_user(image, error);

@@ -1,9 +1,9 @@
 //! `pext4 mount`: mounts an image on a directory.
 //!
 //! In the foreground the command serves until the directory is unmounted. Without `-f` it starts
-//! itself again as a server, in a session of its own, and waits for one line: "ready" once the mount
-//! answers. Before that the server prints errors on the shared terminal, and the command passes on
-//! its exit status; afterwards the server closes the terminal.
+//! itself again as a server, in a session of its own, and waits for one line: "ready" once the
+//! mount answers. Before that the server prints errors on the shared terminal, and the command
+//! passes on its exit status; afterwards the server closes the terminal.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,8 +1,8 @@
 //! `pext4 tree`: an image's files as a tree.
 //!
 //! The image may be hostile: directories may contain each other or have several names, and may be
-//! nested deeper than the stack allows. So the walk has its own stack and lists each directory once.
-//! After a file that cannot be read it continues.
+//! nested deeper than the stack allows. So the walk has its own stack and lists each directory
+//! once. After a file that cannot be read it continues.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -1,8 +1,8 @@
 //! `pext4 umount`: unmounts, and returns when the image is closed and clean.
 //!
 //! The unmount releases the directory at once, and the server then writes the rest of its journal
-//! home. The server holds the lock of its image until it is done, so the command waits for the lock,
-//! or until another process has it.
+//! home. The server holds the lock of its image until it is done, so the command waits for the
+//! lock, or until another process has it.
 
 use std::fs::File;
 use std::io;

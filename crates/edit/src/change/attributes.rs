@@ -12,8 +12,8 @@ use crate::source::Source;
 use crate::tree_writer::{HeldInode, Overrides};
 
 /// The permissions of a file after a change of owner, as of chown(2), also by root: the set-user-ID
-/// bit is removed, and the set-group-ID bit if the group may execute the file. `None` if they do not
-/// change.
+/// bit is removed, and the set-group-ID bit if the group may execute the file. `None` if they do
+/// not change.
 fn without_set_id_bits(attributes: &Attributes) -> Option<u16> {
     let mode = attributes.mode & 0o7777;
     let gone = match mode & 0o010 {

@@ -78,7 +78,8 @@ impl EditSession {
         self.parent_and_name(path)
     }
 
-    /// The path at the end of the symbolic links that a path leads to. It may lead to a missing file.
+    /// The path at the end of the symbolic links that a path leads to. It may lead to a missing
+    /// file.
     pub(super) fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
         let mut end = path.to_vec();
         for _ in 0..=MAX_LINKS {

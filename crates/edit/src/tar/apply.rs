@@ -2,8 +2,8 @@
 //!
 //! Each entry creates a file at its name below a directory of the image. Missing directories on the
 //! way are created; symbolic links on the way are followed inside the image. An existing file is
-//! replaced, but a directory only by a directory. Names that are absolute or contain `..`, and links
-//! to files that do not exist (yet), are refused.
+//! replaced, but a directory only by a directory. Names that are absolute or contain `..`, and
+//! links to files that do not exist (yet), are refused.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -39,8 +39,8 @@ impl EditSession {
     ///
     /// # Errors
     ///
-    /// `Tar` for an archive that is damaged or cut short, or has names outside of the directory; the
-    /// errors of a [`Change`] of the same kind, with the path.
+    /// `Tar` for an archive that is damaged or cut short, or has names outside of the directory;
+    /// the errors of a [`Change`] of the same kind, with the path.
     pub fn apply_tar(&mut self, archive: &mut dyn Read, into: &[u8]) -> Result<Unpacked> {
         self.apply(&Change::MakeDirectory {
             path: into.to_vec(),
@@ -137,8 +137,8 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    /// Sets the attributes of directories, children before their parents. If a directory has several
-    /// entries, under any names, the last one counts.
+    /// Sets the attributes of directories, children before their parents. If a directory has
+    /// several entries, under any names, the last one counts.
     fn apply_directory_metadata(&mut self) -> Result<()> {
         let writer = TreeWriter::new(self.session, Overrides::default());
         let mut done = HashSet::new();

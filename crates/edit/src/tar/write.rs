@@ -156,8 +156,8 @@ impl Exporter<'_, '_> {
         Ok(())
     }
 
-    /// The metadata of a file. If unreadable files may be skipped, an error if its content cannot be
-    /// read.
+    /// The metadata of a file. If unreadable files may be skipped, an error if its content cannot
+    /// be read.
     fn readable(&self, file: &ImageFile) -> Result<FileMetadata> {
         let metadata = self.image.metadata(file)?;
         if self.unreadable.can_skip() && metadata.kind == FileType::Regular {

@@ -1,8 +1,8 @@
 //! Pass 1: extended attributes, in inodes, in shared blocks and in inodes of their own.
 //!
-//! Many inodes may share an attribute block, and many attributes may share a value inode. Both kinds
-//! of users are counted during the pass and compared with the stored counts after it. A block is
-//! checked and claimed for the first inode that refers to it.
+//! Many inodes may share an attribute block, and many attributes may share a value inode. Both
+//! kinds of users are counted during the pass and compared with the stored counts after it. A block
+//! is checked and claimed for the first inode that refers to it.
 
 use std::collections::HashMap;
 

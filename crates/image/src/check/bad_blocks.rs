@@ -25,8 +25,8 @@ pub(super) fn list(examination: &Examination) -> Option<Inode> {
     (inode.links == 0).then_some(inode)
 }
 
-/// Claims the blocks, and reports those that are needed for metadata. Files claim their blocks later,
-/// so a block that a file shares with the list is detected.
+/// Claims the blocks, and reports those that are needed for metadata. Files claim their blocks
+/// later, so a block that a file shares with the list is detected.
 pub(super) fn claim(examination: &Examination) {
     let Some(inode) = list(examination) else {
         return;

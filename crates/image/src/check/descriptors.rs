@@ -198,8 +198,8 @@ pub(super) fn metadata_runs(volume: &Volume, groups: &[Group]) -> Vec<MetadataRu
     all
 }
 
-/// Claims all metadata and reports overlaps. If two tables overlap, both are read: their inodes show
-/// which one is right.
+/// Claims all metadata and reports overlaps. If two tables overlap, both are read: their inodes
+/// show which one is right.
 pub(super) fn claim(volume: &Volume, groups: &[Group], claims: &Claims, findings: &Findings) {
     let mut farthest: Option<MetadataRun> = None;
     for run in metadata_runs(volume, groups) {

@@ -2,8 +2,8 @@
 //!
 //! Each thread takes directory after directory. The leaves of a large indexed directory are split
 //! into pieces, in the order of their hashes, so that many threads also share one directory of a
-//! million names. The names of a directory, or of a piece, are kept until duplicates among them have
-//! been reported.
+//! million names. The names of a directory, or of a piece, are kept until duplicates among them
+//! have been reported.
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::dirhash::Hasher;

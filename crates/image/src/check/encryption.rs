@@ -1,7 +1,7 @@
 //! Encryption: the encryption context of each inode, and whether those in one directory agree.
 //!
-//! The *context* of an encrypted file or directory consists of a policy, which specifies the key and
-//! the modes, and a nonce of its own. Everything in an encrypted directory has the directory's
+//! The *context* of an encrypted file or directory consists of a policy, which specifies the key
+//! and the modes, and a nonce of its own. Everything in an encrypted directory has the directory's
 //! policy. Pass 1 records the policy of each inode that is marked as encrypted, and pass 2 compares
 //! them. This needs no keys; contents are not decrypted.
 
@@ -111,14 +111,15 @@ impl Policies {
         PolicyNumber(*numbers.entry(policy).or_insert(next))
     }
 
-    /// The policy of an inode. `None` if it is not encrypted, `Some(None)` if its policy is unknown.
+    /// The policy of an inode. `None` if it is not encrypted, `Some(None)` if its policy is
+    /// unknown.
     pub(super) fn of(&self, inode: InodeNumber) -> Option<Option<PolicyNumber>> {
         self.shard(inode).lock().get(&inode.get()).copied()
     }
 }
 
-/// Checks the target of a name in an encrypted directory. Pipes, sockets and devices have no content
-/// and are not encrypted.
+/// Checks the target of a name in an encrypted directory. Pipes, sockets and devices have no
+/// content and are not encrypted.
 pub(super) fn check_target(
     directory: &Subject<'_>,
     target: InodeNumber,

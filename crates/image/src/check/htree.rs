@@ -78,8 +78,8 @@ pub(super) fn walk(subject: &Subject<'_>) -> Index {
     walk.index
 }
 
-/// Whether the second record of the root extends to the end of the block, so that the block has just
-/// two names for readers that do not know the index.
+/// Whether the second record of the root extends to the end of the block, so that the block has
+/// just two names for readers that do not know the index.
 fn has_two_records(bytes: &[u8]) -> bool {
     usize::from(u16::from_le_bytes([bytes[16], bytes[17]])) == bytes.len() - 12
 }
@@ -159,8 +159,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads a block of the index: its location and its bytes. `None` if it was visited before, does
-    /// not exist, cannot be read or exceeds the budget.
+    /// Reads a block of the index: its location and its bytes. `None` if it was visited before,
+    /// does not exist, cannot be read or exceeds the budget.
     fn enter(&mut self, logical: u32, from: Option<u64>) -> Option<(u64, Vec<u8>)> {
         let block = self.mark(logical, from)?;
         if !self.subject.may_read(1) {

@@ -288,8 +288,8 @@ fn read_blocks(examination: &Examination, group: GroupNumber, start: BlockNumber
     }
 }
 
-/// The number of inodes of a group to check: as many as its descriptor counts as used, or all if its
-/// bitmap has a later one in use.
+/// The number of inodes of a group to check: as many as its descriptor counts as used, or all if
+/// its bitmap has a later one in use.
 fn in_use(examination: &Examination, number: GroupNumber) -> u32 {
     let volume = &examination.volume;
     let group = &examination.groups[number.get() as usize];

@@ -249,8 +249,8 @@ fn hash(
     hasher.hash(name)
 }
 
-/// Checks an inline directory: the parent's number and entries in the inode, then more entries in an
-/// attribute.
+/// Checks an inline directory: the parent's number and entries in the inode, then more entries in
+/// an attribute.
 pub(super) fn inline(subject: &Subject<'_>, thread: &mut ThreadState) {
     let examination = subject.tree.examination;
     let Ok(inode) = examination

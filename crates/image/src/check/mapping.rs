@@ -1,8 +1,8 @@
 //! Walks over the maps of files: extent trees and block maps.
 //!
-//! A walk calls a [`Visitor`] for every block of the map, every run of data, and every error. It ends
-//! on any bytes: the depth decreases with each step, and the visitor decides for each block of the
-//! map whether to enter it, which it allows only once.
+//! A walk calls a [`Visitor`] for every block of the map, every run of data, and every error. It
+//! ends on any bytes: the depth decreases with each step, and the visitor decides for each block of
+//! the map whether to enter it, which it allows only once.
 
 use pext4_ondisk::extent::{Extent, Header, Index, Node, verify_node};
 use pext4_ondisk::indirect::{self, DIRECT};

@@ -1,8 +1,9 @@
 //! An independent checker: whether an image is the file system it claims to be.
 //!
 //! It shares only the decoders of bytes (`pext4-ondisk`) and the replay of the journal
-//! (`pext4-jbd2`) with the file system, so agreement between the two is evidence. It only reads, and
-//! it trusts no number: loops are bounded by the size of the image, memory by what the image uses.
+//! (`pext4-jbd2`) with the file system, so agreement between the two is evidence. It only reads,
+//! and it trusts no number: loops are bounded by the size of the image, memory by what the image
+//! uses.
 //!
 //! The passes, each on all threads, group by group or directory by directory:
 //!
@@ -279,8 +280,8 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     })
 }
 
-/// Opens the image as it is after the replay of its journal. `None` if nothing of it can be checked;
-/// the findings then say why.
+/// Opens the image as it is after the replay of its journal. `None` if nothing of it can be
+/// checked; the findings then say why.
 fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, Vec<Group>)>> {
     let opened = superblock::open(&*device, findings)?;
     if !superblock::check_size(&device, &opened.geometry, findings)? {

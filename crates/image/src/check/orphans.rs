@@ -125,7 +125,8 @@ impl Search<'_> {
         }
         let collected = Collector::collect(self.volume, number, &inode);
         let mut entries = 0u64;
-        // A block that is mapped several times is read once. That it is shared is reported in pass 1.
+        // A block that is mapped several times is read once. That it is shared is reported in pass
+        // 1.
         let mut seen = HashSet::new();
         for logical in 0..u32::try_from(blocks).unwrap_or(u32::MAX) {
             match collected.place(logical) {

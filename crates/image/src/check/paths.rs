@@ -1,8 +1,8 @@
 //! The last pass: looks up the paths of inodes that findings name.
 //!
-//! If there are such findings, all directories are read once more for the names of those inodes, and
-//! then their ancestors for the names of the directories on the way. Inodes in encrypted or inline
-//! directories get no path.
+//! If there are such findings, all directories are read once more for the names of those inodes,
+//! and then their ancestors for the names of the directories on the way. Inodes in encrypted or
+//! inline directories get no path.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -126,7 +126,8 @@ pub(super) fn check(examination: &Examination, usage: &Usage) {
     }
 }
 
-/// Whether an inode can be a quota file: one that is reserved for that, or one that is not reserved.
+/// Whether an inode can be a quota file: one that is reserved for that, or one that is not
+/// reserved.
 fn may_count(volume: &Volume, number: InodeNumber) -> bool {
     let is_kept = matches!(number.get(), USER_QUOTA | GROUP_QUOTA);
     let is_free = number >= volume.geometry.first_inode;

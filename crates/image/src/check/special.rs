@@ -96,8 +96,8 @@ fn check_left_behind(subject: &Subject<'_>) {
     }
 }
 
-/// The finding for a reserved inode that is in use without need, and whether an inode without a mode
-/// is no finding.
+/// The finding for a reserved inode that is in use without need, and whether an inode without a
+/// mode is no finding.
 fn finding_kind(number: InodeNumber) -> (Kind, bool) {
     match number.get() {
         USER_QUOTA | GROUP_QUOTA => (Kind::QuotaInode, false),

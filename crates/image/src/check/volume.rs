@@ -1,4 +1,5 @@
-//! The image that is checked: its device, its superblock, and the location of each group's metadata.
+//! The image that is checked: its device, its superblock, and the location of each group's
+//! metadata.
 //!
 //! Everything here only reads. A location in a group's descriptor is used only if it is possible
 //! ([`Group::has_table`] and the like); all passes ignore the others.
