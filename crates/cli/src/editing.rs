@@ -16,8 +16,8 @@ use serde::Serialize;
 use crate::device;
 use crate::failure::Misuse;
 use crate::interrupt::Interrupt;
+use crate::output::{print, print_error};
 use crate::progress::{self, ProgressState};
-use crate::say::{aside, say};
 
 /// One kind of change, both a command and a line of a script.
 pub trait Verb: Args {
@@ -86,7 +86,7 @@ impl<V: Verb> Single<V> {
     /// Runs it as a command.
     ///
     /// # Errors
-    /// What was wrong; nothing has changed then.
+    /// As [`How::run`].
     pub fn run(&self) -> Result<()> {
         self.how.run(&self.image, |session| {
             self.verb.apply(session)?;
@@ -143,14 +143,14 @@ impl How {
         let text = text.transpose()?;
         if !self.quiet && !self.json {
             for note in &notes {
-                aside(format_args!("pext4: {}: {note}", image.display()));
+                print_error(format_args!("pext4: {}: {note}", image.display()));
             }
             // The change is made even if nobody reads standard output.
-            let _ = say(describe(prepared.plan()));
+            let _ = print(describe(prepared.plan()));
         }
         let (look, commit) = (|| ProgressState::elapsed("writing"), || prepared.commit());
         progress::watch_with_interrupt(interrupt, is_wanted, state, stop, commit)?;
-        text.map_or(Ok(()), say)?;
+        text.map_or(Ok(()), print)?;
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl How {
             |_: &str| {}
         } else {
             |reason: &str| {
-                progress::say(&format!("pext4: working on a copy of the image: {reason}"));
+                progress::print(&format!("pext4: working on a copy of the image: {reason}"));
             }
         };
         Ok(EditOptions {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 
-use crate::say::aside;
+use crate::output::print_error;
 
 /// The exit status for an invalid command line.
 pub const MISUSE: u8 = 2;
@@ -50,7 +50,7 @@ impl ReadErrors {
             Err(error) => error,
         };
         self.met = true;
-        aside(format_args!("pext4: {}", line(&error)));
+        print_error(format_args!("pext4: {}", line(&error)));
         None
     }
 
@@ -76,7 +76,7 @@ pub fn report(error: &Error) -> ExitCode {
         // The reader of the output has closed it.
         return ExitCode::SUCCESS;
     }
-    aside(format_args!("pext4: {}{}", line(error), advice(error)));
+    print_error(format_args!("pext4: {}{}", line(error), advice(error)));
     ExitCode::from(status(error))
 }
 

@@ -24,7 +24,7 @@ use pext4_fuse::{OptionError, Options};
 
 use crate::commands::mount;
 use crate::failure;
-use crate::say::say;
+use crate::output::print;
 
 /// The statuses of `mount(8)` for an invalid command line and for a failed mount.
 const USAGE: u8 = 1;
@@ -133,7 +133,7 @@ impl Line {
         if self.verbose {
             let (source, directory) = (self.source.display(), self.directory.display());
             // The mount succeeded even if nobody reads this.
-            let _ = say(format!("pext4: {source} mounted on {directory}"));
+            let _ = print(format!("pext4: {source} mounted on {directory}"));
         }
         Ok(())
     }
@@ -143,7 +143,6 @@ impl Line {
     }
 
     /// The options for the mount. With `-s` unknown ones are left out.
-
     fn options(&self) -> Vec<String> {
         let is_root = rustix::process::geteuid().is_root();
         let defaults = is_root.then(|| DEFAULTS.to_owned());

@@ -4,7 +4,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::say::aside;
+use crate::output::print_error;
 
 /// The socket of the system's log, and the priority "daemon, warning".
 const SYSTEM_LOG: &str = "/dev/log";
@@ -15,13 +15,13 @@ static BACKGROUND: AtomicBool = AtomicBool::new(false);
 /// Sends all later messages, and panics too, to the system's log.
 pub fn switch_to_system_log() {
     BACKGROUND.store(true, Ordering::Relaxed);
-    std::panic::set_hook(Box::new(|panic| say(&panic.to_string())));
+    std::panic::set_hook(Box::new(|panic| message(&panic.to_string())));
 }
 
 /// Prints or logs one line.
-pub fn say(text: &str) {
+pub fn message(text: &str) {
     if !BACKGROUND.load(Ordering::Relaxed) {
-        aside(format_args!("pext4: {text}"));
+        print_error(format_args!("pext4: {text}"));
         return;
     }
     let line = format!("<{PRIORITY}>pext4[{}]: {text}", std::process::id());

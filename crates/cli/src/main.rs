@@ -6,7 +6,7 @@
 //! what: why; what may help". Results go to standard output, errors and notes to standard error.
 
 #![forbid(unsafe_code)]
-// `println!` and `eprintln!` panic if the pipe is closed: see `say`.
+// `println!` and `eprintln!` panic if the pipe is closed: see `output`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod columns;
@@ -21,10 +21,10 @@ mod log;
 mod mode;
 mod moment;
 mod names;
+mod output;
 mod owner;
 mod progress;
 mod reader;
-mod say;
 mod script;
 mod size;
 mod superblock;
@@ -95,7 +95,7 @@ enum Command {
 
 fn main() -> ExitCode {
     if let Err(error) = outlive_file_limits() {
-        say::aside(format_args!(
+        output::print_error(format_args!(
             "pext4: cannot prepare for limits of file sizes: {error}"
         ));
     }

@@ -12,7 +12,7 @@ use pext4_edit::EditError;
 use pext4_sync::{Class, Condvar, Mutex, thread};
 
 use crate::interrupt::Interrupt;
-use crate::say::aside;
+use crate::output::print_error;
 
 /// The time between two updates of the bar.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -100,18 +100,18 @@ pub fn is_wanted(quiet: bool, json: bool) -> bool {
 }
 
 /// A line about the work while it runs; the bar is drawn again below it.
-pub fn say(text: &str) {
+pub fn print(text: &str) {
     let clear = if io::stderr().is_terminal() {
         "\r\x1b[K"
     } else {
         ""
     };
-    aside(format_args!("{clear}{text}"));
+    print_error(format_args!("{clear}{text}"));
 }
 
 /// Prints the error of a file that is left out.
 pub fn report_skipped(error: &EditError) {
-    say(&format!("pext4: left out: {error}"));
+    print(&format!("pext4: left out: {error}"));
 }
 
 /// Runs work, and shows its progress if `is_wanted`.

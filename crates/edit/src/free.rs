@@ -132,7 +132,6 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
 }
 
 /// Neighbouring blocks of descriptors, in memory.
-
 #[derive(Default)]
 struct DescriptorWindow {
     first: u64,

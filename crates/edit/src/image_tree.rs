@@ -174,7 +174,6 @@ fn xattrs(volume: &Volume, file: &ImageFile) -> Result<Vec<(Vec<u8>, Vec<u8>)>> 
 }
 
 /// Refuses a name that would lead out of its directory.
-
 fn check_name(name: &[u8], directory: InodeNumber) -> pext4_fs::Result<()> {
     let harmless = !name.is_empty()
         && name != b"."

@@ -378,7 +378,6 @@ fn what_the_host_refuses_is_named_as_the_host_names_it() {
 }
 
 /// The whole path of such a name is longer than the system accepts.
-
 #[test]
 fn other_names_of_a_file_come_out_of_deep_trees() {
     use common::archives::{archive, build, header, records};

@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use crate::device::claim_to_replace;
 use crate::failure::Misuse;
+use crate::output::print;
 use crate::progress::{self, Measure, ProgressState};
-use crate::say::say;
 use crate::size;
 
 /// Build an ext4 image from directories, tar archives and container images
@@ -172,7 +172,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.json {
         print_json(&arguments.image, &summary, start.elapsed())?;
     } else if !arguments.quiet {
-        say(describe(&arguments.image, &summary, start.elapsed()))?;
+        print(describe(&arguments.image, &summary, start.elapsed()))?;
     }
     Ok(())
 }
@@ -372,7 +372,7 @@ fn print_json(image: &Path, summary: &Summary, time: Duration) -> Result<()> {
         features: &summary.features,
         seconds: time.as_secs_f64(),
     };
-    say(serde_json::to_string_pretty(&object)?)?;
+    print(serde_json::to_string_pretty(&object)?)?;
     Ok(())
 }
 

@@ -19,8 +19,8 @@ use serde::Serialize;
 use super::record;
 use crate::columns::{self, Side};
 use crate::failure::{self, Reported};
+use crate::output::print_error;
 use crate::progress::{self, Measure, ProgressState};
-use crate::say::aside;
 use crate::{device, names};
 
 const FINDINGS: u8 = 4;
@@ -57,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Ok(0) => Ok(()),
         Ok(status) => Err(Reported(status).into()),
         Err(error) if matches!(error.downcast_ref(), Some(check::Error::Cancelled)) => {
-            aside(format_args!(
+            print_error(format_args!(
                 "pext4: {}: cancelled",
                 arguments.image.display()
             ));

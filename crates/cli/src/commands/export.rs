@@ -13,8 +13,8 @@ use pext4_block::{loops, temporary_name};
 use pext4_edit::{Exported, Reader};
 
 use crate::device;
+use crate::output::print_error;
 use crate::progress::{self, ProgressState};
-use crate::say::aside;
 
 /// The size of the write buffer in bytes.
 const BUFFER: usize = 1 << 20;
@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         || exported(arguments, &reader),
     )??;
     if exported.sockets_left > 0 && !arguments.quiet {
-        aside(format_args!(
+        print_error(format_args!(
             "pext4: {} sockets were left out: tar has no form for them",
             exported.sockets_left
         ));

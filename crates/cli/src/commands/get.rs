@@ -9,8 +9,8 @@ use clap::Args;
 use pext4_edit::{Copied, GetOptions, Reader};
 use serde::Serialize;
 
+use crate::output::{print, print_error};
 use crate::progress::{self, ProgressState};
-use crate::say::{aside, say};
 use crate::{device, names};
 
 /// Copy a file or a tree out of an image
@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             attributes_left: got.attributes_left,
             unreadable_left: got.unreadable_left,
         };
-        say(serde_json::to_string_pretty(&report)?)?;
+        print(serde_json::to_string_pretty(&report)?)?;
         return Ok(());
     }
     if arguments.quiet {
@@ -94,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (got.attributes_left, "extended attributes were not kept"),
     ];
     for (count, what) in left.into_iter().filter(|(count, _)| *count > 0) {
-        aside(format_args!("pext4: {count} {what}"));
+        print_error(format_args!("pext4: {count} {what}"));
     }
     Ok(())
 }

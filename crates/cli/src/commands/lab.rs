@@ -13,7 +13,7 @@ use pext4_fs::options::{SWITCHES, Scaling};
 use pext4_lab::workloads;
 use serde_json::json;
 
-use crate::say::say;
+use crate::output::print;
 
 /// Measure how operations scale, here and on any file system
 #[derive(Args)]
@@ -47,7 +47,7 @@ struct ListArguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::List(list) => {
-            say(listed(list.json)?.trim_end())?;
+            print(listed(list.json)?.trim_end())?;
             Ok(())
         }
         Command::Run(arguments) => run::run(arguments),

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
-use crate::say::say;
+use crate::output::print;
 use crate::size;
 
 /// The number of bytes at the start and at the end of a file that must be zero for it to count as
@@ -109,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let target = target(arguments)?;
     let made = make(&arguments.image, target, &options)?;
     if !arguments.quiet {
-        say(describe(&arguments.image, &made))?;
+        print(describe(&arguments.image, &made))?;
     }
     Ok(())
 }

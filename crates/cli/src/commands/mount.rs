@@ -25,7 +25,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
 use crate::failure::{Misuse, Reported};
-use crate::say::aside;
+use crate::output::print_error;
 use crate::{device, log, size};
 
 /// The minimum size of the cache.
@@ -116,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else if arguments.foreground {
         let (image, directory) = (arguments.image.display(), arguments.directory.display());
         serve(arguments, options, || {
-            aside(format_args!(
+            print_error(format_args!(
                 "pext4: {image} is mounted on {directory}; Ctrl-C ends the mount"
             ));
             Ok(())
@@ -239,15 +239,15 @@ fn serve(
     let image = existing_image(arguments)?;
     let volume = open(&image, &directory, &mut options)?;
     for note in volume.notes() {
-        aside(format_args!("pext4: {note}"));
+        print_error(format_args!("pext4: {note}"));
     }
-    let error_log = Arc::new(ErrorLog::new(log::say));
+    let error_log = Arc::new(ErrorLog::new(log::message));
     let server = Server::mount(volume, &directory, &image, &options.kernel, error_log)
         .context("cannot mount")?;
     // The working directory may be on a mount that is to be unmounted before this one.
     env::set_current_dir("/").context("/")?;
-    let prepared = end_on_signals(server.unmounter(), log::say, || {
-        log::say("ended by a second signal; the next mount replays the journal");
+    let prepared = end_on_signals(server.unmounter(), log::message, || {
+        log::message("ended by a second signal; the next mount replays the journal");
         std::process::exit(1);
     });
     let prepared = prepared
@@ -261,7 +261,7 @@ fn serve(
     if let Err(error) = &ended
         && !arguments.foreground
     {
-        log::say(&format!("{}: {error}", image.display()));
+        log::message(&format!("{}: {error}", image.display()));
     }
     prepared?;
     ended.with_context(|| image.display().to_string())
@@ -277,7 +277,7 @@ fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
             0 => ", too small for a journal",
             _ => "",
         };
-        aside(format_args!(
+        print_error(format_args!(
             "pext4: {} is new, {}{journal}",
             name(),
             size::show(size)

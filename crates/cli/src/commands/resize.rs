@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::record;
 use crate::columns::{self, Side};
+use crate::output::print;
 use crate::progress::{self, Measure, ProgressState};
-use crate::say::say;
 use crate::{device, size};
 
 /// Make a file system larger or smaller, without mounting it
@@ -119,7 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         record::write(&mut output, &Done::of(&outlook, done))?;
         output.flush()?;
     } else if done && !arguments.quiet {
-        say(format_args!(
+        print(format_args!(
             "{}: it is {} now",
             name(),
             size::show(outlook.summary.bytes())

@@ -17,7 +17,7 @@ use pext4_sync::{thread, time};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::say::aside;
+use crate::output::print_error;
 use crate::superblock;
 
 /// How often to try the lock.
@@ -113,7 +113,7 @@ fn wait_until_closed(image: &Path, is_shared: bool, servers: &[u32]) -> Result<O
             bail!("{}: it is unmounted, but still not closed", name());
         }
         if waited > SILENT && !output {
-            aside(format_args!("pext4: waiting for {} to be closed", name()));
+            print_error(format_args!("pext4: waiting for {} to be closed", name()));
             output = true;
         }
         thread::sleep(INTERVAL);

@@ -150,13 +150,13 @@ impl EditSession {
             seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
             nanoseconds: now.subsec_nanos(),
         };
-        let unsaid = match kind {
+        let default = match kind {
             FileType::Directory => 0o755,
             _ => 0o644,
         };
         FileMetadata {
             kind,
-            permissions: overrides.permissions.unwrap_or(unsaid),
+            permissions: overrides.permissions.unwrap_or(default),
             uid: overrides.uid.unwrap_or(0),
             gid: overrides.gid.unwrap_or(0),
             accessed: time,

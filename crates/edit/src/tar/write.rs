@@ -466,7 +466,6 @@ fn put_number(field: &mut [u8], value: u64) {
 }
 
 /// Seconds in the form of pax, with nanoseconds if there are any.
-
 fn decimal(time: Time) -> String {
     let Time {
         seconds,

@@ -162,7 +162,6 @@ fn ancestor_names(
 }
 
 /// The path to an inode, if all directories on it have names.
-
 fn path(
     tree: &Tree<'_>,
     inode: u32,

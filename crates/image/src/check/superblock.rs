@@ -351,7 +351,6 @@ pub(super) fn check_backup(volume: &Volume, group: GroupNumber, findings: &Findi
 }
 
 /// Features that a mount sets only in the primary.
-
 fn lasting(features: &Features) -> (u32, u32, u32) {
     let compat = features.compat.difference(Compat::EXT_ATTR);
     let incompat = features

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_lab::show::{self, Page};
 
-use crate::say::{aside, say};
+use crate::output::{print, print_error};
 
 /// The advice on a figure whose results are gone.
 const LEFT_OVER: &str = "no results make this figure: remove it";
@@ -67,10 +67,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     for (path, text) in &changed {
         write(path, text)?;
-        say(path.display())?;
+        print(path.display())?;
     }
     for path in left_over {
-        aside(format_args!("pext4: {}: {LEFT_OVER}", path.display()));
+        print_error(format_args!("pext4: {}: {LEFT_OVER}", path.display()));
     }
     Ok(())
 }

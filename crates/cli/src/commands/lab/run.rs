@@ -21,7 +21,7 @@ use signal_hook::consts::SIGQUIT;
 use super::bar::Bar;
 use super::program;
 use crate::failure::Misuse;
-use crate::say::{aside, say};
+use crate::output::{print, print_error};
 use crate::size;
 
 /// The maximum number of tasks of a run. Each is a thread or a process.
@@ -187,19 +187,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         let mut results = run?;
         results.notes.extend(busy.clone());
-        keep(arguments, &results)?;
+        save(arguments, &results)?;
         if !arguments.json {
-            say(show::print(&results).trim_end())?;
+            print(show::print(&results).trim_end())?;
             if arguments.ablate {
-                say(show::print_ablation(&results).trim_end())?;
+                print(show::print_ablation(&results).trim_end())?;
             }
         }
         all.push(results);
     }
     if arguments.json {
         match &all[..] {
-            [one] => say(serde_json::to_string_pretty(one)?)?,
-            _ => say(serde_json::to_string_pretty(&all)?)?,
+            [one] => print(serde_json::to_string_pretty(one)?)?,
+            _ => print(serde_json::to_string_pretty(&all)?)?,
         }
     }
     Ok(())
@@ -341,7 +341,7 @@ fn run_one(
         .notes
         .extend(without_our_cache(arguments, &request.compare));
     for note in &field.notes {
-        aside(format_args!("pext4: {note}"));
+        print_error(format_args!("pext4: {note}"));
     }
     let experiment = Experiment {
         workload,
@@ -372,63 +372,62 @@ fn run_one(
 }
 
 /// The settings that a reader needs to repeat the run, of images before they are created.
-
 fn describe(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)>> {
-    let mut said = Vec::new();
-    let mut say = |name: &str, value: String| said.push((name.to_owned(), value));
+    let mut entries = Vec::new();
+    let mut add = |name: &str, value: String| entries.push((name.to_owned(), value));
     match (&arguments.path, arguments.compare.is_empty()) {
-        (Some(path), _) => say("path", path.display().to_string()),
-        (None, true) => say("device", arguments.device.clone()),
-        (None, false) => say("compared", "on images in memory".to_owned()),
+        (Some(path), _) => add("path", path.display().to_string()),
+        (None, true) => add("device", arguments.device.clone()),
+        (None, false) => add("compared", "on images in memory".to_owned()),
     }
     match (arguments.steps, arguments.seconds) {
-        (Some(steps), _) => say("steps", steps.to_string()),
-        (None, Some(seconds)) => say("seconds", seconds.to_string()),
-        (None, None) => say(
+        (Some(steps), _) => add("steps", steps.to_string()),
+        (None, Some(seconds)) => add("seconds", seconds.to_string()),
+        (None, None) => add(
             "seconds",
             "0.3 or 0.03 for each task of a processor".to_owned(),
         ),
     }
-    say("warm-up", arguments.warm_up.to_string());
-    say("repeat", arguments.repeat.to_string());
+    add("warm-up", arguments.warm_up.to_string());
+    add("repeat", arguments.repeat.to_string());
     if arguments.path.is_none() {
-        say("commit", format!("{} s", arguments.commit));
+        add("commit", format!("{} s", arguments.commit));
     }
-    say("seed", arguments.seed.to_string());
+    add("seed", arguments.seed.to_string());
     match arguments.files_in_all {
-        Some(files) => say("files of all tasks together", files.to_string()),
-        None => say("files", arguments.files.to_string()),
+        Some(files) => add("files of all tasks together", files.to_string()),
+        None => add("files", arguments.files.to_string()),
     }
-    say("file size", size::show(arguments.file_size));
-    say("values", arguments.values.to_string());
+    add("file size", size::show(arguments.file_size));
+    add("values", arguments.values.to_string());
     let named = Mix::ALL.iter().find(|(_, mix)| *mix == arguments.mix);
     let mix = named.map_or("unknown", |(name, _)| name);
-    say("users", format!("{} ({mix})", arguments.users));
+    add("users", format!("{} ({mix})", arguments.users));
     if let Some(percent) = arguments.fill {
-        say("filled before", format!("{percent} %"));
+        add("filled before", format!("{percent} %"));
     }
     if let Some(size) = arguments.size {
-        say("image", size::show(size));
+        add("image", size::show(size));
     }
     if let Some(journal) = arguments.journal {
-        say("journal", size::show(journal));
+        add("journal", size::show(journal));
     }
     if let Some(size) = request.inode_size()? {
-        say("inode size", size.to_string());
+        add("inode size", size.to_string());
     }
     if let Some(cache) = request.pext4_cache() {
-        say("cache size", size::show(cache));
+        add("cache size", size::show(cache));
     }
     if arguments.meter {
-        say("meter", "on".to_owned());
+        add("meter", "on".to_owned());
     }
     if arguments.pin {
-        say("pinned", "yes".to_owned());
+        add("pinned", "yes".to_owned());
     }
-    Ok(said)
+    Ok(entries)
 }
 
-fn keep(arguments: &Arguments, results: &Results) -> Result<()> {
+fn save(arguments: &Arguments, results: &Results) -> Result<()> {
     let Some(folder) = &arguments.save else {
         return Ok(());
     };

@@ -10,11 +10,11 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// Standard output cannot be written, or is closed.
-pub fn say(line: impl Display) -> io::Result<()> {
+pub fn print(line: impl Display) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
 }
 
 /// Prints a line on standard error. Errors are ignored.
-pub fn aside(line: impl Display) {
+pub fn print_error(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
