@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-/// How a column stands.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// To the left, as text.
@@ -11,11 +11,11 @@ pub enum Side {
     Right,
 }
 
-/// Writes rows with columns as wide as their widest cell and two blanks between; the last column
-/// of a row is as long as it is.
+/// Writes rows with columns as wide as their widest cell and two blanks between them. The last cell
+/// of a row is not padded.
 ///
 /// # Errors
-/// The writer's.
+/// Errors of the writer.
 pub fn write(to: &mut dyn Write, sides: &[Side], rows: &[Vec<String>]) -> io::Result<()> {
     let width = |column: usize| {
         rows.iter()

@@ -1,4 +1,4 @@
-//! Opening an image, and saying what may help where that fails.
+//! Opens images, with advice in the error if one is in use.
 
 use std::fs;
 use std::io;
@@ -10,43 +10,45 @@ use pext4_block::{Access, FileDevice, holders, loops};
 use pext4_edit::EditError;
 use pext4_fuse::mount::{self, Mount};
 
-/// How long to wait for a mount that is just closing.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for a mount that is closing.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// Opens an image or block device and takes its lock.
 ///
 /// # Errors
-/// It cannot be opened, or stays in use.
+/// The image cannot be opened, or stays in use.
 pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
-    FileDevice::open(image, access, PATIENCE).map_err(|error| naming_user(image, error))
+    FileDevice::open(image, access, MAX_WAIT).map_err(|error| add_user(image, error))
 }
 
-/// The answer of opening an image in another way; if it is in use, the error says by whom.
+/// Passes on the result of opening an image by `pext4_edit`. If the image is in use, adds its user
+/// to the error.
 ///
 /// # Errors
-/// As the answer.
+/// The error of `answer`.
 pub fn opened<T>(image: &Path, answer: pext4_edit::Result<T>) -> Result<T> {
     answer.map_err(|error| match error {
-        EditError::Unopened(error) => naming_user(image, error),
+        EditError::OpenImage(error) => add_user(image, error),
         error => error.into(),
     })
 }
 
-/// Claims a file whose name another one is about to take: whoever has it mounted would go on writing to
-/// what no name leads to any more. What cannot be opened for another reason is not used through us.
+/// Locks a file that is about to be replaced by another one: a mount of it would continue to write
+/// to a file without a name. `None` if it cannot be opened for another reason than its use; no
+/// mount of ours has it then.
 ///
 /// # Errors
-/// It is in use.
+/// The file is in use.
 pub fn claim_to_replace(image: &Path) -> Result<Option<FileDevice>> {
     match FileDevice::open(image, Access::ReadWrite, Duration::ZERO) {
         Ok(device) => Ok(Some(device)),
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(naming_user(image, error)),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(add_user(image, error)),
         Err(_) => Ok(None),
     }
 }
 
-/// The error; if the image is in use, with who uses it, where that can be found out.
-pub fn naming_user(image: &Path, error: io::Error) -> Error {
+/// Adds the user of an image to the error that it is in use, if the user can be found.
+pub fn add_user(image: &Path, error: io::Error) -> Error {
     if error.kind() != io::ErrorKind::ResourceBusy {
         return error.into();
     }
@@ -80,7 +82,7 @@ fn mount_of(image: &Path) -> Option<Mount> {
         .rfind(|mount| mount::is_ours(mount) && loops::are_same(&mount.source, &image))
 }
 
-/// What a process is that has an image and is no mount that can be seen.
+/// Describes a process that has an image open and serves no visible mount.
 fn holder(process: u32) -> Option<String> {
     let words = fs::read(format!("/proc/{process}/cmdline")).ok()?;
     let mut words = words.split(|&byte| byte == 0).map(String::from_utf8_lossy);

@@ -1,5 +1,5 @@
-//! What all commands that change an image have in common: how the change gets to the image, which is
-//! said beforehand, and the verbs, which are commands as well as lines of a script.
+//! The common part of all commands that change an image: how the changes are applied, which is
+//! printed beforehand, and the verbs, which are both commands and lines of a script.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, FileDevice};
-use pext4_edit::{EditError, EditOptions, EditSession, Made, Plan, Progress, Way};
+use pext4_edit::{CloneMethod, EditError, EditOptions, EditSession, Plan, Progress, Way};
 use pext4_image::build::parse_time;
 use serde::Serialize;
 
 use crate::device;
 use crate::failure::Misuse;
 use crate::interrupt::Interrupt;
-use crate::progress::{self, Look};
-use crate::say::{aside, say};
+use crate::output::{print, print_error};
+use crate::progress::{self, ProgressState};
 
-/// One kind of change, as a command of its own and as a line of a script.
+/// One kind of change, both a command and a line of a script.
 pub trait Verb: Args {
     /// Applies it to a session.
     ///
@@ -39,7 +39,7 @@ pub struct Single<V: Verb> {
     how: How,
 }
 
-/// How changes get to the image.
+/// How changes are applied to the image.
 #[derive(Args)]
 pub struct How {
     /// Stamp with this time (2024-05-01T12:00:00Z or @SECONDS) and give the same bytes for the same
@@ -86,7 +86,7 @@ impl<V: Verb> Single<V> {
     /// Runs it as a command.
     ///
     /// # Errors
-    /// What was wrong; nothing has changed then.
+    /// As [`How::run`].
     pub fn run(&self) -> Result<()> {
         self.how.run(&self.image, |session| {
             self.verb.apply(session)?;
@@ -96,18 +96,19 @@ impl<V: Verb> Single<V> {
 }
 
 impl How {
-    /// Opens a session, lets `work` change it (which says how many changes it made), says which way
-    /// they go, and makes them true.
+    /// Opens a session, calls `work` to change it, prints how the changes will be applied, and
+    /// commits them. `work` returns the number of changes.
     ///
     /// # Errors
-    /// What was wrong; nothing has changed then.
+    /// Any error of these steps. The image has not changed, unless the error of the commit says
+    /// otherwise.
     pub fn run(
         &self,
         image: &Path,
         work: impl FnOnce(&mut EditSession) -> Result<u64>,
     ) -> Result<()> {
         let options = self.options()?;
-        // Until the image is ours there is nothing to clean up: a signal just ends the waiting for it.
+        // Until the image is locked there is nothing to clean up, so a signal may end the process.
         let device = device::open(image, Access::ReadWrite)?;
         let interrupt = Interrupt::catch().context("cannot catch signals")?;
         let done = self.run_on(device, &options, &interrupt, work);
@@ -128,28 +129,28 @@ impl How {
         let progress = &options.progress;
         let is_wanted = progress::is_wanted(self.quiet, self.json);
         let stop = || progress.stop();
-        let look = || Look::so_far("changing", progress);
+        let look = || ProgressState::of_edit("changing", progress);
         let change = || {
-            let mut session = EditSession::over(device, options)?;
+            let mut session = EditSession::from_file(device, options)?;
             let notes = session.notes().to_vec();
             let changes = unless_stopped(work(&mut session), progress)?;
             anyhow::Ok((changes, notes, session.prepare()?))
         };
-        let changed = progress::watch_caught(interrupt, is_wanted, look, stop, change);
+        let changed = progress::watch_with_interrupt(interrupt, is_wanted, state, stop, change);
         let (changes, notes, prepared) = changed?;
         let report = report(image, changes, prepared.plan(), &notes);
         let text = self.json.then(|| serde_json::to_string_pretty(&report));
         let text = text.transpose()?;
         if !self.quiet && !self.json {
             for note in &notes {
-                aside(format_args!("pext4: {}: {note}", image.display()));
+                print_error(format_args!("pext4: {}: {note}", image.display()));
             }
-            // Whoever has stopped reading wants the change all the same.
-            let _ = say(tell(prepared.plan()));
+            // The change is made even if nobody reads standard output.
+            let _ = print(describe(prepared.plan()));
         }
-        let (look, commit) = (|| Look::at("writing"), || prepared.commit());
-        progress::watch_caught(interrupt, is_wanted, look, stop, commit)?;
-        text.map_or(Ok(()), say)?;
+        let (look, commit) = (|| ProgressState::elapsed("writing"), || prepared.commit());
+        progress::watch_with_interrupt(interrupt, is_wanted, state, stop, commit)?;
+        text.map_or(Ok(()), print)?;
         Ok(())
     }
 
@@ -159,17 +160,17 @@ impl How {
             By::Journal => Way::Transaction,
             By::Clone => Way::Clone,
         };
-        let tell = if self.quiet || self.json {
+        let on_clone = if self.quiet || self.json {
             |_: &str| {}
         } else {
             |reason: &str| {
-                progress::say(&format!("pext4: working on a copy of the image: {reason}"));
+                progress::print(&format!("pext4: working on a copy of the image: {reason}"));
             }
         };
         Ok(EditOptions {
             time: self.time()?,
             way,
-            tell,
+            on_clone,
             ..EditOptions::default()
         })
     }
@@ -188,7 +189,7 @@ impl How {
     }
 }
 
-/// What came of work; what a wish to stop made fail, in whatever words, was interrupted.
+/// The result of work. If the work was stopped, any error of it becomes `Interrupted`.
 fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
     done.map_err(|error| match progress.is_stopped() {
         true => EditError::Interrupted.into(),
@@ -196,7 +197,7 @@ fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
     })
 }
 
-/// The time that builds of this environment agree on.
+/// The time of `SOURCE_DATE_EPOCH`, if it is set.
 fn source_date_epoch() -> Result<Option<pext4_fs::Time>> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
         return Ok(None);
@@ -215,17 +216,17 @@ fn source_date_epoch() -> Result<Option<pext4_fs::Time>> {
     }
 }
 
-fn tell(plan: &Plan) -> String {
+fn describe(plan: &Plan) -> String {
     match plan {
         Plan::Nothing => "nothing to change".to_owned(),
         Plan::Transaction { blocks: 1, .. } => "one transaction of 1 block".to_owned(),
         Plan::Transaction { blocks, .. } => format!("one transaction of {blocks} blocks"),
-        Plan::Clone { made, reason } => {
-            let made = match made {
-                Made::Reflink => "a clone that shares its blocks",
-                Made::Copy => "a copy",
+        Plan::Clone { method, reason } => {
+            let copy = match method {
+                CloneMethod::Reflink => "a clone that shares its blocks",
+                CloneMethod::Copy => "a copy",
             };
-            format!("{made}, renamed into place: {reason}")
+            format!("{copy}, renamed into place: {reason}")
         }
     }
 }
@@ -246,10 +247,10 @@ fn report<'a>(image: &Path, changes: u64, plan: &'a Plan, notes: &'a [String]) -
             report.way = "transaction";
             report.journal_blocks = Some(*blocks);
         }
-        Plan::Clone { made, reason } => {
+        Plan::Clone { method, reason } => {
             report.way = "clone";
             report.reason = Some(reason);
-            report.shares_blocks = Some(*made == Made::Reflink);
+            report.shares_blocks = Some(*method == CloneMethod::Reflink);
         }
     }
     report

@@ -1,4 +1,4 @@
-//! How a command ends that did not do what it was asked for.
+//! Errors of commands: their text and their exit status.
 
 use std::fmt;
 use std::io;
@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 
-use crate::say::aside;
+use crate::output::print_error;
 
-/// The status of a command line that makes no sense.
+/// The exit status for an invalid command line.
 pub const MISUSE: u8 = 2;
 
-/// The command line asks for something that makes no sense: status [`MISUSE`].
+/// An error of the command line, which ends with status [`MISUSE`].
 #[derive(Debug)]
 pub struct Misuse(pub String);
 
@@ -23,63 +23,64 @@ impl fmt::Display for Misuse {
 
 impl std::error::Error for Misuse {}
 
-/// What was wrong has been said; only a status is left to pass on.
+/// An error that was printed already. Only the exit status remains.
 #[derive(Debug)]
-pub struct Told(pub u8);
+pub struct Reported(pub u8);
 
-impl fmt::Display for Told {
+impl fmt::Display for Reported {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "status {}", self.0)
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for Reported {}
 
-/// A command that goes on where something cannot be read: it tells that at once, and fails at its end.
+/// The errors of a command that continues after a read error: they are printed at once, and the
+/// command fails at its end.
 #[derive(Default)]
-pub struct Troubles {
+pub struct ReadErrors {
     met: bool,
 }
 
-impl Troubles {
-    /// The answer, if there is one; why there is none is told.
-    pub fn pass_over<T>(&mut self, answer: Result<T>) -> Option<T> {
+impl ReadErrors {
+    /// The value of a result. Prints an error and returns `None`.
+    pub fn skip<T>(&mut self, answer: Result<T>) -> Option<T> {
         let error = match answer {
             Ok(answer) => return Some(answer),
             Err(error) => error,
         };
         self.met = true;
-        aside(format_args!("pext4: {}", line(&error)));
+        print_error(format_args!("pext4: {}", line(&error)));
         None
     }
 
-    /// The end of the command.
+    /// Ends the command.
     ///
     /// # Errors
-    /// [`Told`], if there was something.
+    /// [`Reported`], if there was an error.
     pub fn end(self) -> Result<()> {
         if self.met {
-            return Err(Told(1).into());
+            return Err(Reported(1).into());
         }
         Ok(())
     }
 }
 
-/// Says what was wrong and gives the exit status.
+/// Prints an error and returns its exit status.
 pub fn report(error: &Error) -> ExitCode {
-    if error.is::<Told>() {
+    if error.is::<Reported>() {
         return ExitCode::from(status(error));
     }
     let pipe = error.downcast_ref::<io::Error>().map(io::Error::kind);
     if pipe == Some(io::ErrorKind::BrokenPipe) {
-        // Whoever read our output has had enough.
+        // The reader of the output has closed it.
         return ExitCode::SUCCESS;
     }
-    aside(format_args!("pext4: {}{}", line(error), advice(error)));
+    print_error(format_args!("pext4: {}{}", line(error), advice(error)));
     ExitCode::from(status(error))
 }
 
-/// What may help where the system's own words do not say it.
+/// Advice on errors whose text by the system does not explain them.
 fn advice(error: &Error) -> &'static str {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     let is_too_large = |cause: &io::Error| cause.kind() == io::ErrorKind::FileTooLarge;
@@ -92,7 +93,7 @@ fn advice(error: &Error) -> &'static str {
     }
 }
 
-/// The error and its causes; a cause that the text before it has said already is not said again.
+/// The text of an error and its causes. A cause that the text contains already is left out.
 fn line(error: &Error) -> String {
     error
         .chain()
@@ -104,10 +105,10 @@ fn line(error: &Error) -> String {
         })
 }
 
-/// The exit status that an error means.
+/// The exit status of an error.
 pub fn status(error: &Error) -> u8 {
     match error.downcast_ref() {
-        Some(Told(status)) => *status,
+        Some(Reported(status)) => *status,
         None if error.is::<Misuse>() => MISUSE,
         None => 1,
     }

@@ -1,13 +1,16 @@
-//! `pext4` as `mount(8)` calls it, for `mount -t pext4` and for tables of mounts.
+//! `pext4` as a helper of `mount(8)`, for `mount -t pext4` and for fstab.
 //!
-//! Two forms of the command line are `mount(8)`'s. `/sbin/mount.pext4` and `/sbin/mount.fuse.pext4`,
-//! links to this program, are called `SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]`. Without
-//! such a link, a mount of the type `fuse.pext4` goes through `/sbin/mount.fuse`, which has a shell run
-//! `pext4 SOURCE DIR -o options`: no command has a slash in its name, so a first word with one is a source.
+//! `mount(8)` uses two forms of the command line. `/sbin/mount.pext4` and `/sbin/mount.fuse.pext4`,
+//! links to this program, are called with
+//! `SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]`. Without such a link, a mount of the
+//! type `fuse.pext4` goes through `/sbin/mount.fuse`, which has a shell run
+//! `pext4 SOURCE DIR -o options`. No command has a slash in its name, so a first word with a slash
+//! is a source.
 //!
-//! Both mount in the background and end with the statuses of `mount(8)`. A helper cannot see whether
-//! `suid` and `dev` were asked for, since `mount(8)` hands on only what differs from its defaults; so
-//! for root they hold, as with every other file system, unless `nosuid` and `nodev` are given.
+//! Both forms mount in the background and end with the statuses of `mount(8)`. A helper cannot see
+//! whether `suid` and `dev` were requested, since `mount(8)` passes on only what differs from its
+//! defaults. So for root they are in effect, as with every other file system, unless `nosuid` and
+//! `nodev` are given.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -21,13 +24,13 @@ use pext4_fuse::{OptionError, Options};
 
 use crate::commands::mount;
 use crate::failure;
-use crate::say::say;
+use crate::output::print;
 
-/// How `mount(8)` names what went wrong: a command line that is none, and a mount that failed.
+/// The statuses of `mount(8)` for an invalid command line and for a failed mount.
 const USAGE: u8 = 1;
 const FAILURE: u8 = 32;
 
-/// What `mount(8)` does where its defaults hold and root mounts.
+/// The options that `mount(8)` implies by default if root mounts.
 const DEFAULTS: &str = "suid,dev";
 
 /// Mount an ext4 image, as mount(8) asks for it
@@ -69,7 +72,8 @@ struct Program {
     mount: mount::Arguments,
 }
 
-/// Mounts if the words are `mount(8)`'s; how that ended, or `None` for every other command line.
+/// Mounts if the words are a call by `mount(8)`, and returns the status. `None` for every other
+/// command line.
 pub fn run(words: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(words.first()?).file_name()?;
     let ended = if name.as_bytes().starts_with(b"mount.") {
@@ -86,7 +90,7 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
             ExitCode::from(status(&error))
         }
         Err(error) => {
-            // Nothing more can be said where the output is closed.
+            // If the output is closed, the message is lost.
             let _ = error.print();
             ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
         }
@@ -110,8 +114,8 @@ impl Line {
         let options = self.options();
         let wants = |wanted: &str| self.words().any(|word| word == wanted);
         let is_missing = || {
-            let facts = self.source.metadata();
-            facts.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            let metadata = self.source.metadata();
+            metadata.is_err_and(|error| error.kind() == ErrorKind::NotFound)
         };
         if wants("nofail") && is_missing() {
             return Ok(());
@@ -128,8 +132,8 @@ impl Line {
         mount::run(&arguments)?;
         if self.verbose {
             let (source, directory) = (self.source.display(), self.directory.display());
-            // It is mounted, whoever listens.
-            let _ = say(format!("pext4: {source} mounted on {directory}"));
+            // The mount succeeded even if nobody reads this.
+            let _ = print(format!("pext4: {source} mounted on {directory}"));
         }
         Ok(())
     }
@@ -138,7 +142,7 @@ impl Line {
         self.options.iter().flat_map(|list| list.split(','))
     }
 
-    /// The options for the mount. A sloppy one leaves out what nobody knows.
+    /// The options for the mount. With `-s` unknown ones are left out.
     fn options(&self) -> Vec<String> {
         let is_root = rustix::process::geteuid().is_root();
         let defaults = is_root.then(|| DEFAULTS.to_owned());
@@ -160,7 +164,7 @@ fn is_known(option: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Line, OsString, Program, is_path, run, status};
-    use crate::failure::{Misuse, Told};
+    use crate::failure::{Misuse, Reported};
     use anyhow::anyhow;
     use clap::{CommandFactory, Parser};
 
@@ -211,7 +215,7 @@ mod tests {
         assert_eq!(status(&anyhow!("no such image")), 32);
         assert_eq!(status(&Misuse("-o".to_owned()).into()), 1);
         for (of_server, expected) in [(1, 32), (2, 1)] {
-            assert_eq!(status(&Told(of_server).into()), expected);
+            assert_eq!(status(&Reported(of_server).into()), expected);
         }
     }
 

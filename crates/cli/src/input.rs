@@ -1,4 +1,4 @@
-//! Streams that a change is read from: one that stalls does not hold up Ctrl-C.
+//! Streams from which a change is read. Ctrl-C also interrupts a read that waits for data.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -9,29 +9,30 @@ use pext4_edit::Progress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Read at once.
+/// The size of the read buffer in bytes.
 const BUFFER: usize = 1 << 20;
-/// How long it waits for bytes before it looks whether it is to stop.
+/// How long a read waits for data before it checks again whether to stop.
 const INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
-/// A stream that fails when the work that reads it is to stop.
+/// A stream whose reads fail once the work is stopped.
 struct Stoppable {
     file: File,
     progress: Arc<Progress>,
 }
 
-/// A file or a pipe, read for work that can be asked to stop.
+/// Reads a file or a pipe for work that can be stopped.
 pub fn stoppable(file: File, progress: Arc<Progress>) -> impl Read {
     BufReader::with_capacity(BUFFER, Stoppable { file, progress })
 }
 
-/// Standard input as a file: no buffer of the standard library's lies between, in which bytes wait unseen.
+/// Standard input as a file, without the buffer of the standard library: `poll` would not see bytes
+/// in that buffer.
 ///
 /// # Errors
-/// It is closed.
+/// Standard input is closed.
 pub fn standard() -> io::Result<File> {
     Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
 }
@@ -42,7 +43,7 @@ impl Read for Stoppable {
             let mut files = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut files, Some(&INTERVAL)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // The end of the stream and what is wrong with it are found by reading.
+                // There is data, or the read reports the end of the stream or an error.
                 _ => return self.file.read(into),
             }
         }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pext4_fuse::ending_signals;
 
-/// What a first signal sets; the second one does not wait.
+/// A flag that the first signal sets. The second one ends the process at once.
 ///
-/// The standard library's own flag, not the watched one of `sync`: a handler of signals writes to it.
+/// It is the standard library's atomic, not that of `sync`, since a signal handler writes to it.
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the first signal only tells.
+    /// Installs the signal handlers.
     ///
     /// # Errors
     /// The signals cannot be caught.

@@ -1,10 +1,10 @@
-//! Where a mount says what nobody is there to hear: on its terminal in the foreground, in the
-//! system's log from the background.
+//! Messages of a running mount: on standard error in the foreground, in the system's log in the
+//! background.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::say::aside;
+use crate::output::print_error;
 
 /// The socket of the system's log, and the priority "daemon, warning".
 const SYSTEM_LOG: &str = "/dev/log";
@@ -12,21 +12,21 @@ const PRIORITY: u32 = 3 << 3 | 4;
 
 static BACKGROUND: AtomicBool = AtomicBool::new(false);
 
-/// From now on the terminal is gone. Panics, too, go to the log.
-pub fn go_to_background() {
+/// Sends all later messages, and panics too, to the system's log.
+pub fn switch_to_system_log() {
     BACKGROUND.store(true, Ordering::Relaxed);
-    std::panic::set_hook(Box::new(|panic| say(&panic.to_string())));
+    std::panic::set_hook(Box::new(|panic| message(&panic.to_string())));
 }
 
-/// Says one line.
-pub fn say(text: &str) {
+/// Prints or logs one line.
+pub fn message(text: &str) {
     if !BACKGROUND.load(Ordering::Relaxed) {
-        aside(format_args!("pext4: {text}"));
+        print_error(format_args!("pext4: {text}"));
         return;
     }
     let line = format!("<{PRIORITY}>pext4[{}]: {text}", std::process::id());
     if let Ok(socket) = UnixDatagram::unbound() {
-        // A system without a log does not hear it.
+        // A system without a log loses the message.
         let _ = socket.send_to(line.as_bytes(), SYSTEM_LOG);
     }
 }

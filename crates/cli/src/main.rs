@@ -1,13 +1,12 @@
 //! The `pext4` command: mounts, makes, reads and edits ext4 images.
 //!
-//! One file a command: parse, call the library, say what happened. The exit status is 0 when all
-//! went well, 1 after an error, 2 when the command line was not understood; called by `mount(8)` it is
-//! what that expects (`helper`). Errors read "pext4:
-//! what: why; what may help"; what the machine reads goes to standard output, all else to standard
-//! error.
+//! Each command has a file: parse, call the library, print the result. The exit status is 0 after
+//! success, 1 after an error, 2 if the command line was invalid; `check` has the statuses of
+//! e2fsck, and a call by `mount(8)` those of `mount(8)` (`helper`). Errors have the form "pext4:
+//! what: why; what may help". Results go to standard output, errors and notes to standard error.
 
 #![forbid(unsafe_code)]
-// They panic where nobody reads: see `say`.
+// `println!` and `eprintln!` panic if the pipe is closed: see `output`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod columns;
@@ -22,10 +21,10 @@ mod log;
 mod mode;
 mod moment;
 mod names;
+mod output;
 mod owner;
 mod progress;
 mod reader;
-mod say;
 mod script;
 mod size;
 mod superblock;
@@ -96,7 +95,7 @@ enum Command {
 
 fn main() -> ExitCode {
     if let Err(error) = outlive_file_limits() {
-        say::aside(format_args!(
+        output::print_error(format_args!(
             "pext4: cannot prepare for limits of file sizes: {error}"
         ));
     }
@@ -139,19 +138,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error like that of a full disk. Left
-/// as it is, its signal ends the process: nobody would say which file it was, nor remove what is half
-/// made.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error like that of a full disk. By
+/// default its signal ends the process, without a message that names the file, and without removing
+/// an incomplete file.
 fn outlive_file_limits() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
-/// The command line; a wrong one of `check` ends with the status that e2fsck has for it.
+/// Parses the command line. An invalid one of `check` ends with e2fsck's status for that.
 fn parsed() -> CommandLine {
     CommandLine::try_parse().unwrap_or_else(|error| {
         let is_check = env::args_os().nth(1).is_some_and(|name| name == "check");
         if is_check && error.use_stderr() {
-            // Nothing more can be said where standard error is closed.
+            // If standard error is closed, the message is lost.
             let _ = error.print();
             std::process::exit(check::USAGE.into());
         }

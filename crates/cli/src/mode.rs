@@ -1,8 +1,8 @@
-//! Kinds of files, permissions and flags as people read them.
+//! File types, permissions and flags as text.
 
 use pext4_fs::FileType;
 
-/// The word for a kind of file.
+/// The name of a file type.
 pub fn word(file_type: FileType) -> &'static str {
     match file_type {
         FileType::Regular => "file",
@@ -15,12 +15,12 @@ pub fn word(file_type: FileType) -> &'static str {
     }
 }
 
-/// Permission bits in octal.
+/// Parses permission bits in octal.
 ///
 /// # Errors
-/// Says what they look like.
+/// A message with the expected form.
 pub fn parse(text: &str) -> Result<u16, String> {
-    // A sign, which numbers may have, would mean a change, as in `chmod +600`.
+    // `from_str_radix` accepts a sign, but `chmod +600` would mean a change.
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let bits = u16::from_str_radix(text, 8).ok().filter(|_| is_number);
     bits.filter(|bits| *bits <= 0o7777)

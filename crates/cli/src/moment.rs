@@ -1,4 +1,4 @@
-//! Times as people read them: in UTC, since an image has no place.
+//! Times as text, in UTC, since an image has no time zone.
 
 use pext4_fs::Time;
 
@@ -10,24 +10,24 @@ pub fn show(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// The same with nanoseconds.
-pub fn show_exactly(time: Time) -> String {
+/// As [`show`], with nanoseconds.
+pub fn show_with_nanoseconds(time: Time) -> String {
     let whole = show(time.seconds);
     let (before, zone) = whole.rsplit_once(' ').expect("it ends in the zone");
     format!("{before}.{:09} {zone}", time.nanoseconds)
 }
 
 /// RFC 3339, for programs.
-pub fn show_for_programs(time: Time) -> String {
+pub fn show_rfc3339(time: Time) -> String {
     let whole = show(time.seconds);
     let whole = whole.trim_end_matches(" UTC").replacen(' ', "T", 1);
     format!("{whole}.{:09}Z", time.nanoseconds)
 }
 
-/// Year, month and day of a day counted from the start of 1970, in the Gregorian calendar.
+/// Year, month and day in the Gregorian calendar of a day, counted from the start of 1970.
 ///
-/// Counted in 400-year cycles of 146,097 days from 1 March of the year 0, so that the leap day is
-/// the last of its year.
+/// It counts in 400-year cycles of 146,097 days from 1 March of the year 0, so that the leap day is
+/// the last day of a year.
 fn date(day: i64) -> (i64, i64, i64) {
     let shifted = day + 719_468;
     let (cycle, of_cycle) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
@@ -47,7 +47,7 @@ fn date(day: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Time, show, show_exactly, show_for_programs};
+    use super::{Time, show, show_rfc3339, show_with_nanoseconds};
     use pext4_image::build::parse_time;
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
                 seconds,
                 nanoseconds: 120,
             };
-            assert_eq!(parse_time(&show_for_programs(time)), Ok(time));
+            assert_eq!(parse_time(&show_rfc3339(time)), Ok(time));
         }
     }
 
@@ -78,7 +78,10 @@ mod tests {
             seconds: -1,
             nanoseconds: 500_000_000,
         };
-        assert_eq!(show_exactly(time), "1969-12-31 23:59:59.500000000 UTC");
-        assert_eq!(show_for_programs(time), "1969-12-31T23:59:59.500000000Z");
+        assert_eq!(
+            show_with_nanoseconds(time),
+            "1969-12-31 23:59:59.500000000 UTC"
+        );
+        assert_eq!(show_rfc3339(time), "1969-12-31T23:59:59.500000000Z");
     }
 }

@@ -1,7 +1,7 @@
-//! Names of files in other people's images: any bytes but zero and slash.
+//! Output of file names, which are any bytes but zero and slash, and may come from a hostile image.
 //!
-//! A terminal must not obey them, so what is no printable text is shown as `\x1b`. Programs get
-//! text where the bytes are text, and the bytes in hexadecimal where not.
+//! A terminal must not interpret them, so bytes that are no printable text are escaped, as in
+//! `\x1b`. JSON output has the text of a name, and its bytes in hexadecimal if it is not UTF-8.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ fn escape(bytes: &[u8], shown: &mut String) {
     }
 }
 
-/// Bytes in hexadecimal, if they are no text.
+/// Bytes in hexadecimal, if they are not UTF-8.
 pub fn hexadecimal_unless_text(bytes: &[u8]) -> Option<String> {
     std::str::from_utf8(bytes)
         .is_err()
@@ -47,7 +47,7 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// Bytes as text, as well as may be.
+/// Bytes as text. Invalid UTF-8 is replaced.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

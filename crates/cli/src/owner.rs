@@ -1,11 +1,11 @@
-//! Owners as `chown` takes them: numbers, or names that the image itself knows.
+//! Owners in the form of `chown`: numbers, or names in the image's `/etc/passwd` and `/etc/group`.
 
 use anyhow::{Context, Result, bail};
 use pext4_edit::EditSession;
 use pext4_fs::Refusal;
 
-/// The longest list of names that is read: the image may be an enemy's, and say anything of its length.
-const LONGEST: u64 = 16 << 20;
+/// The maximum size in bytes of these files: the image may be hostile and claim any size.
+const MAX_LIST_SIZE: u64 = 16 << 20;
 
 /// `USER`, `USER:GROUP`, `:GROUP` or `USER:` (its own group), as numbers.
 ///
@@ -43,7 +43,7 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
     Ok((uid, gid))
 }
 
-/// The third and the fourth field of the line that begins with a name.
+/// The third and the fourth field of a name's line.
 fn find(session: &EditSession, file: &str, name: &str) -> Result<(u32, Option<u32>)> {
     let content = read(session, file)?;
     let content = String::from_utf8_lossy(&content);
@@ -61,17 +61,17 @@ fn find(session: &EditSession, file: &str, name: &str) -> Result<(u32, Option<u3
     }
 }
 
-/// A list of names; empty where there is none.
+/// Reads a list of names. Empty if the file does not exist.
 fn read(session: &EditSession, file: &str) -> Result<Vec<u8>> {
     let paths = session.volume().paths();
     let shown = || format!("{file} in the image");
     let size = match paths.metadata(file) {
         Err(error) if error.is(Refusal::NotFound) => return Ok(Vec::new()),
-        facts => facts.with_context(shown)?.size,
+        found => found.with_context(shown)?.size,
     };
-    if size > LONGEST {
+    if size > MAX_LIST_SIZE {
         bail!(
-            "{file} in the image has {size} bytes, and names are looked up in no more than {LONGEST}; \
+            "{file} in the image has {size} bytes, and names are looked up in no more than {MAX_LIST_SIZE}; \
              write the number"
         );
     }

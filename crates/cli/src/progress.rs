@@ -1,9 +1,8 @@
-//! How far long work is, on a terminal and nowhere else.
+//! A progress bar for long work, on terminals only.
 //!
-//! The work runs in the caller's thread and counts, in numbers that anybody may read; a thread beside
-//! it reads them now and then and moves a bar on standard error. The bar is gone before the work's
-//! result is told. Where standard error is no terminal, or `-q` or `--json` ask for silence, there is
-//! neither bar nor thread.
+//! The work runs in the caller's thread and updates counters. A second thread reads them every
+//! [`INTERVAL`] and draws a bar on standard error. The bar is removed before the result is printed.
+//! If standard error is no terminal, or with `-q` or `--json`, there is no bar.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -13,37 +12,37 @@ use pext4_edit::EditError;
 use pext4_sync::{Class, Condvar, Mutex, thread};
 
 use crate::interrupt::Interrupt;
-use crate::say::aside;
+use crate::output::print_error;
 
-/// How often the bar moves.
+/// The time between two updates of the bar.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// How far something is at a moment.
+/// The progress of work at one moment.
 #[derive(Debug)]
-pub struct Look {
+pub struct ProgressState {
     /// What is being done.
     pub verb: &'static str,
     pub measure: Measure,
     pub position: u64,
     pub length: u64,
-    /// What else is said, where the measure has a place for it.
+    /// Additional text, if the measure's template has a place for it.
     pub text: String,
 }
 
-/// What is counted, and whether its end is known.
+/// What is counted, and whether the total is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Nothing but time.
+    /// Only the elapsed time.
     Time,
-    /// Names, of nobody knows how many.
+    /// Names, of an unknown total.
     Names,
-    /// Files, of all.
+    /// Files, of a known total.
     Files,
-    /// Bytes, of all.
+    /// Bytes, of a known total.
     Bytes,
-    /// Bytes beside what the text says, of nobody knows how many.
+    /// Bytes of an unknown total, after the text.
     BytesSoFar,
-    /// Steps of what the text says.
+    /// Percent of a known total, which the text names.
     Percent,
 }
 
@@ -66,9 +65,9 @@ impl Measure {
     }
 }
 
-impl Look {
-    /// Something of which only the time is known.
-    pub fn at(verb: &'static str) -> Self {
+impl ProgressState {
+    /// Work of which only the elapsed time is known.
+    pub fn elapsed(verb: &'static str) -> Self {
         Self {
             verb,
             measure: Measure::Time,
@@ -78,10 +77,10 @@ impl Look {
         }
     }
 
-    /// An edit or a copy, of which nobody knows the end before.
-    pub fn so_far(verb: &'static str, progress: &pext4_edit::Progress) -> Self {
+    /// An edit or a copy, whose total is not known.
+    pub fn of_edit(verb: &'static str, progress: &pext4_edit::Progress) -> Self {
         if progress.is_copying() {
-            return Self::at("cloning");
+            return Self::elapsed("cloning");
         }
         Self {
             measure: Measure::BytesSoFar,
@@ -90,7 +89,7 @@ impl Look {
                 1 => "1 file".to_owned(),
                 count => format!("{count} files"),
             },
-            ..Self::at(verb)
+            ..Self::elapsed(verb)
         }
     }
 }
@@ -101,48 +100,55 @@ pub fn is_wanted(quiet: bool, json: bool) -> bool {
 }
 
 /// A line about the work while it runs; the bar is drawn again below it.
-pub fn say(text: &str) {
+pub fn print(text: &str) {
     let clear = if io::stderr().is_terminal() {
         "\r\x1b[K"
     } else {
         ""
     };
-    aside(format_args!("{clear}{text}"));
+    print_error(format_args!("{clear}{text}"));
 }
 
-/// Says what of an image is left out, and why.
-pub fn say_left_out(error: &EditError) {
-    say(&format!("pext4: left out: {error}"));
+/// Prints the error of a file that is left out.
+pub fn report_skipped(error: &EditError) {
+    print(&format!("pext4: left out: {error}"));
 }
 
-/// Does work and shows how far it is, if that is wanted.
-pub fn watch<R>(is_wanted: bool, look: impl Fn() -> Look + Sync, work: impl FnOnce() -> R) -> R {
+/// Runs work, and shows its progress if `is_wanted`.
+pub fn watch<R>(
+    is_wanted: bool,
+    state: impl Fn() -> ProgressState + Sync,
+    work: impl FnOnce() -> R,
+) -> R {
     if !is_wanted {
         return work();
     }
     let bar = Bar::new();
-    meanwhile(|| bar.show(&look()), work)
+    run_beside(|| bar.show(&state()), work)
 }
 
-/// As [`watch`]; a first signal that asks the process to end calls `stop`, a second one does not wait.
+/// As [`watch`], and calls `stop` on the first signal that asks the process to end. A second signal
+/// ends the process at once.
 ///
 /// # Errors
 /// The signals cannot be caught.
 pub fn watch_until<R>(
     is_wanted: bool,
-    look: impl Fn() -> Look + Sync,
+    state: impl Fn() -> ProgressState + Sync,
     stop: impl Fn() + Sync,
     work: impl FnOnce() -> R,
 ) -> io::Result<R> {
     let interrupt = Interrupt::catch()?;
-    Ok(watch_caught(&interrupt, is_wanted, look, stop, work))
+    Ok(watch_with_interrupt(
+        &interrupt, is_wanted, state, stop, work,
+    ))
 }
 
-/// The same where the signals are caught already: of work in several parts.
-pub fn watch_caught<R>(
+/// As [`watch_until`], if the signals are caught already, for work in several parts.
+pub fn watch_with_interrupt<R>(
     interrupt: &Interrupt,
     is_wanted: bool,
-    look: impl Fn() -> Look + Sync,
+    state: impl Fn() -> ProgressState + Sync,
     stop: impl Fn() + Sync,
     work: impl FnOnce() -> R,
 ) -> R {
@@ -152,20 +158,20 @@ pub fn watch_caught<R>(
             stop();
         }
         if let Some(bar) = &bar {
-            bar.show(&look());
+            bar.show(&state());
         }
     };
-    meanwhile(look_after, work)
+    run_beside(look_after, work)
 }
 
-/// Does work, and something else again and again beside it.
-fn meanwhile<R>(again: impl Fn() + Sync, work: impl FnOnce() -> R) -> R {
+/// Runs work, and calls `again` repeatedly in another thread meanwhile.
+fn run_beside<R>(again: impl Fn() + Sync, work: impl FnOnce() -> R) -> R {
     let end = End {
         is_reached: Mutex::new(Class::Leaf, false),
         reached: Condvar::new(),
     };
     thread::scope(|scope| {
-        // Where the system has no room for it, nobody looks: a first signal is not seen then, a second one is.
+        // If the system refuses the thread, there is no progress, and only a second signal works.
         let _beside = thread::try_spawn_scoped(scope, || end.repeat(&again));
         let _reaching = Reaching(&end);
         work()
@@ -194,7 +200,7 @@ impl End {
     }
 }
 
-/// Tells that the work has ended, however that is.
+/// Sets the end when it is dropped, also after a panic of the work.
 struct Reaching<'a>(&'a End);
 
 impl Drop for Reaching<'_> {
@@ -204,10 +210,10 @@ impl Drop for Reaching<'_> {
     }
 }
 
-/// A bar on standard error, gone when it is dropped.
+/// A bar on standard error, which is removed on drop.
 pub struct Bar {
     bar: ProgressBar,
-    /// What it was drawn for last; something else begins anew.
+    /// The verb and measure that it was drawn for last. For others the bar is reset.
     shown: Mutex<Option<(&'static str, Measure)>>,
 }
 
@@ -220,17 +226,17 @@ impl Bar {
     }
 
     /// Brings the bar up to date.
-    pub fn show(&self, look: &Look) {
-        let what = (look.verb, look.measure);
+    pub fn show(&self, state: &ProgressState) {
+        let what = (state.verb, state.measure);
         let shown = self.shown.lock().replace(what);
         if shown != Some(what) {
             self.bar.reset();
-            self.bar.set_style(look.measure.style());
-            self.bar.set_prefix(look.verb);
+            self.bar.set_style(state.measure.style());
+            self.bar.set_prefix(state.verb);
         }
-        self.bar.set_length(look.length.max(look.position));
-        self.bar.set_message(look.text.clone());
-        self.bar.set_position(look.position);
+        self.bar.set_length(state.length.max(state.position));
+        self.bar.set_message(state.text.clone());
+        self.bar.set_position(state.position);
     }
 }
 
@@ -242,7 +248,7 @@ impl Drop for Bar {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bar, Look, Measure, meanwhile, watch};
+    use super::{Bar, Measure, ProgressState, run_beside, watch};
     use pext4_sync::atomic::{AtomicU32, Ordering};
     use pext4_sync::{Class, Condvar, Mutex};
 
@@ -253,7 +259,7 @@ mod tests {
             *looks.lock() += 1;
             more.notify_all();
         };
-        let result = meanwhile(again, || {
+        let result = run_beside(again, || {
             // It ends only because somebody looks while it runs, more than once.
             let mut seen = looks.lock();
             while *seen < 2 {
@@ -267,11 +273,11 @@ mod tests {
     #[test]
     fn nobody_looks_where_nothing_is_shown() {
         let looks = AtomicU32::new(0);
-        let look = || {
+        let state = || {
             looks.fetch_add(1, Ordering::Relaxed);
-            Look::at("working")
+            ProgressState::elapsed("working")
         };
-        assert_eq!(watch(false, look, || 7), 7);
+        assert_eq!(watch(false, state, || 7), 7);
         assert_eq!(looks.load(Ordering::Relaxed), 0);
     }
 
@@ -286,17 +292,17 @@ mod tests {
             Measure::BytesSoFar,
             Measure::Percent,
         ] {
-            bar.show(&Look {
+            bar.show(&ProgressState {
                 measure,
                 position: 7,
-                ..Look::at("working")
+                ..ProgressState::elapsed("working")
             });
         }
     }
 
     #[test]
     fn the_watching_ends_with_work_that_panics() {
-        let outcome = std::panic::catch_unwind(|| meanwhile(|| (), || panic!("on purpose")));
+        let outcome = std::panic::catch_unwind(|| run_beside(|| (), || panic!("on purpose")));
         assert!(outcome.is_err());
     }
 }

@@ -1,5 +1,4 @@
-//! An image that is read without being mounted: nothing is written to it, and its journal is
-//! replayed in memory.
+//! An image that is only read, without a mount. Its journal is replayed in memory.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +21,7 @@ impl Reader {
     /// Opens an image.
     ///
     /// # Errors
-    /// It is in use, no ext4, or damaged.
+    /// The image is in use, not an ext4, or damaged.
     pub fn open(image: &Path) -> Result<Self> {
         let device = device::open(image, Access::ReadOnly)?;
         let options = MountOptions {
@@ -34,11 +33,11 @@ impl Reader {
         Ok(Self { volume })
     }
 
-    /// Finds what a path of the image leads to and calls `with` with it. A link at the end is
-    /// followed if `follow`.
+    /// Calls `with` with the attributes of the file that a path of the image leads to. A link at
+    /// the end is followed if `follow`.
     ///
     /// # Errors
-    /// There is no such path; or what `with` says.
+    /// The path does not exist; errors of `with`.
     pub fn with<R>(
         &self,
         path: &OsStr,
@@ -63,7 +62,7 @@ impl Reader {
     /// Calls `with` with the attributes behind one name of a directory.
     ///
     /// # Errors
-    /// There is no such name; or what `with` says.
+    /// The name does not exist; errors of `with`.
     pub fn with_child<R>(
         &self,
         directory: InodeNumber,
@@ -76,7 +75,8 @@ impl Reader {
         done
     }
 
-    /// The names in a directory without `.` and `..`, sorted: those that can be read, and why not all can.
+    /// The names in a directory without `.` and `..`, sorted: those that can be read, and the error
+    /// if not all can.
     pub fn names(&self, directory: InodeNumber) -> (Vec<Vec<u8>>, Result<()>) {
         let mut names = Vec::new();
         let read = self.volume.read_directory(directory, 0, &mut |entry| {
@@ -89,10 +89,10 @@ impl Reader {
         (names, read.map_err(Into::into))
     }
 
-    /// The target of a link, or nothing for what is none.
+    /// The target of a symbolic link; `None` for other files.
     ///
     /// # Errors
-    /// The volume's.
+    /// Errors of the volume.
     pub fn target(&self, attributes: &Attributes) -> Result<Option<Vec<u8>>> {
         if attributes.file_type != FileType::Symlink {
             return Ok(None);

@@ -1,8 +1,8 @@
-//! Words of a script's line, quoted as a shell quotes them.
+//! Splits a script's line into words, with the quoting of a shell.
 //!
-//! Blanks separate words. What stands between `'` is taken as it is; between `"` a backslash takes
-//! the meaning from `"` and `\`; elsewhere it takes the meaning from any byte. `#` at the start of a
-//! word begins a comment. Nothing is expanded: no variables, no patterns.
+//! Blanks separate words. Between `'` all bytes are literal; between `"` a backslash quotes `"` and
+//! `\`; elsewhere it quotes any byte. `#` at the start of a word begins a comment. Nothing is
+//! expanded: no variables, no patterns.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

@@ -1,6 +1,6 @@
-//! Sizes as people write and read them: `512M`, `10G`, `1T`; units are powers of 1024.
+//! Sizes as text: `512M`, `10G`, `1T`. Units are powers of 1024.
 
-/// Units by their letter, from small to large.
+/// The letters of units and their powers of two, from small to large.
 const UNITS: [(char, u32); 6] = [
     ('K', 10),
     ('M', 20),
@@ -10,10 +10,10 @@ const UNITS: [(char, u32); 6] = [
     ('E', 60),
 ];
 
-/// Bytes in a size like `10G`, `1.5T`, `512MiB` or `1048576`.
+/// The number of bytes in a size like `10G`, `1.5T`, `512MiB` or `1048576`.
 ///
 /// # Errors
-/// Says what a size looks like.
+/// A message with the expected form.
 pub fn parse(text: &str) -> Result<u64, String> {
     bytes(text).ok_or_else(|| format!("`{text}` is no size; write 512M, 10G or 1T"))
 }
@@ -27,7 +27,7 @@ fn bytes(text: &str) -> Option<u64> {
     whole.checked_add(fraction_of(fraction, shift)?)
 }
 
-/// The power of two behind a unit: nothing or `B`, or a letter alone, with `B` or with `iB`.
+/// The power of two of a unit: nothing or `B`, or a letter alone, with `B` or with `iB`.
 fn shift_of(unit: &str) -> Option<u32> {
     let mut letters = unit.chars();
     let Some(first) = letters.next() else {
@@ -42,7 +42,7 @@ fn shift_of(unit: &str) -> Option<u32> {
     matches!(letters.as_str(), "" | "B" | "b" | "iB").then_some(known.1)
 }
 
-/// Bytes in the digits behind a point, rounded down.
+/// The number of bytes in the digits after a point, rounded down.
 fn fraction_of(digits: &str, shift: u32) -> Option<u64> {
     if digits.is_empty() {
         return Some(0);
@@ -55,7 +55,7 @@ fn fraction_of(digits: &str, shift: u32) -> Option<u64> {
     u64::try_from(numerator / denominator).ok()
 }
 
-/// A size for people: `7.5 GiB`, with at most one digit behind the point.
+/// A size for people: `7.5 GiB`, with at most one digit after the point.
 pub fn show(bytes: u64) -> String {
     let unit = UNITS.iter().rev().find(|(_, shift)| bytes >> shift > 0);
     let Some((letter, shift)) = unit else {

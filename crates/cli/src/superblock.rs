@@ -1,4 +1,4 @@
-//! The superblock of an image that is not opened, only looked at.
+//! Reads the superblock of an image without opening the file system.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use pext4_ondisk::superblock::{self, State, Superblock};
 /// Reads and checks an image's superblock. Takes no lock: the image may be mounted.
 ///
 /// # Errors
-/// The file cannot be read, or is no ext4.
+/// The file cannot be read, or is not an ext4.
 pub fn read(image: &Path) -> Result<Superblock> {
     let name = || image.display().to_string();
     let file = open_unlocked(image)?;
@@ -26,13 +26,13 @@ pub fn read(image: &Path) -> Result<Superblock> {
     Superblock::decode(&bytes).with_context(name)
 }
 
-/// Whether the journal must be replayed before the image is what it says.
+/// Whether the journal needs replay.
 pub fn needs_replay(superblock: &Superblock) -> bool {
     superblock.features.has_incompat(Incompat::RECOVER)
 }
 
-/// What is wrong with an image that nobody has open, and what it needs next. One without a journal is not
-/// marked clean by a close in good order either, if it was not when it was mounted.
+/// Why an image that nobody has open is not clean, and what it needs next. An image without a
+/// journal that was not clean when it was mounted is not marked clean by an orderly close either.
 pub fn unfinished(superblock: &Superblock) -> Option<&'static str> {
     let has_journal = superblock.features.compat.contains(Compat::HAS_JOURNAL);
     if needs_replay(superblock) {

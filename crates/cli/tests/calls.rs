@@ -1,4 +1,4 @@
-//! System calls on a mount: what each promises, and what the kernel leaves to the server.
+//! System calls on a mount: their guarantees, and the parts that the kernel leaves to the server.
 
 mod common;
 
@@ -175,7 +175,7 @@ fn holes_are_found_made_and_zeroed() {
         .unwrap();
     file.write_all_at(&[1; 65536], 0).unwrap();
     file.write_all_at(&[2; 65536], 4 * MIB).unwrap();
-    // What the kernel has not written yet is data all the same.
+    // Data that the kernel has not written yet counts as data.
     assert_eq!(seek(&file, SeekFrom::Data(65536)), Ok(4 * MIB));
     file.sync_all().unwrap();
     assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(65536));
@@ -294,8 +294,8 @@ fn times_reach_before_1970_and_past_2038() {
     mount.unmount();
 }
 
-/// As with Linux. The kernel itself remembers what was asked for as the change of a regular file, while
-/// it remembers the file.
+/// As on Linux. While the kernel caches a regular file, it keeps the modification time that was
+/// set.
 #[test]
 fn times_beyond_the_format_become_its_ends() {
     const FIRST: i64 = -(1 << 31);
@@ -493,7 +493,7 @@ fn access_control_lists_and_modes_follow_each_other() {
     );
     assert!(!as_user("cat file", &place.point));
     for _ in 0..2 {
-        // To take away what is not there is no error for lists, other than for attributes.
+        // Removing a missing list is no error, unlike removing a missing attribute.
         rustix::fs::removexattr(&path, ACCESS).unwrap();
         assert_eq!(list_of(&path, ACCESS), None);
     }
@@ -594,7 +594,7 @@ fn long_appends_to_an_append_only_file_arrive_in_any_order() {
     place.check();
 }
 
-/// The kernel takes the capabilities by a change of attributes that names none.
+/// The kernel removes capabilities by an attribute change without attributes.
 #[test]
 fn roots_writes_take_capabilities_and_leave_the_set_user_id_bit() {
     /// `cap_net_raw=ep`, of the second revision.

@@ -1,4 +1,4 @@
-//! Editing images from the command line: the verbs, scripts, tars, and what a kill leaves.
+//! Editing images from the command line: verbs, scripts, tars, and killed edits.
 
 mod common;
 
@@ -194,7 +194,7 @@ fn an_exported_image_comes_back_from_its_tar() {
     assert!(error.contains("cut short"), "{error}");
 }
 
-/// What is made beside a file has a name of its own, however long that of the file is.
+/// Temporary files beside an image have their own names, however long the image's name is.
 #[test]
 fn names_on_the_host_may_be_of_any_length() {
     let place = image("16M");
@@ -222,7 +222,7 @@ fn listing(top: &Path) -> String {
     lines.join("\n")
 }
 
-/// As of `/dev/null`: what is no file is written into, and what a link leads to.
+/// A device or pipe, as `/dev/null`, and the target of a link are written to, not replaced.
 #[test]
 fn an_export_replaces_no_pipe_and_no_link() {
     let place = image("16M");
@@ -230,7 +230,7 @@ fn an_export_replaces_no_pipe_and_no_link() {
     succeed(Command::new("mkfifo").arg(&pipe));
     std::os::unix::fs::symlink("file", &link).expect("a fresh place");
     fs::write(place.point.join("file"), b"old").expect("a fresh place");
-    // Opened both ways, nobody waits for anybody; the archive fits into the pipe.
+    // Opened for reading and writing, so no open blocks; the archive fits into the pipe.
     let both = fs::File::options().read(true).write(true).open(&pipe);
     let mut both = both.expect("it is there");
     succeed(on(&place, "export", &["-o"]).arg(&pipe));
@@ -351,7 +351,7 @@ fn kill_at_random(way: &str) {
         place.check();
     }
     println!("{way}: {seen:?} old and new");
-    // What was left beside the image is no hindrance.
+    // A leftover clone beside the image does not matter.
     succeed(&mut on(&place, "touch", &["--by", way, "/last"]));
     let directory = place.image.parent().unwrap_or(Path::new("/"));
     let left = fs::read_dir(directory).expect("there").count();
@@ -460,7 +460,7 @@ fn who_uses_an_image_is_named_by_every_command() {
     );
 }
 
-/// Nobody waits for what the command itself holds.
+/// A command does not wait for a lock that it holds itself.
 #[test]
 fn a_copy_from_the_image_itself_is_refused_at_once() {
     let place = image("16M");
@@ -476,7 +476,7 @@ fn a_copy_from_the_image_itself_is_refused_at_once() {
     assert!(started.elapsed() < Duration::from_secs(5), "nobody waited");
 }
 
-/// As of a variable that a script has not set: it is not the root.
+/// An empty path, as from a variable that a script has not set, is not the root.
 #[test]
 fn an_empty_path_is_refused_by_every_verb() {
     let place = image("16M");
@@ -519,7 +519,7 @@ fn an_empty_path_is_refused_by_every_verb() {
     assert_eq!(cat(&place, "/other"), "content");
 }
 
-/// A list of names may say that it has any number of bytes, all of them in a hole.
+/// A list of names may claim any size, all of it a hole.
 #[test]
 fn names_of_owners_are_not_looked_up_in_a_file_without_end() {
     let place = image("16M");
@@ -626,7 +626,7 @@ fn moves_and_links_enter_no_directory_where_they_are_told_so() {
     succeed(&mut on(&place, "mv", &["-T", "/new", "/empty"]));
     let names = names_in("/");
     assert!(names.contains(&"empty".to_owned()) && !names.contains(&"new".to_owned()));
-    // What is there stays, in a directory that takes it in as well.
+    // An existing file stays, also in a directory into which the file would be moved.
     succeed(&mut on(&place, "mv", &["-n", "/file", "/old/kept"]));
     succeed(&mut on(&place, "mv", &["-n", "/file", "/empty"]));
     assert_eq!(names_in("/empty"), ["file"]);
@@ -658,7 +658,7 @@ fn an_archive_that_is_replaced_keeps_its_mode() {
     }
 }
 
-/// Directories that even their owner may not write to, or not enter, are closed when all is there.
+/// Directories get a mode that keeps their owner out only when all their entries exist.
 #[test]
 fn closed_directories_are_copied_out_and_leave_nothing_when_that_fails() {
     if !rustix::process::geteuid().is_root() {

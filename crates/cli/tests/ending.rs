@@ -1,4 +1,4 @@
-//! A server that is told to end ends its mount wherever that is by now, and says so where it cannot.
+//! A server that is asked to end unmounts, wherever the mount is by then, and reports if it cannot.
 
 mod common;
 
@@ -15,10 +15,10 @@ use pext4_testkit::effort::within;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Far more than anything here takes.
+/// Far longer than anything here takes.
 const HANG: Duration = Duration::from_secs(120);
 
-/// Takes a mount away that a test which fails leaves.
+/// Unmounts on drop what a failed test leaves behind.
 struct Leftover<'a>(&'a Path);
 
 impl Drop for Leftover<'_> {
@@ -28,7 +28,8 @@ impl Drop for Leftover<'_> {
     }
 }
 
-/// A server in the foreground, when its mount answers, and what it will say.
+/// Starts a server in the foreground, waits until its mount answers, and returns it with its
+/// output.
 fn serve(image: &Path, point: &Path) -> (Child, BufReader<ChildStderr>) {
     let mut server = pext4(["mount", "-f"])
         .arg(image)
@@ -43,7 +44,7 @@ fn serve(image: &Path, point: &Path) -> (Child, BufReader<ChildStderr>) {
     (server, said)
 }
 
-/// Waits for the end of a server; answers whether all went well.
+/// Waits for the end of a server. Returns whether it succeeded.
 fn wait(mut server: Child) -> bool {
     within(HANG, "the server ends", move || {
         let ended = server.wait().expect("it is ours");
@@ -72,7 +73,7 @@ fn a_mount_below_a_directory_that_was_renamed_ends_with_a_termination() {
     assert_eq!(read, "content");
 }
 
-/// Without a journal nobody can tell afterwards which of two mounts it was.
+/// Without a journal it is not known afterwards which of two mounts was not closed cleanly.
 #[test]
 fn an_image_that_was_unclean_before_its_mount_is_not_said_to_be_badly_closed() {
     let Some(place) = Place::empty_if_mountable() else {

@@ -1,4 +1,4 @@
-//! Full volumes: what writers of a mount are told, and that it goes on serving.
+//! Full volumes: the errors that writers get, and that the mount continues to serve.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn a_writer_learns_of_a_full_disk_though_the_kernel_writes_later() {
         fs::remove_file(mount.path("endless")).unwrap();
     };
     fill();
-    // A deleted file that stays open gives nothing back, however long one waits.
+    // A deleted file that stays open releases no space, however long the test waits.
     let nameless = File::create(mount.path("nameless")).unwrap();
     (&nameless).write_all(&piece).unwrap();
     fs::remove_file(mount.path("nameless")).unwrap();

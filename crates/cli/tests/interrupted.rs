@@ -1,4 +1,4 @@
-//! Edits that are told to stop: the image is as it was, and nothing lies beside it.
+//! Interrupted edits: the image is unchanged, and no file is left beside it.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{Place, pext4, succeed};
 use pext4_testkit::effort::within;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Far more than anything here takes.
+/// Far longer than anything here takes.
 const HANG: Duration = Duration::from_secs(120);
 
 /// An edit that waits for more of its standard input than it will get.
@@ -39,7 +39,7 @@ fn wait_until(child: &mut Child, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Whether a process does something of its own when it is interrupted.
+/// Whether a process has a handler for the signal.
 fn catches_interrupts(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it is ours");
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -48,7 +48,7 @@ fn catches_interrupts(process: u32) -> bool {
     caught >> (interrupt - 1) & 1 == 1
 }
 
-/// What it says and with which status it ends, though its input stays open.
+/// Its output and status, although its input stays open.
 fn interrupt(mut child: Child, signal: Signal) -> (Option<i32>, String) {
     kill_process(Pid::from_child(&child), signal).expect("it is ours");
     within(HANG, "an interrupted edit ends", move || {
@@ -92,7 +92,7 @@ fn an_interrupted_edit_removes_its_clone() {
     }
 }
 
-/// Also one without a clone, and also where a file is read and no archive.
+/// Also without a clone, and also if a file is read instead of an archive.
 #[test]
 fn a_stalled_stream_does_not_hold_up_an_interruption() {
     for edit in [&["put", "-", "/file"][..], &["edit", "--tar", "-"]] {

@@ -1,5 +1,5 @@
-//! The kernel beside us: its loop devices, which are other names of an image, its mounts, and what only
-//! it replays.
+//! The kernel's view of the same images: its loop devices, which are other names of an image, its
+//! mounts, and fast commits, which only it replays.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::process::Command;
 
 use common::{Place, fail, has, is_root, pext4, run, succeed};
 
-/// A loop device; let go on drop.
+/// A loop device, which is detached on drop.
 struct Loop(PathBuf);
 
 impl Loop {
@@ -68,7 +68,8 @@ impl Drop for KernelMount {
     }
 }
 
-/// A directory for a mount that is to be refused; should it be mounted, it is not for long.
+/// A directory for a mount that must be refused. If it is mounted nevertheless, it is unmounted on
+/// drop.
 struct Refused(PathBuf);
 
 impl Refused {
@@ -235,7 +236,7 @@ fn what_the_kernel_has_mounted_is_refused_under_every_name() {
     place.check();
 }
 
-/// An image as a power cut leaves it that meets the kernel between two full commits.
+/// An image after a power cut of the kernel between two full commits.
 fn with_fast_commits(place: &Place) -> bool {
     if !is_root() || !has("mke2fs") {
         return false;

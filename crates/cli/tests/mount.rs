@@ -1,4 +1,4 @@
-//! The life of a mount: how it begins, who may have one, and every way it ends.
+//! The life cycle of a mount: how it begins, who may mount, and every way it ends.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! What programs rely on beside single calls: clocks, errors told to the right caller, bits that
-//! go away, an overlay on top.
+//! Guarantees that programs need beyond single calls: clocks, errors reported to the right caller,
+//! mode bits that are cleared, an overlay on top.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn time_does_not_go_back_between_the_server_and_the_kernel() {
         last_modification: now,
     };
     for number in 0..100 {
-        // The server stamps a new file, the kernel what is done to it then.
+        // The server sets the times of a new file, the kernel those of later changes.
         let path = mount.path(format!("file{number}"));
         let mut file = File::create(&path).unwrap();
         let made = modified(&path);
@@ -95,7 +95,7 @@ fn what_is_immutable_or_only_grows_keeps_its_content() {
         file.sync_all().unwrap();
         let before = ioctl_getflags(&file).unwrap();
         ioctl_setflags(&file, before | flag).unwrap();
-        // The kernel asks nobody before it opens a file, and writes late.
+        // The kernel opens a file without asking the server, and writes later.
         let changed = OpenOptions::new()
             .write(true)
             .open(&path)
@@ -153,7 +153,7 @@ fn root_fills_the_volume_to_the_last_blocks_and_others_where_they_may_not_enter(
         });
         assert_eq!(full, Some(rustix::io::Errno::NOSPC));
         let told = rustix::fs::statvfs(mount.path("")).unwrap();
-        // A twentieth of the image is kept for root.
+        // A twentieth of the image is reserved for root.
         assert_eq!(
             told.f_bfree * 30 > told.f_blocks,
             is_kept,
@@ -363,7 +363,7 @@ fn a_checkpoint_brings_home_what_the_journal_holds() {
     mount.unmount();
 }
 
-/// A mount whose image takes no bytes behind 48 MiB, in the foreground, and what it says.
+/// A mount in the foreground whose image takes no bytes beyond 48 MiB, and its output.
 fn mount_on_a_small_disk(place: &Place) -> (std::process::Child, BufReader<impl Read>) {
     const SCRIPT: &str = "trap '' XFSZ; ulimit -f 98304; exec \"$0\" mount -f \"$1\" \"$2\"";
     let mut shell = Command::new("sh");
@@ -506,7 +506,7 @@ fn a_program_is_begun_while_a_file_of_the_mount_is_being_written() {
         );
     });
     if let Err(panic) = ended {
-        // It may wait for itself, and whoever unmounts for it.
+        // It may wait for itself, and an unmount may wait for it.
         let _ = rustix::process::kill_process(server, rustix::process::Signal::KILL);
         panic::resume_unwind(panic);
     }

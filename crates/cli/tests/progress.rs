@@ -1,7 +1,7 @@
-//! Long work on a terminal: it shows how far it is while it goes on, and elsewhere it says nothing.
+//! Progress of long work: shown on terminals while the work runs, and nowhere else.
 //!
-//! The work is held up by a fifo that it reads or writes, until the terminal has shown something: so
-//! no clock decides.
+//! A fifo that the work reads or writes blocks it until the terminal has shown something, so the
+//! tests do not depend on a clock.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use common::{Place, has, pext4, run, succeed};
 
-/// More than all buffers on the way hold.
+/// More bytes than all buffers on the way hold.
 const LARGE: usize = 8 << 20;
 
 /// A word as the shell takes it.
@@ -30,7 +30,7 @@ struct Terminal {
 impl Terminal {
     fn of(line: &str) -> Self {
         let line = format!("{} {line}", quoted(Path::new(env!("CARGO_BIN_EXE_pext4"))));
-        // What shows nothing would wait for ever: then nothing is shown any more after a minute.
+        // A command that shows nothing would block for ever, so this gives up after a minute.
         let mut child = Command::new("timeout")
             .args(["60", "script", "-q", "-e", "-c", &line, "/dev/null"])
             .env("TERM", "xterm")
@@ -55,7 +55,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until it has succeeded; all that was shown.
+    /// Waits until the command has succeeded. Returns everything that was shown.
     fn finish(mut self) -> String {
         let mut rest = Vec::new();
         self.shown.read_to_end(&mut rest).expect("a pipe");
@@ -88,7 +88,7 @@ fn archive() -> Vec<u8> {
     archive.into_inner().expect("memory is enough")
 }
 
-/// Gives a command half of an archive, and the rest when it has shown how far it is.
+/// Gives a command half of an archive, and the rest when it has shown its progress.
 fn feed(place: &Place, fifo: &Path, line: &str, words: &str) {
     let archive = archive();
     let mut terminal = Terminal::of(line);

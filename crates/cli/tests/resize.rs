@@ -21,7 +21,7 @@ fn an_image_grows_and_says_how() {
     assert!(said.contains("Size    64 MiB -> 96 MiB"), "{said}");
     assert!(said.contains("one transaction of its journal"), "{said}");
     assert_eq!(length(&place), 64 << 20, "nothing was done");
-    // Nor is it in the way of who reads.
+    // Readers are not blocked either.
     let reader = FileDevice::open(&place.image, Access::ReadOnly, Duration::ZERO);
     let reader = reader.expect("nobody writes");
     succeed(pext4(["resize", "--dry-run"]).arg(&place.image).arg("96M"));

@@ -1,4 +1,4 @@
-//! What kernel and server each know of a file, and tell as one: blocks, errors, names, attributes.
+//! State of a file that kernel and server each have a part of: blocks, errors, names, attributes.
 
 mod common;
 
@@ -40,7 +40,8 @@ fn no_space_is_forgotten_once_there_is_some() {
     fs::write(&ballast, vec![1; 4 << 20]).unwrap();
     let mut file = File::create(&path).unwrap();
     let written = file.write_all(&vec![7; 32 << 20]);
-    // Also where the write was refused: what the kernel has of it would fill the room that comes.
+    // Also if the write was refused: the kernel's cached data would fill the space that is
+    // released.
     let synced = file.sync_all();
     assert!(written.is_err() || synced.is_err(), "no space");
     let free = || rustix::fs::statvfs(&place.point).unwrap().f_bfree;

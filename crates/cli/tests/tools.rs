@@ -1,4 +1,4 @@
-//! Looking into images without mounting them.
+//! Commands that read images without mounting them.
 
 mod common;
 
@@ -57,7 +57,8 @@ fn a_listing_is_for_people_or_for_programs() {
     assert_eq!(files[1]["type"], "directory");
 }
 
-/// As in `pext4 mkfs ... | head -1`: what was asked for is done, and nothing is said about the pipe.
+/// With a closed pipe, as in `pext4 mkfs ... | head -1`, the command does its work and prints no
+/// error about the pipe.
 #[test]
 fn nobody_need_read_what_a_command_says() {
     let place = Place::empty();
@@ -82,7 +83,7 @@ fn nobody_need_read_what_a_command_says() {
     assert_eq!(copied, "content\n");
     let length = fs::metadata(&place.image).expect("it is there").len();
     assert_eq!(length, 32 << 20);
-    // What is said beside the output has nobody to hear it either, and the status is what it was.
+    // With standard error closed too, the status is the same.
     let (reader, writer) = std::io::pipe().expect("the system has pipes");
     drop(reader);
     let ended = pext4(["ls", "/does/not/exist"]).stderr(writer).status();
@@ -275,7 +276,7 @@ fn what_is_no_image_is_refused_by_every_command() {
     fail(&mut pext4(["ls"]), 2);
 }
 
-/// A pipe without a writer would keep whoever opens it waiting.
+/// Opening a pipe without a writer would block.
 #[test]
 fn a_pipe_is_no_image() {
     let place = Place::empty();
@@ -303,7 +304,7 @@ fn a_reader_who_has_had_enough_is_no_error() {
     }
 }
 
-/// A file can be as long as the system takes, which is known before anything is lost.
+/// A size beyond the system's maximum is refused before anything is lost.
 #[test]
 fn a_size_that_the_host_refuses_costs_nothing() {
     let place = Place::empty();

@@ -1,5 +1,5 @@
-//! Ordinary users on a mount that root made for all: what one may do to another's files, and what is
-//! kept for root.
+//! Ordinary users on a mount that root made for all: access to the files of others, and what is
+//! reserved for root.
 
 mod common;
 
@@ -49,14 +49,14 @@ fn a_stranger_takes_no_set_id_bits() {
     let file = mount.path("file");
     fs::write(&file, b"a program").unwrap();
     std::os::unix::fs::chown(&file, Some(1000), Some(1000)).unwrap();
-    // What asks for no owner passes the kernel's checks.
+    // Calls that do not require the owner pass the kernel's checks.
     for bits in [0o6755, 0o2745] {
         set_mode(&file, bits);
         let refused = as_user(1001, "chown : file", &place.point);
         assert!(!refused.status.success(), "{refused:?}");
         assert_eq!(mode(&file), bits);
     }
-    // Who may write takes them with what is written.
+    // A write by a user with write permission also clears them.
     set_mode(&file, 0o6777);
     let allowed = as_user(1001, "echo other >> file", &place.point);
     assert!(allowed.status.success(), "{allowed:?}");
@@ -247,7 +247,7 @@ fn told_to_root(mount: &Mounted<'_>) -> Vec<(&'static str, [Option<Errno>; 3])> 
     paths.map(|path| (path, ask(path))).to_vec()
 }
 
-/// Whether the kernel judges who may do what: where it was asked to, or root has not all its capabilities.
+/// Whether the kernel checks permissions: if it was asked to, or if root lacks capabilities.
 fn is_judged(mount: &Mounted<'_>) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
     let path = mount.path("");
@@ -298,7 +298,8 @@ fn root_is_told_the_same_whether_the_kernel_judges_or_nobody_need() {
     for options in ["rw", "default_permissions"] {
         let mount = place.mount(&["-o", options]);
         for ((path, told), (_, expected)) in told_to_root(&mount).into_iter().zip(writable) {
-            // A kernel that judges knows nothing of flags; the server refuses the write itself.
+            // A kernel that checks permissions does not know the flags; the server refuses the
+            // write.
             let expected = match path {
                 "immutable" if is_judged(&mount) => [None, None, not_executable],
                 _ => expected,

@@ -1,15 +1,15 @@
-//! The changes of a session: what each does, one function a verb.
+//! The changes of a session, one function a verb.
 //!
 //! Paths are bytes and begin at the image's root, with or without a leading slash. Symbolic links on
-//! the way are followed inside the image; at the end of a path only where the verb says so. Where a
-//! verb takes a destination that is a directory, the file goes into it under its own name, as with
-//! the commands of the same names.
+//! the way are followed inside the image. A link at the end of a path is followed only where the
+//! verb says so. If the destination of a verb is an existing directory, the file goes into it under
+//! its own name, as with the commands of the same names.
 
-mod anew;
 mod attributes;
-mod bring;
+mod create;
+mod import;
 mod names;
-mod spot;
+mod paths;
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -18,157 +18,158 @@ use pext4_fs::{DeviceNumber, FileType, Time};
 
 use crate::error::Result;
 use crate::mode::ModeChange;
-use crate::plant::Overrides;
 use crate::session::EditSession;
+use crate::tree_writer::Overrides;
 
-/// Which directories a link goes into, under the name of its target, where its path leads to one.
+/// Whether a new link is created inside a directory that its path leads to, under the name of its
+/// target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Into {
-    /// Any.
+pub enum IntoDirectory {
+    /// In every such directory.
     #[default]
-    Any,
-    /// Not those that a symbolic link leads to.
+    Always,
+    /// Unless the path ends in a symbolic link to the directory.
     NotThroughLinks,
-    /// None: the path is the link's own.
-    None,
+    /// Never: the path is that of the link itself.
+    Never,
 }
 
 /// One change.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Change {
-    /// Brings a file or a tree of the host into the image, with attributes, extended attributes,
+    /// Copies a file or a tree of the host into the image, with attributes, extended attributes,
     /// holes and hard links.
     Put {
-        /// On the host.
+        /// The path on the host.
         from: PathBuf,
-        /// In the image.
+        /// The destination in the image.
         to: Vec<u8>,
-        /// A destination that is a directory is the tree's top itself.
-        exactly: bool,
-        /// Whether extended attributes come along.
+        /// An existing directory at the destination is the tree's top, not its parent.
+        no_target_directory: bool,
+        /// Whether extended attributes are copied.
         xattrs: bool,
-        /// What is to be different from the host's file.
+        /// What differs from the host's file.
         overrides: Overrides,
     },
-    /// Makes a file with this content, in place of what is there.
+    /// Creates a file with this content. Replaces an existing file.
     Write {
         /// The file.
         path: Vec<u8>,
         /// Its content.
         content: Vec<u8>,
-        /// Permissions and owner; 0644 and root where nothing is said.
+        /// Permissions and owner; by default 0644 and root.
         overrides: Overrides,
     },
-    /// Copies a file or a tree within the image, or from another one, with everything.
+    /// Copies a file or a tree with all its attributes, within the image or from another one.
     Copy {
-        /// The other image.
+        /// The other image; `None` for this one.
         image: Option<PathBuf>,
-        /// In that image.
+        /// The path in that image.
         from: Vec<u8>,
-        /// In this image.
+        /// The destination in this image.
         to: Vec<u8>,
-        /// A destination that is a directory is the tree's top itself.
-        exactly: bool,
-        /// Whether directories are copied.
+        /// An existing directory at the destination is the tree's top, not its parent.
+        no_target_directory: bool,
+        /// Whether a directory is copied. If not, a directory is an error.
         recursive: bool,
     },
-    /// Removes a name; a symbolic link is removed itself.
+    /// Removes a name. A symbolic link is not followed.
     Remove {
-        /// What.
+        /// The path.
         path: Vec<u8>,
-        /// Directories with all that is in them.
+        /// Whether a directory is removed with everything in it. If not, a directory is an error.
         recursive: bool,
-        /// What is not there is no error.
+        /// A missing file is no error.
         force: bool,
     },
     /// Moves a name.
     Rename {
-        /// What.
+        /// The old path.
         from: Vec<u8>,
-        /// Where to; a directory that is there takes it in.
+        /// The new path, or an existing directory into which the file is moved.
         to: Vec<u8>,
-        /// A directory that is there is replaced if it is empty, and does not take it in.
-        exactly: bool,
-        /// Where something is at the destination, nothing is moved, and that is no error.
-        keep: bool,
+        /// The file is not moved into an existing directory, but replaces it if it is empty.
+        no_target_directory: bool,
+        /// If the destination exists, nothing is moved, and that is no error.
+        no_clobber: bool,
     },
-    /// Makes a directory.
+    /// Creates a directory.
     MakeDirectory {
-        /// Which.
+        /// The directory.
         path: Vec<u8>,
-        /// With the directories it lies in; one that is there is no error.
+        /// Also creates missing parents. An existing directory is no error then.
         parents: bool,
-        /// Permissions of the directory itself; 0755 where nothing is said.
+        /// Permissions of the directory itself; by default 0755.
         permissions: Option<u16>,
     },
-    /// Makes another name for a file.
+    /// Creates another name for a file.
     Link {
         /// The file; a symbolic link is not followed.
         target: Vec<u8>,
-        /// The name.
+        /// The new name.
         path: Vec<u8>,
-        /// In place of what is there.
+        /// Replaces an existing file.
         force: bool,
-        /// Which directories take it in.
-        into: Into,
+        /// Whether it is created inside an existing directory.
+        into: IntoDirectory,
     },
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     Symlink {
-        /// Where it leads, as it is.
+        /// Its target, stored unchanged.
         target: Vec<u8>,
         /// The link.
         path: Vec<u8>,
-        /// In place of what is there.
+        /// Replaces an existing file.
         force: bool,
-        /// Which directories take it in.
-        into: Into,
+        /// Whether it is created inside an existing directory.
+        into: IntoDirectory,
     },
-    /// Makes a device, a fifo or a socket.
+    /// Creates a device, a fifo or a socket.
     MakeNode {
-        /// Which.
+        /// The path.
         path: Vec<u8>,
-        /// What kind.
+        /// Its type.
         kind: FileType,
-        /// For devices.
+        /// The number of a device.
         device: DeviceNumber,
-        /// Permissions; 0644 where nothing is said.
+        /// Permissions; by default 0644.
         permissions: Option<u16>,
     },
     /// Changes permissions; a symbolic link is followed.
     SetMode {
-        /// Of what.
+        /// The file.
         path: Vec<u8>,
-        /// How.
+        /// The change.
         mode: ModeChange,
-        /// Of all below, too, but of no symbolic link.
+        /// Also changes everything below the path, except symbolic links.
         recursive: bool,
     },
     /// Changes owner and group.
     SetOwner {
-        /// Of what.
+        /// The file.
         path: Vec<u8>,
-        /// The owner.
+        /// The new owner, if it changes.
         uid: Option<u32>,
-        /// The group.
+        /// The new group, if it changes.
         gid: Option<u32>,
-        /// Of all below, too.
+        /// Also changes everything below the path. A symbolic link is not followed then.
         recursive: bool,
-        /// Of a symbolic link itself.
+        /// Changes a symbolic link itself.
         no_follow: bool,
     },
-    /// Sets times; a file that is not there is made, empty.
+    /// Sets access and modification time; creates an empty file if there is none.
     Touch {
-        /// Which.
+        /// The file; a symbolic link is followed.
         path: Vec<u8>,
-        /// The time; the present where nothing is said.
+        /// The time; by default the present.
         time: Option<Time>,
-        /// Nothing is made.
+        /// Creates no file; a missing one is no error.
         no_create: bool,
     },
-    /// Sets an extended attribute; access control lists as system calls take them.
+    /// Sets an extended attribute. An access control list has the form of setxattr(2).
     SetXattr {
-        /// Of what; a symbolic link is followed.
+        /// The file; a symbolic link is followed.
         path: Vec<u8>,
         /// The full name, as in `user.note`.
         name: Vec<u8>,
@@ -177,7 +178,7 @@ pub enum Change {
     },
     /// Removes an extended attribute.
     RemoveXattr {
-        /// Of what; a symbolic link is followed.
+        /// The file; a symbolic link is followed.
         path: Vec<u8>,
         /// The full name.
         name: Vec<u8>,
@@ -185,16 +186,34 @@ pub enum Change {
 }
 
 impl EditSession {
-    /// Applies a change. After an error the session is to be dropped: part of the change may have
-    /// been applied to it.
+    /// Applies a change. After an error the caller must drop the session: part of the change may
+    /// have been applied to it.
     ///
     /// # Errors
     ///
-    /// What the verb of the same name would say, with the path.
+    /// The errors of the command of the same name, with the path.
     pub fn apply(&mut self, change: &Change) -> Result<()> {
-        let _stand = self.stand();
+        let _pinned = self.pin_thread();
         match change {
-            Change::Put { .. } | Change::Write { .. } | Change::Copy { .. } => self.bring(change),
+            Change::Put {
+                from,
+                to,
+                no_target_directory,
+                xattrs,
+                overrides,
+            } => self.put(from, to, *no_target_directory, *xattrs, *overrides),
+            Change::Write {
+                path,
+                content,
+                overrides,
+            } => self.write(path, content, *overrides),
+            Change::Copy {
+                image,
+                from,
+                to,
+                no_target_directory,
+                recursive,
+            } => self.copy(image.as_deref(), from, to, *no_target_directory, *recursive),
             Change::Remove {
                 path,
                 recursive,
@@ -203,18 +222,51 @@ impl EditSession {
             Change::Rename {
                 from,
                 to,
-                exactly,
-                keep,
-            } => self.rename(from, to, *exactly, *keep),
+                no_target_directory,
+                no_clobber,
+            } => self.rename(from, to, *no_target_directory, *no_clobber),
             Change::MakeDirectory {
                 path,
                 parents,
                 permissions,
             } => self.make_directory(path, *parents, *permissions),
-            Change::Link { .. } | Change::Symlink { .. } | Change::MakeNode { .. } => {
-                self.make_name(change)
-            }
-            other => self.set(other),
+            Change::Link {
+                target,
+                path,
+                force,
+                into,
+            } => self.link(target, path, *force, *into),
+            Change::Symlink {
+                target,
+                path,
+                force,
+                into,
+            } => self.symlink(target, path, *force, *into),
+            Change::MakeNode {
+                path,
+                kind,
+                device,
+                permissions,
+            } => self.make_node(path, *kind, *device, *permissions),
+            Change::SetMode {
+                path,
+                mode,
+                recursive,
+            } => self.set_mode(path, mode, *recursive),
+            Change::SetOwner {
+                path,
+                uid,
+                gid,
+                recursive,
+                no_follow,
+            } => self.set_owner(path, (*uid, *gid), *recursive, *no_follow),
+            Change::Touch {
+                path,
+                time,
+                no_create,
+            } => self.touch(path, *time, *no_create),
+            Change::SetXattr { path, name, value } => self.set_xattr(path, name, value),
+            Change::RemoveXattr { path, name } => self.remove_xattr(path, name),
         }
     }
 }

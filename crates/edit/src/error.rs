@@ -1,4 +1,4 @@
-//! Why an edit is refused: one line that says where, what, and what may help.
+//! The errors of edits and copies: one line that says where, what, and what may help.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -10,40 +10,41 @@ use thiserror::Error;
 /// The result of an edit.
 pub type Result<T> = std::result::Result<T, EditError>;
 
-/// Why an edit, a look or a copy failed. The image is what it was.
+/// Why an edit, a walk or a copy failed. Unless [`Prepared::commit`](crate::Prepared::commit) says
+/// otherwise, the image has not changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// The image as a whole.
+    /// A file system error that concerns the image as a whole.
     #[error("{}: {source}", path.display())]
     Image {
         /// The image.
         path: PathBuf,
-        /// What the file system says.
+        /// The error of the file system.
         source: pext4_fs::Error,
     },
-    /// The image's file cannot be opened, or is in use (`ResourceBusy`); the error names it.
+    /// The image's file cannot be opened, or is in use (`ResourceBusy`). The error names the file.
     #[error("{0}")]
-    Unopened(io::Error),
-    /// A path in the image.
+    OpenImage(io::Error),
+    /// A file system error at a path in the image.
     #[error("{}: {source}", Shown(path))]
-    Inside {
+    AtPath {
         /// The path in the image.
         path: Vec<u8>,
-        /// What the file system says.
+        /// The error of the file system.
         source: pext4_fs::Error,
     },
-    /// A file of the host.
+    /// A system call on a file of the host failed.
     #[error("{}: cannot {action}: {source}", Shown(path.as_os_str().as_bytes()))]
     Host {
         /// The file.
         path: PathBuf,
-        /// What was to be done with it.
+        /// What was attempted, as in "cannot {action}".
         action: &'static str,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A tar that is none, or that asks for what no image gets.
+    /// A malformed tar, or one with an entry that no image can get.
     #[error("tar: {}{problem}", place(entry))]
     Tar {
         /// The entry; empty for the archive as a whole.
@@ -51,18 +52,18 @@ pub enum EditError {
         /// What is wrong.
         problem: String,
     },
-    /// Something that is refused, with the path in the image.
+    /// A change that is refused at a path in the image.
     #[error("{}: {problem}", Shown(path))]
-    Refused {
+    RefusedAtPath {
         /// The path.
         path: Vec<u8>,
         /// Why.
         problem: String,
     },
-    /// Something that is refused as a whole.
+    /// An edit that is refused as a whole.
     #[error("{0}")]
-    Whole(String),
-    /// It was asked to stop.
+    Refused(String),
+    /// [`Progress::stop`](crate::Progress::stop) was called.
     #[error("interrupted; nothing was changed and nothing left behind")]
     Interrupted,
 }
@@ -74,23 +75,23 @@ fn place(entry: &[u8]) -> String {
     }
 }
 
-/// Puts the path of the image's file system error beside it.
-pub(crate) trait At<T> {
-    /// An error in the image, at this path.
-    fn at(self, path: &[u8]) -> Result<T>;
-    /// An error of the image as a whole.
-    fn of(self, image: &Path) -> Result<T>;
+/// Adds the image or the path in it to an error of the file system.
+pub(crate) trait FsContext<T> {
+    /// Turns an error into [`EditError::AtPath`].
+    fn with_path(self, path: &[u8]) -> Result<T>;
+    /// Turns an error into [`EditError::Image`].
+    fn with_image(self, image: &Path) -> Result<T>;
 }
 
-impl<T> At<T> for pext4_fs::Result<T> {
-    fn at(self, path: &[u8]) -> Result<T> {
-        self.map_err(|source| EditError::Inside {
+impl<T> FsContext<T> for pext4_fs::Result<T> {
+    fn with_path(self, path: &[u8]) -> Result<T> {
+        self.map_err(|source| EditError::AtPath {
             path: path.to_vec(),
             source,
         })
     }
 
-    fn of(self, image: &Path) -> Result<T> {
+    fn with_image(self, image: &Path) -> Result<T> {
         self.map_err(|source| EditError::Image {
             path: image.to_owned(),
             source,
@@ -98,14 +99,14 @@ impl<T> At<T> for pext4_fs::Result<T> {
     }
 }
 
-/// Puts the host's file beside an error of the system.
-pub(crate) trait On<T> {
-    /// An error of the host, with the file and what was to be done.
-    fn on(self, path: &Path, action: &'static str) -> Result<T>;
+/// Adds the host's file to an error of the system.
+pub(crate) trait HostContext<T> {
+    /// Turns an error into [`EditError::Host`]. `action` completes "cannot ...".
+    fn with_host_file(self, path: &Path, action: &'static str) -> Result<T>;
 }
 
-impl<T, E: Into<io::Error>> On<T> for std::result::Result<T, E> {
-    fn on(self, path: &Path, action: &'static str) -> Result<T> {
+impl<T, E: Into<io::Error>> HostContext<T> for std::result::Result<T, E> {
+    fn with_host_file(self, path: &Path, action: &'static str) -> Result<T> {
         self.map_err(|source| EditError::Host {
             path: path.to_owned(),
             action,
@@ -114,20 +115,20 @@ impl<T, E: Into<io::Error>> On<T> for std::result::Result<T, E> {
     }
 }
 
-/// A refusal with the path in the image.
+/// Fails with [`EditError::RefusedAtPath`].
 pub(crate) fn refuse<T>(path: &[u8], problem: impl Into<String>) -> Result<T> {
-    Err(EditError::Refused {
+    Err(EditError::RefusedAtPath {
         path: path.to_vec(),
         problem: problem.into(),
     })
 }
 
-/// Refuses an empty path. POSIX has no file of that name; taken for the root, a variable that a script
-/// has not set would change everything.
+/// Refuses an empty path. POSIX has no file of that name. If an empty path meant the root, a
+/// variable that a script has not set would change everything.
 pub(crate) fn check_path(path: &[u8]) -> Result<()> {
     if path.is_empty() {
         let problem = "an empty path leads nowhere; `/` is the root";
-        return Err(EditError::Whole(problem.to_owned()));
+        return Err(EditError::Refused(problem.to_owned()));
     }
     Ok(())
 }

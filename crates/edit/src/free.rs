@@ -1,8 +1,9 @@
-//! Which blocks of an image nobody uses.
+//! The free blocks of an image.
 //!
-//! Asked of the image as it is on disk, before an edit: a block that is free there can be written
-//! at any time, since nothing leads to it. Read without the file system, group by group when first
-//! asked. What is in doubt counts as used: that only costs room in the journal.
+//! This describes the image on disk, before an edit: a block that is free there can be written at
+//! any time, since nothing refers to it. Bitmaps are read without the file system, each when a
+//! block of its group is first looked up. If in doubt a block counts as used, which only costs
+//! space in the journal.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,13 +19,13 @@ use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, bitmap};
 /// Descriptors are read in pieces of this many blocks.
 const BLOCKS_AT_ONCE: u64 = 64;
 
-/// The free blocks of an image at one moment.
+/// The free blocks of an image.
 pub(crate) struct FreeMap {
     geometry: Geometry,
-    /// Where each group's block bitmap lies; `None` where nobody has made one yet.
-    homes: Vec<Option<BlockNumber>>,
-    /// The file system's own blocks, sorted: what is used where there is no bitmap.
-    own: Vec<Range<u64>>,
+    /// The location of each group's block bitmap; `None` if it was never written.
+    bitmap_blocks: Vec<Option<BlockNumber>>,
+    /// Blocks of the file system's metadata, sorted. Without a bitmap these are the used blocks.
+    metadata: Vec<Range<u64>>,
     bitmaps: HashMap<u32, Box<[u8]>>,
 }
 
@@ -37,32 +38,33 @@ impl FreeMap {
     pub(crate) fn open(device: &dyn Device) -> Result<Self> {
         let geometry = Geometry::of(&read_superblock(device)?)?;
         let mut map = Self {
-            homes: Vec::new(),
-            own: Vec::new(),
+            bitmap_blocks: Vec::new(),
+            metadata: Vec::new(),
             bitmaps: HashMap::new(),
             geometry,
         };
-        let mut piece = Piece::default();
+        let mut window = DescriptorWindow::default();
         for group in geometry.groups() {
-            map.note_copies(group);
-            let descriptor = piece.descriptor(device, &geometry, group)?;
-            map.note_group(&descriptor);
+            map.add_superblock_copies(group);
+            let descriptor = window.descriptor(device, &geometry, group)?;
+            map.add_group(&descriptor);
         }
-        map.own.sort_unstable_by_key(|run| run.start);
+        map.metadata.sort_unstable_by_key(|run| run.start);
         Ok(map)
     }
 
-    fn note_copies(&mut self, group: GroupNumber) {
+    fn add_superblock_copies(&mut self, group: GroupNumber) {
         let first = self.geometry.first_block(group).get();
         let count = u64::from(self.geometry.superblock_overhead(group));
-        self.own.push(first..first.saturating_add(count));
+        self.metadata.push(first..first.saturating_add(count));
     }
 
-    fn note_group(&mut self, descriptor: &GroupDescriptor) {
-        // Without checksums nobody heeds the flag.
-        let heeded = self.geometry.checksums.protects_descriptors();
-        let made = !(heeded && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT));
-        self.homes.push(made.then_some(descriptor.block_bitmap));
+    fn add_group(&mut self, descriptor: &GroupDescriptor) {
+        // Without checksums the flag is ignored.
+        let is_flag_valid = self.geometry.checksums.protects_descriptors();
+        let made = !(is_flag_valid && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT));
+        self.bitmap_blocks
+            .push(made.then_some(descriptor.block_bitmap));
         let table = u64::from(self.geometry.inode_table_blocks);
         for (start, count) in [
             (descriptor.block_bitmap, 1),
@@ -70,15 +72,15 @@ impl FreeMap {
             (descriptor.inode_table, table),
         ] {
             let start = start.get();
-            self.own.push(start..start.saturating_add(count));
+            self.metadata.push(start..start.saturating_add(count));
         }
     }
 
-    /// Whether nobody uses a block.
+    /// Whether a block is free. A block outside the file system is not.
     ///
     /// # Errors
     ///
-    /// The device's.
+    /// Errors of the device.
     pub(crate) fn is_free(&mut self, device: &dyn Device, block: u64) -> io::Result<bool> {
         let place = BlockNumber(block);
         let found = self
@@ -88,14 +90,19 @@ impl FreeMap {
         let Some((group, cluster)) = found.filter(|_| self.geometry.contains(place, 1)) else {
             return Ok(false);
         };
-        let Some(home) = self.homes.get(group.get() as usize).copied().flatten() else {
-            return Ok(!self.is_own(block));
+        let Some(home) = self
+            .bitmap_blocks
+            .get(group.get() as usize)
+            .copied()
+            .flatten()
+        else {
+            return Ok(!self.is_metadata(block));
         };
         if !self.bitmaps.contains_key(&group.get()) {
             let bitmap = self.read_bitmap(device, home)?;
             self.bitmaps.insert(group.get(), bitmap);
         }
-        Ok(!bitmap::test(&self.bitmaps[&group.get()], cluster) && !self.is_own(block))
+        Ok(!bitmap::test(&self.bitmaps[&group.get()], cluster) && !self.is_metadata(block))
     }
 
     fn read_bitmap(&self, device: &dyn Device, home: BlockNumber) -> io::Result<Box<[u8]>> {
@@ -107,9 +114,9 @@ impl FreeMap {
         Ok(bitmap)
     }
 
-    fn is_own(&self, block: u64) -> bool {
-        let after = self.own.partition_point(|run| run.start <= block);
-        after > 0 && self.own[after - 1].contains(&block)
+    fn is_metadata(&self, block: u64) -> bool {
+        let after = self.metadata.partition_point(|run| run.start <= block);
+        after > 0 && self.metadata[after - 1].contains(&block)
     }
 }
 
@@ -124,14 +131,14 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
     Ok(Superblock::decode(&bytes)?)
 }
 
-/// Neighbouring blocks of descriptors.
+/// Neighbouring blocks of descriptors, in memory.
 #[derive(Default)]
-struct Piece {
+struct DescriptorWindow {
     first: u64,
     bytes: Vec<u8>,
 }
 
-impl Piece {
+impl DescriptorWindow {
     fn descriptor(
         &mut self,
         device: &dyn Device,

@@ -1,12 +1,12 @@
 //! Copies out of an image, onto the host.
 //!
-//! The image may be an enemy's. Nothing is written outside of what is made: everything is made anew
-//! (`O_EXCL`, `O_NOFOLLOW`) below a directory of our own that nobody else may enter until it is
-//! finished, each name in its directory's descriptor, and names with slashes, `.` and `..` are
-//! refused where they are listed. The whole copy bears a temporary name until it is complete.
+//! The image may be hostile. Nothing is written outside of the copy: every file is created
+//! (`O_EXCL`, `O_NOFOLLOW`) by its name in the descriptor of its directory, below a new directory
+//! that no other user may enter until the copy is complete. Names with slashes, `.` and `..` are
+//! refused when they are listed. The whole copy has a temporary name until it is complete.
 //!
-//! Modes, times (nanoseconds), holes, hard links and `user.` attributes survive always; owners,
-//! set-user-ID bits, devices and the other attributes when root copies.
+//! Modes, times (nanoseconds), holes, hard links and `user.` attributes are always kept; owners,
+//! set-user-ID bits, devices and other attributes only if root copies.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -24,12 +24,12 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, 
 use rustix::io::Errno;
 
 use crate::change::last_name;
-use crate::error::{EditError, On, Result};
+use crate::error::{EditError, HostContext, Result};
+use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
-use crate::source::{Facts, Source};
-use crate::tree::{Image, Place};
-use crate::unreadable::{Leave, Unreadable};
+use crate::source::{FileMetadata, Source};
+use crate::unreadable::{OnSkipped, Unreadable};
 
 /// How a directory of the copy is opened.
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -40,11 +40,11 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 /// How to copy out.
 #[derive(Clone, Debug)]
 pub struct GetOptions {
-    /// Owners are kept, and with them set-user-ID bits and attributes of the system. Root's default.
+    /// Keep owners, and with them set-user-ID bits and attributes of the system. Root's default.
     pub owners: bool,
-    /// Devices are left out instead of being an error.
+    /// Leave devices out. If not, a device that cannot be created is an error.
     pub skip_devices: bool,
-    /// A file that is there is replaced; a directory never.
+    /// Replace an existing file, but never a directory.
     pub force: bool,
 }
 
@@ -60,50 +60,53 @@ impl Default for GetOptions {
 
 /// What was copied out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Got {
-    /// Where it is.
+pub struct Copied {
+    /// The path of the copy.
     pub path: PathBuf,
-    /// Files of all kinds, directories too.
+    /// The number of files of all kinds, directories included.
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Devices that were left out.
+    /// The number of devices that were left out.
     pub devices_left: u64,
-    /// Extended attributes that the host did not take.
+    /// The number of extended attributes that were not copied.
     pub attributes_left: u64,
-    /// What could not be read.
+    /// The number of files that could not be read and were left out.
     pub unreadable_left: u64,
 }
 
 impl Reader {
-    /// Copies a file or a tree to the host. A destination that is a directory gets it under its own
-    /// name; the image's root goes to an empty directory or one that is not there.
+    /// Copies a file or a tree to the host. If the destination is a directory, the copy is created
+    /// in it under its own name. The destination of the image's root must be empty or missing.
     ///
     /// # Errors
     ///
-    /// What cannot be read in the image, or made on the host, by name. Nothing is left then.
+    /// `AtPath` for a file that cannot be read in the image, `Host` for one that cannot be created.
+    /// The copy is removed then.
     pub fn get(
         &self,
         path: impl AsRef<[u8]>,
         destination: &Path,
         options: &GetOptions,
-    ) -> Result<Got> {
+    ) -> Result<Copied> {
         self.get_with(path.as_ref(), destination, options, None)
     }
 
-    /// The same without what cannot be read in the image, which `leave` is told of.
+    /// As [`Self::get`], but skips files that cannot be read in the image, after calling
+    /// `on_skipped`.
     ///
     /// # Errors
     ///
-    /// There is no such path, or it cannot be read itself; what cannot be made on the host. Nothing is left then.
+    /// The path does not exist or cannot be read itself; a file cannot be created on the host. The
+    /// copy is removed then.
     pub fn get_readable(
         &self,
         path: impl AsRef<[u8]>,
         destination: &Path,
         options: &GetOptions,
-        leave: &mut Leave<'_>,
-    ) -> Result<Got> {
-        self.get_with(path.as_ref(), destination, options, Some(leave))
+        on_skipped: &mut OnSkipped<'_>,
+    ) -> Result<Copied> {
+        self.get_with(path.as_ref(), destination, options, Some(on_skipped))
     }
 
     fn get_with(
@@ -111,9 +114,9 @@ impl Reader {
         path: &[u8],
         destination: &Path,
         options: &GetOptions,
-        leave: Option<&mut Leave<'_>>,
-    ) -> Result<Got> {
-        let place = self.place(path)?;
+        on_skipped: Option<&mut OnSkipped<'_>>,
+    ) -> Result<Copied> {
+        let source = self.find(path)?;
         let target = target(path, destination)?;
         let parent = match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -121,10 +124,10 @@ impl Reader {
         };
         let name = target.file_name().unwrap_or_default();
         check_vacant(&target, options)?;
-        let directory = open_directory(parent).on(parent, "open it")?;
+        let directory = open_directory(parent).with_host_file(parent, "open it")?;
         let temporary = temporary_name(name, &format!(".pext4-{}", std::process::id()));
         let mut extractor = Extractor {
-            image: Image::new(self.volume()),
+            image: ImageTree::new(self.volume()),
             progress: self.progress(),
             options,
             base: directory.as_fd(),
@@ -133,24 +136,24 @@ impl Reader {
             from: path,
             links: HashMap::new(),
             closed: Vec::new(),
-            unreadable: Unreadable::new(leave),
-            got: Got::default(),
+            unreadable: Unreadable::new(on_skipped),
+            copied: Copied::default(),
         };
         let done = extractor
-            .extract(directory.as_fd(), &temporary, &place, Path::new(""), 0)
+            .extract(directory.as_fd(), &temporary, &source, Path::new(""), 0)
             .and_then(|()| extractor.close_directories())
-            .and_then(|()| put_in_place(&directory, &temporary, name, &target, options));
+            .and_then(|()| rename_into_place(&directory, &temporary, name, &target, options));
         if let Err(error) = done {
             let left = parent.join(&temporary);
-            // What cannot be removed stays under its temporary name.
+            // If this fails, the copy stays under its temporary name.
             let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
             return Err(error);
         }
-        let (got, unreadable_left) = (extractor.got, extractor.unreadable.left);
-        Ok(Got {
+        let (copied, unreadable_left) = (extractor.copied, extractor.unreadable.left);
+        Ok(Copied {
             path: target,
             unreadable_left,
-            ..got
+            ..copied
         })
     }
 }
@@ -161,7 +164,7 @@ fn target(path: &[u8], destination: &Path) -> Result<PathBuf> {
     let inside = !name.is_empty() && name != "." && name != "..";
     let is_directory = destination.is_dir();
     if !is_directory && destination.as_os_str().as_bytes().ends_with(b"/") && inside {
-        return Err(rustix::io::Errno::NOTDIR).on(destination, "copy into it");
+        return Err(rustix::io::Errno::NOTDIR).with_host_file(destination, "copy into it");
     }
     if is_directory && inside {
         return Ok(destination.join(name));
@@ -169,14 +172,14 @@ fn target(path: &[u8], destination: &Path) -> Result<PathBuf> {
     if destination.file_name().is_some() {
         return Ok(destination.to_owned());
     }
-    fs::canonicalize(destination).on(destination, "find it")
+    fs::canonicalize(destination).with_host_file(destination, "find it")
 }
 
 fn check_vacant(target: &Path, options: &GetOptions) -> Result<()> {
     let problem = match fs::symlink_metadata(target) {
         Err(_) => return Ok(()),
         Ok(there) if there.is_dir() => {
-            let mut names = fs::read_dir(target).on(target, "list it")?;
+            let mut names = fs::read_dir(target).with_host_file(target, "list it")?;
             if names.next().is_none() {
                 return Ok(());
             }
@@ -189,7 +192,7 @@ fn check_vacant(target: &Path, options: &GetOptions) -> Result<()> {
         Ok(_) if options.force => return Ok(()),
         Ok(_) => "it is there already; --force replaces it",
     };
-    Err(std::io::Error::other(problem)).on(target, "copy to it")
+    Err(std::io::Error::other(problem)).with_host_file(target, "copy to it")
 }
 
 fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -197,7 +200,7 @@ fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-fn put_in_place(
+fn rename_into_place(
     directory: &OwnedFd,
     temporary: &OsStr,
     name: &OsStr,
@@ -210,75 +213,79 @@ fn put_in_place(
     } else {
         let flags = RenameFlags::NOREPLACE;
         match rustix::fs::renameat_with(directory, temporary, directory, name, flags) {
-            // A file system that does not know the flag; it was looked at before.
+            // The file system does not support the flag. `check_vacant` has checked the target.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 rustix::fs::renameat(directory, temporary, directory, name)
             }
             done => done,
         }
     };
-    renamed.on(target, "put the copy here")
+    renamed.with_host_file(target, "put the copy here")
 }
 
 struct Extractor<'r, 'l> {
-    image: Image<'r>,
+    image: ImageTree<'r>,
     progress: Arc<Progress>,
     options: &'r GetOptions,
-    /// The copy's directory and its name there, for hard links.
+    /// The parent directory of the copy and the copy's temporary name there, for hard links.
     base: BorrowedFd<'r>,
     temporary: &'r OsStr,
-    /// The path that the copy will have, for errors, and the path of what is copied.
+    /// The final path of the copy, for errors, and the path in the image.
     target: &'r Path,
     from: &'r [u8],
-    /// The first name of files with several, below the top.
+    /// The first name of files with several names, relative to the top.
     links: HashMap<(u64, u64), PathBuf>,
-    /// Directories that their owner may not enter or write to, once they are whole: until the end we must, for other
-    /// names of what lies in them, and to remove them if the copy fails. Each after those in it.
+    /// Directories whose modes keep their owner out, each after those in it. They get these modes
+    /// at the end: until then this process must enter them for hard links, and to remove them if
+    /// the copy fails.
     closed: Vec<(PathBuf, Mode)>,
     unreadable: Unreadable<'r, 'l>,
-    got: Got,
+    copied: Copied,
 }
 
 impl Extractor<'_, '_> {
-    /// Makes `place` as `name` in `directory`; `path` is the way there from the top.
+    /// Creates `source` as `name` in `directory`. `path` is relative to the top.
     fn extract(
         &mut self,
         directory: BorrowedFd<'_>,
         name: &OsStr,
-        place: &Place,
+        source: &ImageFile,
         path: &Path,
         depth: u32,
     ) -> Result<()> {
-        let facts = self.image.facts(place)?;
-        if let Some(first) = facts.identity.and_then(|key| self.links.get(&key)) {
+        let metadata = self.image.metadata(source)?;
+        if let Some(first) = metadata.identity.and_then(|key| self.links.get(&key)) {
             let flags = AtFlags::empty();
             let old = first.file_name().unwrap_or_default();
             return self
                 .open_above(first)
                 .and_then(|above| rustix::fs::linkat(&above, old, directory, name, flags))
-                .on(&self.shown(place), "make its other name");
+                .with_host_file(&self.host_path(source), "make its other name");
         }
         self.progress.add_file()?;
-        let made = match facts.kind {
-            FileType::Directory => self.directory(directory, name, place, &facts, path, depth)?,
-            FileType::Regular => self.file(directory, name, place, &facts)?,
+        let made = match metadata.kind {
+            FileType::Directory => {
+                self.directory(directory, name, source, &metadata, path, depth)?
+            }
+            FileType::Regular => self.file(directory, name, source, &metadata)?,
             FileType::Symlink => {
-                let target = OsStr::from_bytes(&facts.target);
-                rustix::fs::symlinkat(target, directory, name).on(&self.shown(place), "make it")?;
-                self.dress_by_name(directory, name, place, &facts)?;
+                let target = OsStr::from_bytes(&metadata.target);
+                rustix::fs::symlinkat(target, directory, name)
+                    .with_host_file(&self.host_path(source), "make it")?;
+                self.apply_metadata_by_name(directory, name, source, &metadata)?;
                 true
             }
-            _ => self.node(directory, name, place, &facts)?,
+            _ => self.special_file(directory, name, source, &metadata)?,
         };
-        self.got.files += u64::from(made);
-        if let (true, Some(key)) = (made, facts.identity) {
+        self.copied.files += u64::from(made);
+        if let (true, Some(key)) = (made, metadata.identity) {
             self.links.insert(key, path.to_owned());
         }
         Ok(())
     }
 
-    /// The directory of what was made, one name after the other: the path as a whole may be longer
-    /// than the system takes.
+    /// Opens the directory of a created file, name by name: the whole path may be longer than the
+    /// system accepts.
     fn open_above(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut at = rustix::fs::openat(self.base, self.temporary, flags, Mode::empty())?;
@@ -288,7 +295,7 @@ impl Extractor<'_, '_> {
         Ok(at)
     }
 
-    /// Gives directories the modes that keep their owner out.
+    /// Sets the modes of directories that keep their owner out.
     fn close_directories(&self) -> Result<()> {
         let close = |path: &Path, mode: Mode| {
             let here = match path.file_name() {
@@ -300,7 +307,7 @@ impl Extractor<'_, '_> {
             rustix::fs::fchmod(here, mode)
         };
         self.closed.iter().try_for_each(|(path, mode)| {
-            close(path, *mode).on(&self.target.join(path), "give it its mode")
+            close(path, *mode).with_host_file(&self.target.join(path), "give it its mode")
         })
     }
 
@@ -308,25 +315,26 @@ impl Extractor<'_, '_> {
         &mut self,
         parent: BorrowedFd<'_>,
         name: &OsStr,
-        place: &Place,
-        facts: &Facts,
+        source: &ImageFile,
+        metadata: &FileMetadata,
         path: &Path,
         depth: u32,
     ) -> Result<bool> {
-        check_depth(depth, &place.path)?;
+        check_depth(depth, &source.path)?;
         let private = Mode::RWXU;
-        rustix::fs::mkdirat(parent, name, private).on(&self.shown(place), "make it")?;
+        rustix::fs::mkdirat(parent, name, private)
+            .with_host_file(&self.host_path(source), "make it")?;
         let here = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty());
-        let here = here.on(&self.shown(place), "open it")?;
-        for (name, child) in self.image.children_left(place, &mut self.unreadable)? {
+        let here = here.with_host_file(&self.host_path(source), "open it")?;
+        for (name, child) in self.image.readable_children(source, &mut self.unreadable)? {
             let name = OsString::from_vec(name);
             let path = path.join(&name);
             let extracted = self.extract(here.as_fd(), &name, &child, &path, depth + 1);
-            self.unreadable.or_leave(extracted)?;
+            self.unreadable.or_skip(extracted)?;
         }
-        self.dress(here.as_fd(), place, facts)?;
-        if self.first_mode(facts) != self.mode(facts) {
-            self.closed.push((path.to_owned(), self.mode(facts)));
+        self.apply_metadata(here.as_fd(), source, metadata)?;
+        if self.first_mode(metadata) != self.mode(metadata) {
+            self.closed.push((path.to_owned(), self.mode(metadata)));
         }
         Ok(true)
     }
@@ -335,40 +343,40 @@ impl Extractor<'_, '_> {
         &mut self,
         parent: BorrowedFd<'_>,
         name: &OsStr,
-        place: &Place,
-        facts: &Facts,
+        source: &ImageFile,
+        metadata: &FileMetadata,
     ) -> Result<bool> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
-        let file = File::from(file.on(&self.shown(place), "make it")?);
+        let file = File::from(file.with_host_file(&self.host_path(source), "make it")?);
         let mut bytes = 0;
-        let copied = self.image.content(place, facts, &mut |offset, piece| {
+        let copied = self.image.content(source, metadata, &mut |offset, piece| {
             bytes += piece.len() as u64;
             self.progress.add_bytes(piece.len())?;
             file.write_all_at(piece, offset)
-                .on(&self.shown(place), "write it")
+                .with_host_file(&self.host_path(source), "write it")
         });
         if copied.is_err() {
             rustix::fs::unlinkat(parent, name, AtFlags::empty())
-                .on(&self.shown(place), "remove what was copied of it")?;
+                .with_host_file(&self.host_path(source), "remove what was copied of it")?;
         }
         copied?;
-        self.got.bytes += bytes;
-        file.set_len(facts.size)
-            .on(&self.shown(place), "give it its size")?;
-        self.dress(file.as_fd(), place, facts)?;
+        self.copied.bytes += bytes;
+        file.set_len(metadata.size)
+            .with_host_file(&self.host_path(source), "give it its size")?;
+        self.apply_metadata(file.as_fd(), source, metadata)?;
         Ok(true)
     }
 
-    fn node(
+    fn special_file(
         &mut self,
         parent: BorrowedFd<'_>,
         name: &OsStr,
-        place: &Place,
-        facts: &Facts,
+        source: &ImageFile,
+        metadata: &FileMetadata,
     ) -> Result<bool> {
-        let kind = match facts.kind {
+        let kind = match metadata.kind {
             FileType::CharacterDevice => rustix::fs::FileType::CharacterDevice,
             FileType::BlockDevice => rustix::fs::FileType::BlockDevice,
             FileType::Fifo => rustix::fs::FileType::Fifo,
@@ -376,85 +384,91 @@ impl Extractor<'_, '_> {
         };
         let is_device = kind.is_block_device() || kind.is_char_device();
         if is_device && self.options.skip_devices {
-            self.got.devices_left += 1;
+            self.copied.devices_left += 1;
             return Ok(false);
         }
-        let number = rustix::fs::makedev(facts.device.major, facts.device.minor);
+        let number = rustix::fs::makedev(metadata.device.major, metadata.device.minor);
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::mknodat(parent, name, kind, mode, number) {
-            Err(Errno::PERM) if is_device => Err(EditError::Refused {
-                path: place.path.clone(),
+            Err(Errno::PERM) if is_device => Err(EditError::RefusedAtPath {
+                path: source.path.clone(),
                 problem: "only root can make a device here; --skip-devices leaves devices out"
                     .to_owned(),
             }),
-            done => done.on(&self.shown(place), "make it"),
+            done => done.with_host_file(&self.host_path(source), "make it"),
         }?;
-        self.dress_by_name(parent, name, place, facts)?;
+        self.apply_metadata_by_name(parent, name, source, metadata)?;
         Ok(true)
     }
 
-    /// Attributes of what is open. The owner first: a change of owner takes capabilities and
-    /// set-user-ID bits away. The mode after the extended attributes: an ordinary user may give none
-    /// to a file that is not to be written.
-    fn dress(&mut self, file: BorrowedFd<'_>, place: &Place, facts: &Facts) -> Result<()> {
+    /// Sets the attributes of an open file. The owner comes first, since a change of owner removes
+    /// capabilities and set-user-ID bits. The mode comes after the extended attributes, since an
+    /// ordinary user cannot set any on a file that is not writable.
+    fn apply_metadata(
+        &mut self,
+        file: BorrowedFd<'_>,
+        source: &ImageFile,
+        metadata: &FileMetadata,
+    ) -> Result<()> {
         if self.options.owners {
-            let (uid, gid) = owner(facts);
+            let (uid, gid) = owner(metadata);
             rustix::fs::fchown(file, Some(uid), Some(gid))
-                .on(&self.shown(place), "give it its owner")?;
+                .with_host_file(&self.host_path(source), "give it its owner")?;
         }
-        for (name, value) in &facts.xattrs {
+        for (name, value) in &metadata.xattrs {
             if let Some(value) = self.wanted(name, value) {
                 let key = OsStr::from_bytes(name);
                 let done = rustix::fs::fsetxattr(file, key, &value, XattrFlags::empty());
-                self.got.attributes_left += u64::from(done.is_err());
+                self.copied.attributes_left += u64::from(done.is_err());
             }
         }
-        rustix::fs::fchmod(file, self.first_mode(facts))
-            .on(&self.shown(place), "give it its mode")?;
-        rustix::fs::futimens(file, &times(facts)).on(&self.shown(place), "give it its times")
+        rustix::fs::fchmod(file, self.first_mode(metadata))
+            .with_host_file(&self.host_path(source), "give it its mode")?;
+        rustix::fs::futimens(file, &times(metadata))
+            .with_host_file(&self.host_path(source), "give it its times")
     }
 
-    /// Attributes of what cannot be opened without harm.
-    fn dress_by_name(
+    /// Sets the attributes of a link or special file, whose opening would have side effects.
+    fn apply_metadata_by_name(
         &mut self,
         parent: BorrowedFd<'_>,
         name: &OsStr,
-        place: &Place,
-        facts: &Facts,
+        source: &ImageFile,
+        metadata: &FileMetadata,
     ) -> Result<()> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         if self.options.owners {
-            let (uid, gid) = owner(facts);
+            let (uid, gid) = owner(metadata);
             rustix::fs::chownat(parent, name, Some(uid), Some(gid), flags)
-                .on(&self.shown(place), "give it its owner")?;
+                .with_host_file(&self.host_path(source), "give it its owner")?;
         }
-        if facts.kind != FileType::Symlink {
-            rustix::fs::chmodat(parent, name, self.mode(facts), AtFlags::empty())
-                .on(&self.shown(place), "give it its mode")?;
+        if metadata.kind != FileType::Symlink {
+            rustix::fs::chmodat(parent, name, self.mode(metadata), AtFlags::empty())
+                .with_host_file(&self.host_path(source), "give it its mode")?;
         }
-        self.got.attributes_left += facts.xattrs.len() as u64;
-        rustix::fs::utimensat(parent, name, &times(facts), flags)
-            .on(&self.shown(place), "give it its times")
+        self.copied.attributes_left += metadata.xattrs.len() as u64;
+        rustix::fs::utimensat(parent, name, &times(metadata), flags)
+            .with_host_file(&self.host_path(source), "give it its times")
     }
 
-    /// The value to be set on the host, if this attribute comes along.
+    /// The attribute's value on the host; `None` if it is not copied.
     fn wanted(&mut self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
         let is_users = name.starts_with(b"user.") || acl::is_list(name);
         if !is_users && !self.options.owners {
-            self.got.attributes_left += 1;
+            self.copied.attributes_left += 1;
             return None;
         }
         if acl::is_list(name) {
             let list = acl::stored_to_call(value).ok();
-            self.got.attributes_left += u64::from(list.is_none());
+            self.copied.attributes_left += u64::from(list.is_none());
             return list;
         }
         Some(value.to_vec())
     }
 
-    /// Where on the host a file goes, as an error says it.
-    fn shown(&self, place: &Place) -> PathBuf {
-        let below = place.path.strip_prefix(self.from).unwrap_or_default();
+    /// The path of a file on the host, for errors.
+    fn host_path(&self, source: &ImageFile) -> PathBuf {
+        let below = source.path.strip_prefix(self.from).unwrap_or_default();
         let below = below.strip_prefix(b"/").unwrap_or(below);
         match below {
             b"" => self.target.to_owned(),
@@ -462,32 +476,32 @@ impl Extractor<'_, '_> {
         }
     }
 
-    /// The mode until the copy is whole.
-    fn first_mode(&self, facts: &Facts) -> Mode {
-        let open = match facts.kind {
+    /// The mode until the copy is complete.
+    fn first_mode(&self, metadata: &FileMetadata) -> Mode {
+        let open = match metadata.kind {
             FileType::Directory => Mode::RWXU,
             _ => Mode::empty(),
         };
-        self.mode(facts) | open
+        self.mode(metadata) | open
     }
 
-    fn mode(&self, facts: &Facts) -> Mode {
+    fn mode(&self, metadata: &FileMetadata) -> Mode {
         let kept = if self.options.owners { 0o7777 } else { 0o1777 };
-        Mode::from_raw_mode(u32::from(facts.permissions & kept))
+        Mode::from_raw_mode(u32::from(metadata.permissions & kept))
     }
 }
 
-fn owner(facts: &Facts) -> (Uid, Gid) {
-    (Uid::from_raw(facts.uid), Gid::from_raw(facts.gid))
+fn owner(metadata: &FileMetadata) -> (Uid, Gid) {
+    (Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid))
 }
 
-fn times(facts: &Facts) -> Timestamps {
+fn times(metadata: &FileMetadata) -> Timestamps {
     let time = |time: pext4_fs::Time| Timespec {
         tv_sec: time.seconds,
         tv_nsec: time.nanoseconds.into(),
     };
     Timestamps {
-        last_access: time(facts.accessed),
-        last_modification: time(facts.modified),
+        last_access: time(metadata.accessed),
+        last_modification: time(metadata.modified),
     }
 }

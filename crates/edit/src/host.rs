@@ -1,9 +1,9 @@
-//! Trees of the host as a source.
+//! Trees of the host as a [`Source`].
 //!
-//! Nothing is followed: a symbolic link is a link, also where a directory on the way has become one meanwhile. A file
-//! that changes while it is read is an error that names it.
+//! No symbolic link is followed, even if a directory of the tree is replaced by one meanwhile. A
+//! file that changes while it is read is an error that names it.
 
-mod folder;
+mod directory;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
@@ -20,71 +20,72 @@ use pext4_ondisk::acl;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
-use crate::error::{EditError, On, Result};
-use crate::source::{Facts, Sink, Source};
-use folder::{Folder, Opened, base};
+use crate::error::{EditError, HostContext, Result};
+use crate::source::{FileMetadata, Sink, Source};
+use directory::{HostDirectory, OpenDirectories, base};
 
-/// Bytes read at once.
+/// Bytes of a file read at a time.
 const PIECE: usize = 1 << 20;
-/// Bytes of a directory that are read at a time.
+/// Bytes of a directory read at a time.
 const LISTING: usize = 64 << 10;
-/// Names and values of extended attributes are no longer than this in Linux.
+/// Linux's maximum length of an extended attribute's value, and of the list of names.
 const MAX_ATTRIBUTE_BYTES: usize = 1 << 16;
-/// Namespaces of attributes that ext4 has.
+/// The attribute namespaces that ext4 has, besides the access control lists.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// The host's files.
-pub(crate) struct Host {
-    /// Whether extended attributes are wanted.
+pub(crate) struct HostTree {
+    /// Whether extended attributes are copied.
     xattrs: bool,
-    opened: Opened,
+    opened: OpenDirectories,
 }
 
 /// A file of the host.
 pub(crate) struct HostFile {
-    /// The directory it lies in; the top of a tree has none.
-    above: Option<Rc<Folder>>,
-    /// Its name there; of the top the path.
+    /// Its directory; `None` for the top of a tree.
+    parent: Option<Rc<HostDirectory>>,
+    /// Its name in the directory; for the top the whole path.
     name: OsString,
     /// The path, for errors.
     path: PathBuf,
 }
 
-impl Host {
+impl HostTree {
     pub(crate) fn new(xattrs: bool) -> Self {
         Self {
             xattrs,
-            opened: Opened::default(),
+            opened: OpenDirectories::default(),
         }
     }
 
     /// The top of a tree.
     pub(crate) fn top(path: &Path) -> HostFile {
         HostFile {
-            above: None,
+            parent: None,
             name: path.into(),
             path: path.to_owned(),
         }
     }
 
-    /// The open directory of a file; the top's path begins where the process is.
-    fn above(&self, file: &HostFile) -> io::Result<Option<Rc<OwnedFd>>> {
-        file.above
+    /// The open directory of a file; `None` for the top, whose path is relative to the working
+    /// directory.
+    fn parent(&self, file: &HostFile) -> io::Result<Option<Rc<OwnedFd>>> {
+        file.parent
             .as_ref()
-            .map(|above| self.opened.at(above))
+            .map(|parent| self.opened.descriptor(parent))
             .transpose()
     }
 }
 
-impl Source for Host {
+impl Source for HostTree {
     type Node = HostFile;
 
-    fn facts(&self, file: &HostFile) -> Result<Facts> {
+    fn metadata(&self, file: &HostFile) -> Result<FileMetadata> {
         let path = &file.path;
-        let above = self.above(file).on(path, "look at it")?;
-        let directory = base(above.as_deref());
+        let parent = self.parent(file).with_host_file(path, "look at it")?;
+        let directory = base(parent.as_deref());
         let stat = rustix::fs::statat(directory, &file.name, AtFlags::SYMLINK_NOFOLLOW)
-            .on(path, "look at it")?;
+            .with_host_file(path, "look at it")?;
         let kind = kind_of(stat.st_mode).ok_or_else(|| EditError::Host {
             path: path.clone(),
             action: "take it",
@@ -92,17 +93,17 @@ impl Source for Host {
         })?;
         let target = match kind {
             FileType::Symlink => rustix::fs::readlinkat(directory, &file.name, Vec::new())
-                .on(path, "read the link")?
+                .with_host_file(path, "read the link")?
                 .into_bytes(),
             _ => Vec::new(),
         };
         let xattrs = if self.xattrs {
-            xattrs(&reach(above.as_deref(), file), path)?
+            xattrs(&reach(parent.as_deref(), file), path)?
         } else {
             Vec::new()
         };
         let many = stat.st_nlink > 1 && kind != FileType::Directory;
-        Ok(Facts {
+        Ok(FileMetadata {
             kind,
             permissions: u16::try_from(stat.st_mode & 0o7777).expect("twelve bits"),
             uid: stat.st_uid,
@@ -119,42 +120,49 @@ impl Source for Host {
 
     fn children(&self, file: &HostFile) -> Result<Vec<(Vec<u8>, HostFile)>> {
         let path = &file.path;
-        let entered = self.opened.enter(file.above.as_ref(), &file.name);
-        let folder = entered.on(path, "open it")?;
-        let open = self.opened.at(&folder).on(path, "open it")?;
+        let entered = self.opened.enter(file.parent.as_ref(), &file.name);
+        let directory = entered.with_host_file(path, "open it")?;
+        let open = self
+            .opened
+            .descriptor(&directory)
+            .with_host_file(path, "open it")?;
         let mut listing = vec![MaybeUninit::uninit(); LISTING];
         let mut entries = RawDir::new(&*open, &mut listing);
         let mut children = Vec::new();
         while let Some(entry) = entries.next() {
-            let entry = entry.on(path, "list it")?;
+            let entry = entry.with_host_file(path, "list it")?;
             let name = entry.file_name().to_bytes();
             if !matches!(name, b"." | b"..") {
-                children.push((name.to_vec(), folder_child(&folder, path, name)));
+                children.push((name.to_vec(), child(&directory, path, name)));
             }
         }
         children.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         Ok(children)
     }
 
-    fn content(&self, file: &HostFile, facts: &Facts, sink: Sink<'_>) -> Result<()> {
+    fn content(&self, file: &HostFile, metadata: &FileMetadata, sink: Sink<'_>) -> Result<()> {
         let path = &file.path;
-        let above = self.above(file).on(path, "open it")?;
+        let parent = self.parent(file).with_host_file(path, "open it")?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let open = rustix::fs::openat(base(above.as_deref()), &file.name, flags, Mode::empty());
-        let file = File::from(open.on(path, "open it")?);
-        let before = file.metadata().on(path, "look at it")?;
+        let open = rustix::fs::openat(base(parent.as_deref()), &file.name, flags, Mode::empty());
+        let file = File::from(open.with_host_file(path, "open it")?);
+        let before = file.metadata().with_host_file(path, "look at it")?;
         let modified = time(before.mtime(), before.mtime_nsec());
-        let is_same = before.len() == facts.size && modified == facts.modified;
+        let is_same = before.len() == metadata.size && modified == metadata.modified;
         if !before.is_file() || !is_same {
             return Err(changed(path));
         }
         let mut piece = vec![0; PIECE];
         let mut at = 0;
-        while let Some((start, end)) = next_data(&file, at, before.len()).on(path, "read it")? {
+        while let Some((start, end)) =
+            next_data(&file, at, before.len()).with_host_file(path, "read it")?
+        {
             at = start;
             while at < end {
                 let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
-                let read = file.read_at(&mut piece[..length], at).on(path, "read it")?;
+                let read = file
+                    .read_at(&mut piece[..length], at)
+                    .with_host_file(path, "read it")?;
                 if read == 0 {
                     return Err(changed(path));
                 }
@@ -162,7 +170,7 @@ impl Source for Host {
                 at += read as u64;
             }
         }
-        let after = file.metadata().on(path, "look at it")?;
+        let after = file.metadata().with_host_file(path, "look at it")?;
         let stamp = |stat: &Metadata| (stat.len(), stat.mtime(), stat.mtime_nsec());
         if stamp(&before) == stamp(&after) {
             Ok(())
@@ -188,7 +196,7 @@ fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // A host that knows no holes has data everywhere.
+        // A host without SEEK_DATA has data everywhere.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(errno) => return Err(errno.into()),
     };
@@ -210,19 +218,20 @@ fn kind_of(mode: u32) -> Option<FileType> {
     })
 }
 
-fn folder_child(folder: &Rc<Folder>, path: &Path, name: &[u8]) -> HostFile {
+fn child(directory: &Rc<HostDirectory>, path: &Path, name: &[u8]) -> HostFile {
     let name = OsStr::from_bytes(name);
     HostFile {
-        above: Some(Rc::clone(folder)),
+        parent: Some(Rc::clone(directory)),
         name: name.to_owned(),
         path: path.join(name),
     }
 }
 
-/// A path for the calls that take nothing else: through the open directory, or the whole one on a system that does not
-/// show its open files.
-fn reach(above: Option<&OwnedFd>, file: &HostFile) -> PathBuf {
-    let through = above.map(|above| PathBuf::from(format!("/proc/self/fd/{}", above.as_raw_fd())));
+/// A path for system calls that take no directory: through the open directory in `/proc`, or the
+/// file's whole path if `/proc` does not show it.
+fn reach(parent: Option<&OwnedFd>, file: &HostFile) -> PathBuf {
+    let through =
+        parent.map(|parent| PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())));
     match through.filter(|through| through.exists()) {
         Some(through) => through.join(&file.name),
         None => file.path.clone(),
@@ -252,7 +261,7 @@ fn xattrs(reach: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let length = match rustix::fs::llistxattr(reach, list.as_mut_slice()) {
         Ok(length) => length,
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Err(errno) => return Err(errno).on(path, "list its extended attributes"),
+        Err(errno) => return Err(errno).with_host_file(path, "list its extended attributes"),
     };
     let names = list[..length].split(|&byte| byte == 0);
     let mut found = Vec::new();
@@ -260,7 +269,7 @@ fn xattrs(reach: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut value = vec![0; MAX_ATTRIBUTE_BYTES];
         let key = OsStr::from_bytes(name);
         let length = rustix::fs::lgetxattr(reach, key, value.as_mut_slice())
-            .on(path, "read its extended attributes")?;
+            .with_host_file(path, "read its extended attributes")?;
         value.truncate(length);
         if acl::is_list(name) {
             value = acl::call_to_stored(&value).map_err(|_| EditError::Host {
@@ -279,12 +288,12 @@ fn is_ours(name: &[u8]) -> bool {
     acl::is_list(name) || NAMESPACES.iter().any(|space| name.starts_with(space))
 }
 
-/// The last name of a host's path, also of `.` and `..`.
+/// The name of the file that a host's path leads to, also if the path ends in `.` or `..`.
 pub(crate) fn name_of(path: &Path) -> Result<Vec<u8>> {
     if let Some(name) = path.file_name() {
         return Ok(name.as_bytes().to_vec());
     }
-    let whole = fs::canonicalize(path).on(path, "find it")?;
+    let whole = fs::canonicalize(path).with_host_file(path, "find it")?;
     let name = whole.file_name().map(OsString::from).unwrap_or_default();
     Ok(name.into_vec())
 }
@@ -294,18 +303,18 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use super::{Host, Source};
+    use super::{HostTree, Source};
 
     #[test]
     fn a_file_that_grows_or_shrinks_before_it_is_opened_is_told() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("file");
-        let host = Host::new(false);
-        let file = Host::top(&path);
+        let host = HostTree::new(false);
+        let file = HostTree::top(&path);
         for later in [&b"longer than before"[..], b"less"] {
             fs::write(&path, b"as it was").expect("it is ours");
-            let facts = host.facts(&file).expect("it is there");
-            let read = || host.content(&file, &facts, &mut |_, _| Ok(()));
+            let metadata = host.metadata(&file).expect("it is there");
+            let read = || host.content(&file, &metadata, &mut |_, _| Ok(()));
             read().expect("it is as it was");
             fs::write(&path, later).expect("it is ours");
             let told = read().expect_err("it is another one").to_string();
@@ -313,7 +322,8 @@ mod tests {
         }
     }
 
-    /// Neither its names nor their contents and attributes are looked for where the link leads.
+    /// Names, contents and attributes are read in the directory that was opened, not where the link
+    /// leads.
     #[test]
     fn a_directory_that_gives_way_to_a_link_leads_nowhere_else() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -322,21 +332,21 @@ mod tests {
             fs::create_dir_all(at(directory)).expect("a fresh place");
             fs::write(at(directory).join("file"), content).expect("a fresh place");
         }
-        let host = Host::new(true);
+        let host = HostTree::new(true);
         let (_, sub) = host
-            .children(&Host::top(&at("tree")))
+            .children(&HostTree::top(&at("tree")))
             .expect("there")
             .remove(0);
         let (_, file) = host.children(&sub).expect("there").remove(0);
         fs::rename(at("tree/sub"), at("tree/moved")).expect("ours");
         symlink(at("secret"), at("tree/sub")).expect("ours");
         let mut read = Vec::new();
-        let facts = host.facts(&file).expect("its directory is open");
+        let metadata = host.metadata(&file).expect("its directory is open");
         let take = &mut |_, piece: &[u8]| {
             read.extend_from_slice(piece);
             Ok(())
         };
-        host.content(&file, &facts, take)
+        host.content(&file, &metadata, take)
             .expect("it is there still");
         assert_eq!(read, b"ours");
         let told = host.children(&sub).err().expect("a link is no directory");

@@ -1,10 +1,10 @@
-//! Edits of ext4 images without mounting them: all changes or none, also when the process is killed
-//! or the power goes; and copies out of images.
+//! Edits of ext4 images without mounting them, and copies out of images. The image gets all changes
+//! of an edit or none, even if the process is killed or the power fails.
 //!
 //! [`EditSession`] takes any number of [`Change`]s, a tar ([`EditSession::apply_tar`]) or calls on
-//! its volume, and makes all of them true at once: as one transaction of the image's journal where
-//! they fit, else on a clone of the image that is renamed into place. [`Reader`] walks an image,
-//! copies trees out of it, and writes it as a tar.
+//! its volume, and commits all of them at once: as one transaction of the image's journal if they
+//! fit, else on a clone of the image that is renamed into place. [`Reader`] walks an image, copies
+//! trees out of it, and writes it as a tar.
 //!
 //! ```no_run
 //! use pext4_edit::{Change, EditOptions, EditSession};
@@ -28,7 +28,7 @@
 //! # }
 //! ```
 //!
-//! Reading needs no rights but those to the image file:
+//! Reading needs only read permission for the image file:
 //!
 //! ```no_run
 //! use pext4_edit::Reader;
@@ -50,28 +50,28 @@ mod error;
 mod free;
 mod get;
 mod host;
+mod image_clone;
+mod image_tree;
 mod lists;
 mod mode;
-mod plant;
 mod progress;
 mod reader;
 mod session;
 mod source;
 mod staging;
 mod tar;
-mod tree;
-mod twin;
+mod tree_writer;
 mod unreadable;
 
-pub use change::{Change, Into};
+pub use change::{Change, IntoDirectory};
 pub use error::{EditError, Result};
-pub use get::{GetOptions, Got};
+pub use get::{Copied, GetOptions};
+pub use image_clone::CloneMethod;
 pub use mode::ModeChange;
-pub use plant::Overrides;
 pub use progress::Progress;
 pub use reader::{Reader, Visited};
 pub use session::{EditOptions, EditSession, Plan, Prepared, Way};
 pub use tar::apply::Unpacked;
 pub use tar::write::Exported;
-pub use twin::Made;
-pub use unreadable::Leave;
+pub use tree_writer::Overrides;
+pub use unreadable::OnSkipped;

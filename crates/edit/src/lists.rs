@@ -1,15 +1,16 @@
-//! Access control lists, which the mode shows in part: what sets one of the two sets the other, as chmod(2) and
-//! setxattr(2) do. (Lists that come with a file and its mode are kept as they are, whatever they say.)
+//! Access control lists. The mode contains a part of a list, so setting one of the two also sets
+//! the other, as chmod(2) and setxattr(2) do. A list that is copied with a file and its mode is
+//! stored unchanged, even if the two contradict each other.
 
 use pext4_fs::{FileType, InodeNumber, Refusal, SetXattrMode, Volume};
 use pext4_ondisk::acl::{self, Acl};
 
-use crate::error::{At, Result, refuse};
+use crate::error::{FsContext, Result, refuse};
 
-/// The list of this name that an inode has, in the form of the image.
+/// The list of this name that an inode has, in the image's form. `None` if it has none.
 ///
 /// # Errors
-/// `Inside`: it cannot be read.
+/// `AtPath`: it cannot be read.
 pub(crate) fn stored(
     volume: &Volume,
     inode: InodeNumber,
@@ -18,12 +19,12 @@ pub(crate) fn stored(
 ) -> Result<Option<Vec<u8>>> {
     match volume.xattr(inode, name) {
         Err(error) if error.is(Refusal::NoAttribute) || error.is(Refusal::NotSupported) => Ok(None),
-        value => value.map(Some).at(path),
+        value => value.map(Some).with_path(path),
     }
 }
 
-/// Why a kind of file has no list of this name: Linux keeps none at a link, and one for what is made inside at
-/// directories only.
+/// Why a file of this kind can have no list of this name; `None` if it can. Linux has no list on a
+/// symbolic link, and a default list only on a directory.
 pub(crate) fn misplaced(kind: FileType, name: &[u8]) -> Option<&'static str> {
     match kind {
         FileType::Directory => None,
@@ -35,18 +36,18 @@ pub(crate) fn misplaced(kind: FileType, name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Has the list of an inode, if it has one, follow permissions that were set.
+/// Adapts the access list of an inode, if it has one, to permissions that were set.
 ///
 /// # Errors
-/// `Inside`.
-pub(crate) fn follow(
+/// `AtPath`.
+pub(crate) fn adapt_to_mode(
     volume: &Volume,
     inode: InodeNumber,
     permissions: u16,
     path: &[u8],
 ) -> Result<()> {
     let stored = stored(volume, inode, acl::ACCESS, path)?;
-    // One that makes no sense stays as it is.
+    // An invalid list stays unchanged.
     let Some(list) = stored.as_deref().and_then(Acl::from_disk) else {
         return Ok(());
     };
@@ -56,14 +57,14 @@ pub(crate) fn follow(
     }
     volume
         .set_access_list(inode, &changed.to_disk(), SetXattrMode::Any, permissions)
-        .at(path)
+        .with_path(path)
 }
 
-/// Gives an inode a list in the form of system calls: one for access shows in the permissions, and is not stored where
-/// they say it all.
+/// Sets a list of an inode, given in the form of setxattr(2). An access list also sets the
+/// permissions, and is not stored if they express all of it.
 ///
 /// # Errors
-/// `Refused` for what is no list, or none for this kind of file; `Inside`.
+/// `RefusedAtPath` for an invalid list, or one that this kind of file cannot have; `AtPath`.
 pub(crate) fn set(
     volume: &Volume,
     inode: InodeNumber,
@@ -74,7 +75,7 @@ pub(crate) fn set(
     let Some(list) = Acl::from_call(call) else {
         return refuse(path, "the value is no access control list");
     };
-    let attributes = volume.attributes(inode).at(path)?;
+    let attributes = volume.attributes(inode).with_path(path)?;
     if let Some(problem) = misplaced(attributes.file_type, name) {
         return refuse(path, problem);
     }
@@ -86,5 +87,5 @@ pub(crate) fn set(
         }
         (false, _) => volume.set_xattr(inode, name, &list.to_disk(), SetXattrMode::Any),
     };
-    set.at(path)
+    set.with_path(path)
 }

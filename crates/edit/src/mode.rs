@@ -1,16 +1,16 @@
 //! Permissions as `chmod` takes them: octal, or symbolic like `u+x,go-w`, `g=u` and `=755`.
 //!
-//! As with coreutils' `chmod`, the bits that set owner and group of what is run stay as they are on a
-//! directory, unless the change names them: by `s`, by an octal digit that sets them, by an octal
-//! number of five digits or more (`00755`), or by one behind an operator (`=755`). Classes that are
-//! not named are all of them, whatever the caller's umask.
+//! As with coreutils' `chmod`, a directory keeps its set-user-ID and set-group-ID bits unless the
+//! change names them: by `s`, by an octal digit that sets them, by an octal number of five digits
+//! or more (`00755`), or by one behind an operator (`=755`). A change without classes applies to
+//! all of them and, unlike coreutils', ignores the caller's umask.
 
 use std::str::FromStr;
 
-/// The bits that a directory keeps.
+/// The bits that a directory keeps unless they are named.
 const KEPT: u16 = 0o6000;
 
-/// How permissions change.
+/// A change of permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModeChange {
     clauses: Vec<Clause>,
@@ -19,10 +19,10 @@ pub struct ModeChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clause {
     operation: Operation,
-    /// The bits of the classes that are meant; others do not change.
+    /// The bits of the selected classes; others do not change.
     scope: u16,
     value: Value,
-    /// Those bits that are named, so that they change on directories too.
+    /// The set-ID bits that are named, which therefore change on directories too.
     named: u16,
 }
 
@@ -35,10 +35,10 @@ enum Operation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
-    /// These bits, and the execute bits where directories or files that somebody may execute get them
-    /// (`X`).
+    /// Bits that are always set, and bits that are set only for directories and for files that
+    /// somebody may execute (`X`).
     Bits { always: u16, conditional: u16 },
-    /// What the class has whose permissions are so far from the right.
+    /// The present permissions of the class whose bits are shifted left by this number.
     Class(u16),
 }
 
@@ -153,7 +153,7 @@ fn parse_clause(text: &str, clauses: &mut Vec<Clause>) -> Option<()> {
     Some(())
 }
 
-/// What stands behind an operator, and the special bits that it names.
+/// Parses the text behind an operator. Also returns the set-ID bits that it names.
 fn parse_value(text: &str, may_be_octal: bool) -> Option<(Value, u16)> {
     let (mut always, mut conditional) = (0, 0);
     match text {

@@ -1,11 +1,11 @@
-//! How far an edit or a copy is: numbers that other threads may read at any time. It also carries the wish to
-//! stop.
+//! The progress of an edit or a copy, which other threads may read at any time, and the flag by
+//! which they stop it.
 
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{EditError, Result};
 
-/// What a session or a reader has done so far, shared with whoever shows it.
+/// What a session or a reader has done so far.
 #[derive(Debug, Default)]
 pub struct Progress {
     files: AtomicU64,
@@ -15,48 +15,49 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Files that were made, changed, removed or copied; other names of a file count.
+    /// The number of files that were created, changed, removed or copied. Each name of a file
+    /// counts.
     #[must_use]
     pub fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// Bytes of data that were written.
+    /// The number of bytes of data that were written.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the image itself is being copied, so that neither number grows.
+    /// Whether the image itself is being copied. Neither number grows meanwhile.
     #[must_use]
     pub fn is_copying(&self) -> bool {
         self.is_copying.load(Ordering::Relaxed)
     }
 
-    /// Asks the work to stop: it ends with [`EditError::Interrupted`] and leaves nothing behind.
+    /// Stops the work: it ends with [`EditError::Interrupted`] and leaves no files behind.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to stop.
+    /// Whether [`Self::stop`] was called.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// Counts a file that is begun.
+    /// Counts a file. Fails if the work is to stop.
     pub(crate) fn add_file(&self) -> Result<()> {
         self.files.fetch_add(1, Ordering::Relaxed);
         self.check()
     }
 
-    /// Counts bytes that are written.
+    /// Counts bytes. Fails if the work is to stop.
     pub(crate) fn add_bytes(&self, count: usize) -> Result<()> {
         self.bytes.fetch_add(count as u64, Ordering::Relaxed);
         self.check()
     }
 
-    /// Fails if it is to stop.
+    /// Fails if the work is to stop.
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_stopped() {
             true => Err(EditError::Interrupted),
@@ -64,7 +65,7 @@ impl Progress {
         }
     }
 
-    /// Notes that the image is being copied while `copy` runs.
+    /// Sets [`Self::is_copying`] while `copy` runs.
     pub(crate) fn copying<R>(&self, copy: impl FnOnce() -> R) -> R {
         self.is_copying.store(true, Ordering::Relaxed);
         let copied = copy();

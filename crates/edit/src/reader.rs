@@ -1,4 +1,4 @@
-//! An image that is only read: nothing is written to it, its journal is replayed in memory.
+//! An image that is only read. Its journal is replayed in memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 
-use crate::error::{At, EditError, Result, check_path};
-use crate::plant::MAX_DEPTH;
+use crate::error::{EditError, FsContext, Result, check_path};
+use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::source::Source;
-use crate::tree::{Image, Place};
+use crate::tree_writer::MAX_DEPTH;
 
-/// How long to wait for whoever changes the image.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for another program that changes the image.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// An opened image.
 pub struct Reader {
@@ -27,7 +27,7 @@ pub struct Reader {
 pub struct Visited {
     /// Its path, from the image's root.
     pub path: Vec<u8>,
-    /// What `lstat` tells.
+    /// Its attributes, as of lstat(2).
     pub attributes: Attributes,
 }
 
@@ -36,10 +36,10 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// It cannot be opened, is being changed, or is no ext4 that this version reads.
+    /// The image cannot be opened, is being changed, or is not an ext4 that this version reads.
     pub fn open(image: &Path) -> Result<Self> {
-        let device = FileDevice::open(image, Access::ReadOnly, PATIENCE);
-        Self::start(Arc::new(device.map_err(EditError::Unopened)?), image)
+        let device = FileDevice::open(image, Access::ReadOnly, MAX_WAIT);
+        Self::start(Arc::new(device.map_err(EditError::OpenImage)?), image)
     }
 
     /// Opens an image on any device.
@@ -47,7 +47,7 @@ impl Reader {
     /// # Errors
     ///
     /// As [`Reader::open`].
-    pub fn on(device: Arc<dyn Device>) -> Result<Self> {
+    pub fn from_device(device: Arc<dyn Device>) -> Result<Self> {
         Self::start(device, Path::new("image"))
     }
 
@@ -57,7 +57,7 @@ impl Reader {
             ..MountOptions::default()
         };
         Ok(Self {
-            volume: Volume::open(device, options).of(name)?,
+            volume: Volume::open(device, options).with_image(name)?,
             progress: Arc::default(),
         })
     }
@@ -68,48 +68,48 @@ impl Reader {
         &self.volume
     }
 
-    /// How far copying out is, to be looked at meanwhile. It counts all copies of this reader.
+    /// The progress of all copies of this reader, which other threads may read meanwhile.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
     }
 
     /// Finds a path; a symbolic link at its end is not followed.
-    pub(crate) fn place(&self, path: &[u8]) -> Result<Place> {
+    pub(crate) fn find(&self, path: &[u8]) -> Result<ImageFile> {
         check_path(path)?;
-        let held = self.volume.paths().resolve_link(path).at(path)?;
-        Ok(Place {
+        let held = self.volume.paths().resolve_link(path).with_path(path)?;
+        Ok(ImageFile {
             inode: held.inode(),
             path: path.to_vec(),
         })
     }
 
-    /// Visits a file and everything below it, each directory before what is in it, names in order.
+    /// Visits a file and everything below it: each directory before its children, names in order.
     ///
     /// # Errors
     ///
-    /// What `visit` says; `Inside` for what cannot be read. Directories that form a circle are
-    /// corruption.
+    /// The errors of `visit`; `AtPath` for a file that cannot be read. Directories that form a
+    /// cycle are corruption.
     pub fn walk(
         &self,
         path: impl AsRef<[u8]>,
         visit: &mut dyn FnMut(&Visited) -> Result<()>,
     ) -> Result<()> {
-        let image = Image::new(&self.volume);
-        let mut rest = vec![(self.place(path.as_ref())?, 0)];
-        while let Some((place, depth)) = rest.pop() {
-            let attributes = image.attributes(&place)?;
+        let image = ImageTree::new(&self.volume);
+        let mut rest = vec![(self.find(path.as_ref())?, 0)];
+        while let Some((file, depth)) = rest.pop() {
+            let attributes = image.attributes(&file)?;
             let is_directory = attributes.file_type == FileType::Directory;
             let visited = Visited {
-                path: place.path.clone(),
+                path: file.path.clone(),
                 attributes,
             };
             visit(&visited)?;
             if !is_directory {
                 continue;
             }
-            check_depth(depth, &place.path)?;
-            let children = image.children(&place)?;
+            check_depth(depth, &file.path)?;
+            let children = image.children(&file)?;
             rest.extend(
                 children
                     .into_iter()
@@ -121,12 +121,12 @@ impl Reader {
     }
 }
 
-/// Refuses a tree that is too deep for a host.
+/// Refuses a tree that is deeper than a host accepts.
 pub(crate) fn check_depth(depth: u32, path: &[u8]) -> Result<()> {
     if depth < MAX_DEPTH {
         return Ok(());
     }
-    Err(EditError::Refused {
+    Err(EditError::RefusedAtPath {
         path: path.to_vec(),
         problem: format!("more than {MAX_DEPTH} directories in one another"),
     })

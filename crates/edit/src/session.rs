@@ -1,24 +1,24 @@
 //! An edit session: any number of changes to an image, and then all of them or none.
 //!
-//! Life: opened over an image, which it locks; changes are applied and can be seen through
-//! [`EditSession::volume`] at once; [`EditSession::prepare`] ends the changes and tells which way
-//! they will go to the image; [`Prepared::commit`] does it. Dropped at any moment before that,
-//! nothing has happened to the image but that its journal, if it had to be, was replayed, and that
-//! blocks that nobody uses may hold other bytes.
+//! Life cycle: a session is opened over an image, which it locks. Changes are applied and visible
+//! through [`EditSession::volume`] at once. [`EditSession::prepare`] ends the changes and decides
+//! which way they go to the image, and [`Prepared::commit`] writes them. If the session is dropped
+//! before that, the image has not changed, except that its journal was replayed if it needed
+//! replay, and that free blocks may hold other bytes.
 //!
 //! The file system runs over a [`Staging`] device without a log: what it commits and writes home
-//! stays in memory (or in free blocks of the image). The sum of it all is one set of changed
-//! blocks, and that is made true in one of two ways.
+//! stays in memory (or in free blocks of the image). The result is one set of changed blocks, which
+//! is applied in one of two ways.
 //!
 //! - *A transaction.* Blocks whose home is free are written there; all others are one transaction
 //!   of the image's journal ([`OfflineJournal`]).
-//! - *A clone.* Where there is no journal or it is too small, the changes go to a copy of the image
-//!   file ([`Twin`]), which is renamed into place at the end. A session that outgrows the journal on
-//!   its way changes over by itself, and nothing needs to be done again.
+//! - *A clone.* If there is no journal or it is too small, the changes go to a copy of the image
+//!   file ([`ImageClone`]), which is renamed into place at the end. A session that outgrows the
+//! journal on   its way changes over by itself, and nothing needs to be done again.
 //!
-//! A session belongs to one thread. Asked for a fixed time it gives the same bytes for the same
-//! image and the same changes, on every machine: the clock is held, generations are counted, and
-//! commits happen at places that depend on the changes alone.
+//! A session belongs to one thread. With a fixed time it gives the same bytes for the same image
+//! and the same changes, on every machine: the clock is held, generations are counted, and commits
+//! happen at places that depend on the changes alone.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -32,22 +32,23 @@ use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_ondisk::{BlockNumber, checksum};
 use pext4_sync::{time, topology};
 
-use crate::error::{At, EditError, On, Result};
+use crate::error::{EditError, FsContext, HostContext, Result};
 use crate::free::{FreeMap, read_superblock};
+use crate::image_clone::{CloneMethod, ImageClone};
 use crate::progress::Progress;
 use crate::staging::{Changes, Staging, write_blocks};
-use crate::twin::{Made, Twin};
 
-/// Inodes that are made or removed between two commits: few enough that no commit comes unasked.
+/// Steps (see [`EditSession::step`]) between two commits: few enough that the journal never commits
+/// by itself.
 const STEPS_PER_COMMIT: u32 = 128;
 
-/// Which way a session may take.
+/// How a session may apply its changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// A transaction where it fits, else a clone.
+    /// A transaction if the changes fit into one, else a clone.
     #[default]
     Auto,
-    /// A transaction; where it does not fit that is an error.
+    /// A transaction. If the changes do not fit, that is an error.
     Transaction,
     /// A clone.
     Clone,
@@ -56,19 +57,19 @@ pub enum Way {
 /// How a session works.
 #[derive(Clone, Debug)]
 pub struct EditOptions {
-    /// All that is stamped is stamped with this time (since 1970), and the same edit of the same
-    /// image gives the same bytes.
+    /// The time (since 1970) of all time stamps. With it the same edit of the same image gives the
+    /// same bytes.
     pub time: Option<Duration>,
-    /// Which way to take.
+    /// How to apply the changes.
     pub way: Way,
-    /// How long to wait for whoever uses the image.
+    /// How long to wait for another program that uses the image.
     pub wait: Duration,
-    /// Bytes of new data kept in memory; what is more is written to free blocks of the image at
-    /// once.
+    /// The maximum number of bytes of new data kept in memory. What exceeds it is written to free
+    /// blocks of the image.
     pub memory: usize,
-    /// Is told before the image is copied, and why: that can take a while.
-    pub tell: fn(&str),
-    /// Where the session counts what it does, and where it can be asked to stop.
+    /// Called with the reason before the image is copied, which can take a while.
+    pub on_clone: fn(&str),
+    /// Counts what the session does, and can stop it.
     pub progress: Arc<Progress>,
 }
 
@@ -79,39 +80,39 @@ impl Default for EditOptions {
             way: Way::Auto,
             wait: Duration::from_secs(5),
             memory: 64 << 20,
-            tell: |_| {},
+            on_clone: |_| {},
             progress: Arc::default(),
         }
     }
 }
 
-/// What makes the changes of a session true.
+/// How the changes of a session are applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// There is nothing to do.
+    /// Nothing has changed.
     Nothing,
     /// One transaction of the journal.
     Transaction {
-        /// Blocks in it.
+        /// The number of blocks in it.
         blocks: usize,
-        /// Blocks of new data, directories and trees, written beforehand where nobody looks; those
-        /// not counted that were too many for memory.
+        /// The number of blocks of new data, directories and trees that are written to free homes
+        /// before it. Blocks that exceeded [`EditOptions::memory`] are not counted.
         free: usize,
     },
     /// A clone, renamed into place.
     Clone {
-        /// How it came to be.
-        made: Made,
-        /// Why no transaction does.
+        /// How the image was copied.
+        method: CloneMethod,
+        /// Why a transaction was not possible.
         reason: String,
     },
 }
 
-/// Changes to an image that are not its own yet.
+/// An open image and changes to it that are not committed yet.
 pub struct EditSession {
-    /// What errors call the image.
+    /// The image's name in errors.
     name: PathBuf,
-    /// The image's file, where it is one.
+    /// The image's file, if it is one.
     file: Option<Arc<FileDevice>>,
     below: Arc<dyn Device>,
     staging: Arc<Staging>,
@@ -122,7 +123,7 @@ pub struct EditSession {
     before: Superblock,
     block_size: u32,
     options: EditOptions,
-    twin: RefCell<Option<(Twin, String)>>,
+    clone: RefCell<Option<(ImageClone, String)>>,
     steps: Cell<u32>,
     notes: Vec<String>,
     progress: Arc<Progress>,
@@ -133,31 +134,32 @@ impl EditSession {
     ///
     /// # Errors
     ///
-    /// It cannot be opened, is in use, is no ext4 or one that this version does not write.
+    /// The image cannot be opened, is in use, or is not an ext4 that this version writes.
     pub fn open(image: &Path, options: &EditOptions) -> Result<Self> {
         let device = FileDevice::open(image, Access::ReadWrite, options.wait);
-        Self::over(device.map_err(EditError::Unopened)?, options)
+        Self::from_file(device.map_err(EditError::OpenImage)?, options)
     }
 
     /// Opens an image whose file was opened for writing, and so is locked.
     ///
     /// # Errors
     ///
-    /// It is no ext4 or one that this version does not write; it was asked to stop while it was copied.
-    pub fn over(device: FileDevice, options: &EditOptions) -> Result<Self> {
+    /// The image is not an ext4 that this version writes; the session was stopped while it copied
+    /// the image.
+    pub fn from_file(device: FileDevice, options: &EditOptions) -> Result<Self> {
         let device = Arc::new(device);
         let image = device.path().to_owned();
         let below = Arc::<FileDevice>::clone(&device);
         Self::start(below, Some(device), &image, options)
     }
 
-    /// Opens an image on any device. Without a file there is no clone: what does not fit into a
-    /// transaction is an error.
+    /// Opens an image on any device. Without a file there is no clone: changes that do not fit into
+    /// a transaction are an error.
     ///
     /// # Errors
     ///
     /// As [`EditSession::open`].
-    pub fn on(device: Arc<dyn Device>, options: &EditOptions) -> Result<Self> {
+    pub fn from_device(device: Arc<dyn Device>, options: &EditOptions) -> Result<Self> {
         Self::start(device, None, Path::new("image"), options)
     }
 
@@ -167,29 +169,29 @@ impl EditSession {
         name: &Path,
         options: &EditOptions,
     ) -> Result<Self> {
-        let _stand = stand_still(options);
+        let _pinned = pin_thread(options);
         let mut notes = Vec::new();
-        settle(&below, options, &mut notes).of(name)?;
-        let before = read_superblock(&*below).of(name)?;
+        replay_journal(&below, options, &mut notes).with_image(name)?;
+        let before = read_superblock(&*below).with_image(name)?;
         if before.state.contains(State::ERRORS) {
-            return Err(EditError::Whole(format!(
+            return Err(EditError::Refused(format!(
                 "{}: it notes errors of its file system; let `e2fsck -f` repair it first",
                 name.display()
             )));
         }
-        let journal = OfflineJournal::open(Arc::clone(&below)).of(name)?;
-        let free = FreeMap::open(&*below).of(name)?;
+        let journal = OfflineJournal::open(Arc::clone(&below)).with_image(name)?;
+        let free = FreeMap::open(&*below).with_image(name)?;
         let block_size = 1024u32
             .checked_shl(before.log_block_size)
             .expect("the geometry was checked");
         let staging = Staging::new(Arc::clone(&below), free, block_size, options.memory);
         let staging = Arc::new(staging);
         let over: Arc<dyn Device> = Arc::<Staging>::clone(&staging);
-        let volume = Volume::open(over, volume_options(&before, options)).of(name)?;
+        let volume = Volume::open(over, volume_options(&before, options)).with_image(name)?;
         if volume.is_read_only() {
             let why = volume.notes().join("; ");
             let name = name.display();
-            return Err(EditError::Whole(format!(
+            return Err(EditError::Refused(format!(
                 "{name}: it cannot be edited: {why}"
             )));
         }
@@ -203,17 +205,18 @@ impl EditSession {
             before,
             block_size,
             options: options.clone(),
-            twin: RefCell::new(None),
+            clone: RefCell::new(None),
             steps: Cell::new(0),
             notes,
             progress: Arc::clone(&options.progress),
         };
-        session.look_at_room()?;
+        session.switch_to_clone_if_full()?;
         Ok(session)
     }
 
-    /// The file system as the changes so far have made it. Changes made here belong to the session
-    /// too, but [`EditSession::apply`](crate::EditSession::apply) is the way that repeats exactly.
+    /// The file system with the changes so far. Changes that are made here directly belong to the
+    /// session too, but only those by [`EditSession::apply`](crate::EditSession::apply) are
+    /// deterministic.
     ///
     /// # Panics
     ///
@@ -225,25 +228,25 @@ impl EditSession {
             .expect("it is there until the session is consumed")
     }
 
-    /// What a person should know: a journal that was replayed, orphans that were finished.
+    /// Notes for the user: whether a journal was replayed or orphans were deleted.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// How far the session is, to be looked at while it works.
+    /// The progress of the session, which other threads may read while it works.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
     }
 
-    /// Whether a path leads to the image of this session, by whatever name.
+    /// Whether a path leads to the image of this session, under any name.
     pub(crate) fn is_of(&self, image: &Path) -> bool {
         let file = self.file.as_ref();
         file.is_some_and(|file| loops::are_same(file.path(), image))
     }
 
-    /// The time by which everything is stamped, if it is fixed.
+    /// The time of all time stamps, if it is fixed.
     pub(crate) fn fixed_time(&self) -> Option<Time> {
         self.options.time.map(|time| Time {
             seconds: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -251,13 +254,15 @@ impl EditSession {
         })
     }
 
-    /// Holds clock and shard of this thread while it works for the session.
-    pub(crate) fn stand(&self) -> impl Sized + use<> {
-        stand_still(&self.options)
+    /// Pins this thread to a shard, and holds its clock if the time is fixed, until the guard is
+    /// dropped.
+    pub(crate) fn pin_thread(&self) -> impl Sized + use<> {
+        pin_thread(&self.options)
     }
 
-    /// One inode has been made, removed or filled with much data. Commits now and then, at moments
-    /// that depend on the changes alone, and changes over to a clone when the journal is outgrown.
+    /// Counts an inode that was created, changed or removed, or one write of data. Every
+    /// [`STEPS_PER_COMMIT`] steps it commits, so that commits depend on the changes alone, and
+    /// switches to a clone if the journal has become too small.
     fn step(&self) -> Result<()> {
         let steps = self.steps.get() + 1;
         self.steps.set(steps);
@@ -267,7 +272,7 @@ impl EditSession {
         Ok(())
     }
 
-    /// A step for a file that was made, changed or removed.
+    /// A step for a file that was created, changed or removed.
     pub(crate) fn step_file(&self) -> Result<()> {
         self.progress.add_file()?;
         self.step()
@@ -279,24 +284,25 @@ impl EditSession {
         self.step()
     }
 
-    /// Commits: what was freed can be used again.
+    /// Commits, after which freed blocks can be used again.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.volume().sync().of(&self.name)?;
-        self.look_at_room()
+        self.volume().sync().with_image(&self.name)?;
+        self.switch_to_clone_if_full()
     }
 
-    /// Changes over to a clone if need be.
-    fn look_at_room(&self) -> Result<()> {
+    /// Switches to a clone if the blocks written so far do not fit into a transaction.
+    fn switch_to_clone_if_full(&self) -> Result<()> {
         if self.staging.is_on_clone() {
             return Ok(());
         }
-        match self.why_clone(self.staging.used()) {
-            Some(reason) => self.change_over(reason),
+        match self.reason_for_clone(self.staging.used()) {
+            Some(reason) => self.switch_to_clone(reason),
             None => Ok(()),
         }
     }
 
-    fn why_clone(&self, blocks: usize) -> Option<String> {
+    /// Why a session with so many changed blocks needs a clone; `None` if it does not.
+    fn reason_for_clone(&self, blocks: usize) -> Option<String> {
         let fits = |journal: &OfflineJournal| journal.fits(blocks);
         match (&self.journal, self.options.way) {
             (_, Way::Clone) => Some("as asked for".to_owned()),
@@ -308,41 +314,43 @@ impl EditSession {
         }
     }
 
-    fn change_over(&self, reason: String) -> Result<()> {
+    fn switch_to_clone(&self, reason: String) -> Result<()> {
         let Some(file) = &self.file else {
             let name = self.name.display();
-            return Err(EditError::Whole(format!(
+            return Err(EditError::Refused(format!(
                 "{name}: it takes more than one transaction: {reason}"
             )));
         };
         if self.options.way == Way::Transaction {
             let name = self.name.display();
-            return Err(EditError::Whole(format!(
+            return Err(EditError::Refused(format!(
                 "{name}: it takes more than one transaction: {reason}; a clone could take it"
             )));
         }
-        (self.options.tell)(&reason);
-        let twin = self.progress.copying(|| Twin::new(file, &self.progress))?;
+        (self.options.on_clone)(&reason);
+        let clone = self
+            .progress
+            .copying(|| ImageClone::new(file, &self.progress))?;
         self.staging
-            .move_to(twin.device())
-            .on(file.path(), "write the changes to a copy")?;
-        *self.twin.borrow_mut() = Some((twin, reason));
+            .switch_to(clone.device())
+            .with_host_file(file.path(), "write the changes to a copy")?;
+        *self.clone.borrow_mut() = Some((clone, reason));
         Ok(())
     }
 
-    /// Ends the changes and says which way they will go to the image.
+    /// Ends the changes and decides which way they go to the image.
     ///
     /// # Errors
     ///
-    /// The device's, or the host's if it takes a clone. Nothing has been changed then.
+    /// Errors of the device, or of the host if a clone is needed. The image has not changed then.
     pub fn prepare(mut self) -> Result<Prepared> {
-        let _stand = self.stand();
+        let _pinned = self.pin_thread();
         let volume = self.volume.take().expect("only this takes it");
-        volume.close().of(&self.name)?;
-        self.mend_superblock().of(&self.name)?;
-        self.look_at_final_room()?;
+        volume.close().with_image(&self.name)?;
+        self.restore_mount_fields().with_image(&self.name)?;
+        self.switch_to_clone_if_changes_do_not_fit()?;
         let changes = self.staging.changes().map_err(pext4_fs::Error::from);
-        let changes = changes.of(&self.name)?;
+        let changes = changes.with_image(&self.name)?;
         let plan = self.plan(&changes);
         Ok(Prepared {
             session: self,
@@ -355,13 +363,13 @@ impl EditSession {
     ///
     /// # Errors
     ///
-    /// Theirs.
+    /// The errors of both.
     pub fn finish(self) -> Result<Plan> {
         self.prepare()?.commit()
     }
 
-    /// An edit is no mount: what the superblock tells of the last one stays.
-    fn mend_superblock(&self) -> pext4_fs::Result<()> {
+    /// Restores the mount count, mount time and place of the last mount, since an edit is no mount.
+    fn restore_mount_fields(&self) -> pext4_fs::Result<()> {
         let mut superblock = read_superblock(&*self.staging)?;
         superblock.mount_time = self.before.mount_time;
         superblock.mount_count = self.before.mount_count;
@@ -370,22 +378,23 @@ impl EditSession {
         Ok(self.staging.write_at(superblock::OFFSET, &bytes)?)
     }
 
-    /// As [`EditSession::look_at_room`], by what has really changed.
-    fn look_at_final_room(&self) -> Result<()> {
-        if self.staging.is_on_clone() || self.why_clone(self.staging.used()).is_none() {
+    /// As [`EditSession::switch_to_clone_if_full`], but counts only blocks whose bytes differ from
+    /// the image.
+    fn switch_to_clone_if_changes_do_not_fit(&self) -> Result<()> {
+        if self.staging.is_on_clone() || self.reason_for_clone(self.staging.used()).is_none() {
             return Ok(());
         }
         let changes = self.staging.changes().map_err(pext4_fs::Error::from);
-        match self.why_clone(changes.of(&self.name)?.used.len()) {
-            Some(reason) => self.change_over(reason),
+        match self.reason_for_clone(changes.with_image(&self.name)?.used.len()) {
+            Some(reason) => self.switch_to_clone(reason),
             None => Ok(()),
         }
     }
 
     fn plan(&self, changes: &Changes) -> Plan {
-        if let Some((twin, reason)) = &*self.twin.borrow() {
+        if let Some((clone, reason)) = &*self.clone.borrow() {
             return Plan::Clone {
-                made: twin.made(),
+                method: clone.method(),
                 reason: reason.clone(),
             };
         }
@@ -406,12 +415,12 @@ impl EditSession {
 
 impl Drop for EditSession {
     fn drop(&mut self) {
-        // The volume closes itself; nobody is to see it.
+        // The volume is closed when it is dropped, and that must not write to the image.
         self.staging.abandon();
     }
 }
 
-/// Changes that wait to be made true.
+/// Changes that are ready to be committed.
 pub struct Prepared {
     session: EditSession,
     changes: Changes,
@@ -419,29 +428,29 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Which way the changes will take.
+    /// How the changes will be applied.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Makes the changes true, durably.
+    /// Applies the changes durably.
     ///
     /// # Errors
     ///
-    /// The device's or the host's. The image then has all of the changes or none; with a
-    /// transaction the next who opens the image finds out. Asked to stop before the first lasting write, or before
-    /// a clone is put in place, it has none.
+    /// Errors of the device or the host. The image then has all of the changes or none; with a
+    /// transaction this is known only once the image is opened again. If the session is stopped
+    /// before the first lasting write, or before a clone is renamed into place, it has none.
     pub fn commit(mut self) -> Result<Plan> {
-        let _stand = self.session.stand();
+        let _pinned = self.session.pin_thread();
         self.session.progress.check()?;
         match self.plan {
             Plan::Nothing => {}
-            Plan::Transaction { .. } => self.write_transaction().of(&self.session.name)?,
+            Plan::Transaction { .. } => self.write_transaction().with_image(&self.session.name)?,
             Plan::Clone { .. } => {
-                let twin = self.session.twin.take();
-                let (twin, _) = twin.expect("a plan of a clone is made of one");
-                twin.place(&self.session.progress)?;
+                let clone = self.session.clone.take();
+                let (clone, _) = clone.expect("a plan of a clone is made of one");
+                clone.rename_into_place(&self.session.progress)?;
             }
         }
         Ok(self.plan)
@@ -473,15 +482,15 @@ impl Prepared {
     }
 }
 
-/// Replays the journal if that is due: the edit begins with the image as it really is.
-fn settle(
+/// Replays the journal if it needs replay: the edit begins with the replayed image.
+fn replay_journal(
     below: &Arc<dyn Device>,
     options: &EditOptions,
     notes: &mut Vec<String>,
 ) -> pext4_fs::Result<()> {
     use pext4_ondisk::feature::Incompat;
     let superblock = read_superblock(&**below);
-    // One that is torn is mended by a mount too.
+    // A mount also repairs a torn superblock.
     let is_clean = superblock.as_ref().is_ok_and(|superblock| {
         let dirty = superblock.features.incompat.contains(Incompat::RECOVER);
         !dirty && superblock.state.contains(State::CLEAN)
@@ -512,7 +521,7 @@ const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 fn volume_options(before: &Superblock, options: &EditOptions) -> MountOptions {
     let first = match options.time {
-        // It differs from edit to edit, since the counts or the times do.
+        // The superblock's counts or times differ from edit to edit, so this number does too.
         Some(_) => checksum::crc32c(!0, &before.encode()),
         None => time::now().subsec_nanos() ^ time::since_epoch().subsec_nanos().rotate_left(2),
     };
@@ -521,7 +530,7 @@ fn volume_options(before: &Superblock, options: &EditOptions) -> MountOptions {
         bypass_journal: true,
         reserve: Reserve::Everybody,
         deterministic: Some(first),
-        // One thread, whose placement must not depend on where the committer is just now.
+        // There is one thread, and its allocations must not depend on what the committer does now.
         scaling: Scaling {
             busy_groups: BusyGroups::Wait,
             stream_goals: StreamGoals::Slots(Width::Fixed(1)),
@@ -531,6 +540,6 @@ fn volume_options(before: &Superblock, options: &EditOptions) -> MountOptions {
     }
 }
 
-fn stand_still(options: &EditOptions) -> impl Sized + use<> {
+fn pin_thread(options: &EditOptions) -> impl Sized + use<> {
     (topology::pin(0), options.time.map(time::hold))
 }

@@ -1,12 +1,12 @@
-//! Where files come from: the host, this image, another image, a tar.
+//! Sources of files: the host, this image, another image, a tar.
 
 use pext4_fs::{DeviceNumber, FileType, Time};
 
 use crate::error::Result;
 
-/// What is to be known of a file to make it again.
+/// Everything about a file but its content.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct FileMetadata {
     pub(crate) kind: FileType,
     /// Permission bits (07777).
     pub(crate) permissions: u16,
@@ -17,28 +17,28 @@ pub(crate) struct Facts {
     /// Bytes of a regular file.
     pub(crate) size: u64,
     pub(crate) device: DeviceNumber,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link; else empty.
     pub(crate) target: Vec<u8>,
     /// Extended attributes, values in the image's form.
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What tells a file with several names.
+    /// Identifies a file that has several names: device and inode number. Else `None`.
     pub(crate) identity: Option<(u64, u64)>,
 }
 
-/// Takes a piece of a file's data, with its offset; what no piece covers is a hole.
+/// Receives a piece of a file's data and its offset. Ranges that no piece covers are holes.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
 
-/// A tree that is read.
+/// A tree of files to be copied.
 pub(crate) trait Source {
-    /// A file of it.
+    /// A file of the tree.
     type Node;
 
-    fn facts(&self, node: &Self::Node) -> Result<Facts>;
+    fn metadata(&self, node: &Self::Node) -> Result<FileMetadata>;
 
     /// The names of a directory, sorted.
     fn children(&self, node: &Self::Node) -> Result<Vec<(Vec<u8>, Self::Node)>>;
 
-    /// The data of a regular file in order; holes are left out. An error where it is not what `facts`
-    /// said any more.
-    fn content(&self, node: &Self::Node, facts: &Facts, sink: Sink<'_>) -> Result<()>;
+    /// Passes the data of a regular file to `sink`, in order and without holes. An error if the
+    /// file has changed since `metadata` was read.
+    fn content(&self, node: &Self::Node, metadata: &FileMetadata, sink: Sink<'_>) -> Result<()>;
 }

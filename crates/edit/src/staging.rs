@@ -1,16 +1,17 @@
-//! The device under an edit session: the image below stays what it is until the session says so.
+//! The device under an edit session. It holds back the session's writes, so that the image stays
+//! unchanged until the session commits.
 //!
-//! Blocks that the session writes are kept in memory. Once they take more than a limit, those whose
-//! home is free in the image go there, and from then on such blocks are written through: nobody
-//! looks there, so large files take no memory. Blocks whose home is in use stay in memory until the
-//! end, when they are one transaction of the journal. If they become too many, or there is no
-//! journal, the session lays everything over a clone ([`Staging::move_to`]), and all that follows
-//! is written to the clone.
+//! Blocks that the session writes are kept in memory. Once those whose home is free in the image
+//! exceed a limit, they are written there, and from then on such blocks are written through:
+//! nothing refers to them, so large files take no memory. Blocks whose home is in use stay in
+//! memory until the end and become one transaction of the journal. If there are too many of them,
+//! or there is no journal, the session writes all blocks to a clone ([`Staging::switch_to`]), and
+//! later writes go to the clone.
 //!
-//! `flush` does nothing: durability is the session's matter, at its end.
+//! `flush` does nothing: the session makes its changes durable at its end.
 //!
-//! Locking: one mutex, of a class that comes before the devices'; the session has one thread, and
-//! the journal's committer writes home through here.
+//! Locking: one mutex, of a class that comes before the devices'. The session has one thread, and
+//! the journal's committer writes home through this device.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -21,10 +22,10 @@ use pext4_sync::{Class, Mutex};
 
 use crate::free::FreeMap;
 
-/// Blocks of one vectored write at most.
+/// The maximum number of blocks in one vectored write.
 const MAX_SLICES: usize = 512;
 
-/// A device whose changes are not the image's yet.
+/// A device that stages its writes.
 pub(crate) struct Staging {
     size: u64,
     block_size: u64,
@@ -34,34 +35,34 @@ pub(crate) struct Staging {
 struct Inner {
     below: Arc<dyn Device>,
     free: FreeMap,
-    blocks: BTreeMap<u64, Kept>,
+    blocks: BTreeMap<u64, StagedBlock>,
     /// How many of the blocks have a home that is in use.
     used: usize,
-    /// Free blocks kept in memory at most.
-    most_free: usize,
+    /// The maximum number of free blocks kept in memory.
+    max_free: usize,
     mode: Mode,
 }
 
-/// A block in memory.
-struct Kept {
+/// A block that was written, in memory.
+struct StagedBlock {
     page: Page,
-    /// Whether nobody uses its home.
+    /// Whether its home is free in the image.
     free: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Everything is in memory.
+    /// All writes stay in memory.
     Memory,
-    /// Blocks whose home is free are written there.
-    Through,
+    /// Blocks whose home is free are written there, all others stay in memory.
+    WriteThrough,
     /// Everything is written to a clone.
     Clone,
-    /// The session was given up: what is still written goes nowhere.
+    /// The session was dropped: later writes are discarded.
     Abandoned,
 }
 
-/// What a session changed, by what is to become of it.
+/// The blocks that a session changed.
 pub(crate) struct Changes {
     /// Blocks whose home is in use and has other bytes.
     pub(crate) used: Vec<(u64, Page)>,
@@ -70,7 +71,8 @@ pub(crate) struct Changes {
 }
 
 impl Staging {
-    /// Nothing is changed yet. `memory` bounds the bytes of free blocks that are kept.
+    /// Stages writes to `below`. `memory` is the maximum number of bytes of free blocks that are
+    /// kept in memory.
     pub(crate) fn new(
         below: Arc<dyn Device>,
         free: FreeMap,
@@ -87,14 +89,14 @@ impl Staging {
                     free,
                     blocks: BTreeMap::new(),
                     used: 0,
-                    most_free: memory / block_size as usize,
+                    max_free: memory / block_size as usize,
                     mode: Mode::Memory,
                 },
             ),
         }
     }
 
-    /// How many blocks of the image that are in use have been written so far.
+    /// The number of blocks in use that have been written so far.
     pub(crate) fn used(&self) -> usize {
         self.inner.lock().used
     }
@@ -104,14 +106,14 @@ impl Staging {
         self.inner.lock().mode == Mode::Clone
     }
 
-    /// Lets nothing more be written.
+    /// Drops the staged blocks and discards later writes.
     pub(crate) fn abandon(&self) {
         let mut inner = self.inner.lock();
         inner.mode = Mode::Abandoned;
         inner.blocks.clear();
     }
 
-    /// What is in memory, compared with the image.
+    /// The staged blocks. Blocks in use that have the same bytes as the image are left out.
     pub(crate) fn changes(&self) -> io::Result<Changes> {
         let inner = self.inner.lock();
         let mut changes = Changes {
@@ -119,27 +121,27 @@ impl Staging {
             free: Vec::new(),
         };
         let mut old = vec![0; self.page_size()];
-        for (&block, kept) in &inner.blocks {
-            if kept.free {
-                changes.free.push((block, kept.page.clone()));
+        for (&block, staged) in &inner.blocks {
+            if staged.free {
+                changes.free.push((block, staged.page.clone()));
                 continue;
             }
             inner.below.read_at(block * self.block_size, &mut old)?;
-            if *old != *kept.page {
-                changes.used.push((block, kept.page.clone()));
+            if *old != *staged.page {
+                changes.used.push((block, staged.page.clone()));
             }
         }
         Ok(changes)
     }
 
-    /// Lays what is in memory over `clone`, which holds what the device below holds, and writes all
-    /// that follows to it.
-    pub(crate) fn move_to(&self, clone: Arc<dyn Device>) -> io::Result<()> {
+    /// Writes the staged blocks to `clone`, a copy of the device below, and sends all later writes
+    /// there.
+    pub(crate) fn switch_to(&self, clone: Arc<dyn Device>) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let blocks = std::mem::take(&mut inner.blocks);
         let pages: Vec<_> = blocks
             .into_iter()
-            .map(|(block, kept)| (block, kept.page))
+            .map(|(block, staged)| (block, staged.page))
             .collect();
         write_blocks(&*clone, self.block_size, &pages)?;
         inner.below = clone;
@@ -153,7 +155,7 @@ impl Staging {
     }
 }
 
-/// Writes blocks, sorted, neighbours together.
+/// Writes blocks, which must be sorted. Neighbouring blocks go into one write.
 pub(crate) fn write_blocks(
     device: &dyn Device,
     block_size: u64,
@@ -173,7 +175,7 @@ pub(crate) fn write_blocks(
 }
 
 impl Inner {
-    /// Writes the part of a block.
+    /// Writes a part of a block.
     fn write_part(
         &mut self,
         block: u64,
@@ -181,12 +183,12 @@ impl Inner {
         within: usize,
         from: &[u8],
     ) -> io::Result<()> {
-        if let Some(kept) = self.blocks.get_mut(&block) {
-            kept.page.make_mut()[within..within + from.len()].copy_from_slice(from);
+        if let Some(staged) = self.blocks.get_mut(&block) {
+            staged.page.make_mut()[within..within + from.len()].copy_from_slice(from);
             return Ok(());
         }
         let free = self.free.is_free(&*self.below, block)?;
-        if free && self.mode == Mode::Through {
+        if free && self.mode == Mode::WriteThrough {
             return self
                 .below
                 .write_at(block * block_size + within as u64, from);
@@ -201,35 +203,35 @@ impl Inner {
             Page::from(bytes)
         };
         self.used += usize::from(!free);
-        self.blocks.insert(block, Kept { page, free });
+        self.blocks.insert(block, StagedBlock { page, free });
         Ok(())
     }
 
-    /// Sends free blocks home once there are too many.
+    /// Writes free blocks to their homes once there are more than `max_free`.
     fn spill(&mut self, block_size: u64) -> io::Result<()> {
-        if self.mode != Mode::Memory || self.blocks.len() - self.used <= self.most_free {
+        if self.mode != Mode::Memory || self.blocks.len() - self.used <= self.max_free {
             return Ok(());
         }
-        let free = |kept: &Kept| kept.free;
+        let free = |staged: &StagedBlock| staged.free;
         let pages: Vec<_> = self
             .blocks
             .iter()
-            .filter(|(_, kept)| free(kept))
-            .map(|(&block, kept)| (block, kept.page.clone()))
+            .filter(|(_, staged)| free(staged))
+            .map(|(&block, staged)| (block, staged.page.clone()))
             .collect();
         write_blocks(&*self.below, block_size, &pages)?;
-        self.blocks.retain(|_, kept| !free(kept));
-        self.mode = Mode::Through;
+        self.blocks.retain(|_, staged| !free(staged));
+        self.mode = Mode::WriteThrough;
         Ok(())
     }
 
-    /// How many of the blocks from `block` on, `most` at most, can be written through together.
-    fn straight(&mut self, block: u64, most: u64) -> io::Result<u64> {
-        if self.mode != Mode::Through {
+    /// How many of the `max` blocks from `block` on can be written through together.
+    fn write_through(&mut self, block: u64, max: u64) -> io::Result<u64> {
+        if self.mode != Mode::WriteThrough {
             return Ok(0);
         }
         let mut count = 0;
-        while count < most
+        while count < max
             && !self.blocks.contains_key(&(block + count))
             && self.free.is_free(&*self.below, block + count)?
         {
@@ -249,12 +251,12 @@ impl Device for Staging {
         inner.below.read_at(offset, into)?;
         let end = offset + into.len() as u64;
         let blocks = offset / self.block_size..end.div_ceil(self.block_size);
-        for (&block, kept) in inner.blocks.range(blocks) {
+        for (&block, staged) in inner.blocks.range(blocks) {
             let start = block * self.block_size;
             let (from, to) = (start.max(offset), (start + self.block_size).min(end));
             let place = |at: u64, base: u64| usize::try_from(at - base).expect("within the range");
             into[place(from, offset)..place(to, offset)]
-                .copy_from_slice(&kept.page[place(from, start)..place(to, start)]);
+                .copy_from_slice(&staged.page[place(from, start)..place(to, start)]);
         }
         Ok(())
     }
@@ -268,7 +270,7 @@ impl Device for Staging {
         match inner.mode {
             Mode::Abandoned => return Ok(()),
             Mode::Clone => return inner.below.write_at(offset, from),
-            Mode::Memory | Mode::Through => {}
+            Mode::Memory | Mode::WriteThrough => {}
         }
         let (mut at, mut rest) = (offset, from);
         while !rest.is_empty() {
@@ -278,14 +280,14 @@ impl Device for Staging {
             } else {
                 0
             };
-            let straight = inner.straight(block, whole)? * self.block_size;
-            let step = if straight > 0 {
-                straight
+            let write_through = inner.write_through(block, whole)? * self.block_size;
+            let step = if write_through > 0 {
+                write_through
             } else {
                 (self.block_size - within).min(rest.len() as u64)
             };
             let (now, later) = rest.split_at(usize::try_from(step).expect("part of a slice"));
-            if straight > 0 {
+            if write_through > 0 {
                 inner.below.write_at(at, now)?;
             } else {
                 let within = usize::try_from(within).expect("below the block size");
@@ -330,7 +332,7 @@ mod tests {
         FreeMap::open(device).expect("a sound image")
     }
 
-    /// What is read above is what was written, and below only free blocks change, if any.
+    /// Reads return what was written, and only free blocks of the device below change, if any.
     fn run(seed: u64, memory: usize) {
         let mut random = Random::new(seed);
         let format = Format::new(4 << 20, 1024, Features::Debian12);
@@ -353,7 +355,7 @@ mod tests {
             }
             if step == 250 && seed % 2 == 1 {
                 let clone = Arc::new(below.fork());
-                staging.move_to(clone).expect("memory");
+                staging.switch_to(clone).expect("memory");
             }
         }
         assert!(content(&staging) == model, "seed {seed}");

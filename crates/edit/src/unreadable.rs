@@ -1,32 +1,35 @@
-//! What of an image cannot be read: an error, or left out with a word about it, as whoever reads it wants.
+//! Files of an image that cannot be read: an error, or skipped with a report, as the caller asks.
 
 use crate::error::{EditError, Result};
 
-/// Is told why something is left out; the error names the path.
-pub type Leave<'l> = dyn FnMut(&EditError) + 'l;
+/// Called with the error for each file that is skipped. The error names the path.
+pub type OnSkipped<'s> = dyn FnMut(&EditError) + 's;
 
-/// What becomes of what cannot be read.
-pub(crate) struct Unreadable<'r, 'l> {
-    /// Is told of it; without it that is an error.
-    leave: Option<&'r mut Leave<'l>>,
-    /// What was left out.
+/// Skips files that cannot be read, or fails.
+pub(crate) struct Unreadable<'r, 's> {
+    /// Called for each skipped file. Without it an unreadable file is an error.
+    on_skipped: Option<&'r mut OnSkipped<'s>>,
+    /// The number of skipped files.
     pub(crate) left: u64,
 }
 
-impl<'r, 'l> Unreadable<'r, 'l> {
-    pub(crate) fn new(leave: Option<&'r mut Leave<'l>>) -> Self {
-        Self { leave, left: 0 }
+impl<'r, 's> Unreadable<'r, 's> {
+    pub(crate) fn new(on_skipped: Option<&'r mut OnSkipped<'s>>) -> Self {
+        Self {
+            on_skipped,
+            left: 0,
+        }
     }
 
-    pub(crate) fn may_be_left(&self) -> bool {
-        self.leave.is_some()
+    pub(crate) fn can_skip(&self) -> bool {
+        self.on_skipped.is_some()
     }
 
-    /// What was read; `None` if it was not, and is to be left out then.
-    pub(crate) fn or_leave<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
-        match (read, &mut self.leave) {
-            (Err(error @ EditError::Inside { .. }), Some(leave)) => {
-                leave(&error);
+    /// The value that was read; `None` if it is unreadable and is skipped.
+    pub(crate) fn or_skip<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
+        match (read, &mut self.on_skipped) {
+            (Err(error @ EditError::AtPath { .. }), Some(on_skipped)) => {
+                on_skipped(&error);
                 self.left += 1;
                 Ok(None)
             }

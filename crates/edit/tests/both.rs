@@ -1,4 +1,4 @@
-//! Archives as `edit --tar` and as `build` read them: the same files, whoever made the archive.
+//! `edit --tar` and `build` read the same files from an archive, whichever program made it.
 
 mod common;
 
@@ -15,7 +15,7 @@ use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::tree::Tree;
 
-/// What both make of an archive.
+/// The results of both for one archive.
 fn both(folder: &Path, name: &str, archive: &[u8]) -> [Result<Tree, String>; 2] {
     let edited = fresh(folder, &format!("{name}-edited"));
     let built = folder.join(format!("{name}-built"));

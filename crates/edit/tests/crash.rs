@@ -1,5 +1,5 @@
-//! Power cuts at every write of an edit: what is recovered is exactly the old tree or exactly the
-//! new one, by our replay and by e2fsck's, and nothing is wrong with it.
+//! Power cuts at every write of an edit: our replay and e2fsck's both recover exactly the old tree
+//! or exactly the new one, and e2fsck finds nothing wrong.
 
 mod common;
 
@@ -19,7 +19,7 @@ use pext4_testkit::oracle::format::{Features, Format, everyday};
 use pext4_testkit::tree::Tree;
 use pext4_testkit::volume::tree_of;
 
-/// What a cut left, after both recoveries.
+/// The image after a cut and both recoveries.
 fn recovered(left: &RamDevice) -> Result<[Tree; 2], String> {
     let ours = Arc::new(left.fork());
     let device: Arc<dyn Device> = Arc::<RamDevice>::clone(&ours);
@@ -38,7 +38,7 @@ fn same(one: &Tree, two: &Tree) -> bool {
     one.differences(two, false).is_empty()
 }
 
-/// Records one edit and looks at what cuts of it leave.
+/// Records one edit, and checks the images that cuts of it leave.
 fn examine(format: &Format, seed: u64, options: &EditOptions) {
     let what = format!("seed {seed}, image {}, {options:?}", format.describe());
     let mut random = Random::new(seed);
@@ -46,7 +46,7 @@ fn examine(format: &Format, seed: u64, options: &EditOptions) {
     let below = Arc::new(base.fork());
     let device = Arc::new(RecordDevice::new(Arc::<RamDevice>::clone(&below)));
     let over: Arc<dyn Device> = Arc::<RecordDevice>::clone(&device);
-    let mut session = EditSession::on(over, options).expect("it opens");
+    let mut session = EditSession::from_device(over, options).expect("it opens");
     mixture(&mut session, &mut random);
     let plan = session
         .finish()
@@ -118,12 +118,13 @@ fn a_cut_edit_that_wrote_through_is_made_or_not() {
     }
 }
 
-/// An edit on a device of which these calls fail; whether it was acknowledged, and is there.
+/// An edit on a device of which these calls fail. Returns whether it was acknowledged, and whether
+/// it was applied.
 fn edit_failing(base: &RamDevice, old: &Tree, seed: u64, kind: Operation, from: u64) -> [bool; 2] {
     let below = Arc::new(base.fork());
     let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
     let over: Arc<dyn Device> = Arc::<FaultDevice>::clone(&device);
-    let mut session = EditSession::on(over, &EditOptions::default()).expect("it opens");
+    let mut session = EditSession::from_device(over, &EditOptions::default()).expect("it opens");
     mixture(&mut session, &mut Random::new(seed));
     device.fail_from(kind, from);
     let done = session.finish();
@@ -173,7 +174,7 @@ fn an_edit_that_is_given_up_changes_no_used_block() {
             let device = Arc::new(base.fork());
             let record = Arc::new(RecordDevice::new(Arc::<RamDevice>::clone(&device)));
             let over: Arc<dyn Device> = Arc::<RecordDevice>::clone(&record);
-            let mut session = EditSession::on(over, &options).expect("it opens");
+            let mut session = EditSession::from_device(over, &options).expect("it opens");
             mixture(&mut session, &mut random);
             drop(session);
             let writes = record.mark();
@@ -190,17 +191,17 @@ fn what_fits_no_transaction_is_refused_where_nothing_can_be_cloned() {
     let mut random = Random::new(7);
     let format = Format::new(16 << 20, 1024, Features::NoJournal);
     let base = filled(&format, &mut random);
-    let error = EditSession::on(Arc::new(base.fork()), &EditOptions::default());
+    let error = EditSession::from_device(Arc::new(base.fork()), &EditOptions::default());
     let error = error.err().expect("it has no journal").to_string();
     assert!(error.contains("no journal"), "{error}");
     let options = EditOptions {
         way: Way::Clone,
         ..EditOptions::default()
     };
-    assert!(EditSession::on(Arc::new(base), &options).is_err());
+    assert!(EditSession::from_device(Arc::new(base), &options).is_err());
 }
 
-/// Whoever is told that an edit failed knows whether to make it again.
+/// The error of a failed edit tells the caller whether to repeat it.
 #[test]
 fn a_failed_commit_says_what_has_become_of_the_edit() {
     let mut random = Random::new(11);
@@ -213,7 +214,8 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
         let below = Arc::new(base.fork());
         let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
         let over: Arc<dyn Device> = Arc::<FaultDevice>::clone(&device);
-        let mut session = EditSession::on(over, &EditOptions::default()).expect("it opens");
+        let mut session =
+            EditSession::from_device(over, &EditOptions::default()).expect("it opens");
         session
             .apply(&write("/made", 3000, &mut Random::new(nth)))
             .expect("room");

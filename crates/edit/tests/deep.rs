@@ -1,4 +1,5 @@
-//! Trees of the host whose paths are longer than the system takes, and that are deeper than directories are held open.
+//! Trees of the host with paths longer than the system accepts, and deeper than the number of
+//! directories that are kept open.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -41,7 +42,7 @@ fn deep_trees_come_in_whole() {
     let put = Change::Put {
         from: folder.path().join("top"),
         to: b"/".to_vec(),
-        exactly: false,
+        no_target_directory: false,
         xattrs: true,
         overrides: Overrides::default(),
     };

@@ -1,4 +1,4 @@
-//! Copies out of images, of hostile ones too.
+//! Copies out of images, also of hostile ones.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn image(folder: &Path) -> std::path::PathBuf {
     image
 }
 
-fn get(image: &Path, path: &str, to: &Path) -> Result<pext4_edit::Got, String> {
+fn get(image: &Path, path: &str, to: &Path) -> Result<pext4_edit::Copied, String> {
     let reader = Reader::open(image).map_err(|error| error.to_string())?;
     reader
         .get(path, to, &GetOptions::default())
@@ -51,7 +51,8 @@ fn a_copy_that_is_stopped_leaves_nothing() {
     assert_eq!(names, 1, "the image alone");
 }
 
-/// A file without a header of its extents, and a directory one of whose leaves is none: what is sound comes out.
+/// An image with a file whose extent header is broken, and a directory with a broken leaf:
+/// everything else is copied.
 #[test]
 fn what_cannot_be_read_is_left_out_if_that_is_wanted() {
     let folder = scratch();
@@ -210,7 +211,7 @@ fn trees_come_out_whole() {
     assert!(error.contains("/none: no such file"), "{error}");
 }
 
-/// While it is made a copy has another name, which must not be too long where its own is not.
+/// A copy has a temporary name at first, which must not be too long if its own name is not.
 #[test]
 fn a_copy_may_have_a_name_of_any_length() {
     let folder = scratch();
@@ -282,7 +283,7 @@ fn a_link_is_not_a_way_out() {
             permissions: None,
         },
         Change::Symlink {
-            into: pext4_edit::Into::Any,
+            into: pext4_edit::IntoDirectory::Always,
             target: outside.to_str().expect("text").into(),
             path: b"/t/aaa".to_vec(),
             force: false,
@@ -299,7 +300,7 @@ fn a_link_is_not_a_way_out() {
     assert!(!folder.path().join("out").exists());
 }
 
-/// What lets a file's program open raw sockets: revision 2, effective, `cap_net_raw`.
+/// A capability attribute: revision 2, effective, `cap_net_raw`.
 const CAPABILITY: &[u8] = &[
     1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 ];
@@ -376,7 +377,7 @@ fn what_the_host_refuses_is_named_as_the_host_names_it() {
     assert!(error.starts_with("/proc/etc: "), "{error}");
 }
 
-/// The path of such a name as a whole is longer than the system takes.
+/// The whole path of such a name is longer than the system accepts.
 #[test]
 fn other_names_of_a_file_come_out_of_deep_trees() {
     use common::archives::{archive, build, header, records};

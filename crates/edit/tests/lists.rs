@@ -215,7 +215,7 @@ fn listed(folder: &Path) -> PathBuf {
     image
 }
 
-/// A run of a program that ends well; `None`, loudly, if it does not.
+/// Runs a program that must succeed. `None`, with a message, if it does not.
 fn run(command: &str, arguments: &[&str], folder: &Path) -> Option<String> {
     let done = Command::new(command)
         .args(arguments)
@@ -320,7 +320,7 @@ fn a_list_that_contradicts_the_mode_is_exported_as_it_is() {
     assert_eq!(list_of(&again, "file", acl::ACCESS).0, 0o777);
 }
 
-/// Files that an edit makes of nothing inherit as on a mount; copies stay what they were.
+/// New files inherit the default list as on a mount; copies keep their lists.
 #[test]
 fn new_files_inherit_their_directorys_list() {
     let folder = scratch();
@@ -364,7 +364,7 @@ fn new_files_inherit_their_directorys_list() {
         Change::Put {
             from: host,
             to: b"/top/put".to_vec(),
-            exactly: true,
+            no_target_directory: true,
             xattrs: true,
             overrides: Overrides::default(),
         },
@@ -431,7 +431,7 @@ fn set_mode(path: &str, mode: &str) -> Change {
     }
 }
 
-/// As chmod(2): else those whom the mode shuts out would still be let in by the list.
+/// As chmod(2): else the list would still allow what the mode forbids.
 #[test]
 fn a_list_follows_the_mode_that_is_set() {
     let folder = scratch();
@@ -447,7 +447,7 @@ fn a_list_follows_the_mode_that_is_set() {
         session.apply(&change).expect("there is room");
     }
     session.finish().expect("there is room");
-    // An archive's directory that brings no list, over one that has one.
+    // An archive's directory without a list, over an existing one with a list.
     let closed = changed(header("folder/", b'5', 0, ""), 100, b"0000750\0");
     apply(&image, &archive(&[closed])).expect("it makes sense");
     e2fsck(&image).expect("sound");

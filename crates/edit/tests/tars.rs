@@ -1,4 +1,4 @@
-//! Archives in and out: what GNU tar reads of ours, what we read of its, and hostile ones.
+//! Archives in and out: GNU tar reads ours, we read GNU tar's, and hostile ones are refused.
 
 mod common;
 
@@ -58,7 +58,7 @@ fn rich(folder: &Path) -> std::path::PathBuf {
         node("/sda", FileType::BlockDevice, 8, 70_000),
         node("/pipe", FileType::Fifo, 0, 0),
         Change::Symlink {
-            into: pext4_edit::Into::Any,
+            into: pext4_edit::IntoDirectory::Always,
             target: vec![b't'; 300],
             path: path("/far"),
             force: false,
@@ -109,7 +109,7 @@ fn rich(folder: &Path) -> std::path::PathBuf {
     image
 }
 
-/// Two trees but for what a new image has of its own: inode numbers, space, change times.
+/// Compares two trees except for what differs in a new image: inode numbers, space, change times.
 fn assert_alike(one: &Tree, two: &Tree) {
     let paths = |tree: &Tree| tree.items.keys().cloned().collect::<Vec<_>>();
     assert_eq!(paths(one), paths(two));
@@ -169,7 +169,7 @@ fn gnu_tar_reads_what_is_exported() {
         .output()
         .expect("it runs");
     assert!(told.status.success(), "{told:?}");
-    // It believes no time before 1970, and keeps it all the same.
+    // GNU tar warns of times before 1970, and keeps them nevertheless.
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
     let complaints = words
         .lines()
@@ -188,7 +188,7 @@ fn gnu_tar_reads_what_is_exported() {
     assert!(holes.blocks() * 512 < holes.len() / 2, "sparse: {holes:?}");
 }
 
-/// Everything of a tree on the host that both ways must agree on.
+/// Everything of a tree on the host in which both directions must agree.
 fn host_tree(top: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = vec![top.to_owned()];

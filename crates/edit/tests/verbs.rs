@@ -1,4 +1,4 @@
-//! Each verb, against what the kernel then shows, and the errors they give.
+//! Each verb, compared with what the kernel shows afterwards, and the errors of verbs.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn tree(image: &Path) -> Tree {
     walk(reader.volume(), InodeNumber::ROOT).expect("a sound image")
 }
 
-/// The image as e2fsck and the kernel see it, against our own eyes.
+/// Checks the image with e2fsck, and compares what the kernel reads with what we read.
 fn agree(image: &Path, test: &str) {
     e2fsck(image).expect(test);
     let ours = tree(image);
@@ -137,12 +137,12 @@ fn trees_of_the_host_come_with_everything() {
     file.set_modified(time).expect("ours");
 
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    for (to, exactly) in [("/usr", false), ("/etc", true), ("/new", false)] {
+    for (to, no_target_directory) in [("/usr", false), ("/etc", true), ("/new", false)] {
         session
             .apply(&Change::Put {
                 from: host.clone(),
                 to: to.into(),
-                exactly,
+                no_target_directory,
                 xattrs: true,
                 overrides: Overrides::default(),
             })
@@ -201,7 +201,7 @@ fn copies_between_images_keep_everything() {
             image: Some(one.clone()),
             from: b"/".to_vec(),
             to: b"/".to_vec(),
-            exactly: true,
+            no_target_directory: true,
             recursive: true,
         })
         .expect("there is room");
@@ -234,7 +234,7 @@ fn refusals_name_the_path() {
         image: None,
         from: path(from),
         to: path(to),
-        exactly: false,
+        no_target_directory: false,
         recursive: true,
     };
     for (change, says) in [
@@ -272,7 +272,7 @@ fn refusals_name_the_path() {
             Change::Put {
                 from: "/nonexistent/host".into(),
                 to: path("/x"),
-                exactly: true,
+                no_target_directory: true,
                 xattrs: true,
                 overrides: Overrides::default(),
             },
@@ -280,7 +280,8 @@ fn refusals_name_the_path() {
         ),
     ] {
         let device = std::sync::Arc::new(device.fork());
-        let mut session = EditSession::on(device, &EditOptions::default()).expect("it opens");
+        let mut session =
+            EditSession::from_device(device, &EditOptions::default()).expect("it opens");
         let error = session.apply(&change).expect_err(says).to_string();
         assert!(error.contains(says), "{error} / {says}");
     }
@@ -327,7 +328,7 @@ fn what_outgrows_the_journal_goes_to_a_clone() {
     assert_eq!(tree(&image).items.len(), 9002);
 }
 
-/// As on a mount: who reads a stream gives its file to the group that the directory wants.
+/// As on a mount: a file from a stream gets the group of a set-group-ID directory.
 #[test]
 fn a_file_of_nothing_has_the_group_of_its_directory() {
     let folder = scratch();
@@ -391,15 +392,15 @@ fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
         .apply(&write("/one", 10, &mut Random::new(1)))
         .expect("room");
     let link = Change::Link {
-        into: pext4_edit::Into::Any,
+        into: pext4_edit::IntoDirectory::Always,
         target: b"/one".to_vec(),
         path: b"/two".to_vec(),
         force: false,
     };
     session.apply(&link).expect("room");
     let rename = |from: &str, to: &str| Change::Rename {
-        exactly: false,
-        keep: false,
+        no_target_directory: false,
+        no_clobber: false,
         from: from.into(),
         to: to.into(),
     };
@@ -414,7 +415,7 @@ fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
     assert!(items.contains_key(&b"two"[..]) && !items.contains_key(&b"one"[..]));
 }
 
-/// The copy that takes the image's place lets in whom the image let in.
+/// The clone that replaces the image grants the access that the image granted.
 #[test]
 fn a_clone_keeps_owner_group_and_mode() {
     use std::os::unix::fs::{PermissionsExt, chown};
@@ -495,8 +496,8 @@ fn an_edit_within_a_second_of_the_last_one_may_leave_the_superblock_as_it_is() {
     ] {
         let mut session = EditSession::open(&image, &fixed()).expect("it opens");
         let change = Change::Rename {
-            exactly: false,
-            keep: false,
+            no_target_directory: false,
+            no_clobber: false,
             from: from.into(),
             to: to.into(),
         };
@@ -543,7 +544,7 @@ fn device_numbers_that_ext4_cannot_hold_are_refused() {
         .expect("it can be held");
 }
 
-/// Applies one change to a fresh image; the image and what was said.
+/// Applies one change to a fresh image. Returns the image and the result.
 fn tried(folder: &Path, change: &Change) -> (std::path::PathBuf, Result<(), String>) {
     let image = save(
         &filled(&format(Features::Upstream), &mut Random::new(3)),
@@ -551,7 +552,7 @@ fn tried(folder: &Path, change: &Change) -> (std::path::PathBuf, Result<(), Stri
     );
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     let link = |target: &str, path: &str| Change::Symlink {
-        into: pext4_edit::Into::Any,
+        into: pext4_edit::IntoDirectory::Always,
         target: target.as_bytes().to_vec(),
         path: path.as_bytes().to_vec(),
         force: false,
@@ -622,8 +623,8 @@ fn a_slash_behind_a_name_is_for_directories() {
         force: false,
     };
     let rename = |from: &str| Change::Rename {
-        exactly: false,
-        keep: false,
+        no_target_directory: false,
+        no_clobber: false,
         from: path(from),
         to: path("/moved"),
     };
@@ -645,7 +646,7 @@ fn a_slash_behind_a_name_is_for_directories() {
             no_follow: true,
         },
         Change::Link {
-            into: pext4_edit::Into::Any,
+            into: pext4_edit::IntoDirectory::Always,
             target: path("/etc/passwd/"),
             path: path("/other"),
             force: false,

@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use crate::device::claim_to_replace;
 use crate::failure::Misuse;
-use crate::progress::{self, Look, Measure};
-use crate::say::say;
+use crate::output::print;
+use crate::progress::{self, Measure, ProgressState};
 use crate::size;
 
 /// Build an ext4 image from directories, tar archives and container images
@@ -145,7 +145,7 @@ fn parse_free(text: &str) -> Result<Free, String> {
         .ok_or_else(|| format!("`{text}` is no share; write 10% (up to 95.9%) or a size"))
 }
 
-/// Digits behind the point, or 1 without any.
+/// The digits after the point, or 1 if there are none.
 fn tenth_length(percent: &str) -> usize {
     percent.split_once('.').map_or(1, |(_, tenth)| tenth.len())
 }
@@ -153,7 +153,7 @@ fn tenth_length(percent: &str) -> usize {
 /// Runs the command.
 ///
 /// # Errors
-/// A source cannot be read, makes no sense or does not fit; the image cannot be written, or is in use.
+/// A source cannot be read, is invalid or does not fit; the image cannot be written, or is in use.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let _replaced = match arguments.force {
@@ -164,15 +164,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let progress = builder.progress();
     let built = progress::watch_until(
         progress::is_wanted(arguments.quiet, arguments.json),
-        || look(&progress),
+        || state(&progress),
         || progress.stop(),
         || builder.build(&arguments.image),
     )?;
     let summary = built?;
     if arguments.json {
-        say_for_programs(&arguments.image, &summary, start.elapsed())?;
+        print_json(&arguments.image, &summary, start.elapsed())?;
     } else if !arguments.quiet {
-        say(said(&arguments.image, &summary, start.elapsed()))?;
+        print(describe(&arguments.image, &summary, start.elapsed()))?;
     }
     Ok(())
 }
@@ -226,7 +226,7 @@ fn with_journal(builder: Builder, arguments: &Arguments, block_size: u32) -> Res
     Ok(builder.journal_blocks(blocks))
 }
 
-/// What makes two images of the same contents differ.
+/// Everything but the contents that makes two images differ.
 fn with_identity(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
     if let Some(uuid) = arguments.uuid {
         builder = builder.uuid(uuid.into_bytes());
@@ -275,7 +275,7 @@ fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
     Ok(builder)
 }
 
-/// What a word of the command line means.
+/// The source that a word of the command line names.
 fn source_of(word: &OsStr) -> Result<Source> {
     if word == "-" {
         let name = "standard input".to_owned();
@@ -293,8 +293,8 @@ fn source_of(word: &OsStr) -> Result<Source> {
     Source::at(Path::new(word)).with_context(|| Shown(word.as_bytes()).to_string())
 }
 
-/// How far the build is.
-fn look(progress: &Progress) -> Look {
+/// The progress of the build.
+fn state(progress: &Progress) -> ProgressState {
     let phase = progress.phase();
     let (files, all_files) = progress.files();
     let (bytes, all_bytes) = progress.bytes();
@@ -309,15 +309,15 @@ fn look(progress: &Progress) -> Look {
         Measure::Bytes => (bytes, all_bytes),
         _ => (files, all_files),
     };
-    Look {
+    ProgressState {
         measure,
         position,
         length,
-        ..Look::at(verb)
+        ..ProgressState::elapsed(verb)
     }
 }
 
-fn said(image: &Path, summary: &Summary, time: Duration) -> String {
+fn describe(image: &Path, summary: &Summary, time: Duration) -> String {
     let skipped = match summary.skipped {
         0 => String::new(),
         count => format!("\n{count} names were left out: they cannot be read"),
@@ -334,9 +334,9 @@ fn said(image: &Path, summary: &Summary, time: Duration) -> String {
     )
 }
 
-/// The summary as a program reads it.
+/// The summary in JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct JsonSummary<'a> {
     image: String,
     size: u64,
     block_size: u32,
@@ -354,8 +354,8 @@ struct Told<'a> {
     seconds: f64,
 }
 
-fn say_for_programs(image: &Path, summary: &Summary, time: Duration) -> Result<()> {
-    let told = Told {
+fn print_json(image: &Path, summary: &Summary, time: Duration) -> Result<()> {
+    let object = JsonSummary {
         image: image.display().to_string(),
         size: summary.size,
         block_size: summary.block_size,
@@ -372,7 +372,7 @@ fn say_for_programs(image: &Path, summary: &Summary, time: Duration) -> Result<(
         features: &summary.features,
         seconds: time.as_secs_f64(),
     };
-    say(serde_json::to_string_pretty(&told)?)?;
+    print(serde_json::to_string_pretty(&object)?)?;
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `pext4 cat`: the content of files of an image.
+//! `pext4 cat`: writes the content of files of an image.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use pext4_fs::{Attributes, FileType};
 use crate::reader::Reader;
 use crate::{mode, names};
 
-/// Bytes read at once.
+/// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
 /// Write the content of files of an image to standard output

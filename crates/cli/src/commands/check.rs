@@ -1,8 +1,8 @@
 //! `pext4 check`: whether an image is sound.
 //!
-//! The exit status is that of e2fsck, so that scripts need not care which of the two they call:
-//! 0 nothing is wrong, 4 something is, 8 the image could not be checked (12: and something is wrong
-//! with it), 16 the command line was not understood, 32 cancelled.
+//! The exit status is that of e2fsck, so that scripts can call either: 0 nothing is wrong, 4
+//! something is wrong, 8 the image could not be checked, 12 both, 16 the command line was invalid,
+//! 32 cancelled.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use serde::Serialize;
 
 use super::record;
 use crate::columns::{self, Side};
-use crate::failure::{self, Told};
-use crate::progress::{self, Look, Measure};
-use crate::say::aside;
+use crate::failure::{self, Reported};
+use crate::output::print_error;
+use crate::progress::{self, Measure, ProgressState};
 use crate::{device, names};
 
 const FINDINGS: u8 = 4;
 const OPERATIONAL: u8 = 8;
-/// The status for a command line that was not understood.
+/// The exit status for an invalid command line.
 pub const USAGE: u8 = 16;
 const CANCELLED: u8 = 32;
 
@@ -51,21 +51,21 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// Always but for a sound image: the status that says what was found.
+/// Unless the image is sound, [`Reported`] with the exit status.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match checked(arguments) {
         Ok(0) => Ok(()),
-        Ok(status) => Err(Told(status).into()),
+        Ok(status) => Err(Reported(status).into()),
         Err(error) if matches!(error.downcast_ref(), Some(check::Error::Cancelled)) => {
-            aside(format_args!(
+            print_error(format_args!(
                 "pext4: {}: cancelled",
                 arguments.image.display()
             ));
-            Err(Told(CANCELLED).into())
+            Err(Reported(CANCELLED).into())
         }
         Err(error) => {
             failure::report(&error);
-            Err(Told(OPERATIONAL).into())
+            Err(Reported(OPERATIONAL).into())
         }
     }
 }
@@ -83,17 +83,17 @@ fn checked(arguments: &Arguments) -> Result<u8> {
         cancel,
     };
     let check = || check::check(Arc::new(device), &options);
-    let report = progress::watch(is_wanted, || last.look(), check);
+    let report = progress::watch(is_wanted, || last.state(), check);
     let report = report.map_err(anyhow::Error::from).with_context(name)?;
-    match told(arguments, &report) {
-        // Whoever read it has had enough; what was found is as it was.
+    match write_report(arguments, &report) {
+        // The reader has closed the output. The status still depends on the findings.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         done => done?,
     }
     Ok(status(&report))
 }
 
-fn told(arguments: &Arguments, report: &Report) -> io::Result<()> {
+fn write_report(arguments: &Arguments, report: &Report) -> io::Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     if arguments.json {
         record::write(&mut output, &Summary::of(&arguments.image, report))?;
@@ -116,7 +116,7 @@ fn status(report: &Report) -> u8 {
     }
 }
 
-/// How far the check is. It tells that often, so the last that it told is kept for whoever looks.
+/// The last progress that the check reported, which it does often, for the progress bar.
 #[derive(Clone)]
 struct Last(Arc<Mutex<Option<Step>>>);
 
@@ -130,21 +130,21 @@ impl Last {
         Box::new(move |step: Step| *last.lock() = Some(step))
     }
 
-    fn look(&self) -> Look {
+    fn state(&self) -> ProgressState {
         let Some(step) = *self.0.lock() else {
-            return Look::at("opening");
+            return ProgressState::elapsed("opening");
         };
-        Look {
+        ProgressState {
             measure: Measure::Percent,
             position: step.done.into(),
             length: step.total.into(),
             text: step.pass.name().to_owned(),
-            ..Look::at("checking")
+            ..ProgressState::elapsed("checking")
         }
     }
 }
 
-/// The findings as rows, then a line of summary.
+/// Writes the findings as rows, then a line of summary.
 fn write(to: &mut dyn Write, arguments: &Arguments, report: &Report) -> io::Result<()> {
     let rows: Vec<Vec<String>> = report.findings.iter().map(row).collect();
     columns::write(to, &[Side::Left; 4], &rows)?;
@@ -166,7 +166,7 @@ fn write(to: &mut dyn Write, arguments: &Arguments, report: &Report) -> io::Resu
     if arguments.quiet && report.counts.is_empty() {
         return Ok(());
     }
-    writeln!(to, "{}: {}", arguments.image.display(), said(report))
+    writeln!(to, "{}: {}", arguments.image.display(), describe(report))
 }
 
 fn row(finding: &Finding) -> Vec<String> {
@@ -182,7 +182,7 @@ fn row(finding: &Finding) -> Vec<String> {
     ]
 }
 
-fn said(report: &Report) -> String {
+fn describe(report: &Report) -> String {
     let grades = [Grade::Fatal, Grade::Serious, Grade::Problem, Grade::Note];
     let counts: Vec<String> = grades
         .into_iter()
@@ -209,7 +209,7 @@ fn said(report: &Report) -> String {
     )
 }
 
-/// The report as programs get it.
+/// The report in JSON.
 #[derive(Serialize)]
 struct Summary {
     image: String,

@@ -34,7 +34,7 @@ impl Verb for Arguments {
             image: self.other.clone(),
             from: path(&self.from),
             to: path(&self.to),
-            exactly: self.no_target_directory,
+            no_target_directory: self.no_target_directory,
             recursive: self.recursive,
         });
         match &self.other {

@@ -87,7 +87,8 @@ impl AnyVerb {
 /// Runs the command.
 ///
 /// # Errors
-/// What was wrong, with the line of the script; nothing has changed then.
+/// Any error, with the line of the script. The image has not changed, unless the error of the
+/// commit says otherwise.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(script) = &arguments.script {
         let commands = read_script(script)?;
@@ -109,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// All lines are understood before the first one is applied.
+/// Parses all lines, before the first one is applied.
 fn read_script(path: &Path) -> Result<Vec<(String, AnyVerb)>> {
     let mut text = Vec::new();
     open(path)?
@@ -134,15 +135,15 @@ fn read_script(path: &Path) -> Result<Vec<(String, AnyVerb)>> {
     Ok(commands)
 }
 
-/// What clap has to say, in one line.
+/// An error of clap in one line.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
-    // What an error lists stands in lines of their own below it.
-    let said = text
+    // Lists in an error are separate lines below the message.
+    let message = text
         .lines()
         .map(str::trim)
         .skip_while(|line| line.is_empty());
-    let lines: Vec<&str> = said.take_while(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> = message.take_while(|line| !line.is_empty()).collect();
     let line = lines.join(" ");
     match line.strip_prefix("error: ").unwrap_or(&line) {
         "" => "not understood".to_owned(),
@@ -157,14 +158,14 @@ fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|error| anyhow!("{}: cannot open it: {error}", path.display()))
 }
 
-/// Errors of the archive name it.
+/// Adds the archive's path to its errors.
 fn named(error: EditError, tar: &Path) -> Error {
     let standard = Path::new("-");
     match error {
         EditError::Tar { .. } if tar != standard => {
             Error::new(error).context(tar.display().to_string())
         }
-        // The stream bears no name where it is read.
+        // The library reads a stream and calls it `-`.
         EditError::Host {
             path,
             action,

@@ -13,10 +13,10 @@ use pext4_block::{loops, temporary_name};
 use pext4_edit::{Exported, Reader};
 
 use crate::device;
-use crate::progress::{self, Look};
-use crate::say::aside;
+use crate::output::print_error;
+use crate::progress::{self, ProgressState};
 
-/// Written at once.
+/// The size of the write buffer in bytes.
 const BUFFER: usize = 1 << 20;
 
 /// Write an image as a tar archive from which `pext4 build` makes the same tree
@@ -41,20 +41,20 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be read or written; no archive of that name is left half-made.
+/// A file cannot be read, or the archive not written. An incomplete archive is removed.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = device::opened(&arguments.image, Reader::open(&arguments.image))?;
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, false);
-    let look = || Look::so_far("exporting", &progress);
+    let look = || ProgressState::of_edit("exporting", &progress);
     let exported = progress::watch_until(
         is_wanted,
-        look,
+        state,
         || progress.stop(),
         || exported(arguments, &reader),
     )??;
     if exported.sockets_left > 0 && !arguments.quiet {
-        aside(format_args!(
+        print_error(format_args!(
             "pext4: {} sockets were left out: tar has no form for them",
             exported.sockets_left
         ));
@@ -66,7 +66,7 @@ fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
     if let Some(output) = &arguments.output
         && output != Path::new("-")
     {
-        // Through a link, which stays.
+        // A symbolic link stays, and the file it leads to is replaced.
         let output = fs::canonicalize(output).unwrap_or_else(|_| output.clone());
         check_apart(&arguments.image, &output)?;
         return match fs::metadata(&output) {
@@ -84,7 +84,7 @@ fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
             .chain()
             .filter_map(<dyn std::error::Error>::downcast_ref);
         let is_ended = causes.any(|cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe);
-        // Whoever read it has had enough, which is no error.
+        // The reader has closed the output, which is no error.
         if is_ended {
             io::Error::from(io::ErrorKind::BrokenPipe).into()
         } else {
@@ -93,7 +93,7 @@ fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
     })
 }
 
-/// Refuses to put the archive in the place of what it is made from.
+/// Refuses to overwrite the image with its own archive.
 fn check_apart(image: &Path, output: &Path) -> Result<()> {
     if !loops::are_same(image, output) {
         return Ok(());
@@ -109,10 +109,10 @@ fn write(arguments: &Arguments, reader: &Reader, output: &mut dyn Write) -> Resu
     if !arguments.skip_unreadable {
         return Ok(reader.export(path, output)?);
     }
-    Ok(reader.export_readable(path, output, &mut progress::say_left_out)?)
+    Ok(reader.export_readable(path, output, &mut progress::report_skipped)?)
 }
 
-/// Writes into what is there: a device or a pipe is not to be replaced by a file.
+/// Writes into an existing device or pipe, which must not be replaced by a file.
 fn to_special(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Exported> {
     let shown = || format!("{}: cannot write it", output.display());
     let file = OpenOptions::new().write(true).open(output);
@@ -122,7 +122,7 @@ fn to_special(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<E
     Ok(exported)
 }
 
-/// Writes beside, and renames at the end.
+/// Writes to a temporary file beside the output, and renames it at the end.
 fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Exported> {
     let shown = || format!("{}: cannot write it", output.display());
     let name = output.file_name().unwrap_or_default();
@@ -130,7 +130,7 @@ fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Expo
     let temporary = output.with_file_name(name);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    // Who may read what was there, and nobody else, may read what replaces it.
+    // The new file has the permissions of the one that it replaces.
     let replaced = fs::metadata(output).ok();
     if replaced.is_some() {
         options.mode(0o600);
@@ -145,14 +145,14 @@ fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Expo
             file.set_permissions(replaced.permissions())
                 .with_context(shown)?;
         }
-        // Its name must not be there before its content.
+        // The content must be durable before the name is.
         file.sync_all().with_context(shown)?;
         fs::rename(&temporary, output).with_context(shown)?;
         Ok(exported)
     };
     let written = write();
     if written.is_err() {
-        // What cannot be removed stays under its temporary name.
+        // If this fails, the file stays under its temporary name.
         let _ = fs::remove_file(&temporary);
     }
     written

@@ -1,4 +1,4 @@
-//! `pext4 get`: files and trees of an image, onto the host.
+//! `pext4 get`: copies files and trees of an image to the host.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{GetOptions, Got, Reader};
+use pext4_edit::{Copied, GetOptions, Reader};
 use serde::Serialize;
 
-use crate::progress::{self, Look};
-use crate::say::{aside, say};
+use crate::output::{print, print_error};
+use crate::progress::{self, ProgressState};
 use crate::{device, names};
 
 /// Copy a file or a tree out of an image
@@ -56,7 +56,7 @@ struct Report {
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be read or made; nothing is left then.
+/// A file cannot be read or created. The copy is removed then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = device::opened(&arguments.image, Reader::open(&arguments.image))?;
     let usual = GetOptions::default();
@@ -67,10 +67,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
-    let look = || Look::so_far("copying", &progress);
+    let look = || ProgressState::of_edit("copying", &progress);
     let got = progress::watch_until(
         is_wanted,
-        look,
+        state,
         || progress.stop(),
         || get(arguments, &reader, &options),
     )??;
@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             attributes_left: got.attributes_left,
             unreadable_left: got.unreadable_left,
         };
-        say(serde_json::to_string_pretty(&report)?)?;
+        print(serde_json::to_string_pretty(&report)?)?;
         return Ok(());
     }
     if arguments.quiet {
@@ -94,15 +94,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (got.attributes_left, "extended attributes were not kept"),
     ];
     for (count, what) in left.into_iter().filter(|(count, _)| *count > 0) {
-        aside(format_args!("pext4: {count} {what}"));
+        print_error(format_args!("pext4: {count} {what}"));
     }
     Ok(())
 }
 
-fn get(arguments: &Arguments, reader: &Reader, options: &GetOptions) -> pext4_edit::Result<Got> {
+fn get(arguments: &Arguments, reader: &Reader, options: &GetOptions) -> pext4_edit::Result<Copied> {
     let (path, destination) = (arguments.path.as_bytes(), &arguments.destination);
     if !arguments.skip_unreadable {
         return reader.get(path, destination, options);
     }
-    reader.get_readable(path, destination, options, &mut progress::say_left_out)
+    reader.get_readable(path, destination, options, &mut progress::report_skipped)
 }

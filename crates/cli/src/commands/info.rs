@@ -1,4 +1,4 @@
-//! `pext4 info`: what an image is, by its superblock.
+//! `pext4 info`: shows the superblock of an image.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What the superblock tells.
+/// The superblock in JSON.
 #[derive(Serialize)]
 struct Info {
     label: String,
-    /// The label's bytes, where they are no text.
+    /// The label's bytes in hexadecimal, if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     label_hex: Option<String>,
     uuid: String,
@@ -66,7 +66,7 @@ struct Info {
 /// Runs the command.
 ///
 /// # Errors
-/// The image cannot be read, or is no ext4.
+/// The image cannot be read, or is not an ext4.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let superblock = read(&arguments.image)?;
     let name = || arguments.image.display().to_string();
@@ -92,7 +92,7 @@ impl Info {
                 seconds,
                 nanoseconds: 0,
             };
-            (seconds != 0).then(|| moment::show_for_programs(time))
+            (seconds != 0).then(|| moment::show_rfc3339(time))
         };
         let label = padded(&superblock.volume_name);
         let last_mounted_on = padded(&superblock.last_mounted);
@@ -130,7 +130,7 @@ impl Info {
     }
 }
 
-/// A name without the bytes that fill its field.
+/// A name without the padding of its field.
 fn padded(name: &[u8]) -> &[u8] {
     let end = name
         .iter()

@@ -1,5 +1,5 @@
-//! `pext4 lab`: runs the workloads that scaling is measured by, on the library, on any mounted
-//! path, or on several file systems in turn.
+//! `pext4 lab`: runs the workloads that measure scaling, on the library, on any mounted path, or on
+//! several file systems in turn.
 
 mod bar;
 mod report;
@@ -13,7 +13,7 @@ use pext4_fs::options::{SWITCHES, Scaling};
 use pext4_lab::workloads;
 use serde_json::json;
 
-use crate::say::say;
+use crate::output::print;
 
 /// Measure how operations scale, here and on any file system
 #[derive(Args)]
@@ -43,11 +43,11 @@ struct ListArguments {
 /// Runs the command.
 ///
 /// # Errors
-/// What went wrong with a run; there are no numbers then.
+/// A run failed. It has no results then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::List(list) => {
-            say(listed(list.json)?.trim_end())?;
+            print(listed(list.json)?.trim_end())?;
             Ok(())
         }
         Command::Run(arguments) => run::run(arguments),
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The program itself, to start tasks from.
+/// The path of this program, by which tasks are started.
 fn program() -> PathBuf {
     let own = std::env::current_exe()
         .ok()

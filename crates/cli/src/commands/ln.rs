@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession, Into};
+use pext4_edit::{Change, EditSession, IntoDirectory};
 
 use crate::editing::{Verb, path};
 
@@ -33,9 +33,9 @@ impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let (target, path, force) = (path(&self.target), path(&self.path), self.force);
         let into = match (self.no_target_directory, self.no_dereference) {
-            (true, _) => Into::None,
-            (false, true) => Into::NotThroughLinks,
-            (false, false) => Into::Any,
+            (true, _) => IntoDirectory::Never,
+            (false, true) => IntoDirectory::NotThroughLinks,
+            (false, false) => IntoDirectory::Always,
         };
         let change = if self.symbolic {
             Change::Symlink {

@@ -1,4 +1,4 @@
-//! `pext4 ls`: the files in a directory of an image. One that cannot be read does not hide the others.
+//! `pext4 ls`: lists a directory of an image. After a file that cannot be read it continues.
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -11,7 +11,7 @@ use pext4_fs::{Attributes, FileType};
 
 use super::record::{self, Record};
 use crate::columns::{self, Side};
-use crate::failure::Troubles;
+use crate::failure::ReadErrors;
 use crate::reader::Reader;
 use crate::{mode, moment, names};
 
@@ -28,7 +28,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// One line.
+/// One line of the listing.
 struct File {
     name: Vec<u8>,
     attributes: Attributes,
@@ -38,13 +38,13 @@ struct File {
 /// Runs the command.
 ///
 /// # Errors
-/// The image, or something in the directory, cannot be read; there is no such path.
+/// The image, or a file in the directory, cannot be read; the path does not exist.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
-    let mut troubles = Troubles::default();
+    let mut read_errors = ReadErrors::default();
     let files = reader.with(&arguments.path, true, |attributes| {
         if attributes.file_type == FileType::Directory {
-            return Ok(children(&reader, attributes, &mut troubles));
+            return Ok(children(&reader, attributes, &mut read_errors));
         }
         let name = arguments.path.as_bytes().to_vec();
         Ok(vec![File {
@@ -73,25 +73,24 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         columns::write(&mut output, &sides, &rows)?;
     }
     output.flush()?;
-    troubles.end()
+    read_errors.end()
 }
 
-fn children(reader: &Reader, directory: &Attributes, troubles: &mut Troubles) -> Vec<File> {
+fn children(reader: &Reader, directory: &Attributes, read_errors: &mut ReadErrors) -> Vec<File> {
     let (names, read) = reader.names(directory.inode);
-    troubles.pass_over(read);
-    let look = |name: Vec<u8>| {
+    read_errors.skip(read);
+    let state = |name: Vec<u8>| {
         let looked = reader.with_child(directory.inode, &name, |attributes| {
             Ok((*attributes, reader.target(attributes)?))
         });
-        let (attributes, target) =
-            troubles.pass_over(looked.with_context(|| names::show(&name)))?;
+        let (attributes, target) = read_errors.skip(looked.with_context(|| names::show(&name)))?;
         Some(File {
             name,
             attributes,
             target,
         })
     };
-    names.into_iter().filter_map(look).collect()
+    names.into_iter().filter_map(state).collect()
 }
 
 fn row(file: &File) -> Vec<String> {

@@ -11,12 +11,13 @@ use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary};
 use uuid::Uuid;
 
-use crate::device::{self, naming_user};
+use crate::device::{self, add_user};
 use crate::failure::Misuse;
-use crate::say::say;
+use crate::output::print;
 use crate::size;
 
-/// Bytes at the start and at the end of a file that are looked at before it is taken for empty.
+/// The number of bytes at the start and at the end of a file that must be zero for it to count as
+/// empty.
 const LOOKED_AT: u64 = 128 << 10;
 
 /// Make an empty file system in an image, with upstream's defaults
@@ -102,21 +103,21 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 /// Runs the command.
 ///
 /// # Errors
-/// The image holds something already, or cannot be written; the options contradict each other.
+/// The image is not empty, or cannot be written; the options contradict each other.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let options = options(arguments)?;
     let target = target(arguments)?;
     let made = make(&arguments.image, target, &options)?;
     if !arguments.quiet {
-        say(said(&arguments.image, &made))?;
+        print(describe(&arguments.image, &made))?;
     }
     Ok(())
 }
 
-/// Makes an image, with all defaults, where the caller found none.
+/// Creates an image with all defaults. The caller has checked that it does not exist.
 ///
 /// # Errors
-/// It cannot be made.
+/// The image cannot be created.
 pub fn create(image: &Path, size: u64) -> Result<Summary> {
     let options = Options {
         root_owner: caller(),
@@ -125,18 +126,19 @@ pub fn create(image: &Path, size: u64) -> Result<Summary> {
     make(image, Target::File(size), &options)
 }
 
-/// What the file system goes into, as it was found.
+/// The target of the file system.
 enum Target {
-    /// A file that will have this size.
+    /// A file, which gets this size.
     File(u64),
     /// A block device.
     Device(FileDevice),
 }
 
-/// Makes the file system; what the target holds is safe until it is known to be possible.
+/// Makes the file system. The content of the target is not touched until the options are known to
+/// be valid.
 fn make(image: &Path, target: Target, options: &Options) -> Result<Summary> {
     let name = || image.display().to_string();
-    let named = |error| naming_user(image, error);
+    let named = |error| add_user(image, error);
     let size = match &target {
         Target::File(size) => *size,
         Target::Device(device) => device.size(),
@@ -178,7 +180,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
     })
 }
 
-/// Finds what the file system goes into, and refuses what holds something.
+/// Finds the target of the file system, and refuses one that is not empty.
 fn target(arguments: &Arguments) -> Result<Target> {
     let image = &arguments.image;
     let name = || image.display().to_string();
@@ -208,7 +210,7 @@ fn target(arguments: &Arguments) -> Result<Target> {
     }
 }
 
-/// A block device, now all zeroes.
+/// Zeroes a block device by a discard. An error if the device cannot do that.
 fn cleared(image: &Path, device: FileDevice) -> Result<FileDevice> {
     if !device.discard(0, device.size())? {
         bail!(
@@ -219,8 +221,9 @@ fn cleared(image: &Path, device: FileDevice) -> Result<FileDevice> {
     Ok(device)
 }
 
-/// Whether the start and the end of a file or device are all zeroes. Most formats have their mark at
-/// the start; partition tables have a copy at the end, members of some arrays a mark there alone.
+/// Whether the start and the end of a file or device are all zeroes. Most formats have their magic
+/// number at the start; partition tables have a copy at the end, and members of some arrays have a
+/// magic number only there.
 fn is_empty(image: &Path) -> Result<bool> {
     let name = || image.display().to_string();
     let mut file = open_unlocked(image)?;
@@ -234,14 +237,14 @@ fn is_empty(image: &Path) -> Result<bool> {
     stretch_is_zero(&mut file).with_context(name)
 }
 
-/// Whether what comes next in a file, as far as it is looked at, is all zeroes.
+/// Whether the next bytes of a file, up to the length that is checked, are all zeroes.
 fn stretch_is_zero(file: &mut fs::File) -> io::Result<bool> {
     let mut bytes = Vec::new();
     file.take(LOOKED_AT).read_to_end(&mut bytes)?;
     Ok(bytes.iter().all(|&byte| byte == 0))
 }
 
-fn said(image: &Path, made: &Summary) -> String {
+fn describe(image: &Path, made: &Summary) -> String {
     let bytes = size::show(made.blocks.saturating_mul(u64::from(made.block_size)));
     let journal = match made.journal_blocks {
         0 => "no journal".to_owned(),

@@ -1,9 +1,9 @@
-//! `pext4 mount`: a directory that is the image.
+//! `pext4 mount`: mounts an image on a directory.
 //!
 //! In the foreground the command serves until the directory is unmounted. Without `-f` it starts
-//! itself anew for that, in a session of its own, and waits for one line: "ready" once the mount
-//! answers. What goes wrong before that the server says itself on the shared terminal, and the
-//! command passes its exit status on; afterwards the server lets the terminal go.
+//! itself again as a server, in a session of its own, and waits for one line: "ready" once the
+//! mount answers. Before that the server prints errors on the shared terminal, and the command
+//! passes on its exit status; afterwards the server closes the terminal.
 
 use std::env;
 use std::ffi::OsString;
@@ -24,15 +24,15 @@ use pext4_fuse::{ErrorLog, Options, Server, end_on_signals, mount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
-use crate::failure::{Misuse, Told};
-use crate::say::aside;
+use crate::failure::{Misuse, Reported};
+use crate::output::print_error;
 use crate::{device, log, size};
 
-/// The smallest cache that is of use.
+/// The minimum size of the cache.
 const MIN_CACHE: u64 = 4 << 20;
-/// The line that says that the mount answers.
+/// The line by which the server reports that the mount answers.
 const READY: &str = "ready";
-/// The hidden flag by which the command starts itself anew.
+/// The hidden flag by which the command starts itself as a server.
 const SERVE: &str = "--serve-in-background";
 
 /// Mount an image on a directory
@@ -62,7 +62,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// A mount in the background with these options, and all else as it is when nothing is said.
+    /// A mount in the background with these options, and defaults for everything else.
     pub fn of(
         image: PathBuf,
         directory: PathBuf,
@@ -81,10 +81,10 @@ impl Arguments {
         }
     }
 
-    /// The words that have this program serve the same mount.
+    /// The command line by which this program serves the same mount.
     fn for_server(&self) -> Vec<OsString> {
         let mut words = vec!["mount".into(), SERVE.into()];
-        // Behind `-o` alone the next word would be taken for the list.
+        // After `-o` alone the next word would be parsed as the list.
         for list in self.options.iter().filter(|list| !list.is_empty()) {
             words.push(format!("-o{list}").into());
         }
@@ -105,18 +105,18 @@ impl Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The image cannot be opened, or the directory not be mounted on.
+/// The image cannot be opened, or the mount fails.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let options = options(arguments)?;
     if arguments.serve_in_background {
-        // Fails only for the leader of a session, which is apart already.
+        // This fails only if the process leads a session already, which is what is needed.
         let _ = rustix::process::setsid();
         enter_namespace(arguments)?;
         serve(arguments, options, leave_terminal)
     } else if arguments.foreground {
         let (image, directory) = (arguments.image.display(), arguments.directory.display());
         serve(arguments, options, || {
-            aside(format_args!(
+            print_error(format_args!(
                 "pext4: {image} is mounted on {directory}; Ctrl-C ends the mount"
             ));
             Ok(())
@@ -129,10 +129,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// As [`run`], but for the mount.
+/// As [`run`], without the mount.
 ///
 /// # Errors
-/// The options make no sense.
+/// The options are invalid.
 pub fn check(arguments: &Arguments) -> Result<()> {
     options(arguments).map(drop)
 }
@@ -160,7 +160,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
         return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());
     }
     options.volume.cache_size = arguments.cache_size;
-    // What the kernel writes late has no user. Where nobody but root may enter, all of it is root's.
+    // Delayed writes of the kernel have no user. If only root may enter, all of them are root's.
     let is_root = rustix::process::geteuid().is_root();
     options.volume.reserve = match (is_root, options.kernel.allow_other) {
         (true, false) => Reserve::Everybody,
@@ -170,14 +170,14 @@ fn options(arguments: &Arguments) -> Result<Options> {
     Ok(options)
 }
 
-/// Has the server inherit no descriptor but those of `kept`: it lives long, and whoever waits for the end of a pipe or
-/// for a lock would wait for it.
+/// Closes all descriptors except `kept` in the server. It runs for a long time, and a process that
+/// waits for the end of a pipe or for a lock would wait for the server.
 fn close_behind(kept: impl Iterator<Item = i32>) {
     const FIRST: i32 = 3;
     close_fds::set_fds_cloexec_threadsafe(FIRST, &kept.collect::<Vec<_>>());
 }
 
-/// The descriptor that a path like `/dev/fd/3` stands for.
+/// The descriptor that a path like `/dev/fd/3` names.
 fn named_descriptor(path: &Path) -> Option<i32> {
     let folders = ["/dev/fd", "/proc/self/fd"];
     let name = folders
@@ -188,7 +188,8 @@ fn named_descriptor(path: &Path) -> Option<i32> {
 
 /// Starts the server and waits until its mount answers.
 fn start_in_background(words: &[OsString]) -> Result<()> {
-    // By its own path, so that the process has its name; that path fails if the file was replaced.
+    // Use the program's own path, so that the process has its name. If the file was replaced, that
+    // path does not work.
     let program = env::current_exe().ok().filter(|program| program.exists());
     let mut server = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
     let mut server = server
@@ -198,9 +199,9 @@ fn start_in_background(words: &[OsString]) -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start the server")?;
-    let said = server.stdout.take().expect("its output is a pipe");
+    let output = server.stdout.take().expect("its output is a pipe");
     let mut line = String::new();
-    BufReader::new(said)
+    BufReader::new(output)
         .read_line(&mut line)
         .context("the server")?;
     if line.trim_end() == READY {
@@ -208,12 +209,12 @@ fn start_in_background(words: &[OsString]) -> Result<()> {
     }
     let status = server.wait().context("the server")?;
     match status.code().map(u8::try_from) {
-        Some(Ok(code @ 1..)) => Err(Told(code).into()),
+        Some(Ok(code @ 1..)) => Err(Reported(code).into()),
         _ => bail!("the server ended before the mount answered ({status})"),
     }
 }
 
-/// Says that the mount answers and lets the terminal go.
+/// Reports that the mount answers, and closes the terminal.
 fn leave_terminal() -> Result<()> {
     let nothing = OpenOptions::new()
         .read(true)
@@ -222,7 +223,7 @@ fn leave_terminal() -> Result<()> {
     let mut output = io::stdout();
     writeln!(output, "{READY}")?;
     output.flush()?;
-    log::go_to_background();
+    log::switch_to_system_log();
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
     Ok(())
@@ -238,35 +239,35 @@ fn serve(
     let image = existing_image(arguments)?;
     let volume = open(&image, &directory, &mut options)?;
     for note in volume.notes() {
-        aside(format_args!("pext4: {note}"));
+        print_error(format_args!("pext4: {note}"));
     }
-    let error_log = Arc::new(ErrorLog::new(log::say));
+    let error_log = Arc::new(ErrorLog::new(log::message));
     let server = Server::mount(volume, &directory, &image, &options.kernel, error_log)
         .context("cannot mount")?;
-    // The directory may be reached by a path that is unmounted before the end.
+    // The working directory may be on a mount that is to be unmounted before this one.
     env::set_current_dir("/").context("/")?;
-    let prepared = end_on_signals(server.unmounter(), log::say, || {
-        log::say("ended by a second signal; the next mount replays the journal");
+    let prepared = end_on_signals(server.unmounter(), log::message, || {
+        log::message("ended by a second signal; the next mount replays the journal");
         std::process::exit(1);
     });
     let prepared = prepared
         .context("cannot catch signals")
         .and_then(|()| ready());
     if prepared.is_err() {
-        // Nobody would know of the mount.
+        // The command fails, and its user would not know of the mount.
         server.unmounter().end().context("cannot unmount again")?;
     }
     let ended = server.wait();
     if let Err(error) = &ended
         && !arguments.foreground
     {
-        log::say(&format!("{}: {error}", image.display()));
+        log::message(&format!("{}: {error}", image.display()));
     }
     prepared?;
     ended.with_context(|| image.display().to_string())
 }
 
-/// The image's path without links; made first where that was asked for.
+/// The image's path without symbolic links. Creates the image first if that was requested.
 fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
     let image = &arguments.image;
     let name = || image.display().to_string();
@@ -276,7 +277,7 @@ fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
             0 => ", too small for a journal",
             _ => "",
         };
-        aside(format_args!(
+        print_error(format_args!(
             "pext4: {} is new, {}{journal}",
             name(),
             size::show(size)

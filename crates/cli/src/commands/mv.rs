@@ -28,8 +28,8 @@ impl Verb for Arguments {
         session.apply(&Change::Rename {
             from: path(&self.from),
             to: path(&self.to),
-            exactly: self.no_target_directory,
-            keep: self.no_clobber,
+            no_target_directory: self.no_target_directory,
+            no_clobber: self.no_clobber,
         })?;
         Ok(())
     }

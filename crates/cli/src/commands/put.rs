@@ -56,7 +56,7 @@ impl Verb for Arguments {
         session.apply(&Change::Put {
             from: self.from.clone(),
             to,
-            exactly: self.no_target_directory,
+            no_target_directory: self.no_target_directory,
             xattrs: !self.no_xattrs,
             overrides,
         })?;

@@ -1,4 +1,4 @@
-//! A file as programs get it: one object of JSON.
+//! A file as an object of JSON.
 
 use std::io::{self, Write};
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::{mode, moment, names};
 
-/// What is known of a file.
+/// The attributes of a file.
 #[derive(Serialize)]
 pub struct Record {
     /// Its name or path, as text.
     pub name: String,
-    /// The name's bytes, where they are no text.
+    /// The name's bytes in hexadecimal, if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_hex: Option<String>,
     #[serde(rename = "type")]
@@ -38,7 +38,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Of a file by its name, attributes and, for a link, target.
+    /// The record of a file, from its name, attributes and, for a link, target.
     pub fn new(name: &[u8], attributes: &Attributes, target: Option<&[u8]>) -> Self {
         let device = attributes.device;
         Self {
@@ -52,10 +52,10 @@ impl Record {
             gid: attributes.gid,
             size: attributes.size,
             allocated: attributes.sectors.saturating_mul(512),
-            accessed: moment::show_for_programs(attributes.accessed),
-            modified: moment::show_for_programs(attributes.modified),
-            changed: moment::show_for_programs(attributes.changed),
-            created: attributes.created.map(moment::show_for_programs),
+            accessed: moment::show_rfc3339(attributes.accessed),
+            modified: moment::show_rfc3339(attributes.modified),
+            changed: moment::show_rfc3339(attributes.changed),
+            created: attributes.created.map(moment::show_rfc3339),
             device: is_device(attributes).then(|| format!("{}:{}", device.major, device.minor)),
             target: target.map(names::text),
             target_hex: target.and_then(names::hexadecimal_unless_text),
@@ -63,16 +63,16 @@ impl Record {
     }
 }
 
-/// Whether the device number means something.
+/// Whether the file has a device number.
 pub fn is_device(attributes: &Attributes) -> bool {
     use pext4_fs::FileType::{BlockDevice, CharacterDevice};
     matches!(attributes.file_type, BlockDevice | CharacterDevice)
 }
 
-/// Writes JSON for programs, with a line end.
+/// Writes JSON and a line end.
 ///
 /// # Errors
-/// The writer's.
+/// Errors of the writer.
 pub fn write(to: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *to, value)?;
     writeln!(to)

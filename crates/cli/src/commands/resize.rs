@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::record;
 use crate::columns::{self, Side};
-use crate::progress::{self, Look, Measure};
-use crate::say::say;
+use crate::output::print;
+use crate::progress::{self, Measure, ProgressState};
 use crate::{device, size};
 
 /// Make a file system larger or smaller, without mounting it
@@ -46,7 +46,7 @@ fn parse(text: &str) -> Result<Target, String> {
             Some(("-", less)) => size::parse(less).map(Target::Less),
             _ => size::parse(text).map(Target::Bytes),
         }
-        .map_err(|told| format!("{told}, +1G, -1G, min or max")),
+        .map_err(|problem| format!("{problem}, +1G, -1G, min or max")),
     }
 }
 
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         in_place: arguments.in_place,
     };
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
-    let planning = || Look::at("planning");
+    let planning = || ProgressState::elapsed("planning");
     let target = arguments.size;
     let prepare = || match arguments.dry_run {
         true => Resize::preview(device, target, options).map(|preview| (preview, None)),
@@ -95,8 +95,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let (preview, resize) = progress::watch(is_wanted, planning, prepare).with_context(name)?;
     if !arguments.quiet && !arguments.json {
-        // Nobody need listen for the work to be done.
-        let _ = say_before(image, &preview);
+        // The work is done even if nobody reads this.
+        let _ = print_preview(image, &preview);
     }
     let resize = resize.filter(|_| !preview.is_idle);
     let done = resize.is_some();
@@ -105,11 +105,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let run = || resize.run();
         let ended = match preview.way {
             Way::Clone => {
-                progress::watch_until(is_wanted, || look(&progress), || progress.stop(), run)?
+                progress::watch_until(is_wanted, || state(&progress), || progress.stop(), run)?
             }
-            // What is begun in the image itself goes on to its end.
+            // A resize in place cannot be interrupted once it has begun.
             Way::Journal | Way::InPlace => {
-                progress::watch_until(is_wanted, || look(&progress), || (), run)?
+                progress::watch_until(is_wanted, || state(&progress), || (), run)?
             }
         };
         ended.with_context(name)?;
@@ -119,7 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         record::write(&mut output, &Done::of(&preview, done))?;
         output.flush()?;
     } else if done && !arguments.quiet {
-        say(format_args!(
+        print(format_args!(
             "{}: it is {} now",
             name(),
             size::show(preview.summary.bytes())
@@ -128,16 +128,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// How far it is.
-fn look(progress: &Progress) -> Look {
+/// The progress of the resize.
+fn state(progress: &Progress) -> ProgressState {
     let (position, length) = progress.bytes();
     let is_copying = progress.is_copying();
     let verb = if is_copying { "cloning" } else { "writing" };
-    Look {
+    ProgressState {
         measure: Measure::Bytes,
         position,
         length,
-        ..Look::at(verb)
+        ..ProgressState::elapsed(verb)
     }
 }
 
@@ -168,8 +168,8 @@ impl Done {
     }
 }
 
-/// Says what will be done and what an interruption would leave.
-fn say_before(image: &Path, preview: &Preview) -> io::Result<()> {
+/// Prints what will be done, and the state after an interruption.
+fn print_preview(image: &Path, preview: &Preview) -> io::Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     if preview.is_idle {
         let bytes = size::show(preview.summary.bytes());
@@ -226,13 +226,13 @@ fn rows(image: &Path, summary: &Summary, way: Way) -> Vec<Vec<String>> {
         let text = format!("{} transactions replayed", summary.replayed);
         rows.push(("Journal", text));
     }
-    rows.push(("Way", explained(way).to_owned()));
+    rows.push(("Way", describe(way).to_owned()));
     rows.into_iter()
         .map(|(label, text)| vec![label.to_owned(), text])
         .collect()
 }
 
-fn explained(way: Way) -> &'static str {
+fn describe(way: Way) -> &'static str {
     match way {
         Way::Journal => "one transaction of its journal; interrupted, it is as before or as wanted",
         Way::Clone => "on a clone that replaces it at the end; interrupted, it is as before",

@@ -1,4 +1,4 @@
-//! `pext4 stat`: all that an image knows of a file.
+//! `pext4 stat`: shows everything that an image stores about a file.
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -15,7 +15,7 @@ use crate::columns::{self, Side};
 use crate::reader::Reader;
 use crate::{mode, moment, names, size};
 
-/// Ranges asked for at once.
+/// The number of ranges that are requested at a time.
 const RANGES: usize = 1024;
 
 /// Show all that an image knows of a file
@@ -33,7 +33,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// The file as programs get it.
+/// The file in JSON.
 #[derive(Serialize)]
 struct Whole {
     #[serde(flatten)]
@@ -63,7 +63,7 @@ struct Extent {
     unwritten: bool,
 }
 
-/// What was found.
+/// The data to show.
 struct Found {
     attributes: Attributes,
     target: Option<Vec<u8>>,
@@ -74,11 +74,11 @@ struct Found {
 /// Runs the command.
 ///
 /// # Errors
-/// The image cannot be read; there is no such path.
+/// The image cannot be read; the path does not exist.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
     let found = reader.with(&arguments.path, false, |attributes| {
-        look(&reader, attributes, arguments.extents)
+        state(&reader, attributes, arguments.extents)
     })?;
     let mut output = BufWriter::new(io::stdout().lock());
     if arguments.json {
@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(output.flush()?)
 }
 
-fn look(reader: &Reader, attributes: &Attributes, extents: bool) -> Result<Found> {
+fn state(reader: &Reader, attributes: &Attributes, extents: bool) -> Result<Found> {
     let inode = attributes.inode;
     let mut xattrs = Vec::new();
     for name in reader.volume.xattr_names(inode)? {
@@ -186,11 +186,17 @@ fn show(to: &mut dyn Write, path: &[u8], found: &Found) -> io::Result<()> {
         format!("user {}, group {}", attributes.uid, attributes.gid),
     );
     line("Links", attributes.links.to_string());
-    line("Accessed", moment::show_exactly(attributes.accessed));
-    line("Modified", moment::show_exactly(attributes.modified));
-    line("Changed", moment::show_exactly(attributes.changed));
+    line(
+        "Accessed",
+        moment::show_with_nanoseconds(attributes.accessed),
+    );
+    line(
+        "Modified",
+        moment::show_with_nanoseconds(attributes.modified),
+    );
+    line("Changed", moment::show_with_nanoseconds(attributes.changed));
     if let Some(created) = attributes.created {
-        line("Created", moment::show_exactly(created));
+        line("Created", moment::show_with_nanoseconds(created));
     }
     line("Flags", mode::flags(attributes.flags).join(" "));
     for (name, value) in &found.xattrs {

@@ -1,7 +1,7 @@
-//! `pext4 stats`: what a mounted volume tells of itself.
+//! `pext4 stats`: shows the statistics of a mounted volume.
 //!
-//! The mount answers under the name of an extended attribute that is on no list, so any file of it
-//! can be asked, by any user, and nothing appears in the directory.
+//! They are the value of an extended attribute that the mount does not list. Any user can read it
+//! from any file of the mount, and nothing appears in the directory.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use pext4_fuse::dispatch::{OPTIMIZE_SCAN, REPORT, REPORT_JSON};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
-/// More than any report takes.
+/// The size of the buffer in bytes, larger than any report.
 const ROOM: usize = 64 << 10;
 
 /// Show what the mechanisms of a mounted volume did: allocator, frees, inodes, orphans, journal
@@ -32,7 +32,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The directory is on no mount of pext4.
+/// The directory is not on a mount of pext4.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let directory = &arguments.directory;
     let name = || directory.display().to_string();

@@ -1,8 +1,8 @@
 //! `pext4 tree`: an image's files as a tree.
 //!
-//! The image may be an enemy's: directories may contain each other or be named twice, and names may
-//! nest deeper than any stack. So the walk keeps its own stack and lists each directory once. What
-//! cannot be read does not hide the rest.
+//! The image may be hostile: directories may contain each other or have several names, and may be
+//! nested deeper than the stack allows. So the walk has its own stack and lists each directory
+//! once. After a file that cannot be read it continues.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use clap::Args;
 use pext4_fs::{Attributes, FileType, InodeNumber};
 
 use super::record::Record;
-use crate::failure::Troubles;
+use crate::failure::ReadErrors;
 use crate::reader::Reader;
 use crate::{names, size};
 
@@ -35,16 +35,16 @@ pub struct Arguments {
     json: bool,
 }
 
-/// A directory whose names are being shown.
+/// A directory that is being listed.
 struct Level {
     directory: InodeNumber,
-    /// The names that are left, the first last.
+    /// The remaining names, in reverse order.
     left: Vec<Vec<u8>>,
-    /// Bytes of the path up to here.
+    /// The length of the directory's path in bytes.
     path_length: usize,
 }
 
-/// One file on the way.
+/// A file of the walk.
 struct File {
     attributes: Attributes,
     target: Option<Vec<u8>>,
@@ -59,13 +59,13 @@ struct Walk<'a> {
     directories: u64,
     files: u64,
     bytes: u64,
-    troubles: Troubles,
+    read_errors: ReadErrors,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The image, or something in it, cannot be read; the path leads to no directory.
+/// The image, or a file in it, cannot be read; the path does not lead to a directory.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
     let mut output = BufWriter::new(io::stdout().lock());
@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         walk.run(&mut output)?;
         output.flush()?;
-        walk.troubles.end()
+        walk.read_errors.end()
     })
 }
 
@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
             directories: 0,
             files: 0,
             bytes: 0,
-            troubles: Troubles::default(),
+            read_errors: ReadErrors::default(),
         }
     }
 
@@ -116,7 +116,7 @@ impl<'a> Walk<'a> {
                 b"" => names::show(b"/"),
                 path => names::show(path),
             });
-            self.troubles.pass_over(read);
+            self.read_errors.skip(read);
             left.reverse();
             self.levels.push(Level {
                 directory,
@@ -138,7 +138,7 @@ impl<'a> Walk<'a> {
             self.path.extend_from_slice(&name);
             let file = self.file(directory, &name);
             let file = file.with_context(|| names::show(&self.path));
-            if let Some(file) = self.troubles.pass_over(file) {
+            if let Some(file) = self.read_errors.skip(file) {
                 self.visit(&name, &file, output)?;
             }
         }

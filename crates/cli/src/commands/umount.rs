@@ -1,8 +1,8 @@
-//! `pext4 umount`: returns when the image is closed and clean.
+//! `pext4 umount`: unmounts, and returns when the image is closed and clean.
 //!
-//! Unmounting frees the directory at once; the server then writes the rest of its journal home.
-//! The server holds the lock of its image until it is done, so waiting for the lock is waiting for
-//! the image; or for somebody else to have it.
+//! The unmount releases the directory at once, and the server then writes the rest of its journal
+//! home. The server holds the lock of its image until it is done, so the command waits for the
+//! lock, or until another process has it.
 
 use std::fs::File;
 use std::io;
@@ -17,14 +17,14 @@ use pext4_sync::{thread, time};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::say::aside;
+use crate::output::print_error;
 use crate::superblock;
 
 /// How often to try the lock.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// After which time to say what takes so long, and to give up.
+/// The times after which the command prints what it waits for, and after which it gives up.
 const SILENT: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(600);
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// Unmount a directory and wait until its image is closed
 #[derive(Args)]
@@ -36,14 +36,14 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// It is no mount of ours, or in use; or the image is not clean now.
+/// The path is no mount of pext4, or is in use; the image is not clean afterwards.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;
     let image = mount.source.clone();
     let servers = holders(&image);
     mount::unmount(&mount.directory).context("cannot unmount")?;
     let locked = wait_until_closed(&image, mount.read_only, &servers)?;
-    // While the lock is ours nobody else begins to change it.
+    // While this process holds the lock, no other can change the image.
     if !mount.read_only
         && locked.is_some()
         && let Some(next) = superblock::unfinished(&superblock::read(&image)?)
@@ -53,14 +53,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Our mount on a directory, or of an image.
+/// The mount of pext4 on a directory, or of an image.
 fn find(path: &Path) -> Result<Mount> {
     let name = || path.display().to_string();
     let path = match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(error).with_context(name);
         }
-        // A mount whose server died cannot be looked at; its path still has a meaning.
+        // The path of a mount whose server died cannot be resolved, but it is in the mount table.
         Err(_) => std::path::absolute(path).with_context(name)?,
         Ok(path) => path,
     };
@@ -68,7 +68,8 @@ fn find(path: &Path) -> Result<Mount> {
     found.with_context(|| format!("{}: no image is mounted here by pext4", name()))
 }
 
-/// The latest mount on the path if that is ours, else the latest of ours whose image it is.
+/// The latest mount on the path if it is one of pext4, else the latest mount of pext4 whose image
+/// the path is.
 fn choose(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
     let on_path = mounts.iter().rfind(|mount| mount.directory == path);
     if let Some(top) = on_path {
@@ -79,9 +80,10 @@ fn choose(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
         .rfind(|mount| mount::is_ours(mount) && mount.source == path)
 }
 
-/// Waits for the lock of the server, and answers the file that is locked; `None` where others have it, now that the
-/// server has closed it. A read-only server shares the lock with other readers, so that only a lock without any tells
-/// its end, and readers that stay are not waited for. `servers` had the image before it was unmounted.
+/// Waits until the server has released its lock, and returns the locked file, or `None` if other
+/// processes have the lock by then. A read-only server shares the lock with other readers, so an
+/// exclusive lock proves that the server has ended; other readers are not waited for. `servers` are
+/// the processes that had the image before it was unmounted.
 fn wait_until_closed(image: &Path, is_shared: bool, servers: &[u32]) -> Result<Option<File>> {
     let operation = if is_shared {
         FlockOperation::NonBlockingLockExclusive
@@ -96,7 +98,7 @@ fn wait_until_closed(image: &Path, is_shared: bool, servers: &[u32]) -> Result<O
         )
     })?;
     let start = time::now();
-    let mut said = false;
+    let mut output = false;
     loop {
         match rustix::fs::flock(&file, operation) {
             Ok(()) => return Ok(Some(file)),
@@ -107,19 +109,19 @@ fn wait_until_closed(image: &Path, is_shared: bool, servers: &[u32]) -> Result<O
         if (waited > SILENT && is_shared) || are_others(servers, &holders(image)) {
             return Ok(None);
         }
-        if waited > PATIENCE {
+        if waited > MAX_WAIT {
             bail!("{}: it is unmounted, but still not closed", name());
         }
-        if waited > SILENT && !said {
-            aside(format_args!("pext4: waiting for {} to be closed", name()));
-            said = true;
+        if waited > SILENT && !output {
+            print_error(format_args!("pext4: waiting for {} to be closed", name()));
+            output = true;
         }
         thread::sleep(INTERVAL);
     }
 }
 
-/// Whether all that have the lock took it after the servers had let it go. Where a server could not be seen, nobody
-/// can tell.
+/// Whether all holders of the lock took it after the servers had released it. False if a server
+/// could not be seen.
 fn are_others(servers: &[u32], now: &[u32]) -> bool {
     let is_other = |process| !servers.contains(process);
     !servers.is_empty() && !now.is_empty() && now.iter().all(is_other)

@@ -1,4 +1,4 @@
-//! What archives leave unsaid, and what they say to do harm.
+//! Archives that are ambiguous, and hostile ones.
 
 use std::fs;
 use std::process::Output;
@@ -157,7 +157,7 @@ fn a_terminal_is_not_told_what_to_do() {
     assert!(!told.contains('\x1b'), "{told}");
 }
 
-/// Every entry gets a copy of what holds for all.
+/// Every entry gets a copy of the global attributes.
 #[test]
 fn headers_for_all_entries_have_an_end() {
     let many = |count| {

@@ -1,5 +1,5 @@
-//! Builds that fail for reasons of the host: sources that change or cannot be read, and no room. Each
-//! says so in one line that names the path, and leaves neither an image nor anything beside it.
+//! Builds that fail because of the host: sources that change or cannot be read, and no space. Each
+//! prints one line that names the path, and leaves neither an image nor anything beside it.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -12,13 +12,14 @@ use crate::common::{is_root, run, succeed};
 use crate::images::{Workshop, complaint, names, with_input};
 use crate::pack::{Packer, gzip};
 
-/// Whom a test becomes that must not be root.
+/// The user of a test that must not be root.
 const NOBODY: u32 = 65534;
 
 /// More than a pipe holds, so that it is being read once all of it has been written.
 const LARGE: usize = 4 << 20;
 
-/// The command as a user who may not read everything; `None`, loudly, where there is none.
+/// The command as a user who may not read everything. `None`, with a message, if that is not
+/// possible.
 fn as_nobody(mut command: Command) -> Option<Command> {
     if !rustix::process::geteuid().is_root() {
         return Some(command);
@@ -106,7 +107,8 @@ fn only_what_may_not_be_read_is_skipped() {
     let told = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
     let whole = build(1000);
     assert!(told(&whole).contains(&names), "{whole:?}");
-    // How many directories are open at a time depends on who reads what first: it may do, or it is said.
+    // The number of open directories depends on the order of threads: the build succeeds or reports
+    // the limit.
     for limit in 10..40 {
         let output = build(limit);
         if output.status.success() {
@@ -281,13 +283,13 @@ fn a_full_host_is_named() {
     let told = complaint(&with_input(&mut workshop.build(["-"]), &archive));
     names(&told, &workshop.image);
     workshop.is_bare();
-    // What was there before is not given up for what could not be made.
+    // The old file stays if the new one could not be made.
     fs::write(&workshop.image, "precious").expect("there is room for that");
     let again = run(workshop.build(["--force"]).arg(workshop.path("tree")));
     names(&complaint(&again), &workshop.image);
     assert_eq!(fs::read(&workshop.image).expect("it is there"), b"precious");
     fs::remove_file(&workshop.image).expect("it is ours");
-    // And there was nothing wrong but the room.
+    // Only the space was missing.
     workshop.write("tree/large", b"small");
     succeed(
         workshop

@@ -48,7 +48,7 @@ impl Workshop {
         command
     }
 
-    /// Neither an image nor anything beside it.
+    /// Checks that there is neither an image nor anything beside it.
     pub fn is_bare(&self) {
         let out = self.image.parent().expect("it lies in a folder");
         let left: Vec<_> = fs::read_dir(out)
@@ -58,7 +58,7 @@ impl Workshop {
         assert!(left.is_empty(), "left behind: {left:?}");
     }
 
-    /// e2fsck and the built-in check find nothing to say.
+    /// Checks that e2fsck and the built-in checker find nothing.
     pub fn check(&self) {
         if has("e2fsck") {
             succeed(Command::new("e2fsck").arg("-fn").arg(&self.image));
@@ -83,7 +83,7 @@ impl Workshop {
     }
 }
 
-/// What a command writes for programs.
+/// The JSON output of a command.
 pub fn json(command: &mut Command) -> Value {
     serde_json::from_str(&succeed(command)).expect("JSON")
 }
@@ -104,7 +104,7 @@ pub fn with_input(command: &mut Command, input: &[u8]) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// The single line in which a command says what is wrong.
+/// The single line of a command's error.
 pub fn complaint(output: &Output) -> String {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{told}");

@@ -125,7 +125,7 @@ fn a_layer_that_is_not_what_was_stated_is_named() {
     workshop.is_bare();
 }
 
-/// A mark is for the name that it hides, whatever rules for names say of the mark's own.
+/// Rules for names apply to the name that a whiteout hides, not to the whiteout's own name.
 #[test]
 fn excluding_does_not_bring_back_what_is_hidden() {
     let workshop = Workshop::new();
@@ -146,7 +146,7 @@ fn excluding_does_not_bring_back_what_is_hidden() {
     assert_eq!(workshop.names("/removed"), ["again"]);
 }
 
-/// What a layer puts into a directory that it hides is its own, wherever in it the mark stands.
+/// Files of a layer in a directory with an opaque mark stay, wherever the mark is in the layer.
 #[test]
 fn the_place_of_a_mark_in_its_layer_does_not_matter() {
     let workshop = Workshop::new();

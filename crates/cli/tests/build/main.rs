@@ -1,6 +1,5 @@
-//! `pext4 build` from the command line: what every kind of source becomes, what the options change,
-//! what is refused, and what a failure leaves. Images are judged by e2fsck and read back by the
-//! other commands.
+//! `pext4 build` from the command line: every kind of source, the options, refusals, and failures.
+//! Images are checked by e2fsck and read back by the other commands.
 
 mod archives;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! What the options change.
+//! The effects of the options.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What directories and archives become.
+//! Images from directories and archives.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +30,7 @@ fn a_directory_comes_back_as_it_was() {
     std::os::unix::fs::symlink("bin/script", tree.join("link")).expect("it is ours");
     let summary = json(workshop.build(["--json"]).arg(&tree));
     workshop.check();
-    // The root and what every image has besides are no names of the source.
+    // The root and the names that every image has are not names of the source.
     assert_eq!(summary["names"], 6);
     assert_eq!(
         summary["size"],
@@ -80,7 +80,7 @@ fn an_archive_is_the_same_in_every_form() {
         images.push(fs::read(&workshop.image).expect("built"));
     }
     for input in [plain.clone(), gzip(&plain), zstd(&plain)] {
-        // Names mean nothing, first bytes do.
+        // The format depends on the first bytes, not on the name.
         let path = workshop.write("archive", &input);
         succeed(workshop.build(["-q", "--force"]).arg(path));
         images.push(fs::read(&workshop.image).expect("built"));
@@ -259,7 +259,7 @@ fn a_build_goes_on_with_the_threads_there_are() {
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{threads} threads: {told}");
     }
-    // Who reads and who takes what was read are two, beside the one that hears signals.
+    // There are two threads, the reader and the consumer, besides the signal handler's.
     for source in [&source, &archive] {
         let output = with(2, source).expect("timeout(1) is everywhere");
         let told = String::from_utf8_lossy(&output.stderr);

@@ -30,7 +30,7 @@ pub fn pext4<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command
     command
 }
 
-/// What a command said and how it ended.
+/// The output and the status of a command.
 pub fn run(command: &mut Command) -> Output {
     command.output().expect("the command can be started")
 }
@@ -60,8 +60,8 @@ pub fn unmount_by_system(point: &Path) {
     until_nobody_uses_it(|| Command::new("umount").arg(point).output());
 }
 
-/// Unmounts, which must succeed. A program that a neighbouring test is just starting has our files open until it is
-/// its own: a mount in use is asked again for a while.
+/// Unmounts, which must succeed. A process that another test is starting holds our open files until
+/// its exec, so this retries for a while if the mount is in use.
 fn until_nobody_uses_it(unmount: impl Fn() -> std::io::Result<Output>) {
     for attempt in 1.. {
         let output = unmount().expect("the command can be started");
@@ -124,7 +124,7 @@ impl Place {
         let path = directory.path().canonicalize().expect("it is there");
         let point = path.join("mount point");
         fs::create_dir(&point).expect("it is new");
-        // Users that a test becomes must get through.
+        // The users that a test switches to must be able to enter.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&path, all).expect("it is ours");
         Self {
@@ -134,8 +134,8 @@ impl Place {
         }
     }
 
-    /// Makes an image whose directory `damaged` has an entry that is impossible; answers the names that come before it.
-    /// `whole/other` is sound.
+    /// Makes an image whose directory `damaged` has an impossible entry, and returns the names
+    /// before that entry. `whole/other` is sound.
     pub fn make_with_damaged_directory(&self) -> Option<Vec<&'static str>> {
         let mut names = vec!["first-name", "second-name", "third-name", "fourth-name"];
         if !has("mke2fs") {

@@ -1,19 +1,20 @@
-//! Attributes of what is there: permissions, owners, times, extended attributes.
+//! Attributes of existing files: permissions, owners, times, extended attributes.
 
 use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
 use pext4_ondisk::{acl, xattr};
 
-use super::Change;
-use crate::error::{At, EditError, Result, Shown, refuse};
+use crate::error::{EditError, FsContext, Result, Shown, refuse};
+use crate::image_tree::{ImageFile, ImageTree};
 use crate::lists;
-use crate::plant::{Holding, Overrides};
+use crate::mode::ModeChange;
 use crate::session::EditSession;
 use crate::source::Source;
-use crate::tree::{Image, Place};
+use crate::tree_writer::{HeldInode, Overrides};
 
-/// The permissions that a file has once it changes hands, as chown(2) leaves them, root's included: a set-user-ID bit
-/// goes, and a set-group-ID bit that means the group. `None` where they stay.
-fn without_rights(attributes: &Attributes) -> Option<u16> {
+/// The permissions of a file after a change of owner, as of chown(2), also by root: the set-user-ID
+/// bit is removed, and the set-group-ID bit if the group may execute the file. `None` if they do
+/// not change.
+fn without_set_id_bits(attributes: &Attributes) -> Option<u16> {
     let mode = attributes.mode & 0o7777;
     let gone = match mode & 0o010 {
         0 => 0o4000,
@@ -24,119 +25,108 @@ fn without_rights(attributes: &Attributes) -> Option<u16> {
 }
 
 impl EditSession {
-    pub(super) fn set(&self, change: &Change) -> Result<()> {
-        match change {
-            Change::SetMode {
-                path,
-                mode,
-                recursive,
-            } => {
-                let found = self.at(path)?;
-                self.each(&found, path, *recursive, &mut |place, attributes| {
-                    if attributes.file_type == FileType::Symlink {
-                        return Ok(());
-                    }
-                    let is_directory = attributes.file_type == FileType::Directory;
-                    let permissions = mode.apply(attributes.mode & 0o7777, is_directory);
-                    let change = SetAttributes {
-                        permissions: Some(permissions),
-                        ..SetAttributes::default()
-                    };
-                    self.set_attributes(place, &change)?;
-                    lists::follow(self.volume(), place.inode, permissions, &place.path)
-                })
+    pub(super) fn set_mode(&self, path: &[u8], mode: &ModeChange, recursive: bool) -> Result<()> {
+        let found = self.resolve(path)?;
+        self.each(&found, path, recursive, &mut |file, attributes| {
+            if attributes.file_type == FileType::Symlink {
+                return Ok(());
             }
-            Change::SetOwner {
-                path,
-                uid,
-                gid,
-                recursive,
-                no_follow,
-            } => {
-                let found = if *no_follow || *recursive {
-                    self.link_at(path)?
-                } else {
-                    self.at(path)?
-                };
-                self.each(&found, path, *recursive, &mut |place, attributes| {
-                    let change = SetAttributes {
-                        uid: *uid,
-                        gid: *gid,
-                        permissions: without_rights(attributes),
-                        ..SetAttributes::default()
-                    };
-                    self.take_capabilities(place, attributes)?;
-                    self.set_attributes(place, &change)
-                })
-            }
-            Change::Touch {
-                path,
-                time,
-                no_create,
-            } => self.touch(path, *time, *no_create),
-            Change::SetXattr { path, name, value } => self.set_xattr(path, name, value),
-            Change::RemoveXattr { path, name } => {
-                let found = self.at(path)?;
-                check_attribute(name, path)?;
-                self.volume().remove_xattr(found.inode(), name).at(path)
-            }
-            _ => Ok(()),
-        }
+            let is_directory = attributes.file_type == FileType::Directory;
+            let permissions = mode.apply(attributes.mode & 0o7777, is_directory);
+            let change = SetAttributes {
+                permissions: Some(permissions),
+                ..SetAttributes::default()
+            };
+            self.set_attributes(file, &change)?;
+            lists::adapt_to_mode(self.volume(), file.inode, permissions, &file.path)
+        })
     }
 
-    /// What a file may do by itself it may not do as another owner's.
-    fn take_capabilities(&self, place: &Place, attributes: &Attributes) -> Result<()> {
+    pub(super) fn set_owner(
+        &self,
+        path: &[u8],
+        (uid, gid): (Option<u32>, Option<u32>),
+        recursive: bool,
+        no_follow: bool,
+    ) -> Result<()> {
+        let found = if no_follow || recursive {
+            self.resolve_link(path)?
+        } else {
+            self.resolve(path)?
+        };
+        self.each(&found, path, recursive, &mut |file, attributes| {
+            let change = SetAttributes {
+                uid,
+                gid,
+                permissions: without_set_id_bits(attributes),
+                ..SetAttributes::default()
+            };
+            self.remove_capabilities(file, attributes)?;
+            self.set_attributes(file, &change)
+        })
+    }
+
+    /// Removes the capabilities of a file, which a change of owner must not preserve.
+    fn remove_capabilities(&self, file: &ImageFile, attributes: &Attributes) -> Result<()> {
         if attributes.file_type != FileType::Regular {
             return Ok(());
         }
         match self
             .volume()
-            .remove_xattr(place.inode, b"security.capability")
+            .remove_xattr(file.inode, b"security.capability")
         {
             Err(error) if error.is(Refusal::NoAttribute) => Ok(()),
-            removed => removed.at(&place.path),
+            removed => removed.with_path(&file.path),
         }
     }
 
-    pub(super) fn set_attributes(&self, place: &Place, change: &SetAttributes) -> Result<()> {
-        let done = self.volume().set_attributes(place.inode, change);
-        done.at(&place.path)?;
+    pub(super) fn set_attributes(&self, file: &ImageFile, change: &SetAttributes) -> Result<()> {
+        let done = self.volume().set_attributes(file.inode, change);
+        done.with_path(&file.path)?;
         self.step_file()
     }
 
     pub(super) fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
-        let found = self.at(path)?;
+        let found = self.resolve(path)?;
         check_attribute(name, path)?;
         if acl::is_list(name) {
             return lists::set(self.volume(), found.inode(), name, value, path);
         }
         self.volume()
             .set_xattr(found.inode(), name, value, SetXattrMode::Any)
-            .at(path)
+            .with_path(path)
+    }
+
+    pub(super) fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        let found = self.resolve(path)?;
+        check_attribute(name, path)?;
+        self.volume()
+            .remove_xattr(found.inode(), name)
+            .with_path(path)
     }
 
     pub(super) fn touch(&self, path: &[u8], time: Option<Time>, no_create: bool) -> Result<()> {
         let time = time.map_or(SetTime::Now, SetTime::To);
-        let found = match self.at(path) {
+        let found = match self.resolve(path) {
             Ok(found) => found,
             Err(error) if is_missing(&error) && no_create => return Ok(()),
-            // A file's name does not end in a slash.
+            // A path that ends in a slash must lead to a directory, so no file is created.
             Err(error) if is_missing(&error) && !path.ends_with(b"/") => {
                 let end = self.end_of_links(path)?;
-                let spot = self.spot_of_file(&end)?;
+                let entry = self.parent_and_name_of_file(&end)?;
                 let overrides = Overrides::default();
-                let mut facts = self.plain(FileType::Regular, overrides);
-                self.make_anew(
-                    &mut facts,
+                let mut metadata = self.default_metadata(FileType::Regular, overrides);
+                self.create(
+                    &mut metadata,
                     overrides,
-                    spot.directory.inode(),
-                    &spot.name,
+                    entry.parent.inode(),
+                    &entry.name,
                     &end,
                 )?
             }
             Err(error) => return Err(error),
         };
-        let place = Place {
+        let file = ImageFile {
             inode: found.inode(),
             path: path.to_vec(),
         };
@@ -145,27 +135,27 @@ impl EditSession {
             modified: Some(time),
             ..SetAttributes::default()
         };
-        self.set_attributes(&place, &change)
+        self.set_attributes(&file, &change)
     }
 
     /// Calls `with` for a file and, if `below`, for everything below it.
     pub(super) fn each(
         &self,
-        top: &Holding<'_>,
+        top: &HeldInode<'_>,
         path: &[u8],
         below: bool,
-        with: &mut dyn FnMut(&Place, &Attributes) -> Result<()>,
+        with: &mut dyn FnMut(&ImageFile, &Attributes) -> Result<()>,
     ) -> Result<()> {
-        let image = Image::new(self.volume());
-        let mut rest = vec![Place {
+        let image = ImageTree::new(self.volume());
+        let mut rest = vec![ImageFile {
             inode: top.inode(),
             path: path.to_vec(),
         }];
-        while let Some(place) = rest.pop() {
-            let attributes = image.attributes(&place)?;
-            with(&place, &attributes)?;
+        while let Some(file) = rest.pop() {
+            let attributes = image.attributes(&file)?;
+            with(&file, &attributes)?;
             if below && attributes.file_type == FileType::Directory {
-                let children = image.children(&place)?;
+                let children = image.children(&file)?;
                 rest.extend(children.into_iter().rev().map(|(_, child)| child));
             }
         }
@@ -173,7 +163,7 @@ impl EditSession {
     }
 }
 
-/// Refuses the name of an attribute for which the format has no number, or that is its own.
+/// Refuses the name of an attribute that has no index in the format, or that ext4 uses internally.
 fn check_attribute(name: &[u8], path: &[u8]) -> Result<()> {
     if xattr::split_name(name).is_some_and(|(index, _)| xattr::is_visible(index)) {
         return Ok(());
@@ -188,7 +178,7 @@ fn check_attribute(name: &[u8], path: &[u8]) -> Result<()> {
 
 fn is_missing(error: &EditError) -> bool {
     match error {
-        EditError::Inside { source, .. } => source.is(Refusal::NotFound),
+        EditError::AtPath { source, .. } => source.is(Refusal::NotFound),
         _ => false,
     }
 }

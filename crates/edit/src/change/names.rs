@@ -1,18 +1,18 @@
-//! Names: removed, moved, made.
+//! Changes of names: remove, rename, make directories, links and special files.
 
 use std::collections::HashSet;
 
-use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
+use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, RenameMode};
 
-use super::spot::Spot;
-use super::{Change, Into, last_name};
-use crate::error::{At, EditError, Result, Shown, check_path, refuse};
-use crate::plant::{MAX_DEPTH, Overrides, Planter, find};
+use super::paths::ParentAndName;
+use super::{IntoDirectory, last_name};
+use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
+use crate::image_tree::{join, list};
 use crate::session::EditSession;
-use crate::source::Facts;
-use crate::tree::{join, list};
+use crate::source::FileMetadata;
+use crate::tree_writer::{MAX_DEPTH, Overrides, TreeWriter, find};
 
-/// What is told of where a file is moved to, not of the file.
+/// The errors of a rename that concern the new path, not the old one.
 const TARGETS: [Refusal; 4] = [
     Refusal::NotEmpty,
     Refusal::IsADirectory,
@@ -22,12 +22,12 @@ const TARGETS: [Refusal; 4] = [
 
 impl EditSession {
     pub(super) fn remove(&self, path: &[u8], recursive: bool, force: bool) -> Result<()> {
-        let found = self.spot(path).and_then(|spot| {
-            let there = find(self.volume(), spot.directory.inode(), &spot.name, path)?;
-            Ok(there.map(|there| (spot, there.kind(), there.inode())))
+        let found = self.parent_and_name(path).and_then(|entry| {
+            let there = find(self.volume(), entry.parent.inode(), &entry.name, path)?;
+            Ok(there.map(|there| (entry, there.kind(), there.inode())))
         });
         let found = match found {
-            Err(EditError::Inside { source, .. })
+            Err(EditError::AtPath { source, .. })
                 if force
                     && [Refusal::NotFound, Refusal::NotADirectory]
                         .iter()
@@ -37,11 +37,11 @@ impl EditSession {
             }
             found => found?,
         };
-        let Some((spot, kind, inode)) = found else {
+        let Some((entry, kind, inode)) = found else {
             return if force {
                 Ok(())
             } else {
-                Err(pext4_fs::Error::from(Refusal::NotFound)).at(path)
+                Err(pext4_fs::Error::from(Refusal::NotFound)).with_path(path)
             };
         };
         check_slash(path, kind)?;
@@ -52,30 +52,36 @@ impl EditSession {
             session: self,
             entered: HashSet::new(),
         };
-        remover.remove(spot.directory.inode(), &spot.name, inode, kind, path)?;
+        remover.remove(entry.parent.inode(), &entry.name, inode, kind, path)?;
         self.sync()
     }
 
-    pub(super) fn rename(&self, from: &[u8], to: &[u8], exactly: bool, keep: bool) -> Result<()> {
-        let old = self.spot(from)?;
-        let new = match exactly {
-            true => self.spot(to)?,
+    pub(super) fn rename(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        no_target_directory: bool,
+        no_clobber: bool,
+    ) -> Result<()> {
+        let old = self.parent_and_name(from)?;
+        let new = match no_target_directory {
+            true => self.parent_and_name(to)?,
             false => self.destination(to, false, || Ok(old.name.clone()))?,
         };
-        let (parent, new_parent) = (old.directory.inode(), new.directory.inode());
+        let (parent, new_parent) = (old.parent.inode(), new.parent.inode());
         if let Some(there) = find(self.volume(), parent, &old.name, from)? {
             check_slash(from, there.kind())?;
             check_slash(&new.path, there.kind())?;
             let replaced = find(self.volume(), new_parent, &new.name, &new.path)?;
-            if keep && replaced.is_some() {
+            if no_clobber && replaced.is_some() {
                 return Ok(());
             }
             if replaced.is_some_and(|replaced| replaced.inode() == there.inode()) {
                 if (parent, &old.name) == (new_parent, &new.name) {
                     return refuse(from, "is where it is to be moved to");
                 }
-                // A rename leaves both names of one file; who moves it wants one.
-                self.volume().unlink(parent, &old.name).at(from)?;
+                // rename(2) between two names of one file keeps both. `mv` removes the old one.
+                self.volume().unlink(parent, &old.name).with_path(from)?;
                 return self.sync();
             }
         }
@@ -90,14 +96,14 @@ impl EditSession {
             .map_err(|error| {
                 if error.is(Refusal::Invalid) {
                     let problem = format!("it cannot go into itself, to {}", Shown(&new.path));
-                    return EditError::Refused {
+                    return EditError::RefusedAtPath {
                         path: from.to_vec(),
                         problem,
                     };
                 }
                 let is_there = TARGETS.iter().any(|&why| error.is(why));
                 let path = if is_there { &new.path } else { from };
-                EditError::Inside {
+                EditError::AtPath {
                     path: path.to_vec(),
                     source: error,
                 }
@@ -112,8 +118,8 @@ impl EditSession {
         permissions: Option<u16>,
     ) -> Result<()> {
         if !parents {
-            let spot = self.spot(path)?;
-            return self.make_one_directory(spot.directory.inode(), &spot.name, path, permissions);
+            let entry = self.parent_and_name(path)?;
+            return self.make_one_directory(entry.parent.inode(), &entry.name, path, permissions);
         }
         check_path(path)?;
         let mut done = Vec::from(b"/");
@@ -122,7 +128,7 @@ impl EditSession {
             .filter(|name| !name.is_empty() && *name != b".")
             .collect();
         for (position, name) in names.iter().enumerate() {
-            let here = self.at(&done)?;
+            let here = self.resolve(&done)?;
             let path = join(&done, name);
             let last = position + 1 == names.len();
             match find(self.volume(), here.inode(), name, &path)? {
@@ -130,7 +136,7 @@ impl EditSession {
                     let permissions = permissions.filter(|_| last);
                     self.make_one_directory(here.inode(), name, &path, permissions)?;
                 }
-                Some(_) if self.at(&path)?.kind() == FileType::Directory => {}
+                Some(_) if self.resolve(&path)?.kind() == FileType::Directory => {}
                 Some(_) => return refuse(&path, "here is something that is no directory"),
             }
             done = path;
@@ -138,7 +144,7 @@ impl EditSession {
         Ok(())
     }
 
-    /// Makes what is missing of a directory's path.
+    /// Creates the missing directories of a path.
     pub(crate) fn make_missing(&self, path: &[u8]) -> Result<()> {
         self.make_directory(path, true, None)
     }
@@ -151,103 +157,113 @@ impl EditSession {
         permissions: Option<u16>,
     ) -> Result<()> {
         if find(self.volume(), parent, name, path)?.is_some() {
-            return Err(pext4_fs::Error::from(Refusal::Exists)).at(path);
+            return Err(pext4_fs::Error::from(Refusal::Exists)).with_path(path);
         }
         let overrides = Overrides {
             permissions,
             ..Overrides::default()
         };
-        let mut facts = self.plain(FileType::Directory, overrides);
-        self.make_anew(&mut facts, overrides, parent, name, path)
+        let mut metadata = self.default_metadata(FileType::Directory, overrides);
+        self.create(&mut metadata, overrides, parent, name, path)
             .map(|_| ())
     }
 
-    pub(super) fn make_name(&self, change: &Change) -> Result<()> {
-        match change {
-            Change::Link {
-                target,
-                path,
-                force,
-                into,
-            } => {
-                let found = self.link_at(target)?;
-                let spot = self.place_of_link(target, path, *into)?;
-                self.check_vacant(&spot, *force)?;
-                let planter = Planter::new(self, Overrides::default());
-                let parent = spot.directory.inode();
-                planter.link(found.inode(), parent, &spot.name, &spot.path)
-            }
-            Change::Symlink {
-                target,
-                path,
-                force,
-                into,
-            } => {
-                let spot = self.place_of_link(target, path, *into)?;
-                let mut facts = self.plain(FileType::Symlink, Overrides::default());
-                facts.target.clone_from(target);
-                self.make_at(&spot, &facts, *force)
-            }
-            Change::MakeNode {
-                path,
-                kind,
-                device,
-                permissions,
-            } => {
-                let overrides = Overrides {
-                    permissions: *permissions,
-                    ..Overrides::default()
-                };
-                let mut facts = self.plain(*kind, overrides);
-                facts.device = *device;
-                let spot = self.spot_of_file(path)?;
-                self.check_vacant(&spot, false)?;
-                let parent = spot.directory.inode();
-                self.make_anew(&mut facts, overrides, parent, &spot.name, &spot.path)
-                    .map(|_| ())
-            }
-            _ => Ok(()),
-        }
+    pub(super) fn link(
+        &self,
+        target: &[u8],
+        path: &[u8],
+        force: bool,
+        into: IntoDirectory,
+    ) -> Result<()> {
+        let found = self.resolve_link(target)?;
+        let entry = self.destination_of_link(target, path, into)?;
+        self.check_vacant(&entry, force)?;
+        let writer = TreeWriter::new(self, Overrides::default());
+        let parent = entry.parent.inode();
+        writer.link(found.inode(), parent, &entry.name, &entry.path)
     }
 
-    /// Where a link to `target` goes.
-    fn place_of_link(&self, target: &[u8], path: &[u8], into: Into) -> Result<Spot<'_>> {
+    pub(super) fn symlink(
+        &self,
+        target: &[u8],
+        path: &[u8],
+        force: bool,
+        into: IntoDirectory,
+    ) -> Result<()> {
+        let entry = self.destination_of_link(target, path, into)?;
+        let mut metadata = self.default_metadata(FileType::Symlink, Overrides::default());
+        metadata.target = target.to_vec();
+        self.make_at(&entry, &metadata, force)
+    }
+
+    pub(super) fn make_node(
+        &self,
+        path: &[u8],
+        kind: FileType,
+        device: DeviceNumber,
+        permissions: Option<u16>,
+    ) -> Result<()> {
+        let overrides = Overrides {
+            permissions,
+            ..Overrides::default()
+        };
+        let mut metadata = self.default_metadata(kind, overrides);
+        metadata.device = device;
+        let entry = self.parent_and_name_of_file(path)?;
+        self.check_vacant(&entry, false)?;
+        let parent = entry.parent.inode();
+        self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)
+            .map(|_| ())
+    }
+
+    /// The directory and name of a new link to `target`.
+    fn destination_of_link(
+        &self,
+        target: &[u8],
+        path: &[u8],
+        into: IntoDirectory,
+    ) -> Result<ParentAndName<'_>> {
         let is_itself = match into {
-            Into::Any => false,
-            Into::None => true,
-            Into::NotThroughLinks => {
-                let there = self.link_at(path);
+            IntoDirectory::Always => false,
+            IntoDirectory::Never => true,
+            IntoDirectory::NotThroughLinks => {
+                let there = self.resolve_link(path);
                 there.is_ok_and(|there| there.kind() == FileType::Symlink)
             }
         };
         if is_itself {
-            return self.spot_of_file(path);
+            return self.parent_and_name_of_file(path);
         }
         self.destination(path, false, || Ok(last_name(target).to_vec()))
     }
 
-    pub(super) fn make_at(&self, spot: &Spot<'_>, facts: &Facts, force: bool) -> Result<()> {
-        self.check_vacant(spot, force)?;
-        let planter = Planter::new(self, Overrides::default());
-        let parent = spot.directory.inode();
-        planter
-            .make(facts, parent, &spot.name, &spot.path)
+    pub(super) fn make_at(
+        &self,
+        entry: &ParentAndName<'_>,
+        metadata: &FileMetadata,
+        force: bool,
+    ) -> Result<()> {
+        self.check_vacant(entry, force)?;
+        let writer = TreeWriter::new(self, Overrides::default());
+        let parent = entry.parent.inode();
+        writer
+            .make(metadata, parent, &entry.name, &entry.path)
             .map(|_| ())
     }
 
-    pub(super) fn check_vacant(&self, spot: &Spot<'_>, force: bool) -> Result<()> {
-        let parent = spot.directory.inode();
-        match find(self.volume(), parent, &spot.name, &spot.path)? {
-            Some(_) if !force => Err(pext4_fs::Error::from(Refusal::Exists)).at(&spot.path),
+    pub(super) fn check_vacant(&self, entry: &ParentAndName<'_>, force: bool) -> Result<()> {
+        let parent = entry.parent.inode();
+        match find(self.volume(), parent, &entry.name, &entry.path)? {
+            Some(_) if !force => Err(pext4_fs::Error::from(Refusal::Exists)).with_path(&entry.path),
             _ => Ok(()),
         }
     }
 }
 
-/// Refuses a path that ends in a slash, as a directory's may, where something else is.
+/// Refuses a path that ends in a slash and leads to a file that is no directory.
 fn check_slash(path: &[u8], kind: FileType) -> Result<()> {
     if path.ends_with(b"/") && kind != FileType::Directory {
-        return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+        return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
     }
     Ok(())
 }
@@ -255,7 +271,7 @@ fn check_slash(path: &[u8], kind: FileType) -> Result<()> {
 /// Removes trees.
 struct Remover<'s> {
     session: &'s EditSession,
-    /// Directories on the way, so that a circle ends.
+    /// The directories that are being removed, by which a cycle is detected.
     entered: HashSet<InodeNumber>,
 }
 
@@ -274,15 +290,15 @@ impl Remover<'_> {
             if deep || !self.entered.insert(inode) {
                 return refuse(path, "directories are in one another without end");
             }
-            for (child, number) in list(volume, inode).at(path)? {
+            for (child, number) in list(volume, inode).with_path(path)? {
                 let path = join(path, &child);
-                let kind = volume.attributes(number).at(&path)?.file_type;
+                let kind = volume.attributes(number).with_path(&path)?.file_type;
                 self.remove(inode, &child, number, kind, &path)?;
             }
             self.entered.remove(&inode);
-            volume.remove_directory(parent, name).at(path)?;
+            volume.remove_directory(parent, name).with_path(path)?;
         } else {
-            volume.unlink(parent, name).at(path)?;
+            volume.unlink(parent, name).with_path(path)?;
         }
         self.session.step_file()
     }

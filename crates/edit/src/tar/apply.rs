@@ -1,9 +1,9 @@
-//! A tar archive as many changes of a session.
+//! Unpacks a tar archive into an image.
 //!
-//! Each entry makes a file at its name below a directory of the image. Directories on the way that
-//! are missing are made; symbolic links on the way are followed inside the image. What is there gives
-//! way to what comes, but no directory to anything else. Names that are absolute or lead upwards are
-//! refused, and so is a link to a file that is not there yet.
+//! Each entry creates a file at its name below a directory of the image. Missing directories on the
+//! way are created; symbolic links on the way are followed inside the image. An existing file is
+//! replaced, but a directory only by a directory. Names that are absolute or contain `..`, and
+//! links to files that do not exist (yet), are refused.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -15,40 +15,39 @@ use pext4_tar::{Entry, Kind};
 
 use super::read::Archive;
 use crate::change::{Change, last_name};
-use crate::error::{At, EditError, Result, Shown, refuse};
+use crate::error::{EditError, FsContext, Result, Shown, refuse};
+use crate::image_tree::join;
 use crate::lists;
-use crate::plant::{Filler, Overrides, Planter};
 use crate::session::EditSession;
-use crate::source::Facts;
-use crate::tree::join;
+use crate::source::FileMetadata;
+use crate::tree_writer::{ContentWriter, Overrides, TreeWriter};
 
-/// Bytes read at once.
+/// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// What an archive brought.
+/// What was unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
-    /// Entries.
+    /// The number of entries.
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
 }
 
 impl EditSession {
-    /// Makes everything that a tar archive holds, below the directory `into`, which is made if it is
-    /// not there.
+    /// Unpacks a tar archive into the directory `into`, which is created if it is missing.
     ///
     /// # Errors
     ///
-    /// `Tar` for an archive that is damaged, cut short, or asks for names outside; what a
-    /// [`Change`] of the same kind would say, with the path.
+    /// `Tar` for an archive that is damaged or cut short, or has names outside of the directory;
+    /// the errors of a [`Change`] of the same kind, with the path.
     pub fn apply_tar(&mut self, archive: &mut dyn Read, into: &[u8]) -> Result<Unpacked> {
         self.apply(&Change::MakeDirectory {
             path: into.to_vec(),
             parents: true,
             permissions: None,
         })?;
-        let _stand = self.stand();
+        let _pinned = self.pin_thread();
         let mut unpacker = Unpacker {
             session: self,
             into,
@@ -60,7 +59,7 @@ impl EditSession {
         while let Some(entry) = archive.next()? {
             unpacker.unpack(&mut archive, &entry)?;
         }
-        unpacker.dress_directories()?;
+        unpacker.apply_directory_metadata()?;
         Ok(unpacker.done)
     }
 }
@@ -69,8 +68,8 @@ struct Unpacker<'s> {
     session: &'s EditSession,
     into: &'s [u8],
     piece: Vec<u8>,
-    /// Directories get their attributes at the end, when nothing is made in them any more.
-    directories: Vec<(Vec<u8>, Facts)>,
+    /// Directories whose attributes are set at the end, when all their entries exist.
+    directories: Vec<(Vec<u8>, FileMetadata)>,
     done: Unpacked,
 }
 
@@ -87,26 +86,26 @@ impl Unpacker<'_> {
             Kind::Fifo => FileType::Fifo,
         };
         self.done.files += 1;
-        let facts = self.facts(entry, kind)?;
+        let metadata = self.metadata(entry, kind)?;
         if kind == FileType::Directory {
-            return self.directory(path, facts);
+            return self.directory(path, metadata);
         }
         let (parent, name) = self.parent(&path)?;
-        let planter = Planter::new(self.session, Overrides::default());
-        let held = planter.make(&facts, parent, name, &path)?;
+        let writer = TreeWriter::new(self.session, Overrides::default());
+        let held = writer.make(&metadata, parent, name, &path)?;
         if kind == FileType::Regular {
-            let mut filler = Filler::new(self.session, held.inode(), &path);
-            self.copy(archive, entry, &mut filler)?;
-            filler.finish(entry.size)?;
+            let mut content_writer = ContentWriter::new(self.session, held.inode(), &path);
+            self.copy(archive, entry, &mut content_writer)?;
+            content_writer.finish(entry.size)?;
         }
-        planter.dress(&facts, held.inode(), &path)
+        writer.apply_metadata(&metadata, held.inode(), &path)
     }
 
     fn copy(
         &mut self,
         archive: &mut Archive<'_>,
         entry: &Entry,
-        filler: &mut Filler<'_>,
+        content_writer: &mut ContentWriter<'_>,
     ) -> Result<()> {
         let whole = 0..entry.stored;
         let runs = entry.segments.as_deref();
@@ -115,7 +114,7 @@ impl Unpacker<'_> {
             while at < end {
                 let room = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
                 let read = archive.read(entry, &mut self.piece[..room])?;
-                filler.write(at, &self.piece[..read])?;
+                content_writer.write(at, &self.piece[..read])?;
                 at += read as u64;
                 self.done.bytes += read as u64;
             }
@@ -123,32 +122,37 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    fn directory(&mut self, path: Vec<u8>, facts: Facts) -> Result<()> {
+    fn directory(&mut self, path: Vec<u8>, metadata: FileMetadata) -> Result<()> {
         match self.session.volume().paths().metadata(&path) {
             Ok(there) if there.file_type == FileType::Directory => {}
             Ok(_) => return refuse(&path, "here is something that is no directory"),
             Err(error) if error.is(Refusal::NotFound) => {
                 let (parent, name) = self.parent(&path)?;
-                let planter = Planter::new(self.session, Overrides::default());
-                planter.make(&facts, parent, name, &path)?;
+                let writer = TreeWriter::new(self.session, Overrides::default());
+                writer.make(&metadata, parent, name, &path)?;
             }
-            Err(error) => return Err(error).at(&path),
+            Err(error) => return Err(error).with_path(&path),
         }
-        self.directories.push((path, facts));
+        self.directories.push((path, metadata));
         Ok(())
     }
 
-    /// Attributes of directories, children before their parents. Of one that is there several times,
-    /// by whatever name, the last entry counts.
-    fn dress_directories(&mut self) -> Result<()> {
-        let planter = Planter::new(self.session, Overrides::default());
+    /// Sets the attributes of directories, children before their parents. If a directory has
+    /// several entries, under any names, the last one counts.
+    fn apply_directory_metadata(&mut self) -> Result<()> {
+        let writer = TreeWriter::new(self.session, Overrides::default());
         let mut done = HashSet::new();
-        for (path, facts) in self.directories.drain(..).rev() {
-            let held = self.session.volume().paths().resolve(&path).at(&path)?;
+        for (path, metadata) in self.directories.drain(..).rev() {
+            let held = self
+                .session
+                .volume()
+                .paths()
+                .resolve(&path)
+                .with_path(&path)?;
             if !done.insert(held.inode()) {
                 continue;
             }
-            planter.dress(&facts, held.inode(), &path)?;
+            writer.apply_metadata(&metadata, held.inode(), &path)?;
         }
         Ok(())
     }
@@ -161,15 +165,15 @@ impl Unpacker<'_> {
                 let problem = "it is a hard link to a file that is not there (yet)";
                 return Err(bad(entry, problem));
             }
-            Err(error) => return Err(error).at(&target),
+            Err(error) => return Err(error).with_path(&target),
         };
         self.done.files += 1;
         let (parent, name) = self.parent(path)?;
-        let planter = Planter::new(self.session, Overrides::default());
-        planter.link(first.inode(), parent, name, path)
+        let writer = TreeWriter::new(self.session, Overrides::default());
+        writer.link(first.inode(), parent, name, path)
     }
 
-    /// The directory of a path, made if need be, and the path's last name.
+    /// The directory of a path, which is created if it is missing, and the path's last name.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(pext4_fs::InodeNumber, &'p [u8])> {
         let name = last_name(path);
         if name.is_empty() {
@@ -180,9 +184,9 @@ impl Unpacker<'_> {
         let held = match paths.resolve(directory) {
             Err(error) if error.is(Refusal::NotFound) => {
                 self.session.make_missing(directory)?;
-                paths.resolve(directory).at(directory)?
+                paths.resolve(directory).with_path(directory)?
             }
-            found => found.at(directory)?,
+            found => found.with_path(directory)?,
         };
         Ok((held.inode(), name))
     }
@@ -214,7 +218,7 @@ impl Unpacker<'_> {
         Ok(path)
     }
 
-    fn facts(&self, entry: &Entry, kind: FileType) -> Result<Facts> {
+    fn metadata(&self, entry: &Entry, kind: FileType) -> Result<FileMetadata> {
         let mut xattrs = Vec::new();
         for (name, value) in entry.attributes.attributes() {
             let value = value.map_err(|problem| {
@@ -245,7 +249,7 @@ impl Unpacker<'_> {
             xattrs.retain(|(other, _)| other != name);
             xattrs.push((name.to_vec(), list.stored()));
         }
-        let facts = Facts {
+        let metadata = FileMetadata {
             kind,
             permissions,
             uid: entry.uid,
@@ -261,7 +265,7 @@ impl Unpacker<'_> {
             xattrs,
             identity: None,
         };
-        Ok(Planter::new(self.session, Overrides::default()).adjusted(facts))
+        Ok(TreeWriter::new(self.session, Overrides::default()).adjusted(metadata))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tar archives, in and out: POSIX pax with GNU's sparse files.
+//! Reading and writing tar archives: POSIX pax with GNU's sparse files.
 
 pub(crate) mod apply;
 pub(crate) mod read;

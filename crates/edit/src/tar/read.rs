@@ -1,21 +1,21 @@
-//! An archive as a session reads it: entries one after the other, and what each holds as a stream.
+//! The reader of archives: entries one after the other, and the content of each as a stream.
 
 use std::io::Read;
 
 use pext4_tar::{BLOCK, Blocks, Entry, ReadError, Reader};
 
 use crate::change::fill;
-use crate::error::{EditError, On, Result};
+use crate::error::{EditError, HostContext, Result};
 
 /// A tar archive.
 pub(crate) struct Archive<'r> {
     entries: Reader<Input<'r>>,
 }
 
-/// The stream that it comes from.
+/// The stream that the archive is read from.
 struct Input<'r> {
     stream: &'r mut dyn Read,
-    /// Bytes of the present entry that were not read, and the padding behind them.
+    /// The bytes of the current entry that were not read yet, and the padding after them.
     left: u64,
     padding: u64,
 }
@@ -41,7 +41,7 @@ impl<'r> Archive<'r> {
         }
     }
 
-    /// The next entry; what was not read of the last one is passed over.
+    /// The next entry. Skips the unread rest of the current one.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         if !self.entries.input().skip_rest()? {
             return bad(b"", CUT);
@@ -59,12 +59,12 @@ impl<'r> Archive<'r> {
         Ok(entry)
     }
 
-    /// Reads bytes that the archive holds of the present entry, in their order; 0 at the end.
+    /// Reads the next bytes of the current entry; 0 at its end.
     pub(crate) fn read(&mut self, entry: &Entry, into: &mut [u8]) -> Result<usize> {
         let input = self.entries.input();
-        let most = usize::try_from(input.left).unwrap_or(usize::MAX);
-        let length = into.len().min(most);
-        if !input.exactly(&mut into[..length])? {
+        let available = usize::try_from(input.left).unwrap_or(usize::MAX);
+        let length = into.len().min(available);
+        if !input.read_exact(&mut into[..length])? {
             return bad(&entry.name, CUT);
         }
         input.left -= length as u64;
@@ -73,23 +73,23 @@ impl<'r> Archive<'r> {
 }
 
 impl Input<'_> {
-    /// Fills all of it; false where the stream ends before.
-    fn exactly(&mut self, into: &mut [u8]) -> Result<bool> {
-        let read = fill(self.stream, into).on("-".as_ref(), "read the tar")?;
+    /// Fills the whole buffer; false if the stream ends before.
+    fn read_exact(&mut self, into: &mut [u8]) -> Result<bool> {
+        let read = fill(self.stream, into).with_host_file("-".as_ref(), "read the tar")?;
         Ok(read == into.len())
     }
 
     fn skip_rest(&mut self) -> Result<bool> {
         let left = std::mem::take(&mut self.left);
         let padding = std::mem::take(&mut self.padding);
-        Ok(self.pass(left)? && self.pass(padding)?)
+        Ok(self.discard(left)? && self.discard(padding)?)
     }
 
-    fn pass(&mut self, mut left: u64) -> Result<bool> {
+    fn discard(&mut self, mut left: u64) -> Result<bool> {
         let mut piece = [0; 16 * BLOCK];
         while left > 0 {
             let length = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
-            if !self.exactly(&mut piece[..length])? {
+            if !self.read_exact(&mut piece[..length])? {
                 return Ok(false);
             }
             left -= length as u64;
@@ -102,11 +102,11 @@ impl Blocks for Input<'_> {
     type Error = EditError;
 
     fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
-        self.exactly(block)
+        self.read_exact(block)
     }
 
     fn skip(&mut self, length: u64) -> Result<bool> {
-        Ok(self.pass(length)? && self.pass(padding(length))?)
+        Ok(self.discard(length)? && self.discard(padding(length))?)
     }
 }
 

@@ -1,12 +1,12 @@
-//! An image as a tar archive.
+//! Writes an image as a tar archive.
 //!
-//! Every file in the order of a walk: a directory before what is in it, names sorted, so the same
-//! image gives the same archive. What a plain header cannot say stands in pax records: long names,
-//! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`). Access control lists stand there
-//! twice: in the form of system calls, and as text with numbers (`SCHILY.acl.`), which `tar --acls`
-//! reads. Files with holes are written in GNU's sparse form, which every reader of tar
-//! knows; a file with several names is written once, then as links. Sockets have no form in tar and
-//! are left out, counted.
+//! Files are written in the order of a walk: a directory before its children, names sorted, so the
+//! same image gives the same archive. Pax records contain what a plain header cannot: long names,
+//! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`). They contain access control
+//! lists twice: in the form of system calls, and as text with numbers (`SCHILY.acl.`), which
+//! `tar --acls` reads. Files with holes are written in GNU's sparse form, which every reader of tar
+//! knows. A file with several names is written once, then as links. Sockets have no form in tar and
+//! are left out and counted.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -18,89 +18,92 @@ use pext4_ondisk::acl::text::List;
 use pext4_ondisk::xattr::pax;
 use pext4_tar::{BLOCK, checksum};
 
-use crate::error::{At, On, Result};
+use crate::error::{FsContext, HostContext, Result};
+use crate::image_tree::{ImageFile, ImageTree, next_data};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
-use crate::source::{Facts, Source};
-use crate::tree::{Image, Place, next_data};
-use crate::unreadable::{Leave, Unreadable};
+use crate::source::{FileMetadata, Source};
+use crate::unreadable::{OnSkipped, Unreadable};
 
-/// Largest numbers in the octal fields of 8 and of 12 bytes.
+/// The largest numbers in octal fields of 8 and of 12 bytes.
 const MAX_SHORT: u64 = 0o777_7777;
 const MAX_LONG: u64 = 0o777_7777_7777;
-/// Pax records with access control lists in text, and the attribute that each one is.
+/// The pax records of access control lists as text, and their attributes.
 const LISTS: [(&[u8], &[u8]); 2] = [
     (b"SCHILY.acl.access", acl::ACCESS),
     (b"SCHILY.acl.default", acl::DEFAULT),
 ];
-/// Runs of data that a sparse header holds, and that each block behind it holds.
+/// The number of data runs in a sparse header, and in each block that follows it.
 const RUNS_IN_HEADER: usize = 4;
 const RUNS_IN_BLOCK: usize = 21;
 
-/// What an archive got.
+/// What was exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Files of all kinds, directories too; each other name of a file counts.
+    /// The number of files of all kinds, directories included. Each name of a file counts.
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Sockets, which have no form in tar.
+    /// The number of sockets, which have no form in tar and are left out.
     pub sockets_left: u64,
-    /// What could not be read.
+    /// The number of files that could not be read and were left out.
     pub unreadable_left: u64,
 }
 
 impl Reader {
-    /// Writes a directory of the image, and all that is in it, as a tar archive whose names are
-    /// relative to it. From the archive of the root `pext4 build` makes the same tree again.
+    /// Writes a directory of the image with everything in it as a tar archive whose names are
+    /// relative to it. `pext4 build` makes the same tree again from the archive of the root.
     ///
     /// # Errors
     ///
-    /// What cannot be read in the image; `Host` errors of `output` where it is written.
+    /// `AtPath` for a file that cannot be read in the image; `Host` errors of `output`.
     pub fn export(&self, path: impl AsRef<[u8]>, output: &mut dyn Write) -> Result<Exported> {
         self.export_with(path.as_ref(), output, None)
     }
 
-    /// The same without what cannot be read in the image, which `leave` is told of. To know that before
-    /// it is named in the archive, each file is read twice.
+    /// As [`Self::export`], but skips files that cannot be read in the image, after calling
+    /// `on_skipped`. Each file is read twice, to know that before its header is written.
     ///
     /// # Errors
     ///
-    /// There is no such path; `Host` errors of `output` where it is written; a file that is read the
-    /// first time and not the second.
+    /// The path does not exist; `Host` errors of `output`; a file that can be read the first time
+    /// and not the second.
     pub fn export_readable(
         &self,
         path: impl AsRef<[u8]>,
         output: &mut dyn Write,
-        leave: &mut Leave<'_>,
+        on_skipped: &mut OnSkipped<'_>,
     ) -> Result<Exported> {
-        self.export_with(path.as_ref(), output, Some(leave))
+        self.export_with(path.as_ref(), output, Some(on_skipped))
     }
 
     fn export_with(
         &self,
         path: &[u8],
         output: &mut dyn Write,
-        leave: Option<&mut Leave<'_>>,
+        on_skipped: Option<&mut OnSkipped<'_>>,
     ) -> Result<Exported> {
         let mut exporter = Exporter {
-            image: Image::new(self.volume()),
+            image: ImageTree::new(self.volume()),
             progress: self.progress(),
             reader: self,
             output,
-            unreadable: Unreadable::new(leave),
+            unreadable: Unreadable::new(on_skipped),
             links: HashMap::new(),
             exported: Exported::default(),
         };
-        let top = self.place(path)?;
+        let top = self.find(path)?;
         let found = exporter.image.attributes(&top);
         if found.is_ok_and(|found| found.file_type != FileType::Directory) {
-            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
         }
         exporter.write_tree(&top)?;
         // Two blocks of zeroes end an archive.
         exporter.put(&[0; 2 * BLOCK])?;
-        exporter.output.flush().on("output".as_ref(), "write it")?;
+        exporter
+            .output
+            .flush()
+            .with_host_file("output".as_ref(), "write it")?;
         Ok(Exported {
             unreadable_left: exporter.unreadable.left,
             ..exporter.exported
@@ -109,85 +112,86 @@ impl Reader {
 }
 
 struct Exporter<'r, 'l> {
-    image: Image<'r>,
+    image: ImageTree<'r>,
     progress: Arc<Progress>,
     reader: &'r Reader,
     output: &'r mut dyn Write,
     unreadable: Unreadable<'r, 'l>,
-    /// The first name of files with several.
+    /// The first name of files with several names.
     links: HashMap<(u64, u64), Vec<u8>>,
     exported: Exported,
 }
 
-/// A header in the making.
+/// A header that is being built, and its pax records.
 struct Header {
     bytes: [u8; BLOCK],
     records: Vec<u8>,
 }
 
 impl Exporter<'_, '_> {
-    fn write_tree(&mut self, top: &Place) -> Result<()> {
+    fn write_tree(&mut self, top: &ImageFile) -> Result<()> {
         let mut rest = vec![(b"./".to_vec(), top.clone(), 0)];
-        while let Some((name, place, depth)) = rest.pop() {
-            let facts = self.readable(&place);
-            let Some(facts) = self.unreadable.or_leave(facts)? else {
+        while let Some((name, file, depth)) = rest.pop() {
+            let metadata = self.readable(&file);
+            let Some(metadata) = self.unreadable.or_skip(metadata)? else {
                 continue;
             };
-            self.write_one(&name, &place, &facts)?;
-            if facts.kind != FileType::Directory {
+            self.write_one(&name, &file, &metadata)?;
+            if metadata.kind != FileType::Directory {
                 continue;
             }
-            check_depth(depth, &place.path)?;
+            check_depth(depth, &file.path)?;
             let prefix: &[u8] = if depth == 0 { b"" } else { &name };
-            let children = self.image.children_left(&place, &mut self.unreadable)?;
-            for (child, place) in children.into_iter().rev() {
+            let children = self.image.readable_children(&file, &mut self.unreadable)?;
+            for (child, file) in children.into_iter().rev() {
                 let mut name = [prefix, &child].concat();
-                // What has no attributes is told about where it is written.
-                let attributes = self.image.attributes(&place);
+                // If the attributes cannot be read, the error is reported when the file is written.
+                let attributes = self.image.attributes(&file);
                 if attributes.is_ok_and(|found| found.file_type == FileType::Directory) {
                     name.push(b'/');
                 }
-                rest.push((name, place, depth + 1));
+                rest.push((name, file, depth + 1));
             }
         }
         Ok(())
     }
 
-    /// What is to be known of a file, and, where it might be left out, that its content can be read.
-    fn readable(&self, place: &Place) -> Result<Facts> {
-        let facts = self.image.facts(place)?;
-        if self.unreadable.may_be_left() && facts.kind == FileType::Regular {
-            self.image.content(place, &facts, &mut |_, _| Ok(()))?;
+    /// The metadata of a file. If unreadable files may be skipped, an error if its content cannot
+    /// be read.
+    fn readable(&self, file: &ImageFile) -> Result<FileMetadata> {
+        let metadata = self.image.metadata(file)?;
+        if self.unreadable.can_skip() && metadata.kind == FileType::Regular {
+            self.image.content(file, &metadata, &mut |_, _| Ok(()))?;
         }
-        Ok(facts)
+        Ok(metadata)
     }
 
-    fn write_one(&mut self, name: &[u8], place: &Place, facts: &Facts) -> Result<()> {
-        if facts.kind == FileType::Socket {
+    fn write_one(&mut self, name: &[u8], file: &ImageFile, metadata: &FileMetadata) -> Result<()> {
+        if metadata.kind == FileType::Socket {
             self.exported.sockets_left += 1;
             return Ok(());
         }
         self.exported.files += 1;
         self.progress.add_file()?;
-        let mut header = Header::new(name, facts);
-        if let Some(first) = facts.identity.and_then(|key| self.links.get(&key)) {
+        let mut header = Header::new(name, metadata);
+        if let Some(first) = metadata.identity.and_then(|key| self.links.get(&key)) {
             header.set_link(b'1', first);
             return self.put_header(header, name);
         }
-        if let Some(key) = facts.identity {
+        if let Some(key) = metadata.identity {
             self.links.insert(key, name.to_vec());
         }
-        header.add_attributes(facts);
-        match facts.kind {
-            FileType::Regular => return self.write_file(header, name, place, facts),
+        header.add_attributes(metadata);
+        match metadata.kind {
+            FileType::Regular => return self.write_file(header, name, file, metadata),
             FileType::Directory => header.bytes[156] = b'5',
-            FileType::Symlink => header.set_link(b'2', &facts.target),
+            FileType::Symlink => header.set_link(b'2', &metadata.target),
             FileType::Fifo => header.bytes[156] = b'6',
             _ => {
-                let is_block = facts.kind == FileType::BlockDevice;
+                let is_block = metadata.kind == FileType::BlockDevice;
                 header.bytes[156] = if is_block { b'4' } else { b'3' };
-                header.set_number(329, 8, facts.device.major.into());
-                header.set_number(337, 8, facts.device.minor.into());
+                header.set_number(329, 8, metadata.device.major.into());
+                header.set_number(337, 8, metadata.device.minor.into());
             }
         }
         self.put_header(header, name)
@@ -197,32 +201,32 @@ impl Exporter<'_, '_> {
         &mut self,
         mut header: Header,
         name: &[u8],
-        place: &Place,
-        facts: &Facts,
+        file: &ImageFile,
+        metadata: &FileMetadata,
     ) -> Result<()> {
-        let runs = self.runs(place, facts.size)?;
+        let runs = self.runs(file, metadata.size)?;
         let stored: u64 = runs.iter().map(|(start, end)| end - start).sum();
         self.exported.bytes += stored;
-        let is_whole = stored == facts.size;
+        let is_whole = stored == metadata.size;
         header.bytes[156] = if is_whole { b'0' } else { b'S' };
         header.set_number(124, 12, stored);
         let mut map = Vec::new();
         if !is_whole {
-            map = header.set_sparse(&runs, facts.size);
+            map = header.set_sparse(&runs, metadata.size);
         }
         self.put_header(header, name)?;
         self.put(&map)?;
         for (start, end) in runs {
-            self.put_data(place, start, end)?;
+            self.put_data(file, start, end)?;
         }
         self.pad(stored)
     }
 
-    /// The runs of data of a file; the last one is empty where the file ends in a hole.
-    fn runs(&self, place: &Place, size: u64) -> Result<Vec<(u64, u64)>> {
+    /// The runs of data of a file. If the file ends in a hole, the last run is empty.
+    fn runs(&self, file: &ImageFile, size: u64) -> Result<Vec<(u64, u64)>> {
         let mut runs = Vec::new();
         let mut at = 0;
-        while let Some((start, end)) = next_data(self.reader.volume(), place, at)? {
+        while let Some((start, end)) = next_data(self.reader.volume(), file, at)? {
             let end = end.min(size);
             if start >= end {
                 break;
@@ -236,7 +240,7 @@ impl Exporter<'_, '_> {
         Ok(runs)
     }
 
-    fn put_data(&mut self, place: &Place, start: u64, end: u64) -> Result<()> {
+    fn put_data(&mut self, file: &ImageFile, start: u64, end: u64) -> Result<()> {
         let mut piece = vec![0; 1 << 20];
         let mut at = start;
         while at < end {
@@ -245,10 +249,11 @@ impl Exporter<'_, '_> {
             let read = self
                 .reader
                 .volume()
-                .read(place.inode, at, &mut piece[..length]);
-            let read = read.at(&place.path)?;
+                .read(file.inode, at, &mut piece[..length]);
+            let read = read.with_path(&file.path)?;
             if read == 0 {
-                // A size that the image says and cannot keep: the archive must stay aligned.
+                // The file is shorter than its header says. Pad it, since the archive must stay
+                // aligned.
                 piece[..length].fill(0);
             }
             let read = if read == 0 { length } else { read };
@@ -286,7 +291,7 @@ impl Exporter<'_, '_> {
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.output
             .write_all(bytes)
-            .on("output".as_ref(), "write it")
+            .with_host_file("output".as_ref(), "write it")
     }
 }
 
@@ -304,23 +309,23 @@ impl Header {
         header
     }
 
-    fn new(name: &[u8], facts: &Facts) -> Self {
+    fn new(name: &[u8], metadata: &FileMetadata) -> Self {
         let mut header = Self::blank();
         if name.len() > 100 || !name.is_ascii() {
             header.record(b"path", name);
         }
         header.set_text(0, 100, name);
-        header.set_number(100, 8, facts.permissions.into());
-        header.set_or_record(108, 8, b"uid", facts.uid.into());
-        header.set_or_record(116, 8, b"gid", facts.gid.into());
-        header.set_time(facts.modified);
+        header.set_number(100, 8, metadata.permissions.into());
+        header.set_or_record(108, 8, b"uid", metadata.uid.into());
+        header.set_or_record(116, 8, b"gid", metadata.gid.into());
+        header.set_time(metadata.modified);
         header
     }
 
-    /// What only the first name of a file tells.
-    fn add_attributes(&mut self, facts: &Facts) {
-        self.record(b"atime", decimal(facts.accessed).as_bytes());
-        for (name, value) in &facts.xattrs {
+    /// Adds what only the first name of a file has.
+    fn add_attributes(&mut self, metadata: &FileMetadata) {
+        self.record(b"atime", decimal(metadata.accessed).as_bytes());
+        for (name, value) in &metadata.xattrs {
             let system = if acl::is_list(name) {
                 acl::stored_to_call(value).ok()
             } else {
@@ -329,9 +334,9 @@ impl Header {
             self.record(&pax::key(name), system.as_ref().unwrap_or(value));
         }
         for (key, attribute) in LISTS {
-            let stored = facts.xattrs.iter().find(|(name, _)| name == attribute);
+            let stored = metadata.xattrs.iter().find(|(name, _)| name == attribute);
             if let Some((_, stored)) = stored
-                && let Some(text) = list_text(attribute, stored, facts)
+                && let Some(text) = list_text(attribute, stored, metadata)
             {
                 self.record(key, text.as_bytes());
             }
@@ -356,8 +361,8 @@ impl Header {
         self.set_text(157, 100, target);
     }
 
-    /// GNU's sparse form: the runs that the header holds; what it does not is returned, as the
-    /// blocks that follow it.
+    /// Makes this a GNU sparse header with the first runs. Returns the blocks with the remaining
+    /// runs, which follow the header.
     fn set_sparse(&mut self, runs: &[(u64, u64)], size: u64) -> Vec<u8> {
         self.bytes[257..265].copy_from_slice(b"ustar  \x00");
         self.bytes[345..].fill(0);
@@ -396,7 +401,7 @@ impl Header {
         put_number(&mut self.bytes[at..at + length], value);
     }
 
-    /// A pax record; its length counts itself.
+    /// Adds a pax record. Its length includes the length field itself.
     fn record(&mut self, key: &[u8], value: &[u8]) {
         let rest = key.len() + value.len() + 3;
         let mut length = rest + 1;
@@ -418,9 +423,9 @@ impl Header {
     }
 }
 
-/// The text of a stored list; `None` where the text would say something else than what is there: for a
-/// list that makes no sense, or one that the permission bits contradict.
-fn list_text(attribute: &[u8], stored: &[u8], facts: &Facts) -> Option<String> {
+/// The text of a stored list; `None` if the text would mean something else: for an invalid list, or
+/// one that the permission bits contradict.
+fn list_text(attribute: &[u8], stored: &[u8], metadata: &FileMetadata) -> Option<String> {
     let list = List::of(acl::decode(stored).ok()?).ok()?;
     let text = list.text();
     let is_whole = List::parse(text.as_bytes()).is_ok_and(|list| {
@@ -428,8 +433,10 @@ fn list_text(attribute: &[u8], stored: &[u8], facts: &Facts) -> Option<String> {
         list.as_deref() == Some(stored)
     });
     let is_in_place = match attribute == acl::ACCESS {
-        true => facts.kind != FileType::Symlink && facts.permissions & 0o777 == list.permissions(),
-        false => facts.kind == FileType::Directory,
+        true => {
+            metadata.kind != FileType::Symlink && metadata.permissions & 0o777 == list.permissions()
+        }
+        false => metadata.kind == FileType::Directory,
     };
     (is_whole && is_in_place).then_some(text)
 }
@@ -443,7 +450,7 @@ fn put_run(into: &mut [u8], (start, end): (u64, u64)) {
     put_number(&mut into[12..24], end - start);
 }
 
-/// Octal with a zero behind it, or, where that is too small, GNU's form of base 256.
+/// Writes octal digits and a NUL, or GNU's base-256 form if the field is too short for that.
 fn put_number(field: &mut [u8], value: u64) {
     let width = field.len() - 1;
     let octal = format!("{value:0width$o}");
@@ -458,7 +465,7 @@ fn put_number(field: &mut [u8], value: u64) {
     field[start..].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Seconds as pax writes them, with nanoseconds where there are any.
+/// Seconds in the form of pax, with nanoseconds if there are any.
 fn decimal(time: Time) -> String {
     let Time {
         seconds,

@@ -71,7 +71,7 @@ pub fn mixture(session: &mut EditSession, random: &mut Random) {
             image: None,
             from: path("/usr"),
             to: path("/var/"),
-            exactly: false,
+            no_target_directory: false,
             recursive: true,
         },
         Change::Remove {
@@ -81,19 +81,19 @@ pub fn mixture(session: &mut EditSession, random: &mut Random) {
         },
         write("/again", 650_000, random),
         Change::Rename {
-            exactly: false,
-            keep: false,
+            no_target_directory: false,
+            no_clobber: false,
             from: path("/etc/passwd-"),
             to: path("/var/lib"),
         },
         Change::Symlink {
-            into: pext4_edit::Into::Any,
+            into: pext4_edit::IntoDirectory::Always,
             target: path("/nowhere"),
             path: path("/dangling"),
             force: false,
         },
         Change::Link {
-            into: pext4_edit::Into::Any,
+            into: pext4_edit::IntoDirectory::Always,
             target: path("/etc/passwd"),
             path: path("/etc/group"),
             force: false,

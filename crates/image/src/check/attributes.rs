@@ -1,8 +1,8 @@
 //! Pass 1: extended attributes, in inodes, in shared blocks and in inodes of their own.
 //!
-//! A block may serve many inodes and an inode may hold a value for many attributes: both are
-//! counted while the pass runs and judged after it. A block is read and claimed by the first
-//! inode that leads to it.
+//! Many inodes may share an attribute block, and many attributes may share a value inode. Both
+//! kinds of users are counted during the pass and compared with the stored counts after it. A block
+//! is checked and claimed for the first inode that refers to it.
 
 use std::collections::HashMap;
 
@@ -17,25 +17,25 @@ use super::catalogue::Kind;
 use super::encryption::Context;
 use super::findings::Place;
 use super::inode::Subject;
-use super::volume::NoInode;
+use super::volume::InodeError;
 
-/// Locks that share the counts between them.
+/// The number of locks, each for a part of the counts.
 const SHARDS: usize = 16;
 
-/// How often something is used, and how often it says so itself.
+/// How often something is used, and its stored reference count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
     found: u64,
-    /// What it says; `None` where it is too broken to say something.
+    /// The stored count; `None` if it cannot be read.
     stored: Option<u64>,
 }
 
-/// Uses of things by number, counted by many threads.
-pub(super) struct Counted {
+/// Counts uses, by block or inode number, for many threads.
+pub(super) struct UseCounts {
     shards: Vec<Mutex<HashMap<u64, Uses>>>,
 }
 
-impl Counted {
+impl UseCounts {
     pub(super) fn new() -> Self {
         let shard = || Mutex::new(Class::Leaf, HashMap::new());
         Self {
@@ -47,7 +47,7 @@ impl Counted {
         &self.shards[(number % SHARDS as u64) as usize]
     }
 
-    /// Counts one more use; whether it is the first.
+    /// Counts a use. True if it is the first.
     fn add(&self, number: u64) -> bool {
         let mut shard = self.shard(number).lock();
         let uses = shard.entry(number).or_default();
@@ -59,7 +59,7 @@ impl Counted {
         self.shard(number).lock().entry(number).or_default().stored = Some(stored);
     }
 
-    /// Uses found so far.
+    /// The number of uses found so far.
     pub(super) fn found(&self, number: u64) -> u64 {
         self.shard(number)
             .lock()
@@ -67,7 +67,7 @@ impl Counted {
             .map_or(0, |uses| uses.found)
     }
 
-    /// Everything whose own count is wrong: the number, the own count, the uses found.
+    /// Everything whose stored count is wrong: its number, the stored count, the uses found.
     fn wrong(&self) -> Vec<(u64, u64, u64)> {
         let mut wrong = Vec::new();
         for shard in &self.shards {
@@ -81,21 +81,21 @@ impl Counted {
     }
 }
 
-/// What an inode's attributes came to.
+/// A summary of an inode's attributes.
 #[derive(Debug, Default)]
 pub(super) struct Attributes {
-    /// Clusters they take, those of values in inodes of their own included.
+    /// The number of clusters that they use, including values in inodes of their own.
     pub(super) clusters: u64,
-    /// Values in inodes of their own.
+    /// The number of values in inodes of their own.
     pub(super) values: u64,
-    /// They could not all be read: counts mean nothing.
+    /// Not all attributes could be read, so the counts have no meaning.
     pub(super) is_partial: bool,
-    /// Bytes of inline data that lie among them.
+    /// The length of the inline data that is stored as an attribute.
     pub(super) inline: Option<usize>,
 }
 
 impl Attributes {
-    /// Counts the values that lie in inodes of their own: they are on the account of each owner.
+    /// Counts the values in inodes of their own, which are charged to each user.
     fn count_values(&mut self, examination: &Examination, list: &[Attribute]) {
         let geometry = &examination.volume.geometry;
         let cluster = u64::from(geometry.block_size) << geometry.cluster_bits;
@@ -108,7 +108,7 @@ impl Attributes {
     }
 }
 
-/// Judges an inode's attributes.
+/// Checks an inode's attributes.
 pub(super) fn check(subject: &Subject<'_>) -> Attributes {
     let mut attributes = Attributes::default();
     let examination = subject.examination;
@@ -148,7 +148,7 @@ fn context_in(examination: &Examination, block: BlockNumber) -> Option<Context> 
     Context::among(&decoded.attributes)
 }
 
-/// What tells how an inode is encrypted that is marked so.
+/// Checks and records the encryption context of an inode that is marked as encrypted.
 fn check_context(subject: &Subject<'_>, context: Option<Context>) {
     match context {
         None => subject.report(Kind::InodeFlags, || {
@@ -197,7 +197,7 @@ fn check_reference(subject: &Subject<'_>, block: BlockNumber, attributes: &mut A
     }
 }
 
-/// Judges an attribute block, once.
+/// Checks an attribute block, for its first user only.
 fn check_block(examination: &Examination, number: InodeNumber, block: BlockNumber) {
     let place = || Place::inode(number).block(block);
     let findings = &examination.findings;
@@ -258,7 +258,7 @@ fn check_list(examination: &Examination, list: &[Attribute], place: &Place) {
     }
 }
 
-/// A value that is said to lie in an inode.
+/// Checks and counts a reference to a value that is stored in an inode.
 fn check_value(
     examination: &Examination,
     attribute: &Attribute,
@@ -271,9 +271,9 @@ fn check_value(
     }
     let inode = match volume.inode(&examination.groups, number) {
         Ok(inode) => inode,
-        Err(NoInode::Absent) => return Err("there is no such inode".to_owned()),
-        Err(NoInode::Io(error)) => return Err(error.to_string()),
-        Err(NoInode::Corrupt(corrupt)) => return Err(corrupt.problem().to_owned()),
+        Err(InodeError::Absent) => return Err("there is no such inode".to_owned()),
+        Err(InodeError::Io(error)) => return Err(error.to_string()),
+        Err(InodeError::Corrupt(corrupt)) => return Err(corrupt.problem().to_owned()),
     };
     if !inode.flags.contains(InodeFlags::EA_INODE) {
         return Err("it holds no value".to_owned());
@@ -290,7 +290,7 @@ fn check_value(
     Ok(())
 }
 
-/// After the pass: blocks that count another number of users.
+/// Reports blocks whose reference counts are wrong. Runs after the pass.
 pub(super) fn check_counts(examination: &Examination) {
     for (block, stored, found) in examination.attribute_blocks.wrong() {
         let place = Place::whole().block(BlockNumber(block));

@@ -1,7 +1,7 @@
-//! The inode that collects blocks which the device cannot hold.
+//! The inode of bad blocks, which the device cannot store.
 //!
-//! Its blocks are nobody's. Where metadata lies on one of them, it lies where it cannot be kept:
-//! of copies, and of parts of tables without inodes in use, that does not matter yet.
+//! No file may use its blocks. Metadata on one of them is an error, except for copies of metadata
+//! and for parts of inode tables without inodes in use, where it does no harm yet.
 
 use std::ops::Range;
 
@@ -10,22 +10,23 @@ use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::Examination;
 use super::catalogue::Kind;
-use super::descriptors::{Stretch, What, stretches};
+use super::descriptors::{MetadataKind, MetadataRun, metadata_runs};
 use super::findings::Place;
 use super::mapping::Collector;
 
 /// Its number.
 pub(super) const NUMBER: InodeNumber = InodeNumber(1);
-/// Where an inode's slot has the count of its links, of 16 bits.
+/// The offset of `i_links_count` (16 bits) in an inode's slot.
 const LINKS_AT: usize = 0x1A;
 
-/// The inode, where it is no file.
+/// The inode, unless it is a file with links.
 pub(super) fn list(examination: &Examination) -> Option<Inode> {
     let inode = examination.volume.inode(&examination.groups, NUMBER).ok()?;
     (inode.links == 0).then_some(inode)
 }
 
-/// Claims the blocks, and says which of them cannot be bad. Files claim theirs later, so that what both have is seen.
+/// Claims the blocks, and reports those that are needed for metadata. Files claim their blocks
+/// later, so a block that a file shares with the list is detected.
 pub(super) fn claim(examination: &Examination) {
     let Some(inode) = list(examination) else {
         return;
@@ -43,16 +44,16 @@ pub(super) fn claim(examination: &Examination) {
     if listed.is_empty() && nodes.is_empty() {
         return;
     }
-    for stretch in stretches(&examination.volume, &examination.groups) {
-        let name = || format!("the {} of group {}", stretch.what.name(), stretch.group);
-        for range in overlapping(&nodes, stretch.start..stretch.end()) {
+    for run in metadata_runs(&examination.volume, &examination.groups) {
+        let name = || format!("the {} of group {}", run.what.name(), run.group);
+        for range in overlapping(&nodes, run.start..run.end()) {
             let block = Some(BlockNumber(range.start));
             report(examination, Kind::BlockInMetadata, block, || {
                 format!("the list of bad blocks lies on {}", name())
             });
         }
-        for range in overlapping(&listed, needed(examination, &stretch)) {
-            if stretch.what != What::InodeTable || has_inodes(examination, &range) {
+        for range in overlapping(&listed, needed(examination, &run)) {
+            if run.what != MetadataKind::InodeTable || has_inodes(examination, &range) {
                 let block = Some(BlockNumber(range.start));
                 report(examination, Kind::BlockInMetadata, block, || {
                     format!("in the list of bad blocks, and {} lies on it", name())
@@ -78,7 +79,7 @@ fn report(
     examination.findings.add(kind, place, text);
 }
 
-/// Runs of blocks, sorted and apart from each other.
+/// Sorts runs of blocks and joins those that overlap or touch.
 fn merged(mut runs: Vec<(BlockNumber, u64)>) -> Vec<Range<u64>> {
     runs.sort_unstable();
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -92,7 +93,7 @@ fn merged(mut runs: Vec<(BlockNumber, u64)>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// What of sorted ranges lies in another.
+/// The parts of sorted ranges that are within another range.
 fn overlapping(ranges: &[Range<u64>], within: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let first = ranges.partition_point(|range| range.end <= within.start);
     let behind = ranges[first..].iter();
@@ -101,21 +102,22 @@ fn overlapping(ranges: &[Range<u64>], within: Range<u64>) -> impl Iterator<Item 
         .take_while(|range| range.start < range.end)
 }
 
-/// The part of a stretch that nothing can replace: of descriptors the first, without their copies
-/// and what is kept for their growth.
-fn needed(examination: &Examination, stretch: &Stretch) -> Range<u64> {
-    let all = stretch.start..stretch.end();
-    if stretch.what != What::Descriptors {
+/// The part of a metadata run that cannot be replaced: of superblock and descriptors only the
+/// primary ones, without the blocks reserved for growth.
+fn needed(examination: &Examination, run: &MetadataRun) -> Range<u64> {
+    let all = run.start..run.end();
+    if run.what != MetadataKind::Descriptors {
         return all;
     }
     let descriptors = u64::from(examination.volume.geometry.descriptor_blocks);
-    match stretch.group {
-        0 => stretch.start..stretch.end().min(stretch.start + 1 + descriptors),
-        _ => stretch.start..stretch.start,
+    match run.group {
+        0 => run.start..run.end().min(run.start + 1 + descriptors),
+        _ => run.start..run.start,
     }
 }
 
-/// Whether inodes in use lie in these blocks of a table; in what cannot be read none do.
+/// Whether these blocks of a table contain inodes in use. A block that cannot be read counts as
+/// containing none.
 fn has_inodes(examination: &Examination, blocks: &Range<u64>) -> bool {
     let volume = &examination.volume;
     let inode_size = usize::from(volume.geometry.inode_size);

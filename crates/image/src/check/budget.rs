@@ -1,8 +1,8 @@
-//! How much more may be read: where numbers in the image could ask for more than the image has.
+//! A bound for reads, where numbers in the image could ask for more blocks than the image has.
 
 use pext4_sync::atomic::{AtomicU64, Ordering};
 
-/// Blocks that all threads together may still read.
+/// The number of blocks that all threads together may still read.
 pub(super) struct Budget(AtomicU64);
 
 impl Budget {
@@ -10,7 +10,7 @@ impl Budget {
         Self(AtomicU64::new(blocks))
     }
 
-    /// Takes so many; false where they are not left.
+    /// Takes a number of blocks. False if fewer are left; then none is taken.
     pub(super) fn take(&self, blocks: u64) -> bool {
         let relaxed = Ordering::Relaxed;
         let taken = self

@@ -1,7 +1,7 @@
-//! Every finding by name: what it means and how grave it is.
+//! Every kind of finding: its name, its meaning and its grade.
 //!
-//! Names are stable: scripts look for them. The text of a kind's documentation is its meaning, as
-//! `docs/CHECK.md` prints it; a test holds the two together.
+//! Names are stable, since scripts depend on them. The doc comment of a kind is its meaning in
+//! `docs/CHECK.md`; a test compares the two.
 
 use std::fmt;
 

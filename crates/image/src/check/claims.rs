@@ -1,10 +1,10 @@
-//! Which blocks are in use, by what the inodes say: one set of clusters a group, made on demand.
+//! The blocks that inodes and metadata use: one set of clusters per group.
 //!
-//! A group's set is a sorted list of runs while that is shorter than a bitmap, so that memory
-//! follows how much is in use and how scattered, not the size of the file system. Each group has a
-//! lock of its own; threads claim blocks of any group. What is claimed again is kept apart, in the
-//! same form. An entry of a few bytes can lay claim to many blocks, and any number of files to the same
-//! ones: how often all are claimed again is bounded.
+//! A group's set is a sorted list of runs while that is smaller than a bitmap, so memory depends on
+//! the number of blocks in use and their fragmentation, not on the size of the file system. Each
+//! group has its own lock; threads claim blocks of any group. Clusters that are claimed again are
+//! also kept in a second set. An extent of a few bytes can claim many blocks, and any number of
+//! files can claim the same ones, so the total number of repeated claims is bounded.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,28 +17,28 @@ use pext4_sync::{Class, Mutex};
 
 use super::budget::Budget;
 
-/// Clusters for each run that a list may have before a bitmap is smaller.
+/// With fewer clusters per run than this, a bitmap is smaller than the list.
 const CLUSTERS_PER_RUN: u32 = 128;
 
-/// How often each block of the file system may be claimed again, on average, until no more is counted; and so many
-/// blocks besides, for small file systems of which a few maps are damaged.
-const MAX_AGAIN: u64 = 256;
-const MAX_AGAIN_OF_FEW: u64 = 1 << 22;
+/// The maximum number of repeated claims, on average per block of the file system. More are not
+/// counted. [`MIN_BUDGET`] is added, for small file systems with a few damaged maps.
+const MAX_CLAIMS_PER_BLOCK: u64 = 256;
+const MIN_BUDGET: u64 = 1 << 22;
 
-/// How many blocks may be claimed again, and how many looked up among those that were.
+/// The maximum number of repeated claims, and also of lookups among them, in blocks.
 pub(super) fn budget(geometry: &Geometry) -> Budget {
-    let all = geometry.blocks_count.saturating_mul(MAX_AGAIN);
-    Budget::new(all.saturating_add(MAX_AGAIN_OF_FEW))
+    let all = geometry.blocks_count.saturating_mul(MAX_CLAIMS_PER_BLOCK);
+    Budget::new(all.saturating_add(MIN_BUDGET))
 }
 
-/// What a claim came to.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claimed {
-    /// Nobody had these blocks.
+    /// None of the blocks was claimed before.
     First,
-    /// Some were claimed before.
+    /// Some of the blocks were claimed before.
     Again,
-    /// Too many were claimed before: these are not looked at.
+    /// The budget of repeated claims is exhausted: the blocks were not claimed.
     Uncounted,
 }
 
@@ -58,7 +58,7 @@ impl Default for GroupClaims {
 }
 
 impl GroupClaims {
-    /// Adds clusters; `again` is told which of them were there.
+    /// Adds clusters. Calls `again` with those that were in the set already.
     fn insert(&mut self, range: Range<u32>, clusters: u32, again: &mut impl FnMut(Range<u32>)) {
         match self {
             Self::Runs(runs) => {
@@ -91,7 +91,7 @@ impl GroupClaims {
         }
     }
 
-    /// How many clusters are in use.
+    /// The number of clusters in use.
     pub(super) fn count(&self) -> u32 {
         match self {
             Self::Runs(runs) => runs.iter().map(|run| run.end - run.start).sum(),
@@ -140,7 +140,7 @@ pub(super) struct Piece {
     pub(super) clusters: Range<u32>,
 }
 
-/// Cuts blocks at the edges of groups; blocks outside the file system are left out.
+/// Splits a run of blocks at group boundaries. Blocks outside the file system are left out.
 pub(super) fn by_group(
     geometry: &Geometry,
     start: BlockNumber,
@@ -173,7 +173,7 @@ pub(super) struct Claims {
     groups: Vec<Mutex<GroupClaims>>,
     again: Mutex<BTreeMap<u32, GroupClaims>>,
     left: Budget,
-    /// Nothing is left.
+    /// The budget is exhausted.
     is_over: AtomicBool,
     /// Some runs were not counted.
     is_cut_short: AtomicBool,
@@ -226,29 +226,30 @@ impl Claims {
         if self.claim(start, length) {
             return Claimed::First;
         }
-        // Of a run that overlaps as a whole: what is not new in it takes no longer to find than the rest.
+        // Charge the whole run, although only a part of it may overlap: finding the overlap takes
+        // time in proportion to the run.
         if !self.left.take(length) {
             self.is_over.store(true, Ordering::Relaxed);
         }
         Claimed::Again
     }
 
-    /// Whether some of the blocks in use were not counted.
+    /// Whether some blocks in use were not counted.
     pub(super) fn is_cut_short(&self) -> bool {
         self.is_cut_short.load(Ordering::Relaxed)
     }
 
-    /// Notes that a run was not counted; whether it is the first one.
+    /// Records that a run was not counted. True if it is the first one.
     pub(super) fn cut_short(&self) -> bool {
         !self.is_cut_short.swap(true, Ordering::Relaxed)
     }
 
-    /// What a group has in use.
+    /// Calls `with` with the clusters of a group that are in use.
     pub(super) fn with<R>(&self, group: GroupNumber, with: impl FnOnce(&GroupClaims) -> R) -> R {
         with(&self.groups[group.get() as usize].lock())
     }
 
-    /// What was claimed more than once, by group.
+    /// The clusters that were claimed more than once, by group.
     pub(super) fn again(&self) -> BTreeMap<u32, GroupClaims> {
         self.again.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! Pass 3: whether the root leads to every directory, and `..` back.
+//! Pass 3: whether every directory is reachable from the root, and `..` leads to its parent.
 
 use pext4_ondisk::InodeNumber;
 
@@ -9,8 +9,8 @@ use super::findings::Place;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Unknown,
-    /// On the way that is being walked.
-    Here,
+    /// On the path that is being climbed.
+    OnPath,
     Done,
 }
 
@@ -25,7 +25,8 @@ pub(super) fn check(tree: &Tree<'_>) {
     }
 }
 
-/// Climbs from a directory to the first that is known, and reports where the way ends.
+/// Climbs from a directory to the first ancestor that was visited. Reports a missing parent or a
+/// loop.
 fn climb(tree: &Tree<'_>, place: usize, marks: &mut [Mark], way: &mut Vec<usize>) {
     let number = |place: usize| InodeNumber(tree.directories.list[place].inode);
     let report = |kind, place, text: &str| {
@@ -36,7 +37,7 @@ fn climb(tree: &Tree<'_>, place: usize, marks: &mut [Mark], way: &mut Vec<usize>
     };
     let mut at = place;
     while marks[at] == Mark::Unknown {
-        marks[at] = Mark::Here;
+        marks[at] = Mark::OnPath;
         way.push(at);
         match tree.parent(at) {
             Some(parent) => at = parent,
@@ -46,7 +47,7 @@ fn climb(tree: &Tree<'_>, place: usize, marks: &mut [Mark], way: &mut Vec<usize>
                 break;
             }
         }
-        if marks[at] == Mark::Here {
+        if marks[at] == Mark::OnPath {
             report(Kind::DirectoryLoop, at, "it lies below itself");
         }
     }
@@ -55,30 +56,30 @@ fn climb(tree: &Tree<'_>, place: usize, marks: &mut [Mark], way: &mut Vec<usize>
     }
 }
 
-/// Whether it waits to be deleted: no name is to lead to it.
+/// Whether it is an orphan, to which no name must lead.
 fn is_orphan(tree: &Tree<'_>, number: InodeNumber) -> bool {
     tree.examination.orphans.contains(number)
 }
 
-/// Compares `..` with the directory that has the name, and counts the link that it should be.
+/// Compares `..` with the directory that has the name, and counts its link to the parent.
 fn check_parent(tree: &Tree<'_>, place: usize) {
     let list = &tree.directories.list;
     let own = InodeNumber(list[place].inode);
-    let told = tree.dot_dot(place);
+    let stored = tree.dot_dot(place);
     let parent = match tree.parent(place) {
         Some(parent) => InodeNumber(list[parent].inode),
         None if own == InodeNumber::ROOT => own,
-        // When its name was taken away, so was the link that its `..` had been.
+        // Removing the name of a directory also removes the link of its `..`.
         None if is_orphan(tree, own) => return,
-        None => return tree.inodes.link(told),
+        None => return tree.inodes.link(stored),
     };
     tree.inodes.link(parent);
-    if told.get() != 0 && told != parent {
+    if stored.get() != 0 && stored != parent {
         let place = Place::inode(own);
         tree.examination
             .findings
             .add(Kind::DirectoryDotDot, place, || {
-                format!("'..' leads to inode {told}, its name lies in {parent}")
+                format!("'..' leads to inode {stored}, its name lies in {parent}")
             });
     }
 }

@@ -1,4 +1,4 @@
-//! Pass 1: whether an inode's content suits its kind and size.
+//! Pass 1: whether an inode's content matches its kind and size.
 
 use std::io;
 
@@ -13,17 +13,17 @@ use super::catalogue::Kind;
 use super::inode::{Mapped, Subject, check_large, has_map};
 use super::mapping::Collector;
 
-/// Logical blocks of a file: their numbers have 32 bits.
+/// The maximum number of logical blocks of a file: their numbers have 32 bits.
 const MAX_BLOCKS: u64 = 1 << 32;
-/// Largest attribute value whose bytes are read to check its hash.
-const LARGEST_VALUE: u64 = 16 << 20;
+/// The maximum size of an attribute value whose bytes are read to check its hash.
+const MAX_VALUE_SIZE: u64 = 16 << 20;
 
-/// Judges size and content.
+/// Checks size and content.
 pub(super) fn check(subject: &Subject<'_>, mapped: &Mapped, attributes: &Attributes) {
     if subject.number == InodeNumber::RESIZE {
         return check_large(subject);
     }
-    // What waits to be deleted or cut has a size already, and the blocks of another still.
+    // The size of an orphan may have changed already while its blocks are not freed yet.
     if subject.examination.orphans.contains(subject.number) {
         return;
     }
@@ -43,8 +43,8 @@ fn block_size(subject: &Subject<'_>) -> u64 {
     u64::from(subject.examination.volume.geometry.block_size)
 }
 
-/// Bytes of the largest file that an inode's map can tell the places of.
-pub(super) fn most_size(inode: &Inode, geometry: &Geometry) -> u64 {
+/// The maximum size in bytes of a file that an inode's map can address.
+pub(super) fn max_size(inode: &Inode, geometry: &Geometry) -> u64 {
     let pointers = u64::from(geometry.block_size / 4);
     let by_map = indirect::DIRECT as u64 + pointers + pointers.pow(2) + pointers.pow(3);
     let blocks = match inode.has_extents() {
@@ -52,17 +52,17 @@ pub(super) fn most_size(inode: &Inode, geometry: &Geometry) -> u64 {
         false => by_map.min(MAX_BLOCKS),
     };
     let block_size = u64::from(geometry.block_size);
-    // A file that ends with the last block that has a number would be one byte too long.
+    // The size of a file that uses all blocks would be one byte too large.
     (blocks * block_size).min(MAX_BLOCKS * block_size - 1)
 }
 
 fn check_regular(subject: &Subject<'_>, mapped: &Mapped) {
     check_large(subject);
-    let most = most_size(subject.inode, &subject.examination.volume.geometry);
-    if subject.inode.size > most {
+    let max = max_size(subject.inode, &subject.examination.volume.geometry);
+    if subject.inode.size > max {
         let size = subject.inode.size;
         return subject.report(Kind::InodeSize, || {
-            format!("{size} bytes, of which no more than {most} can have a place")
+            format!("{size} bytes, of which no more than {max} can have a place")
         });
     }
     if subject.inode.flags.contains(InodeFlags::VERITY) {
@@ -80,11 +80,11 @@ fn check_regular(subject: &Subject<'_>, mapped: &Mapped) {
     }
 }
 
-/// The hash of an attribute's value that fills this inode. What lies in blocks that others have too is
-/// told of elsewhere, and not read once for each of them.
+/// Checks the hash of an attribute's value that is stored in this inode. A value with shared blocks
+/// is not read, since many inodes may share them; they are reported elsewhere.
 fn check_value(subject: &Subject<'_>, mapped: &Mapped) {
     let size = subject.inode.size;
-    if size > LARGEST_VALUE {
+    if size > MAX_VALUE_SIZE {
         return subject.report(Kind::ValueInode, || format!("a value of {size} bytes"));
     }
     if mapped.is_partial() || mapped.is_shared() || !has_map(subject) {
@@ -104,7 +104,7 @@ fn check_value(subject: &Subject<'_>, mapped: &Mapped) {
     }
 }
 
-/// `None` where not all of the value is there.
+/// The hash of the value's bytes; `None` if the value has a hole.
 fn value_hash(subject: &Subject<'_>, size: u64) -> io::Result<Option<u32>> {
     let volume = &subject.examination.volume;
     let runs = Collector::collect(volume, subject.number, subject.inode);
@@ -159,7 +159,7 @@ fn check_symlink(subject: &Subject<'_>, mapped: &Mapped) {
     }
     let (size, block_size) = (inode.size, block_size(subject));
     let block = match mapped.first {
-        // A shorter target lies in the inode: there Linux would look for it.
+        // A shorter target is stored in the inode, and Linux would look for it there.
         Some(block)
             if mapped.mapped_end == 1 && (BLOCK_AREA as u64..block_size).contains(&size) =>
         {
@@ -187,7 +187,7 @@ fn check_symlink(subject: &Subject<'_>, mapped: &Mapped) {
     }
 }
 
-/// An encrypted target is ciphertext, which may hold any bytes, behind 16 bits that tell its length.
+/// Checks an encrypted target: 16 bits with its length, then ciphertext, which may be any bytes.
 fn check_encrypted_symlink(subject: &Subject<'_>, mapped: &Mapped) {
     let inode = subject.inode;
     let (size, block_size) = (inode.size, block_size(subject));
@@ -212,10 +212,10 @@ fn check_ciphertext(subject: &Subject<'_>, bytes: &[u8]) {
     let length = bytes
         .first_chunk()
         .map_or(0, |word| u16::from_le_bytes(*word));
-    let (told, size) = (u64::from(length) + LENGTH_SIZE, subject.inode.size);
-    if told != size {
+    let (stored, size) = (u64::from(length) + LENGTH_SIZE, subject.inode.size);
+    if stored != size {
         subject.report(Kind::Symlink, || {
-            format!("an encrypted target of {told} bytes, by its size {size}")
+            format!("an encrypted target of {stored} bytes, by its size {size}")
         });
     }
 }
@@ -228,7 +228,7 @@ fn check_special(subject: &Subject<'_>) {
     }
 }
 
-/// Content in the inode. A file may be longer than that: it ends in zeroes then.
+/// Checks inline content. A regular file may be longer than its data; the rest reads as zeroes.
 fn check_inline(subject: &Subject<'_>, mapped: &Mapped, attributes: &Attributes) {
     let size = subject.inode.size;
     let area = BLOCK_AREA as u64;

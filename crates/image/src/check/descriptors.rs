@@ -1,4 +1,4 @@
-//! Pass 0, second half: group descriptors, their backups, and where metadata lies.
+//! Pass 0, second half: group descriptors, their backups, and the location of metadata.
 
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::geometry::Geometry;
@@ -12,12 +12,13 @@ use super::findings::{Findings, Place};
 use super::parallel::Workers;
 use super::volume::{Group, Volume, group_number};
 
-/// Bytes at the start of each half of a descriptor that tell places: of two bitmaps and the table.
+/// The size in bytes of the locations of two bitmaps and the table, at the start of each half of a
+/// descriptor.
 const PLACES: usize = 12;
 
-/// What a stretch of metadata is.
+/// The kinds of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum MetadataKind {
     /// The superblock or a copy, descriptors, and what is reserved for them.
     Descriptors,
     BlockBitmap,
@@ -27,7 +28,7 @@ pub(super) enum What {
     Mmp,
 }
 
-impl What {
+impl MetadataKind {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Descriptors => "superblock and descriptors",
@@ -39,22 +40,22 @@ impl What {
     }
 }
 
-/// A stretch of metadata that belongs to a group.
+/// Contiguous blocks of metadata of one group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(super) struct MetadataRun {
     pub(super) start: u64,
     pub(super) length: u32,
     pub(super) group: u32,
-    pub(super) what: What,
+    pub(super) what: MetadataKind,
 }
 
-impl Stretch {
+impl MetadataRun {
     pub(super) fn end(&self) -> u64 {
         self.start + u64::from(self.length)
     }
 }
 
-/// Reads all descriptors and judges each for itself.
+/// Reads all descriptors and checks each by itself.
 pub(super) fn read(volume: &Volume, findings: &Findings) -> Vec<Group> {
     let geometry = &volume.geometry;
     let mut groups = vec![Group::default(); geometry.group_count as usize];
@@ -94,7 +95,7 @@ fn judge(
     if let Err(corrupt) = GroupDescriptor::decode(bytes, geometry, number) {
         let place = Place::group(number).block(block);
         findings.corrupt(Kind::DescriptorChecksum, place, &corrupt);
-        // What a wrong sum protects is not believed where disbelief costs only time.
+        // If the checksum is wrong, ignore fields that would let later passes skip something.
         group
             .flags
             .remove(GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
@@ -102,7 +103,7 @@ fn judge(
     }
     check_flags(geometry, number, &group, findings);
     let table = u64::from(geometry.inode_table_blocks);
-    let is_possible = |what: What, start: u64, length: u64| {
+    let is_possible = |what: MetadataKind, start: u64, length: u64| {
         let possible = is_in_place(geometry, number, start, length);
         if !possible {
             findings.add(Kind::DescriptorPlace, Place::group(number), || {
@@ -111,9 +112,9 @@ fn judge(
         }
         possible
     };
-    group.has_block_bitmap = is_possible(What::BlockBitmap, group.block_bitmap, 1);
-    group.has_inode_bitmap = is_possible(What::InodeBitmap, group.inode_bitmap, 1);
-    group.has_table = is_possible(What::InodeTable, group.inode_table, table);
+    group.has_block_bitmap = is_possible(MetadataKind::BlockBitmap, group.block_bitmap, 1);
+    group.has_inode_bitmap = is_possible(MetadataKind::InodeBitmap, group.inode_bitmap, 1);
+    group.has_table = is_possible(MetadataKind::InodeTable, group.inode_table, table);
     group
 }
 
@@ -145,15 +146,15 @@ fn check_flags(geometry: &Geometry, number: GroupNumber, group: &Group, findings
     });
 }
 
-/// Every stretch of metadata, sorted by where it starts.
-pub(super) fn stretches(volume: &Volume, groups: &[Group]) -> Vec<Stretch> {
+/// All runs of metadata, sorted by their starts.
+pub(super) fn metadata_runs(volume: &Volume, groups: &[Group]) -> Vec<MetadataRun> {
     let geometry = &volume.geometry;
     let mut all = Vec::with_capacity(groups.len() * 3 + 64);
     for (index, group) in groups.iter().enumerate() {
         let number = group_number(index);
         let mut add = |is_there: bool, what, start, length| {
             if is_there && length > 0 {
-                all.push(Stretch {
+                all.push(MetadataRun {
                     start,
                     length,
                     group: number.get(),
@@ -163,58 +164,63 @@ pub(super) fn stretches(volume: &Volume, groups: &[Group]) -> Vec<Stretch> {
         };
         let overhead = geometry.superblock_overhead(number);
         let first = geometry.first_block(number).get();
-        add(true, What::Descriptors, first, overhead);
+        add(true, MetadataKind::Descriptors, first, overhead);
         add(
             group.has_block_bitmap,
-            What::BlockBitmap,
+            MetadataKind::BlockBitmap,
             group.block_bitmap,
             1,
         );
         add(
             group.has_inode_bitmap,
-            What::InodeBitmap,
+            MetadataKind::InodeBitmap,
             group.inode_bitmap,
             1,
         );
         let table = geometry.inode_table_blocks;
-        add(group.has_table, What::InodeTable, group.inode_table, table);
+        add(
+            group.has_table,
+            MetadataKind::InodeTable,
+            group.inode_table,
+            table,
+        );
     }
     let mmp = volume.superblock.mmp_block;
     if geometry.features.has_incompat(Incompat::MMP) && volume.contains(mmp, 1) {
-        all.push(Stretch {
+        all.push(MetadataRun {
             start: mmp.get(),
             length: 1,
             group: 0,
-            what: What::Mmp,
+            what: MetadataKind::Mmp,
         });
     }
-    all.sort_unstable_by_key(|stretch| stretch.start);
+    all.sort_unstable_by_key(|run| run.start);
     all
 }
 
-/// Claims all metadata and reports what lies on each other. Of two tables that overlap neither is
-/// given up: their inodes tell which one is right.
+/// Claims all metadata and reports overlaps. If two tables overlap, both are read: their inodes
+/// show which one is right.
 pub(super) fn claim(volume: &Volume, groups: &[Group], claims: &Claims, findings: &Findings) {
-    let mut farthest: Option<Stretch> = None;
-    for stretch in stretches(volume, groups) {
-        claims.claim_metadata(BlockNumber(stretch.start), u64::from(stretch.length));
+    let mut farthest: Option<MetadataRun> = None;
+    for run in metadata_runs(volume, groups) {
+        claims.claim_metadata(BlockNumber(run.start), u64::from(run.length));
         if let Some(before) = farthest
-            && before.end() > stretch.start
+            && before.end() > run.start
         {
-            let place = Place::group(GroupNumber(stretch.group)).block(BlockNumber(stretch.start));
+            let place = Place::group(GroupNumber(run.group)).block(BlockNumber(run.start));
             findings.add(Kind::MetadataOverlap, place, || {
-                let (what, other) = (stretch.what.name(), before.what.name());
+                let (what, other) = (run.what.name(), before.what.name());
                 format!("{what} lies on the {other} of group {}", before.group)
             });
         }
-        if farthest.is_none_or(|before| before.end() < stretch.end()) {
-            farthest = Some(stretch);
+        if farthest.is_none_or(|before| before.end() < run.end()) {
+            farthest = Some(run);
         }
     }
 }
 
-/// Compares the backups of descriptors with what the primaries say about places, and the backups
-/// of the superblock.
+/// Compares the locations in backups of descriptors with those in the primaries, and checks the
+/// backups of the superblock.
 pub(super) fn check_backups(
     volume: &Volume,
     groups: &[Group],
@@ -222,7 +228,7 @@ pub(super) fn check_backups(
     findings: &Findings,
 ) {
     let geometry = &volume.geometry;
-    // Found once: a walk over all groups for each block of descriptors would be far too much.
+    // Computed once: a walk over all groups for each block of descriptors would take too long.
     let backups: Vec<GroupNumber> = geometry
         .groups()
         .skip(1)
@@ -239,12 +245,12 @@ pub(super) fn check_backups(
     }
 }
 
-/// Where copies of a block of descriptors lie.
+/// The locations of the copies of a block of descriptors.
 fn copies(geometry: &Geometry, backups: &[GroupNumber], index: u32) -> Vec<BlockNumber> {
     if geometry.has_meta_bg() && index >= geometry.first_meta_bg {
         return geometry.descriptor_block_copies(index);
     }
-    // In groups whose own descriptors lie among them, no others do.
+    // Meta groups from `first_meta_bg` on contain only their own descriptors.
     let end = match geometry.has_meta_bg() {
         true => geometry
             .first_meta_bg
@@ -303,8 +309,8 @@ fn check_copy(
     }
 }
 
-/// Whether two blocks of descriptors agree on all places, by their bytes: most do, and there may
-/// be millions.
+/// Whether two blocks of descriptors have the same locations. Compares bytes, which is fast: most
+/// blocks agree, and there may be millions.
 fn same_places(one: &[u8], other: &[u8], geometry: &Geometry) -> bool {
     let size = usize::from(geometry.descriptor_size);
     one == other

@@ -1,9 +1,9 @@
 //! Pass 2: every name of every directory.
 //!
-//! Threads take directory after directory. The leaves of a large indexed directory are handed out
-//! in pieces, in the order of their hashes, so that one directory of a million names is the work
-//! of many threads too. Names are kept only for as long as duplicates among them are looked for:
-//! those of a directory, or of a piece.
+//! Each thread takes directory after directory. The leaves of a large indexed directory are split
+//! into pieces, in the order of their hashes, so that many threads also share one directory of a
+//! million names. The names of a directory, or of a piece, are kept until duplicates among them
+//! have been reported.
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::dirhash::Hasher;
@@ -21,33 +21,33 @@ use super::names::Seen;
 use super::parallel::Workers;
 use super::{Examination, Pass};
 
-/// Leaves that are handed out at once.
+/// The number of leaves in a piece.
 const LEAVES_AT_ONCE: usize = 256;
-/// Bytes that are read at once.
+/// Bytes that are read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// The directory in the root for what a repair finds.
+/// The directory in the root to which a repair attaches lost inodes.
 const LOST_FOUND: &[u8] = b"lost+found";
 
-/// What the pass works on, and what it finds out about directories.
+/// All directories, and the connections between them that the pass finds.
 pub(super) struct Tree<'a> {
     pub(super) examination: &'a Examination,
     pub(super) inodes: &'a Inodes,
     pub(super) directories: &'a Directories,
-    /// Of each directory: which one has a name for it, by place in the list plus 1.
+    /// For each directory: the index in the list, plus 1, of the directory that has a name for it.
     parents: Vec<AtomicU32>,
-    /// Of each directory: where `..` leads.
+    /// For each directory: the inode number of its `..`.
     dot_dots: Vec<AtomicU32>,
     workers: &'a Workers<'a>,
-    /// Blocks that all directories together may still have.
+    /// The number of directory blocks that may still be read.
     left: Budget,
-    /// There were more, and some were not read.
+    /// There were more blocks, which were not read.
     is_cut_short: AtomicBool,
 }
 
-/// What one thread works with.
+/// The state of one thread.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct ThreadState {
     pub(super) seen: Seen,
     buffer: Vec<u8>,
     pieces: Vec<Piece>,
@@ -60,14 +60,14 @@ struct Piece {
     leaves: Vec<Leaf>,
 }
 
-/// A directory under examination.
+/// A directory that is being checked.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) tree: &'a Tree<'a>,
     pub(super) place: usize,
     pub(super) directory: &'a Directory,
     pub(super) runs: &'a [DirectoryRun],
-    /// How it is encrypted, where it is and that is known.
+    /// Its encryption policy, if it is encrypted and the policy is known.
     pub(super) policy: Option<PolicyNumber>,
 }
 
@@ -99,17 +99,30 @@ impl<'a> Tree<'a> {
     pub(super) fn examine(&self) {
         let workers = self.workers;
         let count = u32::try_from(self.directories.list.len()).unwrap_or(u32::MAX);
-        let desks = workers.each(Pass::Directories, count, Desk::default, |desk, place| {
-            self.subject(place as usize).examine(desk);
-        });
-        let pieces: Vec<Piece> = desks.into_iter().flat_map(|desk| desk.pieces).collect();
+        let threads = workers.each(
+            Pass::Directories,
+            count,
+            ThreadState::default,
+            |thread, place| {
+                self.subject(place as usize).examine(thread);
+            },
+        );
+        let pieces: Vec<Piece> = threads
+            .into_iter()
+            .flat_map(|thread| thread.pieces)
+            .collect();
         let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
-        workers.each(Pass::Directories, count, Desk::default, |desk, number| {
-            let piece = &pieces[number as usize];
-            let subject = self.subject(piece.directory);
-            subject.leaves(desk, &piece.leaves, piece.hasher);
-            subject.find_duplicates(desk);
-        });
+        workers.each(
+            Pass::Directories,
+            count,
+            ThreadState::default,
+            |thread, number| {
+                let piece = &pieces[number as usize];
+                let subject = self.subject(piece.directory);
+                subject.leaves(thread, &piece.leaves, piece.hasher);
+                subject.find_duplicates(thread);
+            },
+        );
     }
 
     /// Whether directories have blocks that were not read.
@@ -133,13 +146,13 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The directory that has a name for this one.
+    /// The index of the directory that has a name for this one.
     pub(super) fn parent(&self, place: usize) -> Option<usize> {
         let parent = self.parents[place].load(Ordering::Relaxed);
         Some(parent.checked_sub(1)? as usize)
     }
 
-    /// Where this directory's `..` leads.
+    /// The inode number of this directory's `..`.
     pub(super) fn dot_dot(&self, place: usize) -> InodeNumber {
         InodeNumber(self.dot_dots[place].load(Ordering::Relaxed))
     }
@@ -169,7 +182,7 @@ impl Subject<'_> {
         self.tree.examination.findings.add(kind, place, text);
     }
 
-    /// Blocks that the directory has by its size, as far as they can be mapped.
+    /// The number of blocks by the directory's size, but no more than are mapped.
     pub(super) fn blocks(&self) -> u32 {
         let mapped = self
             .runs
@@ -178,7 +191,7 @@ impl Subject<'_> {
         self.directory.blocks.min(mapped)
     }
 
-    /// Where a logical block lies.
+    /// The location of a logical block.
     pub(super) fn block(&self, logical: u32) -> Option<u64> {
         let behind = self.runs.partition_point(|run| run.logical <= logical);
         let run = self.runs.get(behind.checked_sub(1)?)?;
@@ -186,8 +199,8 @@ impl Subject<'_> {
         (offset < run.length).then(|| run.start + u64::from(offset))
     }
 
-    /// Whether to read so many more blocks: not when cancelled, and not when directories, by sharing
-    /// blocks, have more of them than there are.
+    /// Whether `count` more blocks may be read. False if the check was cancelled, or if directories
+    /// that share blocks have more of them than the file system.
     pub(super) fn may_read(&self, count: u32) -> bool {
         if self.tree.workers.is_cancelled() {
             return false;
@@ -202,17 +215,17 @@ impl Subject<'_> {
         may
     }
 
-    fn examine(&self, desk: &mut Desk) {
-        // Whatever '.' says, it should lead here.
+    fn examine(&self, thread: &mut ThreadState) {
+        // '.' should lead to this directory. Count the link even if it does not.
         self.tree.inodes.link(self.number());
         if self.directory.is_inline {
-            leaf::inline(self, desk);
-            return self.find_duplicates(desk);
+            leaf::inline(self, thread);
+            return self.find_duplicates(thread);
         }
         self.check_holes();
         if !self.directory.is_indexed {
-            self.linear(desk, &[]);
-            return self.find_duplicates(desk);
+            self.linear(thread, &[]);
+            return self.find_duplicates(thread);
         }
         match htree::walk(self) {
             Index {
@@ -220,10 +233,10 @@ impl Subject<'_> {
                 hasher,
                 leaves,
                 ..
-            } => self.indexed(desk, leaves, hasher),
+            } => self.indexed(thread, leaves, hasher),
             Index { nodes, .. } => {
-                self.linear(desk, &nodes);
-                self.find_duplicates(desk);
+                self.linear(thread, &nodes);
+                self.find_duplicates(thread);
             }
         }
     }
@@ -242,12 +255,12 @@ impl Subject<'_> {
         }
     }
 
-    /// All blocks in order, but for those that are known to be an index.
-    fn linear(&self, desk: &mut Desk, nodes: &[u32]) {
+    /// Checks all blocks in order, except for those that are known to be nodes of the index.
+    fn linear(&self, thread: &mut ThreadState, nodes: &[u32]) {
         let block_size = self.tree.examination.volume.block_size();
         let at_once = u32::try_from((CHUNK / block_size).max(1)).expect("at most a MiB");
         let end = self.blocks();
-        let mut buffer = std::mem::take(&mut desk.buffer);
+        let mut buffer = std::mem::take(&mut thread.buffer);
         'runs: for run in self.runs.iter().filter(|run| run.logical < end) {
             let length = run.length.min(end - run.logical);
             for first in (0..length).step_by(at_once as usize) {
@@ -262,15 +275,15 @@ impl Subject<'_> {
                     let logical = run.logical + offset;
                     if nodes.binary_search(&logical).is_err() {
                         let block = run.start + u64::from(offset);
-                        leaf::block(self, desk, logical, block, bytes, None);
+                        leaf::block(self, thread, logical, block, bytes, None);
                     }
                 }
             }
         }
-        desk.buffer = buffer;
+        thread.buffer = buffer;
     }
 
-    /// Reads blocks; what cannot be read counts as empty.
+    /// Reads blocks. A block that cannot be read is treated as empty.
     fn read(&self, start: u64, into: &mut [u8]) {
         let volume = &self.tree.examination.volume;
         if volume.read(BlockNumber(start), into).is_ok() {
@@ -291,18 +304,18 @@ impl Subject<'_> {
         }
     }
 
-    /// The leaves of a sound index: now, or in pieces for all threads where there are many.
-    fn indexed(&self, desk: &mut Desk, leaves: Vec<Leaf>, hasher: Option<Hasher>) {
+    /// Checks the leaves of a sound index. If there are many, adds them as pieces for all threads.
+    fn indexed(&self, thread: &mut ThreadState, leaves: Vec<Leaf>, hasher: Option<Hasher>) {
         if leaves.len() <= 2 * LEAVES_AT_ONCE {
-            self.leaves(desk, &leaves, hasher);
-            return self.find_duplicates(desk);
+            self.leaves(thread, &leaves, hasher);
+            return self.find_duplicates(thread);
         }
         let mut rest = leaves;
         while !rest.is_empty() {
             // Names of one hash stay together.
             let cut = (LEAVES_AT_ONCE..rest.len()).find(|&at| !rest[at].continues);
             let later = rest.split_off(cut.unwrap_or(rest.len()));
-            desk.pieces.push(Piece {
+            thread.pieces.push(Piece {
                 directory: self.place,
                 hasher,
                 leaves: std::mem::replace(&mut rest, later),
@@ -310,8 +323,8 @@ impl Subject<'_> {
         }
     }
 
-    fn leaves(&self, desk: &mut Desk, leaves: &[Leaf], hasher: Option<Hasher>) {
-        let mut buffer = std::mem::take(&mut desk.buffer);
+    fn leaves(&self, thread: &mut ThreadState, leaves: &[Leaf], hasher: Option<Hasher>) {
+        let mut buffer = std::mem::take(&mut thread.buffer);
         buffer.resize(self.tree.examination.volume.block_size(), 0);
         for leaf in leaves {
             let Some(block) = self.block(leaf.logical) else {
@@ -322,20 +335,20 @@ impl Subject<'_> {
             }
             self.read(block, &mut buffer);
             let expected = Some((leaf, hasher));
-            leaf::block(self, desk, leaf.logical, block, &buffer, expected);
+            leaf::block(self, thread, leaf.logical, block, &buffer, expected);
         }
-        desk.buffer = buffer;
+        thread.buffer = buffer;
     }
 
-    fn find_duplicates(&self, desk: &mut Desk) {
-        desk.seen.duplicates(|name| {
+    fn find_duplicates(&self, thread: &mut ThreadState) {
+        thread.seen.duplicates(|name| {
             self.report(Kind::NameDuplicate, None, || {
                 format!("'{}'", name.escape_ascii())
             });
         });
     }
 
-    /// Judges where `.` leads.
+    /// Checks the target of `.`.
     pub(super) fn dot(&self, target: InodeNumber, block: Option<u64>) {
         if target != self.number() {
             self.report(Kind::DirectoryDot, block, || {
@@ -344,7 +357,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Notes where `..` leads; whether it should is known when all names are.
+    /// Records the target of `..`. Pass 3 checks it, when all names are known.
     pub(super) fn dot_dot(&self, target: InodeNumber) {
         if target.get() == 0 {
             self.report(Kind::DirectoryDotDot, None, || {
@@ -354,7 +367,7 @@ impl Subject<'_> {
         self.tree.dot_dots[self.place].store(target.get(), Ordering::Relaxed);
     }
 
-    /// A name other than `.` and `..`: what it leads to.
+    /// Checks the target of a name other than `.` and `..`.
     pub(super) fn entry(
         &self,
         name: &[u8],
@@ -368,12 +381,12 @@ impl Subject<'_> {
         };
         self.tree.inodes.link(target);
         let volume = &self.tree.examination.volume;
-        let told = file_type.map_or(0, FileType::to_entry);
-        // An entry need not tell.
-        if volume.format.has_file_types && told != 0 && told != state.kind() {
-            let (told, is) = (name_of(file_type), name_of(self.tree.kind_of(target)));
+        let stored = file_type.map_or(0, FileType::to_entry);
+        // An entry may have no file type.
+        if volume.format.has_file_types && stored != 0 && stored != state.kind() {
+            let (stored, is) = (name_of(file_type), name_of(self.tree.kind_of(target)));
             self.report(Kind::EntryFileType, block, || {
-                format!("'{}', inode {target}: {told}, it is {is}", shown())
+                format!("'{}', inode {target}: {stored}, it is {is}", shown())
             });
         }
         encryption::check_target(self, target, self.tree.kind_of(target), block, &shown);
@@ -400,7 +413,7 @@ impl Subject<'_> {
         }
     }
 
-    /// The state of what a name leads to, if it can be that.
+    /// The state of a name's target, if the name may lead there.
     fn target(
         &self,
         target: InodeNumber,

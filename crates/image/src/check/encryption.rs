@@ -1,9 +1,9 @@
-//! Encryption: how each inode says that it is encrypted, and whether those of one directory agree.
+//! Encryption: the encryption context of each inode, and whether those in one directory agree.
 //!
-//! What an encrypted file or directory has as its *context* is a policy and a nonce: the policy says by
-//! which key and how, the nonce is its own. All that is in an encrypted directory has the directory's
-//! policy. The first pass notes the policy of each inode that is marked as encrypted; the second
-//! compares. Keys are not needed for that, and contents stay ciphertext.
+//! The *context* of an encrypted file or directory consists of a policy, which specifies the key
+//! and the modes, and a nonce of its own. Everything in an encrypted directory has the directory's
+//! policy. Pass 1 records the policy of each inode that is marked as encrypted, and pass 2 compares
+//! them. This needs no keys; contents are not decrypted.
 
 use std::collections::HashMap;
 
@@ -15,39 +15,39 @@ use pext4_sync::{Class, Mutex};
 use super::catalogue::Kind;
 use super::directories::Subject;
 
-/// Number of the prefix of attributes that tell how an inode is encrypted.
+/// The index of the attribute prefix for encryption.
 const INDEX_ENCRYPTION: u8 = 9;
-/// What stands behind that prefix in the name of a context.
+/// The name of a context, without its prefix.
 const CONTEXT: &[u8] = b"c";
 const NONCE_SIZE: usize = 16;
-/// Bytes of a policy of the first version: the version, two modes, flags, the key's description.
+/// Bytes of a version 1 policy: the version, two modes, flags, the key's descriptor.
 const FIRST_SIZE: usize = 12;
-/// Bytes of one of the second: the same with a longer name of the key, and four bytes more.
+/// Bytes of a version 2 policy: the same with a longer key identifier, and four bytes more.
 const SECOND_SIZE: usize = 24;
-/// Fewest bytes of an encrypted name: one block of a cipher.
+/// The minimum length of an encrypted name: one cipher block.
 pub(super) const MIN_NAME: usize = 16;
-/// Locks that share the inodes between them.
+/// The number of locks, each for a part of the inodes.
 const SHARDS: usize = 16;
 
-/// A policy: its bytes, and zeroes behind.
+/// The bytes of a policy, padded with zeroes.
 type Policy = [u8; SECOND_SIZE];
 
-/// Number of a policy among those seen. Two are equal as their numbers are.
+/// The number of a policy. Two policies are equal if their numbers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PolicyNumber(u32);
 
-/// What an inode's context tells.
+/// An inode's encryption context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Context {
     Policy(Policy),
-    /// It cannot be.
+    /// The context is malformed.
     Wrong,
-    /// It lies in another inode, and is not read.
+    /// The context is stored in another inode, and is not read.
     Elsewhere,
 }
 
 impl Context {
-    /// The context among attributes.
+    /// Finds the context in a list of attributes.
     pub(super) fn among(list: &[Attribute]) -> Option<Self> {
         let context = list
             .iter()
@@ -58,7 +58,8 @@ impl Context {
         })
     }
 
-    /// Versions after the second are not known: as to e2fsck, they are all one policy.
+    /// Decodes a context. Versions after the second are not known, and are all treated as one
+    /// policy, as by e2fsck.
     fn decode(bytes: &[u8]) -> Self {
         let size = match bytes.first() {
             None | Some(0) => return Self::Wrong,
@@ -78,7 +79,7 @@ impl Context {
 /// The policies of all inodes that are marked as encrypted.
 pub(super) struct Policies {
     numbers: Mutex<HashMap<Policy, u32>>,
-    /// By inode; `None` where the policy is not known, and so not compared.
+    /// By inode; `None` if the policy is not known, and so is not compared.
     shards: Vec<Mutex<HashMap<u32, Option<PolicyNumber>>>>,
 }
 
@@ -95,7 +96,7 @@ impl Policies {
         &self.shards[inode.get() as usize % SHARDS]
     }
 
-    /// Notes what an encrypted inode's context tells.
+    /// Records the policy of an encrypted inode.
     pub(super) fn note(&self, inode: InodeNumber, context: Option<Context>) {
         let number = match context {
             Some(Context::Policy(policy)) => Some(self.number(policy)),
@@ -110,14 +111,15 @@ impl Policies {
         PolicyNumber(*numbers.entry(policy).or_insert(next))
     }
 
-    /// The policy of an inode; `None` where it is not encrypted, `Some(None)` where it is not known how.
+    /// The policy of an inode. `None` if it is not encrypted, `Some(None)` if its policy is
+    /// unknown.
     pub(super) fn of(&self, inode: InodeNumber) -> Option<Option<PolicyNumber>> {
         self.shard(inode).lock().get(&inode.get()).copied()
     }
 }
 
-/// Judges what a name in an encrypted directory leads to. Pipes, sockets and devices have no content,
-/// and are not encrypted.
+/// Checks the target of a name in an encrypted directory. Pipes, sockets and devices have no
+/// content and are not encrypted.
 pub(super) fn check_target(
     directory: &Subject<'_>,
     target: InodeNumber,

@@ -1,10 +1,10 @@
-//! What was found, where, and the collector that all threads of a pass add to.
+//! Findings, and the collector to which all threads of a pass add them.
 //!
-//! Of each kind the collector keeps a bounded number; the rest is only counted, so that no image
-//! can fill memory with findings. The report is sorted, so that it does not depend on which thread
-//! was quicker, apart from which of too many of one kind were kept, and where several lay claim to
-//! what is one's: which of two names of a directory is the second, and under which of its users
-//! something wrong in a shared block stands. With one thread that is decided too.
+//! The collector keeps a bounded number of findings of each kind and counts the rest, so that no
+//! image can fill memory with findings. The report is sorted, so it does not depend on the order of
+//! threads, with three exceptions: which findings of a kind are kept if there are too many, which
+//! of two names of a directory is reported as the second, and under which of its users a defect of
+//! a shared block is reported. With one thread these are deterministic too.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use pext4_sync::{Class, Mutex};
 
 use super::catalogue::Kind;
 
-/// Most findings of one kind that are kept.
+/// The maximum number of findings of one kind that are kept.
 const MAX_OF_A_KIND: u64 = 1000;
 
-/// Where something was found, as far as that is known.
+/// The location of a finding, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The block group.
@@ -30,7 +30,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The file system as a whole.
+    /// No particular location.
     pub(super) fn whole() -> Self {
         Self::default()
     }
@@ -74,14 +74,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong, or worth knowing.
+/// Something that is wrong or worth knowing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Where it is.
+    /// Its location.
     pub place: Place,
-    /// What was there, in words.
+    /// Details, in words.
     pub text: String,
 }
 
@@ -106,7 +106,7 @@ impl Findings {
         }
     }
 
-    /// Adds one; the text is made only if it will be kept.
+    /// Adds a finding. `text` is called only if the finding is kept.
     pub(super) fn add(&self, kind: Kind, place: Place, text: impl FnOnce() -> String) {
         let mut inner = self.inner.lock();
         inner.counts[kind.index()] += 1;
@@ -119,14 +119,14 @@ impl Findings {
         }
     }
 
-    /// Adds what a decoder said.
+    /// Adds an error of a decoder.
     pub(super) fn corrupt(&self, kind: Kind, place: Place, corrupt: &Corrupt) {
         self.add(kind, place, || {
             format!("{}: {}", corrupt.structure(), corrupt.problem())
         });
     }
 
-    /// All that was kept, sorted, and how many of each kind there were.
+    /// Takes the findings that were kept, sorted, and the number of findings of each kind.
     pub(super) fn take(&self) -> (Vec<Finding>, Vec<(Kind, u64)>) {
         let mut inner = self.inner.lock();
         let mut kept = std::mem::take(&mut inner.kept);

@@ -1,5 +1,5 @@
-//! Pass 2, the index of a directory: a walk over its nodes that yields the leaves in the order of
-//! their hashes, or says what is wrong. A directory whose index is wrong is read block by block.
+//! Pass 2, the index of a directory: a walk over its nodes, which collects the leaves in the order
+//! of their hashes and reports errors. A directory with a broken index is then read block by block.
 
 use std::io;
 
@@ -14,27 +14,27 @@ use super::catalogue::Kind;
 use super::directories::Subject;
 use super::leaf;
 
-/// The end of all hashes.
+/// The end of the range of hashes.
 const END: u64 = 1 << 32;
 
-/// A block of names, and which hashes belong into it.
+/// A block of names, and the range of their hashes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf {
     pub(super) logical: u32,
     /// Names of the first hash continue from the leaf before.
     pub(super) continues: bool,
-    least: u32,
+    start: u32,
     end: u64,
 }
 
 impl Leaf {
     /// Whether a name of this hash belongs here.
     pub(super) fn covers(&self, hash: u32) -> bool {
-        hash >= self.least && u64::from(hash) < self.end
+        hash >= self.start && u64::from(hash) < self.end
     }
 }
 
-/// What a walk over an index came to.
+/// The result of a walk over an index.
 #[derive(Debug)]
 pub(super) struct Index {
     /// Blocks that are nodes, the root among them; sorted.
@@ -47,8 +47,8 @@ pub(super) struct Index {
 struct Walk<'a> {
     subject: &'a Subject<'a>,
     index: Index,
-    /// One bit for every block that was met.
-    met: Vec<u8>,
+    /// One bit for every block that was visited.
+    visited: Vec<u8>,
     has_tail: bool,
     /// The largest hash so far.
     last: u32,
@@ -66,69 +66,70 @@ pub(super) fn walk(subject: &Subject<'_>) -> Index {
             hasher: None,
             is_sound: true,
         },
-        met: vec![0; (blocks as usize).div_ceil(8)],
+        visited: vec![0; (blocks as usize).div_ceil(8)],
         has_tail: volume.seed.is_some(),
         last: 0,
     };
     walk.root();
     walk.index.nodes.sort_unstable();
     if walk.index.is_sound {
-        walk.check_all_met(blocks);
+        walk.check_all_visited(blocks);
     }
     walk.index
 }
 
-/// Whether the second record of an index's root covers the index, so that it is a block of two names.
-fn hides_the_rest(bytes: &[u8]) -> bool {
+/// Whether the second record of the root extends to the end of the block, so that the block has
+/// just two names for readers that do not know the index.
+fn has_two_records(bytes: &[u8]) -> bool {
     usize::from(u16::from_le_bytes([bytes[16], bytes[17]])) == bytes.len() - 12
 }
 
 impl Walk<'_> {
-    fn wrong(&mut self, kind: Kind, block: Option<u64>, text: impl FnOnce() -> String) {
+    fn report_unsound(&mut self, kind: Kind, block: Option<u64>, text: impl FnOnce() -> String) {
         self.index.is_sound = false;
         self.subject.report(kind, block, text);
     }
 
     fn root(&mut self) {
         let volume = &self.subject.tree.examination.volume;
-        let Some((block, bytes)) = self.meet(0, None) else {
+        let Some((block, bytes)) = self.enter(0, None) else {
             return;
         };
         match directory::dots(&bytes) {
             Ok((own, parent)) => {
                 self.subject.dot(own, Some(block));
                 self.subject.dot_dot(parent);
-                leaf::dot_names(self.subject, block, &bytes);
+                leaf::check_dot_names(self.subject, block, &bytes);
             }
             Err(corrupt) => {
                 let problem = corrupt.problem().to_owned();
-                return self.wrong(Kind::DirectoryDot, Some(block), || problem);
+                return self.report_unsound(Kind::DirectoryDot, Some(block), || problem);
             }
         }
         self.index.nodes.push(0);
-        if !hides_the_rest(&bytes) {
-            return self.wrong(Kind::HtreeRoot, Some(block), || {
+        if !has_two_records(&bytes) {
+            return self.report_unsound(Kind::HtreeRoot, Some(block), || {
                 "the record of '..' does not reach to the block's end".to_owned()
             });
         }
-        let most = if volume.geometry.features.has_incompat(Incompat::LARGEDIR) {
+        let max = if volume.geometry.features.has_incompat(Incompat::LARGEDIR) {
             2
         } else {
             1
         };
-        let info = RootInfo::decode(&bytes).and_then(|info| Ok((info, info.check(most)?)));
+        let info = RootInfo::decode(&bytes).and_then(|info| Ok((info, info.check(max)?)));
         let entries = htree::Index::root(&bytes, self.has_tail);
         let (info, version, entries) = match (info, entries) {
             (Ok((info, version)), Ok(entries)) => (info, version, entries),
             (Err(corrupt), _) | (_, Err(corrupt)) => {
                 let problem = corrupt.problem().to_owned();
-                return self.wrong(Kind::HtreeRoot, Some(block), || problem);
+                return self.report_unsound(Kind::HtreeRoot, Some(block), || problem);
             }
         };
         let directory = self.subject.directory;
         let is_keyed = directory.folds_case && directory.is_encrypted;
         if (version == HashVersion::SipHash) != is_keyed {
-            return self.wrong(Kind::HtreeRoot, Some(block), || {
+            return self.report_unsound(Kind::HtreeRoot, Some(block), || {
                 "SipHash is for names that are encrypted and whose case does not matter, and for those only"
                     .to_owned()
             });
@@ -145,7 +146,7 @@ impl Walk<'_> {
         self.entries(&entries, block, info.indirect_levels, (0, END));
     }
 
-    /// A wrong sum does not keep the index from being followed.
+    /// Checks the checksum of a node. The index is followed even if it is wrong.
     fn check_sum(&self, block: u64, bytes: &[u8]) {
         let directory = self.subject.directory;
         if let Some(seed) = self.subject.tree.examination.volume.seed
@@ -158,9 +159,9 @@ impl Walk<'_> {
         }
     }
 
-    /// A block that the index leads to: where it lies and what it holds. `None` if it was met
-    /// before, is not there or is not to be read.
-    fn meet(&mut self, logical: u32, from: Option<u64>) -> Option<(u64, Vec<u8>)> {
+    /// Reads a block of the index: its location and its bytes. `None` if it was visited before,
+    /// does not exist, cannot be read or exceeds the budget.
+    fn enter(&mut self, logical: u32, from: Option<u64>) -> Option<(u64, Vec<u8>)> {
         let block = self.mark(logical, from)?;
         if !self.subject.may_read(1) {
             self.index.is_sound = false;
@@ -175,7 +176,7 @@ impl Walk<'_> {
         match read {
             Ok(bytes) => Some((block, bytes)),
             Err(error) => {
-                self.wrong(Kind::Unreadable, Some(block), || {
+                self.report_unsound(Kind::Unreadable, Some(block), || {
                     format!("directory index: {error}")
                 });
                 None
@@ -184,19 +185,19 @@ impl Walk<'_> {
     }
 
     fn mark(&mut self, logical: u32, from: Option<u64>) -> Option<u64> {
-        let blocks = u32::try_from(self.met.len() * 8).unwrap_or(u32::MAX);
+        let blocks = u32::try_from(self.visited.len() * 8).unwrap_or(u32::MAX);
         let place = self
             .subject
             .block(logical)
             .filter(|_| logical < self.subject.blocks().min(blocks));
         let Some(block) = place else {
-            self.wrong(Kind::HtreeBlock, from, || {
+            self.report_unsound(Kind::HtreeBlock, from, || {
                 format!("leads to logical block {logical}, which is not there")
             });
             return None;
         };
-        if !bitmap::set(&mut self.met, logical) {
-            self.wrong(Kind::HtreeBlock, from, || {
+        if !bitmap::set(&mut self.visited, logical) {
+            self.report_unsound(Kind::HtreeBlock, from, || {
                 format!("leads to logical block {logical} a second time")
             });
             return None;
@@ -204,20 +205,21 @@ impl Walk<'_> {
         Some(block)
     }
 
-    /// Entries of a node with so many levels of nodes below it, for the hashes in `range`.
+    /// Follows the entries of a node with `levels` levels of nodes below it, for the hashes in
+    /// `range`.
     fn entries(&mut self, entries: &htree::Index<'_>, block: u64, levels: u8, range: (u32, u64)) {
-        let mut least = range.0;
+        let mut start = range.0;
         for position in 0..entries.count() {
             let entry = entries.entry(position);
             if position > 0 {
-                least = entry.hash;
-                if least < self.last || u64::from(least) >= range.1 {
-                    return self.wrong(Kind::HtreeOrder, Some(block), || {
-                        format!("hash {least:#010x} of entry {position}")
+                start = entry.hash;
+                if start < self.last || u64::from(start) >= range.1 {
+                    return self.report_unsound(Kind::HtreeOrder, Some(block), || {
+                        format!("hash {start:#010x} of entry {position}")
                     });
                 }
             }
-            self.last = self.last.max(least);
+            self.last = self.last.max(start);
             let end = if position + 1 < entries.count() {
                 u64::from(entries.entry(position + 1).hash).min(range.1)
             } else {
@@ -225,26 +227,26 @@ impl Walk<'_> {
             };
             let logical = entry.block.get();
             if levels == 0 {
-                self.leaf(logical, block, least, end);
+                self.leaf(logical, block, start, end);
             } else {
-                self.node(logical, block, levels - 1, (least, end));
+                self.node(logical, block, levels - 1, (start, end));
             }
         }
     }
 
-    fn leaf(&mut self, logical: u32, from: u64, least: u32, end: u64) {
+    fn leaf(&mut self, logical: u32, from: u64, start: u32, end: u64) {
         if self.mark(logical, Some(from)).is_some() {
             self.index.leaves.push(Leaf {
                 logical,
-                continues: least & CONTINUED != 0,
-                least: least & !CONTINUED,
+                continues: start & CONTINUED != 0,
+                start: start & !CONTINUED,
                 end,
             });
         }
     }
 
     fn node(&mut self, logical: u32, from: u64, levels: u8, range: (u32, u64)) {
-        let Some((block, bytes)) = self.meet(logical, Some(from)) else {
+        let Some((block, bytes)) = self.enter(logical, Some(from)) else {
             return;
         };
         self.index.nodes.push(logical);
@@ -255,15 +257,15 @@ impl Walk<'_> {
             }
             Err(corrupt) => {
                 let problem = corrupt.problem().to_owned();
-                self.wrong(Kind::HtreeNode, Some(block), || problem);
+                self.report_unsound(Kind::HtreeNode, Some(block), || problem);
             }
         }
     }
 
-    fn check_all_met(&mut self, blocks: u32) {
-        if let Some(logical) = bitmap::next_zero(&self.met, 0, blocks) {
+    fn check_all_visited(&mut self, blocks: u32) {
+        if let Some(logical) = bitmap::next_zero(&self.visited, 0, blocks) {
             let block = self.subject.block(logical);
-            self.wrong(Kind::HtreeBlock, block, || {
+            self.report_unsound(Kind::HtreeBlock, block, || {
                 format!("nothing leads to logical block {logical}")
             });
         }

@@ -1,4 +1,4 @@
-//! Pass 1, one inode: its fields, what it maps, and whether the two agree.
+//! Pass 1, one inode: its fields, its map, and whether the two agree.
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
@@ -14,17 +14,17 @@ use super::volume::{EXTRA_SIZE_AT, decode_leniently};
 use super::{Examination, attributes, content, special};
 
 const OBSOLETE_ADDRESS_AT: usize = 0x70;
-/// From this size on a file needs the `large_file` feature.
+/// Files of at least this size in bytes need the `large_file` feature.
 const LARGE: u64 = 1 << 31;
 
-/// What became of a slot.
+/// The result for one slot of an inode table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Examined {
     pub(super) state: State,
     pub(super) links: u16,
 }
 
-/// An inode in use, with all that its checks need.
+/// An inode in use, with the context of its checks.
 pub(super) struct Subject<'a> {
     pub(super) examination: &'a Examination,
     pub(super) number: InodeNumber,
@@ -48,7 +48,7 @@ impl Subject<'_> {
     }
 }
 
-/// Judges a slot.
+/// Checks a slot.
 pub(super) fn examine(
     examination: &Examination,
     gathered: &mut Gathered,
@@ -57,14 +57,14 @@ pub(super) fn examine(
 ) -> Examined {
     if slot.iter().all(|&byte| byte == 0) {
         if number == InodeNumber::ROOT {
-            special::root_is_missing(examination, "it is not in use");
+            special::report_missing_root(examination, "it is not in use");
         }
         return Examined::default();
     }
     let Some(inode) = decode(examination, number, slot) else {
         return Examined::default();
     };
-    let inode = examination.volume.as_meant(inode);
+    let inode = examination.volume.as_of_creator(inode);
     let is_orphan = examination.orphans.contains(number);
     if inode.links == 0 && !is_orphan {
         unused(examination, number, &inode);
@@ -104,8 +104,8 @@ fn may_overflow(subject: &Subject<'_>) -> bool {
     subject.inode.links == 1 && subject.has(InodeFlags::INDEX)
 }
 
-/// The inode in a slot: with a wrong checksum it is judged by what it says, with an impossible
-/// extra size as if it had no extra part.
+/// The inode in a slot. A wrong checksum is reported and the fields are used; with an impossible
+/// extra size the inode is decoded without its extra part.
 fn decode(examination: &Examination, number: InodeNumber, slot: &[u8]) -> Option<Inode> {
     let seed = examination.volume.seed;
     let report = |kind, corrupt: &pext4_ondisk::Corrupt| {
@@ -124,7 +124,7 @@ fn decode(examination: &Examination, number: InodeNumber, slot: &[u8]) -> Option
         }
         Err(corrupt) => {
             let inode = decode_leniently(slot, number).ok();
-            // Of one that nobody uses it says nothing.
+            // In an unused inode the size has no meaning.
             if inode.as_ref().is_none_or(|inode| inode.links != 0) {
                 report(Kind::InodeExtraSize, &corrupt);
             }
@@ -133,7 +133,7 @@ fn decode(examination: &Examination, number: InodeNumber, slot: &[u8]) -> Option
     }
 }
 
-/// An inode without links that nothing waits to delete.
+/// Checks an inode that has no links and is no orphan.
 fn unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     let first = examination.volume.geometry.first_inode;
     let report = |text: String| {
@@ -149,7 +149,7 @@ fn unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
         ));
     }
     if number == InodeNumber::ROOT {
-        special::root_is_missing(examination, "it has no links");
+        special::report_missing_root(examination, "it has no links");
     } else if number < first {
         special::check_unused(examination, number, inode);
     } else if inode.mode != 0 && inode.deletion_time == 0 {
@@ -160,8 +160,8 @@ fn unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     }
 }
 
-/// Whether a time of deletion is the number of the next orphan: no clock shows so small a time, unless
-/// it wrote others as small.
+/// Whether a time of deletion is the inode number of the next orphan: no clock shows such an early
+/// time, unless the superblock has other times as early.
 fn is_inode_number(examination: &Examination, time: u32) -> bool {
     let superblock = &examination.volume.superblock;
     let count = superblock.inodes_count;
@@ -195,79 +195,96 @@ fn check_fields(subject: &Subject<'_>, slot: &[u8], is_orphan: bool) {
     check_times(subject, slot);
 }
 
-/// Whether it is the file system's own, of which less is asked.
+/// Whether it is an inode of the file system itself, for which fewer rules hold.
 fn is_own(subject: &Subject<'_>) -> bool {
     let first = subject.examination.volume.geometry.first_inode;
     subject.number < first && subject.number != InodeNumber::ROOT
 }
 
-/// The first rule on flags that the inode breaks.
+/// Reports the first rule on flags that the inode breaks.
 fn check_flags(subject: &Subject<'_>) {
     let is = |kind| subject.kind == Some(kind);
     let incompat = |bits| subject.features().has_incompat(bits);
     let has_map = is(FileType::Regular) || is(FileType::Directory) || is(FileType::Symlink);
+    let is_directory = is(FileType::Directory);
+    let is_special = subject.kind.is_some() && !has_map;
+    let has_dir_index = subject.features().has_compat(Compat::DIR_INDEX);
+    let has_inline_data = subject.has(InodeFlags::INLINE_DATA);
+    // (flags, whether they must not be set, what is wrong then)
     let rules = [
         (
-            subject.has(InodeFlags::EXTENTS) && !incompat(Incompat::EXTENTS),
+            InodeFlags::EXTENTS,
+            !incompat(Incompat::EXTENTS),
             "extents without the feature",
         ),
         (
-            subject.has(InodeFlags::EXTENTS) && subject.has(InodeFlags::INLINE_DATA),
+            InodeFlags::EXTENTS,
+            has_inline_data,
             "extents and inline data at once",
         ),
         (
-            subject.has(InodeFlags::INLINE_DATA) && !incompat(Incompat::INLINE_DATA),
+            InodeFlags::INLINE_DATA,
+            !incompat(Incompat::INLINE_DATA),
             "inline data without the feature",
         ),
         (
-            subject.has(InodeFlags::INDEX) && !is(FileType::Directory),
+            InodeFlags::INDEX,
+            !is_directory,
             "an index, and it is no directory",
         ),
         (
-            subject.has(InodeFlags::INDEX) && !subject.features().has_compat(Compat::DIR_INDEX),
+            InodeFlags::INDEX,
+            !has_dir_index,
             "an index without the feature",
         ),
         (
-            subject.has(InodeFlags::INDEX) && subject.has(InodeFlags::INLINE_DATA),
+            InodeFlags::INDEX,
+            has_inline_data,
             "an index and inline data at once",
         ),
         (
-            subject.has(InodeFlags::IMAGIC) && !is_own(subject),
+            InodeFlags::IMAGIC,
+            !is_own(subject),
             "an inode of AFS, which needs a feature that is not known here",
         ),
         (
-            subject.has(InodeFlags::EA_INODE) && !incompat(Incompat::EA_INODE),
+            InodeFlags::EA_INODE,
+            !incompat(Incompat::EA_INODE),
             "an attribute's value without the feature",
         ),
         (
-            subject.kind.is_some() && !has_map && subject.has(InodeFlags::EXTENTS),
+            InodeFlags::EXTENTS,
+            is_special,
             "extents, and it has no content",
         ),
         (
-            !is(FileType::Directory) && subject.has(InodeFlags::CASEFOLD),
+            InodeFlags::CASEFOLD,
+            !is_directory,
             "names whose case does not matter, and it is no directory",
         ),
         (
-            subject.has(InodeFlags::CASEFOLD) && !incompat(Incompat::CASEFOLD),
+            InodeFlags::CASEFOLD,
+            !incompat(Incompat::CASEFOLD),
             "names whose case does not matter, without the feature",
         ),
         (
-            !is(FileType::Regular)
-                && !is(FileType::Directory)
-                && subject.kind.is_some()
-                && (subject.has(InodeFlags::IMMUTABLE) || subject.has(InodeFlags::APPEND)),
+            InodeFlags::IMMUTABLE | InodeFlags::APPEND,
+            is_special || is(FileType::Symlink),
             "it may not be changed, which is for files and directories only",
         ),
-        (
-            uses_block_map(subject) && subject.examination.volume.geometry.has_bigalloc(),
-            "a block map in a file system of clusters",
-        ),
     ];
-    for (is_broken, text) in rules {
-        if is_broken {
-            return subject.report(Kind::InodeFlags, || text.to_owned());
+    let mut broken = rules
+        .iter()
+        .filter(|(flags, is_forbidden, _)| *is_forbidden && subject.inode.flags.intersects(*flags));
+    let has_clusters = subject.examination.volume.geometry.has_bigalloc();
+    let text = match broken.next() {
+        Some((_, _, text)) => *text,
+        None if has_clusters && uses_block_map(subject) => {
+            "a block map in a file system of clusters"
         }
-    }
+        None => return,
+    };
+    subject.report(Kind::InodeFlags, || text.to_owned());
 }
 
 fn uses_block_map(subject: &Subject<'_>) -> bool {
@@ -314,7 +331,7 @@ fn check_zeroes(subject: &Subject<'_>, slot: &[u8]) {
     }
 }
 
-/// Seconds below 1970 with both epoch bits set were written by an old bug only.
+/// Reports times before 1970 with both epoch bits set, which only an old bug wrote.
 fn check_times(subject: &Subject<'_>, slot: &[u8]) {
     if subject.has(InodeFlags::EA_INODE) {
         return;
@@ -343,27 +360,27 @@ fn check_times(subject: &Subject<'_>, slot: &[u8]) {
     }
 }
 
-/// What a walk over an inode's map came to.
+/// The result of a walk over an inode's map.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    /// Clusters, those of the map itself included.
+    /// The number of clusters, including those of the map itself.
     clusters: u64,
     /// The first logical block behind the last written one.
     pub(super) written_end: u64,
     /// The first logical block behind the last mapped one.
     pub(super) mapped_end: u64,
-    /// Parts of the map were left out: counts mean nothing.
+    /// Parts of the map were skipped, so the counts have no meaning.
     is_partial: bool,
-    /// Blocks of its data were claimed before, by another or by itself.
+    /// Blocks of its data were claimed before, by another inode or by itself.
     is_shared: bool,
-    /// Where logical block 0 lies, where it is mapped and written.
+    /// The location of logical block 0, if it is mapped and written.
     pub(super) first: Option<BlockNumber>,
-    /// For a directory: its runs in the gathered list.
+    /// For a directory: the index of its first run in the gathered list.
     first_run: usize,
 }
 
 impl Mapped {
-    /// Whether parts of the map were left out.
+    /// Whether parts of the map were skipped.
     pub(super) fn is_partial(&self) -> bool {
         self.is_partial
     }
@@ -374,13 +391,13 @@ impl Mapped {
     }
 }
 
-/// Claims what a walk meets.
+/// Claims the blocks of a walk.
 struct Claimer<'a, 'b> {
     subject: &'a Subject<'a>,
     mapped: Mapped,
-    /// Where a directory's runs go.
+    /// The list to which a directory's runs are added.
     runs: Option<&'b mut Vec<DirectoryRun>>,
-    /// The last cluster that was claimed, and which of the file's it was.
+    /// The last cluster that was claimed: its number on the device and in the file.
     last: Option<(u64, u64)>,
 }
 
@@ -423,7 +440,7 @@ impl Claimer<'_, '_> {
         }
     }
 
-    /// Claims a run cluster by cluster where files are allocated so.
+    /// Claims a run. In a file system with clusters, two runs may share one.
     fn claim(&mut self, run: Run) {
         let examination = self.subject.examination;
         let ratio = u64::from(examination.volume.geometry.blocks_per_cluster);
@@ -505,7 +522,7 @@ fn check_contents(subject: &Subject<'_>, gathered: &mut Gathered, mapped: &Mappe
     let sectors_per_cluster =
         u64::from(volume.geometry.block_size / 512) * u64::from(volume.geometry.blocks_per_cluster);
     let expected = clusters.saturating_mul(sectors_per_cluster);
-    // Without the feature the flag that makes the unit coarser says nothing.
+    // Without the feature the inode's flag for the larger unit is ignored.
     let has_units = subject
         .features()
         .has_read_only_compat(ReadOnlyCompat::HUGE_FILE);
@@ -520,7 +537,7 @@ fn check_contents(subject: &Subject<'_>, gathered: &mut Gathered, mapped: &Mappe
     }
 }
 
-/// Whether a size needs a feature that is not there.
+/// Reports a size that needs `large_file` if the feature is not set.
 pub(super) fn check_large(subject: &Subject<'_>) {
     let is_known = subject
         .features()

@@ -1,9 +1,8 @@
-//! Pass 1: every inode in use, and what it maps.
+//! Pass 1: every inode in use, and its map.
 //!
-//! Threads take group after group, read the part of its inode table that is in use in large
-//! pieces, and judge inode after inode ([`super::inode`]). What later passes need is kept in few
-//! bytes: for each inode a byte of state and a counter of links, for each directory where its
-//! blocks lie.
+//! Each thread takes group after group, reads the used part of its inode table in large pieces, and
+//! checks inode after inode ([`super::inode`]). The data for later passes is kept small: for each
+//! inode a byte of state and a counter of links, for each directory the location of its blocks.
 
 use pext4_ondisk::bitmap;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
@@ -16,10 +15,10 @@ use super::parallel::Workers;
 use super::quota::Usage;
 use super::{Examination, Pass};
 
-/// Bytes of an inode table that are read at once.
+/// Bytes of an inode table that are read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// What later passes know of an inode.
+/// The state of an inode for later passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct State(u8);
 
@@ -29,17 +28,17 @@ impl State {
     const VALUE: u8 = 0x10;
     const OVERFLOWN: u8 = 0x20;
 
-    /// In use, of this kind (the number that directory entries have for it; 0 for none known).
+    /// An inode in use. `kind` is the file type of directory entries; 0 if it is unknown.
     pub(super) fn used(kind: u8) -> Self {
         Self(Self::USED | kind & Self::KIND)
     }
 
-    /// The same, holding the value of an extended attribute.
+    /// The same state, of an inode that holds the value of an extended attribute.
     pub(super) fn with_value(self) -> Self {
         Self(self.0 | Self::VALUE)
     }
 
-    /// The same, a directory whose links are too many to be counted.
+    /// The same state, of a directory whose link count overflowed.
     pub(super) fn with_overflow(self) -> Self {
         Self(self.0 | Self::OVERFLOWN)
     }
@@ -65,11 +64,11 @@ impl State {
     }
 }
 
-/// The inodes of one group, as far as its table is in use.
+/// The inodes in the used part of one group's table.
 #[derive(Default)]
 pub(super) struct GroupInodes {
     pub(super) states: Box<[State]>,
-    /// Links that the inode counts and no name has been found for yet; below zero by wrapping.
+    /// The links that the inode counts, minus the names found so far. Wraps below zero.
     pub(super) links: Box<[AtomicU32]>,
 }
 
@@ -80,14 +79,14 @@ pub(super) struct Inodes {
     groups: Vec<GroupInodes>,
 }
 
-/// What is known of an inode number.
+/// The state of an inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// There is no such inode.
     Absent,
-    /// It lies where nothing was ever written.
+    /// It is in a part of the table that was never used.
     Uninitialised,
-    /// It was looked at.
+    /// It was checked.
     State(State),
 }
 
@@ -109,7 +108,7 @@ impl Inodes {
         }
     }
 
-    /// Notes that a name leads to an inode.
+    /// Counts a name that leads to an inode.
     pub(super) fn link(&self, inode: InodeNumber) {
         if let Some((group, index)) = self.position(inode)
             && let Some(links) = self
@@ -127,15 +126,16 @@ impl Inodes {
     }
 }
 
-/// A directory, as the second pass wants it.
+/// A directory, for pass 2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Directory {
     pub(super) inode: u32,
     pub(super) generation: u32,
-    /// Blocks by its size.
+    /// The number of its blocks, by its size.
     pub(super) blocks: u32,
-    /// Its runs, in the list of all.
+    /// The index of its first run in [`Directories::runs`].
     pub(super) first_run: u32,
+    /// The number of its runs.
     pub(super) runs: u32,
     pub(super) is_indexed: bool,
     pub(super) is_encrypted: bool,
@@ -143,7 +143,7 @@ pub(super) struct Directory {
     pub(super) is_inline: bool,
 }
 
-/// Blocks of a directory that lie one behind the other.
+/// Contiguous blocks of a directory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DirectoryRun {
     pub(super) start: u64,
@@ -159,21 +159,21 @@ pub(super) struct Directories {
 }
 
 impl Directories {
-    /// The place of a directory in the list.
+    /// The index of a directory in the list.
     pub(super) fn find(&self, inode: InodeNumber) -> Option<usize> {
         self.list
             .binary_search_by_key(&inode.get(), |directory| directory.inode)
             .ok()
     }
 
-    /// Where a directory's blocks lie, in order.
+    /// The runs of a directory, in order.
     pub(super) fn runs_of(&self, directory: &Directory) -> &[DirectoryRun] {
         let first = directory.first_run as usize;
         &self.runs[first..first + directory.runs as usize]
     }
 }
 
-/// What inodes of all kinds there are.
+/// The numbers of inodes in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) files: u64,
@@ -181,7 +181,7 @@ pub(super) struct Counts {
     pub(super) inodes: u64,
 }
 
-/// What one thread gathers.
+/// The results of one thread.
 #[derive(Default)]
 pub(super) struct Gathered {
     buffer: Vec<u8>,
@@ -271,7 +271,8 @@ fn examine_group(examination: &Examination, gathered: &mut Gathered, number: Gro
         .push((number.get(), GroupInodes { states, links }));
 }
 
-/// Reads a piece of a table; what cannot be read block by block either counts as zeroes.
+/// Reads a piece of a table. If that fails, reads it block by block; a block that cannot be read is
+/// treated as zeroes.
 fn read_blocks(examination: &Examination, group: GroupNumber, start: BlockNumber, into: &mut [u8]) {
     let volume = &examination.volume;
     if volume.read(start, into).is_ok() {
@@ -287,8 +288,8 @@ fn read_blocks(examination: &Examination, group: GroupNumber, start: BlockNumber
     }
 }
 
-/// How many inodes of a group to look at: those its descriptor admits to, or all where its own
-/// bitmap knows more.
+/// The number of inodes of a group to check: as many as its descriptor counts as used, or all if
+/// its bitmap has a later one in use.
 fn in_use(examination: &Examination, number: GroupNumber) -> u32 {
     let volume = &examination.volume;
     let group = &examination.groups[number.get() as usize];

@@ -1,6 +1,5 @@
-//! The journal: whether it is sound, and the image as it will be after its replay.
-//!
-//! A replay goes into memory, which the length of the journal bounds.
+//! Pass 0: checks the journal, and replays it into memory if needed. The length of the journal
+//! bounds the memory.
 
 use std::sync::Arc;
 
@@ -18,10 +17,10 @@ use super::findings::{Findings, Place};
 use super::mapping::{Collector, Run};
 use super::volume::{Group, Volume};
 
-/// A journal has at least so many blocks.
+/// The minimum number of blocks of a journal.
 const MIN_BLOCKS: u64 = 1024;
 
-/// Judges the journal; gives the device as it is after a replay, where one is due.
+/// Checks the journal. If it needs replay, returns the device with the replayed blocks.
 pub(super) fn check(
     volume: &Volume,
     groups: &[Group],
@@ -34,7 +33,7 @@ pub(super) fn check(
     }
     let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
     if number.get() == 0 {
-        check_outer(superblock, is_dirty, findings);
+        check_external(superblock, is_dirty, findings);
         return None;
     }
     let (area, inode) = find(volume, groups, number, findings)?;
@@ -47,20 +46,8 @@ pub(super) fn check(
             return None;
         }
     };
-    if let Some(unknown) = unknown_features(&journal) {
-        findings.add(Kind::JournalSuperblock, Place::inode(number), || unknown);
+    if !check_superblock(number, &journal, findings) {
         return None;
-    }
-    if journal.users() > 1 {
-        findings.add(Kind::JournalSuperblock, Place::inode(number), || {
-            let users = journal.users();
-            format!("{users} file systems use it, which only a journal of its own device may say")
-        });
-    }
-    if journal.errno != 0 {
-        findings.add(Kind::StateErrors, Place::inode(number), || {
-            format!("the journal stopped with error {}", journal.errno)
-        });
     }
     if !is_dirty {
         if journal.start != 0 {
@@ -80,8 +67,29 @@ pub(super) fn check(
     }
 }
 
-/// What can be said of a journal that lies on another device.
-fn check_outer(superblock: &Superblock, is_dirty: bool, findings: &Findings) {
+/// Checks the journal's superblock. False if the journal has unknown features and cannot be used.
+fn check_superblock(number: InodeNumber, journal: &JournalSuperblock, findings: &Findings) -> bool {
+    let place = || Place::inode(number);
+    if let Some(unknown) = unknown_features(journal) {
+        findings.add(Kind::JournalSuperblock, place(), || unknown);
+        return false;
+    }
+    if journal.users() > 1 {
+        findings.add(Kind::JournalSuperblock, place(), || {
+            let users = journal.users();
+            format!("{users} file systems use it, which only a journal of its own device may say")
+        });
+    }
+    if journal.errno != 0 {
+        findings.add(Kind::StateErrors, place(), || {
+            format!("the journal stopped with error {}", journal.errno)
+        });
+    }
+    true
+}
+
+/// Checks a journal that lies on another device, which is not read.
+fn check_external(superblock: &Superblock, is_dirty: bool, findings: &Findings) {
     let is_named = superblock.journal_uuid != [0; 16];
     let (kind, text) = match (is_named, is_dirty) {
         (true, false) => return,
@@ -98,7 +106,8 @@ fn check_outer(superblock: &Superblock, is_dirty: bool, findings: &Findings) {
     findings.add(kind, Place::whole(), || text.to_owned());
 }
 
-/// Features without which the journal can be neither read nor written, empty as it may be.
+/// Features that this library does not know, and without which even an empty journal can be neither
+/// read nor written.
 fn unknown_features(journal: &JournalSuperblock) -> Option<String> {
     let to_write = journal.read_only_compat.bits();
     let to_read = journal.incompat.unknown();
@@ -106,7 +115,7 @@ fn unknown_features(journal: &JournalSuperblock) -> Option<String> {
         .or_else(|| (to_write != 0).then(|| format!("journal features {to_write:#x} (ro_compat)")))
 }
 
-/// Where the log lies.
+/// The location of the log, and the journal's inode.
 fn find(
     volume: &Volume,
     groups: &[Group],
@@ -160,7 +169,7 @@ fn without_holes(runs: &[Run], blocks: u64) -> Option<Vec<(BlockNumber, u32)>> {
     (end >= blocks).then_some(placed)
 }
 
-/// The superblock keeps a copy of the journal's map, for when the inode is lost.
+/// Checks the superblock's copy of the journal's map, which is used if the inode is lost.
 fn check_copy(volume: &Volume, inode: &Inode, findings: &Findings) {
     if volume.superblock.journal_backup_type != 1 {
         return;
@@ -184,7 +193,8 @@ fn replay(
     journal: &JournalSuperblock,
     findings: &Findings,
 ) -> Result<Option<Arc<dyn Device>>, String> {
-    // A file system that was growing when it stopped says how large it is in the log alone.
+    // If a resize was interrupted, the new size of the file system is only in the log, so the bound
+    // is the device's size.
     let blocks = volume.device.size() / u64::from(volume.geometry.block_size);
     let (report, replayed) = recovery::recover_to_overlay(&*volume.device, area, journal, blocks)
         .map_err(|error| error.to_string())?;

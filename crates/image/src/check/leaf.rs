@@ -1,4 +1,4 @@
-//! Pass 2, one block of names.
+//! Pass 2, one block of directory entries.
 
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::directory::{self, Entry, Format, HEADER_SIZE, Record, is_valid_name};
@@ -7,26 +7,26 @@ use pext4_ondisk::inode::Inode;
 use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value};
 
 use super::catalogue::Kind;
-use super::directories::{Desk, Subject};
+use super::directories::{Subject, ThreadState};
 use super::encryption;
 use super::htree::Leaf;
 use super::names;
 
-/// Bytes of inline data that lie in the inode itself; in a directory the first 4 are the parent.
+/// The size of the parent's inode number at the start of an inline directory.
 const PARENT_SIZE: usize = 4;
-/// What a record holds behind its name where names are encrypted and fold case: the hash by which it is
-/// found, which nobody without the key can make.
+/// The size of the hash after the name, in records of directories that are encrypted and fold case.
+/// It can be computed only with the key.
 const HASHES_SIZE: usize = 8;
-/// Least length of a record, be it free: a header, and a name of one byte padded.
+/// The minimum length of a record, even a free one: a header and a padded name of one byte.
 const MIN_RECORD: usize = directory::record_length(1);
 
-/// What the index says of a leaf, and how it hashes names.
+/// The leaf's range of hashes in the index, and the hash function of the index.
 pub(super) type Expected<'a> = Option<(&'a Leaf, Option<Hasher>)>;
 
-/// Judges a block of a directory that holds names.
+/// Checks a block of directory entries.
 pub(super) fn block(
     subject: &Subject<'_>,
-    desk: &mut Desk,
+    thread: &mut ThreadState,
     logical: u32,
     block: u64,
     bytes: &[u8],
@@ -34,7 +34,7 @@ pub(super) fn block(
 ) {
     let format = check_sum(subject, block, bytes);
     if logical == 0 {
-        dot_names(subject, block, bytes);
+        check_dot_names(subject, block, bytes);
     }
     let mut position = if logical == 0 { 0 } else { 2 };
     let mut is_whole = true;
@@ -50,12 +50,12 @@ pub(super) fn block(
             }
         };
         match (position, record.entry) {
-            (0 | 1, entry) => dots(subject, position, entry.as_ref(), block),
+            (0 | 1, entry) => check_dot_record(subject, position, entry.as_ref(), block),
             (_, entry) => {
-                room(subject, &record, bytes, Some(block));
-                kind_byte(subject, &record, bytes, Some(block));
+                check_record_length(subject, &record, bytes, Some(block));
+                check_file_type(subject, &record, bytes, Some(block));
                 if let Some(entry) = entry {
-                    name(subject, desk, &entry, Some(block), expected);
+                    name(subject, thread, &entry, Some(block), expected);
                 }
             }
         }
@@ -68,7 +68,7 @@ pub(super) fn block(
     }
 }
 
-/// Checks the sum in a block's tail; a block without one is read to its end.
+/// Checks the checksum in a block's tail. Without a tail, records extend to the end of the block.
 fn check_sum(subject: &Subject<'_>, block: u64, bytes: &[u8]) -> Format {
     let volume = &subject.tree.examination.volume;
     let Some(seed) = volume.seed else {
@@ -92,9 +92,9 @@ fn check_sum(subject: &Subject<'_>, block: u64, bytes: &[u8]) -> Format {
     volume.format
 }
 
-/// What else the first two records of a directory must say: that they lead to directories, if they say
-/// of what kind that is, and a zero behind each name.
-pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
+/// Checks the first two records of a directory: their file type must be a directory or unknown, and
+/// a zero must follow each name.
+pub(super) fn check_dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
     let has_kinds = subject.tree.examination.volume.format.has_file_types;
     let names: [(&[u8], usize, _); 2] = [
         (b".", 0, Kind::DirectoryDot),
@@ -104,7 +104,7 @@ pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
         let Some(record) = bytes.get(at..at + 12) else {
             return;
         };
-        // What is no such record is told elsewhere.
+        // Other records in this place are reported elsewhere.
         if usize::from(record[6]) != name.len() || !record[8..].starts_with(name) {
             return;
         }
@@ -120,9 +120,14 @@ pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
     }
 }
 
-/// Whether a record is long enough. Of a free one who mounts the file system reads no more than its length;
-/// e2fsck wants it to be long enough for a name, and for the one that it says it had.
-fn room(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
+/// Checks whether a record is long enough. A mount reads only the length of a free record, but
+/// e2fsck also requires that it has room for its former name.
+fn check_record_length(
+    subject: &Subject<'_>,
+    record: &Record<'_>,
+    bytes: &[u8],
+    block: Option<u64>,
+) {
     let name_length = bytes.get(record.offset + 6).copied().map_or(0, usize::from);
     let hashes = match subject.directory.folds_case && subject.policy.is_some() {
         true => HASHES_SIZE,
@@ -137,8 +142,9 @@ fn room(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<
     }
 }
 
-/// The byte for a kind of file: one that stands for a kind or for none, and zero where there are none.
-fn kind_byte(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
+/// Checks the file type byte: it must be a known type or zero, and zero without the `filetype`
+/// feature.
+fn check_file_type(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
     let Some(entry) = record.entry else {
         return;
     };
@@ -152,8 +158,8 @@ fn kind_byte(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Op
     }
 }
 
-/// The first two records of a directory.
-fn dots(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'_>>, block: u64) {
+/// Checks one of the first two records of a directory.
+fn check_dot_record(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'_>>, block: u64) {
     let (expected, kind): (&[u8], _) = if position == 0 {
         (b".", Kind::DirectoryDot)
     } else {
@@ -175,7 +181,7 @@ fn dots(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'_>>, block: 
 
 fn name(
     subject: &Subject<'_>,
-    desk: &mut Desk,
+    thread: &mut ThreadState,
     entry: &Entry<'_>,
     block: Option<u64>,
     expected: Expected<'_>,
@@ -206,28 +212,27 @@ fn name(
         }
         None => names::key(text),
     };
-    desk.seen.add(key, text);
+    thread.seen.add(key, text);
     subject.entry(entry.name, entry.inode, entry.file_type, block);
 }
 
-/// Whether a name that is not encrypted can be: where case is folded and the encoding is strict, it must be
-/// of that encoding, of which UTF-8 is the only one.
+/// Whether an unencrypted name is possible. If the directory folds case and the encoding is strict,
+/// the name must be valid in the encoding, and UTF-8 is the only one.
 fn is_possible(subject: &Subject<'_>, name: &[u8]) -> bool {
-    /// The flag of the encoding.
+    /// The flag for a strict encoding.
     const STRICT: u16 = 1;
     let superblock = &subject.tree.examination.volume.superblock;
     let is_strict = subject.directory.folds_case && superblock.encoding_flags & STRICT != 0;
     is_valid_name(name) && (!is_strict || std::str::from_utf8(name).is_ok())
 }
 
-/// The name as the directory compares it, where that is another: folded, as far as that is known
-/// here (ASCII).
+/// The folded name, if the directory folds case. Only ASCII names are folded here.
 fn fold(subject: &Subject<'_>, name: &[u8]) -> Option<Vec<u8>> {
     let folds = subject.directory.folds_case && !subject.directory.is_encrypted;
     (folds && name.is_ascii()).then(|| name.to_ascii_lowercase())
 }
 
-/// The hash that the index goes by, where it can be made here.
+/// The name's hash in the index, if it can be computed here.
 fn hash(
     name: &[u8],
     subject: &Subject<'_>,
@@ -244,8 +249,9 @@ fn hash(
     hasher.hash(name)
 }
 
-/// A directory that lies in its inode: the parent's number and names, then more names.
-pub(super) fn inline(subject: &Subject<'_>, desk: &mut Desk) {
+/// Checks an inline directory: the parent's number and entries in the inode, then more entries in
+/// an attribute.
+pub(super) fn inline(subject: &Subject<'_>, thread: &mut ThreadState) {
     let examination = subject.tree.examination;
     let Ok(inode) = examination
         .volume
@@ -258,11 +264,11 @@ pub(super) fn inline(subject: &Subject<'_>, desk: &mut Desk) {
         .first_chunk()
         .map_or(0, |word| u32::from_le_bytes(*word));
     subject.dot_dot(InodeNumber(parent));
-    region(subject, desk, first);
-    region(subject, desk, &inline_rest(&inode));
+    region(subject, thread, first);
+    region(subject, thread, &inline_rest(&inode));
 }
 
-/// The part of inline data that lies among the attributes.
+/// The part of the inline data that is stored as an attribute.
 fn inline_rest(inode: &Inode) -> Box<[u8]> {
     let list = xattr::decode_inode_area(&inode.tail).unwrap_or_default();
     let rest = list
@@ -276,15 +282,15 @@ fn inline_rest(inode: &Inode) -> Box<[u8]> {
     rest.unwrap_or_default()
 }
 
-fn region(subject: &Subject<'_>, desk: &mut Desk, bytes: &[u8]) {
+fn region(subject: &Subject<'_>, thread: &mut ThreadState, bytes: &[u8]) {
     let format = subject.tree.examination.volume.format.inline();
     for record in directory::records(bytes, format) {
         match record {
             Ok(record) => {
-                room(subject, &record, bytes, None);
-                kind_byte(subject, &record, bytes, None);
+                check_record_length(subject, &record, bytes, None);
+                check_file_type(subject, &record, bytes, None);
                 if let Some(entry) = record.entry {
-                    name(subject, desk, &entry, None, None);
+                    name(subject, thread, &entry, None, None);
                 }
             }
             Err(corrupt) => {

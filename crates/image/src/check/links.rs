@@ -1,4 +1,4 @@
-//! Pass 4: whether every inode in use has the names it counts.
+//! Pass 4: whether every inode in use has as many names as it counts.
 
 use pext4_ondisk::inode::{Inode, MAX_LINKS};
 use pext4_ondisk::{GroupNumber, InodeNumber};

@@ -1,8 +1,8 @@
-//! Walks over what maps a file's blocks: extent trees and block maps.
+//! Walks over the maps of files: extent trees and block maps.
 //!
-//! A walk tells a [`Visitor`] every block that holds a part of the map, every run of data, and
-//! everything that is wrong. It ends on any bytes: a tree's depth falls with each step, and the
-//! visitor says for each block of the map whether to go into it, which it does for none twice.
+//! A walk calls a [`Visitor`] for every block of the map, every run of data, and every error. It
+//! ends on any bytes: the depth decreases with each step, and the visitor decides for each block of
+//! the map whether to enter it, which it allows only once.
 
 use pext4_ondisk::extent::{Extent, Header, Index, Node, verify_node};
 use pext4_ondisk::indirect::{self, DIRECT};
@@ -12,7 +12,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber};
 use super::catalogue::Kind;
 use super::volume::Volume;
 
-/// Blocks of a file that lie one behind the other on the device.
+/// Blocks of a file that are contiguous on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) logical: u32,
@@ -22,28 +22,28 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The first logical block behind it.
+    /// The first logical block after it.
     pub(super) fn end(&self) -> u64 {
         u64::from(self.logical) + u64::from(self.length)
     }
 }
 
-/// Who is told what a walk meets.
+/// The callbacks of a walk.
 pub(super) trait Visitor {
-    /// A block of the map; whether to go into it.
+    /// A block of the map. Returns whether to enter it.
     fn node(&mut self, block: BlockNumber) -> bool;
 
     /// A run of data.
     fn run(&mut self, run: Run);
 
-    /// Something is wrong, and a part of the map is left out.
+    /// An error because of which a part of the map is skipped.
     fn fault(&mut self, kind: Kind, block: Option<BlockNumber>, text: String);
 
-    /// Something is wrong, and the walk goes on over it.
+    /// An error that does not stop the walk.
     fn flaw(&mut self, kind: Kind, block: Option<BlockNumber>, text: String);
 }
 
-/// Walks over an inode's map, whichever kind it has.
+/// Walks over an inode's map of either kind.
 pub(super) fn walk(
     volume: &Volume,
     number: InodeNumber,
@@ -70,8 +70,9 @@ struct Tree<'a, V> {
     visitor: &'a mut V,
 }
 
-/// Deepest tree that blocks of a size can need: one leaf entry a logical block.
-pub(super) fn deepest(block_size: usize) -> u16 {
+/// The maximum depth that an extent tree with blocks of this size can need, with one leaf entry per
+/// logical block.
+pub(super) fn max_depth(block_size: usize) -> u16 {
     let entries = u64::try_from(pext4_ondisk::extent::capacity(block_size)).unwrap_or(u64::MAX);
     let (mut depth, mut reach) = (0, 4u64);
     while reach < 1 << 32 && depth < pext4_ondisk::extent::MAX_DEPTH {
@@ -88,7 +89,7 @@ impl<V: Visitor> Tree<'_, V> {
                 let text = format!("root: {}", corrupt.problem());
                 self.visitor.fault(Kind::ExtentHeader, None, text);
             }
-            Ok(node) if node.depth() > deepest(self.volume.block_size()) => {
+            Ok(node) if node.depth() > max_depth(self.volume.block_size()) => {
                 let text = format!("root: a tree {} levels deep", node.depth());
                 self.visitor.fault(Kind::ExtentHeader, None, text);
             }
@@ -97,16 +98,16 @@ impl<V: Visitor> Tree<'_, V> {
     }
 
     /// The entries of a node that maps logical blocks from `least` to before `end`.
-    fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
+    fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>, start: u64, end: u64) {
         if node.depth() == 0 {
-            self.leaf(node, block, least, end);
+            self.leaf(node, block, start, end);
         } else {
-            self.index(node, block, least, end);
+            self.index(node, block, start, end);
         }
     }
 
-    fn leaf(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
-        let mut least = least;
+    fn leaf(&mut self, node: &Node<'_>, block: Option<BlockNumber>, start: u64, end: u64) {
+        let mut start = start;
         for (slot, entry) in node.entries().iter().enumerate() {
             let extent = match Extent::decode(entry) {
                 Ok(extent) => extent,
@@ -116,8 +117,8 @@ impl<V: Visitor> Tree<'_, V> {
                     continue;
                 }
             };
-            if u64::from(extent.logical.get()) < least {
-                let text = format!("entry {slot}: {extent}, after logical block {least}");
+            if u64::from(extent.logical.get()) < start {
+                let text = format!("entry {slot}: {extent}, after logical block {start}");
                 self.visitor.fault(Kind::ExtentOrder, block, text);
                 continue;
             }
@@ -130,7 +131,7 @@ impl<V: Visitor> Tree<'_, V> {
                 let text = format!("entry {slot}: {extent} reaches beyond logical block {end}");
                 self.visitor.flaw(Kind::ExtentIndex, block, text);
             }
-            least = extent.end();
+            start = extent.end();
             self.visitor.run(Run {
                 logical: extent.logical.get(),
                 start: extent.start,
@@ -140,17 +141,17 @@ impl<V: Visitor> Tree<'_, V> {
         }
     }
 
-    fn index(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
-        let mut least = least;
+    fn index(&mut self, node: &Node<'_>, block: Option<BlockNumber>, start: u64, end: u64) {
+        let mut start = start;
         for (slot, entry) in node.entries().iter().enumerate() {
             let index = Index::decode(entry);
             let logical = u64::from(index.logical.get());
-            if logical < least || logical >= end {
-                let text = format!("entry {slot} at logical block {logical}, after {least}");
+            if logical < start || logical >= end {
+                let text = format!("entry {slot} at logical block {logical}, after {start}");
                 self.visitor.fault(Kind::ExtentOrder, block, text);
                 continue;
             }
-            least = logical + 1;
+            start = logical + 1;
             if !self.volume.bounds.contains(index.child, 1) {
                 let text = format!("entry {slot}: its node is block {}", index.child);
                 self.visitor.fault(Kind::BlockOutside, block, text);
@@ -159,7 +160,7 @@ impl<V: Visitor> Tree<'_, V> {
             let behind = node.entries().get(slot + 1).map_or(end, |next| {
                 u64::from(Index::decode(next).logical.get()).min(end)
             });
-            self.child(&index, node.depth() - 1, behind.max(least));
+            self.child(&index, node.depth() - 1, behind.max(start));
         }
     }
 
@@ -207,11 +208,11 @@ struct Map<'a, V> {
     visitor: &'a mut V,
 }
 
-/// A run that grows while pointers follow each other.
+/// A run to which pointers are added while they are contiguous.
 #[derive(Default)]
-struct Growing(Option<Run>);
+struct PendingRun(Option<Run>);
 
-impl Growing {
+impl PendingRun {
     fn add(&mut self, logical: u32, block: BlockNumber, visitor: &mut impl Visitor) {
         if let Some(run) = &mut self.0
             && run.end() == u64::from(logical)
@@ -238,11 +239,11 @@ impl Growing {
 
 impl<V: Visitor> Map<'_, V> {
     fn root(&mut self, root: &[u8]) {
-        let mut growing = Growing::default();
+        let mut pending = PendingRun::default();
         let mut logical = 0u64;
         for slot in 0..DIRECT {
             let pointer = indirect::entry(root, slot);
-            self.pointer(pointer, None, logical, &mut growing);
+            self.pointer(pointer, None, logical, &mut pending);
             logical += 1;
         }
         let mut reach = 1;
@@ -251,10 +252,10 @@ impl<V: Visitor> Map<'_, V> {
                 self.volume.geometry.block_size,
             ));
             let pointer = indirect::entry(root, DIRECT + depth - 1);
-            self.subtree(pointer, None, depth, logical, reach, &mut growing);
+            self.subtree(pointer, None, depth, logical, reach, &mut pending);
             logical += reach;
         }
-        growing.end(self.visitor);
+        pending.end(self.visitor);
     }
 
     /// A pointer to data.
@@ -263,7 +264,7 @@ impl<V: Visitor> Map<'_, V> {
         pointer: u32,
         block: Option<BlockNumber>,
         logical: u64,
-        growing: &mut Growing,
+        pending: &mut PendingRun,
     ) {
         let target = BlockNumber(u64::from(pointer));
         let Ok(logical) = u32::try_from(logical) else {
@@ -273,7 +274,7 @@ impl<V: Visitor> Map<'_, V> {
             return;
         }
         if self.volume.bounds.contains(target, 1) {
-            growing.add(logical, target, self.visitor);
+            pending.add(logical, target, self.visitor);
         } else {
             let text = format!("logical block {logical} is block {target}");
             self.visitor.fault(Kind::BlockOutside, block, text);
@@ -288,7 +289,7 @@ impl<V: Visitor> Map<'_, V> {
         depth: usize,
         logical: u64,
         reach: u64,
-        growing: &mut Growing,
+        pending: &mut PendingRun,
     ) {
         let block = BlockNumber(u64::from(pointer));
         if pointer == 0 || logical >= 1 << 32 {
@@ -316,27 +317,27 @@ impl<V: Visitor> Map<'_, V> {
                 continue;
             }
             if depth == 1 {
-                self.pointer(pointer, Some(block), at, growing);
+                self.pointer(pointer, Some(block), at, pending);
             } else {
-                self.subtree(pointer, Some(block), depth - 1, at, step, growing);
+                self.subtree(pointer, Some(block), depth - 1, at, step, pending);
             }
         }
     }
 }
 
-/// Collects the runs of a file and nothing else; goes into at most so many blocks of its map.
+/// Collects the runs of a file.
 pub(super) struct Collector {
     pub(super) runs: Vec<Run>,
-    /// What was wrong.
+    /// The errors, with their blocks.
     pub(super) faults: Vec<(Kind, Option<BlockNumber>)>,
     nodes: std::collections::HashSet<BlockNumber>,
 }
 
-/// Blocks of a map that a [`Collector`] goes into at most.
+/// The maximum number of map blocks that a [`Collector`] enters.
 const MAX_NODES: usize = 1 << 16;
-/// Runs that it remembers at most: no file that it is for is in so many pieces.
+/// The maximum number of runs that it keeps. The files it is used for have fewer.
 const MAX_RUNS: usize = 1 << 22;
-/// Faults that it remembers at most.
+/// The maximum number of errors that it keeps.
 const MAX_FAULTS: usize = 1 << 10;
 
 impl Collector {
@@ -367,7 +368,7 @@ impl Collector {
         self.nodes.iter()
     }
 
-    /// Where a logical block lies.
+    /// The location of a logical block.
     pub(super) fn place(&self, logical: u32) -> Option<BlockNumber> {
         let behind = self.runs.partition_point(|run| run.logical <= logical);
         let run = self.runs.get(behind.checked_sub(1)?)?;
@@ -404,11 +405,11 @@ impl Visitor for Collector {
 
 #[cfg(test)]
 mod tests {
-    use super::deepest;
+    use super::max_depth;
 
     #[test]
     fn trees_are_no_deeper_than_they_can_need_to_be() {
-        let depths = [1024, 2048, 4096, 65536].map(deepest);
+        let depths = [1024, 2048, 4096, 65536].map(max_depth);
         assert_eq!(depths, [5, 5, 4, 3]);
     }
 }

@@ -7,7 +7,7 @@ use super::catalogue::Kind;
 use super::findings::{Findings, Place};
 use super::volume::Volume;
 
-/// Judges the block, and says who uses the file system.
+/// Checks the block, and reports a recorded use of the file system.
 pub(super) fn check(volume: &Volume, findings: &Findings) {
     if !volume.geometry.features.has_incompat(Incompat::MMP) {
         return;

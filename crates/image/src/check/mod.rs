@@ -1,21 +1,21 @@
 //! An independent checker: whether an image is the file system it claims to be.
 //!
-//! It shares nothing with the file system but the decoders of bytes (`pext4-ondisk`) and the replay
-//! of the journal (`pext4-jbd2`), so that where the two agree, that is evidence. It only reads, and
-//! it believes no number: loops are bounded by what the image has, memory by what it uses.
+//! It shares only the decoders of bytes (`pext4-ondisk`) and the replay of the journal
+//! (`pext4-jbd2`) with the file system, so agreement between the two is evidence. It only reads,
+//! and it trusts no number: loops are bounded by the size of the image, memory by what the image
+//! uses.
 //!
 //! The passes, each on all threads, group by group or directory by directory:
 //!
-//! 0. the superblock, the journal (replayed in memory where that is due), group descriptors and
-//!    their backups, where metadata lies;
-//! 1. every inode in use, its attributes and its map; then who shares blocks with whom;
+//! 0. the superblock, the journal (replayed in memory if needed), group descriptors and their
+//!    backups, the location of metadata;
+//! 1. every inode in use, its attributes and its map; then the users of shared blocks;
 //! 2. every directory, name by name, and its index;
-//! 3. whether the root leads to every directory;
-//! 4. whether every inode has the names it counts;
-//! 5. bitmaps, counts and flags of every group; what quota files say of who takes how much.
+//! 3. whether every directory is reachable from the root;
+//! 4. whether every inode has as many names as it counts;
+//! 5. bitmaps, counts and flags of every group; the usage that quota files record.
 //!
-//! What is found has a [`Kind`] with a stable name, a [`Grade`] and a [`Place`]; see
-//! `docs/CHECK.md`.
+//! A finding has a [`Kind`] with a stable name, a [`Grade`] and a [`Place`]; see `docs/CHECK.md`.
 
 mod attributes;
 mod bad_blocks;
@@ -60,7 +60,7 @@ use pext4_ondisk::{Corrupt, InodeNumber};
 pub use catalogue::{Grade, Kind};
 pub use findings::{Finding, Place};
 
-use attributes::Counted;
+use attributes::UseCounts;
 use claims::Claims;
 use directories::Tree;
 use encryption::Policies;
@@ -76,13 +76,13 @@ pub enum Error {
     /// The device failed before there was anything to check.
     #[error("device error: {0}")]
     Io(#[from] io::Error),
-    /// There is no superblock to go by, and no backup where one usually lies.
+    /// There is no usable superblock, and no backup at its usual location.
     #[error("no ext4 file system: {0}")]
     NoFileSystem(Corrupt),
-    /// The image uses something that this checker does not know.
+    /// The image uses a feature that this checker does not support.
     #[error("cannot be checked: {0}")]
     Unsupported(String),
-    /// The caller wanted no more.
+    /// [`Options::cancel`] was set.
     #[error("cancelled")]
     Cancelled,
 }
@@ -90,14 +90,14 @@ pub enum Error {
 /// The result of a check.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the checker is busy with.
+/// The passes of the checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// Superblock, journal, descriptors.
     Superblock,
-    /// Inodes and what they map.
+    /// Inodes and the blocks that they map.
     Inodes,
-    /// Who shares blocks with whom.
+    /// The users of shared blocks.
     SharedBlocks,
     /// Names.
     Directories,
@@ -105,12 +105,12 @@ pub enum Pass {
     Links,
     /// Bitmaps and counts of groups, and quotas.
     Groups,
-    /// Paths to what was found.
+    /// Paths of the inodes that findings name.
     Paths,
 }
 
 impl Pass {
-    /// What it looks at, in words.
+    /// What the pass checks, in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -125,53 +125,54 @@ impl Pass {
     }
 }
 
-/// How far a pass is.
+/// The progress of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The pass.
     pub pass: Pass,
-    /// Groups or directories done.
+    /// The number of groups or directories that are done.
     pub done: u32,
-    /// All of them.
+    /// The number of all groups or directories.
     pub total: u32,
 }
 
-/// Who is told how far the check is: called often, and from one thread.
+/// The progress callback. It is called often, and from one thread.
 pub type Progress = Box<dyn Fn(Step) + Send + Sync>;
 
-/// How to check.
+/// Options of a check.
 #[derive(Default)]
 pub struct Options {
-    /// Threads; 0 for one a processor.
+    /// The number of threads; 0 for one per processor.
     pub threads: usize,
-    /// Who is told how far it is.
+    /// Called with the progress.
     pub progress: Option<Progress>,
-    /// Set from outside to stop: the standard library's own flag, so that a handler of signals can.
+    /// Cancels the check when set. The type is the standard library's, so that a signal handler can
+    /// set it.
     pub cancel: Arc<AtomicBool>,
 }
 
-/// What was found.
+/// The result of a check that ran.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// All findings that were kept, sorted by kind and place.
+    /// The findings that were kept, sorted by kind and place.
     pub findings: Vec<Finding>,
-    /// How many findings of each kind there were, those not kept included.
+    /// The number of findings of each kind, including those that were not kept.
     pub counts: Vec<(Kind, u64)>,
-    /// Whether every pass was run, and looked at all there is.
+    /// Whether every pass ran and skipped nothing.
     pub is_complete: bool,
-    /// Inodes in use that are no directories.
+    /// The number of inodes in use that are no directories.
     pub files: u64,
-    /// Directories.
+    /// The number of directories.
     pub directories: u64,
-    /// All inodes.
+    /// The number of inodes in use.
     pub inodes: u64,
-    /// Blocks in use.
+    /// The number of blocks in use.
     pub used_blocks: u64,
-    /// All blocks.
+    /// The number of all blocks.
     pub blocks: u64,
-    /// Bytes in a block.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// Time that each pass took.
+    /// The time that each pass took.
     pub times: Vec<(Pass, Duration)>,
 }
 
@@ -182,31 +183,31 @@ impl Report {
         self.counts.iter().map(|(kind, _)| kind.grade()).max()
     }
 
-    /// Whether nothing is wrong; notes may have been made.
+    /// Whether the check is complete and found nothing but notes.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.is_complete && self.worst().is_none_or(|grade| grade == Grade::Note)
     }
 }
 
-/// What the passes share.
+/// The state that the passes share.
 struct Examination {
     volume: Volume,
     groups: Vec<Group>,
     findings: Findings,
     claims: Claims,
     orphans: Orphans,
-    /// Inodes without names that the superblock knows.
+    /// Inodes that the superblock refers to and that have no names.
     hidden: Vec<InodeNumber>,
-    attribute_blocks: Counted,
-    values: Counted,
+    attribute_blocks: UseCounts,
+    values: UseCounts,
     policies: Policies,
 }
 
 /// Checks the image on a device.
 ///
 /// # Errors
-/// See [`Error`]; what is wrong with the image is no error but a [`Finding`].
+/// See [`Error`]. A defect of the image is not an error but a [`Finding`].
 pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -235,8 +236,8 @@ pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
         findings,
         claims,
         orphans,
-        attribute_blocks: Counted::new(),
-        values: Counted::new(),
+        attribute_blocks: UseCounts::new(),
+        values: UseCounts::new(),
         policies: Policies::new(),
     };
     special::check_resize(&examination);
@@ -279,8 +280,8 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     })
 }
 
-/// Opens the image, as it is after the replay of its journal. `None` where nothing of it can be
-/// checked; then the findings say why.
+/// Opens the image as it is after the replay of its journal. `None` if nothing of it can be
+/// checked; the findings then say why.
 fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, Vec<Group>)>> {
     let opened = superblock::open(&*device, findings)?;
     if !superblock::check_size(&device, &opened.geometry, findings)? {
@@ -288,7 +289,7 @@ fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, 
     }
     let mut volume = Volume::new(device, opened.superblock, opened.geometry);
     if volume.geometry.features.has_incompat(Incompat::RECOVER) {
-        // What is wrong before the replay may be right after it.
+        // Errors before the replay may be gone after it, so these findings are dropped.
         let groups = descriptors::read(&volume, &Findings::new());
         if let Some(replayed) = journal::check(&volume, &groups, findings) {
             let opened = superblock::open(&*replayed, findings)?;
@@ -321,7 +322,7 @@ impl Clock {
         }
     }
 
-    /// Ends a pass; an error if the caller wants no more.
+    /// Ends a pass. An error if the check was cancelled.
     fn lap(&mut self, pass: Pass, workers: &Workers<'_>) -> Result<()> {
         if workers.is_cancelled() {
             return Err(Error::Cancelled);

@@ -1,8 +1,8 @@
-//! Names seen in one directory, to find those that stand there twice.
+//! The names of one directory, among which duplicates are found.
 
-/// Most names that are kept; among more, duplicates are looked for in the first of them only.
+/// The maximum number of names that are kept. Later names are not checked for duplicates.
 const MAX_NAMES: usize = 1 << 22;
-/// Most bytes of names that are kept.
+/// The maximum number of bytes of names that are kept.
 const MAX_BYTES: usize = 1 << 27;
 
 #[derive(Clone, Copy)]
@@ -12,7 +12,7 @@ struct Name {
     length: u8,
 }
 
-/// Names, packed, and a key of each.
+/// Packed names, and a key for each.
 #[derive(Default)]
 pub(super) struct Seen {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ impl Seen {
         }
     }
 
-    /// Reports every name that is there more than once, and forgets all.
+    /// Reports every name that was added more than once, and removes all names.
     pub(super) fn duplicates(&mut self, mut report: impl FnMut(&[u8])) {
         let bytes = &self.bytes;
         let text = |name: &Name| &bytes[name.start as usize..][..usize::from(name.length)];
@@ -53,7 +53,7 @@ impl Seen {
     }
 }
 
-/// A key for names that have no hash of the index.
+/// A key for a name without an index hash (FNV-1a).
 pub(super) fn key(name: &[u8]) -> u64 {
     name.iter().fold(0xCBF2_9CE4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)

@@ -1,4 +1,5 @@
-//! Inodes that wait to be deleted or cut: the list through the superblock, and the orphan file.
+//! Pass 0: orphans, which are inodes to be deleted or truncated, from the list that begins in the
+//! superblock and from the orphan file.
 
 use std::collections::HashSet;
 
@@ -13,12 +14,12 @@ use super::findings::{Findings, Place};
 use super::mapping::Collector;
 use super::volume::{Group, Volume};
 
-/// Most orphans that are remembered.
+/// The maximum number of orphans that are kept.
 const MAX_ORPHANS: usize = 1 << 22;
-/// Most blocks of an orphan file that are read.
+/// The maximum number of blocks of an orphan file.
 const MAX_BLOCKS: u64 = 1 << 16;
 
-/// The inodes that wait.
+/// The orphans.
 #[derive(Default)]
 pub(super) struct Orphans {
     numbers: HashSet<u32>,
@@ -37,7 +38,7 @@ struct Search<'a> {
     orphans: Orphans,
 }
 
-/// Collects all that wait, and judges the list and the file.
+/// Collects all orphans, and checks the list and the file.
 pub(super) fn collect(volume: &Volume, groups: &[Group], findings: &Findings) -> Orphans {
     let mut search = Search {
         volume,
@@ -57,11 +58,11 @@ pub(super) fn collect(volume: &Volume, groups: &[Group], findings: &Findings) ->
 }
 
 impl Search<'_> {
-    /// An inode that is said to wait; `None`, and a finding, where it cannot be one.
-    fn admit(&mut self, number: InodeNumber, whence: &str) -> Option<Inode> {
+    /// Adds an inode that `source` names as an orphan. `None`, with a finding, if it cannot be one.
+    fn admit(&mut self, number: InodeNumber, source: &str) -> Option<Inode> {
         let reject = |why: &str| {
             let place = Place::inode(number);
-            let text = || format!("the orphan {whence} names it: {why}");
+            let text = || format!("the orphan {source} names it: {why}");
             self.findings.add(Kind::OrphanEntry, place, text);
         };
         let geometry = &self.volume.geometry;
@@ -124,7 +125,8 @@ impl Search<'_> {
         }
         let collected = Collector::collect(self.volume, number, &inode);
         let mut entries = 0u64;
-        // A block that stands in several places is read once; that it is shared is told elsewhere.
+        // A block that is mapped several times is read once. That it is shared is reported in pass
+        // 1.
         let mut seen = HashSet::new();
         for logical in 0..u32::try_from(blocks).unwrap_or(u32::MAX) {
             match collected.place(logical) {
@@ -138,7 +140,7 @@ impl Search<'_> {
         self.check_flag(entries);
     }
 
-    /// The entries of one block.
+    /// Adds the entries of one block and returns their number.
     fn block(&mut self, number: InodeNumber, inode: &Inode, block: BlockNumber) -> u64 {
         let bytes = match self.volume.block(block) {
             Ok(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! Work on many numbered things by many threads, each with a state of its own.
+//! Runs work on numbered items on many threads, each with its own state.
 
 use std::panic::resume_unwind;
 
@@ -7,26 +7,26 @@ use pext4_sync::thread;
 
 use super::{Pass, Step};
 
-/// How a pass runs: on how many threads, whether to stop, and whom to tell.
+/// How a pass runs: the number of threads, cancellation and progress.
 pub(super) struct Workers<'a> {
     pub(super) options: &'a super::Options,
     pub(super) threads: usize,
 }
 
 impl Workers<'_> {
-    /// Whether the caller wants no more.
+    /// Whether the caller has cancelled the check.
     pub(super) fn is_cancelled(&self) -> bool {
         self.options.cancel.load(Ordering::Relaxed)
     }
 
-    fn tell(&self, pass: Pass, done: u32, total: u32) {
+    fn report_progress(&self, pass: Pass, done: u32, total: u32) {
         if let Some(progress) = &self.options.progress {
             progress(Step { pass, done, total });
         }
     }
 
-    /// Calls `work` for every number below `count`, low ones first, and gives back the state of
-    /// each thread. Stops early when cancelled.
+    /// Calls `work` for every number below `count`, low ones first, and returns the states of the
+    /// threads. Stops early if the check is cancelled.
     pub(super) fn each<S: Send>(
         &self,
         pass: Pass,
@@ -35,15 +35,15 @@ impl Workers<'_> {
         work: impl Fn(&mut S, u32) + Sync,
     ) -> Vec<S> {
         let next = AtomicU32::new(0);
-        let run = |tells: bool| {
+        let run = |reports: bool| {
             let mut state = state();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count || self.is_cancelled() {
                     return state;
                 }
-                if tells {
-                    self.tell(pass, number, count);
+                if reports {
+                    self.report_progress(pass, number, count);
                 }
                 work(&mut state, number);
             }
@@ -53,7 +53,7 @@ impl Workers<'_> {
             return vec![run(true)];
         }
         thread::scope(|scope| {
-            // What threads that the system refuses would have done, the others do.
+            // If the system refuses some threads, the others do their work.
             let start = |_| thread::try_spawn_scoped(scope, || run(false)).ok();
             let helpers: Vec<_> = (0..helpers).map_while(start).collect();
             let mut states = vec![run(true)];

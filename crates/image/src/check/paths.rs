@@ -1,8 +1,8 @@
-//! The last look: paths to the inodes that findings name.
+//! The last pass: looks up the paths of inodes that findings name.
 //!
-//! Only where there are findings: directories are read once more for the names of those inodes,
-//! and then upwards for the names of the directories on the way. What lies in encrypted or inline
-//! directories keeps its number alone.
+//! If there are such findings, all directories are read once more for the names of those inodes,
+//! and then their ancestors for the names of the directories on the way. Inodes in encrypted or
+//! inline directories get no path.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,10 +16,10 @@ use super::directories::Tree;
 use super::findings::Finding;
 use super::parallel::Workers;
 
-/// Longest path that is made.
-const LONGEST: usize = 4096;
+/// The maximum length of a path in bytes.
+const MAX_PATH_LENGTH: usize = 4096;
 
-/// A name in a directory.
+/// The index of a directory in the list, and a name in it.
 type Named = (usize, Vec<u8>);
 
 /// Fills in the paths.
@@ -51,7 +51,7 @@ pub(super) fn fill_in(tree: &Tree<'_>, findings: &mut [Finding], workers: &Worke
     for (inode, named) in found.into_iter().flatten() {
         keep(&mut names, inode, named);
     }
-    let directories = on_the_way(tree, &names, workers);
+    let directories = ancestor_names(tree, &names, workers);
     for finding in findings {
         if let Some(inode) = finding.place.inode {
             finding.place.path = path(tree, inode, &names, &directories);
@@ -59,12 +59,12 @@ pub(super) fn fill_in(tree: &Tree<'_>, findings: &mut [Finding], workers: &Worke
     }
 }
 
-/// All directories together have no more blocks than there are, unless they share some.
+/// Bounds the blocks that are read: directories that share no blocks have no more than the image.
 fn budget(tree: &Tree<'_>) -> Budget {
     Budget::new(tree.examination.volume.geometry.blocks_count)
 }
 
-/// Of several names that lead to an inode, the first is kept.
+/// Keeps the first of several names that lead to an inode.
 fn keep(names: &mut HashMap<u32, Named>, inode: u32, named: Named) {
     match names.entry(inode) {
         Entry::Vacant(vacant) => {
@@ -86,7 +86,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Calls `each` with every name but `.` and `..`, until it has enough.
+    /// Calls `each` with every name except `.` and `..`, until it breaks.
     fn each_name(&self, mut each: impl FnMut(&[u8], u32) -> ControlFlow<()>) {
         let subject = self.tree.subject(self.place);
         let volume = &self.tree.examination.volume;
@@ -115,9 +115,9 @@ impl Reader<'_> {
     }
 }
 
-/// The names of all directories on the way from the root to what `names` has, by place. Every directory
-/// that contains some of them is read once, as far as needed.
-fn on_the_way(
+/// The names of all directories on the way from the root to those of `names`, by index. Every
+/// directory that contains some of them is read once, as far as needed.
+fn ancestor_names(
     tree: &Tree<'_>,
     names: &HashMap<u32, Named>,
     workers: &Workers<'_>,
@@ -126,7 +126,7 @@ fn on_the_way(
     let mut seen = HashSet::new();
     let mut wanted: BTreeMap<usize, HashMap<u32, usize>> = BTreeMap::new();
     for &(mut place, _) in names.values() {
-        // What lies above one that was seen was seen too.
+        // If a directory was seen, its ancestors were seen too.
         while seen.insert(place) {
             let Some(parent) = tree.parent(place) else {
                 break;
@@ -161,7 +161,7 @@ fn on_the_way(
     found.into_iter().flatten().collect()
 }
 
-/// The path to an inode, if every step of it has a name.
+/// The path to an inode, if all directories on it have names.
 fn path(
     tree: &Tree<'_>,
     inode: u32,
@@ -178,7 +178,7 @@ fn path(
         let parent = tree.parent(place)?;
         let name = directories.get(&place)?;
         length += name.len() + 1;
-        if length > LONGEST {
+        if length > MAX_PATH_LENGTH {
             return None;
         }
         parts.push(name.clone());

@@ -1,8 +1,9 @@
-//! Quotas: what the first pass saw users, groups and projects take, and what quota files say of it.
+//! Quotas: compares the usage of users, groups and projects that pass 1 found with the quota files.
 //!
-//! Whoever owns an inode takes its blocks and one inode, and another for each value of an attribute
-//! that lies in an inode of its own; the blocks of such values count among the owner's. The inodes
-//! of the file system itself are nobody's, but for the root directory.
+//! The owner of an inode is charged its blocks and one inode, and one more inode for each attribute
+//! value that is stored in an inode of its own. The blocks of such values are charged to the owner
+//! of the attribute. Inodes of the file system itself are charged to nobody, except for the root
+//! directory.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use super::quota_tree::{self, File};
 use super::special::{GROUP_QUOTA, USER_QUOTA, hidden};
 use super::volume::Volume;
 
-/// What somebody takes.
+/// The usage of one owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     /// Bytes of blocks.
@@ -35,15 +36,16 @@ impl Taken {
     }
 }
 
-/// What everybody takes, by kind of owner and owner. Nothing is kept where nobody compares it.
+/// The usage of all owners, by kind of owner and number. Empty for a kind without a quota file.
 #[derive(Debug, Default)]
 pub(super) struct Usage([BTreeMap<u32, Taken>; 3]);
 
 impl Usage {
-    /// Puts an inode on its owners' accounts.
+    /// Charges an inode to its owners. `values` is the number of its attribute values that are
+    /// stored in inodes of their own.
     pub(super) fn charge(&mut self, subject: &Subject<'_>, values: u64) {
         let volume = &subject.examination.volume;
-        if !has_quota(&volume.geometry.features) || is_nobodys(volume, subject) {
+        if !has_quota(&volume.geometry.features) || is_not_charged(volume, subject) {
             return;
         }
         let inode = subject.inode;
@@ -62,7 +64,7 @@ impl Usage {
         }
     }
 
-    /// Adds what another thread saw.
+    /// Adds the usage that another thread counted.
     pub(super) fn join(&mut self, other: Self) {
         for (accounts, others) in self.0.iter_mut().zip(other.0) {
             for (id, taken) in others {
@@ -76,16 +78,16 @@ fn has_quota(features: &Features) -> bool {
     features.has_read_only_compat(ReadOnlyCompat::QUOTA)
 }
 
-/// Whether an inode is on nobody's account: the file system's own, and values of attributes, which
-/// are on that of who has the attribute.
-fn is_nobodys(volume: &Volume, subject: &Subject<'_>) -> bool {
+/// Whether an inode is not charged: inodes of the file system itself, and attribute values, which
+/// are charged through the attribute.
+fn is_not_charged(volume: &Volume, subject: &Subject<'_>) -> bool {
     let number = subject.number;
     (number < volume.geometry.first_inode && number != InodeNumber::ROOT)
         || subject.inode.flags.contains(InodeFlags::EA_INODE)
         || hidden(volume).contains(&number)
 }
 
-/// Whose an inode is.
+/// The number of an inode's owner.
 fn number_of(owner: Owner, inode: &Inode) -> u32 {
     match owner {
         Owner::User => inode.uid,
@@ -95,7 +97,7 @@ fn number_of(owner: Owner, inode: &Inode) -> u32 {
 }
 
 impl Volume {
-    /// The file that counts what owners of a kind take; 0 for none.
+    /// The quota file for a kind of owner; 0 for none.
     fn quota_inode(&self, owner: Owner) -> InodeNumber {
         match owner {
             Owner::User => self.superblock.user_quota_inode,
@@ -105,7 +107,7 @@ impl Volume {
     }
 }
 
-/// Judges the quota files.
+/// Checks the quota files.
 pub(super) fn check(examination: &Examination, usage: &Usage) {
     let volume = &examination.volume;
     let has_quota = has_quota(&volume.geometry.features);
@@ -124,7 +126,8 @@ pub(super) fn check(examination: &Examination, usage: &Usage) {
     }
 }
 
-/// Whether an inode can be a quota file: one that is kept for that, or none of the reserved.
+/// Whether an inode can be a quota file: one that is reserved for that, or one that is not
+/// reserved.
 fn may_count(volume: &Volume, number: InodeNumber) -> bool {
     let is_kept = matches!(number.get(), USER_QUOTA | GROUP_QUOTA);
     let is_free = number >= volume.geometry.first_inode;
@@ -147,24 +150,24 @@ fn check_file(
                 .add(Kind::QuotaInode, place, || problem);
         }
     };
-    let told = quota_tree::read(examination, &mut file, header.blocks);
+    let recorded = quota_tree::read(examination, &mut file, header.blocks);
     let report = |block: Option<BlockNumber>, id: u32, problem: String| {
         let mut place = Place::inode(number);
         place.block = block.map(BlockNumber::get);
         let text = || format!("{} {id}: {problem}", owner.name());
         examination.findings.add(Kind::QuotaUsage, place, text);
     };
-    for (&id, entry) in &told.entries {
+    for (&id, entry) in &recorded.entries {
         let taken = accounts.get(&id).copied().unwrap_or_default();
         if entry.taken != taken {
-            let (said, is) = (shown(entry.taken), shown(taken));
-            report(entry.block, id, format!("counts {said}, has {is}"));
+            let (recorded, is) = (shown(entry.taken), shown(taken));
+            report(entry.block, id, format!("counts {recorded}, has {is}"));
         }
     }
-    // Of a tree that could not be read to its end nothing can be missed.
+    // If a part of the tree was not read, an entry may be there.
     let missing = accounts
         .iter()
-        .filter(|(id, _)| !told.is_partial && !told.entries.contains_key(id));
+        .filter(|(id, _)| !recorded.is_partial && !recorded.entries.contains_key(id));
     for (&id, &taken) in missing {
         report(None, id, format!("has {}, and no entry", shown(taken)));
     }
@@ -174,7 +177,7 @@ fn shown(taken: Taken) -> String {
     format!("{} bytes and {} inodes", taken.space, taken.inodes)
 }
 
-/// The file and its header, or what is wrong with them and in which block.
+/// The file and its header, or a block and the problem with it.
 fn open<'a>(
     examination: &'a Examination,
     owner: Owner,

@@ -1,7 +1,7 @@
 //! The tree of a quota file.
 //!
-//! Every block of it is gone into once, and of the leaves only so many references are followed as
-//! the image could have entries for, so a walk ends on any bytes.
+//! Every block of the tree is entered once, and references to leaves are followed only as often as
+//! the image could have entries, so a walk ends on any bytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use super::mapping::{Collector, Run};
 use super::quota::Taken;
 use super::volume::Volume;
 
-/// Blocks of a file that are kept at most.
+/// The maximum number of blocks of a file that are kept in memory.
 const MAX_KEPT: usize = 4096;
 
 /// A quota file, read block by block.
@@ -37,8 +37,8 @@ impl<'a> File<'a> {
         }
     }
 
-    /// A block of 1 KiB, and in which of the file system it lies: zeroes in a hole, nothing where
-    /// the device failed.
+    /// A block of 1 KiB, and the block of the file system that contains it. Zeroes in a hole, empty
+    /// if the device failed.
     pub(super) fn block(&mut self, number: u32) -> (Option<BlockNumber>, &[u8]) {
         let per_block = (self.volume.block_size() / BLOCK_SIZE).max(1);
         let logical = number / u32::try_from(per_block).unwrap_or(1);
@@ -60,7 +60,7 @@ impl<'a> File<'a> {
         (block, bytes)
     }
 
-    /// Where a logical block lies, and whether it reads as zeroes.
+    /// The location of a logical block, and whether it reads as zeroes.
     fn place(&self, logical: u32) -> Option<(BlockNumber, bool)> {
         let behind = self.runs.partition_point(|run| run.logical <= logical);
         let run = self.runs.get(behind.checked_sub(1)?)?;
@@ -74,25 +74,25 @@ impl<'a> File<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) taken: Taken,
-    /// Where it lies.
+    /// Its block in the file system.
     pub(super) block: Option<BlockNumber>,
     /// Its leaf's number in the file.
     leaf: u32,
-    /// The owner's number leads to it.
+    /// Whether the tree leads to it by the owner's number.
     is_found: bool,
 }
 
-/// What a tree says.
+/// The entries of a tree.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Recorded {
     /// By owner.
     pub(super) entries: BTreeMap<u32, Entry>,
-    /// Parts of the tree were left out.
+    /// Parts of the tree were not read.
     pub(super) is_partial: bool,
 }
 
-/// Reads the tree of a file that has so many blocks.
-pub(super) fn read(examination: &Examination, file: &mut File<'_>, blocks: u32) -> Told {
+/// Reads the tree of a file with this number of blocks of 1 KiB.
+pub(super) fn read(examination: &Examination, file: &mut File<'_>, blocks: u32) -> Recorded {
     let kibibytes = examination.volume.device.size() / BLOCK_SIZE as u64;
     let mut walk = Walk {
         examination,
@@ -101,23 +101,23 @@ pub(super) fn read(examination: &Examination, file: &mut File<'_>, blocks: u32) 
         nodes: HashSet::new(),
         leaves: HashSet::new(),
         left: kibibytes.saturating_mul(ENTRIES as u64),
-        told: Told::default(),
+        recorded: Recorded::default(),
     };
     walk.node(ROOT, 0, 0);
-    walk.miss_entries();
-    walk.told
+    walk.report_unreachable_entries();
+    walk.recorded
 }
 
 struct Walk<'a, 'b> {
     examination: &'a Examination,
     file: &'a mut File<'b>,
     blocks: u32,
-    /// Blocks of the tree that were gone into, and leaves that were.
+    /// The blocks of the tree that were entered, and the leaves that were read.
     nodes: HashSet<u32>,
     leaves: HashSet<u32>,
-    /// References to leaves that are still followed.
+    /// The number of references to leaves that may still be followed.
     left: u64,
-    told: Told,
+    recorded: Recorded,
 }
 
 impl Walk<'_, '_> {
@@ -127,23 +127,23 @@ impl Walk<'_, '_> {
         self.examination.findings.add(Kind::QuotaTree, place, text);
     }
 
-    /// The same, of something that is left out for it.
-    fn leave_out(&mut self, block: Option<BlockNumber>, text: impl FnOnce() -> String) {
-        self.told.is_partial = true;
+    /// Reports a problem that makes the walk skip a part of the tree.
+    fn skip(&mut self, block: Option<BlockNumber>, text: impl FnOnce() -> String) {
+        self.recorded.is_partial = true;
         self.report(block, text);
     }
 
-    /// A block of the tree; `prefix` is what it and its parents make of owners' numbers.
+    /// Reads a block of the tree. `prefix` has the leading bytes of the owners' numbers below it.
     fn node(&mut self, number: u32, depth: u32, prefix: u32) {
         let (block, bytes) = self.file.block(number);
         let references: Vec<u32> = quota::references(bytes).collect();
         if references.is_empty() {
-            return self.leave_out(block, || {
+            return self.skip(block, || {
                 format!("block {number} of the file cannot be read")
             });
         }
         if self.leaves.contains(&number) || !self.nodes.insert(number) {
-            return self.leave_out(block, || {
+            return self.skip(block, || {
                 format!("block {number} of the file has two parents")
             });
         }
@@ -152,7 +152,7 @@ impl Walk<'_, '_> {
             let prefix = prefix << 8 | slot;
             if child >= self.blocks {
                 let all = self.blocks;
-                self.leave_out(block, || {
+                self.skip(block, || {
                     format!("block {number} of the file leads to block {child} of {all}")
                 });
             } else if depth + 1 < DEPTH {
@@ -166,7 +166,7 @@ impl Walk<'_, '_> {
     /// The leaf that an owner's number leads to.
     fn leaf(&mut self, number: u32, id: u32) {
         let Some(left) = self.left.checked_sub(1) else {
-            self.told.is_partial = true;
+            self.recorded.is_partial = true;
             return;
         };
         self.left = left;
@@ -174,7 +174,7 @@ impl Walk<'_, '_> {
         if self.leaves.insert(number) {
             let entries: Vec<quota::Entry> = quota::entries(bytes).collect();
             if bytes.is_empty() {
-                self.leave_out(block, || {
+                self.skip(block, || {
                     format!("block {number} of the file cannot be read")
                 });
             }
@@ -187,7 +187,7 @@ impl Walk<'_, '_> {
                 });
             }
         }
-        match self.told.entries.get_mut(&id) {
+        match self.recorded.entries.get_mut(&id) {
             Some(entry) if entry.leaf == number => entry.is_found = true,
             _ => self.report(block, || {
                 format!("number {id} leads to block {number} of the file, where it has no entry")
@@ -206,19 +206,19 @@ impl Walk<'_, '_> {
             is_found: false,
         };
         let id = entry.id;
-        if self.told.entries.insert(id, new).is_some() {
+        if self.recorded.entries.insert(id, new).is_some() {
             self.report(block, || format!("number {id} has two entries"));
         }
     }
 
-    /// Says which entries nobody will find.
-    fn miss_entries(&self) {
+    /// Reports entries to which the tree does not lead by their owner's number.
+    fn report_unreachable_entries(&self) {
         let lost = self
-            .told
+            .recorded
             .entries
             .iter()
             .filter(|(_, entry)| !entry.is_found);
-        for (id, entry) in lost.filter(|_| !self.told.is_partial) {
+        for (id, entry) in lost.filter(|_| !self.recorded.is_partial) {
             self.report(entry.block, || {
                 format!("nothing leads to the entry of number {id}")
             });

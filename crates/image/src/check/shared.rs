@@ -1,9 +1,9 @@
-//! Pass 1, second look: who uses the blocks that were claimed more than once.
+//! The end of pass 1: finds the users of blocks that were claimed more than once.
 //!
-//! Only where there are such blocks: every map is walked once more, and its parts are looked up
-//! among them. Blocks of maps that this may go into are bounded, and so is what is looked up.
+//! If there are such blocks, every map is walked once more and its runs are looked up among them.
+//! The numbers of map blocks and of blocks that are looked up are bounded.
 //!
-//! With the feature `shared_blocks` files may share, and e2fsck asks nobody.
+//! With the feature `shared_blocks` files may share blocks, and e2fsck does not check this either.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,7 +16,7 @@ use super::bad_blocks;
 use super::budget::Budget;
 use super::catalogue::Kind;
 use super::claims::{self, GroupClaims, by_group};
-use super::descriptors::stretches;
+use super::descriptors::metadata_runs;
 use super::findings::Place;
 use super::inode::{Subject, has_map};
 use super::inodes::Inodes;
@@ -24,14 +24,14 @@ use super::mapping::{self, Run, Visitor};
 use super::parallel::Workers;
 use super::{Examination, Pass, special};
 
-/// Uses that one thread remembers at most.
+/// The maximum number of uses that one thread keeps.
 const MAX_USES: usize = 1 << 16;
-/// Blocks of maps that are gone into at most, by all threads.
+/// The maximum number of map blocks that all threads together read.
 const MAX_NODES: u64 = 1 << 22;
-/// Inodes that a finding names.
-const INODES_NAMED: usize = 8;
+/// The maximum number of inodes that a finding names.
+const MAX_INODES_NAMED: usize = 8;
 
-/// A piece of what is shared, and one inode that uses it.
+/// Shared blocks, and one inode that uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Use {
     start: u64,
@@ -39,22 +39,22 @@ struct Use {
     inode: u32,
 }
 
-/// How much may be looked at, by all threads.
+/// The bounds of the search, for all threads together.
 struct Limits {
-    /// Blocks of maps.
+    /// Map blocks that may be read.
     nodes: Budget,
-    /// Blocks of data.
+    /// Blocks that may be looked up.
     blocks: Budget,
 }
 
-/// Metadata of the file system: its blocks, and what it is.
+/// Metadata of the file system: its blocks, and its name.
 struct Metadata {
     start: u64,
     end: u64,
     name: String,
 }
 
-/// Finds the users, and reports who shares what with whom.
+/// Finds the users of shared blocks, and reports them.
 pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Workers<'_>) {
     let features = &examination.volume.geometry.features;
     let again = examination.claims.again();
@@ -92,7 +92,8 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
     let metadata = metadata(examination, &again);
     let mut ahead = &metadata[..];
     for shared in contiguous(examination, &again) {
-        // Both are sorted by where they begin: none before the first that ends behind this can lie on what follows.
+        // Both lists are sorted by their starts, so metadata that ends before this run cannot
+        // overlap a later one.
         let passed = ahead.iter().take_while(|one| one.end <= shared.start);
         ahead = &ahead[passed.count()..];
         let lies_on = ahead.first().filter(|one| one.start < shared.end);
@@ -150,7 +151,7 @@ impl Finder<'_, '_> {
             kind: inode.file_type(),
         };
         if self.number == InodeNumber::RESIZE {
-            // What its map holds are copies of descriptors.
+            // The map contains copies of descriptors, which are metadata and not data.
             let map = indirect::entry(&inode.block, special::DOUBLE_INDIRECT);
             self.note(BlockNumber(u64::from(map)), 1);
         } else if has_map(&subject) {
@@ -218,23 +219,23 @@ fn contiguous(
     all
 }
 
-/// Metadata that lies on shared blocks, sorted.
+/// The metadata that uses shared blocks, sorted.
 fn metadata(examination: &Examination, again: &BTreeMap<u32, GroupClaims>) -> Vec<Metadata> {
     let geometry = &examination.volume.geometry;
     let mut found = Vec::new();
-    for stretch in stretches(&examination.volume, &examination.groups) {
-        let length = u64::from(stretch.length);
+    for run in metadata_runs(&examination.volume, &examination.groups) {
+        let length = u64::from(run.length);
         let mut is_shared = false;
-        for piece in by_group(geometry, BlockNumber(stretch.start), length) {
+        for piece in by_group(geometry, BlockNumber(run.start), length) {
             if let Some(claims) = again.get(&piece.group.get()) {
                 claims.pieces(piece.clusters, |_| is_shared = true);
             }
         }
         if is_shared {
             found.push(Metadata {
-                start: stretch.start,
-                end: stretch.end(),
-                name: format!("the {} of group {}", stretch.what.name(), stretch.group),
+                start: run.start,
+                end: run.end(),
+                name: format!("the {} of group {}", run.what.name(), run.group),
             });
         }
     }
@@ -248,7 +249,7 @@ fn report_one(
     uses: &[Use],
     lies_on: Option<&Metadata>,
 ) {
-    // A use lies in one run of shared blocks, and so begins in it.
+    // A use is within one run of shared blocks, so it begins in it.
     let first = uses.partition_point(|one| one.start < shared.start);
     let own = uses[first..]
         .iter()
@@ -284,10 +285,10 @@ fn report_one(
 fn listed(inodes: &[u32]) -> String {
     let named: Vec<String> = inodes
         .iter()
-        .take(INODES_NAMED)
+        .take(MAX_INODES_NAMED)
         .map(|inode| format!("inode {inode}"))
         .collect();
-    match (named.is_empty(), inodes.len().checked_sub(INODES_NAMED)) {
+    match (named.is_empty(), inodes.len().checked_sub(MAX_INODES_NAMED)) {
         (true, _) => "files".to_owned(),
         (_, Some(more @ 1..)) => format!("{} and {more} more", named.join(", ")),
         _ => named.join(", "),

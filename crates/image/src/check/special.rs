@@ -1,4 +1,5 @@
-//! Inodes that are no files of users: kept for later, for growth, for quota.
+//! Pass 1: inodes that are no files of users: reserved ones, the resize inode, quota files, the
+//! journal and the orphan file.
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
@@ -9,25 +10,25 @@ use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 use super::Examination;
 use super::bad_blocks;
 use super::catalogue::Kind;
-use super::content::most_size;
+use super::content::max_size;
 use super::findings::Place;
 use super::inode::Subject;
 use super::volume::Volume;
 
 const BAD_BLOCKS: u32 = bad_blocks::NUMBER.get();
-/// Reserved inodes that have a use.
+// Reserved inodes that have a use.
 pub(super) const USER_QUOTA: u32 = 3;
 pub(super) const GROUP_QUOTA: u32 = 4;
 const BOOT_LOADER: u32 = 5;
 const JOURNAL: u32 = 8;
-/// Place of the double-indirect pointer in a block map.
+/// The slot of the double-indirect pointer in a block map.
 pub(super) const DOUBLE_INDIRECT: usize = 13;
 
-/// All places of a block map.
+/// All slots of a block map.
 const SLOTS: [usize; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
-/// Inodes that the superblock names, which no name may lead to. A journal that was made in a mounted file
-/// system is a file with a name (`/.journal`), and judged as one.
+/// Inodes to which the superblock refers and no name may lead. A journal that was created in a
+/// mounted file system is a file with a name (`/.journal`), and is checked as one.
 pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
     let superblock = &volume.superblock;
     let quotas = [
@@ -48,19 +49,19 @@ pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
         .collect()
 }
 
-/// Says why there is no root directory.
-pub(super) fn root_is_missing(examination: &Examination, why: &str) {
+/// Reports that there is no root directory.
+pub(super) fn report_missing_root(examination: &Examination, why: &str) {
     let place = Place::inode(InodeNumber::ROOT);
     examination
         .findings
         .add(Kind::RootMissing, place, || why.to_owned());
 }
 
-/// What an inode in use may be by its number.
+/// Checks whether an inode with this number may be in use.
 pub(super) fn check(subject: &Subject<'_>) {
     let number = subject.number;
     if number == InodeNumber::ROOT && subject.kind != Some(FileType::Directory) {
-        root_is_missing(subject.examination, "it is no directory");
+        report_missing_root(subject.examination, "it is no directory");
     }
     let volume = &subject.examination.volume;
     let is_reserved = number < volume.geometry.first_inode
@@ -68,7 +69,7 @@ pub(super) fn check(subject: &Subject<'_>) {
         && number != InodeNumber::RESIZE
         && number.get() != BOOT_LOADER
         && !hidden(volume).contains(&number);
-    let (kind, needs_mode) = unwanted(number);
+    let (kind, needs_mode) = finding_kind(number);
     let (mode, links) = (subject.inode.mode, subject.inode.links);
     if is_reserved && (mode != 0 || !needs_mode) {
         subject.report(kind, || {
@@ -78,8 +79,8 @@ pub(super) fn check(subject: &Subject<'_>) {
     check_left_behind(subject);
 }
 
-/// The orphan file that stayed when its feature was taken away: no name leads to it, so nothing else
-/// would tell of it. (It is not asked about where it has one of the numbers of journal and quotas.)
+/// Reports an orphan file whose feature was removed: no name leads to it, so no other check would
+/// report it. One with the number of the journal or a quota file is not checked.
 fn check_left_behind(subject: &Subject<'_>) {
     let number = subject.examination.volume.superblock.orphan_file_inode;
     let has_other_use = matches!(number.get(), USER_QUOTA | GROUP_QUOTA | JOURNAL);
@@ -95,8 +96,9 @@ fn check_left_behind(subject: &Subject<'_>) {
     }
 }
 
-/// What it is if a reserved inode is in use that nothing uses, and whether one without a mode is not.
-fn unwanted(number: InodeNumber) -> (Kind, bool) {
+/// The finding for a reserved inode that is in use without need, and whether an inode without a
+/// mode is no finding.
+fn finding_kind(number: InodeNumber) -> (Kind, bool) {
     match number.get() {
         USER_QUOTA | GROUP_QUOTA => (Kind::QuotaInode, false),
         JOURNAL => (Kind::JournalInode, false),
@@ -104,20 +106,20 @@ fn unwanted(number: InodeNumber) -> (Kind, bool) {
     }
 }
 
-/// A reserved inode without links: what nothing uses has no content. Of what the superblock or a
-/// feature knows more is said elsewhere.
+/// Checks a reserved inode without links: an unused inode has no content. Inodes to which the
+/// superblock refers, and the resize inode, are checked elsewhere.
 pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     check_unused_flags(examination, number, inode);
     if number == InodeNumber::RESIZE || hidden(&examination.volume).contains(&number) {
         return;
     }
     let volume = &examination.volume;
-    // What leads nowhere says nothing of an inode without links.
+    // In an inode without links an impossible attribute block is ignored.
     let has_xattrs = inode.file_acl.get() != 0 && volume.contains(inode.file_acl, 1);
     let (has_mode, has_blocks) = (inode.mode != 0, has_blocks(volume, number, inode));
     let is_owned = inode.uid & 0xFFFF != 0 || inode.gid & 0xFFFF != 0;
     let has_map = indirect::entry(&inode.block, 0) != 0;
-    let is_long = inode.size > most_size(inode, &volume.geometry);
+    let is_long = inode.size > max_size(inode, &volume.geometry);
     let is_wrong = match number.get() {
         BAD_BLOCKS => has_mode || has_xattrs || is_owned || inode.has_inline_data(),
         USER_QUOTA | GROUP_QUOTA | JOURNAL => has_blocks || has_map,
@@ -130,12 +132,14 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
             format!("mode {mode:06o}, {sectors} sectors, attributes in block {block}, and unused")
         };
         let place = Place::inode(number);
-        examination.findings.add(unwanted(number).0, place, text);
+        examination
+            .findings
+            .add(finding_kind(number).0, place, text);
     }
 }
 
-/// Whether an unused inode counts blocks. The upper half of the count is looked at where it has a
-/// meaning, and not of what has a use when it is used.
+/// Whether an unused inode counts blocks. The upper half of the count is included only if the
+/// `huge_file` feature gives it a meaning, and not for the journal and quota files.
 fn has_blocks(volume: &Volume, number: InodeNumber, inode: &Inode) -> bool {
     let features = &volume.geometry.features;
     let is_wide = features.has_read_only_compat(ReadOnlyCompat::HUGE_FILE)
@@ -146,10 +150,10 @@ fn has_blocks(volume: &Volume, number: InodeNumber, inode: &Inode) -> bool {
     }
 }
 
-/// Flags that no inode without a kind has.
+/// Reports flags that no unused inode may have.
 fn check_unused_flags(examination: &Examination, number: InodeNumber, inode: &Inode) {
     let has = |flags| inode.flags.contains(flags);
-    // What has a use when it is used is not looked at for an index.
+    // These may have the index flag.
     let is_kept = matches!(
         number.get(),
         BAD_BLOCKS | USER_QUOTA | GROUP_QUOTA | JOURNAL
@@ -166,7 +170,8 @@ fn check_unused_flags(examination: &Examination, number: InodeNumber, inode: &In
     }
 }
 
-/// The inode that reserves descriptor blocks: its map is a table of where their copies lie.
+/// Checks the resize inode, which reserves blocks for descriptors. Its map has a fixed form: the
+/// reserved blocks and the locations of their copies.
 pub(super) fn check_resize(examination: &Examination) {
     let volume = &examination.volume;
     let report = |text: String| {
@@ -197,7 +202,7 @@ pub(super) fn check_resize(examination: &Examination) {
     }
     let double = BlockNumber(u64::from(indirect::entry(&inode.block, DOUBLE_INDIRECT)));
     if double.get() == 0 {
-        // It must be there even where no descriptor blocks are reserved, empty then.
+        // It must exist, and be empty, even if no descriptor blocks are reserved.
         return report("it has no double-indirect block".to_owned());
     }
     if !volume.contains(double, 1) {
@@ -210,7 +215,7 @@ pub(super) fn check_resize(examination: &Examination) {
     }
 }
 
-/// Compares the map with what it must be.
+/// Compares the map with its required form.
 fn check_reserved(volume: &Volume, inode: &Inode, double: BlockNumber) -> Result<(), String> {
     let geometry = &volume.geometry;
     let unreadable = |error: std::io::Error| error.to_string();
@@ -250,7 +255,7 @@ fn check_reserved(volume: &Volume, inode: &Inode, double: BlockNumber) -> Result
         }
     }
     let size = inode.size;
-    if size < last * u64::from(geometry.block_size) || size > most_size(inode, geometry) {
+    if size < last * u64::from(geometry.block_size) || size > max_size(inode, geometry) {
         return Err(format!(
             "{size} bytes, but logical block {last} is its last"
         ));

@@ -1,4 +1,4 @@
-//! Pass 5: bitmaps, counts and flags of each group against what the inodes say.
+//! Pass 5: compares bitmaps, counts and flags of each group with the blocks and inodes in use.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use super::parallel::Workers;
 use super::volume::Group;
 use super::{Examination, Pass};
 
-/// Ranges that a finding names; the rest is counted.
-const RANGES_NAMED: usize = 4;
+/// The maximum number of ranges that a finding names. The rest is counted.
+const MAX_RANGES_NAMED: usize = 4;
 
-/// What all groups come to.
+/// The sums over all groups.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) used_blocks: u64,
@@ -25,9 +25,9 @@ pub(super) struct Totals {
     pub(super) free_inodes: u64,
 }
 
-/// What one thread works with.
+/// The state of one thread.
 #[derive(Default)]
-struct Desk {
+struct ThreadState {
     expected: Vec<u8>,
     actual: Vec<u8>,
     totals: Totals,
@@ -37,23 +37,23 @@ struct Desk {
 pub(super) fn check(examination: &Examination, inodes: &Inodes, workers: &Workers<'_>) -> Totals {
     let volume = &examination.volume;
     let geometry = &volume.geometry;
-    let desks = workers.each(
+    let threads = workers.each(
         Pass::Groups,
         geometry.group_count,
-        Desk::default,
-        |desk, group| {
+        ThreadState::default,
+        |thread, group| {
             Summary {
                 examination,
                 number: GroupNumber(group),
                 group: &examination.groups[group as usize],
             }
-            .check(desk, inodes);
+            .check(thread, inodes);
         },
     );
     let mut totals = Totals::default();
-    for desk in desks {
-        totals.free_blocks += desk.totals.free_blocks;
-        totals.free_inodes += desk.totals.free_inodes;
+    for thread in threads {
+        totals.free_blocks += thread.totals.free_blocks;
+        totals.free_inodes += thread.totals.free_inodes;
     }
     let ratio = u64::from(geometry.blocks_per_cluster);
     totals.free_blocks *= ratio;
@@ -77,10 +77,10 @@ fn check_totals(examination: &Examination, totals: Totals) {
             totals.free_inodes,
         ),
     ];
-    for (kind, told, found) in pairs {
-        if told != found {
+    for (kind, stored, found) in pairs {
+        if stored != found {
             examination.findings.add(kind, Place::whole(), || {
-                format!("counts {told}, has {found}")
+                format!("counts {stored}, has {found}")
             });
         }
     }
@@ -98,15 +98,15 @@ impl Summary<'_> {
         self.examination.findings.add(kind, place, text);
     }
 
-    fn check(&self, desk: &mut Desk, inodes: &Inodes) {
+    fn check(&self, thread: &mut ThreadState, inodes: &Inodes) {
         if !self.group.is_known {
             return;
         }
-        self.check_blocks(desk);
-        self.check_inodes(desk, inodes);
+        self.check_blocks(thread);
+        self.check_inodes(thread, inodes);
     }
 
-    /// Reads a bitmap; false, and a finding, where it cannot be.
+    /// Reads a bitmap. False, with a finding, if it cannot be read.
     fn read(&self, what: &str, block: u64, into: &mut Vec<u8>) -> bool {
         let volume = &self.examination.volume;
         into.resize(volume.block_size(), 0);
@@ -119,13 +119,13 @@ impl Summary<'_> {
         read.is_ok()
     }
 
-    fn check_blocks(&self, desk: &mut Desk) {
+    fn check_blocks(&self, thread: &mut ThreadState) {
         let volume = &self.examination.volume;
         let geometry = &volume.geometry;
         let clusters = geometry.clusters_in(self.number);
         if self.examination.claims.is_cut_short() {
-            // What is in use is not known.
-            desk.totals.free_blocks += u64::from(self.group.free_clusters);
+            // The blocks in use are not known.
+            thread.totals.free_blocks += u64::from(self.group.free_clusters);
             return;
         }
         let used = self
@@ -133,41 +133,41 @@ impl Summary<'_> {
             .claims
             .with(self.number, super::claims::GroupClaims::count);
         let free = clusters.saturating_sub(used);
-        desk.totals.free_blocks += u64::from(free);
+        thread.totals.free_blocks += u64::from(free);
         if self.group.free_clusters != free {
-            let told = self.group.free_clusters;
+            let stored = self.group.free_clusters;
             self.report(Kind::GroupFreeBlocks, || {
-                format!("counts {told} free, has {free}")
+                format!("counts {stored} free, has {free}")
             });
         }
         if volume.is_block_uninit(self.group) {
             return self.check_uninit_blocks(used);
         }
         let block = self.group.block_bitmap;
-        if !self.group.has_block_bitmap || !self.read("block", block, &mut desk.actual) {
+        if !self.group.has_block_bitmap || !self.read("block", block, &mut thread.actual) {
             return;
         }
         if let Some(seed) = volume.seed {
             let per_group = geometry.clusters_per_group;
-            let made = bitmap::block_bitmap_checksum(seed, &desk.actual, per_group);
+            let made = bitmap::block_bitmap_checksum(seed, &thread.actual, per_group);
             let stored = self.group.block_bitmap_checksum;
             self.check_sum(Kind::BlockBitmapChecksum, stored, made);
         }
-        desk.expected.clear();
-        desk.expected.resize(volume.block_size(), 0);
-        let expected = &mut desk.expected;
+        thread.expected.clear();
+        thread.expected.resize(volume.block_size(), 0);
+        let expected = &mut thread.expected;
         self.examination.claims.with(self.number, |claims| {
             claims.pieces(0..clusters, |run| bitmap::set_range(expected, run));
         });
-        self.check_padding("block", &desk.actual, clusters);
+        self.check_padding("block", &thread.actual, clusters);
         self.compare(
-            desk,
+            thread,
             clusters,
             [Kind::BlockMarkedFree, Kind::BlockMarkedUsed],
         );
     }
 
-    /// A bitmap that was never written stands for the group's own metadata alone.
+    /// Checks a group whose bitmap was never written: only its own metadata may be in use.
     fn check_uninit_blocks(&self, used: u32) {
         let volume = &self.examination.volume;
         let geometry = &volume.geometry;
@@ -192,16 +192,16 @@ impl Summary<'_> {
         }
     }
 
-    fn check_inodes(&self, desk: &mut Desk, inodes: &Inodes) {
+    fn check_inodes(&self, thread: &mut ThreadState, inodes: &Inodes) {
         let volume = &self.examination.volume;
         let geometry = &volume.geometry;
         let per_group = geometry.inodes_per_group;
-        desk.expected.clear();
-        desk.expected.resize(volume.block_size(), 0);
+        thread.expected.clear();
+        thread.expected.resize(volume.block_size(), 0);
         let mut directories = 0;
         for (index, state) in (0..).zip(&inodes.group(self.number).states) {
             if state.is_used() {
-                bitmap::set(&mut desk.expected, index);
+                bitmap::set(&mut thread.expected, index);
                 directories += u32::from(state.is_directory());
             }
         }
@@ -210,10 +210,10 @@ impl Summary<'_> {
             .get()
             .checked_sub(1 + self.number.get().saturating_mul(per_group))
         {
-            bitmap::set_range(&mut desk.expected, 0..before.min(per_group));
+            bitmap::set_range(&mut thread.expected, 0..before.min(per_group));
         }
-        let free = bitmap::count_zeros(&desk.expected, 0..per_group);
-        desk.totals.free_inodes += u64::from(free);
+        let free = bitmap::count_zeros(&thread.expected, 0..per_group);
+        thread.totals.free_inodes += u64::from(free);
         let counts = [
             (Kind::GroupFreeInodes, self.group.free_inodes, free, "free"),
             (
@@ -223,26 +223,26 @@ impl Summary<'_> {
                 "directories",
             ),
         ];
-        for (kind, told, found, what) in counts {
-            if told != found {
-                self.report(kind, || format!("counts {told} {what}, has {found}"));
+        for (kind, stored, found, what) in counts {
+            if stored != found {
+                self.report(kind, || format!("counts {stored} {what}, has {found}"));
             }
         }
         let block = self.group.inode_bitmap;
         if volume.is_inode_uninit(self.group)
             || !self.group.has_inode_bitmap
-            || !self.read("inode", block, &mut desk.actual)
+            || !self.read("inode", block, &mut thread.actual)
         {
             return;
         }
         if let Some(seed) = volume.seed {
-            let made = bitmap::inode_bitmap_checksum(seed, &desk.actual, per_group);
+            let made = bitmap::inode_bitmap_checksum(seed, &thread.actual, per_group);
             let stored = self.group.inode_bitmap_checksum;
             self.check_sum(Kind::InodeBitmapChecksum, stored, made);
         }
-        self.check_padding("inode", &desk.actual, per_group);
+        self.check_padding("inode", &thread.actual, per_group);
         self.compare(
-            desk,
+            thread,
             per_group,
             [Kind::InodeMarkedFree, Kind::InodeMarkedUsed],
         );
@@ -264,15 +264,15 @@ impl Summary<'_> {
         }
     }
 
-    /// Reports what is in use and marked as free, and the reverse.
-    fn compare(&self, desk: &Desk, valid: u32, kinds: [Kind; 2]) {
+    /// Reports what is in use and marked as free, and vice versa.
+    fn compare(&self, thread: &ThreadState, valid: u32, kinds: [Kind; 2]) {
         let whole = (valid / 8) as usize;
-        if valid.is_multiple_of(8) && desk.expected[..whole] == desk.actual[..whole] {
+        if valid.is_multiple_of(8) && thread.expected[..whole] == thread.actual[..whole] {
             return;
         }
         let [marked_free, marked_used] = kinds;
-        self.one_sided(&desk.expected, &desk.actual, valid, marked_free);
-        self.one_sided(&desk.actual, &desk.expected, valid, marked_used);
+        self.one_sided(&thread.expected, &thread.actual, valid, marked_free);
+        self.one_sided(&thread.actual, &thread.expected, valid, marked_used);
     }
 
     /// Reports the bits that are set on one side only.
@@ -287,7 +287,7 @@ impl Summary<'_> {
         while let Some(start) = bitmap::next_one(&bits, at, valid) {
             let end = bitmap::next_zero(&bits, start, valid).unwrap_or(valid);
             count += end - start;
-            if ranges.len() < RANGES_NAMED {
+            if ranges.len() < MAX_RANGES_NAMED {
                 ranges.push(start..end);
             }
             at = end;
@@ -296,11 +296,11 @@ impl Summary<'_> {
             let place = self.place_of(kind, ranges[0].start);
             self.examination
                 .findings
-                .add(kind, place, || self.said(kind, &ranges, count));
+                .add(kind, place, || self.describe(kind, &ranges, count));
         }
     }
 
-    /// The number of what a bit stands for.
+    /// The number of the block or inode of a bit.
     fn number_of(&self, kind: Kind, bit: u32) -> u64 {
         let geometry = &self.examination.volume.geometry;
         if is_about_blocks(kind) {
@@ -323,7 +323,7 @@ impl Summary<'_> {
         place
     }
 
-    fn said(&self, kind: Kind, ranges: &[Range<u32>], count: u32) -> String {
+    fn describe(&self, kind: Kind, ranges: &[Range<u32>], count: u32) -> String {
         let shown: Vec<String> = ranges
             .iter()
             .map(|range| {
@@ -353,7 +353,7 @@ fn is_about_blocks(kind: Kind) -> bool {
     matches!(kind, Kind::BlockMarkedFree | Kind::BlockMarkedUsed)
 }
 
-/// How many numbers a list of ranges covers.
+/// The number of clusters that the ranges cover together.
 fn covered(mut ranges: Vec<Range<u32>>) -> u32 {
     ranges.sort_unstable_by_key(|range| range.start);
     let (mut count, mut end) = (0, 0);

@@ -14,7 +14,7 @@ use super::findings::{Findings, Place};
 use super::volume::Volume;
 use super::{Error, Result};
 
-/// Features that this checker knows; others change what is right.
+/// The features that this checker knows. Others may change the rules.
 const KNOWN_COMPAT: Compat = Compat::DIR_PREALLOC
     .union(Compat::HAS_JOURNAL)
     .union(Compat::EXT_ATTR)
@@ -52,18 +52,18 @@ const KNOWN_READ_ONLY_COMPAT: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::VERITY)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
 
-/// Bytes for each group that the checker keeps at all times.
+/// The number of bytes that the checker keeps for each group.
 const BYTES_PER_GROUP: u64 = 160;
-/// What it may keep for groups in any case.
+/// The number of bytes that it may keep for groups whatever the size of the image.
 const MIN_GROUP_MEMORY: u64 = 64 << 20;
 
-/// A superblock that describes something possible.
+/// A superblock that describes a possible geometry.
 pub(super) struct Opened {
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
 }
 
-/// Finds a superblock to go by: the primary, or a backup where that is lost.
+/// Finds a usable superblock: the primary, or a backup if that is lost.
 pub(super) fn open(device: &dyn Device, findings: &Findings) -> Result<Opened> {
     let corrupt = match primary(device, findings)? {
         Ok(opened) => return Ok(opened),
@@ -102,7 +102,7 @@ fn primary(
     match (refuse_unknown(&superblock.features), &verified) {
         (Ok(()), _) => {}
         (Err(refusal), Ok(_)) => return Err(refusal),
-        // A feature that nobody knows may be a bit that fell over.
+        // An unknown feature may be a flipped bit.
         (Err(_), Err(corrupt)) => return Ok(Err(corrupt.clone())),
     }
     let geometry = match Geometry::of(&superblock) {
@@ -118,7 +118,7 @@ fn primary(
     }))
 }
 
-/// The first usable backup where mke2fs puts them by default.
+/// The first usable backup at the locations that mke2fs chooses by default.
 fn any_backup(device: &dyn Device) -> Option<(Opened, BlockNumber)> {
     (10..=16u32).find_map(|bits| {
         let block_size = 1u64 << bits;
@@ -141,7 +141,7 @@ fn any_backup(device: &dyn Device) -> Option<(Opened, BlockNumber)> {
     })
 }
 
-/// Refuses what this checker does not know, by name.
+/// Refuses features that this checker does not know, by name.
 fn refuse_unknown(features: &Features) -> Result<()> {
     let unknown = Features {
         compat: features.compat.difference(KNOWN_COMPAT),
@@ -158,7 +158,7 @@ fn refuse_unknown(features: &Features) -> Result<()> {
     )))
 }
 
-/// The one encoding of names that fold case: UTF-8 as of Unicode 12.1.
+/// The only encoding of names that fold case: UTF-8 as of Unicode 12.1.
 const UTF_8: u16 = 1;
 
 /// Whether the device can hold what the geometry says, and memory what must be kept of it. A
@@ -192,7 +192,7 @@ pub(super) fn check_size(
     Ok(true)
 }
 
-/// Judges features and fields, and tells how the file system was left.
+/// Checks features and fields, and reports the state of the file system.
 pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
     let conflict = |text: &str| {
         findings.add(Kind::FeaturesConflict, Place::whole(), || text.to_owned());
@@ -253,7 +253,7 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
     check_state(superblock, findings);
 }
 
-/// Whether the journal lies on another device.
+/// Whether the journal is on another device.
 fn has_outer_journal(superblock: &Superblock) -> bool {
     superblock.features.has_compat(Compat::HAS_JOURNAL) && superblock.journal_inode.get() == 0
 }
@@ -323,7 +323,7 @@ fn check_state(superblock: &Superblock, findings: &Findings) {
     }
 }
 
-/// Compares every backup of the superblock with the primary, as far as they must agree.
+/// Compares a backup of the superblock with the primary, as far as they must agree.
 pub(super) fn check_backup(volume: &Volume, group: GroupNumber, findings: &Findings) {
     let Some(block) = volume
         .geometry
@@ -350,7 +350,7 @@ pub(super) fn check_backup(volume: &Volume, group: GroupNumber, findings: &Findi
     }
 }
 
-/// Features that whoever mounts the image sets in the primary alone.
+/// Features that a mount sets only in the primary.
 fn lasting(features: &Features) -> (u32, u32, u32) {
     let compat = features.compat.difference(Compat::EXT_ATTR);
     let incompat = features

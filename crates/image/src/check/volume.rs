@@ -1,7 +1,8 @@
-//! The image under examination: its device, its superblock, and where each group's metadata lies.
+//! The image that is checked: its device, its superblock, and the location of each group's
+//! metadata.
 //!
-//! Everything here only reads. What a group's descriptor says is believed as far as it was judged
-//! possible ([`Group::has_table`] and the like); what was not is left alone by all passes.
+//! Everything here only reads. A location in a group's descriptor is used only if it is possible
+//! ([`Group::has_table`] and the like); all passes ignore the others.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
-/// Where an inode's slot has the size of its extra part.
+/// The offset of `i_extra_isize` in an inode's slot.
 pub(super) const EXTRA_SIZE_AT: usize = 0x80;
 
-/// What a group's descriptor says, in few bytes: there may be hundreds of thousands.
+/// A group's descriptor, in few bytes: there may be hundreds of thousands.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Group {
     pub(super) block_bitmap: u64,
@@ -33,11 +34,11 @@ pub(super) struct Group {
     pub(super) flags: GroupFlags,
     /// The descriptor could be read.
     pub(super) is_known: bool,
-    /// The block bitmap lies where it can.
+    /// The location of the block bitmap is possible.
     pub(super) has_block_bitmap: bool,
-    /// The inode bitmap lies where it can.
+    /// The location of the inode bitmap is possible.
     pub(super) has_inode_bitmap: bool,
-    /// The inode table lies where it can.
+    /// The location of the inode table is possible.
     pub(super) has_table: bool,
 }
 
@@ -65,15 +66,15 @@ pub(super) struct Volume {
     pub(super) device: Arc<dyn Device>,
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
-    /// Of all metadata, where it is protected.
+    /// The checksum seed, if metadata has checksums.
     pub(super) seed: Option<u32>,
     pub(super) format: Format,
     pub(super) bounds: Bounds,
 }
 
-/// Why an inode could not be had.
-pub(super) enum NoInode {
-    /// There is no such number, or its table is not known.
+/// Why an inode could not be read.
+pub(super) enum InodeError {
+    /// There is no such number, or the location of its table is not possible.
     Absent,
     /// The device failed.
     Io(io::Error),
@@ -96,8 +97,8 @@ impl Volume {
         }
     }
 
-    /// An inode as the system reads it that the image was made for.
-    pub(super) fn as_meant(&self, inode: Inode) -> Inode {
+    /// Interprets an inode as the operating system that the image was made for does.
+    pub(super) fn as_of_creator(&self, inode: Inode) -> Inode {
         match self.superblock.is_for_hurd() {
             true => inode.as_of_hurd(),
             false => inode,
@@ -124,39 +125,39 @@ impl Volume {
         Ok(bytes)
     }
 
-    /// Whether all of these blocks lie in the file system.
+    /// Whether all of these blocks are in the file system.
     pub(super) fn contains(&self, start: BlockNumber, count: u64) -> bool {
         self.geometry.contains(start, count)
     }
 
     /// The bytes of an inode's slot.
-    pub(super) fn slot(&self, groups: &[Group], inode: InodeNumber) -> Result<Vec<u8>, NoInode> {
-        let (group, index) = self.geometry.inode_group(inode).ok_or(NoInode::Absent)?;
+    pub(super) fn slot(&self, groups: &[Group], inode: InodeNumber) -> Result<Vec<u8>, InodeError> {
+        let (group, index) = self.geometry.inode_group(inode).ok_or(InodeError::Absent)?;
         let group = groups
             .get(group.get() as usize)
             .filter(|group| group.has_table)
-            .ok_or(NoInode::Absent)?;
+            .ok_or(InodeError::Absent)?;
         let table = BlockNumber(group.inode_table);
         let (block, offset) = self
             .geometry
             .inode_slot(table, index)
-            .ok_or(NoInode::Absent)?;
+            .ok_or(InodeError::Absent)?;
         let at = block.get() * u64::from(self.geometry.block_size) + u64::from(offset);
         let mut slot = vec![0; usize::from(self.geometry.inode_size)];
-        self.device.read_at(at, &mut slot).map_err(NoInode::Io)?;
+        self.device.read_at(at, &mut slot).map_err(InodeError::Io)?;
         Ok(slot)
     }
 
-    /// An inode, whatever its checksum and, where that cannot be, without its extra part: those are the
-    /// first pass's to judge.
-    pub(super) fn inode(&self, groups: &[Group], inode: InodeNumber) -> Result<Inode, NoInode> {
+    /// An inode. Its checksum is not verified, and an extra part of an impossible size is left out:
+    /// pass 1 checks both.
+    pub(super) fn inode(&self, groups: &[Group], inode: InodeNumber) -> Result<Inode, InodeError> {
         let slot = self.slot(groups, inode)?;
         decode_leniently(&slot, inode)
-            .map(|inode| self.as_meant(inode))
-            .map_err(NoInode::Corrupt)
+            .map(|inode| self.as_of_creator(inode))
+            .map_err(InodeError::Corrupt)
     }
 
-    /// How many of a group's inodes may be in use, by its descriptor.
+    /// The number of inodes in the used part of a group's table, by its descriptor.
     pub(super) fn table_in_use(&self, group: &Group) -> u32 {
         if !group.has_table {
             return 0;
@@ -184,7 +185,7 @@ impl Volume {
     }
 }
 
-/// An inode as its slot has it, without its extra part if that has an impossible size.
+/// Decodes an inode without its checksum, and without an extra part of an impossible size.
 pub(super) fn decode_leniently(slot: &[u8], inode: InodeNumber) -> Result<Inode, Corrupt> {
     Inode::decode(slot, inode, None).or_else(|corrupt| {
         let mut slot = slot.to_vec();
@@ -196,7 +197,7 @@ pub(super) fn decode_leniently(slot: &[u8], inode: InodeNumber) -> Result<Inode,
     })
 }
 
-/// All groups that an index below the group count can name.
+/// The number of the group with this index, which must be below the group count.
 pub(super) fn group_number(index: usize) -> GroupNumber {
     GroupNumber(u32::try_from(index).expect("groups are counted by 32 bits"))
 }

@@ -1,4 +1,4 @@
-//! A line that shows how far a run is, where somebody looks.
+//! A line on terminals that shows the progress of a run.
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -6,7 +6,7 @@ use pext4_lab::experiment::Progress;
 
 const WIDTH: usize = 30;
 
-/// The line; it goes when it is dropped.
+/// The line, which is removed on drop.
 pub struct Bar {
     is_shown: bool,
 }
@@ -19,10 +19,10 @@ impl Bar {
         }
     }
 
-    /// Draws it anew.
+    /// Redraws the line.
     pub fn show(&self, workload: &str, progress: Progress<'_>) {
         if self.is_shown {
-            // A terminal that is gone needs no progress.
+            // If the terminal is gone, the progress is lost.
             let _ = write!(stderr(), "\r\x1b[K{}", line(workload, progress));
         }
     }

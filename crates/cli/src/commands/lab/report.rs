@@ -1,4 +1,4 @@
-//! `pext4 lab report`: makes the documents' figures and tables from results that are kept.
+//! `pext4 lab report`: makes the documents' figures and tables from stored results.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_lab::show::{self, Page};
 
-use crate::say::{aside, say};
+use crate::output::{print, print_error};
 
-/// What is to be done with a figure of results that are gone.
+/// The advice on a figure whose results are gone.
 const LEFT_OVER: &str = "no results make this figure: remove it";
 
 /// Make the tables and figures of docs/SCALING.md and SCALING-TABLES.md and the README's picture
@@ -28,8 +28,8 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// There are no results, or a document cannot be read or written; with `--check`, one is not as it
-/// should be.
+/// There are no results, or a document cannot be read or written; with `--check`, a document is out
+/// of date.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let folder = &arguments.documents;
     let all = show::load(&folder.join("results"))?;
@@ -67,10 +67,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     for (path, text) in &changed {
         write(path, text)?;
-        say(path.display())?;
+        print(path.display())?;
     }
     for path in left_over {
-        aside(format_args!("pext4: {}: {LEFT_OVER}", path.display()));
+        print_error(format_args!("pext4: {}: {LEFT_OVER}", path.display()));
     }
     Ok(())
 }

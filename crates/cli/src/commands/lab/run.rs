@@ -1,4 +1,4 @@
-//! `pext4 lab run`: measures, prints, keeps.
+//! `pext4 lab run`: measures, prints the results and stores them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use signal_hook::consts::SIGQUIT;
 use super::bar::Bar;
 use super::program;
 use crate::failure::Misuse;
-use crate::say::{aside, say};
+use crate::output::{print, print_error};
 use crate::size;
 
-/// Tasks that a run may have; each is a thread or a process.
+/// The maximum number of tasks of a run. Each is a thread or a process.
 const MAX_TASKS: u32 = 4096;
 
 /// Run workloads and print what they came to
@@ -156,7 +156,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// The command line makes no sense, or a run failed: there are no numbers then.
+/// The command line is invalid, or a run failed. There are no results then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let found: Result<Vec<&dyn Workload>> = arguments
         .workloads
@@ -172,34 +172,34 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         meter::switch(true);
     }
     let interrupt = Interrupt::default();
-    // Mounts and loop devices would stay behind.
+    // Without this, a signal would leave mounts and loop devices behind.
     for signal in ending_signals().into_iter().chain([SIGQUIT]) {
         signal_hook::flag::register(signal, interrupt.flag()).context("cannot catch signals")?;
     }
-    // Asked once: later the load is that of the workload before.
+    // Read once: later the load average includes the previous workload.
     let busy = Machine::here().busy();
     let mut all = Vec::new();
     for workload in found {
         let run = run_one(arguments, workload, &interrupt);
-        // What fails because a server was ended for somebody who wants to stop says little.
+        // If the run was interrupted, an error may come from a server that was ended for that.
         if run.is_err() {
             interrupt.check()?;
         }
         let mut results = run?;
         results.notes.extend(busy.clone());
-        keep(arguments, &results)?;
+        save(arguments, &results)?;
         if !arguments.json {
-            say(show::print(&results).trim_end())?;
+            print(show::print(&results).trim_end())?;
             if arguments.ablate {
-                say(show::print_ablation(&results).trim_end())?;
+                print(show::print_ablation(&results).trim_end())?;
             }
         }
         all.push(results);
     }
     if arguments.json {
         match &all[..] {
-            [one] => say(serde_json::to_string_pretty(one)?)?,
-            _ => say(serde_json::to_string_pretty(&all)?)?,
+            [one] => print(serde_json::to_string_pretty(one)?)?,
+            _ => print(serde_json::to_string_pretty(&all)?)?,
         }
     }
     Ok(())
@@ -221,7 +221,7 @@ fn check(arguments: &Arguments) -> Result<()> {
     check_what_is_compared(arguments)
 }
 
-/// Refuses to say how an image is to be made that is there.
+/// Refuses options for a new image if the image exists.
 fn check_device(arguments: &Arguments) -> Result<()> {
     let DeviceKind::Image(image) = DeviceKind::parse(&arguments.device) else {
         return Ok(());
@@ -240,7 +240,7 @@ fn check_device(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Refuses what is only pext4's where no pext4 runs.
+/// Refuses options of pext4 if no pext4 is measured.
 fn check_what_is_compared(arguments: &Arguments) -> Result<()> {
     let compared = competitors(arguments)?;
     if compared.is_empty() || compared.iter().any(|one| one.is_pext4()) {
@@ -270,7 +270,7 @@ fn cache_size(arguments: &Arguments) -> u64 {
     arguments.cache_size.unwrap_or(usual)
 }
 
-/// What to say where a cache was chosen and not all that are compared have it.
+/// The note if a cache size was chosen and not all of the compared file systems have it.
 fn without_our_cache(arguments: &Arguments, compared: &[Competitor]) -> Option<String> {
     arguments.cache_size?;
     let others = compared.iter().filter(|one| !one.is_pext4());
@@ -283,7 +283,7 @@ fn without_our_cache(arguments: &Arguments, compared: &[Competitor]) -> Option<S
     })
 }
 
-/// Without a word on it, the library shows how it was and how it is.
+/// The settings to measure: by default `base`, `seeds` and `full`, or only `full` in a comparison.
 fn chosen(arguments: &Arguments) -> Result<Vec<Setting>> {
     if arguments.ablate {
         return ablation();
@@ -335,13 +335,13 @@ fn run_one(
         program: program(),
         interrupt: interrupt.clone(),
     };
-    let settings = said(arguments, &request)?;
+    let settings = describe(arguments, &request)?;
     let mut field = request.field()?;
     field
         .notes
         .extend(without_our_cache(arguments, &request.compare));
     for note in &field.notes {
-        aside(format_args!("pext4: {note}"));
+        print_error(format_args!("pext4: {note}"));
     }
     let experiment = Experiment {
         workload,
@@ -371,63 +371,63 @@ fn run_one(
     Ok(results)
 }
 
-/// The settings that a reader needs to repeat the run; of images before they are made.
-fn said(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)>> {
-    let mut said = Vec::new();
-    let mut say = |name: &str, value: String| said.push((name.to_owned(), value));
+/// The settings that a reader needs to repeat the run, of images before they are created.
+fn describe(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)>> {
+    let mut entries = Vec::new();
+    let mut add = |name: &str, value: String| entries.push((name.to_owned(), value));
     match (&arguments.path, arguments.compare.is_empty()) {
-        (Some(path), _) => say("path", path.display().to_string()),
-        (None, true) => say("device", arguments.device.clone()),
-        (None, false) => say("compared", "on images in memory".to_owned()),
+        (Some(path), _) => add("path", path.display().to_string()),
+        (None, true) => add("device", arguments.device.clone()),
+        (None, false) => add("compared", "on images in memory".to_owned()),
     }
     match (arguments.steps, arguments.seconds) {
-        (Some(steps), _) => say("steps", steps.to_string()),
-        (None, Some(seconds)) => say("seconds", seconds.to_string()),
-        (None, None) => say(
+        (Some(steps), _) => add("steps", steps.to_string()),
+        (None, Some(seconds)) => add("seconds", seconds.to_string()),
+        (None, None) => add(
             "seconds",
             "0.3 or 0.03 for each task of a processor".to_owned(),
         ),
     }
-    say("warm-up", arguments.warm_up.to_string());
-    say("repeat", arguments.repeat.to_string());
+    add("warm-up", arguments.warm_up.to_string());
+    add("repeat", arguments.repeat.to_string());
     if arguments.path.is_none() {
-        say("commit", format!("{} s", arguments.commit));
+        add("commit", format!("{} s", arguments.commit));
     }
-    say("seed", arguments.seed.to_string());
+    add("seed", arguments.seed.to_string());
     match arguments.files_in_all {
-        Some(files) => say("files of all tasks together", files.to_string()),
-        None => say("files", arguments.files.to_string()),
+        Some(files) => add("files of all tasks together", files.to_string()),
+        None => add("files", arguments.files.to_string()),
     }
-    say("file size", size::show(arguments.file_size));
-    say("values", arguments.values.to_string());
+    add("file size", size::show(arguments.file_size));
+    add("values", arguments.values.to_string());
     let named = Mix::ALL.iter().find(|(_, mix)| *mix == arguments.mix);
     let mix = named.map_or("unknown", |(name, _)| name);
-    say("users", format!("{} ({mix})", arguments.users));
+    add("users", format!("{} ({mix})", arguments.users));
     if let Some(percent) = arguments.fill {
-        say("filled before", format!("{percent} %"));
+        add("filled before", format!("{percent} %"));
     }
     if let Some(size) = arguments.size {
-        say("image", size::show(size));
+        add("image", size::show(size));
     }
     if let Some(journal) = arguments.journal {
-        say("journal", size::show(journal));
+        add("journal", size::show(journal));
     }
     if let Some(size) = request.inode_size()? {
-        say("inode size", size.to_string());
+        add("inode size", size.to_string());
     }
     if let Some(cache) = request.pext4_cache() {
-        say("cache size", size::show(cache));
+        add("cache size", size::show(cache));
     }
     if arguments.meter {
-        say("meter", "on".to_owned());
+        add("meter", "on".to_owned());
     }
     if arguments.pin {
-        say("pinned", "yes".to_owned());
+        add("pinned", "yes".to_owned());
     }
-    Ok(said)
+    Ok(entries)
 }
 
-fn keep(arguments: &Arguments, results: &Results) -> Result<()> {
+fn save(arguments: &Arguments, results: &Results) -> Result<()> {
     let Some(folder) = &arguments.save else {
         return Ok(());
     };

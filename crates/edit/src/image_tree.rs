@@ -1,8 +1,8 @@
-//! Trees of an image as a source: for copies within and between images, and out of them.
+//! Trees of an image as a [`Source`]: for copies within and between images, and out of them.
 //!
-//! An image may be made by an enemy: its directories may form circles, or be reached by many ways.
-//! A directory is entered once; a second way to it is reported as corruption. Names that no host
-//! and no tar could hold are refused where they are listed.
+//! An image may be hostile: its directories may form cycles, or have several names. A directory is
+//! entered once; a second path to it is reported as corruption. Names that no host and no tar could
+//! hold are refused when they are listed.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -10,15 +10,15 @@ use std::collections::HashSet;
 use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
 use pext4_ondisk::Corrupt;
 
-use crate::error::{At, Result};
-use crate::source::{Facts, Sink, Source};
+use crate::error::{FsContext, Result};
+use crate::source::{FileMetadata, Sink, Source};
 use crate::unreadable::Unreadable;
 
-/// Bytes read at once.
+/// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
 /// A volume as a source.
-pub(crate) struct Image<'v> {
+pub(crate) struct ImageTree<'v> {
     volume: &'v Volume,
     /// Directories that were entered.
     entered: RefCell<HashSet<InodeNumber>>,
@@ -26,12 +26,12 @@ pub(crate) struct Image<'v> {
 
 /// A file of an image; `path` is for errors.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ImageFile {
     pub(crate) inode: InodeNumber,
     pub(crate) path: Vec<u8>,
 }
 
-impl<'v> Image<'v> {
+impl<'v> ImageTree<'v> {
     pub(crate) fn new(volume: &'v Volume) -> Self {
         Self {
             volume,
@@ -39,51 +39,52 @@ impl<'v> Image<'v> {
         }
     }
 
-    pub(crate) fn attributes(&self, place: &Place) -> Result<Attributes> {
-        self.volume.attributes(place.inode).at(&place.path)
+    pub(crate) fn attributes(&self, file: &ImageFile) -> Result<Attributes> {
+        self.volume.attributes(file.inode).with_path(&file.path)
     }
 
-    /// The names of a directory, sorted: those that can be read, if the others may be left out.
-    pub(crate) fn children_left(
+    /// The names of a directory, sorted. If unreadable files may be skipped, only those names that
+    /// can be read.
+    pub(crate) fn readable_children(
         &self,
-        place: &Place,
+        file: &ImageFile,
         unreadable: &mut Unreadable<'_, '_>,
-    ) -> Result<Vec<(Vec<u8>, Place)>> {
+    ) -> Result<Vec<(Vec<u8>, ImageFile)>> {
         let mut names = Vec::new();
-        let entered = self.enter(place);
-        if unreadable.or_leave(entered)?.is_some() {
-            let listed = list_into(self.volume, place.inode, &mut names).at(&place.path);
-            unreadable.or_leave(listed)?;
+        let entered = self.enter(file);
+        if unreadable.or_skip(entered)?.is_some() {
+            let listed = list_into(self.volume, file.inode, &mut names).with_path(&file.path);
+            unreadable.or_skip(listed)?;
         }
         names.sort_unstable();
         let mut children = Vec::with_capacity(names.len());
         for (name, inode) in names {
-            children.extend(unreadable.or_leave(child(place, name, inode))?);
+            children.extend(unreadable.or_skip(child(file, name, inode))?);
         }
         Ok(children)
     }
 
-    fn enter(&self, place: &Place) -> Result<()> {
-        if self.entered.borrow_mut().insert(place.inode) {
+    fn enter(&self, file: &ImageFile) -> Result<()> {
+        if self.entered.borrow_mut().insert(file.inode) {
             return Ok(());
         }
         let problem = "is reached by two ways";
-        let corrupt = Corrupt::new("directory", problem).in_inode(place.inode);
-        Err(pext4_fs::Error::from(corrupt)).at(&place.path)
+        let corrupt = Corrupt::new("directory", problem).in_inode(file.inode);
+        Err(pext4_fs::Error::from(corrupt)).with_path(&file.path)
     }
 }
 
-impl Source for Image<'_> {
-    type Node = Place;
+impl Source for ImageTree<'_> {
+    type Node = ImageFile;
 
-    fn facts(&self, place: &Place) -> Result<Facts> {
-        let found = self.attributes(place)?;
+    fn metadata(&self, file: &ImageFile) -> Result<FileMetadata> {
+        let found = self.attributes(file)?;
         let target = match found.file_type {
-            FileType::Symlink => self.volume.read_link(place.inode).at(&place.path)?,
+            FileType::Symlink => self.volume.read_link(file.inode).with_path(&file.path)?,
             _ => Vec::new(),
         };
         let many = found.links > 1 && found.file_type != FileType::Directory;
-        Ok(Facts {
+        Ok(FileMetadata {
             kind: found.file_type,
             permissions: found.mode & 0o7777,
             uid: found.uid,
@@ -93,24 +94,24 @@ impl Source for Image<'_> {
             size: found.size,
             device: found.device,
             target,
-            xattrs: xattrs(self.volume, place)?,
+            xattrs: xattrs(self.volume, file)?,
             identity: many.then(|| (0, u64::from(found.inode.get()))),
         })
     }
 
-    fn children(&self, place: &Place) -> Result<Vec<(Vec<u8>, Place)>> {
-        self.children_left(place, &mut Unreadable::new(None))
+    fn children(&self, file: &ImageFile) -> Result<Vec<(Vec<u8>, ImageFile)>> {
+        self.readable_children(file, &mut Unreadable::new(None))
     }
 
-    fn content(&self, place: &Place, _: &Facts, sink: Sink<'_>) -> Result<()> {
+    fn content(&self, file: &ImageFile, _: &FileMetadata, sink: Sink<'_>) -> Result<()> {
         let mut piece = vec![0; PIECE];
         let mut at = 0;
-        while let Some((start, end)) = next_data(self.volume, place, at)? {
+        while let Some((start, end)) = next_data(self.volume, file, at)? {
             at = start;
             while at < end {
                 let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
-                let read = self.volume.read(place.inode, at, &mut piece[..length]);
-                let read = read.at(&place.path)?;
+                let read = self.volume.read(file.inode, at, &mut piece[..length]);
+                let read = read.with_path(&file.path)?;
                 if read == 0 {
                     return Ok(());
                 }
@@ -123,17 +124,17 @@ impl Source for Image<'_> {
 }
 
 /// The next run of data of a file at or after `at`.
-pub(crate) fn next_data(volume: &Volume, place: &Place, at: u64) -> Result<Option<(u64, u64)>> {
-    let start = match volume.seek_data(place.inode, at) {
+pub(crate) fn next_data(volume: &Volume, file: &ImageFile, at: u64) -> Result<Option<(u64, u64)>> {
+    let start = match volume.seek_data(file.inode, at) {
         Ok(start) => start,
         Err(error) if error.is(Refusal::NoSuchOffset) => return Ok(None),
-        Err(error) => return Err(error).at(&place.path),
+        Err(error) => return Err(error).with_path(&file.path),
     };
-    let end = volume.seek_hole(place.inode, start).at(&place.path)?;
+    let end = volume.seek_hole(file.inode, start).with_path(&file.path)?;
     Ok(Some((start, end)))
 }
 
-/// The names in a directory but `.` and `..`.
+/// The names in a directory, without `.` and `..`.
 pub(crate) fn list(
     volume: &Volume,
     directory: InodeNumber,
@@ -142,7 +143,7 @@ pub(crate) fn list(
     list_into(volume, directory, &mut names).map(|()| names)
 }
 
-/// The same; those that can be read are there also after an error.
+/// As [`list`]. After an error `names` has those names that could be read.
 fn list_into(
     volume: &Volume,
     directory: InodeNumber,
@@ -156,23 +157,23 @@ fn list_into(
     })
 }
 
-fn child(directory: &Place, name: Vec<u8>, inode: InodeNumber) -> Result<(Vec<u8>, Place)> {
+fn child(directory: &ImageFile, name: Vec<u8>, inode: InodeNumber) -> Result<(Vec<u8>, ImageFile)> {
     let path = join(&directory.path, &name);
-    check_name(&name, directory.inode).at(&path)?;
-    Ok((name, Place { inode, path }))
+    check_name(&name, directory.inode).with_path(&path)?;
+    Ok((name, ImageFile { inode, path }))
 }
 
-fn xattrs(volume: &Volume, place: &Place) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut names = volume.xattr_names(place.inode).at(&place.path)?;
+fn xattrs(volume: &Volume, file: &ImageFile) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut names = volume.xattr_names(file.inode).with_path(&file.path)?;
     names.sort_unstable();
     let value = |name: Vec<u8>| {
-        let value = volume.xattr(place.inode, &name).at(&place.path)?;
+        let value = volume.xattr(file.inode, &name).with_path(&file.path)?;
         Ok((name, value))
     };
     names.into_iter().map(value).collect()
 }
 
-/// Refuses a name that would lead somewhere else.
+/// Refuses a name that would lead out of its directory.
 fn check_name(name: &[u8], directory: InodeNumber) -> pext4_fs::Result<()> {
     let harmless = !name.is_empty()
         && name != b"."

@@ -1,9 +1,9 @@
 //! A copy of an image file beside it, to be renamed into its place.
 //!
-//! Where the host's file system can share blocks (reflink) the copy is made in an instant and takes
-//! no room; else the data is copied and holes stay holes. It gets the owner and the mode of the
-//! image. Until it is put in place its name is `.NAME.pext4-edit`; who edits an image holds its
-//! lock, so a file of that name is what a killed edit has left, and is removed.
+//! If the host's file system can share blocks (reflink), the copy takes no time and no space; else
+//! the data is copied and holes stay holes. The copy gets the owner and the mode of the image.
+//! Until it is renamed into place its name is `.NAME.pext4-edit`. An edit holds the lock of its
+//! image, so an existing file of that name was left by a killed edit, and is removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,57 +16,58 @@ use pext4_block::{Access, Device, FileDevice, temporary_name};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use crate::error::{EditError, On, Result};
+use crate::error::{EditError, HostContext, Result};
 use crate::progress::Progress;
 
-/// Bytes copied at once where the system cannot do it by itself.
+/// Bytes copied at a time if the system has no `copy_file_range` for these files.
 const PIECE: usize = 1 << 20;
-/// Bytes that the system copies at once: between two such steps the copy can be stopped.
+/// Bytes that the system copies at a time. Between two such steps the copy can be stopped.
 const STEP: u64 = 64 << 20;
 
-/// How a copy came to be.
+/// How an image was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum CloneMethod {
     /// It shares its blocks with the image (reflink).
     Reflink,
     /// Its data was copied.
     Copy,
 }
 
-/// A copy of an image, removed unless it is put in place.
-pub(crate) struct Twin {
-    /// The image, no symbolic link.
+/// A copy of an image, which is removed on drop unless it was renamed into place.
+pub(crate) struct ImageClone {
+    /// The image's path, with symbolic links resolved.
     image: PathBuf,
     temporary: PathBuf,
     device: Arc<FileDevice>,
-    made: Made,
-    placed: bool,
+    method: CloneMethod,
+    is_in_place: bool,
 }
 
-/// Removes a file unless told otherwise.
+/// Removes a file on drop, if there is one.
 struct Remover(Option<PathBuf>);
 
 impl Drop for Remover {
     fn drop(&mut self) {
         if let Some(path) = self.0.take() {
-            // What stays is named in the documentation, and the next edit removes it.
+            // The documentation names a file that cannot be removed, and the next edit removes it.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-impl Twin {
+impl ImageClone {
     /// Copies an image, which is locked for writing.
     ///
     /// # Errors
     ///
-    /// It is a block device; the host refuses or is full; it is to stop. Nothing is left then.
+    /// The image is a block device; an error of the host; [`EditError::Interrupted`]. The copy is
+    /// removed then.
     pub(crate) fn new(image: &FileDevice, progress: &Progress) -> Result<Self> {
-        let path = fs::canonicalize(image.path()).on(image.path(), "find it")?;
+        let path = fs::canonicalize(image.path()).with_host_file(image.path(), "find it")?;
         let from = image.file();
-        let facts = from.metadata().on(&path, "look at it")?;
-        if !facts.is_file() {
-            return Err(EditError::Whole(format!(
+        let metadata = from.metadata().with_host_file(&path, "look at it")?;
+        if !metadata.is_file() {
+            return Err(EditError::Refused(format!(
                 "{}: the edit does not fit into one transaction, and a block device cannot be \
                  replaced by a copy; split the edit, or give the image a larger journal",
                 path.display()
@@ -76,20 +77,21 @@ impl Twin {
         let temporary = path.with_file_name(temporary_name(name, ".pext4-edit"));
         let to = create(&temporary)?;
         let mut remover = Remover(Some(temporary.clone()));
-        let made = copy(from, &to, facts.len(), progress);
+        let copied = copy(from, &to, metadata.len(), progress);
         progress.check()?;
-        let made = made.on(&temporary, "copy the image to it")?;
-        take_after(&to, &facts).on(&temporary, "give it the image's owner and mode")?;
+        let method = copied.with_host_file(&temporary, "copy the image to it")?;
+        copy_owner_and_mode(&to, &metadata)
+            .with_host_file(&temporary, "give it the image's owner and mode")?;
         drop(to);
         let device = FileDevice::open(&temporary, Access::ReadWrite, Duration::ZERO)
-            .on(&temporary, "open it")?;
+            .with_host_file(&temporary, "open it")?;
         remover.0 = None;
         Ok(Self {
             image: path,
             temporary,
             device: Arc::new(device),
-            made,
-            placed: false,
+            method,
+            is_in_place: false,
         })
     }
 
@@ -97,31 +99,34 @@ impl Twin {
         Arc::<FileDevice>::clone(&self.device)
     }
 
-    pub(crate) fn made(&self) -> Made {
-        self.made
+    pub(crate) fn method(&self) -> CloneMethod {
+        self.method
     }
 
-    /// Puts it in the place of the image, durably.
+    /// Renames the copy into the place of the image, durably.
     ///
     /// # Errors
     ///
-    /// The host's, or it is to stop; the image is the old one then, unless only the last flush failed.
-    pub(crate) fn place(mut self, progress: &Progress) -> Result<()> {
+    /// Errors of the host, or [`EditError::Interrupted`]. The image is the old one then, unless
+    /// only the last flush failed.
+    pub(crate) fn rename_into_place(mut self, progress: &Progress) -> Result<()> {
         let file = self.device.file();
-        file.sync_all().on(&self.temporary, "make it durable")?;
+        file.sync_all()
+            .with_host_file(&self.temporary, "make it durable")?;
         progress.check()?;
-        fs::rename(&self.temporary, &self.image).on(&self.image, "put the edited copy here")?;
-        self.placed = true;
+        fs::rename(&self.temporary, &self.image)
+            .with_host_file(&self.image, "put the edited copy here")?;
+        self.is_in_place = true;
         let directory = self.image.parent().unwrap_or(Path::new("/"));
         File::open(directory)
             .and_then(|directory| directory.sync_all())
-            .on(directory, "make the new name durable")
+            .with_host_file(directory, "make the new name durable")
     }
 }
 
-impl Drop for Twin {
+impl Drop for ImageClone {
     fn drop(&mut self) {
-        if !self.placed {
+        if !self.is_in_place {
             drop(Remover(Some(self.temporary.clone())));
         }
     }
@@ -130,7 +135,7 @@ impl Drop for Twin {
 fn create(path: &Path) -> Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).on(path, "remove what an earlier edit has left");
+            return Err(error).with_host_file(path, "remove what an earlier edit has left");
         }
         _ => {}
     }
@@ -140,17 +145,18 @@ fn create(path: &Path) -> Result<File> {
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .on(path, "make it")
+        .with_host_file(path, "make it")
 }
 
-/// Copies all of an image, or what there was time for before it was to stop.
-fn copy(from: &File, to: &File, size: u64, progress: &Progress) -> io::Result<Made> {
+/// Copies an image. If `progress` is stopped, it returns early with a part of the copy, which the
+/// caller must check for.
+fn copy(from: &File, to: &File, size: u64, progress: &Progress) -> io::Result<CloneMethod> {
     match rustix::fs::ioctl_ficlone(to, from) {
-        Ok(()) => return Ok(Made::Reflink),
+        Ok(()) => return Ok(CloneMethod::Reflink),
         Err(Errno::NOSPC | Errno::DQUOT | Errno::IO) => {
             return Err(io::Error::other("the host's disk is full or fails"));
         }
-        // Whatever the reason: it cannot be shared.
+        // The files cannot share blocks, for whatever reason.
         Err(_) => {}
     }
     to.set_len(size)?;
@@ -163,7 +169,7 @@ fn copy(from: &File, to: &File, size: u64, progress: &Progress) -> io::Result<Ma
             break;
         }
     }
-    Ok(Made::Copy)
+    Ok(CloneMethod::Copy)
 }
 
 /// The next run of data at or after `at`.
@@ -174,7 +180,7 @@ fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // A host that knows no holes has data everywhere.
+        // A host without SEEK_DATA has data everywhere.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(errno) => return Err(errno.into()),
     };
@@ -191,13 +197,13 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::NOSPC | Errno::DQUOT) => return Err(io::ErrorKind::StorageFull.into()),
-            Err(_) => return copy_by_hand(from, to, input, end),
+            Err(_) => return copy_in_pieces(from, to, input, end),
         }
     }
     Ok(())
 }
 
-fn copy_by_hand(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+fn copy_in_pieces(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     let mut piece = vec![0; PIECE];
     let mut at = start;
@@ -210,19 +216,19 @@ fn copy_by_hand(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> 
     Ok(())
 }
 
-/// The owner, as far as we may, and the mode.
-fn take_after(to: &File, facts: &fs::Metadata) -> io::Result<()> {
+/// Gives the copy the mode of the image, and its owner as far as this user may.
+fn copy_owner_and_mode(to: &File, metadata: &fs::Metadata) -> io::Result<()> {
     let ours = to.metadata()?;
-    if (ours.uid(), ours.gid()) != (facts.uid(), facts.gid()) {
-        // Nobody but root can give a file away, though to a group of one's own; else the mode must not open more than
-        // it did.
+    if (ours.uid(), ours.gid()) != (metadata.uid(), metadata.gid()) {
+        // Only root can change the owner, but others can set a group that they are members of. If
+        // neither works, the mode must not grant another group what it granted the image's.
         use std::os::unix::fs::fchown;
-        let given = fchown(to, Some(facts.uid()), Some(facts.gid()))
-            .or_else(|_| fchown(to, None, Some(facts.gid())));
-        if given.is_err() && ours.gid() != facts.gid() {
-            let mode = facts.mode() & 0o700;
+        let given = fchown(to, Some(metadata.uid()), Some(metadata.gid()))
+            .or_else(|_| fchown(to, None, Some(metadata.gid())));
+        if given.is_err() && ours.gid() != metadata.gid() {
+            let mode = metadata.mode() & 0o700;
             return to.set_permissions(fs::Permissions::from_mode(mode));
         }
     }
-    to.set_permissions(fs::Permissions::from_mode(facts.mode() & 0o7777))
+    to.set_permissions(fs::Permissions::from_mode(metadata.mode() & 0o7777))
 }

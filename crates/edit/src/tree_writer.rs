@@ -1,9 +1,9 @@
-//! Making files in the image out of a source's.
+//! Writes files and trees of a [`Source`] into the image.
 //!
-//! A tree is made depth first, its names in order, so that the same tree gives the same image.
-//! What is there already gives way if it is no directory; a directory takes the new one's attributes
-//! and keeps its other names. The attributes of a directory are set after its children, and times
-//! last of all.
+//! A tree is written depth first with its names in order, so that the same tree gives the same
+//! image. An existing file is replaced unless it is a directory; an existing directory gets the new
+//! one's attributes and keeps its other names. The attributes of a directory are set after its
+//! children are written, and times are set last.
 
 use std::collections::HashMap;
 
@@ -14,48 +14,48 @@ use pext4_fs::{
 
 use pext4_ondisk::acl;
 
-use crate::error::{At, Result, Shown, refuse};
+use crate::error::{FsContext, Result, Shown, refuse};
+use crate::image_tree::join;
 use crate::lists;
 use crate::session::EditSession;
-use crate::source::{Facts, Source};
-use crate::tree::join;
+use crate::source::{FileMetadata, Source};
 
-/// Directories in one another at most: a path that Linux takes has no more.
+/// The maximum depth of nested directories. Paths that Linux accepts are no deeper.
 pub(crate) const MAX_DEPTH: u32 = 1024;
 
-/// The largest numbers of a device.
+/// The largest device numbers that ext4 can store.
 const MAX_MAJOR: u32 = 0xFFF;
 const MAX_MINOR: u32 = 0xF_FFFF;
 
-/// What is to be different from the source.
+/// Attributes that replace those of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// Owner of everything.
+    /// Owner of all files.
     pub uid: Option<u32>,
-    /// Group of everything.
+    /// Group of all files.
     pub gid: Option<u32>,
     /// Permission bits of the file itself, or of the top of a tree.
     pub permissions: Option<u16>,
 }
 
-/// Makes files for one change.
-pub(crate) struct Planter<'s> {
+/// Writes the files of one change.
+pub(crate) struct TreeWriter<'s> {
     session: &'s EditSession,
     overrides: Overrides,
-    /// The first name's inode of files with several.
+    /// The inodes of files with several names that were written, by [`FileMetadata::identity`].
     links: HashMap<(u64, u64), InodeNumber>,
     depth: u32,
 }
 
-/// An inode that was made or found. One that a lookup returned is held until this is dropped.
-pub(crate) struct Holding<'v> {
-    /// Whom to tell at the end.
+/// An inode that was created or found. If a lookup returned it, dropping this releases it.
+pub(crate) struct HeldInode<'v> {
+    /// The volume to release it in.
     holder: Option<&'v Volume>,
     entry: Entry,
 }
 
-impl<'v> Holding<'v> {
-    /// Takes over what a lookup returned.
+impl<'v> HeldInode<'v> {
+    /// Takes over the reference that a lookup returned.
     fn of(volume: &'v Volume, entry: Entry) -> Self {
         Self {
             holder: Some(volume),
@@ -63,7 +63,7 @@ impl<'v> Holding<'v> {
         }
     }
 
-    /// An inode that lives by its name.
+    /// An inode without a reference, which lives as long as its name.
     pub(crate) fn named(inode: InodeNumber, attributes: Attributes) -> Self {
         Self {
             holder: None,
@@ -80,7 +80,7 @@ impl<'v> Holding<'v> {
     }
 }
 
-impl Drop for Holding<'_> {
+impl Drop for HeldInode<'_> {
     fn drop(&mut self) {
         if let Some(volume) = self.holder {
             volume.forget(self.entry.inode, 1);
@@ -88,21 +88,21 @@ impl Drop for Holding<'_> {
     }
 }
 
-/// What a name leads to, if it is there.
+/// The inode that a name leads to, if the name exists.
 pub(crate) fn find<'v>(
     volume: &'v Volume,
     parent: InodeNumber,
     name: &[u8],
     path: &[u8],
-) -> Result<Option<Holding<'v>>> {
+) -> Result<Option<HeldInode<'v>>> {
     match volume.lookup(parent, name) {
-        Ok(entry) => Ok(Some(Holding::of(volume, entry))),
+        Ok(entry) => Ok(Some(HeldInode::of(volume, entry))),
         Err(error) if error.is(Refusal::NotFound) => Ok(None),
-        Err(error) => Err(error).at(path),
+        Err(error) => Err(error).with_path(path),
     }
 }
 
-impl<'s> Planter<'s> {
+impl<'s> TreeWriter<'s> {
     pub(crate) fn new(session: &'s EditSession, overrides: Overrides) -> Self {
         Self {
             session,
@@ -116,8 +116,9 @@ impl<'s> Planter<'s> {
         self.session.volume()
     }
 
-    /// Makes `node` and all below it as `name` in `parent`; `path` is its path in the image.
-    pub(crate) fn plant<S: Source>(
+    /// Writes `node` and everything below it as `name` in `parent`. `path` is its path in the
+    /// image, for errors.
+    pub(crate) fn write_tree<S: Source>(
         &mut self,
         source: &S,
         node: &S::Node,
@@ -125,31 +126,34 @@ impl<'s> Planter<'s> {
         name: &[u8],
         path: &[u8],
     ) -> Result<()> {
-        let found = source.facts(node)?;
-        let facts = self.adjusted(found.clone());
-        let first = facts.identity.and_then(|key| self.links.get(&key)).copied();
+        let found = source.metadata(node)?;
+        let metadata = self.adjusted(found.clone());
+        let first = metadata
+            .identity
+            .and_then(|key| self.links.get(&key))
+            .copied();
         if let Some(first) = first {
             return self.link(first, parent, name, path);
         }
-        let held = self.make(&facts, parent, name, path)?;
-        if let Some(key) = facts.identity {
+        let held = self.make(&metadata, parent, name, path)?;
+        if let Some(key) = metadata.identity {
             self.links.insert(key, held.inode());
         }
-        match facts.kind {
-            FileType::Directory => self.plant_children(source, node, held.inode(), path)?,
+        match metadata.kind {
+            FileType::Directory => self.write_children(source, node, held.inode(), path)?,
             FileType::Regular => {
-                let mut filler = Filler::new(self.session, held.inode(), path);
+                let mut content_writer = ContentWriter::new(self.session, held.inode(), path);
                 source.content(node, &found, &mut |offset, bytes| {
-                    filler.write(offset, bytes)
+                    content_writer.write(offset, bytes)
                 })?;
-                filler.finish(facts.size)?;
+                content_writer.finish(metadata.size)?;
             }
             _ => {}
         }
-        self.dress(&facts, held.inode(), path)
+        self.apply_metadata(&metadata, held.inode(), path)
     }
 
-    fn plant_children<S: Source>(
+    fn write_children<S: Source>(
         &mut self,
         source: &S,
         node: &S::Node,
@@ -165,51 +169,51 @@ impl<'s> Planter<'s> {
         self.depth += 1;
         for (name, child) in source.children(node)? {
             let path = join(path, &name);
-            self.plant(source, &child, directory, &name, &path)?;
+            self.write_tree(source, &child, directory, &name, &path)?;
         }
         self.depth -= 1;
         Ok(())
     }
 
-    /// The facts with what is to be different.
-    pub(crate) fn adjusted(&self, mut facts: Facts) -> Facts {
-        facts.uid = self.overrides.uid.unwrap_or(facts.uid);
-        facts.gid = self.overrides.gid.unwrap_or(facts.gid);
+    /// The metadata with what is to be different.
+    pub(crate) fn adjusted(&self, mut metadata: FileMetadata) -> FileMetadata {
+        metadata.uid = self.overrides.uid.unwrap_or(metadata.uid);
+        metadata.gid = self.overrides.gid.unwrap_or(metadata.gid);
         if self.depth == 0 {
             let wanted = self.overrides.permissions;
-            facts.permissions = wanted.unwrap_or(facts.permissions);
+            metadata.permissions = wanted.unwrap_or(metadata.permissions);
         }
-        // A fixed time: nothing is younger, and reading a file is not told.
+        // With a fixed time no file is newer than that, and access times are not copied.
         if let Some(fixed) = self.session.fixed_time() {
-            facts.modified = earlier(facts.modified, fixed);
-            facts.accessed = facts.modified;
+            metadata.modified = earlier(metadata.modified, fixed);
+            metadata.accessed = metadata.modified;
         }
-        facts
+        metadata
     }
 
-    /// Makes the inode under its name, in place of what may go.
+    /// Creates the inode under its name. Replaces an existing file that is no directory.
     pub(crate) fn make(
         &self,
-        facts: &Facts,
+        metadata: &FileMetadata,
         parent: InodeNumber,
         name: &[u8],
         path: &[u8],
-    ) -> Result<Holding<'s>> {
-        self.make_with_lists(facts, &AccessLists::default(), parent, name, path)
+    ) -> Result<HeldInode<'s>> {
+        self.make_with_lists(metadata, &AccessLists::default(), parent, name, path)
     }
 
-    /// Likewise, with these access lists.
+    /// As [`Self::make`], with these access lists.
     pub(crate) fn make_with_lists(
         &self,
-        facts: &Facts,
+        metadata: &FileMetadata,
         lists: &AccessLists<'_>,
         parent: InodeNumber,
         name: &[u8],
         path: &[u8],
-    ) -> Result<Holding<'s>> {
-        check_device(facts, path)?;
+    ) -> Result<HeldInode<'s>> {
+        check_device(metadata, path)?;
         if let Some(there) = find(self.volume(), parent, name, path)? {
-            match (there.kind(), facts.kind) {
+            match (there.kind(), metadata.kind) {
                 (FileType::Directory, FileType::Directory) => return Ok(there),
                 (FileType::Directory, _) => {
                     return refuse(path, "a directory is here, and what is new is none");
@@ -217,20 +221,20 @@ impl<'s> Planter<'s> {
                 (_, FileType::Directory) => {
                     return refuse(path, "here is something that is no directory");
                 }
-                _ => self.volume().unlink(parent, name).at(path)?,
+                _ => self.volume().unlink(parent, name).with_path(path)?,
             }
         }
         let new = CreateAttributes {
-            permissions: facts.permissions,
-            uid: facts.uid,
-            gid: facts.gid,
+            permissions: metadata.permissions,
+            uid: metadata.uid,
+            gid: metadata.gid,
         };
         let volume = self.volume();
-        let entry = match facts.kind {
-            FileType::Symlink => volume.make_symlink(parent, name, &facts.target, &new),
-            kind => volume.make_with_lists(parent, name, &new, kind, facts.device, lists),
+        let entry = match metadata.kind {
+            FileType::Symlink => volume.make_symlink(parent, name, &metadata.target, &new),
+            kind => volume.make_with_lists(parent, name, &new, kind, metadata.device, lists),
         };
-        let held = Holding::of(volume, entry.at(path)?);
+        let held = HeldInode::of(volume, entry.with_path(path)?);
         self.session.step_file()?;
         Ok(held)
     }
@@ -251,17 +255,22 @@ impl<'s> Planter<'s> {
             if there.kind() == FileType::Directory {
                 return refuse(path, "a directory is here, and what is new is none");
             }
-            volume.unlink(parent, name).at(path)?;
+            volume.unlink(parent, name).with_path(path)?;
         }
-        let entry = volume.link(inode, parent, name).at(path)?;
-        drop(Holding::of(volume, entry));
+        let entry = volume.link(inode, parent, name).with_path(path)?;
+        drop(HeldInode::of(volume, entry));
         self.session.step_file()
     }
 
-    /// Gives a finished inode its attributes.
-    pub(crate) fn dress(&self, facts: &Facts, inode: InodeNumber, path: &[u8]) -> Result<()> {
+    /// Sets the attributes of an inode whose content is written.
+    pub(crate) fn apply_metadata(
+        &self,
+        metadata: &FileMetadata,
+        inode: InodeNumber,
+        path: &[u8],
+    ) -> Result<()> {
         let volume = self.volume();
-        for (name, value) in &facts.xattrs {
+        for (name, value) in &metadata.xattrs {
             let set = volume.set_xattr(inode, name, value, SetXattrMode::Any);
             if matches!(&set, Err(error) if error.is(Refusal::NotSupported)) {
                 let name = Shown(name);
@@ -269,36 +278,36 @@ impl<'s> Planter<'s> {
                     format!("its attribute {name} has a kind of name that ext4 cannot hold");
                 return refuse(path, problem);
             }
-            set.at(path)?;
+            set.with_path(path)?;
         }
-        let is_link = facts.kind == FileType::Symlink;
+        let is_link = metadata.kind == FileType::Symlink;
         let change = SetAttributes {
-            permissions: (!is_link).then_some(facts.permissions),
-            uid: Some(facts.uid),
-            gid: Some(facts.gid),
-            accessed: Some(SetTime::To(facts.accessed)),
-            modified: Some(SetTime::To(facts.modified)),
+            permissions: (!is_link).then_some(metadata.permissions),
+            uid: Some(metadata.uid),
+            gid: Some(metadata.gid),
+            accessed: Some(SetTime::To(metadata.accessed)),
+            modified: Some(SetTime::To(metadata.modified)),
             ..SetAttributes::default()
         };
-        volume.set_attributes(inode, &change).at(path)?;
-        let brings_list = facts.xattrs.iter().any(|(name, _)| name == acl::ACCESS);
-        // A directory that was there keeps its list.
-        let was_there = facts.kind == FileType::Directory && !brings_list;
+        volume.set_attributes(inode, &change).with_path(path)?;
+        let brings_list = metadata.xattrs.iter().any(|(name, _)| name == acl::ACCESS);
+        // An existing directory keeps its list.
+        let was_there = metadata.kind == FileType::Directory && !brings_list;
         if !is_link && (was_there || self.sets_permissions()) {
-            lists::follow(volume, inode, facts.permissions, path)?;
+            lists::adapt_to_mode(volume, inode, metadata.permissions, path)?;
         }
         Ok(())
     }
 
-    /// Whether what is made at the top gets other permissions than it has.
+    /// Whether this is the top of the tree and its permissions are overridden.
     fn sets_permissions(&self) -> bool {
         self.depth == 0 && self.overrides.permissions.is_some()
     }
 }
 
-/// ext4 would store other numbers in place of those that it cannot hold.
-fn check_device(facts: &Facts, path: &[u8]) -> Result<()> {
-    let DeviceNumber { major, minor } = facts.device;
+/// Refuses device numbers that ext4 cannot hold: it would store other numbers in their place.
+fn check_device(metadata: &FileMetadata, path: &[u8]) -> Result<()> {
+    let DeviceNumber { major, minor } = metadata.device;
     if major <= MAX_MAJOR && minor <= MAX_MINOR {
         return Ok(());
     }
@@ -317,14 +326,14 @@ fn earlier(one: Time, two: Time) -> Time {
 }
 
 /// Writes the content of one file, in order.
-pub(crate) struct Filler<'s> {
+pub(crate) struct ContentWriter<'s> {
     session: &'s EditSession,
     inode: InodeNumber,
     path: Vec<u8>,
     end: u64,
 }
 
-impl<'s> Filler<'s> {
+impl<'s> ContentWriter<'s> {
     pub(crate) fn new(session: &'s EditSession, inode: InodeNumber, path: &[u8]) -> Self {
         Self {
             session,
@@ -342,9 +351,9 @@ impl<'s> Filler<'s> {
                 .session
                 .volume()
                 .write(self.inode, at, &bytes[done..])
-                .at(&self.path)?;
+                .with_path(&self.path)?;
             if written == 0 {
-                return Err(pext4_fs::Error::from(Refusal::NoSpace)).at(&self.path);
+                return Err(pext4_fs::Error::from(Refusal::NoSpace)).with_path(&self.path);
             }
             done += written;
         }
@@ -352,7 +361,7 @@ impl<'s> Filler<'s> {
         self.session.step_data(bytes.len())
     }
 
-    /// The file is so long; what no piece covered is a hole.
+    /// Sets the file's size. Ranges that were not written are holes.
     pub(crate) fn finish(self, size: u64) -> Result<()> {
         if self.end == size {
             return Ok(());
@@ -362,6 +371,6 @@ impl<'s> Filler<'s> {
             ..SetAttributes::default()
         };
         let done = self.session.volume().set_attributes(self.inode, &change);
-        done.at(&self.path).map(|_| ())
+        done.with_path(&self.path).map(|_| ())
     }
 }

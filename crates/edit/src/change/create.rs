@@ -1,62 +1,63 @@
-//! Files that are made of nothing: as on a mount they inherit from their directory's default list.
+//! New files that are not copies. As on a mount they inherit the default list of their directory.
 
 use pext4_fs::{AccessLists, FileType, InodeNumber};
 use pext4_ondisk::acl::{self, Acl};
 
-use crate::error::{At, Result, refuse};
+use crate::error::{FsContext, Result, refuse};
 use crate::lists;
-use crate::plant::{Holding, Overrides, Planter};
 use crate::session::EditSession;
-use crate::source::Facts;
+use crate::source::FileMetadata;
+use crate::tree_writer::{HeldInode, Overrides, TreeWriter};
 
-/// The mode that programs ask for where nothing is said. A default list takes from it what else the umask
-/// would.
+/// The mode that programs ask for by default. A default list restricts it in place of the umask.
 const ASKED: u16 = 0o666;
 const ASKED_OF_DIRECTORY: u16 = 0o777;
 
 impl EditSession {
-    /// Makes a file; where it inherits, its permissions become what the list allows. Those that are asked
-    /// for by `overrides` are kept, as by `mkdir -m`, and the list follows them.
-    pub(super) fn make_anew(
+    /// Creates a file. If it inherits a list, its permissions become what the list allows, and are
+    /// returned in `metadata`. Permissions of `overrides` are kept, as by `mkdir -m`, and the list
+    /// is adapted to them.
+    pub(super) fn create(
         &self,
-        facts: &mut Facts,
+        metadata: &mut FileMetadata,
         overrides: Overrides,
         parent: InodeNumber,
         name: &[u8],
         path: &[u8],
-    ) -> Result<Holding<'_>> {
-        let planter = Planter::new(self, overrides);
+    ) -> Result<HeldInode<'_>> {
+        let writer = TreeWriter::new(self, overrides);
         let Some(default) = self.default_list(parent, path)? else {
-            let held = planter.make(facts, parent, name, path)?;
-            return self.born(held, facts, overrides, path);
+            let held = writer.make(metadata, parent, name, path)?;
+            return self.with_group(held, metadata, overrides, path);
         };
-        let is_directory = facts.kind == FileType::Directory;
+        let is_directory = metadata.kind == FileType::Directory;
         let inherited = match overrides.permissions {
             Some(permissions) => default.inherit_exactly(permissions),
             None if is_directory => default.inherit(ASKED_OF_DIRECTORY),
             None => default.inherit(ASKED),
         };
-        facts.permissions = inherited.permissions;
+        metadata.permissions = inherited.permissions;
         let access = inherited.access.map(|list| list.to_disk());
         let default = is_directory.then(|| default.to_disk());
         let lists = AccessLists {
             access: access.as_deref(),
             default: default.as_deref(),
         };
-        let held = planter.make_with_lists(facts, &lists, parent, name, path)?;
-        self.born(held, facts, overrides, path)
+        let held = writer.make_with_lists(metadata, &lists, parent, name, path)?;
+        self.with_group(held, metadata, overrides, path)
     }
 
-    /// Notes the group that a new file has: its directory's, where that has a set-group-ID bit.
-    fn born<'s>(
+    /// Stores the group of a new file in `metadata`. It is that of its directory if the directory
+    /// has the set-group-ID bit.
+    fn with_group<'s>(
         &'s self,
-        held: Holding<'s>,
-        facts: &mut Facts,
+        held: HeldInode<'s>,
+        metadata: &mut FileMetadata,
         overrides: Overrides,
         path: &[u8],
-    ) -> Result<Holding<'s>> {
+    ) -> Result<HeldInode<'s>> {
         if overrides.gid.is_none() {
-            facts.gid = self.volume().attributes(held.inode()).at(path)?.gid;
+            metadata.gid = self.volume().attributes(held.inode()).with_path(path)?.gid;
         }
         Ok(held)
     }

@@ -1,0 +1,183 @@
+//! Copies into the image: from the host, from a stream, from an image.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::Path;
+
+use pext4_fs::{FileType, InodeNumber};
+
+use super::paths::ParentAndName;
+use super::{fill, last_name};
+use crate::error::{EditError, HostContext, Result, refuse};
+use crate::host::{self, HostTree};
+use crate::image_tree::{ImageFile, ImageTree};
+use crate::reader::Reader;
+use crate::session::EditSession;
+use crate::source::Source;
+use crate::tree_writer::{ContentWriter, Overrides, TreeWriter, find};
+
+/// Bytes read from a stream at a time.
+const PIECE: usize = 1 << 20;
+
+impl EditSession {
+    /// Makes a file of what a stream gives, in file of what is there.
+    ///
+    /// # Errors
+    ///
+    /// The stream's, as `Host` errors of `-`; the image's.
+    pub fn write_from(
+        &mut self,
+        path: &[u8],
+        stream: &mut dyn Read,
+        overrides: Overrides,
+    ) -> Result<()> {
+        let _pinned = self.pin_thread();
+        let entry = self.parent_and_name(path)?;
+        let mut metadata = self.default_metadata(FileType::Regular, overrides);
+        let parent = entry.parent.inode();
+        let held = self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)?;
+        let mut content_writer = ContentWriter::new(self, held.inode(), &entry.path);
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        loop {
+            let length = fill(stream, &mut piece).with_host_file("-".as_ref(), "read it")?;
+            content_writer.write(at, &piece[..length])?;
+            at += length as u64;
+            if length < PIECE {
+                break;
+            }
+        }
+        content_writer.finish(at)?;
+        TreeWriter::new(self, overrides).apply_metadata(&metadata, held.inode(), &entry.path)
+    }
+
+    pub(super) fn put(
+        &self,
+        from: &Path,
+        to: &[u8],
+        no_target_directory: bool,
+        xattrs: bool,
+        overrides: Overrides,
+    ) -> Result<()> {
+        let entry = self.destination(to, no_target_directory, || host::name_of(from))?;
+        let source = HostTree::new(xattrs);
+        self.write_tree(&source, &HostTree::top(from), &entry, overrides)
+    }
+
+    pub(super) fn write(&self, path: &[u8], content: &[u8], overrides: Overrides) -> Result<()> {
+        let entry = self.parent_and_name(path)?;
+        let mut metadata = self.default_metadata(FileType::Regular, overrides);
+        let parent = entry.parent.inode();
+        let held = self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)?;
+        let mut content_writer = ContentWriter::new(self, held.inode(), &entry.path);
+        content_writer.write(0, content)?;
+        content_writer.finish(content.len() as u64)?;
+        TreeWriter::new(self, overrides).apply_metadata(&metadata, held.inode(), &entry.path)
+    }
+
+    pub(super) fn copy(
+        &self,
+        image: Option<&Path>,
+        from: &[u8],
+        to: &[u8],
+        no_target_directory: bool,
+        recursive: bool,
+    ) -> Result<()> {
+        let name = || Ok(last_name(from).to_vec());
+        let entry = self.destination(to, no_target_directory, name)?;
+        match image {
+            None => self.copy_within(from, &entry, recursive),
+            Some(image) => self.copy_between(image, from, &entry, recursive),
+        }
+    }
+
+    pub(super) fn write_tree<S: Source>(
+        &self,
+        source: &S,
+        node: &S::Node,
+        entry: &ParentAndName<'_>,
+        overrides: Overrides,
+    ) -> Result<()> {
+        let mut writer = TreeWriter::new(self, overrides);
+        let (parent, name) = (entry.parent.inode(), &entry.name);
+        writer.write_tree(source, node, parent, name, &entry.path)
+    }
+
+    pub(super) fn copy_within(
+        &self,
+        from: &[u8],
+        entry: &ParentAndName<'_>,
+        recursive: bool,
+    ) -> Result<()> {
+        let found = self.resolve_link(from)?;
+        check_kind(found.kind(), from, recursive)?;
+        if found.kind() == FileType::Directory {
+            self.check_outside(found.inode(), entry.parent.inode(), from)?;
+        }
+        if let Some(there) = find(
+            self.volume(),
+            entry.parent.inode(),
+            &entry.name,
+            &entry.path,
+        )? && there.inode() == found.inode()
+        {
+            return refuse(&entry.path, "source and destination are the same file");
+        }
+        let file = ImageFile {
+            inode: found.inode(),
+            path: from.to_vec(),
+        };
+        self.write_tree(
+            &ImageTree::new(self.volume()),
+            &file,
+            entry,
+            Overrides::default(),
+        )
+    }
+
+    pub(super) fn copy_between(
+        &self,
+        image: &Path,
+        from: &[u8],
+        entry: &ParentAndName<'_>,
+        recursive: bool,
+    ) -> Result<()> {
+        if self.is_of(image) {
+            // This session holds the image's lock, so opening it would wait for the session itself.
+            return Err(EditError::Refused(format!(
+                "{}: it is the image that is being edited; without `--from` files are copied within it",
+                image.display()
+            )));
+        }
+        let reader = Reader::open(image)?;
+        let file = reader.find(from)?;
+        let source = ImageTree::new(reader.volume());
+        check_kind(source.attributes(&file)?.file_type, from, recursive)?;
+        self.write_tree(&source, &file, entry, Overrides::default())
+    }
+
+    /// Refuses to copy a directory into itself.
+    pub(super) fn check_outside(
+        &self,
+        tree: InodeNumber,
+        mut into: InodeNumber,
+        path: &[u8],
+    ) -> Result<()> {
+        let mut seen = HashSet::new();
+        while into != tree && into != InodeNumber::ROOT && seen.insert(into) {
+            let up = find(self.volume(), into, b"..", path)?;
+            into = up.map_or(InodeNumber::ROOT, |up| up.inode());
+        }
+        if into == tree {
+            return refuse(path, "a directory cannot be copied into itself");
+        }
+        Ok(())
+    }
+}
+
+fn check_kind(kind: FileType, path: &[u8], recursive: bool) -> Result<()> {
+    if kind == FileType::Directory && !recursive {
+        return refuse(path, "is a directory; -r copies it");
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Paths in the image: of existing files, and of files to be created.
+
+use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, Time};
+
+use super::last_name;
+use crate::error::{EditError, FsContext, Result, check_path, refuse};
+use crate::image_tree::join;
+use crate::session::EditSession;
+use crate::source::FileMetadata;
+use crate::tree_writer::{HeldInode, Overrides, find};
+
+/// The maximum number of symbolic links that are followed at the end of one path.
+const MAX_LINKS: u32 = 40;
+
+/// A directory and a name in it, which may not exist.
+pub(super) struct ParentAndName<'v> {
+    pub(super) parent: HeldInode<'v>,
+    pub(super) name: Vec<u8>,
+    /// The path, for errors.
+    pub(super) path: Vec<u8>,
+}
+
+impl EditSession {
+    /// The inode that a path leads to. A link at its end is followed.
+    pub(super) fn resolve(&self, path: &[u8]) -> Result<HeldInode<'_>> {
+        check_path(path)?;
+        let held = self.volume().paths().resolve(path).with_path(path)?;
+        self.hold(held.inode(), path)
+    }
+
+    /// The inode that a path leads to. A link at its end is not followed.
+    pub(super) fn resolve_link(&self, path: &[u8]) -> Result<HeldInode<'_>> {
+        check_path(path)?;
+        let held = self.volume().paths().resolve_link(path).with_path(path)?;
+        self.hold(held.inode(), path)
+    }
+
+    pub(super) fn hold(&self, inode: InodeNumber, path: &[u8]) -> Result<HeldInode<'_>> {
+        let attributes = self.volume().attributes(inode).with_path(path)?;
+        Ok(HeldInode::named(inode, attributes))
+    }
+
+    /// The directory of a path, and its last name.
+    pub(super) fn parent_and_name(&self, path: &[u8]) -> Result<ParentAndName<'_>> {
+        check_path(path)?;
+        let name = last_name(path);
+        if name.is_empty() || name == b"." || name == b".." {
+            return refuse(path, "the path must end in a name");
+        }
+        let end = path
+            .iter()
+            .rposition(|&byte| byte != b'/')
+            .map_or(0, |at| at + 1);
+        let mut above = &path[..end - name.len()];
+        while let [rest @ .., b'/'] = above
+            && !rest.is_empty()
+        {
+            above = rest;
+        }
+        // Paths begin at the root, with a slash or without.
+        let directory = self.resolve(if above.is_empty() { b"/" } else { above })?;
+        if directory.kind() != FileType::Directory {
+            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
+        }
+        Ok(ParentAndName {
+            parent: directory,
+            name: name.to_vec(),
+            path: path.to_vec(),
+        })
+    }
+
+    /// As [`Self::parent_and_name`], for a file that is no directory: its path must not end in a
+    /// slash.
+    pub(super) fn parent_and_name_of_file(&self, path: &[u8]) -> Result<ParentAndName<'_>> {
+        if path.ends_with(b"/") {
+            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
+        }
+        self.parent_and_name(path)
+    }
+
+    /// The path at the end of the symbolic links that a path leads to. It may lead to a missing
+    /// file.
+    pub(super) fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let mut end = path.to_vec();
+        for _ in 0..=MAX_LINKS {
+            let entry = self.parent_and_name(&end)?;
+            let there = find(self.volume(), entry.parent.inode(), &entry.name, &end)?;
+            let Some(link) = there.filter(|there| there.kind() == FileType::Symlink) else {
+                return Ok(end);
+            };
+            let target = self.volume().read_link(link.inode()).with_path(&end)?;
+            let directory = end.iter().rposition(|&byte| byte == b'/');
+            let directory = &end[..directory.map_or(0, |slash| slash + 1)];
+            end = if target.starts_with(b"/") {
+                target
+            } else {
+                [directory, &target].concat()
+            };
+        }
+        Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).with_path(path)
+    }
+
+    /// The destination of a verb: `name` in an existing directory at the path, or else the path
+    /// itself. With `no_target_directory` it is always the path.
+    pub(super) fn destination(
+        &self,
+        path: &[u8],
+        no_target_directory: bool,
+        name: impl FnOnce() -> Result<Vec<u8>>,
+    ) -> Result<ParentAndName<'_>> {
+        let asks_for_directory = path.ends_with(b"/");
+        let is_root = last_name(path).is_empty();
+        if no_target_directory && !is_root {
+            return self.parent_and_name(path);
+        }
+        let there = match self.resolve(path) {
+            Ok(there) => there,
+            Err(EditError::AtPath { source, .. })
+                if source.is(Refusal::NotFound) && !asks_for_directory =>
+            {
+                return self.parent_and_name(path);
+            }
+            Err(error) => return Err(error),
+        };
+        if there.kind() != FileType::Directory {
+            if asks_for_directory {
+                return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
+            }
+            return self.parent_and_name(path);
+        }
+        let name = if no_target_directory {
+            b".".to_vec()
+        } else {
+            name()?
+        };
+        if name.is_empty() || (!no_target_directory && (name == b"." || name == b"..")) {
+            return refuse(path, "what goes here has no name of its own");
+        }
+        Ok(ParentAndName {
+            path: join(path, &name),
+            parent: there,
+            name,
+        })
+    }
+
+    /// The metadata of a new file: owned by root, with the present time, unless overridden.
+    pub(super) fn default_metadata(&self, kind: FileType, overrides: Overrides) -> FileMetadata {
+        let now = pext4_sync::time::since_epoch();
+        let time = Time {
+            seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: now.subsec_nanos(),
+        };
+        let default = match kind {
+            FileType::Directory => 0o755,
+            _ => 0o644,
+        };
+        FileMetadata {
+            kind,
+            permissions: overrides.permissions.unwrap_or(default),
+            uid: overrides.uid.unwrap_or(0),
+            gid: overrides.gid.unwrap_or(0),
+            accessed: time,
+            modified: time,
+            size: 0,
+            device: DeviceNumber::default(),
+            target: Vec::new(),
+            xattrs: Vec::new(),
+            identity: None,
+        }
+    }
+}
