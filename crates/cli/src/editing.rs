@@ -1,5 +1,5 @@
-//! What all commands that change an image have in common: how the change gets to the image, which is
-//! said beforehand, and the verbs, which are commands as well as lines of a script.
+//! The common part of all commands that change an image: how the change is written to the image, which
+//! the command prints beforehand, and the verbs, which are commands and also lines of a script.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +24,7 @@ pub trait Verb: Args {
     /// Applies it to a session.
     ///
     /// # Errors
-    /// What cannot be done, with the path.
+    /// The first change that is not possible, with its path.
     fn apply(&self, session: &mut EditSession) -> Result<()>;
 }
 
@@ -39,7 +39,7 @@ pub struct Single<V: Verb> {
     how: How,
 }
 
-/// How changes get to the image.
+/// The options of all such commands.
 #[derive(Args)]
 pub struct How {
     /// Stamp with this time (2024-05-01T12:00:00Z or @SECONDS) and give the same bytes for the same
@@ -67,7 +67,7 @@ enum By {
     Clone,
 }
 
-/// What was done, for programs.
+/// The result in JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     image: String,
@@ -86,7 +86,7 @@ impl<V: Verb> Single<V> {
     /// Runs it as a command.
     ///
     /// # Errors
-    /// What was wrong; nothing has changed then.
+    /// Those of [`How::run`].
     pub fn run(&self) -> Result<()> {
         self.how.run(&self.image, |session| {
             self.verb.apply(session)?;
@@ -96,18 +96,19 @@ impl<V: Verb> Single<V> {
 }
 
 impl How {
-    /// Opens a session, lets `work` change it (which says how many changes it made), says which way
-    /// they go, and makes them true.
+    /// Opens a session, lets `work` change it, prints how the changes will be written to the image, and
+    /// commits them. `work` returns the number of its changes.
     ///
     /// # Errors
-    /// What was wrong; nothing has changed then.
+    /// The errors of the session, of `work`, and `Interrupted` after a signal; the image is unchanged
+    /// then, unless an error of the commit says otherwise.
     pub fn run(
         &self,
         image: &Path,
         work: impl FnOnce(&mut EditSession) -> Result<u64>,
     ) -> Result<()> {
         let options = self.options()?;
-        // Until the image is ours there is nothing to clean up: a signal just ends the waiting for it.
+        // Before the image is locked there is nothing to clean up: a signal ends the process.
         let device = device::open(image, Access::ReadWrite)?;
         let interrupt = Interrupt::catch().context("cannot catch signals")?;
         let done = self.run_on(device, &options, &interrupt, work);
@@ -144,8 +145,8 @@ impl How {
             for note in &notes {
                 aside(format_args!("pext4: {}: {note}", image.display()));
             }
-            // Whoever has stopped reading wants the change all the same.
-            let _ = say(tell(prepared.plan()));
+            // If the reader of the output is gone, the change is made all the same.
+            let _ = say(describe(prepared.plan()));
         }
         let (look, commit) = (|| Look::at("writing"), || prepared.commit());
         progress::watch_caught(interrupt, is_wanted, look, stop, commit)?;
@@ -188,7 +189,7 @@ impl How {
     }
 }
 
-/// What came of work; what a wish to stop made fail, in whatever words, was interrupted.
+/// The result of the work. If the work was asked to stop, any error of it becomes `Interrupted`.
 fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
     done.map_err(|error| match progress.is_stopped() {
         true => EditError::Interrupted.into(),
@@ -196,7 +197,7 @@ fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
     })
 }
 
-/// The time that builds of this environment agree on.
+/// The time in the environment variable `SOURCE_DATE_EPOCH`, if it is set.
 fn source_date_epoch() -> Result<Option<pext4_fs::Time>> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
         return Ok(None);
@@ -215,7 +216,7 @@ fn source_date_epoch() -> Result<Option<pext4_fs::Time>> {
     }
 }
 
-fn tell(plan: &Plan) -> String {
+fn describe(plan: &Plan) -> String {
     match plan {
         Plan::Nothing => "nothing to change".to_owned(),
         Plan::Transaction { blocks: 1, .. } => "one transaction of 1 block".to_owned(),

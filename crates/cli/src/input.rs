@@ -1,4 +1,4 @@
-//! Streams that a change is read from: one that stalls does not hold up Ctrl-C.
+//! Input streams of a change. Ctrl-C interrupts the work even while a stream has no bytes.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -9,29 +9,29 @@ use pext4_edit::Progress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Read at once.
+/// Size of the buffer in bytes.
 const BUFFER: usize = 1 << 20;
-/// How long it waits for bytes before it looks whether it is to stop.
+/// How long a read waits for bytes before it checks whether the work was asked to stop.
 const INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
-/// A stream that fails when the work that reads it is to stop.
+/// A stream whose reads fail once the work was asked to stop.
 struct Stoppable {
     file: File,
     progress: Arc<Progress>,
 }
 
-/// A file or a pipe, read for work that can be asked to stop.
+/// A reader of a file or a pipe for work that can be asked to stop.
 pub fn stoppable(file: File, progress: Arc<Progress>) -> impl Read {
     BufReader::with_capacity(BUFFER, Stoppable { file, progress })
 }
 
-/// Standard input as a file: no buffer of the standard library's lies between, in which bytes wait unseen.
+/// Standard input as a file, without the buffer of the standard library, whose bytes `poll` does not see.
 ///
 /// # Errors
-/// It is closed.
+/// If standard input is closed.
 pub fn standard() -> io::Result<File> {
     Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
 }
@@ -42,7 +42,7 @@ impl Read for Stoppable {
             let mut files = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut files, Some(&INTERVAL)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // The end of the stream and what is wrong with it are found by reading.
+                // The read reports the end of the stream or its error.
                 _ => return self.file.read(into),
             }
         }
@@ -61,7 +61,7 @@ mod tests {
     use super::stoppable;
 
     #[test]
-    fn a_stream_is_read_to_its_end_and_no_further_once_it_is_to_stop() {
+    fn a_stream_is_read_to_its_end_unless_the_work_is_to_stop() {
         let pipe = || {
             let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
             (File::from(reader), File::from(writer))
@@ -74,12 +74,12 @@ mod tests {
         let mut stream = stoppable(reader, Arc::clone(&progress));
         stream.read_to_string(&mut content).expect("a pipe");
         assert_eq!(content, "content");
-        // One that never says anything.
+        // A pipe to which nothing is written.
         let (reader, _writer) = pipe();
         progress.stop();
-        let told = stoppable(reader, progress)
+        let error = stoppable(reader, progress)
             .read(&mut [0])
-            .expect_err("it is to stop");
-        assert_eq!(told.to_string(), "interrupted");
+            .expect_err("it was asked to stop");
+        assert_eq!(error.to_string(), "interrupted");
     }
 }

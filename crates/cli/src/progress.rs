@@ -124,7 +124,7 @@ pub fn watch<R>(is_wanted: bool, look: impl Fn() -> Look + Sync, work: impl FnOn
     meanwhile(|| bar.show(&look()), work)
 }
 
-/// As [`watch`]; a first signal that asks the process to end calls `stop`, a second one does not wait.
+/// As [`watch`]; a first signal that asks the process to end calls `stop`, a second one ends it at once.
 ///
 /// # Errors
 /// The signals cannot be caught.
@@ -138,7 +138,8 @@ pub fn watch_until<R>(
     Ok(watch_caught(&interrupt, is_wanted, look, stop, work))
 }
 
-/// The same where the signals are caught already: of work in several parts.
+/// As [`watch_until`], for work in several parts: the signals are caught already. If one came before
+/// this part, `stop` is called before `work`.
 pub fn watch_caught<R>(
     interrupt: &Interrupt,
     is_wanted: bool,
@@ -146,6 +147,9 @@ pub fn watch_caught<R>(
     stop: impl Fn() + Sync,
     work: impl FnOnce() -> R,
 ) -> R {
+    if interrupt.came() {
+        stop();
+    }
     let bar = is_wanted.then(Bar::new);
     let look_after = || {
         if interrupt.came() {
@@ -242,7 +246,7 @@ impl Drop for Bar {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bar, Look, Measure, meanwhile, watch};
+    use super::{Bar, Interrupt, Look, Measure, meanwhile, watch, watch_caught};
     use pext4_sync::atomic::{AtomicU32, Ordering};
     use pext4_sync::{Class, Condvar, Mutex};
 
@@ -273,6 +277,16 @@ mod tests {
         };
         assert_eq!(watch(false, look, || 7), 7);
         assert_eq!(looks.load(Ordering::Relaxed), 0);
+    }
+
+    /// Of work in several parts, a signal during one is seen before the next begins.
+    #[test]
+    fn work_begins_after_a_signal_that_came_before() {
+        let (interrupt, is_stopped) = (Interrupt::sent(), AtomicU32::new(0));
+        let stop = || is_stopped.store(1, Ordering::Relaxed);
+        let look = || Look::at("working");
+        let seen = || is_stopped.load(Ordering::Relaxed);
+        assert_eq!(watch_caught(&interrupt, false, look, stop, seen), 1);
     }
 
     #[test]

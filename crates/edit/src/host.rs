@@ -1,7 +1,8 @@
-//! Trees of the host as a source.
+//! Directory trees of the host as a source.
 //!
-//! Nothing is followed: a symbolic link is a link, also where a directory on the way has become one meanwhile. A file
-//! that changes while it is read is an error that names it.
+//! No symbolic link is followed, not even one that replaces a directory on the path while the tree is
+//! read: such a path fails. If a file changes while it is read, the edit fails with an error that names
+//! it.
 
 mod folder;
 
@@ -24,27 +25,27 @@ use crate::error::{EditError, On, Result};
 use crate::source::{Facts, Sink, Source};
 use folder::{Folder, Opened, base};
 
-/// Bytes read at once.
+/// Maximum number of bytes read at once.
 const PIECE: usize = 1 << 20;
-/// Bytes of a directory that are read at a time.
+/// Size of the buffer for entries of a directory, in bytes.
 const LISTING: usize = 64 << 10;
-/// Names and values of extended attributes are no longer than this in Linux.
+/// Maximum length of a list of names, and of a value, of extended attributes in Linux, in bytes.
 const MAX_ATTRIBUTE_BYTES: usize = 1 << 16;
-/// Namespaces of attributes that ext4 has.
+/// The namespaces of extended attributes that ext4 stores.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// The host's files.
+/// The host's file system.
 pub(crate) struct Host {
-    /// Whether extended attributes are wanted.
+    /// Whether to read extended attributes.
     xattrs: bool,
     opened: Opened,
 }
 
 /// A file of the host.
 pub(crate) struct HostFile {
-    /// The directory it lies in; the top of a tree has none.
-    above: Option<Rc<Folder>>,
-    /// Its name there; of the top the path.
+    /// Its parent directory; `None` for the root of a tree.
+    parent: Option<Rc<Folder>>,
+    /// Its name in the parent; for the root, the path.
     name: OsString,
     /// The path, for errors.
     path: PathBuf,
@@ -58,20 +59,21 @@ impl Host {
         }
     }
 
-    /// The top of a tree.
-    pub(crate) fn top(path: &Path) -> HostFile {
+    /// The root of a tree.
+    pub(crate) fn root(path: &Path) -> HostFile {
         HostFile {
-            above: None,
+            parent: None,
             name: path.into(),
             path: path.to_owned(),
         }
     }
 
-    /// The open directory of a file; the top's path begins where the process is.
-    fn above(&self, file: &HostFile) -> io::Result<Option<Rc<OwnedFd>>> {
-        file.above
+    /// The open parent directory of a file; `None` for the root of a tree, whose path is relative to
+    /// the working directory.
+    fn parent(&self, file: &HostFile) -> io::Result<Option<Rc<OwnedFd>>> {
+        file.parent
             .as_ref()
-            .map(|above| self.opened.at(above))
+            .map(|parent| self.opened.at(parent))
             .transpose()
     }
 }
@@ -81,14 +83,14 @@ impl Source for Host {
 
     fn facts(&self, file: &HostFile) -> Result<Facts> {
         let path = &file.path;
-        let above = self.above(file).on(path, "look at it")?;
-        let directory = base(above.as_deref());
+        let parent = self.parent(file).on(path, "look at it")?;
+        let directory = base(parent.as_deref());
         let stat = rustix::fs::statat(directory, &file.name, AtFlags::SYMLINK_NOFOLLOW)
             .on(path, "look at it")?;
         let kind = kind_of(stat.st_mode).ok_or_else(|| EditError::Host {
             path: path.clone(),
             action: "take it",
-            source: io::Error::other("it is of no kind that ext4 knows"),
+            source: io::Error::other("ext4 has no such kind of file"),
         })?;
         let target = match kind {
             FileType::Symlink => rustix::fs::readlinkat(directory, &file.name, Vec::new())
@@ -97,7 +99,7 @@ impl Source for Host {
             _ => Vec::new(),
         };
         let xattrs = if self.xattrs {
-            xattrs(&reach(above.as_deref(), file), path)?
+            xattrs(&path_through(parent.as_deref(), file), path)?
         } else {
             Vec::new()
         };
@@ -119,7 +121,7 @@ impl Source for Host {
 
     fn children(&self, file: &HostFile) -> Result<Vec<(Vec<u8>, HostFile)>> {
         let path = &file.path;
-        let entered = self.opened.enter(file.above.as_ref(), &file.name);
+        let entered = self.opened.enter(file.parent.as_ref(), &file.name);
         let folder = entered.on(path, "open it")?;
         let open = self.opened.at(&folder).on(path, "open it")?;
         let mut listing = vec![MaybeUninit::uninit(); LISTING];
@@ -138,9 +140,9 @@ impl Source for Host {
 
     fn content(&self, file: &HostFile, facts: &Facts, sink: Sink<'_>) -> Result<()> {
         let path = &file.path;
-        let above = self.above(file).on(path, "open it")?;
+        let parent = self.parent(file).on(path, "open it")?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let open = rustix::fs::openat(base(above.as_deref()), &file.name, flags, Mode::empty());
+        let open = rustix::fs::openat(base(parent.as_deref()), &file.name, flags, Mode::empty());
         let file = File::from(open.on(path, "open it")?);
         let before = file.metadata().on(path, "look at it")?;
         let modified = time(before.mtime(), before.mtime_nsec());
@@ -180,7 +182,7 @@ fn changed(path: &Path) -> EditError {
     }
 }
 
-/// The next run of data at or after `at`.
+/// The start and end of the next run of data at or after `at`; `None` if there is none.
 fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
@@ -188,7 +190,7 @@ fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // A host that knows no holes has data everywhere.
+        // The host's file system does not report holes: everything is data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(errno) => return Err(errno.into()),
     };
@@ -213,18 +215,18 @@ fn kind_of(mode: u32) -> Option<FileType> {
 fn folder_child(folder: &Rc<Folder>, path: &Path, name: &[u8]) -> HostFile {
     let name = OsStr::from_bytes(name);
     HostFile {
-        above: Some(Rc::clone(folder)),
+        parent: Some(Rc::clone(folder)),
         name: name.to_owned(),
         path: path.join(name),
     }
 }
 
-/// A path for the calls that take nothing else: through the open directory, or the whole one on a system that does not
-/// show its open files.
-fn reach(above: Option<&OwnedFd>, file: &HostFile) -> PathBuf {
-    let through = above.map(|above| PathBuf::from(format!("/proc/self/fd/{}", above.as_raw_fd())));
-    match through.filter(|through| through.exists()) {
-        Some(through) => through.join(&file.name),
+/// A path for system calls that take no open directory: through the open parent in `/proc`, or, if
+/// `/proc` is not mounted, the whole path.
+fn path_through(parent: Option<&OwnedFd>, file: &HostFile) -> PathBuf {
+    let open = parent.map(|parent| PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())));
+    match open.filter(|open| open.exists()) {
+        Some(open) => open.join(&file.name),
         None => file.path.clone(),
     }
 }
@@ -246,20 +248,21 @@ fn time(seconds: i64, nanoseconds: impl TryInto<u32>) -> Time {
     }
 }
 
-/// The attributes of a file that ext4 can hold, sorted by name; `path` is for errors.
-fn xattrs(reach: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+/// The extended attributes of the file at `real` that ext4 can store, sorted by name; `path` is for
+/// errors.
+fn xattrs(real: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut list = vec![0; MAX_ATTRIBUTE_BYTES];
-    let length = match rustix::fs::llistxattr(reach, list.as_mut_slice()) {
+    let length = match rustix::fs::llistxattr(real, list.as_mut_slice()) {
         Ok(length) => length,
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         Err(errno) => return Err(errno).on(path, "list its extended attributes"),
     };
     let names = list[..length].split(|&byte| byte == 0);
     let mut found = Vec::new();
-    for name in names.filter(|name| is_ours(name)) {
+    for name in names.filter(|name| is_stored(name)) {
         let mut value = vec![0; MAX_ATTRIBUTE_BYTES];
         let key = OsStr::from_bytes(name);
-        let length = rustix::fs::lgetxattr(reach, key, value.as_mut_slice())
+        let length = rustix::fs::lgetxattr(real, key, value.as_mut_slice())
             .on(path, "read its extended attributes")?;
         value.truncate(length);
         if acl::is_list(name) {
@@ -275,11 +278,11 @@ fn xattrs(reach: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(found)
 }
 
-fn is_ours(name: &[u8]) -> bool {
+fn is_stored(name: &[u8]) -> bool {
     acl::is_list(name) || NAMESPACES.iter().any(|space| name.starts_with(space))
 }
 
-/// The last name of a host's path, also of `.` and `..`.
+/// The last name of a path of the host. `.` and `..` are resolved first.
 pub(crate) fn name_of(path: &Path) -> Result<Vec<u8>> {
     if let Some(name) = path.file_name() {
         return Ok(name.as_bytes().to_vec());
@@ -297,25 +300,25 @@ mod tests {
     use super::{Host, Source};
 
     #[test]
-    fn a_file_that_grows_or_shrinks_before_it_is_opened_is_told() {
+    fn a_file_that_grows_or_shrinks_before_it_is_opened_is_an_error() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("file");
         let host = Host::new(false);
-        let file = Host::top(&path);
+        let file = Host::root(&path);
         for later in [&b"longer than before"[..], b"less"] {
             fs::write(&path, b"as it was").expect("it is ours");
             let facts = host.facts(&file).expect("it is there");
             let read = || host.content(&file, &facts, &mut |_, _| Ok(()));
             read().expect("it is as it was");
             fs::write(&path, later).expect("it is ours");
-            let told = read().expect_err("it is another one").to_string();
-            assert!(told.contains("it changed while it was read"), "{told}");
+            let error = read().expect_err("it has changed").to_string();
+            assert!(error.contains("it changed while it was read"), "{error}");
         }
     }
 
-    /// Neither its names nor their contents and attributes are looked for where the link leads.
+    /// Names, contents and attributes are never read from the target of the link.
     #[test]
-    fn a_directory_that_gives_way_to_a_link_leads_nowhere_else() {
+    fn a_link_that_replaces_a_directory_is_not_followed() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         for (directory, content) in [("tree/sub", &b"ours"[..]), ("secret", b"not to be seen")] {
@@ -324,7 +327,7 @@ mod tests {
         }
         let host = Host::new(true);
         let (_, sub) = host
-            .children(&Host::top(&at("tree")))
+            .children(&Host::root(&at("tree")))
             .expect("there")
             .remove(0);
         let (_, file) = host.children(&sub).expect("there").remove(0);
@@ -339,10 +342,10 @@ mod tests {
         host.content(&file, &facts, take)
             .expect("it is there still");
         assert_eq!(read, b"ours");
-        let told = host.children(&sub).err().expect("a link is no directory");
+        let error = host.children(&sub).err().expect("a link is no directory");
         assert!(
-            told.to_string().contains("tree/sub: cannot open it"),
-            "{told}"
+            error.to_string().contains("tree/sub: cannot open it"),
+            "{error}"
         );
     }
 }

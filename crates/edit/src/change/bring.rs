@@ -62,7 +62,7 @@ impl EditSession {
             } => {
                 let spot = self.destination(to, *exactly, || host::name_of(from))?;
                 let source = Host::new(*xattrs);
-                self.plant(&source, &Host::top(from), &spot, *overrides)
+                self.plant(&source, &Host::root(from), &spot, *overrides)
             }
             Change::Write {
                 path,

@@ -1,9 +1,10 @@
-//! Directories of the host that are read: names are asked for in a directory that is open, never by a whole path.
+//! Directories of the host that are read. Names are looked up in an open directory, never by a whole
+//! path.
 //!
-//! So a path may be longer than the system takes, and a directory that is moved away or gives way to a
-//! symbolic link meanwhile leads nowhere else. A tree may be deeper than a process may have files open: of
-//! the directories on the way to where the reading is, the latest stay open. One that was closed is opened
-//! again from the nearest one above it that is open, name by name, and must be the one that it was.
+//! So a path may be longer than the system's limit, and if a directory is moved or replaced by a symbolic
+//! link meanwhile, no other directory is read in its place. A tree may be deeper than the number of files
+//! that a process may have open: only the directories that were opened last stay open. A closed one is
+//! opened again from its nearest open ancestor, name by name, and must be the same directory.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use std::rc::Rc;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// Directories that are open at a time.
+/// Maximum number of directories that are open at a time.
 const MAX_OPEN: usize = 128;
 
 /// How a directory is opened.
@@ -25,24 +26,28 @@ const FLAGS: OFlags = OFlags::RDONLY
 
 /// A directory, open or not.
 pub(super) struct Folder {
-    /// The directory it lies in; none has the one that the reading begins with.
-    above: Option<Rc<Folder>>,
+    /// Its parent; `None` for the root of the tree.
+    parent: Option<Rc<Folder>>,
     name: Box<OsStr>,
     /// Device and number.
     identity: (u64, u64),
     open: RefCell<Option<Rc<OwnedFd>>>,
 }
 
-/// Which directories are open, the latest last.
+/// The open directories, the one that was opened last at the end.
 #[derive(Default)]
 pub(super) struct Opened(RefCell<VecDeque<Rc<Folder>>>);
 
 impl Opened {
-    /// Opens the directory of this name in another one, or at this path where there is none above.
-    pub(super) fn enter(&self, above: Option<&Rc<Folder>>, name: &OsStr) -> io::Result<Rc<Folder>> {
-        let open = self.open(above, name)?;
+    /// Opens the directory with this name in its parent; without a parent, `name` is a path.
+    pub(super) fn enter(
+        &self,
+        parent: Option<&Rc<Folder>>,
+        name: &OsStr,
+    ) -> io::Result<Rc<Folder>> {
+        let open = self.open(parent, name)?;
         let folder = Rc::new(Folder {
-            above: above.cloned(),
+            parent: parent.cloned(),
             name: name.into(),
             identity: identity(&open)?,
             open: RefCell::new(Some(open)),
@@ -51,15 +56,15 @@ impl Opened {
         Ok(folder)
     }
 
-    /// The open directory, opened again if need be.
+    /// The open directory, which is opened again if it was closed.
     pub(super) fn at(&self, folder: &Rc<Folder>) -> io::Result<Rc<OwnedFd>> {
         if let Some(open) = &*folder.open.borrow() {
             return Ok(Rc::clone(open));
         }
-        let open = self.open(folder.above.as_ref(), &folder.name)?;
+        let open = self.open(folder.parent.as_ref(), &folder.name)?;
         if identity(&open)? != folder.identity {
             return Err(io::Error::other(
-                "a directory on the way to it is another one by now",
+                "a directory on its path was replaced by another one",
             ));
         }
         *folder.open.borrow_mut() = Some(Rc::clone(&open));
@@ -67,13 +72,14 @@ impl Opened {
         Ok(open)
     }
 
-    fn open(&self, above: Option<&Rc<Folder>>, name: &OsStr) -> io::Result<Rc<OwnedFd>> {
-        let above = above.map(|above| self.at(above)).transpose()?;
-        let open = rustix::fs::openat(base(above.as_deref()), name, FLAGS, Mode::empty())?;
+    fn open(&self, parent: Option<&Rc<Folder>>, name: &OsStr) -> io::Result<Rc<OwnedFd>> {
+        let parent = parent.map(|parent| self.at(parent)).transpose()?;
+        let open = rustix::fs::openat(base(parent.as_deref()), name, FLAGS, Mode::empty())?;
         Ok(Rc::new(open))
     }
 
-    /// Closes those that were opened longest ago, so that no more are open than may be.
+    /// Records an opened directory, and closes the ones that were opened longest ago while too many are
+    /// open.
     fn note(&self, folder: &Rc<Folder>) {
         let mut latest = self.0.borrow_mut();
         latest.push_back(Rc::clone(folder));
@@ -84,7 +90,7 @@ impl Opened {
     }
 }
 
-/// Where names without a directory above begin.
+/// The directory in which names are looked up: the open one, or the working directory.
 pub(super) fn base(open: Option<&OwnedFd>) -> BorrowedFd<'_> {
     open.map_or(CWD, AsFd::as_fd)
 }

@@ -1,10 +1,11 @@
-//! Which blocks are in use, by what the inodes say: one set of clusters a group, made on demand.
+//! The blocks that inodes use ("claim"): one set of clusters per group, made on demand.
 //!
-//! A group's set is a sorted list of runs while that is shorter than a bitmap, so that memory
-//! follows how much is in use and how scattered, not the size of the file system. Each group has a
-//! lock of its own; threads claim blocks of any group. What is claimed again is kept apart, in the
-//! same form. An entry of a few bytes can lay claim to many blocks, and any number of files to the same
-//! ones: how often all are claimed again is bounded.
+//! A group's set is a sorted list of runs while that is shorter than a bitmap, so memory grows with
+//! the number and the fragmentation of the blocks in use, not with the size of the file system. Each
+//! group has its own lock; threads claim blocks of any group. Blocks that are claimed more than once
+//! are recorded in a second collection of such sets. An extent of a few bytes can claim many blocks,
+//! and any number of files can claim the same blocks, so the total number of repeated claims is
+//! bounded.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,37 +18,38 @@ use pext4_sync::{Class, Mutex};
 
 use super::budget::Budget;
 
-/// Clusters for each run that a list may have before a bitmap is smaller.
+/// A list with more than one run per this many clusters of its group becomes a bitmap.
 const CLUSTERS_PER_RUN: u32 = 128;
 
-/// How often each block of the file system may be claimed again, on average, until no more is counted; and so many
-/// blocks besides, for small file systems of which a few maps are damaged.
-const MAX_AGAIN: u64 = 256;
-const MAX_AGAIN_OF_FEW: u64 = 1 << 22;
+/// Maximum number of repeated claims per block of the file system, on average, that are counted.
+const MAX_REPEATS_PER_BLOCK: u64 = 256;
+/// Repeated claims that are counted beyond that, for small file systems with a few damaged maps.
+const EXTRA_REPEATS: u64 = 1 << 22;
 
-/// How many blocks may be claimed again, and how many looked up among those that were.
+/// The number of blocks that may be claimed repeatedly; also the number of blocks that may be looked up
+/// among those.
 pub(super) fn budget(geometry: &Geometry) -> Budget {
-    let all = geometry.blocks_count.saturating_mul(MAX_AGAIN);
-    Budget::new(all.saturating_add(MAX_AGAIN_OF_FEW))
+    let all = geometry.blocks_count.saturating_mul(MAX_REPEATS_PER_BLOCK);
+    Budget::new(all.saturating_add(EXTRA_REPEATS))
 }
 
-/// What a claim came to.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claimed {
-    /// Nobody had these blocks.
+    /// None of the blocks was claimed before.
     First,
     /// Some were claimed before.
     Again,
-    /// Too many were claimed before: these are not looked at.
+    /// The bound on repeated claims was reached earlier; the claim is ignored.
     Uncounted,
 }
 
 /// The clusters of one group that are in use.
 #[derive(Clone, Debug)]
 pub(super) enum GroupClaims {
-    /// Sorted, apart from each other.
+    /// Sorted, with gaps between them.
     Runs(Vec<Range<u32>>),
-    /// One bit a cluster.
+    /// One bit per cluster.
     Bits(Box<[u8]>),
 }
 
@@ -58,7 +60,7 @@ impl Default for GroupClaims {
 }
 
 impl GroupClaims {
-    /// Adds clusters; `again` is told which of them were there.
+    /// Adds clusters; calls `again` with each run of them that was in the set before.
     fn insert(&mut self, range: Range<u32>, clusters: u32, again: &mut impl FnMut(Range<u32>)) {
         match self {
             Self::Runs(runs) => {
@@ -78,7 +80,7 @@ impl GroupClaims {
         }
     }
 
-    /// Calls `each` with every run of clusters in the set that lies in `range`.
+    /// Calls `each` with every run of clusters in `range` that is in the set.
     pub(super) fn pieces(&self, range: Range<u32>, mut each: impl FnMut(Range<u32>)) {
         match self {
             Self::Runs(runs) => {
@@ -91,7 +93,7 @@ impl GroupClaims {
         }
     }
 
-    /// How many clusters are in use.
+    /// The number of clusters in the set.
     pub(super) fn count(&self) -> u32 {
         match self {
             Self::Runs(runs) => runs.iter().map(|run| run.end - run.start).sum(),
@@ -124,7 +126,7 @@ fn insert_run(runs: &mut Vec<Range<u32>>, range: Range<u32>, again: &mut impl Fn
     runs.drain(first + 1..behind);
 }
 
-/// The runs of ones of a bitmap in a range.
+/// Calls `each` with every run of ones of a bitmap in a range.
 fn ones(bits: &[u8], range: Range<u32>, each: &mut impl FnMut(Range<u32>)) {
     let mut at = range.start;
     while let Some(start) = bitmap::next_one(bits, at, range.end) {
@@ -134,13 +136,13 @@ fn ones(bits: &[u8], range: Range<u32>, each: &mut impl FnMut(Range<u32>)) {
     }
 }
 
-/// A run of blocks in one group, as clusters of it.
+/// A run of clusters in one group.
 pub(super) struct Piece {
     pub(super) group: GroupNumber,
     pub(super) clusters: Range<u32>,
 }
 
-/// Cuts blocks at the edges of groups; blocks outside the file system are left out.
+/// Divides a run of blocks at the boundaries of groups; blocks outside the file system are left out.
 pub(super) fn by_group(
     geometry: &Geometry,
     start: BlockNumber,
@@ -167,14 +169,15 @@ pub(super) fn by_group(
     })
 }
 
-/// Blocks in use, of all groups.
+/// The claims of all groups.
 pub(super) struct Claims {
     geometry: Geometry,
     groups: Vec<Mutex<GroupClaims>>,
     again: Mutex<BTreeMap<u32, GroupClaims>>,
+    /// Blocks of files that may still be claimed repeatedly.
     left: Budget,
-    /// Nothing is left.
-    is_over: AtomicBool,
+    /// `left` was exceeded.
+    is_exhausted: AtomicBool,
     /// Some runs were not counted.
     is_cut_short: AtomicBool,
 }
@@ -187,7 +190,7 @@ impl Claims {
             groups: (0..geometry.group_count).map(empty).collect(),
             again: Mutex::new(Class::Leaf, BTreeMap::new()),
             left: budget(geometry),
-            is_over: AtomicBool::new(false),
+            is_exhausted: AtomicBool::new(false),
             is_cut_short: AtomicBool::new(false),
         }
     }
@@ -201,7 +204,7 @@ impl Claims {
         }
     }
 
-    /// Claims blocks; false where some were claimed before.
+    /// Claims blocks; false if some were claimed before.
     pub(super) fn claim(&self, start: BlockNumber, length: u64) -> bool {
         let mut is_new = true;
         for piece in by_group(&self.geometry, start, length) {
@@ -220,35 +223,35 @@ impl Claims {
 
     /// Claims a run of a file's data.
     pub(super) fn claim_run(&self, start: BlockNumber, length: u64) -> Claimed {
-        if self.is_over.load(Ordering::Relaxed) {
+        if self.is_exhausted.load(Ordering::Relaxed) {
             return Claimed::Uncounted;
         }
         if self.claim(start, length) {
             return Claimed::First;
         }
-        // Of a run that overlaps as a whole: what is not new in it takes no longer to find than the rest.
+        // The whole run is charged even if only a part overlaps: finding the part takes no longer.
         if !self.left.take(length) {
-            self.is_over.store(true, Ordering::Relaxed);
+            self.is_exhausted.store(true, Ordering::Relaxed);
         }
         Claimed::Again
     }
 
-    /// Whether some of the blocks in use were not counted.
+    /// Whether some runs were not counted.
     pub(super) fn is_cut_short(&self) -> bool {
         self.is_cut_short.load(Ordering::Relaxed)
     }
 
-    /// Notes that a run was not counted; whether it is the first one.
+    /// Records that a run was not counted; true in the first call.
     pub(super) fn cut_short(&self) -> bool {
         !self.is_cut_short.swap(true, Ordering::Relaxed)
     }
 
-    /// What a group has in use.
+    /// Calls `with` with the clusters of a group that are in use.
     pub(super) fn with<R>(&self, group: GroupNumber, with: impl FnOnce(&GroupClaims) -> R) -> R {
         with(&self.groups[group.get() as usize].lock())
     }
 
-    /// What was claimed more than once, by group.
+    /// The clusters that were claimed more than once, by group.
     pub(super) fn again(&self) -> BTreeMap<u32, GroupClaims> {
         self.again.lock().clone()
     }
@@ -258,7 +261,7 @@ impl Claims {
 mod tests {
     use super::GroupClaims;
 
-    /// The same claims, bit by bit.
+    /// The same claims, computed bit by bit: which are in use, and which were claimed again.
     fn model(ranges: &[(u32, u32)]) -> (Vec<bool>, Vec<bool>) {
         let (mut used, mut again) = (vec![false; 1024], vec![false; 1024]);
         for &(start, end) in ranges {
