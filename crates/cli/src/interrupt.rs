@@ -25,6 +25,12 @@ impl Interrupt {
         Ok(Self(came))
     }
 
+    /// As after a first signal.
+    #[cfg(test)]
+    pub fn sent() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
     /// Whether a signal came.
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -144,7 +144,8 @@ pub fn watch_until<R>(
     ))
 }
 
-/// As [`watch_until`], if the signals are caught already, for work in several parts.
+/// As [`watch_until`], for work in several parts: the signals are caught already. If one came before
+/// this part, `stop` is called before `work`.
 pub fn watch_with_interrupt<R>(
     interrupt: &Interrupt,
     is_wanted: bool,
@@ -152,6 +153,9 @@ pub fn watch_with_interrupt<R>(
     stop: impl Fn() + Sync,
     work: impl FnOnce() -> R,
 ) -> R {
+    if interrupt.came() {
+        stop();
+    }
     let bar = is_wanted.then(Bar::new);
     let look_after = || {
         if interrupt.came() {
@@ -248,7 +252,7 @@ impl Drop for Bar {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bar, Measure, ProgressState, run_beside, watch};
+    use super::{Bar, Interrupt, Measure, ProgressState, run_beside, watch, watch_with_interrupt};
     use pext4_sync::atomic::{AtomicU32, Ordering};
     use pext4_sync::{Class, Condvar, Mutex};
 
@@ -279,6 +283,19 @@ mod tests {
         };
         assert_eq!(watch(false, state, || 7), 7);
         assert_eq!(looks.load(Ordering::Relaxed), 0);
+    }
+
+    /// Of work in several parts, a signal during one is seen before the next begins.
+    #[test]
+    fn work_begins_after_a_signal_that_came_before() {
+        let (interrupt, is_stopped) = (Interrupt::sent(), AtomicU32::new(0));
+        let stop = || is_stopped.store(1, Ordering::Relaxed);
+        let state = || ProgressState::elapsed("working");
+        let seen = || is_stopped.load(Ordering::Relaxed);
+        assert_eq!(
+            watch_with_interrupt(&interrupt, false, state, stop, seen),
+            1
+        );
     }
 
     #[test]

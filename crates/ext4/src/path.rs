@@ -1,12 +1,14 @@
 //! The volume by paths, in the manner of `std::fs`.
 //!
-//! Paths are bytes, `/` separates, a leading `/` changes nothing: every path begins at the root.
+//! Paths are bytes, separated by `/`. Every path starts at the root, with or without a leading `/`.
 //! Symbolic links are followed where the function of the same name in `std::fs` follows them;
-//! absolute targets begin at the volume's root. A path that ends in a slash leads to a directory or
-//! to nothing. An inode is held (see [`Entry`](crate::Entry)) while a [`File`], a [`HeldInode`] or
-//! an operation uses it.
+//! absolute targets start at the volume's root. A path or target that ends in a slash must be that
+//! of a directory. An inode is held (see [`Entry`](crate::Entry)) while a [`File`], a [`HeldInode`]
+//! or an operation uses it.
 
 mod file;
+
+use std::collections::HashMap;
 
 use pext4_ondisk::InodeNumber;
 use pext4_sync::Near;
@@ -20,16 +22,16 @@ use crate::volume::Volume;
 
 pub use file::{File, OpenOptions};
 
-/// Symbolic links followed in one path, at most, as Linux has it.
+/// Maximum number of symbolic links followed in one path, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
 
-/// A volume seen by paths: `volume.paths()`.
+/// The operations of a volume by path; from [`Volume::paths`].
 #[derive(Clone, Copy, Debug)]
 pub struct Paths<'v> {
     volume: &'v Volume,
 }
 
-/// An inode that stays in existence, even without a name, until this is dropped.
+/// An inode that is not freed until this is dropped, even if it loses its last name.
 #[derive(Debug)]
 pub struct HeldInode<'v> {
     volume: &'v Volume,
@@ -43,7 +45,7 @@ impl HeldInode<'_> {
         self.inode
     }
 
-    /// What `stat` tells.
+    /// The attributes, as `stat` returns them.
     ///
     /// # Errors
     ///
@@ -61,19 +63,19 @@ impl Drop for HeldInode<'_> {
     }
 }
 
-/// One name of a listing that owns its bytes.
+/// One entry of a listing, with its own copy of the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     /// The name's bytes.
     pub name: Vec<u8>,
-    /// The inode it leads to.
+    /// The inode to which it refers.
     pub inode: InodeNumber,
-    /// The type, if the directory stores it (`filetype`).
+    /// The kind of file, if the directory stores it (feature `filetype`).
     pub file_type: Option<FileType>,
 }
 
 impl Volume {
-    /// The volume by paths.
+    /// The operations of this volume by path.
     #[must_use]
     pub fn paths(&self) -> Paths<'_> {
         Paths { volume: self }
@@ -81,7 +83,7 @@ impl Volume {
 }
 
 impl<'v> Paths<'v> {
-    /// The inode a path leads to, symbolic links followed.
+    /// The inode at a path. Symbolic links are followed.
     ///
     /// # Errors
     ///
@@ -90,7 +92,7 @@ impl<'v> Paths<'v> {
         self.walk_and_hold(path.as_ref(), true)
     }
 
-    /// The inode a path leads to; a symbolic link at its end is not followed.
+    /// The inode at a path. A symbolic link at the end is not followed.
     ///
     /// # Errors
     ///
@@ -99,7 +101,7 @@ impl<'v> Paths<'v> {
         self.walk_and_hold(path.as_ref(), false)
     }
 
-    /// Takes over the hold of an entry that the volume gave out.
+    /// Takes over a hold on an entry that the volume returned.
     fn hold(&self, inode: InodeNumber) -> HeldInode<'v> {
         HeldInode {
             volume: self.volume,
@@ -109,18 +111,18 @@ impl<'v> Paths<'v> {
 
     fn walk_and_hold(&self, path: &[u8], follow_last: bool) -> Result<HeldInode<'v>> {
         let found = self.walk(path, follow_last)?;
-        // All paths lead through the root, which no one removes.
+        // The root is never removed, and every path passes it: a hold would be a shared write.
         if found.number() != InodeNumber::ROOT {
             self.volume.hold_found(&found)?;
         }
         Ok(self.hold(found.number()))
     }
 
-    /// The inode that a path leads to, not held.
+    /// The inode at a path, not held.
     fn walk(&self, path: &[u8], follow_last: bool) -> Result<Near<Inode>> {
         let mut rest = components(path);
         rest.reverse();
-        let wants_directory = path.ends_with(b"/");
+        let mut wants_directory = path.ends_with(b"/");
         let follow_last = follow_last || wants_directory;
         let mut here = self.volume.root_inode()?;
         let mut links = 0;
@@ -140,6 +142,7 @@ impl<'v> Paths<'v> {
                 return Err(Refusal::TooManySymlinks.into());
             }
             let target = self.volume.target_of(&next)?;
+            wants_directory |= is_last && target.ends_with(b"/");
             rest.extend(components(&target).into_iter().rev());
             if target.first() == Some(&b'/') {
                 here = self.volume.root_inode()?;
@@ -151,7 +154,8 @@ impl<'v> Paths<'v> {
         Ok(here)
     }
 
-    /// As [`Paths::parent`] for what is no directory: of a path that ends in a slash it is `otherwise`.
+    /// As [`Paths::parent`], for a name that is not to be a directory's: a path that ends in a slash
+    /// is refused with `otherwise`.
     fn parent_of_file<'p>(
         &self,
         path: &'p [u8],
@@ -164,7 +168,7 @@ impl<'v> Paths<'v> {
         }
     }
 
-    /// The directory a path lies in, and its last name.
+    /// The parent directory of a path, and the last name.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<'v>, &'p [u8])> {
         let end = path
             .iter()
@@ -182,7 +186,7 @@ impl<'v> Paths<'v> {
         Ok((self.walk_and_hold(&path[..start], true)?, name))
     }
 
-    /// What `stat` tells, symbolic links followed.
+    /// The attributes of the inode at a path, as `stat` returns them. Symbolic links are followed.
     ///
     /// # Errors
     ///
@@ -191,7 +195,8 @@ impl<'v> Paths<'v> {
         Ok(self.walk(path.as_ref(), true)?.attributes())
     }
 
-    /// What `lstat` tells.
+    /// The attributes of the inode at a path, as `lstat` returns them: a symbolic link at the end is
+    /// not followed.
     ///
     /// # Errors
     ///
@@ -200,11 +205,11 @@ impl<'v> Paths<'v> {
         Ok(self.walk(path.as_ref(), false)?.attributes())
     }
 
-    /// Whether something is at `path`, symbolic links followed.
+    /// Whether `path` exists. Symbolic links are followed.
     ///
     /// # Errors
     ///
-    /// As [`Paths::resolve`] for any other reason than that nothing is there.
+    /// As [`Paths::resolve`], except `Refused(NotFound)`.
     pub fn exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
         match self.walk(path.as_ref(), true) {
             Ok(_) => Ok(true),
@@ -213,7 +218,7 @@ impl<'v> Paths<'v> {
         }
     }
 
-    /// All names of a directory but `.` and `..`.
+    /// All names of a directory except `.` and `..`.
     ///
     /// # Errors
     ///
@@ -237,7 +242,7 @@ impl<'v> Paths<'v> {
         Ok(entries)
     }
 
-    /// Makes a directory.
+    /// Creates a directory, with the permissions 0755.
     ///
     /// # Errors
     ///
@@ -256,11 +261,11 @@ impl<'v> Paths<'v> {
         Ok(())
     }
 
-    /// Makes a directory and those above it that do not exist.
+    /// Creates a directory and those of its ancestors that do not exist.
     ///
     /// # Errors
     ///
-    /// As [`Paths::create_dir`], but not for a directory that exists.
+    /// As [`Paths::create_dir`]; a directory that exists is no error.
     pub fn create_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
         let ends = path
@@ -276,15 +281,15 @@ impl<'v> Paths<'v> {
                 Err(error) => return Err(error),
             }
             match self.create_dir(&above) {
-                // Another thread has made it.
-                Err(error) if error.is(Refusal::Exists) => {}
+                // Another thread created it, or it is a symbolic link whose target does not exist.
+                Err(error) if error.is(Refusal::Exists) && self.resolve(&above).is_ok() => {}
                 made => made?,
             }
         }
         Ok(())
     }
 
-    /// Makes a symbolic link at `path` that leads to `target`.
+    /// Creates a symbolic link to `target` at `path`.
     ///
     /// # Errors
     ///
@@ -311,7 +316,7 @@ impl<'v> Paths<'v> {
         self.volume.read_link(link.inode)
     }
 
-    /// Gives the file at `original` another name.
+    /// Creates another name for the file at `original`; a symbolic link there is not followed.
     ///
     /// # Errors
     ///
@@ -324,7 +329,7 @@ impl<'v> Paths<'v> {
         Ok(())
     }
 
-    /// Removes a name of anything but a directory.
+    /// Removes a name of a file that is not a directory.
     ///
     /// # Errors
     ///
@@ -344,16 +349,18 @@ impl<'v> Paths<'v> {
         self.volume.remove_directory(parent.inode, name)
     }
 
-    /// Removes a directory with all that is in it; symbolic links are removed, not followed.
+    /// Removes a directory and everything in it; symbolic links are removed, not followed.
     ///
     /// # Errors
     ///
-    /// As [`Volume::read_directory`], [`Volume::unlink`] and [`Volume::remove_directory`]; what was
-    /// removed until then is gone.
+    /// As [`Volume::read_directory`], [`Volume::unlink`] and [`Volume::remove_directory`];
+    /// `Refused(NotEmpty)` for a directory that is found by a second name, as in a corrupt image whose
+    /// directories contain each other. What was removed before an error stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent(path.as_ref())?;
         let mut pending = vec![(parent.inode, name.to_vec())];
         let mut held = vec![parent];
+        let mut entered = HashMap::new();
         while let Some((parent, name)) = pending.last() {
             match self.volume.remove_directory(*parent, name) {
                 Err(error) if error.is(Refusal::NotEmpty) => {}
@@ -364,6 +371,11 @@ impl<'v> Paths<'v> {
                 }
             }
             let directory = self.hold(self.volume.lookup(*parent, name)?.inode);
+            let way = (*parent, name.clone());
+            let first_way = entered.entry(directory.inode);
+            if *first_way.or_insert_with(|| way.clone()) != way {
+                return Err(Refusal::NotEmpty.into());
+            }
             for entry in self.entries(directory.inode)? {
                 match self.volume.unlink(directory.inode, &entry.name) {
                     Err(error) if error.is(Refusal::IsADirectory) => {
@@ -377,7 +389,7 @@ impl<'v> Paths<'v> {
         Ok(())
     }
 
-    /// Moves a name, replacing what is there.
+    /// Renames `from` to `to`, which is replaced if it exists.
     ///
     /// # Errors
     ///
@@ -399,7 +411,7 @@ impl<'v> Paths<'v> {
         )
     }
 
-    /// Opens a file for reading, or a directory to make it durable; [`OpenOptions`] has the rest.
+    /// Opens a file for reading, or a directory to sync it. For other modes use [`OpenOptions`].
     ///
     /// # Errors
     ///
@@ -408,8 +420,8 @@ impl<'v> Paths<'v> {
         OpenOptions::new().read(true).open(self.volume, path)
     }
 
-    /// Opens a file for reading and writing, empty: it is made if it does not exist, where a symbolic
-    /// link leads too, and cut if it does.
+    /// Opens a file for reading and writing. The file is created if it does not exist, also as the
+    /// target of a symbolic link, and truncated if it exists.
     ///
     /// # Errors
     ///
@@ -423,7 +435,7 @@ impl<'v> Paths<'v> {
             .open(self.volume, path)
     }
 
-    /// Creates a file; nothing may be at `path`, no symbolic link either.
+    /// Creates a file; `path` must not exist, not even as a symbolic link.
     fn create_new(&self, path: &[u8], permissions: u16) -> Result<HeldInode<'v>> {
         let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
         let new = CreateAttributes {
@@ -434,7 +446,7 @@ impl<'v> Paths<'v> {
         Ok(self.hold(entry.inode))
     }
 
-    /// Finds a file, or creates it, where symbolic links at the end of `path` lead to.
+    /// Finds a file or creates it. Symbolic links at the end of `path` are followed.
     fn open_or_create(&self, path: &[u8], permissions: u16) -> Result<HeldInode<'v>> {
         let mut path = path.to_vec();
         for _ in 0..MAX_SYMLINKS {
@@ -443,11 +455,15 @@ impl<'v> Paths<'v> {
                 created => return created,
             }
             match self.resolve(&path) {
-                // A symbolic link that leads to nothing: the file is created where it leads.
+                // A symbolic link whose target does not exist: the file is created there.
                 Err(error) if error.is(Refusal::NotFound) => {}
                 found => return found,
             }
-            let target = self.read_link(&path)?;
+            let target = match self.read_link(&path) {
+                // Another thread removed or replaced it meanwhile.
+                Err(error) if error.is(Refusal::NotFound) || error.is(Refusal::Invalid) => continue,
+                target => target?,
+            };
             let name = path.iter().rposition(|&byte| byte == b'/');
             let above = name.map_or(0, |slash| slash + 1);
             if target.starts_with(b"/") {
@@ -469,7 +485,7 @@ impl<'v> Paths<'v> {
         const CHUNK: usize = 1 << 20;
         let file = self.resolve(path)?;
         let mut content = Vec::new();
-        // The size is only a claim: memory follows what was really read.
+        // The size in the image may be wrong: memory grows with the bytes that were read.
         loop {
             let start = content.len();
             content.resize(start + CHUNK, 0);
@@ -483,7 +499,7 @@ impl<'v> Paths<'v> {
         }
     }
 
-    /// Makes `content` the whole content of a file, which is made if it does not exist.
+    /// Replaces the whole content of a file, which is created if it does not exist.
     ///
     /// # Errors
     ///
@@ -498,8 +514,8 @@ impl<'v> Paths<'v> {
         Ok(())
     }
 
-    /// Changes attributes (permissions, owner, times, size, flags), symbolic links followed, and
-    /// answers what they are then.
+    /// Changes attributes (permissions, owner, times, size, flags) and returns the new ones. Symbolic
+    /// links are followed.
     ///
     /// # Errors
     ///
@@ -513,8 +529,8 @@ impl<'v> Paths<'v> {
             .set_attributes(self.resolve(path)?.inode, change)
     }
 
-    /// The names of a file's extended attributes with their prefixes (`user.color`), symbolic links
-    /// followed.
+    /// The names of a file's extended attributes with their prefixes (`user.color`). Symbolic links
+    /// are followed.
     ///
     /// # Errors
     ///
@@ -523,16 +539,16 @@ impl<'v> Paths<'v> {
         self.volume.xattr_names(self.resolve(path)?.inode)
     }
 
-    /// The value of an extended attribute, symbolic links followed.
+    /// The value of an extended attribute. Symbolic links are followed.
     ///
     /// # Errors
     ///
-    /// As [`Paths::resolve`]; `Refused(NoAttribute)` and more as [`Volume::xattr`].
+    /// As [`Paths::resolve`] and [`Volume::xattr`]; `Refused(NoAttribute)`.
     pub fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         self.volume.xattr(self.resolve(path)?.inode, name.as_ref())
     }
 
-    /// Sets an extended attribute, which may exist; symbolic links are followed.
+    /// Sets an extended attribute, whether or not it exists. Symbolic links are followed.
     ///
     /// # Errors
     ///
@@ -552,11 +568,11 @@ impl<'v> Paths<'v> {
         )
     }
 
-    /// Removes an extended attribute, symbolic links followed.
+    /// Removes an extended attribute. Symbolic links are followed.
     ///
     /// # Errors
     ///
-    /// As [`Paths::resolve`]; `Refused(NoAttribute)` and more as [`Volume::remove_xattr`].
+    /// As [`Paths::resolve`] and [`Volume::remove_xattr`]; `Refused(NoAttribute)`.
     pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
         let inode = self.resolve(path)?;
         self.volume.remove_xattr(inode.inode, name.as_ref())

@@ -195,9 +195,9 @@ pub struct DirectoryEntry<'a> {
     pub next_cookie: u64,
 }
 
-/// Tells what an entry of a listing leads to, as
-/// [`Volume::read_directory_with`](crate::Volume::read_directory_with) says.
-pub type Lead<'a> = dyn FnMut() -> Result<Attributes> + 'a;
+/// Returns the attributes of the inode of an entry in a listing, and holds it; see
+/// [`Volume::read_directory_with`](crate::Volume::read_directory_with).
+pub type GetAttributes<'a> = dyn FnMut() -> Result<Attributes> + 'a;
 
 /// Whether setting an extended attribute may create or must replace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 mod images;
 
+use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -119,6 +120,45 @@ fn a_file_without_names_gets_one_while_others_look_it_up() {
         is_done.store(1, Ordering::Relaxed);
     });
     volume.forget(file, 1);
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+/// A directory without an index is listed by an order of its names, which is kept.
+#[test]
+fn a_linear_directory_is_listed_as_it_is_now() {
+    let Some(image) = Image::make(&["-b", "1024", "-O", "^dir_index"]) else {
+        return;
+    };
+    let volume = image.open();
+    let names = || {
+        let mut names = BTreeSet::new();
+        volume
+            .read_directory(ROOT, 0, &mut |entry| names.insert(entry.name.to_vec()))
+            .expect("it is sound");
+        names
+    };
+    for number in 0..300 {
+        create(&volume, ROOT, &format!("a name of some length {number}")).expect("a new name");
+    }
+    let mut expected = names();
+    assert_eq!(expected.len(), 303, "dots, lost+found, and 300");
+    for number in (0..300).step_by(30) {
+        let name = format!("a name of some length {number}").into_bytes();
+        volume.unlink(ROOT, &name).expect("it is there");
+        expected.remove(&name);
+        assert_eq!(names(), expected);
+        create(&volume, ROOT, &format!("new {number}")).expect("a new name");
+        expected.insert(format!("new {number}").into_bytes());
+        assert_eq!(names(), expected);
+    }
+    // Names longer than any before need a block of their own.
+    for number in 0..10 {
+        let name = format!("{number:0>255}");
+        create(&volume, ROOT, &name).expect("a new name");
+        expected.insert(name.into_bytes());
+        assert_eq!(names(), expected);
+    }
     volume.close().expect("it closes");
     image.assert_clean();
 }

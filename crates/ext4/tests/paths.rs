@@ -227,3 +227,77 @@ fn a_walk_goes_up_through_links_and_dots() {
     volume.close().expect("it closes");
     image.assert_clean();
 }
+
+#[test]
+fn a_link_that_leads_to_nothing_is_no_directory() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.symlink("missing", "/link").expect("a link");
+    let error = paths.create_dir_all("/link").expect_err("not a directory");
+    assert!(error.is(Refusal::Exists), "{error}");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn a_slash_at_the_end_of_a_target_is_for_directories() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.write("/file", b"content").expect("a file");
+    paths.create_dir("/directory").expect("a directory");
+    paths.symlink("file/", "/link").expect("a link");
+    paths.symlink("directory/", "/other").expect("a link");
+    let error = paths.read("/link").expect_err("not a directory");
+    assert!(error.is(Refusal::NotADirectory), "{error}");
+    assert!(paths.read_dir("/other").expect("a directory").is_empty());
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn a_file_is_opened_or_created_whatever_others_remove() {
+    const ROUNDS: usize = 5000;
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let open = OpenOptions::new().write(true).create(true);
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                open.open(&volume, "/file").expect("it is one or the other");
+            }
+        });
+        while !opening.is_finished() {
+            match volume.paths().remove_file("/file") {
+                Err(error) if error.is(Refusal::NotFound) => {}
+                removed => removed.expect("it is a file"),
+            }
+        }
+    });
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+/// An image may have directories that contain each other.
+#[test]
+fn a_tree_that_is_a_circle_is_refused() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    volume.paths().create_dir_all("/a/b").expect("room");
+    volume.close().expect("it closes");
+    image.debugfs_write("ln /a /a/b/c");
+    let volume = image.open();
+    let paths = volume.paths();
+    assert!(paths.exists("/a/b/c/b/c").expect("it goes round"));
+    let error = paths.remove_dir_all("/a").expect_err("never empty");
+    assert!(error.is(Refusal::NotEmpty), "{error}");
+}

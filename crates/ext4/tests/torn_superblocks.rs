@@ -5,7 +5,8 @@ mod images;
 use std::sync::Arc;
 
 use images::Image;
-use pext4_block::RamDevice;
+use pext4_block::fault::Operation;
+use pext4_block::{FaultDevice, RamDevice};
 use pext4_fs::{MountOptions, Volume};
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
@@ -119,4 +120,19 @@ fn one_that_shows_nothing_is_refused() {
         assert!(Volume::open(device, MountOptions::default()).is_err());
         std::fs::write(&image.path, whole).expect("the image");
     }
+}
+
+/// The copy is looked for at the places of every block size: one that cannot be read is none.
+#[test]
+fn a_place_without_the_copy_need_not_be_readable() {
+    let Some(image) = Image::make(&["-b", "2048", "-O", "metadata_csum"]) else {
+        return;
+    };
+    image.change(|bytes| bytes[AT + SECTOR..AT + 1024].fill(0xA5));
+    let faulty = FaultDevice::new(Arc::new(RamDevice::load(&image.path).expect("the image")));
+    let place = 8193 * 1024;
+    faulty.fail_touching(Operation::Read, place..place + 1024);
+    let volume =
+        Volume::open(Arc::new(faulty), MountOptions::default()).expect("the copy is whole");
+    assert!(volume.is_read_only(), "{:?}", volume.notes());
 }

@@ -1,9 +1,9 @@
 //! The journal as the layer above sees it.
 //!
 //! Life cycle: opened over a device whose log has been recovered; used; shut down, which commits,
-//! writes everything home and leaves an empty log. A journal that is dropped without a shutdown
-//! stops as at a power cut: acknowledged changes are in the log. After an abort nothing is written
-//! any more, and every call returns the error that caused it.
+//! writes everything home and leaves an empty log. If a journal is dropped without a shutdown, the
+//! image is as after a power cut: acknowledged changes are in the log. After an abort nothing is
+//! written any more, and every call returns the error that caused it.
 //!
 //! The journal owns two threads, the committer and, if there is a log, the checkpointer; what they
 //! and the handles share is `Core`.
@@ -261,7 +261,7 @@ fn spawn(name: &str, core: &Arc<Core>, body: fn(&Core)) -> Result<JoinHandle<()>
     .map_err(JournalError::io("starting a thread of the journal"))
 }
 
-/// If a commit panics, the thread continues only to notify the client of the abort.
+/// Runs the committer. If a commit panics, the thread continues only to notify the client of the abort.
 fn run_committer(core: &Core) {
     let _guard = NotificationGuard(core);
     let worked = catch_unwind(AssertUnwindSafe(|| Committer::new(core).run()));
@@ -294,8 +294,8 @@ impl Drop for AbortOnPanic<'_> {
     }
 }
 
-/// If the client panics while it is notified of an abort, no thread is left to notify it, so none may
-/// wait for that.
+/// Ends the wait for the client's notification if the committer's thread ends by a panic: no thread is
+/// left to notify the client.
 struct NotificationGuard<'a>(&'a Core);
 
 impl Drop for NotificationGuard<'_> {

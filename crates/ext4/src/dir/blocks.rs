@@ -87,10 +87,11 @@ pub trait DirectoryBlocks {
         }
     }
 
-    /// Where its names are in the order of their cookies, if that was kept and no block has changed since.
+    /// The locations of its names in the order of their cookies, if that order was kept and no block has
+    /// changed since.
     fn order(&self) -> Option<NameOrder>;
 
-    /// Keeps that order, for listings that go on.
+    /// Keeps that order for later replies of listings.
     fn keep_order(&self, order: &NameOrder);
 
     /// Whether the directory is stored in its inode. Then its blocks are regions of the inode, one or

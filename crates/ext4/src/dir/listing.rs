@@ -17,7 +17,7 @@
 //! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes), and at
 //! most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory is gathered as
 //! a whole under the same limit. If it has more than a few blocks, its names are sorted once and the order
-//! is kept (`ordered`), unless it is so long that it is read again for each batch.
+//! is kept (`ordered`); if it is too long for that, it is read again for each batch.
 
 mod ordered;
 
@@ -31,7 +31,7 @@ use super::blocks::{self, BlockKind, DirectoryBlocks};
 use super::index::{Path, Seek};
 use super::{corrupt_in, is_dot, leaf, linear, parent};
 use crate::error::{Error, Result};
-use crate::inode::name_orders::LONGEST;
+use crate::inode::name_orders::MAX_DIRECTORY_BYTES;
 use crate::types::FileType;
 
 /// No entry has this cookie or a higher one.
@@ -42,7 +42,7 @@ const COOKIE_FIRST: u64 = 2;
 /// Maximum bytes of gathered entries; beyond it, those with the highest cookies are dropped again.
 const BUDGET: usize = 256 << 10;
 /// Maximum number of unreadable leaves that a listing skips.
-const MAX_PASSED_OVER: u32 = 1000;
+const MAX_SKIPPED_LEAVES: u32 = 1000;
 
 /// One entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,21 +81,21 @@ pub fn list<B: DirectoryBlocks>(
 ) -> Result<()> {
     let limits = Limits {
         gathered: BUDGET,
-        ordered: LONGEST,
+        ordered: MAX_DIRECTORY_BYTES,
     };
     list_within(blocks, from, limits, visit)
 }
 
-/// How much memory a listing takes.
+/// Limits on the memory of a listing.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// Bytes gathered at once.
+    /// Maximum bytes of gathered entries.
     pub gathered: usize,
-    /// Bytes of a directory whose order is kept.
+    /// Maximum bytes of a directory whose order is kept.
     pub ordered: u64,
 }
 
-/// [`list`] within limits.
+/// As [`list`], within the given limits.
 pub(super) fn list_within<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,
@@ -118,19 +118,19 @@ fn list_batches<B: DirectoryBlocks>(
     budget: usize,
     visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<()> {
-    let mut passed_over = PassedOver::default();
+    let mut skipped = SkippedLeaves::default();
     while from < COOKIE_END {
-        let mut batch = Batch::new(from, budget, passed_over);
-        let behind = gather(blocks, &mut batch);
-        passed_over = std::mem::take(&mut batch.passed_over);
-        let wants_more = batch.show(visit);
-        let Some(next) = batch.cut.or(behind?).filter(|_| wants_more) else {
+        let mut batch = Batch::new(from, budget, skipped);
+        let unread = gather(blocks, &mut batch);
+        skipped = std::mem::take(&mut batch.skipped);
+        let wants_more = batch.visit_all(visit);
+        let Some(next) = batch.cut.or(unread?).filter(|_| wants_more) else {
             break;
         };
-        debug_assert!(next > from, "a batch leads on");
+        debug_assert!(next > from, "each batch advances");
         from = next;
     }
-    passed_over.error.map_or(Ok(()), Err)
+    skipped.error.map_or(Ok(()), Err)
 }
 
 /// Lists `.` and `..` if `from` includes them; false if the visitor returned false.
@@ -167,7 +167,7 @@ fn gather<B: DirectoryBlocks>(blocks: &B, batch: &mut Batch) -> Result<Option<u6
                     let major = blocks::hash(&hasher, entry.name);
                     batch.add(cookie(major, key, entry.name), entry);
                 });
-                batch.passed_over.note(read)?;
+                batch.skipped.note(read)?;
             }
             Ok(None)
         }
@@ -192,7 +192,7 @@ fn gather_run<B: DirectoryBlocks>(
                 batch.add(cookie(major, key, entry.name), entry);
             }
         });
-        batch.passed_over.note(read)?;
+        batch.skipped.note(read)?;
         match path.next_hash() {
             None => return Ok(None),
             Some(next) if next & 1 == 0 => return Ok(Some(cookie_of_major(next))),
@@ -228,20 +228,20 @@ struct Batch {
     budget: usize,
     entries: Vec<Gathered>,
     names: Vec<u8>,
-    /// Entries from this cookie on were dropped.
+    /// The lowest cookie of which entries were dropped.
     cut: Option<u64>,
-    passed_over: PassedOver,
+    skipped: SkippedLeaves,
 }
 
 /// Leaves that could not be read.
 #[derive(Default)]
-struct PassedOver {
+struct SkippedLeaves {
     count: u32,
     /// The error of the first one.
     error: Option<Error>,
 }
 
-impl PassedOver {
+impl SkippedLeaves {
     /// Records a leaf that cannot be read, because of the device or its bytes. Fails if there are too many.
     fn note(&mut self, read: Result<()>) -> Result<()> {
         let error = match read {
@@ -249,7 +249,7 @@ impl PassedOver {
             read => return read,
         };
         self.count += 1;
-        if self.count > MAX_PASSED_OVER {
+        if self.count > MAX_SKIPPED_LEAVES {
             return Err(self.error.take().unwrap_or(error));
         }
         self.error.get_or_insert(error);
@@ -266,14 +266,14 @@ struct Gathered {
 }
 
 impl Batch {
-    fn new(from: u64, budget: usize, passed_over: PassedOver) -> Self {
+    fn new(from: u64, budget: usize, skipped: SkippedLeaves) -> Self {
         Self {
             from,
             budget,
             entries: Vec::new(),
             names: Vec::new(),
             cut: None,
-            passed_over,
+            skipped,
         }
     }
 
@@ -294,7 +294,7 @@ impl Batch {
         }
     }
 
-    /// Drops the upper half, but never a part of the entries that share a cookie.
+    /// Drops the entries of the upper half, but never only some of those that share a cookie.
     fn shrink(&mut self) {
         self.entries.sort_by_key(|entry| entry.cookie);
         let middle = self.entries[self.entries.len() / 2].cookie;
@@ -320,8 +320,8 @@ impl Batch {
         self.names = packed;
     }
 
-    /// Lists everything in the order of cookies; false if the visitor returned false.
-    fn show(&mut self, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> bool {
+    /// Visits the entries in the order of their cookies; false if the visitor returned false.
+    fn visit_all(&mut self, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> bool {
         self.entries.sort_by_key(|entry| entry.cookie);
         for (index, entry) in self.entries.iter().enumerate() {
             let follower = self.entries.get(index + 1);
@@ -345,18 +345,18 @@ impl Batch {
 mod tests {
     use super::{Batch, Entry, InodeNumber, cookie_of_major, major_of};
 
-    fn shown(batch: &mut Batch) -> Vec<(u64, u64)> {
-        let mut shown = Vec::new();
-        batch.show(&mut |entry| {
+    fn visited(batch: &mut Batch) -> Vec<(u64, u64)> {
+        let mut visited = Vec::new();
+        batch.visit_all(&mut |entry| {
             assert_eq!(entry.name, entry.inode.get().to_string().as_bytes());
-            shown.push((entry.cookie, entry.next_cookie));
+            visited.push((entry.cookie, entry.next_cookie));
             true
         });
-        shown
+        visited
     }
 
     fn batch_of(cookies: &[u64], budget: usize) -> Batch {
-        let mut batch = Batch::new(10, budget, super::PassedOver::default());
+        let mut batch = Batch::new(10, budget, super::SkippedLeaves::default());
         for (number, &cookie) in (1..).zip(cookies) {
             let name = u32::to_string(&number);
             let inode = InodeNumber(number);
@@ -373,10 +373,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_of_a_shared_cookie_leads_on() {
+    fn only_the_last_of_a_shared_cookie_advances() {
         let mut batch = batch_of(&[30, 9, 20, 30, 10, 20, 20], 1 << 20);
         let expected = [(10, 11), (20, 20), (20, 20), (20, 21), (30, 30), (30, 31)];
-        assert_eq!(shown(&mut batch), expected);
+        assert_eq!(visited(&mut batch), expected);
         assert_eq!(batch.cut, None);
     }
 
@@ -385,19 +385,19 @@ mod tests {
         let cookies: Vec<u64> = [50, 40, 40, 40, 40, 40, 40, 40, 40, 60, 70, 80].repeat(20);
         let mut batch = batch_of(&cookies, 3000);
         let cut = batch.cut.expect("it is over the limit");
-        let shown = shown(&mut batch);
+        let visited = visited(&mut batch);
         assert_eq!(
-            shown.iter().filter(|&&(cookie, _)| cookie == 40).count(),
+            visited.iter().filter(|&&(cookie, _)| cookie == 40).count(),
             8 * 20
         );
-        assert!(shown.iter().all(|&(cookie, _)| cookie < cut));
+        assert!(visited.iter().all(|&(cookie, _)| cookie < cut));
     }
 
     #[test]
     fn one_cookie_may_exceed_the_limit() {
         let mut batch = batch_of(&[77; 500], 1000);
         assert_eq!(batch.cut, None);
-        assert_eq!(shown(&mut batch).len(), 500);
+        assert_eq!(visited(&mut batch).len(), 500);
     }
 
     #[test]

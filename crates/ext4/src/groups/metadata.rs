@@ -18,7 +18,7 @@ pub struct MetadataMap {
 }
 
 impl MetadataMap {
-    /// A map of these runs, whether or not some share blocks; and the first place where two do.
+    /// A map of these runs, some of which may share blocks, and the error for the first shared block.
     pub fn new(mut runs: Vec<Range<u64>>) -> (Self, Option<Corrupt>) {
         runs.retain(|run| !run.is_empty());
         runs.sort_unstable_by_key(|run| run.start);

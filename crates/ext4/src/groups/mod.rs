@@ -62,7 +62,7 @@ use evict::Residency;
 use hints::Hints;
 use index::GroupIndex;
 use metadata::MetadataMap;
-use open::with_what_helps;
+use open::with_advice;
 use slot::{Slot, mark};
 use stream_goals::StreamGoals;
 use waiting::Waiting;
@@ -287,7 +287,7 @@ impl Groups {
     pub fn protect(&self, blocks: Vec<Range<u64>>) -> Result<()> {
         let (protected, shared) = self.judge_protected(blocks);
         match shared {
-            Some(corrupt) if !self.store.options.read_only => return Err(with_what_helps(corrupt)),
+            Some(corrupt) if !self.store.options.read_only => return Err(with_advice(corrupt)),
             Some(corrupt) => drop(self.overlap.set(corrupt)),
             None => {}
         }

@@ -1,8 +1,9 @@
 //! Reading the group descriptors at mount, in one pass.
 //!
-//! A mount that writes is refused for one descriptor that makes no sense: what it says of free space would be built
-//! on. A mount that only reads goes on with the other groups, as it is what is left to somebody whose image is
-//! damaged: of a group whose descriptor is bad nothing is known, and who asks for one of its inodes is told why.
+//! A writable mount fails if one descriptor is corrupt, since allocation relies on its counts. A
+//! read-only mount, which may be the last resort for a damaged image, continues with the other
+//! groups. Nothing is known about a group with a corrupt descriptor, and access to one of its inodes
+//! returns the descriptor's error.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,9 +31,10 @@ use crate::store::Store;
 /// The maximum number of groups for which memory is allocated before their descriptors are read:
 /// those of 16 TiB.
 const MAX_AHEAD: usize = 1 << 17;
-/// Bytes of descriptors read at once.
+/// Maximum number of bytes of descriptors read at once.
 const CHUNK: u64 = 1 << 20;
-/// Descriptors that may be bad before it is no file system that is damaged, but something else.
+/// The maximum number of corrupt descriptors with which a read-only mount continues. More of them
+/// suggest that this is no damaged file system but something else.
 const MAX_DAMAGED: usize = 1000;
 
 impl Groups {
@@ -52,7 +54,7 @@ impl Groups {
         };
         let (metadata, overlap) = MetadataMap::new(table.runs);
         let overlap = match overlap {
-            Some(corrupt) if !store.options.read_only => return Err(with_what_helps(corrupt)),
+            Some(corrupt) if !store.options.read_only => return Err(with_advice(corrupt)),
             found => found.map_or_else(OnceLock::new, OnceLock::from),
         };
         let scaling = store.options.scaling;
@@ -97,19 +99,20 @@ struct Table {
     free_blocks: u64,
     free_inodes: u64,
     directories: u64,
-    /// What is wrong with descriptors that are bad.
+    /// The errors of corrupt descriptors.
     damaged: BTreeMap<GroupNumber, Corrupt>,
 }
 
-/// The same problem, with what somebody can do about it.
-pub(super) fn with_what_helps(corrupt: Corrupt) -> Error {
-    let advice = "e2fsck -f mends it, and a read-only mount (-o ro) reads what it does not concern";
+/// The error with the advice how to repair or circumvent it.
+pub(super) fn with_advice(corrupt: Corrupt) -> Error {
+    let advice =
+        "e2fsck -f repairs it, and a read-only mount (-o ro) reads what it does not affect";
     corrupt.adding(advice).into()
 }
 
 impl Table {
     fn read(store: &Store) -> Result<Self> {
-        // More is allocated only as descriptors are read, which shows that the groups exist.
+        // Beyond this, memory is allocated as descriptors are read, which proves that the groups exist.
         let groups = (store.geometry.group_count as usize).min(MAX_AHEAD);
         let mut table = Self {
             slots: Vec::with_capacity(groups),
@@ -126,10 +129,10 @@ impl Table {
         Ok(table)
     }
 
-    /// Reads adjacent blocks of descriptors from the one with this index on; returns the index
+    /// Reads adjacent blocks of descriptors, starting with the one with this index; returns the index
     /// after them.
     fn read_chunk(&mut self, store: &Store, index: u32) -> Result<u32> {
-        let (first, count) = neighbours(store, index)?;
+        let (first, count) = adjacent_blocks(store, index)?;
         let block_size = store.geometry.block_size as usize;
         let mut bytes = vec![0; block_size * count as usize];
         let offset = |block: BlockNumber| block.get() * block_size as u64;
@@ -140,7 +143,7 @@ impl Table {
         }
         for (block, content) in (first.get()..).zip(bytes.chunks_exact_mut(block_size)) {
             let block = BlockNumber(block);
-            // Where the device fails, it may do so in one of them.
+            // If the device fails, possibly only one of the blocks is unreadable.
             let read = match is_whole {
                 true => Ok(()),
                 false => store.device.read_at(offset(block), content),
@@ -172,7 +175,7 @@ impl Table {
                 }
             };
             if let Err(corrupt) = read {
-                self.give_up(store, group, corrupt.in_block(block))?;
+                self.skip(store, group, corrupt.in_block(block))?;
             }
         }
         Ok(())
@@ -190,10 +193,10 @@ impl Table {
         self.add(store, group, &descriptor)
     }
 
-    /// Does without the next group, in a mount that only reads.
-    fn give_up(&mut self, store: &Store, group: GroupNumber, corrupt: Corrupt) -> Result<()> {
+    /// Records the next group as unusable if the mount is read-only, and fails otherwise.
+    fn skip(&mut self, store: &Store, group: GroupNumber, corrupt: Corrupt) -> Result<()> {
         if !store.options.read_only {
-            return Err(with_what_helps(corrupt));
+            return Err(with_advice(corrupt));
         }
         if self.damaged.len() >= MAX_DAMAGED {
             return Err(corrupt.adding("and so are many others").into());
@@ -231,8 +234,9 @@ impl Table {
     }
 }
 
-/// Where the block of descriptors with this index lies, and how many others follow it there and are read with it.
-fn neighbours(store: &Store, index: u32) -> Result<(BlockNumber, u32)> {
+/// The location of the block of descriptors with this index, and the number of blocks to read there:
+/// this one and those with the next indexes that follow it on the device.
+fn adjacent_blocks(store: &Store, index: u32) -> Result<(BlockNumber, u32)> {
     let geometry = &store.geometry;
     let first = geometry.descriptor_block(index);
     let most = CHUNK / u64::from(geometry.block_size);

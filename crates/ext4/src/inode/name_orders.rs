@@ -1,11 +1,13 @@
 //! The order in which linear directories are listed, kept for those that were listed last.
 //!
-//! A listing goes by cookies, which are made of the names, and a linear directory has its names in no order: without
-//! this each reply of a listing would go through all of them. An order is made of a whole directory at once and is
-//! right until a name changes. Whoever changes a block of a directory takes that back, under the directory's lock held
-//! for writing; who makes an order and who uses it holds that lock shared.
+//! A listing is in the order of cookies, which are computed from the names, but a linear directory does
+//! not store its names in that order: without a kept order, each reply of a listing would read all of
+//! them. An order is made from a whole directory at once and is valid until a block of the directory
+//! changes. A thread that changes a block invalidates the order first, under the directory's lock held
+//! exclusively; threads that make or use an order hold that lock shared.
 //!
-//! Memory: a few orders a volume, each of a directory of at most [`LONGEST`] bytes.
+//! Memory: at most `MAX_KEPT` orders per volume, each of a directory of at most
+//! [`MAX_DIRECTORY_BYTES`].
 
 use std::sync::Arc;
 
@@ -16,29 +18,29 @@ use pext4_sync::order::Class;
 
 use super::Inode;
 
-/// Bytes of a directory whose order is kept. Names of usual length make an order of half of that, and the shortest of
-/// 11 MiB.
-pub const LONGEST: u64 = 8 << 20;
-/// Orders that are kept.
+/// Maximum bytes of a directory whose order is kept. Its order takes about half as much memory if the
+/// names have the usual length, and 11 MiB if they are the shortest possible.
+pub const MAX_DIRECTORY_BYTES: u64 = 8 << 20;
+/// Maximum number of orders that are kept.
 const MAX_KEPT: usize = 4;
 
-/// Where a directory has a name.
+/// The location of a name in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamePlace {
     /// The name's cookie.
     pub cookie: u64,
     /// The block of the directory.
     pub block: u32,
-    /// Where in the block its record starts.
+    /// The offset of its record in the block, in bytes.
     pub offset: u32,
 }
 
-/// Where all names of a directory are, sorted by cookie.
+/// The locations of all names of a directory, sorted by cookie.
 pub type NameOrder = Arc<[NamePlace]>;
 
-/// The orders that are kept.
+/// The kept orders of a volume.
 pub struct NameOrders {
-    /// The one that came last at the end.
+    /// The newest is the last.
     kept: Mutex<Vec<(InodeNumber, NameOrder)>>,
 }
 
@@ -51,7 +53,7 @@ impl Default for NameOrders {
 }
 
 impl NameOrders {
-    /// The order of a directory, if it is kept and still right.
+    /// The order of a directory, if it is kept and still valid. The caller holds the directory's lock.
     pub fn get(&self, directory: &Inode) -> Option<NameOrder> {
         if !directory.has_name_order.load(Ordering::Acquire) {
             return None;
@@ -61,7 +63,8 @@ impl NameOrders {
         kept.iter().find(is_it).map(|(_, order)| Arc::clone(order))
     }
 
-    /// Keeps the order of a directory until a name changes, or others are wanted more.
+    /// Keeps the order of a directory until the directory changes or newer orders replace it. The caller
+    /// has held the directory's lock since before it made the order.
     pub fn keep(&self, directory: &Inode, order: NameOrder) {
         let mut kept = self.kept.lock();
         let is_other = |(number, _): &(InodeNumber, NameOrder)| *number != directory.number();
@@ -73,15 +76,16 @@ impl NameOrders {
         *kept = stay;
         directory.has_name_order.store(true, Ordering::Release);
         drop(kept);
-        // They are large.
+        // They are large, so they are freed without the lock.
         drop(dropped);
     }
 }
 
 impl Inode {
-    /// A name of this directory changes: its order is not right any more.
+    /// Invalidates the order of this directory. Called before each change of a block.
     pub fn forget_name_order(&self) {
-        // Directories that are changed at once by many have none, and are not written for it.
+        // Written only if set: directories that many threads change at once have an index and no order, so
+        // they do not share a written cache line here.
         if self.has_name_order.load(Ordering::Relaxed) {
             self.has_name_order.store(false, Ordering::Relaxed);
         }

@@ -1,11 +1,13 @@
-//! Reading the superblock, and what stands in for one whose checksum is wrong.
+//! Reading the superblock, and a substitute if its checksum is wrong.
 //!
-//! The primary is two sectors, and a power cut may leave the one from before a write and the other from after it.
-//! Both are whole then, so every field is one that was meant, whichever write it is of: the primary can be used as
-//! it is read. That this is what happened is seen by the copy in group 1, which holds what no mount changes. The
-//! copy itself would not do: it knows no orphans, no state, no errors and no features that were set since it was
-//! made. Where the two differ in what no mount changes, the primary is damaged: nothing in it is believed, the copy
-//! shows where everything lies, and nothing is written.
+//! The primary superblock occupies two sectors. A power cut may tear a write of it: one sector is old,
+//! the other new. Both sectors are intact then, so every field has a value that was written on
+//! purpose, and the primary is used as it was read. It counts as torn if it equals the copy in group
+//! 1 in every field that mounts do not change. The copy cannot replace a torn primary, since it lacks
+//! orphans, state, errors, and features that were set after it was written.
+//!
+//! If the two differ in a field that mounts do not change, the primary is damaged. No field of it is
+//! used then: the mount reads by the copy, and it is turned read-only.
 
 use pext4_block::Device;
 use pext4_ondisk::Corrupt;
@@ -16,7 +18,7 @@ use crate::error::Result;
 use crate::options::MountOptions;
 use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
-/// Features that are set and cleared while mounted, or when an image is checked.
+/// Features that a mount or a check may set or clear.
 const CHANGED_FEATURES: Features = Features {
     compat: Compat::EXT_ATTR,
     incompat: Incompat::RECOVER.union(Incompat::EXTENTS),
@@ -26,12 +28,12 @@ const CHANGED_FEATURES: Features = Features {
         .union(ReadOnlyCompat::ORPHAN_PRESENT),
 };
 
-/// The superblock; where its checksum is wrong, the one that a torn write left or, for a mount that is turned
-/// read-only, its copy in group 1. A note says so, once.
+/// Reads the superblock. If its checksum is wrong, this returns the primary if it is torn, and otherwise
+/// the copy in group 1, and turns the mount read-only; a note is added to `notes`, once.
 ///
 /// # Errors
 ///
-/// `Corrupt` where neither can be used, `Io`.
+/// `Corrupt` if neither can be used, `Io`.
 pub(super) fn read(
     device: &dyn Device,
     options: &mut MountOptions,
@@ -42,14 +44,14 @@ pub(super) fn read(
         Ok(superblock) => return Ok(superblock),
         Err(corrupt) => corrupt,
     };
-    // Magic number and UUID, in the first sector, must still show whose copy is looked for.
+    // The magic number and the UUID, in the first sector, identify the copy.
     let Ok(primary) = Superblock::decode_unverified(&bytes) else {
         return Err(corrupt.into());
     };
-    let Some(copy) = copy_of(device, &primary)? else {
+    let Some(copy) = copy_of(device, &primary) else {
         return Err(corrupt.into());
     };
-    let is_torn = primary.encode() == as_mounts_left(&copy, &primary).encode();
+    let is_torn = primary.encode() == expected_primary(&copy, &primary).encode();
     let (mut superblock, note) = match is_torn {
         true => (
             primary,
@@ -57,16 +59,16 @@ pub(super) fn read(
         ),
         false => {
             options.read_only = true;
-            let what_helps =
-                "mounted read-only by the copy in group 1, until e2fsck -f has mended the image";
+            let advice =
+                "mounted read-only by the copy in group 1, until e2fsck -f has repaired the image";
             (
                 copy,
-                format!("{corrupt}, which no torn write explains: {what_helps}"),
+                format!("{corrupt}, which no torn write explains: {advice}"),
             )
         }
     };
     if superblock.features.compat.contains(Compat::HAS_JOURNAL) {
-        // Whether the journal is to be replayed neither is believed, so it is.
+        // Neither records reliably whether the journal has to be replayed, so it is replayed.
         superblock.features.incompat |= Incompat::RECOVER;
     }
     if !notes.contains(&note) {
@@ -86,9 +88,10 @@ fn read_bytes(device: &dyn Device) -> Result<[u8; SUPERBLOCK_SIZE]> {
     Ok(bytes)
 }
 
-/// The copy in group 1 of a superblock that bears this UUID.
-fn copy_of(device: &dyn Device, primary: &Superblock) -> Result<Option<Superblock>> {
-    /// Where group 1 begins, by block size, in groups of the usual size.
+/// The copy in group 1 of the superblock with the primary's UUID. A place that cannot be read is
+/// skipped: it may be one at which this image has no copy.
+fn copy_of(device: &dyn Device, primary: &Superblock) -> Option<Superblock> {
+    /// The block size, and the first block of group 1 if the groups have the usual size.
     const FIRST_COPIES: [(u32, u64); 3] = [(4096, 32768), (1024, 8193), (2048, 16384)];
     for (block_size, block) in FIRST_COPIES {
         let offset = block * u64::from(block_size);
@@ -96,23 +99,26 @@ fn copy_of(device: &dyn Device, primary: &Superblock) -> Result<Option<Superbloc
             continue;
         }
         let mut bytes = [0; SUPERBLOCK_SIZE];
-        device.read_at(offset, &mut bytes)?;
+        if device.read_at(offset, &mut bytes).is_err() {
+            continue;
+        }
         let Ok(mut copy) = Superblock::decode(&bytes) else {
             continue;
         };
-        let is_here = 1024u32.checked_shl(copy.log_block_size) == Some(block_size);
-        if copy.uuid == primary.uuid && is_here {
+        let has_block_size = 1024u32.checked_shl(copy.log_block_size) == Some(block_size);
+        if copy.uuid == primary.uuid && has_block_size {
             copy.block_group = 0;
-            return Ok(Some(copy));
+            return Some(copy);
         }
     }
-    Ok(None)
+    None
 }
 
-/// What the primary is if only mounts and checks changed it since the copy was made.
-fn as_mounts_left(copy: &Superblock, primary: &Superblock) -> Superblock {
+/// The primary as it would be if only mounts and checks had changed it since the copy was written: the
+/// copy, with the fields of `primary` that those change.
+fn expected_primary(copy: &Superblock, primary: &Superblock) -> Superblock {
     let mut expected = copy.clone();
-    take_features(&mut expected.features, &primary.features);
+    set_changed_features(&mut expected.features, &primary.features);
     expected.state = primary.state;
     expected.last_orphan = primary.last_orphan;
     expected.free_blocks = primary.free_blocks;
@@ -126,9 +132,9 @@ fn as_mounts_left(copy: &Superblock, primary: &Superblock) -> Superblock {
     expected.error_count = primary.error_count;
     expected.first_error = primary.first_error.clone();
     expected.last_error = primary.last_error.clone();
-    // Which way names are hashed is settled at the first mount; what else is noted is of what is in the groups.
-    let settled = Flags::SIGNED_HASH | Flags::UNSIGNED_HASH;
-    expected.flags = (copy.flags - settled) | (primary.flags & settled);
+    // The first mount records the signedness of the hash of names; no mount changes the other flags.
+    let set_by_mount = Flags::SIGNED_HASH | Flags::UNSIGNED_HASH;
+    expected.flags = (copy.flags - set_by_mount) | (primary.flags & set_by_mount);
     expected.overhead_clusters = primary.overhead_clusters;
     expected.journal_backup_type = primary.journal_backup_type;
     expected.journal_backup = primary.journal_backup;
@@ -136,7 +142,7 @@ fn as_mounts_left(copy: &Superblock, primary: &Superblock) -> Superblock {
     expected
 }
 
-fn take_features(expected: &mut Features, primary: &Features) {
+fn set_changed_features(expected: &mut Features, primary: &Features) {
     let changed = CHANGED_FEATURES;
     expected.compat = (expected.compat - changed.compat) | (primary.compat & changed.compat);
     expected.incompat =

@@ -10,20 +10,20 @@ use super::{check_not_removed, lock_shared};
 use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
-use crate::types::{Attributes, DirectoryEntry, InodeNumber, Lead};
+use crate::types::{Attributes, DirectoryEntry, GetAttributes, InodeNumber};
 use crate::volume::Volume;
 
 impl Volume {
     /// Lists a directory from `cookie` on (0: the start) until `visit` returns false. `.` and `..`
     /// come first. A cookie stays valid while the directory changes: entries that exist throughout
-    /// are seen exactly once.
+    /// are listed exactly once.
     ///
     /// `visit` runs with the directory's lock held. It must not call operations of the volume, which
     /// take locks of their own and could deadlock: collect the entries first.
     ///
-    /// A name that no file can have (empty, `.` again, or with a slash or zero byte in it) is left
-    /// out; after all other names the listing fails with `Corrupt`. An encrypted directory shows its
-    /// names as they are stored.
+    /// A name that no file can have (empty, `.` again, or with a slash or zero byte in it) is not
+    /// listed; after all other names the listing fails with `Corrupt`. The names of an encrypted
+    /// directory are listed as they are stored.
     ///
     /// # Errors
     ///
@@ -37,10 +37,12 @@ impl Volume {
         self.read_directory_with(inode, cookie, &mut |entry, _| visit(entry))
     }
 
-    /// As [`Volume::read_directory`], with the attributes of the entries. `visit` gets a function with
-    /// each entry that returns the attributes of its inode and, except for `.` and `..`, holds it, as
-    /// [`Volume::lookup`] does but without another search for the name. It returns
-    /// `Refused(NotFound)` if the name was removed meanwhile.
+    /// As [`Volume::read_directory`], with the attributes of the entries. With each entry, `visit` gets
+    /// a function that returns the attributes of the entry's inode and, except for `.` and `..`, holds
+    /// that inode as [`Volume::lookup`] does. In most directories this needs no second search for the
+    /// name. It returns `Refused(NotFound)` if the name was removed meanwhile. If the name was created
+    /// again since, the inode in the attributes, which is the one that is held, differs from the
+    /// entry's.
     ///
     /// # Errors
     ///
@@ -49,16 +51,16 @@ impl Volume {
         &self,
         inode: InodeNumber,
         cookie: u64,
-        visit: &mut dyn FnMut(DirectoryEntry<'_>, &mut Lead<'_>) -> bool,
+        visit: &mut dyn FnMut(DirectoryEntry<'_>, &mut GetAttributes<'_>) -> bool,
     ) -> Result<()> {
         let directory = self.directory(inode)?;
         let _names = lock_shared(&directory)?;
         check_not_removed(&directory)?;
         let is_encrypted = directory.flags().contains(InodeFlags::ENCRYPT);
-        let mut holds_no_name = false;
+        let mut has_invalid_name = false;
         let listed = dir::list(&self.names(&directory), cookie, &mut |entry| {
             if !is_encrypted && !is_valid_name(entry.name) {
-                holds_no_name = true;
+                has_invalid_name = true;
                 return true;
             }
             let shown = DirectoryEntry {
@@ -68,11 +70,11 @@ impl Volume {
                 next_cookie: entry.next_cookie,
             };
             visit(shown, &mut || {
-                let led = self.lead(&directory, entry.name, entry.inode);
-                led.map_err(|error| self.inodes.store.apply_error_policy(error))
+                let got = self.entry_attributes(&directory, entry.name, entry.inode);
+                got.map_err(|error| self.inodes.store.apply_error_policy(error))
             })
         });
-        let listed = listed.and_then(|()| match holds_no_name {
+        let listed = listed.and_then(|()| match has_invalid_name {
             true => Err(
                 Corrupt::new("directory", "holds a name that no file can have")
                     .in_inode(inode)
@@ -83,10 +85,15 @@ impl Volume {
         listed.map_err(|error| self.inodes.store.apply_error_policy(error))
     }
 
-    /// The attributes of an entry's inode, which is held afterwards. The caller holds the directory's
-    /// lock shared. If names can be removed under the lock of a leaf alone, the name is looked up
-    /// again by the index; otherwise the entry cannot have changed.
-    fn lead(&self, directory: &Arc<Inode>, name: &[u8], number: InodeNumber) -> Result<Attributes> {
+    /// The attributes of an entry's inode, which is then held, except for `.` and `..`. The caller holds
+    /// the directory's lock shared. If names can be removed under the lock of a leaf alone, the name is
+    /// looked up again by the index; otherwise the entry cannot have changed.
+    fn entry_attributes(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        number: InodeNumber,
+    ) -> Result<Attributes> {
         match name {
             b"." => Ok(directory.attributes()),
             b".." => Ok(self.directory(number)?.attributes()),

@@ -1,4 +1,4 @@
-//! Open files: how they are opened, and reading, writing and seeking with a position.
+//! Open files: the options for opening them, and reading, writing and seeking with a position.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -9,8 +9,7 @@ use crate::error::{Refusal, Result};
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes};
 use crate::volume::Volume;
 
-/// How a file is opened, in the manner of [`std::fs::OpenOptions`]: nothing is allowed until it is
-/// asked for.
+/// How a file is opened, in the manner of [`std::fs::OpenOptions`]: at first nothing is allowed.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,7 +45,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing allowed; a file that is created gets the permissions 0644.
+    /// Options that allow nothing; a file that is created gets the permissions 0644.
     pub fn new() -> Self {
         Self {
             read: false,
@@ -71,14 +70,14 @@ impl OpenOptions {
         self
     }
 
-    /// Allows writing at the end only: each write finds the end of the file under the inode's lock,
-    /// so that several writers that append do not overwrite each other.
+    /// Allows writing at the end only. Each write finds the end of the file under the inode's lock,
+    /// so several writers that append do not overwrite each other.
     pub fn append(mut self, append: bool) -> Self {
         self.append = append;
         self
     }
 
-    /// Cuts an existing file to nothing; needs [`write`](Self::write).
+    /// Truncates an existing file to no bytes; needs [`write`](Self::write).
     pub fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
@@ -108,8 +107,8 @@ impl OpenOptions {
     ///
     /// `Refused(Invalid)` for options that contradict each other or allow nothing,
     /// `Refused(Exists)` with `create_new`, `Refused(IsADirectory)` for writing to a directory,
-    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`, and what
-    /// [`Paths::resolve`] and [`Volume::create`] answer.
+    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`, and the errors of
+    /// [`Paths::resolve`] and [`Volume::create`].
     pub fn open<'v>(&self, volume: &'v Volume, path: impl AsRef<[u8]>) -> Result<File<'v>> {
         self.check()?;
         let paths = volume.paths();
@@ -174,13 +173,13 @@ impl<'v> File<'v> {
         self.held.volume
     }
 
-    /// The inode, for the operations of [`Volume`]; it stays in existence while the file is open.
+    /// The inode, for the operations of [`Volume`]; it is not freed while the file is open.
     #[must_use]
     pub fn inode(&self) -> InodeNumber {
         self.held.inode
     }
 
-    /// What `stat` tells.
+    /// The attributes, as `stat` returns them.
     ///
     /// # Errors
     ///
@@ -189,7 +188,7 @@ impl<'v> File<'v> {
         self.held.attributes()
     }
 
-    /// Cuts the file to `length` bytes, or extends it by a hole.
+    /// Sets the file's length in bytes: truncates it or extends it by a hole.
     ///
     /// # Errors
     ///
@@ -209,7 +208,7 @@ impl<'v> File<'v> {
         self.volume().fsync(self.held.inode)
     }
 
-    /// Makes durable what reading the content back needs, and nothing else.
+    /// Makes the content durable, and of the attributes only those that are needed to read it.
     ///
     /// # Errors
     ///
@@ -218,8 +217,8 @@ impl<'v> File<'v> {
         self.volume().fdatasync(self.held.inode)
     }
 
-    /// Reads from `offset` without moving the position. Answers how many bytes were read: fewer than
-    /// asked for only at the end of the file.
+    /// Reads from `offset` without moving the position. Returns the number of bytes read, which is
+    /// less than the length of `into` only at the end of the file.
     ///
     /// # Errors
     ///
@@ -231,8 +230,9 @@ impl<'v> File<'v> {
         self.volume().read(self.held.inode, offset, into)
     }
 
-    /// Writes at `offset` without moving the position; a file that is open for appending is extended
-    /// whatever the offset. Answers how many bytes were written: fewer only if the volume became full.
+    /// Writes at `offset` without moving the position; if the file is open for appending, `offset` is
+    /// ignored. Returns the number of bytes written, which is less than the length of `from` only if
+    /// the volume became full.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl<'v> File<'v> {
         Ok(self.write_from(from, offset)?.1)
     }
 
-    /// Where the bytes went, and how many.
+    /// Writes, and returns the offset at which the bytes were written and their number.
     fn write_from(&self, from: &[u8], offset: u64) -> Result<(u64, usize)> {
         self.check_writable()?;
         if self.appends {
@@ -268,7 +268,7 @@ fn set_length(held: &HeldInode<'_>, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a system call answers for a file that was not opened for this.
+/// The error of a system call on a file that was not opened for this access.
 fn bad_descriptor() -> io::Error {
     const EBADF: i32 = 9;
     io::Error::from_raw_os_error(EBADF)
@@ -289,7 +289,7 @@ impl Write for File<'_> {
         Ok(count)
     }
 
-    /// Does nothing: a `File` has no buffer. [`sync_all`](File::sync_all) makes it durable.
+    /// Does nothing, since a `File` has no buffer. [`sync_all`](File::sync_all) makes it durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -2,10 +2,12 @@
 //!
 //! The transport takes entries until its reply is full. Without attributes, names are gathered under
 //! the directory's lock, and their inodes are read after it is released. With attributes, each
-//! entry's inode is read under that lock, while the name is known to refer to it. Every entry with
-//! attributes holds its node once, like a lookup; `.` and `..` do not.
+//! entry's inode is read under that lock, while the name is known to refer to it. The node of every
+//! entry with attributes is held once, as after a lookup, except those of `.` and `..`.
 
-use pext4_fs::{Attributes, DirectoryEntry, Error, FileType, InodeNumber, Lead, Refusal, Volume};
+use pext4_fs::{
+    Attributes, DirectoryEntry, Error, FileType, GetAttributes, InodeNumber, Refusal, Volume,
+};
 use pext4_ondisk::directory::is_valid_name;
 
 use super::{Answer, Dispatch};
@@ -76,7 +78,7 @@ impl Gathered {
 }
 
 impl Dispatch {
-    /// Lists a directory from `cookie` on (0: its start) until `take` answers false.
+    /// Lists a directory from `cookie` on (0: its start) until `take` returns false.
     ///
     /// # Errors
     /// The volume's.
@@ -99,8 +101,9 @@ impl Dispatch {
         Ok(())
     }
 
-    /// The same with attributes. A name that was removed meanwhile is left out; a name whose inode
-    /// cannot be read has none.
+    /// As [`Self::list`], with attributes; their inode, and not that of the entry, is the one that is
+    /// held. A name that was removed meanwhile is left out; a name whose inode cannot be read has no
+    /// attributes.
     ///
     /// `take` runs under the directory's lock.
     ///
@@ -113,29 +116,29 @@ impl Dispatch {
         take: &mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
     ) -> Answer<()> {
         let directory = Self::inode(node)?;
-        let mut plus = Plus::new(&self.volume, take);
-        let read = self
-            .volume
-            .read_directory_with(directory, cookie, &mut |entry, lead| {
-                plus.show(&entry, lead)
-            });
-        let Plus {
+        let mut reply = PlusReply::new(&self.volume, take);
+        let read =
+            self.volume
+                .read_directory_with(directory, cookie, &mut |entry, get_attributes| {
+                    reply.add(&entry, get_attributes)
+                });
+        let PlusReply {
             has_taken,
             refused,
             errors,
             ..
-        } = plus;
+        } = reply;
         if let Some(refused) = refused {
             self.forget(node_of(refused), 1);
         }
         for error in errors {
-            // Such an entry has no attributes; the log says why.
+            // Such an entry has no attributes; the reason is logged here.
             let _ = self.answer::<()>(Err(error));
         }
-        let told = self.answer(read);
-        // What can be read comes first; the request that continues behind it gets the error.
+        let result = self.answer(read);
+        // Entries before an error are returned first; the next request, which finds none, gets the error.
         if !has_taken {
-            told?;
+            result?;
         }
         self.note_access(directory, self.access_times.directories);
         Ok(())
@@ -147,8 +150,7 @@ impl Dispatch {
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
         let result = self.answer(read);
-        // The entries before an error are listed; the next request, which finds none, gets the
-        // error.
+        // Entries before an error are returned first; the next request, which finds none, gets the error.
         if gathered.entries.is_empty() {
             result?;
         }
@@ -158,17 +160,17 @@ impl Dispatch {
 }
 
 /// A reply with attributes that is being assembled.
-struct Plus<'a> {
+struct PlusReply<'a> {
     volume: &'a Volume,
     take: &'a mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
     has_taken: bool,
     /// The inode that was held for the entry which did not fit into the reply.
     refused: Option<InodeNumber>,
-    /// Why the inodes of some entries cannot be read.
+    /// The errors of entries whose inodes cannot be read.
     errors: Vec<Error>,
 }
 
-impl<'a> Plus<'a> {
+impl<'a> PlusReply<'a> {
     fn new(
         volume: &'a Volume,
         take: &'a mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
@@ -182,16 +184,19 @@ impl<'a> Plus<'a> {
         }
     }
 
-    /// Shows an entry; false if the reply is full.
-    fn show(&mut self, entry: &DirectoryEntry<'_>, lead: &mut Lead<'_>) -> bool {
-        // Encrypted names may contain any bytes, and the kernel gives up a listing with a name that no path can
-        // contain.
+    /// Adds an entry; false if the reply is full.
+    fn add(&mut self, entry: &DirectoryEntry<'_>, get_attributes: &mut GetAttributes<'_>) -> bool {
+        // Encrypted names may contain any byte, and the kernel fails a listing with a name that no
+        // path can contain.
         if !is_valid_name(entry.name) {
             return true;
         }
         let listed = Listed::of(entry);
-        let (is_held, attributes) = match lead() {
-            Ok(attributes) => (!listed.is_dot(), Some(attributes)),
+        let (held, attributes) = match get_attributes() {
+            Ok(attributes) => {
+                let held = (!listed.is_dot()).then_some(attributes.inode);
+                (held, Some(attributes))
+            }
             Err(error) if error.is(Refusal::NotFound) => return true,
             Err(error) => {
                 self.errors.push(error);
@@ -200,26 +205,111 @@ impl<'a> Plus<'a> {
         };
         let taken = (self.take)(&listed, attributes.as_ref());
         self.has_taken |= taken;
-        if !taken && is_held {
-            self.refused = Some(listed.inode);
+        if !taken {
+            self.refused = held;
         }
         taken
     }
 
-    /// Holds the node of an entry whose inode cannot be read: the kernel takes a node for it and
-    /// forgets it later, unless its number stands for no inode.
-    fn hold_unreadable(&self, listed: &Listed) -> bool {
+    /// Holds the node of an entry whose inode cannot be read, and returns its inode: the kernel creates
+    /// a node for it and forgets it later, unless the number stands for no inode.
+    fn hold_unreadable(&self, listed: &Listed) -> Option<InodeNumber> {
         let has_node = !listed.is_dot() && is_own_node(listed.inode);
-        if has_node {
+        has_node.then(|| {
             self.volume.hold(listed.inode);
-        }
-        has_node
+            listed.inode
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{DirectoryEntry, FileType, Gathered, InodeNumber};
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use pext4_block::RamDevice;
+    use pext4_fs::{Attributes, CreateAttributes, MountOptions, Volume};
+
+    use super::{DirectoryEntry, Dispatch, FileType, Gathered, InodeNumber, Listed};
+    use crate::error_log::ErrorLog;
+    use crate::options::KernelOptions;
+
+    fn volume() -> Option<Volume> {
+        let folder = tempfile::tempdir().expect("a place for temporary files");
+        let path = folder.path().join("image");
+        let mut mke2fs = Command::new("mke2fs");
+        let made = mke2fs
+            .args(["-q", "-F", "-t", "ext4", "-b", "1024"])
+            .arg(&path)
+            .arg("16M");
+        if !made.output().is_ok_and(|made| made.status.success()) {
+            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            return None;
+        }
+        let device = RamDevice::load(&path).expect("the image");
+        Some(Volume::open(Arc::new(device), MountOptions::default()).expect("a mount"))
+    }
+
+    /// In an indexed directory, a name may be removed and created again for another inode while the
+    /// directory is listed. The hold is on that inode.
+    #[test]
+    fn a_full_reply_gives_back_the_hold_of_the_inode_that_was_read() {
+        let Some(volume) = volume() else {
+            return;
+        };
+        let volume = Arc::new(volume);
+        let root = InodeNumber::ROOT;
+        let create = |name: &[u8]| {
+            let made = volume.create(root, name, &CreateAttributes::default());
+            made.expect("room").inode
+        };
+        for number in 0..200 {
+            volume.forget(create(format!("file-{number}").as_bytes()), 1);
+        }
+        let other = create(b"other");
+        volume.forget(other, 1);
+        let mut names = Vec::new();
+        volume
+            .read_directory(root, 0, &mut |entry| {
+                names.push(entry.name.to_vec());
+                true
+            })
+            .expect("it is sound");
+        // After `.` and `..`; names of one leaf are gathered before the first of them is listed.
+        let first = &names[2];
+        let name = names[3..].iter().find(|name| name.starts_with(b"file"));
+        let name = name.expect("there are 200");
+        let old = volume.lookup(root, name).expect("it is there").inode;
+        let dispatch = Dispatch::new(
+            Arc::clone(&volume),
+            Arc::new(ErrorLog::new(|_| ())),
+            &KernelOptions::default(),
+        );
+        let mut read = None;
+        let mut take = |listed: &Listed, attributes: Option<&Attributes>| {
+            if listed.name == *first {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        volume.unlink(root, name).expect("only its leaf is locked");
+                        volume.link(other, root, name).expect("there is room");
+                        volume.forget(other, 1);
+                    });
+                });
+            }
+            let is_it = listed.name == *name;
+            if is_it {
+                read = attributes.map(|attributes| attributes.inode);
+            } else if !listed.is_dot() {
+                volume.forget(listed.inode, 1);
+            }
+            !is_it
+        };
+        dispatch
+            .list_with_attributes(1, 0, &mut take)
+            .expect("it is sound");
+        assert_eq!(read, Some(other));
+        assert_eq!(volume.held(), [old]);
+    }
 
     fn entry(name: &[u8], next_cookie: u64) -> DirectoryEntry<'_> {
         let file_type = Some(FileType::Regular);

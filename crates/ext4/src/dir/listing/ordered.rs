@@ -1,7 +1,6 @@
-//! Listing a linear directory by the order of its names, which is kept from one reply to the next.
+//! Listing a linear directory in an order of its names that is kept from one reply to the next.
 //!
-//! Only a directory that is whole is listed so: where a block cannot be read the batches go on, which know what to
-//! pass over.
+//! If a block cannot be read, the directory is listed in batches instead, which skip such blocks.
 
 use pext4_ondisk::directory::{self, NAME_MAX};
 use pext4_ondisk::{InodeNumber, LogicalBlock};
@@ -13,28 +12,29 @@ use crate::error::{Error, Result};
 use crate::inode::name_orders::{NameOrder, NamePlace};
 use crate::types::FileType;
 
-/// A directory of so many blocks is read as a whole for each reply.
-const FEW_BLOCKS: u32 = 4;
+/// Maximum number of blocks of a directory that is read as a whole for each reply.
+const MAX_UNORDERED_BLOCKS: u32 = 4;
 
-/// A name and what it leads to, out of its block.
-struct Named {
+/// A copy of an entry.
+struct NamedEntry {
     inode: InodeNumber,
     file_type: Option<FileType>,
     name: [u8; NAME_MAX],
     length: usize,
 }
 
-/// Shows the names from a cookie on if the directory has at most `longest` bytes. `None` if the end was
-/// reached or the visitor stopped, else the cookie at which to continue.
+/// Lists the names whose cookies are `from` or higher, if the directory has at most `max_bytes` bytes.
+/// Returns `None` if the end was reached or the visitor returned false, otherwise the cookie from which
+/// the caller must continue in batches.
 pub(super) fn list<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,
-    longest: u64,
+    max_bytes: u64,
     visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<Option<u64>> {
     let bytes = u64::from(blocks.count()) * u64::from(blocks.settings().block_size);
-    let is_short = blocks.is_inline() || blocks.count() <= FEW_BLOCKS;
-    if blocks.is_indexed() || is_short || bytes > longest {
+    let is_short = blocks.is_inline() || blocks.count() <= MAX_UNORDERED_BLOCKS;
+    if blocks.is_indexed() || is_short || bytes > max_bytes {
         return Ok(Some(from));
     }
     let Some(order) = order(blocks)? else {
@@ -46,7 +46,8 @@ pub(super) fn list<B: DirectoryBlocks>(
         let is_shared = follower.is_some_and(|follower| follower.cookie == place.cookie);
         let named = match read(blocks, *place) {
             Ok(named) => named,
-            // Names that share the cookie and were shown already are shown again, as in any reply that ends there.
+            // Names with the same cookie that were listed already are listed again, as after any reply
+            // that ends there.
             Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(Some(place.cookie)),
             Err(error) => return Err(error),
         };
@@ -64,7 +65,7 @@ pub(super) fn list<B: DirectoryBlocks>(
     Ok(None)
 }
 
-/// The order that is kept, or that of all blocks; `None` where a block cannot be read.
+/// The kept order, or a new one, which is then kept; `None` if a block cannot be read.
 fn order<B: DirectoryBlocks>(blocks: &B) -> Result<Option<NameOrder>> {
     if let Some(order) = blocks.order() {
         return Ok(Some(order));
@@ -106,7 +107,7 @@ fn gather<B: DirectoryBlocks>(
     })
 }
 
-fn read<B: DirectoryBlocks>(blocks: &B, place: NamePlace) -> Result<Named> {
+fn read<B: DirectoryBlocks>(blocks: &B, place: NamePlace) -> Result<NamedEntry> {
     let (block, format) = (LogicalBlock(place.block), blocks.format());
     look(blocks, block, BlockKind::Leaf, |bytes| {
         let record = directory::record_at(bytes, format, place.offset as usize)?;
@@ -114,7 +115,7 @@ fn read<B: DirectoryBlocks>(blocks: &B, place: NamePlace) -> Result<Named> {
         let entry = record.entry.ok_or_else(changed)?;
         let mut name = [0; NAME_MAX];
         name[..entry.name.len()].copy_from_slice(entry.name);
-        Ok(Named {
+        Ok(NamedEntry {
             inode: entry.inode,
             file_type: entry.file_type,
             name,

@@ -7,7 +7,7 @@ use super::super::{DirectorySettings, find, list, remove};
 use super::memory::{Memory, PARENT, SELF, settings};
 use super::shapes::{COLLIDING, colliding_name, legacy};
 use super::{Random, enter};
-use crate::inode::name_orders::LONGEST;
+use crate::inode::name_orders::MAX_DIRECTORY_BYTES;
 
 /// All names except `.` and `..`, listed in one call.
 pub(super) fn names(directory: &Memory) -> BTreeSet<Vec<u8>> {
@@ -45,7 +45,7 @@ fn reply(
 fn limits(gathered: usize) -> Limits {
     Limits {
         gathered,
-        ordered: LONGEST,
+        ordered: MAX_DIRECTORY_BYTES,
     }
 }
 
@@ -72,7 +72,7 @@ fn stable_names(count: usize) -> Vec<Vec<u8>> {
 
 fn sees_stable_names_once(settings: DirectorySettings, count: usize, seed: u64, budget: usize) {
     println!("seed {seed}, {count} stable names, {budget} bytes");
-    for ordered in [LONGEST, 0] {
+    for ordered in [MAX_DIRECTORY_BYTES, 0] {
         let limits = Limits {
             gathered: budget,
             ordered,
