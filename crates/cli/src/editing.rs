@@ -129,7 +129,7 @@ impl How {
         let progress = &options.progress;
         let is_wanted = progress::is_wanted(self.quiet, self.json);
         let stop = || progress.stop();
-        let look = || ProgressState::of_edit("changing", progress);
+        let state = || ProgressState::of_edit("changing", progress);
         let change = || {
             let mut session = EditSession::from_file(device, options)?;
             let notes = session.notes().to_vec();
@@ -148,7 +148,7 @@ impl How {
             // The change is made even if nobody reads standard output.
             let _ = print(describe(prepared.plan()));
         }
-        let (look, commit) = (|| ProgressState::elapsed("writing"), || prepared.commit());
+        let (state, commit) = (|| ProgressState::elapsed("writing"), || prepared.commit());
         progress::watch_with_interrupt(interrupt, is_wanted, state, stop, commit)?;
         text.map_or(Ok(()), print)?;
         Ok(())

@@ -46,7 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = device::opened(&arguments.image, Reader::open(&arguments.image))?;
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, false);
-    let look = || ProgressState::of_edit("exporting", &progress);
+    let state = || ProgressState::of_edit("exporting", &progress);
     let exported = progress::watch_until(
         is_wanted,
         state,

@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
-    let look = || ProgressState::of_edit("copying", &progress);
+    let state = || ProgressState::of_edit("copying", &progress);
     let got = progress::watch_until(
         is_wanted,
         state,
