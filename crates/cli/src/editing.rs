@@ -1,5 +1,6 @@
-//! The common part of all commands that change an image: how the change is written to the image, which
-//! the command prints beforehand, and the verbs, which are commands and also lines of a script.
+//! The common part of all commands that change an image: how the change is written to the image,
+//! which the command prints beforehand, and the verbs, which are commands and also lines of a
+//! script.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -96,12 +97,12 @@ impl<V: Verb> Single<V> {
 }
 
 impl How {
-    /// Opens a session, lets `work` change it, prints how the changes will be written to the image, and
-    /// commits them. `work` returns the number of its changes.
+    /// Opens a session, lets `work` change it, prints how the changes will be written to the image,
+    /// and commits them. `work` returns the number of its changes.
     ///
     /// # Errors
-    /// The errors of the session, of `work`, and `Interrupted` after a signal; the image is unchanged
-    /// then, unless an error of the commit says otherwise.
+    /// The errors of the session, of `work`, and `Interrupted` after a signal; the image is
+    /// unchanged then, unless an error of the commit says otherwise.
     pub fn run(
         &self,
         image: &Path,

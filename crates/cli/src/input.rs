@@ -28,7 +28,8 @@ pub fn stoppable(file: File, progress: Arc<Progress>) -> impl Read {
     BufReader::with_capacity(BUFFER, Stoppable { file, progress })
 }
 
-/// Standard input as a file, without the buffer of the standard library, whose bytes `poll` does not see.
+/// Standard input as a file, without the buffer of the standard library, whose bytes `poll` does
+/// not see.
 ///
 /// # Errors
 /// If standard input is closed.

@@ -124,7 +124,8 @@ pub fn watch<R>(is_wanted: bool, look: impl Fn() -> Look + Sync, work: impl FnOn
     meanwhile(|| bar.show(&look()), work)
 }
 
-/// As [`watch`]; a first signal that asks the process to end calls `stop`, a second one ends it at once.
+/// As [`watch`]; a first signal that asks the process to end calls `stop`, a second one ends it at
+/// once.
 ///
 /// # Errors
 /// The signals cannot be caught.
@@ -138,8 +139,8 @@ pub fn watch_until<R>(
     Ok(watch_caught(&interrupt, is_wanted, look, stop, work))
 }
 
-/// As [`watch_until`], for work in several parts: the signals are caught already. If one came before
-/// this part, `stop` is called before `work`.
+/// As [`watch_until`], for work in several parts: the signals are caught already. If one came
+/// before this part, `stop` is called before `work`.
 pub fn watch_caught<R>(
     interrupt: &Interrupt,
     is_wanted: bool,

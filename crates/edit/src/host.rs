@@ -1,8 +1,8 @@
 //! Directory trees of the host as a source.
 //!
-//! No symbolic link is followed, not even one that replaces a directory on the path while the tree is
-//! read: such a path fails. If a file changes while it is read, the edit fails with an error that names
-//! it.
+//! No symbolic link is followed, not even one that replaces a directory on the path while the tree
+//! is read: such a path fails. If a file changes while it is read, the edit fails with an error
+//! that names it.
 
 mod folder;
 
@@ -68,8 +68,8 @@ impl Host {
         }
     }
 
-    /// The open parent directory of a file; `None` for the root of a tree, whose path is relative to
-    /// the working directory.
+    /// The open parent directory of a file; `None` for the root of a tree, whose path is relative
+    /// to the working directory.
     fn parent(&self, file: &HostFile) -> io::Result<Option<Rc<OwnedFd>>> {
         file.parent
             .as_ref()

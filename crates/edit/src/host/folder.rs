@@ -1,10 +1,11 @@
-//! Directories of the host that are read. Names are looked up in an open directory, never by a whole
-//! path.
+//! Directories of the host that are read. Names are looked up in an open directory, never by a
+//! whole path.
 //!
-//! So a path may be longer than the system's limit, and if a directory is moved or replaced by a symbolic
-//! link meanwhile, no other directory is read in its place. A tree may be deeper than the number of files
-//! that a process may have open: only the directories that were opened last stay open. A closed one is
-//! opened again from its nearest open ancestor, name by name, and must be the same directory.
+//! So a path may be longer than the system's limit, and if a directory is moved or replaced by a
+//! symbolic link meanwhile, no other directory is read in its place. A tree may be deeper than the
+//! number of files that a process may have open: only the directories that were opened last stay
+//! open. A closed one is opened again from its nearest open ancestor, name by name, and must be the
+//! same directory.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -78,8 +79,8 @@ impl Opened {
         Ok(Rc::new(open))
     }
 
-    /// Records an opened directory, and closes the ones that were opened longest ago while too many are
-    /// open.
+    /// Records an opened directory, and closes the ones that were opened longest ago while too many
+    /// are open.
     fn note(&self, folder: &Rc<Folder>) {
         let mut latest = self.0.borrow_mut();
         latest.push_back(Rc::clone(folder));

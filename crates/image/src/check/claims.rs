@@ -1,11 +1,11 @@
 //! The blocks that inodes use ("claim"): one set of clusters per group, made on demand.
 //!
 //! A group's set is a sorted list of runs while that is shorter than a bitmap, so memory grows with
-//! the number and the fragmentation of the blocks in use, not with the size of the file system. Each
-//! group has its own lock; threads claim blocks of any group. Blocks that are claimed more than once
-//! are recorded in a second collection of such sets. An extent of a few bytes can claim many blocks,
-//! and any number of files can claim the same blocks, so the total number of repeated claims is
-//! bounded.
+//! the number and the fragmentation of the blocks in use, not with the size of the file system.
+//! Each group has its own lock; threads claim blocks of any group. Blocks that are claimed more
+//! than once are recorded in a second collection of such sets. An extent of a few bytes can claim
+//! many blocks, and any number of files can claim the same blocks, so the total number of repeated
+//! claims is bounded.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,8 +26,8 @@ const MAX_REPEATS_PER_BLOCK: u64 = 256;
 /// Repeated claims that are counted beyond that, for small file systems with a few damaged maps.
 const EXTRA_REPEATS: u64 = 1 << 22;
 
-/// The number of blocks that may be claimed repeatedly; also the number of blocks that may be looked up
-/// among those.
+/// The number of blocks that may be claimed repeatedly; also the number of blocks that may be
+/// looked up among those.
 pub(super) fn budget(geometry: &Geometry) -> Budget {
     let all = geometry.blocks_count.saturating_mul(MAX_REPEATS_PER_BLOCK);
     Budget::new(all.saturating_add(EXTRA_REPEATS))
@@ -142,7 +142,8 @@ pub(super) struct Piece {
     pub(super) clusters: Range<u32>,
 }
 
-/// Divides a run of blocks at the boundaries of groups; blocks outside the file system are left out.
+/// Divides a run of blocks at the boundaries of groups; blocks outside the file system are left
+/// out.
 pub(super) fn by_group(
     geometry: &Geometry,
     start: BlockNumber,
