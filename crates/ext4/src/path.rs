@@ -154,8 +154,8 @@ impl<'v> Paths<'v> {
         Ok(here)
     }
 
-    /// As [`Paths::parent`], for a name that is not to be a directory's: a path that ends in a slash
-    /// is refused with `otherwise`.
+    /// As [`Paths::parent`], for a name that is not to be a directory's: a path that ends in a
+    /// slash is refused with `otherwise`.
     fn parent_of_file<'p>(
         &self,
         path: &'p [u8],
@@ -195,8 +195,8 @@ impl<'v> Paths<'v> {
         Ok(self.walk(path.as_ref(), true)?.attributes())
     }
 
-    /// The attributes of the inode at a path, as `lstat` returns them: a symbolic link at the end is
-    /// not followed.
+    /// The attributes of the inode at a path, as `lstat` returns them: a symbolic link at the end
+    /// is not followed.
     ///
     /// # Errors
     ///
@@ -354,8 +354,8 @@ impl<'v> Paths<'v> {
     /// # Errors
     ///
     /// As [`Volume::read_directory`], [`Volume::unlink`] and [`Volume::remove_directory`];
-    /// `Refused(NotEmpty)` for a directory that is found by a second name, as in a corrupt image whose
-    /// directories contain each other. What was removed before an error stays removed.
+    /// `Refused(NotEmpty)` for a directory that is found by a second name, as in a corrupt image
+    /// whose directories contain each other. What was removed before an error stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent(path.as_ref())?;
         let mut pending = vec![(parent.inode, name.to_vec())];
@@ -514,8 +514,8 @@ impl<'v> Paths<'v> {
         Ok(())
     }
 
-    /// Changes attributes (permissions, owner, times, size, flags) and returns the new ones. Symbolic
-    /// links are followed.
+    /// Changes attributes (permissions, owner, times, size, flags) and returns the new ones.
+    /// Symbolic links are followed.
     ///
     /// # Errors
     ///

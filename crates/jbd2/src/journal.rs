@@ -261,7 +261,8 @@ fn spawn(name: &str, core: &Arc<Core>, body: fn(&Core)) -> Result<JoinHandle<()>
     .map_err(JournalError::io("starting a thread of the journal"))
 }
 
-/// Runs the committer. If a commit panics, the thread continues only to notify the client of the abort.
+/// Runs the committer. If a commit panics, the thread continues only to notify the client of the
+/// abort.
 fn run_committer(core: &Core) {
     let _guard = NotificationGuard(core);
     let worked = catch_unwind(AssertUnwindSafe(|| Committer::new(core).run()));
@@ -294,8 +295,8 @@ impl Drop for AbortOnPanic<'_> {
     }
 }
 
-/// Ends the wait for the client's notification if the committer's thread ends by a panic: no thread is
-/// left to notify the client.
+/// Ends the wait for the client's notification if the committer's thread ends by a panic: no thread
+/// is left to notify the client.
 struct NotificationGuard<'a>(&'a Core);
 
 impl Drop for NotificationGuard<'_> {

@@ -87,8 +87,8 @@ pub trait DirectoryBlocks {
         }
     }
 
-    /// The locations of its names in the order of their cookies, if that order was kept and no block has
-    /// changed since.
+    /// The locations of its names in the order of their cookies, if that order was kept and no
+    /// block has changed since.
     fn order(&self) -> Option<NameOrder>;
 
     /// Keeps that order for later replies of listings.

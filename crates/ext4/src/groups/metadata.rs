@@ -18,7 +18,8 @@ pub struct MetadataMap {
 }
 
 impl MetadataMap {
-    /// A map of these runs, some of which may share blocks, and the error for the first shared block.
+    /// A map of these runs, some of which may share blocks, and the error for the first shared
+    /// block.
     pub fn new(mut runs: Vec<Range<u64>>) -> (Self, Option<Corrupt>) {
         runs.retain(|run| !run.is_empty());
         runs.sort_unstable_by_key(|run| run.start);

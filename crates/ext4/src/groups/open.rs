@@ -2,8 +2,8 @@
 //!
 //! A writable mount fails if one descriptor is corrupt, since allocation relies on its counts. A
 //! read-only mount, which may be the last resort for a damaged image, continues with the other
-//! groups. Nothing is known about a group with a corrupt descriptor, and access to one of its inodes
-//! returns the descriptor's error.
+//! groups. Nothing is known about a group with a corrupt descriptor, and access to one of its
+//! inodes returns the descriptor's error.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -112,7 +112,8 @@ pub(super) fn with_advice(corrupt: Corrupt) -> Error {
 
 impl Table {
     fn read(store: &Store) -> Result<Self> {
-        // Beyond this, memory is allocated as descriptors are read, which proves that the groups exist.
+        // Beyond this, memory is allocated as descriptors are read, which proves that the groups
+        // exist.
         let groups = (store.geometry.group_count as usize).min(MAX_AHEAD);
         let mut table = Self {
             slots: Vec::with_capacity(groups),
@@ -129,8 +130,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Reads adjacent blocks of descriptors, starting with the one with this index; returns the index
-    /// after them.
+    /// Reads adjacent blocks of descriptors, starting with the one with this index; returns the
+    /// index after them.
     fn read_chunk(&mut self, store: &Store, index: u32) -> Result<u32> {
         let (first, count) = adjacent_blocks(store, index)?;
         let block_size = store.geometry.block_size as usize;
@@ -234,8 +235,8 @@ impl Table {
     }
 }
 
-/// The location of the block of descriptors with this index, and the number of blocks to read there:
-/// this one and those with the next indexes that follow it on the device.
+/// The location of the block of descriptors with this index, and the number of blocks to read
+/// there: this one and those with the next indexes that follow it on the device.
 fn adjacent_blocks(store: &Store, index: u32) -> Result<(BlockNumber, u32)> {
     let geometry = &store.geometry;
     let first = geometry.descriptor_block(index);

@@ -1,13 +1,13 @@
 //! Reading the superblock, and a substitute if its checksum is wrong.
 //!
-//! The primary superblock occupies two sectors. A power cut may tear a write of it: one sector is old,
-//! the other new. Both sectors are intact then, so every field has a value that was written on
-//! purpose, and the primary is used as it was read. It counts as torn if it equals the copy in group
-//! 1 in every field that mounts do not change. The copy cannot replace a torn primary, since it lacks
-//! orphans, state, errors, and features that were set after it was written.
+//! The primary superblock occupies two sectors. A power cut may tear a write of it: one sector is
+//! old, the other new. Both sectors are intact then, so every field has a value that was written on
+//! purpose, and the primary is used as it was read. It counts as torn if it equals the copy in
+//! group 1 in every field that mounts do not change. The copy cannot replace a torn primary, since
+//! it lacks orphans, state, errors, and features that were set after it was written.
 //!
-//! If the two differ in a field that mounts do not change, the primary is damaged. No field of it is
-//! used then: the mount reads by the copy, and it is turned read-only.
+//! If the two differ in a field that mounts do not change, the primary is damaged. No field of it
+//! is used then: the mount reads by the copy, and it is turned read-only.
 
 use pext4_block::Device;
 use pext4_ondisk::Corrupt;
@@ -28,8 +28,8 @@ const CHANGED_FEATURES: Features = Features {
         .union(ReadOnlyCompat::ORPHAN_PRESENT),
 };
 
-/// Reads the superblock. If its checksum is wrong, this returns the primary if it is torn, and otherwise
-/// the copy in group 1, and turns the mount read-only; a note is added to `notes`, once.
+/// Reads the superblock. If its checksum is wrong, this returns the primary if it is torn, and
+/// otherwise the copy in group 1, and turns the mount read-only; a note is added to `notes`, once.
 ///
 /// # Errors
 ///
@@ -114,8 +114,8 @@ fn copy_of(device: &dyn Device, primary: &Superblock) -> Option<Superblock> {
     None
 }
 
-/// The primary as it would be if only mounts and checks had changed it since the copy was written: the
-/// copy, with the fields of `primary` that those change.
+/// The primary as it would be if only mounts and checks had changed it since the copy was written:
+/// the copy, with the fields of `primary` that those change.
 fn expected_primary(copy: &Superblock, primary: &Superblock) -> Superblock {
     let mut expected = copy.clone();
     set_changed_features(&mut expected.features, &primary.features);
@@ -132,7 +132,8 @@ fn expected_primary(copy: &Superblock, primary: &Superblock) -> Superblock {
     expected.error_count = primary.error_count;
     expected.first_error = primary.first_error.clone();
     expected.last_error = primary.last_error.clone();
-    // The first mount records the signedness of the hash of names; no mount changes the other flags.
+    // The first mount records the signedness of the hash of names; no mount changes the other
+    // flags.
     let set_by_mount = Flags::SIGNED_HASH | Flags::UNSIGNED_HASH;
     expected.flags = (copy.flags - set_by_mount) | (primary.flags & set_by_mount);
     expected.overhead_clusters = primary.overhead_clusters;

@@ -37,12 +37,12 @@ impl Volume {
         self.read_directory_with(inode, cookie, &mut |entry, _| visit(entry))
     }
 
-    /// As [`Volume::read_directory`], with the attributes of the entries. With each entry, `visit` gets
-    /// a function that returns the attributes of the entry's inode and, except for `.` and `..`, holds
-    /// that inode as [`Volume::lookup`] does. In most directories this needs no second search for the
-    /// name. It returns `Refused(NotFound)` if the name was removed meanwhile. If the name was created
-    /// again since, the inode in the attributes, which is the one that is held, differs from the
-    /// entry's.
+    /// As [`Volume::read_directory`], with the attributes of the entries. With each entry, `visit`
+    /// gets a function that returns the attributes of the entry's inode and, except for `.` and
+    /// `..`, holds that inode as [`Volume::lookup`] does. In most directories this needs no second
+    /// search for the name. It returns `Refused(NotFound)` if the name was removed meanwhile. If
+    /// the name was created again since, the inode in the attributes, which is the one that is
+    /// held, differs from the entry's.
     ///
     /// # Errors
     ///
@@ -85,9 +85,9 @@ impl Volume {
         listed.map_err(|error| self.inodes.store.apply_error_policy(error))
     }
 
-    /// The attributes of an entry's inode, which is then held, except for `.` and `..`. The caller holds
-    /// the directory's lock shared. If names can be removed under the lock of a leaf alone, the name is
-    /// looked up again by the index; otherwise the entry cannot have changed.
+    /// The attributes of an entry's inode, which is then held, except for `.` and `..`. The caller
+    /// holds the directory's lock shared. If names can be removed under the lock of a leaf alone,
+    /// the name is looked up again by the index; otherwise the entry cannot have changed.
     fn entry_attributes(
         &self,
         directory: &Arc<Inode>,

@@ -65,8 +65,8 @@ impl Volume {
     }
 }
 
-/// As [`lock_shared`], for an inode that the walk does not hold: if it was freed meanwhile, its name
-/// is gone, which is no stale reference of the caller.
+/// As [`lock_shared`], for an inode that the walk does not hold: if it was freed meanwhile, its
+/// name is gone, which is no stale reference of the caller.
 fn lock_passed(inode: &Inode) -> Result<BiasedReadGuard<'_, ()>> {
     lock_shared(inode).map_err(|error| match error.is(Refusal::Stale) {
         true => Refusal::NotFound.into(),

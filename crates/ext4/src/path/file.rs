@@ -107,8 +107,8 @@ impl OpenOptions {
     ///
     /// `Refused(Invalid)` for options that contradict each other or allow nothing,
     /// `Refused(Exists)` with `create_new`, `Refused(IsADirectory)` for writing to a directory,
-    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`, and the errors of
-    /// [`Paths::resolve`] and [`Volume::create`].
+    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`, and the errors
+    /// of [`Paths::resolve`] and [`Volume::create`].
     pub fn open<'v>(&self, volume: &'v Volume, path: impl AsRef<[u8]>) -> Result<File<'v>> {
         self.check()?;
         let paths = volume.paths();
@@ -230,9 +230,9 @@ impl<'v> File<'v> {
         self.volume().read(self.held.inode, offset, into)
     }
 
-    /// Writes at `offset` without moving the position; if the file is open for appending, `offset` is
-    /// ignored. Returns the number of bytes written, which is less than the length of `from` only if
-    /// the volume became full.
+    /// Writes at `offset` without moving the position; if the file is open for appending, `offset`
+    /// is ignored. Returns the number of bytes written, which is less than the length of `from`
+    /// only if the volume became full.
     ///
     /// # Errors
     ///

@@ -101,9 +101,9 @@ impl Dispatch {
         Ok(())
     }
 
-    /// As [`Self::list`], with attributes; their inode, and not that of the entry, is the one that is
-    /// held. A name that was removed meanwhile is left out; a name whose inode cannot be read has no
-    /// attributes.
+    /// As [`Self::list`], with attributes; their inode, and not that of the entry, is the one that
+    /// is held. A name that was removed meanwhile is left out; a name whose inode cannot be read
+    /// has no attributes.
     ///
     /// `take` runs under the directory's lock.
     ///
@@ -136,7 +136,8 @@ impl Dispatch {
             let _ = self.answer::<()>(Err(error));
         }
         let result = self.answer(read);
-        // Entries before an error are returned first; the next request, which finds none, gets the error.
+        // Entries before an error are returned first; the next request, which finds none, gets the
+        // error.
         if !has_taken {
             result?;
         }
@@ -150,7 +151,8 @@ impl Dispatch {
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
         let result = self.answer(read);
-        // Entries before an error are returned first; the next request, which finds none, gets the error.
+        // Entries before an error are returned first; the next request, which finds none, gets the
+        // error.
         if gathered.entries.is_empty() {
             result?;
         }
@@ -211,8 +213,8 @@ impl<'a> PlusReply<'a> {
         taken
     }
 
-    /// Holds the node of an entry whose inode cannot be read, and returns its inode: the kernel creates
-    /// a node for it and forgets it later, unless the number stands for no inode.
+    /// Holds the node of an entry whose inode cannot be read, and returns its inode: the kernel
+    /// creates a node for it and forgets it later, unless the number stands for no inode.
     fn hold_unreadable(&self, listed: &Listed) -> Option<InodeNumber> {
         let has_node = !listed.is_dot() && is_own_node(listed.inode);
         has_node.then(|| {

@@ -23,9 +23,9 @@ struct NamedEntry {
     length: usize,
 }
 
-/// Lists the names whose cookies are `from` or higher, if the directory has at most `max_bytes` bytes.
-/// Returns `None` if the end was reached or the visitor returned false, otherwise the cookie from which
-/// the caller must continue in batches.
+/// Lists the names whose cookies are `from` or higher, if the directory has at most `max_bytes`
+/// bytes. Returns `None` if the end was reached or the visitor returned false, otherwise the cookie
+/// from which the caller must continue in batches.
 pub(super) fn list<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,
@@ -46,8 +46,8 @@ pub(super) fn list<B: DirectoryBlocks>(
         let is_shared = follower.is_some_and(|follower| follower.cookie == place.cookie);
         let named = match read(blocks, *place) {
             Ok(named) => named,
-            // Names with the same cookie that were listed already are listed again, as after any reply
-            // that ends there.
+            // Names with the same cookie that were listed already are listed again, as after any
+            // reply that ends there.
             Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(Some(place.cookie)),
             Err(error) => return Err(error),
         };
