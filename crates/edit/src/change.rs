@@ -248,6 +248,17 @@ impl EditSession {
                 device,
                 permissions,
             } => self.make_node(path, *kind, *device, *permissions),
+            Change::SetMode { .. }
+            | Change::SetOwner { .. }
+            | Change::Touch { .. }
+            | Change::SetXattr { .. }
+            | Change::RemoveXattr { .. } => self.apply_to_attributes(change),
+        }
+    }
+
+    /// The part of [`EditSession::apply`] for changes of attributes.
+    fn apply_to_attributes(&mut self, change: &Change) -> Result<()> {
+        match change {
             Change::SetMode {
                 path,
                 mode,
@@ -267,6 +278,15 @@ impl EditSession {
             } => self.touch(path, *time, *no_create),
             Change::SetXattr { path, name, value } => self.set_xattr(path, name, value),
             Change::RemoveXattr { path, name } => self.remove_xattr(path, name),
+            Change::Put { .. }
+            | Change::Write { .. }
+            | Change::Copy { .. }
+            | Change::Remove { .. }
+            | Change::Rename { .. }
+            | Change::MakeDirectory { .. }
+            | Change::Link { .. }
+            | Change::Symlink { .. }
+            | Change::MakeNode { .. } => unreachable!("`apply` does these itself"),
         }
     }
 }

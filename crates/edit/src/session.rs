@@ -14,7 +14,7 @@
 //!   of the image's journal ([`OfflineJournal`]).
 //! - *A clone.* If there is no journal or it is too small, the changes go to a copy of the image
 //!   file ([`ImageClone`]), which is renamed into place at the end. A session that outgrows the
-//! journal on   its way changes over by itself, and nothing needs to be done again.
+//!   journal while it works changes over by itself, and nothing needs to be done again.
 //!
 //! A session belongs to one thread. With a fixed time it gives the same bytes for the same image
 //! and the same changes, on every machine: the clock is held, generations are counted, and commits

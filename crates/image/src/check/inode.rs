@@ -201,17 +201,17 @@ fn is_own(subject: &Subject<'_>) -> bool {
     subject.number < first && subject.number != InodeNumber::ROOT
 }
 
-/// Reports the first rule on flags that the inode breaks.
-fn check_flags(subject: &Subject<'_>) {
+/// Flags, whether the inode must not have them, and what is wrong if it has.
+type FlagRule = (InodeFlags, bool, &'static str);
+
+fn flag_rules(subject: &Subject<'_>) -> [FlagRule; 12] {
     let is = |kind| subject.kind == Some(kind);
     let incompat = |bits| subject.features().has_incompat(bits);
     let has_map = is(FileType::Regular) || is(FileType::Directory) || is(FileType::Symlink);
     let is_directory = is(FileType::Directory);
     let is_special = subject.kind.is_some() && !has_map;
-    let has_dir_index = subject.features().has_compat(Compat::DIR_INDEX);
     let has_inline_data = subject.has(InodeFlags::INLINE_DATA);
-    // (flags, whether they must not be set, what is wrong then)
-    let rules = [
+    [
         (
             InodeFlags::EXTENTS,
             !incompat(Incompat::EXTENTS),
@@ -234,7 +234,7 @@ fn check_flags(subject: &Subject<'_>) {
         ),
         (
             InodeFlags::INDEX,
-            !has_dir_index,
+            !subject.features().has_compat(Compat::DIR_INDEX),
             "an index without the feature",
         ),
         (
@@ -272,13 +272,17 @@ fn check_flags(subject: &Subject<'_>) {
             is_special || is(FileType::Symlink),
             "it may not be changed, which is for files and directories only",
         ),
-    ];
-    let mut broken = rules
-        .iter()
+    ]
+}
+
+/// Reports the first rule on flags that the inode breaks.
+fn check_flags(subject: &Subject<'_>) {
+    let mut broken = flag_rules(subject)
+        .into_iter()
         .filter(|(flags, is_forbidden, _)| *is_forbidden && subject.inode.flags.intersects(*flags));
     let has_clusters = subject.examination.volume.geometry.has_bigalloc();
     let text = match broken.next() {
-        Some((_, _, text)) => *text,
+        Some((_, _, text)) => text,
         None if has_clusters && uses_block_map(subject) => {
             "a block map in a file system of clusters"
         }
