@@ -170,11 +170,7 @@ impl<'v> Paths<'v> {
 
     /// The parent directory of a path, and the last name.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<'v>, &'p [u8])> {
-        let end = path
-            .iter()
-            .rposition(|&byte| byte != b'/')
-            .map_or(0, |last| last + 1);
-        let path = &path[..end];
+        let path = without_slashes(path);
         let start = path
             .iter()
             .rposition(|&byte| byte == b'/')
@@ -399,8 +395,10 @@ impl<'v> Paths<'v> {
         let (parent, name) = self.parent(from)?;
         let (new_parent, new_name) = self.parent(to)?;
         if from.ends_with(b"/") || to.ends_with(b"/") {
-            let plain = [from, b"/"].concat();
-            self.resolve_link(plain)?;
+            // What is moved must be a directory itself: a link to one is refused, as in Linux.
+            if !self.walk(without_slashes(from), false)?.is_directory() {
+                return Err(Refusal::NotADirectory.into());
+            }
         }
         self.volume.rename(
             parent.inode,
@@ -577,6 +575,12 @@ impl<'v> Paths<'v> {
         let inode = self.resolve(path)?;
         self.volume.remove_xattr(inode.inode, name.as_ref())
     }
+}
+
+/// A path without the slashes at its end.
+fn without_slashes(path: &[u8]) -> &[u8] {
+    let last = path.iter().rposition(|&byte| byte != b'/');
+    &path[..last.map_or(0, |last| last + 1)]
 }
 
 fn components(path: &[u8]) -> Vec<Vec<u8>> {

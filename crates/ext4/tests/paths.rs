@@ -18,7 +18,9 @@ fn a_slash_at_the_end_is_for_directories() {
     let paths = volume.paths();
     paths.write("/file", b"content").expect("a file");
     paths.create_dir("/dir/").expect("a directory");
-    let refused: [(Result<()>, Refusal); 8] = [
+    paths.symlink("dir", "/link").expect("a link");
+    let refused: [(Result<()>, Refusal); 9] = [
+        (paths.rename("/link/", "/other"), Refusal::NotADirectory),
         (paths.remove_file("/file/"), Refusal::NotADirectory),
         (paths.rename("/file/", "/other"), Refusal::NotADirectory),
         (paths.rename("/file", "/other/"), Refusal::NotADirectory),
