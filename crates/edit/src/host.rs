@@ -17,10 +17,11 @@ use std::rc::Rc;
 
 use pext4_fs::{DeviceNumber, FileType, Time};
 use pext4_ondisk::acl;
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use crate::error::{EditError, HostContext, Result};
+use crate::host_data::next_data;
 use crate::source::{FileMetadata, Sink, Source};
 use directory::{HostDirectory, OpenDirectories, base};
 
@@ -186,22 +187,6 @@ fn changed(path: &Path) -> EditError {
         action: "copy it",
         source: io::Error::other("it changed while it was read"),
     }
-}
-
-/// The next run of data at or after `at`.
-fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
-    if at >= size {
-        return Ok(None);
-    }
-    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        // A host without SEEK_DATA has data everywhere.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
-        Err(errno) => return Err(errno.into()),
-    };
-    let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size);
-    Ok((start < size).then_some((start, end.min(size))))
 }
 
 fn kind_of(mode: u32) -> Option<FileType> {

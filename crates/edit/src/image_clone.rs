@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pext4_block::{Access, Device, FileDevice, temporary_name};
-use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use crate::error::{EditError, HostContext, Result};
+use crate::host_data::next_data;
 use crate::progress::Progress;
 
 /// Bytes copied at a time if the system has no `copy_file_range` for these files.
@@ -170,22 +170,6 @@ fn copy(from: &File, to: &File, size: u64, progress: &Progress) -> io::Result<Cl
         }
     }
     Ok(CloneMethod::Copy)
-}
-
-/// The next run of data at or after `at`.
-fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
-    if at >= size {
-        return Ok(None);
-    }
-    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        // A host without SEEK_DATA has data everywhere.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
-        Err(errno) => return Err(errno.into()),
-    };
-    let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size);
-    Ok(Some((start, end.min(size))))
 }
 
 fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {

@@ -50,6 +50,7 @@ mod error;
 mod free;
 mod get;
 mod host;
+mod host_data;
 mod image_clone;
 mod image_tree;
 mod lists;

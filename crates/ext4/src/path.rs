@@ -394,11 +394,10 @@ impl<'v> Paths<'v> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let (parent, name) = self.parent(from)?;
         let (new_parent, new_name) = self.parent(to)?;
-        if from.ends_with(b"/") || to.ends_with(b"/") {
-            // What is moved must be a directory itself: a link to one is refused, as in Linux.
-            if !self.walk(without_slashes(from), false)?.is_directory() {
-                return Err(Refusal::NotADirectory.into());
-            }
+        let wants_directory = from.ends_with(b"/") || to.ends_with(b"/");
+        // The directory itself: a link to one is refused, as in Linux.
+        if wants_directory && !self.walk(without_slashes(from), false)?.is_directory() {
+            return Err(Refusal::NotADirectory.into());
         }
         self.volume.rename(
             parent.inode,
