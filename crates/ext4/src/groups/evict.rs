@@ -108,7 +108,7 @@ impl Groups {
         }
         let loaded = slot.unmark(LOADED);
         fence(Ordering::SeqCst);
-        if self.has_durable_changes(number) && slot.freed.is_empty() {
+        if self.has_durable_changes(number) && slot.written.freed.is_empty() {
             held.unload();
             self.residency.count.fetch_sub(1, Ordering::Relaxed);
         } else {
