@@ -413,9 +413,9 @@ fn a_mount_that_had_to_stop_says_why_and_what_to_do() {
 
 /// A new file that was last changed long ago, as far as the server knows too.
 fn old_file(path: &Path) -> File {
-    let file = File::create(path).unwrap();
-    file.set_modified(UNIX_EPOCH).unwrap();
-    file.sync_all().unwrap();
+    let file = File::create(path).expect("room");
+    file.set_modified(UNIX_EPOCH).expect("it is ours");
+    file.sync_all().expect("the image takes it");
     file
 }
 

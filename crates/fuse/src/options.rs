@@ -1,7 +1,7 @@
 //! The options of `-o`, named as those of `mount(8)`.
 //!
-//! Some apply to the image, some to the volume, some to the kernel, some to several of them. Set-user-id files and devices are
-//! off by default, since an image may come from anyone.
+//! Some apply to the image, some to the volume, some to the kernel, some to several of them.
+//! Set-user-id files and devices are off by default, since an image may come from anyone.
 
 use std::time::Duration;
 
