@@ -288,6 +288,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use super::directory::MAX_OPEN;
     use super::{HostTree, Source};
 
     #[test]
@@ -339,5 +340,29 @@ mod tests {
             told.to_string().contains("tree/sub: cannot open it"),
             "{told}"
         );
+    }
+
+    /// A directory that was closed meanwhile, as others were opened, is opened again only if it is
+    /// the same one.
+    #[test]
+    fn a_directory_that_another_one_has_replaced_is_not_entered() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        for name in ["tree/sub", "another"] {
+            fs::create_dir_all(at(name)).expect("a fresh place");
+            fs::write(at(name).join("file"), name).expect("a fresh place");
+        }
+        let host = HostTree::new(false);
+        let top = HostTree::top(&at("tree"));
+        let (_, sub) = host.children(&top).expect("there").remove(0);
+        let (_, file) = host.children(&sub).expect("there").remove(0);
+        let open_others = || (0..MAX_OPEN).for_each(|_| drop(host.children(&top).expect("there")));
+        open_others();
+        assert_eq!(host.metadata(&file).expect("it is there").size, 8);
+        open_others();
+        fs::rename(at("tree/sub"), at("tree/moved")).expect("ours");
+        fs::rename(at("another"), at("tree/sub")).expect("ours");
+        let told = host.metadata(&file).expect_err("it is another directory");
+        assert!(told.to_string().contains("is another one by now"), "{told}");
     }
 }
