@@ -1,4 +1,4 @@
-//! A regular file or a block device of the system.
+//! A regular file or a block device of the system, or a range of one.
 //!
 //! Opening locks it, exclusively for writing and shared for reading, so that two mounts of one
 //! image exclude each other (`claim`). Errors name the file. After a failed flush all flushes fail
@@ -7,6 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +38,12 @@ pub struct FileDevice {
     /// The locked files behind a loop device, kept open for their locks.
     _backing: Vec<File>,
     path: PathBuf,
+    /// Where the device begins in the file, in bytes; not 0 only for a range.
+    start: u64,
+    /// The length of the device in bytes.
     size: u64,
+    /// Whether the device is a range of the file, set by [`FileDevice::into_range`].
+    is_range: bool,
     access: Access,
     kind: Kind,
     /// Whether [`FileDevice::create`] made the file, which did not exist before.
@@ -110,13 +116,38 @@ impl FileDevice {
             file,
             _backing: backing,
             path: path.to_owned(),
+            start: 0,
             size,
+            is_range: false,
             access,
             kind,
             is_new: false,
             flushes: Flushes::new(),
             sync: data_sync,
         })
+    }
+
+    /// The device that is `length` bytes at `start` of this one, or all of it from `start` on: a
+    /// partition of a disk image, for example. The lock remains that of the whole file.
+    ///
+    /// # Errors
+    /// The range does not lie within the device.
+    pub fn into_range(self, start: u64, length: Option<u64>) -> io::Result<Self> {
+        let length = length.unwrap_or_else(|| self.size.saturating_sub(start));
+        check_range(self.size, start, length)
+            .map_err(|source| error(&self.path, "use a part of it", source))?;
+        Ok(Self {
+            start: self.start + start,
+            size: length,
+            is_range: true,
+            ..self
+        })
+    }
+
+    /// Where the device lies in its file, in bytes; `None` if it is all of it.
+    #[must_use]
+    pub fn range(&self) -> Option<Range<u64>> {
+        self.is_range.then(|| self.start..self.start + self.size)
     }
 
     /// Makes a file of `size` zeroes; if the file exists, its content is replaced.
@@ -144,7 +175,9 @@ impl FileDevice {
             file,
             _backing: backing,
             path: path.to_owned(),
+            start: 0,
             size,
+            is_range: false,
             access: Access::ReadWrite,
             kind: Kind::Regular,
             is_new,
@@ -180,11 +213,16 @@ impl FileDevice {
     /// Sets the length of a regular file in bytes; a longer file gets zeroes at its end.
     ///
     /// # Errors
-    /// It is a block device, or the system refuses.
+    /// It is a block device or a range of a file, or the system refuses.
     pub fn set_length(&mut self, length: u64) -> io::Result<()> {
         let action = || format!("make it {length} bytes long");
-        if self.kind != Kind::Regular {
-            let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
+        let obstacle = match self.kind {
+            Kind::Block => Some("it is a block device"),
+            Kind::Regular if self.is_range => Some("it is a part of a file"),
+            Kind::Regular => None,
+        };
+        if let Some(obstacle) = obstacle {
+            let refusal = io::Error::new(io::ErrorKind::InvalidInput, obstacle);
             return Err(error(&self.path, action(), refusal));
         }
         self.file
@@ -330,20 +368,20 @@ impl Device for FileDevice {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.check("read", offset, into.len() as u64)?;
         let length = into.len();
-        self.read_all(offset, into)
+        self.read_all(self.start + offset, into)
             .map_err(|source| self.failed("read", offset, length, source))
     }
 
     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
         self.check("write", offset, from.len() as u64)?;
-        self.write_all(offset, from)
+        self.write_all(self.start + offset, from)
             .map_err(|source| self.failed("write", offset, from.len(), source))
     }
 
     fn write_vectored_at(&self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
         let length = total_length(from);
         self.check("write", offset, length)?;
-        self.write_pieces(offset, from)
+        self.write_pieces(self.start + offset, from)
             .map_err(|source| self.failed("write", offset, length as usize, source))
     }
 
@@ -358,7 +396,7 @@ impl Device for FileDevice {
             return Ok(true);
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, flags, offset, length) {
+        match rustix::fs::fallocate(&self.file, flags, self.start + offset, length) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             // A block device accepts whole sectors only.
@@ -374,7 +412,7 @@ impl Device for FileDevice {
         // The advice may be ignored without harm.
         let _ = rustix::fs::fadvise(
             &self.file,
-            offset,
+            self.start.saturating_add(offset),
             NonZeroU64::new(length),
             Advice::WillNeed,
         );
@@ -523,6 +561,49 @@ mod tests {
         assert_eq!(device.size(), 100);
         assert!(device.write_at(8000, b"end").is_err());
         assert_eq!(std::fs::metadata(&path).expect("it is there").len(), 100);
+    }
+
+    #[test]
+    fn a_range_is_a_device_of_its_own() {
+        let directory = directory();
+        let path = directory.path().join("disk");
+        let whole = FileDevice::create(&path, 10_000).expect("it is made");
+        whole.write_at(0, &[1; 10_000]).expect("it fits");
+        let mut part = whole
+            .into_range(1000, Some(8000))
+            .expect("it lies within")
+            .into_range(1000, None)
+            .expect("so does this");
+        assert_eq!((part.size(), part.range()), (7000, Some(2000..9000)));
+        part.write_at(0, b"begin").expect("it fits");
+        let pieces = [&b"e"[..], b"nd"].map(IoSlice::new);
+        part.write_vectored_at(6997, &pieces).expect("it fits");
+        assert!(part.write_at(6998, b"end").is_err());
+        assert!(part.read_at(7000, &mut [0]).is_err());
+        assert!(part.set_length(100).is_err(), "others have the rest");
+        let is_zeroed = part.discard(5, 6992).expect("it lies within");
+        let mut bytes = [0; 3];
+        part.read_at(6997, &mut bytes).expect("it lies within");
+        assert_eq!(&bytes, b"end");
+        let file = std::fs::read(&path).expect("it is there");
+        let inner = if is_zeroed { 0 } else { 1 };
+        assert!(
+            file[..2000]
+                .iter()
+                .chain(&file[9000..])
+                .all(|&byte| byte == 1)
+        );
+        assert!(file[2005..8997].iter().all(|&byte| byte == inner));
+        assert_eq!(
+            (&file[2000..2005], &file[8997..9000]),
+            (&b"begin"[..], &b"end"[..])
+        );
+        let other = FileDevice::open(&path, Access::ReadOnly, Duration::ZERO);
+        assert!(other.is_err(), "a part keeps the lock of the whole");
+        let refusal = part
+            .into_range(7001, None)
+            .expect_err("it begins behind the end");
+        assert!(refusal.to_string().contains("disk"), "{refusal}");
     }
 
     #[test]

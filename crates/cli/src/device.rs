@@ -2,16 +2,53 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Error, Result};
+use clap::Args;
 use pext4_block::{Access, FileDevice, holders, loops};
 use pext4_edit::EditError;
-use pext4_fuse::mount::{self, Mount};
+use pext4_fuse::mount::{self, Mount, Source};
+
+use crate::{partitions, size};
 
 /// How long to wait for a mount that is closing.
 const MAX_WAIT: Duration = Duration::from_secs(5);
+
+/// An image on the command line.
+#[derive(Args, Clone, Debug)]
+pub struct ImageArgument {
+    /// The image or block device
+    #[arg(id = "image", value_name = "IMAGE")]
+    pub file: PathBuf,
+    /// Where the file system begins in it, in bytes: the start of a partition of a disk image
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = size::parse,
+        default_value = "0",
+        hide_default_value = true
+    )]
+    pub offset: u64,
+}
+
+impl ImageArgument {
+    /// Opens the image and takes the lock of its file.
+    ///
+    /// # Errors
+    /// The image cannot be opened, or stays in use; it ends before the offset, or is a disk with
+    /// partitions.
+    pub fn open(&self, access: Access) -> Result<FileDevice> {
+        let device = open(&self.file, access)?;
+        let device = match self.offset {
+            0 => device,
+            offset => device.into_range(offset, None)?,
+        };
+        partitions::refuse_disk(&device, &self.file)?;
+        Ok(device)
+    }
+}
 
 /// Opens an image or block device and takes its lock.
 ///
@@ -62,13 +99,12 @@ pub fn add_user(image: &Path, error: io::Error) -> Error {
 
 fn ending(image: &Path, mount: &Mount) -> String {
     let directory = mount.directory.display();
-    let is_it = image
-        .canonicalize()
-        .is_ok_and(|image| image == mount.source);
+    let file = Source::of(mount).file;
+    let is_it = image.canonicalize().is_ok_and(|image| image == file);
     let it = if is_it {
         "it".to_owned()
     } else {
-        format!("{}, which has the same bytes,", mount.source.display())
+        format!("{}, which has the same bytes,", file.display())
     };
     format!("{it} is mounted on {directory}, `pext4 umount {directory}` ends that")
 }
@@ -79,7 +115,7 @@ fn mount_of(image: &Path) -> Option<Mount> {
     let mounts = mount::mounts().ok()?;
     mounts
         .into_iter()
-        .rfind(|mount| mount::is_ours(mount) && loops::are_same(&mount.source, &image))
+        .rfind(|mount| mount::is_ours(mount) && loops::are_same(&Source::of(mount).file, &image))
 }
 
 /// Describes a process that has an image open and serves no visible mount.

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use pext4_edit::{CloneMethod, EditError, EditOptions, EditSession, Plan, Progres
 use pext4_image::build::parse_time;
 use serde::Serialize;
 
-use crate::device;
+use crate::device::ImageArgument;
 use crate::failure::Misuse;
 use crate::interrupt::Interrupt;
 use crate::output::{print, print_error};
@@ -31,8 +31,8 @@ pub trait Verb: Args {
 /// One change of one image.
 #[derive(Args)]
 pub struct Single<V: Verb> {
-    /// The image or block device
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     #[command(flatten)]
     verb: V,
     #[command(flatten)]
@@ -104,16 +104,16 @@ impl How {
     /// otherwise.
     pub fn run(
         &self,
-        image: &Path,
+        image: &ImageArgument,
         work: impl FnOnce(&mut EditSession) -> Result<u64>,
     ) -> Result<()> {
         let options = self.options()?;
         // Until the image is locked there is nothing to clean up, so a signal may end the process.
-        let device = device::open(image, Access::ReadWrite)?;
+        let device = image.open(Access::ReadWrite)?;
         let interrupt = Interrupt::catch().context("cannot catch signals")?;
         let done = self.run_on(device, &options, &interrupt, work);
         done.map_err(|error| match error.downcast_ref() {
-            Some(EditError::Interrupted) => error.context(image.display().to_string()),
+            Some(EditError::Interrupted) => error.context(image.file.display().to_string()),
             _ => error,
         })
     }

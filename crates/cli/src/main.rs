@@ -23,6 +23,7 @@ mod moment;
 mod names;
 mod output;
 mod owner;
+mod partitions;
 mod progress;
 mod reader;
 mod script;

@@ -2,14 +2,14 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use pext4_block::Access;
 use pext4_fs::{Attributes, FileType, InodeNumber, MountOptions, Volume};
 
-use crate::{device, names};
+use crate::device::ImageArgument;
+use crate::names;
 
 /// An opened image.
 pub struct Reader {
@@ -22,14 +22,14 @@ impl Reader {
     ///
     /// # Errors
     /// The image is in use, not an ext4, or damaged.
-    pub fn open(image: &Path) -> Result<Self> {
-        let device = device::open(image, Access::ReadOnly)?;
+    pub fn open(image: &ImageArgument) -> Result<Self> {
+        let device = image.open(Access::ReadOnly)?;
         let options = MountOptions {
             read_only: true,
             ..MountOptions::default()
         };
-        let volume =
-            Volume::open(Arc::new(device), options).with_context(|| image.display().to_string())?;
+        let volume = Volume::open(Arc::new(device), options)
+            .with_context(|| image.file.display().to_string())?;
         Ok(Self { volume })
     }
 

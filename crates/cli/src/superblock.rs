@@ -9,20 +9,26 @@ use pext4_block::open_unlocked;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::superblock::{self, State, Superblock};
 
-/// Reads and checks an image's superblock. Takes no lock: the image may be mounted.
+use crate::partitions;
+
+/// Reads and checks the superblock of a file system that begins at byte `start` of a file. Takes no
+/// lock: it may be mounted.
 ///
 /// # Errors
 /// The file cannot be read, or is not an ext4.
-pub fn read(image: &Path) -> Result<Superblock> {
+pub fn read(image: &Path, start: u64) -> Result<Superblock> {
     let name = || image.display().to_string();
     let file = open_unlocked(image)?;
     let mut bytes = [0; superblock::SIZE];
-    file.read_exact_at(&mut bytes, superblock::OFFSET)
+    file.read_exact_at(&mut bytes, start.saturating_add(superblock::OFFSET))
         .map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => anyhow!("it is too short for an ext4 file system"),
             _ => error.into(),
         })
         .with_context(name)?;
+    partitions::refuse_disk_of(image, |at, into| {
+        file.read_exact_at(into, start.saturating_add(at))
+    })?;
     Superblock::decode(&bytes).with_context(name)
 }
 

@@ -83,8 +83,7 @@ impl ImageClone {
         copy_owner_and_mode(&to, &metadata)
             .with_host_file(&temporary, "give it the image's owner and mode")?;
         drop(to);
-        let device = FileDevice::open(&temporary, Access::ReadWrite, Duration::ZERO)
-            .with_host_file(&temporary, "open it")?;
+        let device = open_like(image, &temporary).with_host_file(&temporary, "open it")?;
         remover.0 = None;
         Ok(Self {
             image: path,
@@ -185,6 +184,15 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Opens the copy; if the image is a range of its file, then that range of the copy.
+fn open_like(image: &FileDevice, copy: &Path) -> io::Result<FileDevice> {
+    let device = FileDevice::open(copy, Access::ReadWrite, Duration::ZERO)?;
+    match image.range() {
+        None => Ok(device),
+        Some(range) => device.into_range(range.start, Some(range.end - range.start)),
+    }
 }
 
 fn copy_in_pieces(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {

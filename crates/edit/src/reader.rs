@@ -39,7 +39,17 @@ impl Reader {
     /// The image cannot be opened, is being changed, or is not an ext4 that this version reads.
     pub fn open(image: &Path) -> Result<Self> {
         let device = FileDevice::open(image, Access::ReadOnly, MAX_WAIT);
-        Self::start(Arc::new(device.map_err(EditError::OpenImage)?), image)
+        Self::from_file(device.map_err(EditError::OpenImage)?)
+    }
+
+    /// Opens an image whose file was opened.
+    ///
+    /// # Errors
+    ///
+    /// The image is not an ext4 that this version reads.
+    pub fn from_file(device: FileDevice) -> Result<Self> {
+        let name = device.path().to_owned();
+        Self::start(Arc::new(device), &name)
     }
 
     /// Opens an image on any device.

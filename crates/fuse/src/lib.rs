@@ -31,6 +31,6 @@ mod writeback_errors;
 pub use dispatch::Dispatch;
 pub use error_log::ErrorLog;
 pub use mount::{MountError, Unmounter};
-pub use options::{OptionError, Options};
+pub use options::{ImageRange, OptionError, Options};
 pub use server::{EndError, Server};
 pub use signals::{end_on_signals, ending_signals};

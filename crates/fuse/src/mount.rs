@@ -6,6 +6,7 @@
 
 mod direct;
 mod fusermount;
+mod source;
 mod table;
 mod unmount;
 
@@ -19,6 +20,7 @@ use thiserror::Error;
 use crate::access_policy::AccessPolicy;
 use crate::options::KernelOptions;
 
+pub use source::Source;
 pub use table::{Mount, is_ours, mounts};
 pub use unmount::{Unmounter, unmount};
 
@@ -107,12 +109,13 @@ fn open_device() -> Result<File, MountError> {
 /// and `df` show `source` as the device.
 pub(crate) fn attach(
     directory: &Path,
-    source: &Path,
+    source: &Source,
     options: &KernelOptions,
     access_policy: AccessPolicy,
 ) -> Result<OwnedFd, MountError> {
-    match direct::attach(directory, source, options, access_policy)? {
+    let source = source.text();
+    match direct::attach(directory, &source, options, access_policy)? {
         Some(device) => Ok(device),
-        None => fusermount::attach(directory, source, options),
+        None => fusermount::attach(directory, &source, options),
     }
 }

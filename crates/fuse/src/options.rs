@@ -1,6 +1,6 @@
 //! The options of `-o`, named as those of `mount(8)`.
 //!
-//! Some apply to the volume, some to the kernel, some to both. Set-user-id files and devices are
+//! Some apply to the image, some to the volume, some to the kernel, some to several of them. Set-user-id files and devices are
 //! off by default, since an image may come from anyone.
 
 use std::time::Duration;
@@ -44,7 +44,8 @@ pub enum OptionError {
 const KNOWN: &str = "ro, rw, allow_other, default_permissions, commit=SECONDS, errors=continue|remount-ro, discard, \
                      nodiscard, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, \
                      nodiratime, dirsync, \
-                     sync, async, defaults, no_mbcache, mb_optimize_scan=0|1, \
+                     sync, async, defaults, offset=BYTES, sizelimit=BYTES, \
+                     no_mbcache, mb_optimize_scan=0|1, \
                      scaling=SETTING[:SWITCH=VALUE...]";
 
 /// The options of a mount that concern the kernel.
@@ -89,9 +90,20 @@ impl Default for KernelOptions {
     }
 }
 
+/// Where the file system is in its file or block device: in all of it, or in a partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageRange {
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes; `None`: all that follow.
+    pub length: Option<u64>,
+}
+
 /// All options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// Those of the image.
+    pub image: ImageRange,
     /// Those of the volume.
     pub volume: MountOptions,
     /// Those of the kernel.
@@ -165,6 +177,15 @@ impl Options {
                 };
                 self.volume.commit_interval = interval;
             }
+            Some(("offset" | "sizelimit", value)) => {
+                let bytes = value.parse().map_err(|_| wrong("a number of bytes"))?;
+                if option.starts_with("offset") {
+                    self.image.offset = bytes;
+                } else {
+                    // As for losetup(8), 0 means no limit.
+                    self.image.length = Some(bytes).filter(|&bytes| bytes > 0);
+                }
+            }
             Some(("errors", "continue")) => self.volume.on_error = Some(OnError::Continue),
             Some(("errors", "remount-ro")) => self.volume.on_error = Some(OnError::ReadOnly),
             Some(("errors", _)) => return Err(wrong("`continue` or `remount-ro`")),
@@ -187,7 +208,7 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use super::{AccessTimes, Duration, KernelOptions, OnError, OptionError, Options};
+    use super::{AccessTimes, Duration, ImageRange, KernelOptions, OnError, OptionError, Options};
 
     fn parsed(list: &str) -> Result<Options, OptionError> {
         let mut options = Options::default();
@@ -263,6 +284,20 @@ mod tests {
         let text = parsed("scaling=none").unwrap_err().to_string();
         assert!(text.starts_with("option `scaling=none`: there is no switch `none`"));
         assert!(parsed("mb_optimize_scan=2").is_err());
+    }
+
+    #[test]
+    fn a_partition_is_named_by_its_bytes() {
+        let image = |list| parsed(list).unwrap().image;
+        assert_eq!(image("ro"), ImageRange::default());
+        let whole = ImageRange {
+            offset: 1 << 20,
+            length: None,
+        };
+        assert_eq!(image("offset=1048576,sizelimit=0"), whole);
+        assert_eq!(image("sizelimit=4096").length, Some(4096));
+        let text = parsed("offset=1M").unwrap_err().to_string();
+        assert_eq!(text, "option `offset=1M` wants a number of bytes");
     }
 
     #[test]

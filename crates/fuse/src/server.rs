@@ -15,7 +15,7 @@ use crate::access_policy::AccessPolicy;
 use crate::dispatch::Dispatch;
 use crate::error_log::ErrorLog;
 use crate::fuser_transport::FuserTransport;
-use crate::mount::{self, MountError, Unmounter};
+use crate::mount::{self, MountError, Source, Unmounter};
 use crate::options::KernelOptions;
 
 /// Bounds of the number of threads that serve requests. Each further thread makes it more expensive
@@ -54,7 +54,7 @@ impl Server {
     pub fn mount(
         volume: Volume,
         directory: &Path,
-        source: &Path,
+        source: &Source,
         options: &KernelOptions,
         error_log: Arc<ErrorLog>,
     ) -> Result<Self, MountError> {
@@ -78,7 +78,7 @@ impl Server {
     fn start(
         volume: &Arc<Volume>,
         directory: &Path,
-        source: &Path,
+        source: &Source,
         options: &KernelOptions,
         error_log: Arc<ErrorLog>,
     ) -> Result<(JoinHandle<io::Result<()>>, Unmounter), MountError> {
@@ -187,7 +187,7 @@ mod tests {
 
     use super::{EndError, Server};
     use crate::access_policy::AccessPolicy;
-    use crate::mount::{self, Unmounter};
+    use crate::mount::{self, Source, Unmounter};
     use crate::options::KernelOptions;
 
     fn volume(folder: &Path) -> Option<Volume> {
@@ -217,7 +217,10 @@ mod tests {
         };
         let volume = Arc::new(volume);
         let options = KernelOptions::default();
-        let image = folder.join("image");
+        let image = Source {
+            file: folder.join("image"),
+            offset: 0,
+        };
         let device = match mount::attach(&directory, &image, &options, AccessPolicy::Kernel) {
             Ok(device) => device,
             Err(error) => return eprintln!("SKIPPED: {error}"),

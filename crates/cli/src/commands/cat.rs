@@ -3,12 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_fs::{Attributes, FileType};
 
+use crate::device::ImageArgument;
 use crate::reader::Reader;
 use crate::{mode, names};
 
@@ -18,8 +18,8 @@ const PIECE: usize = 1 << 20;
 /// Write the content of files of an image to standard output
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// The files in it
     #[arg(required = true)]
     paths: Vec<OsString>,

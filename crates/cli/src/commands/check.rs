@@ -5,7 +5,7 @@
 //! 32 cancelled.
 
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -18,10 +18,11 @@ use serde::Serialize;
 
 use super::record;
 use crate::columns::{self, Side};
+use crate::device::ImageArgument;
 use crate::failure::{self, Reported};
+use crate::names;
 use crate::output::print_error;
 use crate::progress::{self, Measure, ProgressState};
-use crate::{device, names};
 
 const FINDINGS: u8 = 4;
 const OPERATIONAL: u8 = 8;
@@ -32,8 +33,8 @@ const CANCELLED: u8 = 32;
 /// Check whether an image is sound; reads only
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device, not mounted
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// Threads [default: one a processor]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
@@ -59,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Err(error) if matches!(error.downcast_ref(), Some(check::Error::Cancelled)) => {
             print_error(format_args!(
                 "pext4: {}: cancelled",
-                arguments.image.display()
+                arguments.image.file.display()
             ));
             Err(Reported(CANCELLED).into())
         }
@@ -71,8 +72,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn checked(arguments: &Arguments) -> Result<u8> {
-    let name = || arguments.image.display().to_string();
-    let device = device::open(&arguments.image, Access::ReadOnly)?;
+    let name = || arguments.image.file.display().to_string();
+    let device = arguments.image.open(Access::ReadOnly)?;
     let cancel = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&cancel))?;
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
@@ -96,7 +97,7 @@ fn checked(arguments: &Arguments) -> Result<u8> {
 fn write_report(arguments: &Arguments, report: &Report) -> io::Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     if arguments.json {
-        record::write(&mut output, &Summary::of(&arguments.image, report))?;
+        record::write(&mut output, &Summary::of(&arguments.image.file, report))?;
     } else {
         write(&mut output, arguments, report)?;
     }
@@ -166,7 +167,12 @@ fn write(to: &mut dyn Write, arguments: &Arguments, report: &Report) -> io::Resu
     if arguments.quiet && report.counts.is_empty() {
         return Ok(());
     }
-    writeln!(to, "{}: {}", arguments.image.display(), describe(report))
+    writeln!(
+        to,
+        "{}: {}",
+        arguments.image.file.display(),
+        describe(report)
+    )
 }
 
 fn row(finding: &Finding) -> Vec<String> {

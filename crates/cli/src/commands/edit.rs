@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use pext4_edit::{EditError, EditSession};
 
 use super::{chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch};
+use crate::device::ImageArgument;
 use crate::editing::{How, Verb};
 use crate::failure::Misuse;
 use crate::{input, script};
@@ -18,8 +19,8 @@ use crate::{input, script};
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("source").required(true))]
 pub struct Arguments {
-    /// The image or block device
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// A script: one command a line, as on the command line but without `pext4` and the image; `-`
     /// is standard input
     #[arg(short = 'f', long = "script", value_name = "FILE", group = "source")]

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::{loops, temporary_name};
+use pext4_block::{Access, loops, temporary_name};
 use pext4_edit::{Exported, Reader};
 
-use crate::device;
+use crate::device::ImageArgument;
 use crate::output::print_error;
 use crate::progress::{self, ProgressState};
 
@@ -22,8 +22,8 @@ const BUFFER: usize = 1 << 20;
 /// Write an image as a tar archive from which `pext4 build` makes the same tree
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// The directory in it that becomes the archive's root
     #[arg(default_value = "/")]
     path: OsString,
@@ -43,7 +43,7 @@ pub struct Arguments {
 /// # Errors
 /// A file cannot be read, or the archive not written. An incomplete archive is removed.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let reader = device::opened(&arguments.image, Reader::open(&arguments.image))?;
+    let reader = Reader::from_file(arguments.image.open(Access::ReadOnly)?)?;
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, false);
     let state = || ProgressState::of_edit("exporting", &progress);
@@ -68,7 +68,7 @@ fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
     {
         // A symbolic link stays, and the file it leads to is replaced.
         let output = fs::canonicalize(output).unwrap_or_else(|_| output.clone());
-        check_apart(&arguments.image, &output)?;
+        check_apart(&arguments.image.file, &output)?;
         return match fs::metadata(&output) {
             Ok(there) if !there.is_file() => to_special(arguments, reader, &output),
             _ => to_file(arguments, reader, &output),

@@ -6,18 +6,20 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use pext4_block::Access;
 use pext4_edit::{Copied, GetOptions, Reader};
 use serde::Serialize;
 
+use crate::device::ImageArgument;
+use crate::names;
 use crate::output::{print, print_error};
 use crate::progress::{self, ProgressState};
-use crate::{device, names};
 
 /// Copy a file or a tree out of an image
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// What to copy; a symbolic link is copied as a link
     path: OsString,
     /// Where to; a directory that is there takes it in under its own name
@@ -58,7 +60,7 @@ struct Report {
 /// # Errors
 /// A file cannot be read or created. The copy is removed then.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let reader = device::opened(&arguments.image, Reader::open(&arguments.image))?;
+    let reader = Reader::from_file(arguments.image.open(Access::ReadOnly)?)?;
     let usual = GetOptions::default();
     let options = GetOptions {
         owners: usual.owners && !arguments.no_owners,

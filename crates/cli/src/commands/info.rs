@@ -1,7 +1,6 @@
 //! `pext4 info`: shows the superblock of an image.
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -14,14 +13,15 @@ use uuid::Uuid;
 
 use super::record;
 use crate::columns::{self, Side};
+use crate::device::ImageArgument;
 use crate::superblock::{needs_replay, read};
 use crate::{moment, names, size};
 
 /// Show what an image is: size, features, state
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device; it may be mounted
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// Write JSON
     #[arg(long)]
     json: bool,
@@ -68,8 +68,8 @@ struct Info {
 /// # Errors
 /// The image cannot be read, or is not an ext4.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let superblock = read(&arguments.image)?;
-    let name = || arguments.image.display().to_string();
+    let superblock = read(&arguments.image.file, arguments.image.offset)?;
+    let name = || arguments.image.file.display().to_string();
     let geometry = Geometry::of(&superblock).with_context(name)?;
     let info = Info::of(&superblock, &geometry);
     let mut output = BufWriter::new(io::stdout().lock());

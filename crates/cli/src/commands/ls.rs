@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,6 +10,7 @@ use pext4_fs::{Attributes, FileType};
 
 use super::record::{self, Record};
 use crate::columns::{self, Side};
+use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
 use crate::reader::Reader;
 use crate::{mode, moment, names};
@@ -18,8 +18,8 @@ use crate::{mode, moment, names};
 /// List a directory of an image, without mounting it
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// The directory or file in it
     #[arg(default_value = "/")]
     path: OsString,

@@ -20,13 +20,14 @@ use clap::Args;
 use pext4_block::Access;
 use pext4_fs::options::Reserve;
 use pext4_fs::{MountOptions, Volume};
-use pext4_fuse::{ErrorLog, Options, Server, end_on_signals, mount};
+use pext4_fuse::mount::Source;
+use pext4_fuse::{ErrorLog, ImageRange, Options, Server, end_on_signals, mount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
 use crate::failure::{Misuse, Reported};
 use crate::output::print_error;
-use crate::{device, log, size};
+use crate::{device, log, partitions, size};
 
 /// The minimum size of the cache.
 const MIN_CACHE: u64 = 4 << 20;
@@ -42,7 +43,7 @@ pub struct Arguments {
     image: PathBuf,
     /// The directory
     directory: PathBuf,
-    /// Options: ro, allow_other, commit=SECONDS, errors=remount-ro, discard, noatime, noexec, ...
+    /// Options: ro, allow_other, commit=SECONDS, errors=remount-ro, discard, noatime, offset=BYTES, ...
     #[arg(short = 'o', value_name = "OPTION,...")]
     options: Vec<String>,
     /// Make the image with this size if there is none
@@ -242,7 +243,11 @@ fn serve(
         print_error(format_args!("pext4: {note}"));
     }
     let error_log = Arc::new(ErrorLog::new(log::message));
-    let server = Server::mount(volume, &directory, &image, &options.kernel, error_log)
+    let source = Source {
+        file: image.clone(),
+        offset: options.image.offset,
+    };
+    let server = Server::mount(volume, &directory, &source, &options.kernel, error_log)
         .context("cannot mount")?;
     // The working directory may be on a mount that is to be unmounted before this one.
     env::set_current_dir("/").context("/")?;
@@ -322,6 +327,14 @@ fn open(image: &Path, directory: &Path, options: &mut Options) -> Result<Volume>
         }
         _ => error,
     })?;
+    let device = match options.image {
+        ImageRange {
+            offset: 0,
+            length: None,
+        } => device,
+        range => device.into_range(range.offset, range.length)?,
+    };
+    partitions::refuse_disk(&device, image)?;
     options.volume.mounted_on = directory.to_string_lossy().into_owned();
     Volume::open(Arc::new(device), options.volume.clone())
         .with_context(|| image.display().to_string())

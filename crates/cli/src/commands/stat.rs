@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
@@ -12,6 +11,7 @@ use serde::Serialize;
 
 use super::record::{self, Record};
 use crate::columns::{self, Side};
+use crate::device::ImageArgument;
 use crate::reader::Reader;
 use crate::{mode, moment, names, size};
 
@@ -21,8 +21,8 @@ const RANGES: usize = 1024;
 /// Show all that an image knows of a file
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// The file in it; a symbolic link stands for itself
     path: OsString,
     /// List where the content lies on the device

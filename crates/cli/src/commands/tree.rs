@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_fs::{Attributes, FileType, InodeNumber};
 
 use super::record::Record;
+use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
 use crate::reader::Reader;
 use crate::{names, size};
@@ -22,8 +22,8 @@ use crate::{names, size};
 /// Show an image's files as a tree
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device
-    image: PathBuf,
+    #[command(flatten)]
+    image: ImageArgument,
     /// The directory to begin with
     #[arg(default_value = "/")]
     path: OsString,
@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     reader.with(&arguments.path, true, |root| {
         if root.file_type != FileType::Directory {
-            let (image, path) = (arguments.image.display(), &arguments.path);
+            let (image, path) = (arguments.image.file.display(), &arguments.path);
             bail!(
                 "{image}: {}: it is no directory; `pext4 ls` and `stat` show files",
                 names::show(path.as_bytes())

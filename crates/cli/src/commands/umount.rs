@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::holders::holders;
-use pext4_fuse::mount::{self, Mount};
+use pext4_fuse::mount::{self, Mount, Source};
 use pext4_sync::{thread, time};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -39,14 +39,17 @@ pub struct Arguments {
 /// The path is no mount of pext4, or is in use; the image is not clean afterwards.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;
-    let image = mount.source.clone();
+    let Source {
+        file: image,
+        offset,
+    } = Source::of(&mount);
     let servers = holders(&image);
     mount::unmount(&mount.directory).context("cannot unmount")?;
     let locked = wait_until_closed(&image, mount.read_only, &servers)?;
     // While this process holds the lock, no other can change the image.
     if !mount.read_only
         && locked.is_some()
-        && let Some(next) = superblock::unfinished(&superblock::read(&image)?)
+        && let Some(next) = superblock::unfinished(&superblock::read(&image, offset)?)
     {
         bail!("{}: it is unmounted, but {next}", image.display());
     }
@@ -77,7 +80,7 @@ fn choose(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
     }
     mounts
         .into_iter()
-        .rfind(|mount| mount::is_ours(mount) && mount.source == path)
+        .rfind(|mount| mount::is_ours(mount) && Source::of(mount).file == path)
 }
 
 /// Waits until the server has released its lock, and returns the locked file, or `None` if other

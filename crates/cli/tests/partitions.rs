@@ -1,0 +1,166 @@
+//! A file system in a partition of a disk image: mounted, read, changed and checked at an offset.
+//! What lies before and behind it stays as it was.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Place, fail, has, pext4, run, succeed};
+
+/// Where the partition begins and how long it is, in bytes.
+const START: usize = 3 << 20;
+const LENGTH: usize = 32 << 20;
+const DISK: usize = 40 << 20;
+/// What the rest of the disk is full of.
+const OTHER: u8 = 0xEE;
+
+/// Makes the image of a place a disk with one partition, which has an ext4 with a file.
+fn partition(place: &Place) {
+    let image = place.image.with_file_name("partition");
+    succeed(pext4(["mkfs", "-q", "--size", "32M"]).arg(&image));
+    let host = place.image.with_file_name("host");
+    fs::write(&host, b"from the host\n").unwrap();
+    succeed(pext4(["put"]).arg(&image).arg(&host).arg("/old"));
+    let mut disk = vec![OTHER; DISK];
+    disk[..512].copy_from_slice(&table());
+    disk[START..START + LENGTH].copy_from_slice(&fs::read(&image).unwrap());
+    fs::write(&place.image, disk).unwrap();
+}
+
+/// A first sector with a partition of Linux as the second of four.
+fn table() -> [u8; 512] {
+    let mut sector = [0; 512];
+    sector[462 + 4] = 0x83;
+    let sectors = [START, LENGTH].map(|bytes| u32::try_from(bytes / 512).unwrap().to_le_bytes());
+    sector[462 + 8..462 + 16].copy_from_slice(&sectors.concat());
+    sector[510..].copy_from_slice(&[0x55, 0xAA]);
+    sector
+}
+
+/// Takes the partition out of the disk and has e2fsck judge it; the rest must be untouched.
+fn judge(disk: &Path) {
+    let bytes = fs::read(disk).unwrap();
+    assert_eq!(bytes.len(), DISK);
+    assert_eq!(bytes[..512], table());
+    let rest = bytes[512..START].iter().chain(&bytes[START + LENGTH..]);
+    assert!(
+        rest.copied().all(|byte| byte == OTHER),
+        "the rest of the disk"
+    );
+    if !has("e2fsck") {
+        return;
+    }
+    let apart: PathBuf = disk.with_file_name("apart");
+    fs::write(&apart, &bytes[START..START + LENGTH]).unwrap();
+    let mut e2fsck = Command::new("e2fsck");
+    let output = run(e2fsck.arg("-fn").arg(&apart));
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn offset() -> String {
+    format!("--offset={START}")
+}
+
+#[test]
+fn a_partition_is_mounted_by_its_offset() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    partition(&place);
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
+    assert!(said.contains("a disk with partitions"), "{said}");
+    assert!(said.contains("`-o offset=BYTES`"), "{said}");
+
+    let range = format!("offset={START},sizelimit={LENGTH},discard");
+    let mount = place.mount(&["-o", &range]);
+    assert_eq!(fs::read(mount.path("old")).unwrap(), b"from the host\n");
+    fs::write(mount.path("large"), vec![7; 20_000_000]).unwrap();
+    fs::write(mount.path("new"), b"1").unwrap();
+    fs::remove_file(mount.path("large")).unwrap();
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
+    assert!(said.contains("it is mounted on"), "{said}");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(table.contains(&format!("?offset={START}")), "{table}");
+    mount.unmount_unchecked();
+    judge(&place.image);
+
+    let mount = place.mount(&["-o", &format!("ro,offset={START}")]);
+    assert_eq!(fs::read(mount.path("new")).unwrap(), b"1");
+    mount.unmount_unchecked();
+}
+
+#[test]
+fn a_range_must_lie_in_the_file_and_hold_the_file_system() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    partition(&place);
+    let behind = DISK + 1;
+    for (range, complaint) in [
+        (format!("offset={behind}"), "cannot use a part of it"),
+        (
+            format!("offset={START},sizelimit={DISK}"),
+            "cannot use a part of it",
+        ),
+        (format!("offset={START},sizelimit={}", LENGTH / 2), "image"),
+    ] {
+        let mut mount = pext4(["mount", "-o", &range]);
+        let said = fail(mount.arg(&place.image).arg(&place.point), 1);
+        assert!(said.contains(complaint), "{range}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    judge(&place.image);
+}
+
+#[test]
+fn commands_read_and_change_a_partition() {
+    let place = Place::empty();
+    partition(&place);
+    for words in [
+        &["info"][..],
+        &["ls"],
+        &["tree"],
+        &["mkdir"],
+        &["get"],
+        &["cat"],
+    ] {
+        let mut command = pext4(words);
+        command.arg(&place.image);
+        if !matches!(words[0], "info" | "ls" | "tree") {
+            command.arg("/old");
+        }
+        let said = fail(&mut command, 1);
+        assert!(said.contains("`--offset BYTES`"), "{words:?}: {said}");
+    }
+    let at = |words: &[&str], more: &[&str]| {
+        let mut command = pext4(words);
+        succeed(command.arg(&place.image).args(more).arg(offset()))
+    };
+    assert_eq!(at(&["cat"], &["/old"]), "from the host\n");
+    assert!(at(&["info"], &[]).contains("32 MiB"));
+    assert!(at(&["ls"], &[]).contains("old"));
+    for by in ["journal", "clone"] {
+        at(&["cp", "--by", by], &["/old", &format!("/by-{by}")]);
+        judge(&place.image);
+    }
+    let copies = at(&["tree"], &[]);
+    assert!(
+        copies.contains("by-journal") && copies.contains("by-clone"),
+        "{copies}"
+    );
+    at(&["check"], &[]);
+    // The first directory entry's block is damaged where it lies in the partition.
+    let extents = at(&["stat", "--json", "--extents"], &["/"]);
+    let stat: serde_json::Value = serde_json::from_str(&extents).unwrap();
+    let block = stat["extents"][0]["device_offset"].as_u64().unwrap();
+    let disk = fs::OpenOptions::new()
+        .write(true)
+        .open(&place.image)
+        .unwrap();
+    disk.write_all_at(&[0xFF; 16], START as u64 + block)
+        .unwrap();
+    fail(pext4(["check"]).arg(&place.image).arg(offset()), 4);
+}
