@@ -170,7 +170,7 @@ impl Buffers {
 
     fn read(&mut self, path: &CStr, rules: &Rules) -> rustix::io::Result<Vec<RawAttribute>> {
         // Most files have none, and the length alone costs the system no memory for a list.
-        let probed = rustix::fs::llistxattr(path, &mut [0u8; 0]);
+        let probed = rustix::fs::llistxattr_query(path);
         let listed = match probed {
             Ok(1..) => with_room(&mut self.list, |list| rustix::fs::llistxattr(path, list)),
             probed => probed,
