@@ -154,3 +154,18 @@ fn a_file_without_any_superblock_is_told_from_a_damaged_image() {
     let expected = "it is no ext4 file system: the magic number at byte 1080 is 0x0000, not 0xEF53";
     assert_eq!(nothing.to_string(), expected);
 }
+
+/// The copy is found where the primary says that group 1 begins.
+#[test]
+fn groups_of_another_size_have_their_copy_elsewhere() {
+    let arguments = ["-b", "1024", "-g", "4096", "-O", "metadata_csum"];
+    let Some(image) = Image::make(&arguments) else {
+        return;
+    };
+    tear(&image, |superblock| superblock.write_time += 77);
+    let volume = image.open();
+    let notes = volume.notes().join("\n");
+    assert!(notes.contains("a torn write explains it"), "{notes}");
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}

@@ -25,6 +25,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::hash::spread;
@@ -44,8 +45,12 @@ const FIRST_PATIENCE: u32 = 16;
 const MAX_PATIENCE: u32 = 1 << 9;
 /// The countdown of a lock that is biased.
 const BIASED: u32 = 0;
-/// How often a writer polls a slot before it yields.
+/// How often a writer polls a slot before it yields its processor between two polls, and before it
+/// sleeps between them.
 const SPINS: u32 = 64;
+const YIELDS: u32 = 1000;
+/// How long it sleeps.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// The locks that biased readers hold, by shard.
 static READERS: LazyLock<Readers> = LazyLock::new(Readers::new);
@@ -414,13 +419,14 @@ impl Readers {
     /// A writer's second step: waits until no slot contains the lock.
     fn wait_until_out(&self, address: usize) {
         for slot in self.all(address) {
-            let mut spins = 0;
+            let mut polls = 0;
             while slot.load(Ordering::SeqCst) == address {
-                spins += 1;
-                if spins < SPINS {
-                    std::hint::spin_loop();
-                } else {
-                    thread::yield_now();
+                polls += 1;
+                match polls {
+                    ..SPINS => std::hint::spin_loop(),
+                    SPINS..YIELDS => thread::yield_now(),
+                    // The reader probably waits for its device.
+                    YIELDS.. => thread::sleep(POLL_INTERVAL),
                 }
             }
         }

@@ -123,7 +123,10 @@ fn number() -> usize {
 
 #[cfg(not(loom))]
 mod running {
+    use std::sync::LazyLock;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rustix::thread::CpuSet;
 
     static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -133,9 +136,46 @@ mod running {
             distance(THREADS.fetch_add(1, Ordering::Relaxed), super::processors());
     }
 
+    /// The position of each processor among those that this process may use. The numbers that a
+    /// process is confined to may have gaps, or a common factor, and processors that share a shard
+    /// would write the same lines. A processor that was not among them at the start has its number.
+    static POSITIONS: LazyLock<Box<[u16]>> =
+        LazyLock::new(|| positions(&rustix::thread::sched_getaffinity(None).unwrap_or_default()));
+
+    fn positions(allowed: &CpuSet) -> Box<[u16]> {
+        let mut next = 0;
+        let position = |processor: usize| {
+            if !allowed.is_set(processor) {
+                return u16::try_from(processor).expect("the set has 1024 places");
+            }
+            next += 1;
+            next - 1
+        };
+        (0..CpuSet::MAX_CPU).map(position).collect()
+    }
+
     #[inline]
     pub(super) fn number() -> usize {
-        DISTANCE.with(|distance| processor().wrapping_add(*distance))
+        let processor = processor();
+        let position = POSITIONS.get(processor).copied();
+        let position = position.map_or(processor, usize::from);
+        DISTANCE.with(|distance| position.wrapping_add(*distance))
+    }
+
+    #[cfg(test)]
+    #[test]
+    fn processors_of_one_process_are_numbered_without_gaps() {
+        for step in [1, 2, 4, 64] {
+            let mut allowed = CpuSet::new();
+            let processors = (5..CpuSet::MAX_CPU).step_by(step).take(8);
+            processors
+                .clone()
+                .for_each(|processor| allowed.set(processor));
+            let positions = positions(&allowed);
+            let found: Vec<u16> = processors.map(|processor| positions[processor]).collect();
+            assert_eq!(found, (0..8).collect::<Vec<u16>>());
+            assert_eq!(positions[3], 3, "another one");
+        }
     }
 
     /// The processor that this thread runs on. The C library has it from the kernel in memory of the

@@ -87,13 +87,13 @@ impl Counts {
 }
 
 impl Gate {
-    /// Stores the slack for `available` blocks if that is less than the current one, or more than
-    /// twice as much.
+    /// Stores the slack for `available` blocks, rounded down to a power of two. All cores read it
+    /// in each request, so it is stored only if it changes, and rounded it seldom does.
     fn set_slack(&self, available: u64) {
         let shards = u64::try_from(self.granted.count()).unwrap_or(u64::MAX);
-        let slack = available / 2 / shards;
-        let before = self.slack.load(Ordering::Relaxed);
-        if slack < before || slack / 2 > before {
+        let exact = available / 2 / shards;
+        let slack = exact.checked_ilog2().map_or(0, |order| 1 << order);
+        if slack != self.slack.load(Ordering::Relaxed) {
             self.slack.store(slack, Ordering::Relaxed);
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slack_is_stored_when_it_falls_or_has_doubled() {
+    fn the_slack_is_rounded_down_to_a_power_of_two() {
         let gate = Counts::new(0, 0, 0, 0, Frees::Deferred).gate;
         let all = 2 * u64::try_from(gate.granted.count()).expect("a count of shards");
         let slack_after = |each: u64| {
@@ -139,7 +139,7 @@ mod tests {
             gate.slack.load(Ordering::Relaxed)
         };
         let steps = [100, 150, 201, 202, 201, 402, 403, 404, 0, 1, 2];
-        let expected = [100, 100, 100, 202, 201, 201, 201, 404, 0, 0, 2];
+        let expected = [64, 128, 128, 128, 128, 256, 256, 256, 0, 1, 2];
         assert_eq!(steps.map(slack_after), expected);
     }
 }

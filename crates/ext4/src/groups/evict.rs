@@ -81,6 +81,14 @@ impl Groups {
         }
     }
 
+    /// As [`Groups::make_room`], if the inodes of this group were never read: once they were, they
+    /// stay.
+    pub(crate) fn make_room_for_inodes(&self, number: GroupNumber) {
+        if self.slot(number).inodes.get().is_none() {
+            self.make_room();
+        }
+    }
+
     fn evict_within(&self, steps: u64) {
         if !self.residency.is_exceeded() {
             return;
@@ -101,10 +109,9 @@ impl Groups {
     fn evict_one(&self, number: GroupNumber) {
         const LOADED: u32 = mark::BLOCKS_LOADED | mark::INODES_LOADED;
         let slot = self.slot(number);
-        if !slot.is(LOADED)
-            || slot.unmark(mark::REFERENCED) != 0
-            || !self.has_durable_changes(number)
-        {
+        // The mark is on a line that many threads read, so it is cleared only if it is set.
+        let is_referenced = slot.is(mark::REFERENCED) && slot.unmark(mark::REFERENCED) != 0;
+        if !slot.is(LOADED) || is_referenced || !self.has_durable_changes(number) {
             return;
         }
         let Some(mut held) = self.try_hold(number) else {

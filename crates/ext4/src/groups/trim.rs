@@ -1,7 +1,8 @@
 //! Discarding free blocks on the device (`FITRIM`).
 //!
 //! Blocks that are free in the buddy can be allocated at any time, so a group is held while the
-//! device discards its free runs. Blocks that a transaction freed which is not durable yet, and
+//! device discards its free runs. A device may be slow, and the committer may wait for the group, so
+//! the group is released after every few runs and the search goes on where it was. Blocks that a transaction freed which is not durable yet, and
 //! preallocated blocks, are not free there.
 
 use std::ops::Range;
@@ -10,6 +11,9 @@ use pext4_ondisk::GroupNumber;
 
 use super::Groups;
 use crate::error::{Error, Refusal, Result};
+
+/// How many runs of a group are discarded before others get a turn.
+const MAX_DISCARDS_PER_HOLD: u32 = 16;
 
 impl Groups {
     /// Discards the free runs of at least `least` blocks in a range; returns the number of
@@ -49,13 +53,21 @@ impl Groups {
         if !held.load_blocks() {
             return Ok(0);
         }
-        let buddy = &held.blocks().buddy;
-        let (mut at, mut trimmed) = (part.start, 0);
-        while let Some(run) = buddy.next_run(at, part.end) {
+        let (mut at, mut trimmed, mut discarded) = (part.start, 0, 0u32);
+        while let Some(run) = held.blocks().buddy.next_run(at, part.end) {
             at = run.end();
-            if run.length >= least {
-                self.discard_blocks(first + u64::from(run.start), u64::from(run.length))?;
-                trimmed += u64::from(run.length);
+            if run.length < least {
+                continue;
+            }
+            self.discard_blocks(first + u64::from(run.start), u64::from(run.length))?;
+            trimmed += u64::from(run.length);
+            discarded += 1;
+            if discarded.is_multiple_of(MAX_DISCARDS_PER_HOLD) {
+                drop(held);
+                held = self.hold(number);
+                if !held.load_blocks() {
+                    break;
+                }
             }
         }
         Ok(trimmed)

@@ -41,11 +41,16 @@ impl Groups {
         let slot = self.slot(group);
         let least = self.first_usable(group);
         let is_full = |bits: &InodeBits| bits.choose(least).is_none();
-        if !slot.opened.is_for(handle.tid()) && slot.inodes.get().is_some_and(|bits| is_full(bits))
-        {
-            // Opening the group would make the commit write it without need.
-            slot.free_inodes.store(0, Ordering::Relaxed);
-            return None;
+        if !slot.opened.is_for(handle.tid()) {
+            let bits = match busy {
+                Busy::Skip => slot.inodes.get().map(|bits| &**bits),
+                Busy::Wait => Some(self.inode_bits(group)?),
+            };
+            if bits.is_some_and(is_full) {
+                // Opening the group would make the commit write it without need.
+                slot.free_inodes.store(0, Ordering::Relaxed);
+                return None;
+            }
         }
         let design = self.store.options.scaling.inode_bits;
         let claimed = match design {
@@ -93,6 +98,7 @@ impl Groups {
         group: GroupNumber,
         busy: Busy,
     ) -> Option<&InodeBits> {
+        self.make_room_for_inodes(group);
         self.open_inodes(handle, group, || match busy {
             Busy::Wait => Some(self.hold(group)),
             Busy::Skip => self.try_hold(group).or_else(|| {
@@ -138,6 +144,7 @@ impl Groups {
     /// The bits of a group, loading them if necessary.
     fn inode_bits(&self, group: GroupNumber) -> Option<&InodeBits> {
         let slot = self.slot(group);
+        self.make_room_for_inodes(group);
         if slot.inodes.get().is_none() && !Held::load_inodes(&mut self.hold(group)) {
             return None;
         }
@@ -152,6 +159,7 @@ impl Groups {
         index: u32,
         was_directory: bool,
     ) {
+        self.make_room_for_inodes(group);
         let given = match self.store.options.scaling.inode_bits {
             options::InodeBits::Atomic => self
                 .open_inodes(handle, group, || Some(self.hold(group)))

@@ -36,7 +36,6 @@ impl Groups {
         is_directory: bool,
         is_top: bool,
     ) -> Result<InodeNumber> {
-        self.make_room();
         let home = self.home_of(parent);
         let in_lane = (!is_directory).then(|| self.claim_in_lane(handle, home));
         let found = in_lane.flatten().or_else(|| {
@@ -91,7 +90,6 @@ impl Groups {
                 .in_inode(inode)
                 .into());
         };
-        self.make_room();
         self.give_back(handle, group, index, was_directory);
         self.report();
         Ok(())

@@ -12,7 +12,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use pext4_sync::hash::NumberHash;
-use pext4_sync::{Class, Mutex};
+use pext4_sync::{CachePadded, Class, Mutex};
 
 use super::Table;
 use super::entry::{Entry, FoundEntry, Withdrawal};
@@ -25,7 +25,8 @@ const BUCKET: usize = 16;
 /// The entries of one volume.
 pub(super) struct Buckets {
     buckets: Box<[Mutex<Vec<Arc<Entry>>>]>,
-    list: Mutex<Recency>,
+    /// On a cache line of its own, beside what every search reads.
+    list: CachePadded<Mutex<Recency>>,
     hash: NumberHash,
     most: usize,
 }
@@ -41,7 +42,7 @@ impl Buckets {
             buckets: (0..count)
                 .map(|_| Mutex::new(Class::AttributeCache, Vec::new()))
                 .collect(),
-            list: Mutex::new(Class::AttributeCache, Recency::default()),
+            list: CachePadded::new(Mutex::new(Class::AttributeCache, Recency::default())),
             hash: NumberHash::default(),
             most,
         }

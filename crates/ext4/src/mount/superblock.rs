@@ -49,7 +49,7 @@ pub(super) fn read(
     };
     let Ok(primary) = Superblock::decode_unverified(&bytes) else {
         // Without the magic number it is damaged only if the file system can be seen elsewhere.
-        return Err(match copies(device).next() {
+        return Err(match copies(device, None).next() {
             Some(_) => corrupt.into(),
             None => Error::NotExt4 {
                 magic: u16::from_le_bytes([bytes[MAGIC_AT], bytes[MAGIC_AT + 1]]),
@@ -57,7 +57,7 @@ pub(super) fn read(
         });
     };
     // The magic number and the UUID, in the first sector, identify the copy.
-    let Some(copy) = copies(device).find(|copy| copy.uuid == primary.uuid) else {
+    let Some(copy) = copies(device, Some(&primary)).find(|copy| copy.uuid == primary.uuid) else {
         return Err(corrupt.into());
     };
     let is_torn = primary.encode() == expected_primary(&copy, &primary).encode();
@@ -97,14 +97,24 @@ fn read_bytes(device: &dyn Device) -> Result<[u8; SUPERBLOCK_SIZE]> {
     Ok(bytes)
 }
 
-/// The copies of superblocks where group 1 begins, if the groups have the usual size. A place that
-/// cannot be read is skipped: it may be one at which this image has no copy.
-fn copies(device: &dyn Device) -> impl Iterator<Item = Superblock> {
+/// The copies of superblocks where group 1 begins, if the groups have the usual size or that which
+/// `primary` gives. A place that cannot be read is skipped: it may be one at which this image has no
+/// copy.
+fn copies<'d>(
+    device: &'d dyn Device,
+    primary: Option<&Superblock>,
+) -> impl Iterator<Item = Superblock> + use<'d> {
     /// The block size, and the first block of group 1.
     const FIRST_COPIES: [(u32, u64); 3] = [(4096, 32768), (1024, 8193), (2048, 16384)];
-    FIRST_COPIES.into_iter().filter_map(|(block_size, block)| {
-        let offset = block * u64::from(block_size);
-        if offset + SUPERBLOCK_SIZE as u64 > device.size() {
+    let own = primary.and_then(|primary| {
+        let block_size = 1024u32.checked_shl(primary.log_block_size)?;
+        let first = u64::from(primary.first_data_block) + u64::from(primary.blocks_per_group);
+        Some((block_size, first))
+    });
+    let places = own.into_iter().chain(FIRST_COPIES);
+    places.filter_map(|(block_size, block)| {
+        let offset = block.checked_mul(u64::from(block_size))?;
+        if offset.checked_add(SUPERBLOCK_SIZE as u64)? > device.size() {
             return None;
         }
         let mut bytes = [0; SUPERBLOCK_SIZE];

@@ -283,7 +283,7 @@ pub static SWITCHES: [Switch; 11] = [
     switch!(
         stream_goals,
         "stream-goals",
-        "locked|auto|NUMBER|inode",
+        "locked|auto|NUMBER|inode|spread",
         "where large files are put behind each other, by how many goals"
     ),
     switch!(
