@@ -82,13 +82,18 @@ impl Groups {
     }
 
     fn evict_within(&self, steps: u64) {
+        if !self.residency.is_exceeded() {
+            return;
+        }
         let groups = u64::from(self.count());
-        for _ in 0..steps {
+        // One write to the line that all cores share, for all steps.
+        let first = self.residency.hand.fetch_add(steps, Ordering::Relaxed);
+        for step in 0..steps {
             if !self.residency.is_exceeded() {
                 return;
             }
-            let step = self.residency.hand.fetch_add(1, Ordering::Relaxed) % groups;
-            let number = GroupNumber(u32::try_from(step).expect("below the number of groups"));
+            let place = first.wrapping_add(step) % groups;
+            let number = GroupNumber(u32::try_from(place).expect("below the number of groups"));
             self.evict_one(number);
         }
     }

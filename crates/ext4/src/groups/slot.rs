@@ -115,7 +115,7 @@ impl Slot {
     }
 
     /// The slot of a group of which nothing is known.
-    pub fn condemned() -> Self {
+    pub fn corrupt() -> Self {
         let slot = Self::new(&GroupDescriptor::default(), 0);
         slot.mark(mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT);
         slot
