@@ -145,7 +145,7 @@ fn a_file_without_any_superblock_is_told_from_a_damaged_image() {
     image.change(|bytes| bytes[AT..AT + 1024].fill(7));
     let open = |device: RamDevice| {
         let opened = Volume::open(Arc::new(device), MountOptions::default());
-        opened.err().expect("there is no superblock")
+        opened.expect_err("there is no superblock")
     };
     let damaged = open(RamDevice::load(&image.path).expect("the image"));
     assert!(matches!(damaged, Error::Corrupt(_)), "{damaged}");
