@@ -408,3 +408,38 @@ fn what_cannot_be_made_overwrites_nothing() {
     let complaint = fail(mount.arg(place.point.join("new")).arg(&place.point), 1);
     assert!(!place.point.join("new").exists(), "{complaint}");
 }
+
+/// UUID and seed are random otherwise, and the times are those of the clock.
+#[test]
+fn a_new_file_system_can_be_made_again_byte_for_byte() {
+    const UUID: &str = "12345678-1234-5678-1234-567812345678";
+    const SEED: &str = "87654321-4321-8765-4321-876543218765";
+    let place = Place::empty();
+    let make = |date: &str, words: &[&str]| {
+        let mut command = pext4(["mkfs", "-q", "--force", "--size", "64M"]);
+        command.args(words).arg(&place.image);
+        command.env("SOURCE_DATE_EPOCH", date);
+        command
+    };
+    let bytes = |date: &str, words: &[&str]| {
+        // Blocks that are not written keep what they held.
+        let _ = fs::remove_file(&place.image);
+        succeed(&mut make(date, words));
+        fs::read(&place.image).expect("just made")
+    };
+    let words = ["-U", UUID, "--hash-seed", SEED];
+    let first = bytes("1000000000", &words);
+    if has("e2fsck") {
+        succeed(Command::new("e2fsck").arg("-fn").arg(&place.image));
+    }
+    let root = succeed(pext4(["stat", "--json"]).arg(&place.image).arg("/"));
+    let root: Value = serde_json::from_str(&root).expect("JSON");
+    assert_eq!(root["modified"], "2001-09-09T01:46:40.000000000Z");
+    assert!(bytes("1000000000", &words) == first);
+    assert!(bytes("1000000001", &words) != first);
+    assert!(bytes("1000000000", &words[..2]) != first);
+    let told = fail(&mut make("soon", &words), 2);
+    assert!(told.contains("SOURCE_DATE_EPOCH"), "{told}");
+    let told = fail(&mut make("0", &["--hash-seed", "x"]), 2);
+    assert!(told.contains("--hash-seed"), "{told}");
+}

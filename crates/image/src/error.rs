@@ -22,6 +22,13 @@ pub enum Error {
     /// The request cannot be satisfied. The text says what would work instead.
     #[error("{0}")]
     Impossible(String),
+    /// A resize failed after its commit. Repeating it with a relative size would change the size
+    /// twice.
+    #[error(
+        "the resize is made and will be applied when the image is next opened for writing, so do not \
+         repeat it: only its last steps failed: {0}"
+    )]
+    AfterCommit(#[source] Box<Self>),
     /// The caller asked to stop.
     #[error("interrupted; nothing was left behind")]
     Interrupted,

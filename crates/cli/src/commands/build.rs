@@ -24,7 +24,9 @@ use crate::size;
 
 /// Build an ext4 image from directories, tar archives and container images
 ///
-/// Later sources lie over earlier ones. The same sources and options give the same bytes.
+/// Later sources lie over earlier ones: directories are merged, also where an earlier one has a
+/// symbolic link to a directory, and everything else is replaced. The same sources and options give
+/// the same bytes.
 #[derive(Args)]
 pub struct Arguments {
     /// The image to make
@@ -233,16 +235,32 @@ fn with_identity(mut builder: Builder, arguments: &Arguments) -> Result<Builder>
         builder = builder.uuid(uuid.into_bytes());
     }
     if let Some(seed) = arguments.hash_seed {
-        let bytes = seed.into_bytes();
-        let (words, _) = bytes.as_chunks::<4>();
-        builder = builder.hash_seed(std::array::from_fn(|word| u32::from_le_bytes(words[word])));
+        builder = builder.hash_seed(hash_seed(seed));
     }
-    if let Some(date) = std::env::var_os("SOURCE_DATE_EPOCH") {
-        let seconds = date.to_str().and_then(|text| text.parse().ok());
-        let unsound = || Misuse("SOURCE_DATE_EPOCH: it is no number of seconds".to_owned());
-        builder = builder.date(seconds.ok_or_else(unsound)?);
+    if let Some(seconds) = source_date()? {
+        builder = builder.date(seconds);
     }
     Ok(builder)
+}
+
+/// The seed of directory hashes that is written as a UUID.
+pub fn hash_seed(uuid: Uuid) -> [u32; 4] {
+    let bytes = uuid.into_bytes();
+    let (words, _) = bytes.as_chunks::<4>();
+    std::array::from_fn(|word| u32::from_le_bytes(words[word]))
+}
+
+/// The seconds of `SOURCE_DATE_EPOCH`, if it is set.
+///
+/// # Errors
+/// It is no number.
+pub fn source_date() -> Result<Option<i64>> {
+    let Some(date) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    let seconds = date.to_str().and_then(|text| text.parse().ok());
+    let unsound = || Misuse("SOURCE_DATE_EPOCH: it is no number of seconds".to_owned());
+    Ok(Some(seconds.ok_or_else(unsound)?))
 }
 
 fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
@@ -280,7 +298,7 @@ fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
 fn source_of(word: &OsStr) -> Result<Source> {
     if word == "-" {
         let name = "standard input".to_owned();
-        return Ok(Source::Stream(name, Box::new(io::stdin())));
+        return Ok(Source::Stream(name, Box::new(io::stdin())).detected());
     }
     if let Some((kind, path)) = word.as_bytes().split_at_checked("dir:".len()) {
         let path = PathBuf::from(OsStr::from_bytes(path));

@@ -11,6 +11,7 @@ use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary};
 use uuid::Uuid;
 
+use crate::commands::build::{hash_seed, source_date};
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
 use crate::output::print;
@@ -52,6 +53,10 @@ pub struct Arguments {
     /// UUID
     #[arg(short = 'U', value_name = "UUID")]
     uuid: Option<Uuid>,
+    /// Seed of directory hashes, as a UUID; random if absent. With it, -U and SOURCE_DATE_EPOCH the
+    /// same options give the same bytes
+    #[arg(long, value_name = "UUID")]
+    hash_seed: Option<Uuid>,
     /// Percent of the blocks that are kept for root
     #[arg(short = 'm', value_name = "PERCENT", default_value_t = 5.0)]
     reserved: f64,
@@ -175,6 +180,8 @@ fn options(arguments: &Arguments) -> Result<Options> {
         uuid: arguments.uuid.map(Uuid::into_bytes),
         reserved_percent: arguments.reserved,
         features: arguments.features.clone(),
+        hash_seed: arguments.hash_seed.map(hash_seed),
+        time: source_date()?.map(|seconds| seconds.clamp(0, i64::from(u32::MAX))),
         root_owner: arguments.root_owner.unwrap_or_else(caller),
         ..Options::default()
     })

@@ -24,7 +24,7 @@ fn blob(workshop: &Workshop, bytes: &[u8], media_type: &str) -> Value {
 }
 
 /// An image of these layers, for a platform.
-fn image(workshop: &Workshop, layers: &[Vec<u8>], architecture: &str) -> Value {
+pub fn image(workshop: &Workshop, layers: &[Vec<u8>], architecture: &str) -> Value {
     let layers: Vec<Value> = layers
         .iter()
         .map(|layer| blob(workshop, layer, LAYER))
@@ -35,14 +35,14 @@ fn image(workshop: &Workshop, layers: &[Vec<u8>], architecture: &str) -> Value {
     image
 }
 
-fn layout(workshop: &Workshop, images: &[Value]) {
+pub fn layout(workshop: &Workshop, images: &[Value]) {
     workshop.write("layout/oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#);
     let index = json!({"schemaVersion": 2, "manifests": images}).to_string();
     workshop.write("layout/index.json", index.as_bytes());
 }
 
 /// Three layers: the second takes away, the third puts something in its place.
-fn layers() -> Vec<Vec<u8>> {
+pub fn layers() -> Vec<Vec<u8>> {
     let low = Packer::new()
         .file("etc/gone", b"low")
         .file("etc/kept", b"low")

@@ -9,4 +9,5 @@ mod images;
 mod layouts;
 mod options;
 mod pack;
+mod packed;
 mod sources;

@@ -38,11 +38,14 @@
 
 mod archive;
 mod attributes;
+mod directory;
 mod error;
 mod ids;
+mod lookup;
 mod oci;
 mod order;
 mod output;
+mod packed_image;
 mod place;
 mod progress;
 mod queue;
@@ -438,6 +441,7 @@ impl Builder {
             ));
         }
         let (trial, _) = plan::plan(TRIAL_SIZE, &options)?;
+        size::check_free(self.size, self.format.reserved_percent)?;
         if !trial.features.has_incompat(Incompat::EXTENTS) {
             return Err(Error::impossible(
                 "files are laid out in extents: the feature extent cannot be turned off here",

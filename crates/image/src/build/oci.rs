@@ -160,6 +160,9 @@ pub(super) fn layers(
     selector: ImageSelector<'_>,
     progress: &Progress,
 ) -> Result<Vec<Blob>> {
+    if std::fs::metadata(layout).is_ok_and(|metadata| !metadata.is_dir()) {
+        return Err(super::packed_image::not_a_folder(layout));
+    }
     let path = layout.join("index.json");
     let mut text = Vec::new();
     File::open(&path)

@@ -98,6 +98,21 @@ pub(super) fn fit(required: &Requirements, size: Size, options: &Options) -> Res
     }
 }
 
+/// Fails if the free space and the reserved blocks leave nothing of the image to the contents.
+pub(super) fn check_free(size: Size, reserved_percent: f64) -> Result<()> {
+    let Size::Auto(Free::Thousandths(free)) = size else {
+        return Ok(());
+    };
+    let free = f64::from(free) / 10.0;
+    if free + reserved_percent < 100.0 {
+        return Ok(());
+    }
+    Err(Error::impossible(format!(
+        "--free {free}% and -m {reserved_percent} leave no room for the contents: blocks reserved \
+         for root do not count as free, so both together must be below 100 %"
+    )))
+}
+
 fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame> {
     if options
         .inodes
@@ -124,16 +139,33 @@ fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame
             Err(error) => impossible = Some(error),
         }
     }
-    let smallest = smallest(required, Free::Bytes(0), options)?;
-    if let Some(error) = impossible.filter(|_| smallest.size <= bytes) {
+    let smallest = smallest(required, Free::Bytes(0), options);
+    let is_no_larger = smallest.as_ref().map_or(true, |frame| frame.size <= bytes);
+    if let Some(error) = impossible.filter(|_| is_no_larger) {
         return Err(Error::impossible(format!(
             "an image of {bytes} bytes cannot be made: {error}"
         )));
     }
+    let smallest = smallest?;
     Err(Error::impossible(format!(
-        "{bytes} bytes are too small: with these options at least {} are needed",
-        smallest.size
+        "{bytes} bytes are too small: with these options at least {} are needed{}",
+        smallest.size,
+        without_journal(required, bytes, options)
     )))
+}
+
+/// The end of the sentence if `bytes` are enough without a journal.
+fn without_journal(required: &Requirements, bytes: u64, options: &Options) -> String {
+    let mut without = options.clone();
+    without.features.push("^has_journal".to_owned());
+    without.journal_blocks = None;
+    match smallest(required, Free::Bytes(0), &without) {
+        Ok(frame) if frame.size <= bytes => format!(
+            ", mostly for the journal; without one (-O ^has_journal) {} suffice",
+            frame.size
+        ),
+        _ => String::new(),
+    }
 }
 
 fn too_few(required: &Requirements) -> Error {
@@ -165,12 +197,8 @@ fn smallest(required: &Requirements, free: Free, options: &Options) -> Result<Fr
     let mut best = loop {
         match attempt(high) {
             Ok((true, frame)) => break frame,
-            Err(error) if high >= max_units => return Err(error.into()),
-            Ok(_) if high >= max_units => {
-                return Err(Error::impossible(
-                    "no size holds this and that much free space",
-                ));
-            }
+            Err(error) if high >= max_units => return Err(no_size(options, &error.to_string())),
+            Ok(_) if high >= max_units => return Err(no_size(options, "it is never enough")),
             _ => {
                 low = high;
                 high = (high + high / 2).min(max_units);
@@ -185,6 +213,18 @@ fn smallest(required: &Requirements, free: Free, options: &Options) -> Result<Fr
         }
     }
     Ok(best)
+}
+
+fn no_size(options: &Options, problem: &str) -> Error {
+    Error::impossible(match options.inodes {
+        Some(count) => format!(
+            "no size of the image was found that holds {count} inodes, the contents and the free \
+             space: ask for fewer with -N, or for less with --free"
+        ),
+        None => {
+            format!("no size of the image holds the contents and that much free space: {problem}")
+        }
+    })
 }
 
 /// The frame of this size, and whether it satisfies the requirements and has the free space.

@@ -1,6 +1,5 @@
 //! The sources of an image, and how each kind is read into the tree.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,15 +12,16 @@ use super::archive::apply::Layer;
 use super::archive::input::{Compression, FileInput, MAX_PADDING_BYTES, with_stream};
 use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
-use super::attributes::{apply_mode, check_total_size, to_stored};
+use super::directory::DirectoryWriter;
 use super::error::{Error, Result};
 use super::oci;
 use super::output::{Output, scratch};
+use super::packed_image::{self, Given, PackedImage};
 use super::progress::{FirstError, Progress};
 use super::queue::Queue;
 use super::rules::Rules;
 use super::scan;
-use super::tree::{Id, NONE, ROOT, Tree, name_problem};
+use super::tree::Tree;
 
 /// Number of records that a layer's thread sends at once.
 const RECORDS_PER_MESSAGE: usize = 256;
@@ -36,6 +36,9 @@ pub enum Source {
     OciLayout(PathBuf),
     /// A tar archive from a stream, with the same compressions. The name is for messages.
     Stream(String, Box<dyn Read + Send>),
+    /// A source whose kind nobody has stated. It is refused if it turns out to be a container image
+    /// whose files would become those of the image.
+    Detected(Box<Source>),
 }
 
 impl std::fmt::Debug for Source {
@@ -45,24 +48,31 @@ impl std::fmt::Debug for Source {
             Self::Archive(path) => formatter.debug_tuple("Archive").field(path).finish(),
             Self::OciLayout(path) => formatter.debug_tuple("OciLayout").field(path).finish(),
             Self::Stream(name, _) => formatter.debug_tuple("Stream").field(name).finish(),
+            Self::Detected(source) => formatter.debug_tuple("Detected").field(source).finish(),
         }
     }
 }
 
 impl Source {
     /// The source at a path, according to the file type: an OCI layout, another directory, or an
-    /// archive.
+    /// archive. Directories and archives are [`Source::Detected`].
     ///
     /// The path does not exist or is not accessible.
     pub fn at(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::metadata(path)?;
         Ok(if !metadata.is_dir() {
-            Self::Archive(path.to_owned())
+            Self::Archive(path.to_owned()).detected()
         } else if oci::is_layout(path) {
             Self::OciLayout(path.to_owned())
         } else {
-            Self::Directory(path.to_owned())
+            Self::Directory(path.to_owned()).detected()
         })
+    }
+
+    /// The same source, of a kind that nobody has stated.
+    #[must_use]
+    pub fn detected(self) -> Self {
+        Self::Detected(Box::new(self))
     }
 }
 
@@ -142,10 +152,26 @@ impl<'a> Sources<'a> {
     /// Lays a source over the previous ones.
     pub fn add(&mut self, source: Source) -> Result<()> {
         match source {
-            Source::Directory(path) => self.add_directory(&path),
-            Source::Archive(path) => self.add_archive(&path),
+            Source::Detected(source) => self.add_of_kind(*source, true),
+            source => self.add_of_kind(source, false),
+        }
+    }
+
+    fn add_of_kind(&mut self, source: Source, is_detected: bool) -> Result<()> {
+        let packed = is_detected.then(PackedImage::default);
+        match source {
+            Source::Directory(path) => {
+                if is_detected {
+                    packed_image::check_folder(&path)?;
+                }
+                self.add_directory(&path)
+            }
+            Source::Archive(path) => self.add_archive(&path, packed),
             Source::OciLayout(path) => self.add_layers(&path),
-            Source::Stream(name, reader) => self.add_stream(Path::new(&name), reader),
+            Source::Stream(name, reader) => {
+                self.add_stream(Given::Stream(Path::new(&name)), reader, packed)
+            }
+            Source::Detected(source) => self.add_of_kind(*source, is_detected),
         }
     }
 
@@ -165,14 +191,10 @@ impl<'a> Sources<'a> {
     fn add_directory(&mut self, path: &Path) -> Result<()> {
         let source = scan::Source::open(path)?;
         let number = self.next_number()?;
-        let is_first = number == 0;
-        if !is_first {
+        if number > 0 {
             self.tree.make_index();
         }
         let root = source.root_entry(self.options.rules)?;
-        self.enter_root(path, root, number)?;
-        let mut directories = vec![ROOT];
-        let mut links: HashMap<scan::LinkKey, Id> = HashMap::new();
         let options = scan::Options {
             rules: self.options.rules,
             threads: self.options.threads,
@@ -181,36 +203,19 @@ impl<'a> Sources<'a> {
             leave_out: self.output.own_files(),
             progress: self.options.progress,
         };
-        let (tree, rules, skipped) = (&mut self.tree, self.options.rules, &mut self.skipped);
-        let mut writer = TreeWriter {
-            tree,
-            rules,
-            path,
-            number,
-            is_first,
-            directories: &mut directories,
-            links: &mut links,
-        };
+        let skipped = &mut self.skipped;
+        let mut writer = DirectoryWriter::new(&mut self.tree, self.options.rules, path, number);
+        writer.add_root(root)?;
         source.read(&options, |batch| {
             *skipped += batch.skipped;
             writer.add_batch(batch)
         })?;
+        writer.finish()?;
         self.contents.push(Contents::Directory(source));
         Ok(())
     }
 
-    fn enter_root(&mut self, path: &Path, root: scan::ScannedEntry, number: u16) -> Result<()> {
-        let mut metadata = root.metadata;
-        metadata.source = number;
-        let is_changed = self.options.rules.apply(|| vec![Vec::new()], &mut metadata);
-        let mode = is_changed.then_some(metadata.mode);
-        metadata.attributes = intern_attributes(&mut self.tree, root.attributes, mode)
-            .map_err(|problem| Error::unsound(path, problem))?;
-        self.tree.set_root(&metadata);
-        Ok(())
-    }
-
-    fn add_archive(&mut self, path: &Path) -> Result<()> {
+    fn add_archive(&mut self, path: &Path, mut packed: Option<PackedImage>) -> Result<()> {
         let file = File::open(path).map_err(|cause| Error::source(path, "open it", cause))?;
         let mut start = [0; 4];
         let is_plain_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
@@ -221,7 +226,7 @@ impl<'a> Sources<'a> {
         };
         let read = read.map_err(|cause| Error::source(path, "read it", cause))?;
         if !is_plain_file || Compression::detect(&start[..read]) != Compression::None {
-            return self.add_stream(path, Box::new(file));
+            return self.add_stream(Given::Archive(path), Box::new(file), packed);
         }
         let number = self.next_number()?;
         let archive = Archive::open(file, path)?;
@@ -232,14 +237,22 @@ impl<'a> Sources<'a> {
         Reader::new(path, input, rules, self.options.limits).read(|record| {
             progress.check()?;
             progress.add(1, 0);
+            note(&mut packed, &record);
             layer.apply(&mut self.tree, record)
         })?;
+        check(packed, Given::Archive(path))?;
         layer.finish(&mut self.tree);
         self.contents.push(Contents::File(archive));
         Ok(())
     }
 
-    fn add_stream(&mut self, path: &Path, reader: Box<dyn Read + Send>) -> Result<()> {
+    fn add_stream(
+        &mut self,
+        given: Given<'_>,
+        reader: Box<dyn Read + Send>,
+        mut packed: Option<PackedImage>,
+    ) -> Result<()> {
+        let path = given.path();
         let number = self.next_number()?;
         self.tree.make_index();
         self.make_spool()?;
@@ -252,9 +265,11 @@ impl<'a> Sources<'a> {
             Reader::new(path, input, rules, limits).read(|record| {
                 progress.check()?;
                 progress.add(1, 0);
+                note(&mut packed, &record);
                 layer.apply(tree, record)
             })
         })?;
+        check(packed, given)?;
         layer.finish(&mut self.tree);
         self.push_spooled()
     }
@@ -333,103 +348,14 @@ impl Archive {
     }
 }
 
-/// Adds attributes of a file of the host to the sets and returns the number of their set. `mode` is
-/// the new mode if the rules changed it.
-fn intern_attributes(
-    tree: &mut Tree,
-    attributes: Vec<super::attributes::RawAttribute>,
-    mode: Option<u16>,
-) -> std::result::Result<u32, String> {
-    let stored = attributes
-        .iter()
-        .map(|(name, value)| to_stored(name, value));
-    let mut stored = stored.collect::<std::result::Result<Vec<_>, _>>()?;
-    if let Some(mode) = mode {
-        apply_mode(&mut stored, mode);
+fn note(packed: &mut Option<PackedImage>, record: &Record) {
+    if let Some(packed) = packed {
+        packed.note(&record.path);
     }
-    check_total_size(&stored)?;
-    Ok(tree.sets.intern(stored))
 }
 
-/// Adds scanned entries of a host directory to the tree.
-struct TreeWriter<'a> {
-    tree: &'a mut Tree,
-    rules: &'a Rules,
-    path: &'a Path,
-    number: u16,
-    /// The tree is otherwise empty, so no name can exist already.
-    is_first: bool,
-    /// The node of each directory, by the number that the scan gave it.
-    directories: &'a mut Vec<Id>,
-    links: &'a mut HashMap<scan::LinkKey, Id>,
-}
-
-impl TreeWriter<'_> {
-    fn add_batch(&mut self, batch: scan::Batch) -> Result<()> {
-        let parent = self.directories[batch.directory as usize];
-        for found in batch.found {
-            let name = &batch.names[found.name.clone()];
-            self.add_entry(parent, name, found)?;
-        }
-        Ok(())
-    }
-
-    fn unsound(&self, parent: Id, name: &[u8], problem: String) -> Error {
-        use std::os::unix::ffi::OsStrExt;
-        let name = std::ffi::OsStr::from_bytes(name);
-        Error::unsound(self.path.join(self.tree.path(parent)).join(name), problem)
-    }
-
-    fn add_entry(&mut self, parent: Id, name: &[u8], found: scan::ScannedEntry) -> Result<()> {
-        if let Some(problem) = name_problem(name) {
-            return Err(self.unsound(parent, name, problem));
-        }
-        let mut metadata = found.metadata;
-        metadata.source = self.number;
-        let original_time = (metadata.seconds, metadata.nanoseconds);
-        let paths = || {
-            use std::os::unix::ffi::OsStrExt;
-            let folder = self.tree.path(parent);
-            let path = folder.join(std::ffi::OsStr::from_bytes(name));
-            vec![path.as_os_str().as_bytes().to_vec()]
-        };
-        let mode = self
-            .rules
-            .apply(paths, &mut metadata)
-            .then_some(metadata.mode);
-        metadata.attributes = intern_attributes(self.tree, found.attributes, mode)
-            .map_err(|problem| self.unsound(parent, name, problem))?;
-        if let Some(target) = &found.target {
-            metadata.content = u64::from(self.tree.store_text(target)?);
-        }
-        let id = if self.is_first {
-            self.tree.add(parent, name, &metadata)?
-        } else {
-            self.tree.put(parent, name, &metadata)?
-        };
-        if let Some(number) = found.directory {
-            let place = number as usize;
-            if place >= self.directories.len() {
-                self.directories.resize(place + 1, NONE);
-            }
-            self.directories[place] = id;
-        }
-        if self.tree.node(id).is_regular()
-            && original_time != (metadata.seconds, metadata.nanoseconds)
-        {
-            self.tree.original_times.insert(id, original_time);
-        }
-        if let Some(segments) = found.segments {
-            self.tree.segments.insert(id, segments);
-        }
-        if let Some(key) = found.link {
-            let first = *self.links.entry(key).or_insert(id);
-            if first != id {
-                self.tree.node_mut(id).link = first;
-            }
-        }
-        Ok(())
-    }
+fn check(packed: Option<PackedImage>, given: Given<'_>) -> Result<()> {
+    packed.map_or(Ok(()), |packed| packed.check(given))
 }
 
 /// Reads the layers of a container image with several threads, and lays them over one another in

@@ -14,7 +14,8 @@ use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use pext4_ondisk::directory::FileType;
@@ -94,6 +95,10 @@ impl Node {
         self.mode & 0o170_000 == 0o100_000
     }
 
+    pub fn is_symlink(&self) -> bool {
+        self.mode & 0o170_000 == 0o120_000
+    }
+
     fn set(&mut self, metadata: &Metadata) {
         self.mode = metadata.mode;
         self.uid = metadata.uid;
@@ -120,6 +125,9 @@ pub(super) struct Tree {
     pub segments: HashMap<Id, Box<[Range<u64>]>>,
     /// For files of the host whose mtime changes in the image, the original mtime.
     pub original_times: HashMap<Id, (i64, u32)>,
+    /// For files of the host that a symbolic link of an earlier source has led elsewhere, the path
+    /// of their directory in their source.
+    pub source_directories: HashMap<Id, Arc<Path>>,
 }
 
 impl Tree {
@@ -134,6 +142,7 @@ impl Tree {
             sets: Sets::new(),
             segments: HashMap::new(),
             original_times: HashMap::new(),
+            source_directories: HashMap::new(),
         };
         tree.push(ROOT, b"", root).expect("the first of all names");
         tree
@@ -179,6 +188,14 @@ impl Tree {
         }
         names.reverse();
         PathBuf::from(OsStr::from_bytes(&names.join(&b'/')))
+    }
+
+    /// The path of a file of the host in its source.
+    pub fn source_path(&self, id: Id) -> PathBuf {
+        match self.source_directories.get(&id) {
+            Some(directory) => directory.join(OsStr::from_bytes(self.name(id))),
+            None => self.path(id),
+        }
     }
 
     /// The path of a node, for messages.
@@ -306,6 +323,15 @@ impl Tree {
             entry.remove();
         }
         self.node_mut(id).is_removed = true;
+    }
+
+    /// Whether a node, or a directory above it, was replaced or removed.
+    pub fn is_gone(&self, id: Id) -> bool {
+        let mut at = id;
+        while at != ROOT && !self.node(at).is_removed {
+            at = self.node(at).parent;
+        }
+        at != ROOT
     }
 
     /// Removes everything below these directories that is from a source before `layer`, except

@@ -31,6 +31,7 @@ pub(super) fn claim(examination: &Examination) {
     let Some(inode) = list(examination) else {
         return;
     };
+    check_attribute_block(examination, &inode);
     let collected = Collector::collect(&examination.volume, NUMBER, &inode);
     for (kind, block) in &collected.faults {
         report(examination, *kind, *block, || {
@@ -65,6 +66,17 @@ pub(super) fn claim(examination: &Examination) {
         let length = range.end - range.start;
         let start = BlockNumber(range.start);
         examination.claims.claim_metadata(start, length);
+    }
+}
+
+/// An attribute block inside the file system is a finding about the inode, which has no attributes
+/// (`special`).
+fn check_attribute_block(examination: &Examination, inode: &Inode) {
+    let block = inode.file_acl;
+    if block.get() != 0 && !examination.volume.contains(block, 1) {
+        report(examination, Kind::BlockOutside, None, || {
+            format!("attributes in block {block}")
+        });
     }
 }
 

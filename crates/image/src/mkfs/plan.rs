@@ -416,7 +416,9 @@ struct InodeCounts {
     /// Inodes in a block of the table.
     per_block: u64,
     per_group: u64,
+    /// The largest `per_group` with which the format counts all inodes; 0 if there is none.
     max_per_group: u64,
+    step: u64,
 }
 
 impl InodeCounts {
@@ -432,14 +434,14 @@ impl InodeCounts {
             .max(16);
         let step = per_block.max(8);
         let max_per_group = (8 * block_size).min(65536 - per_block) / step * step;
+        let countable = u64::from(u32::MAX) / groups / step * step;
+        let max_per_group = max_per_group.min(countable);
         let share = wanted.div_ceil(groups).max(MIN_INODES);
         let per_group = match options.inodes {
             Some(_) => share.next_multiple_of(step).min(max_per_group),
             // A default is rounded down to whole bytes of the bitmap, as in mke2fs, and is smaller
             // in a very large file system.
-            None => (share.next_multiple_of(per_block) / step * step)
-                .min(max_per_group)
-                .min(u64::from(u32::MAX) / groups / step * step),
+            None => (share.next_multiple_of(per_block) / step * step).min(max_per_group),
         };
         Self {
             groups,
@@ -447,6 +449,7 @@ impl InodeCounts {
             per_block,
             per_group,
             max_per_group,
+            step,
         }
     }
 
@@ -455,18 +458,19 @@ impl InodeCounts {
     fn checked_total(&self, superblock: &Superblock, options: &Options, size: u64) -> Result<u32> {
         let Self { groups, wanted, .. } = self;
         if self.per_group == 0 {
+            let max_groups = u64::from(u32::MAX) / self.step;
+            let max_blocks = max_groups * u64::from(superblock.blocks_per_group);
             return Err(impossible(format!(
-                "{size} bytes: a file system of {groups} groups is more than the format can count"
+                "{size} bytes: a file system of {groups} groups is more than the format can count: with \
+                 such blocks and inodes it has up to {} bytes",
+                max_blocks << (10 + superblock.log_block_size)
             )));
         }
-        let total = self
-            .per_group
-            .checked_mul(self.groups)
-            .and_then(|total| u32::try_from(total).ok());
-        if options.inodes.is_some() && total.is_none_or(|total| u64::from(total) < self.wanted) {
+        let total = self.per_group * self.groups;
+        if options.inodes.is_some() && total < self.wanted {
             return Err(impossible(format!(
                 "{wanted} inodes: at most {} fit this size",
-                (self.max_per_group * groups).min(u64::from(u32::MAX))
+                self.max_per_group * groups
             )));
         }
         if self.per_group / self.per_block >= u64::from(superblock.blocks_per_group) {
@@ -476,11 +480,7 @@ impl InodeCounts {
                 options.inode_size
             )));
         }
-        total.ok_or_else(|| {
-            impossible(format!(
-                "{wanted} inodes are more than the format can count"
-            ))
-        })
+        Ok(u32::try_from(total).expect("not more than the format counts"))
     }
 }
 

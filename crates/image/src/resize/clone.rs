@@ -73,8 +73,13 @@ impl ImageClone {
         self.file
             .persist(&self.image)
             .map_err(|failed| failed.error)?;
-        File::open(folder)?.sync_all()?;
-        Ok(())
+        let is_durable = File::open(folder).and_then(|folder| folder.sync_all());
+        is_durable.map_err(|cause| {
+            let text = format!(
+                "the resize is made, so do not repeat it: only its folder could not be synced: {cause}"
+            );
+            io::Error::new(cause.kind(), text).into()
+        })
     }
 }
 

@@ -239,6 +239,11 @@ impl Log {
         self.write_superblock(device)
     }
 
+    /// Whether the log on the device holds no transaction.
+    pub fn is_empty(&self, device: &dyn Device) -> Result<bool> {
+        Ok(recovery::read_superblock(device, &self.area)?.start == 0)
+    }
+
     fn write_superblock(&self, device: &dyn Device) -> Result<()> {
         let (home, _) = self.area.place(0).expect("a journal has blocks");
         let offset = home.get() * u64::from(self.area.block_size());

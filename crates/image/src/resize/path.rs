@@ -100,8 +100,8 @@ impl Resize {
 
     /// Runs the resize. Returns the new size of the file or device in bytes.
     ///
-    /// `Io`. Except for [`Way::InPlace`], the image then contains the old file system or, if only
-    /// the last steps failed, the new one.
+    /// `Io`: except for [`Way::InPlace`], the image then contains the old file system and has its
+    /// length. `AfterCommit`: the image contains the new one, or will after the next open.
     pub fn run(mut self) -> Result<u64> {
         let before = self.device.size();
         if self.plan.is_idle() {
@@ -141,8 +141,10 @@ impl Resize {
     /// apply.
     fn is_unchanged(&self) -> bool {
         let blocks = read_superblock(&self.device).map(|superblock| superblock.blocks_count);
-        let waits = must_replay(&self.device).unwrap_or(true);
-        !waits && blocks.is_ok_and(|blocks| blocks == self.plan.summary().old_blocks)
+        let waits = must_replay(&self.device)
+            .and_then(|recover| Ok(recover && self.plan.is_committed(&self.device)?));
+        matches!(waits, Ok(false))
+            && blocks.is_ok_and(|blocks| blocks == self.plan.summary().old_blocks)
     }
 
     /// The length of the file after the resize: the file ends with its file system, unless it

@@ -7,7 +7,8 @@
 //! *Through the journal*: it writes the changed blocks to the log as one transaction. Before that,
 //! the superblock on the device gets `recover`, with the log still empty. Writing the log's start,
 //! one sector, is the commit point: from now on every open replays the transaction and finds the
-//! new file system. Then it writes the blocks home and the copies, empties the log, and removes
+//! new file system. If a step before fails, the old superblock is written back; if one after it fails,
+//! the error says that the resize is made. Then it writes the blocks home and the copies, empties the log, and removes
 //! `recover`. (A superblock with the new size before the descriptors are there, or the reverse,
 //! would be no valid file system; no order of plain writes avoids that.)
 //!
@@ -51,7 +52,8 @@ impl Plan {
     /// the range of both file systems; they may be the same device. From byte `zero_from` on, `to`
     /// reads as zeroes.
     ///
-    /// `Io`; `Impossible` for [`Way::Journal`] if [`Plan::fits_journal`] is false.
+    /// `Io`; `AfterCommit` if only the last steps of [`Way::Journal`] failed; `Impossible` for it
+    /// if [`Plan::fits_journal`] is false.
     pub fn run(
         &mut self,
         from: &dyn Device,
@@ -131,13 +133,37 @@ impl Plan {
             return Err(Error::Impossible(text.to_owned()));
         }
         let device = writer.device;
-        write_primary(device, &with_recover(&self.old))?;
+        self.change_superblock(device)?;
+        if let Err(error) = self.write_log(device) {
+            return Err(match self.is_committed(device) {
+                Ok(true) => Error::AfterCommit(Box::new(error)),
+                Ok(false) => {
+                    // If this fails, `recover` stays with an empty log, which is sound.
+                    let _ = write_primary(device, &self.old);
+                    error
+                }
+                Err(_) => error,
+            });
+        }
+        self.write_home(writer)
+            .map_err(|error| Error::AfterCommit(Box::new(error)))
+    }
+
+    /// Adds the block with the superblock to the changed blocks.
+    fn change_superblock(&mut self, device: &dyn Device) -> Result<()> {
+        let block_size = u64::from(self.shape.geometry.block_size);
         let (home, within) = self.superblock_home();
-        let mut primary = vec![0; usize::try_from(writer.block_size).expect("at most 65536")];
-        device.read_at(home.get() * writer.block_size, &mut primary)?;
+        let mut primary = vec![0; usize::try_from(block_size).expect("at most 65536")];
+        device.read_at(home.get() * block_size, &mut primary)?;
         let new = with_recover(&self.shape.superblock);
         primary[within..within + SIZE].copy_from_slice(&new.encode());
         self.changed.insert(home, primary);
+        Ok(())
+    }
+
+    /// Writes the changed blocks to the log and begins it, which is the commit.
+    fn write_log(&mut self, device: &dyn Device) -> Result<()> {
+        write_primary(device, &with_recover(&self.old))?;
         let blocks: Vec<(BlockNumber, &[u8])> = self
             .changed
             .iter()
@@ -145,12 +171,25 @@ impl Plan {
             .collect();
         let log = self.log.as_mut().expect("it has room");
         log.write(device, &blocks)?;
-        log.begin(device)?;
-        for (block, bytes) in &blocks {
+        log.begin(device)
+    }
+
+    /// Whether the log on the device holds the transaction, so that a replay would apply it.
+    pub(super) fn is_committed(&self, device: &dyn Device) -> Result<bool> {
+        match &self.log {
+            Some(log) => Ok(!log.is_empty(device)?),
+            None => Ok(false),
+        }
+    }
+
+    /// Writes the changed blocks home after the commit, and empties the log.
+    fn write_home(&mut self, writer: &Writer<'_>) -> Result<()> {
+        let device = writer.device;
+        for (block, bytes) in &self.changed {
             writer.write(*block, bytes)?;
         }
         writer.write_copies(&self.copies)?;
-        log.finish(device)?;
+        self.log.as_mut().expect("it was written").finish(device)?;
         write_primary(device, &self.shape.superblock)
     }
 }

@@ -397,3 +397,15 @@ fn a_stalled_stream_does_not_block_the_build() {
         drop(over);
     }
 }
+
+/// A frame of zstd says how much memory its window takes: here twice what an unknown archive gets.
+#[test]
+fn a_window_that_is_too_large_is_refused_with_the_command_that_reads_it() {
+    const FRAME: [u8; 9] = [0x28, 0xB5, 0x2F, 0xFD, 0, 18 << 3, 1, 0, 0];
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let told = crate::archives::build(FRAME.to_vec(), &image).unwrap_err();
+    let told = told.to_string();
+    assert!(told.contains("`zstd -dc --long=31`"), "{told}");
+    assert!(!image.exists());
+}

@@ -11,5 +11,6 @@ mod hostile;
 mod layouts;
 mod left_out;
 mod oracle;
+mod overlays;
 mod random;
 mod sizes;

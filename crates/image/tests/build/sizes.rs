@@ -116,3 +116,68 @@ fn a_size_beyond_the_format_is_not_called_too_small() {
     assert!(!error.contains("too small"), "{error}");
     assert!(!image.exists());
 }
+
+#[test]
+fn a_size_that_only_a_journal_makes_too_small_says_so() {
+    let folder = tree(1, 10);
+    let image = folder.path().join("image");
+    let build = |feature: &[&str]| {
+        Builder::new()
+            .source(Source::Directory(folder.path().join("tree")))
+            .size(Size::Bytes(3 << 20))
+            .features(feature.iter().map(|&name| name.to_owned()))
+            .build(&image)
+    };
+    let error = build(&[]).unwrap_err().to_string();
+    assert!(
+        error.contains("journal; without one (-O ^has_journal)"),
+        "{error}"
+    );
+    build(&["^has_journal"]).unwrap();
+    check(&image);
+}
+
+#[test]
+fn free_and_reserved_space_that_take_everything_are_told_beforehand() {
+    let folder = tree(1, 10);
+    let image = folder.path().join("image");
+    let build = |free, reserved| {
+        Builder::new()
+            .source(Source::Directory(folder.path().join("tree")))
+            .size(Size::Auto(Free::Thousandths(free)))
+            .reserved_percent(reserved)
+            .replace(true)
+            .build(&image)
+    };
+    for (free, reserved) in [(500, 50.0), (955, 4.5), (900, 20.0)] {
+        let error = build(free, reserved).unwrap_err().to_string();
+        assert!(error.contains("below 100 %"), "{error}");
+    }
+    // There is no room for the metadata.
+    let error = build(955, 4.4).unwrap_err().to_string();
+    assert!(error.starts_with("no size of the image holds"), "{error}");
+    let summary = build(400, 30.0).unwrap();
+    assert!(summary.free_blocks * 10 >= summary.blocks * 7);
+    check(&image);
+}
+
+#[test]
+fn limits_that_are_named_are_no_numbers_that_were_refused() {
+    let folder = tree(1, 10);
+    let image = folder.path().join("image");
+    let build = |size, inodes: Option<u64>| {
+        let builder = Builder::new().source(Source::Directory(folder.path().join("tree")));
+        let builder = inodes.into_iter().fold(builder, Builder::inodes);
+        builder.size(size).build(&image).unwrap_err().to_string()
+    };
+    let error = build(Size::Bytes(1 << 60), None);
+    assert!(
+        error.contains("it has up to 36028796884746240 bytes"),
+        "{error}"
+    );
+    let error = build(Size::default(), Some(u64::from(u32::MAX)));
+    assert!(error.contains("holds 4294967295 inodes"), "{error}");
+    assert!(error.contains("fewer with -N"), "{error}");
+    let error = build(Size::Bytes(16 << 40), Some(u64::from(u32::MAX)));
+    assert!(error.contains("at most 4292870144 fit"), "{error}");
+}

@@ -135,16 +135,16 @@ impl Drop for Mounted {
 }
 
 /// A recorded growth.
-struct Growth {
+pub struct Growth {
     /// The image before it, in a file that was made longer.
-    base: RamDevice,
+    pub base: RamDevice,
     /// Numbers of blocks before and after.
-    blocks: [u64; 2],
+    pub blocks: [u64; 2],
     events: Vec<Event>,
 }
 
 /// Records the growth of an image of `size` bytes to the size of its file.
-fn record(image: &Path, size: u64, grown: u64) -> Growth {
+pub fn record(image: &Path, size: u64, grown: u64) -> Growth {
     let old: u64 = field(image, "Block count:").parse().expect("a number");
     std::fs::OpenOptions::new()
         .write(true)

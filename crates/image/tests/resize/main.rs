@@ -4,6 +4,7 @@
 //! must find nothing and the tree must be unchanged.
 
 mod crash;
+mod failures;
 mod grow;
 mod hostile;
 mod rig;

@@ -2,9 +2,11 @@
 //!
 //! A directory that an archive does not name is created with the first entry below it, and gets the
 //! latest time of the entries in it. Symbolic links in the path of an entry are followed inside the
-//! image: `..` stops at its root. Rules for paths are matched with both paths of such an entry: that
-//! in the archive and that at which it *lands*. In the layers of a container image the names `.wh.NAME` and
-//! `.wh..wh..opq` hide files of lower layers.
+//! image: `..` stops at its root. So is one at its end if an earlier source made it, it leads to a
+//! directory, and the entry is one: the two are merged. (One of the same archive is replaced, as by
+//! GNU tar.) Rules for paths are matched with both paths of such an entry: that in the archive and
+//! that at which it *lands*. In the layers of a container image the names `.wh.NAME` and
+//! `.wh..wh..opq` hide files of lower layers, and a directory replaces a symbolic link.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -14,12 +16,11 @@ use pext4_ondisk::shown::Shown;
 
 use super::super::attributes::apply_mode;
 use super::super::error::{Error, Result};
+use super::super::lookup::{self, Destination, find, locate, names, split};
 use super::super::rules::Rules;
-use super::super::tree::{Id, Metadata, ROOT, Tree, name_problem};
+use super::super::tree::{Id, Metadata, ROOT, Tree};
 use super::Record;
 
-/// Maximum number of symbolic links that one path may traverse, as in Linux.
-const MAX_SYMLINKS: u32 = 40;
 /// Prefix of the name of a whiteout, which hides a file of a lower layer.
 const WHITEOUT_PREFIX: &[u8] = b".wh.";
 /// Prefix of names that are reserved for the layer format.
@@ -106,7 +107,11 @@ impl<'a> Layer<'a> {
             return Ok(());
         }
         let destination = self.destination(tree, folder)?;
-        let landing = self.landing_path(tree, &destination, name);
+        let behind_link = self.directory_behind_link(tree, &record, &destination, name);
+        let landing = match behind_link {
+            Some(id) => self.rules.needs_paths().then(|| bytes_of(tree, id)),
+            None => self.landing_path(tree, &destination, name),
+        };
         let landing = landing.filter(|landing| *landing != path);
         if landing
             .as_ref()
@@ -124,32 +129,22 @@ impl<'a> Layer<'a> {
             self.hide(tree, parent, name);
             return Ok(());
         }
-        let archive = self.archive;
-        let unsound =
-            |problem: &str| Error::unsound(archive, format!("{}: {problem}", Shown(&path)));
-        record.metadata.attributes = tree.sets.intern(std::mem::take(&mut record.attributes));
         if let Some(link) = &record.link {
-            let target = find(tree, link).ok_or_else(|| {
-                // The content was skipped together with the excluded name.
-                match self.is_target_left_out(tree, link) {
-                    true => unsound(&format!(
-                        "it is a hard link to {}, which is left out: leave out both or neither",
-                        Shown(link)
-                    )),
-                    false => unsound("it is a hard link to what is not there (yet)"),
-                }
-            })?;
-            let target = tree.owner(target);
-            if tree.node(target).is_directory() {
-                return Err(unsound("it is a hard link to a directory"));
-            }
+            let target = self.link_target(tree, &path, link)?;
             return self.link(tree, parent, name, target);
         }
+        record.metadata.attributes = tree.sets.intern(std::mem::take(&mut record.attributes));
         if let Some(target) = &record.target {
             record.metadata.size = target.len() as u64;
             record.metadata.content = u64::from(tree.store_text(target)?);
         }
-        let id = self.put(tree, parent, name, &record.metadata)?;
+        let id = match behind_link {
+            Some(id) => {
+                tree.set_metadata(id, &record.metadata);
+                id
+            }
+            None => self.put(tree, parent, name, &record.metadata)?,
+        };
         if tree.node(id).is_directory() {
             self.implicit.remove(&id);
         }
@@ -157,6 +152,43 @@ impl<'a> Layer<'a> {
             tree.segments.insert(id, segments);
         }
         Ok(())
+    }
+
+    /// The directory to which a symbolic link of an earlier source leads, if it has the name of the
+    /// record and this is a directory too. A layer replaces the link.
+    fn directory_behind_link(
+        &self,
+        tree: &Tree,
+        record: &Record,
+        destination: &Destination,
+        name: &[u8],
+    ) -> Option<Id> {
+        let is_directory = record.metadata.mode & 0o170_000 == 0o040_000;
+        if !is_directory || self.has_whiteouts || !destination.missing.is_empty() {
+            return None;
+        }
+        lookup::directory_behind_link(tree, destination.at, name, self.number)
+    }
+
+    /// The file to which a hard link leads.
+    fn link_target(&self, tree: &Tree, path: &[u8], link: &[u8]) -> Result<Id> {
+        let unsound =
+            |problem: &str| Error::unsound(self.archive, format!("{}: {problem}", Shown(path)));
+        let target = find(tree, link).ok_or_else(|| {
+            // The content was skipped together with the excluded name.
+            match self.is_target_left_out(tree, link) {
+                true => unsound(&format!(
+                    "it is a hard link to {}, which is left out: leave out both or neither",
+                    Shown(link)
+                )),
+                false => unsound("it is a hard link to what is not there (yet)"),
+            }
+        })?;
+        let target = tree.owner(target);
+        if tree.node(target).is_directory() {
+            return Err(unsound("it is a hard link to a directory"));
+        }
+        Ok(target)
     }
 
     fn apply_rules(&self, record: &mut Record, paths: impl FnOnce() -> Vec<Vec<u8>>) {
@@ -385,65 +417,6 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// Where the path of a directory leads.
-struct Destination {
-    /// The last directory on it that exists.
-    at: Id,
-    /// The names below, of directories that do not exist.
-    missing: Vec<Vec<u8>>,
-}
-
-/// Follows a path; `None` if it leads through a file, or symbolic links are too many or lead to
-/// names that the image cannot hold.
-fn locate(tree: &Tree, path: &[u8]) -> Option<Destination> {
-    let mut rest: Vec<Vec<u8>> = names(path).map(<[u8]>::to_vec).rev().collect();
-    let (mut at, mut missing, mut links) = (ROOT, Vec::new(), 0);
-    while let Some(name) = rest.pop() {
-        if name == b".." {
-            if missing.pop().is_none() {
-                at = tree.node(at).parent;
-            }
-            continue;
-        }
-        let found = match missing.is_empty() {
-            true => tree.child(at, &name),
-            false => None,
-        };
-        let Some(found) = found.map(|found| tree.owner(found)) else {
-            if name_problem(&name).is_some() {
-                return None;
-            }
-            missing.push(name);
-            continue;
-        };
-        if tree.node(found).is_directory() {
-            at = found;
-        } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MAX_SYMLINKS {
-            links += 1;
-            let target = tree.target(found);
-            if target.starts_with(b"/") {
-                at = ROOT;
-            }
-            rest.extend(names(target).rev().map(<[u8]>::to_vec));
-        } else {
-            return None;
-        }
-    }
-    Some(Destination { at, missing })
-}
-
-/// The node at a path, if it exists.
-fn find(tree: &Tree, path: &[u8]) -> Option<Id> {
-    let Some((folder, name)) = split(path) else {
-        return Some(ROOT);
-    };
-    let destination = locate(tree, folder)?;
-    match destination.missing.is_empty() {
-        true => tree.child(destination.at, name),
-        false => None,
-    }
-}
-
 /// The path of the file to which an entry of a layer refers: for a whiteout, the file that it
 /// hides; for other marks, their directory.
 pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
@@ -459,21 +432,4 @@ pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
 /// The path of a node, as path rules match it.
 fn bytes_of(tree: &Tree, id: Id) -> Vec<u8> {
     tree.path(id).as_os_str().as_bytes().to_vec()
-}
-
-/// The names of a path.
-fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
-    path.split(|&byte| byte == b'/')
-        .filter(|name| !matches!(*name, b"" | b"."))
-}
-
-/// The parent and the last name of a path; `None` for the root.
-fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    if path.is_empty() {
-        return None;
-    }
-    match path.iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => Some((&path[..slash], &path[slash + 1..])),
-        None => Some((b"", path)),
-    }
 }

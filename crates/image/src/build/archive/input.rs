@@ -396,7 +396,7 @@ impl<R: Read> StreamReader<'_, R> {
             _ => Box::new(flate2::bufread::GzDecoder::new(part)),
         };
         let mut decoder = BufReader::with_capacity(DECOMPRESSED_BYTES, decoder);
-        if send(&mut decoder, &self.shared.chunks)? {
+        if send(&mut decoder, &self.shared.chunks).map_err(with_advice)? {
             return Ok(true);
         }
         // Only the checksum remains to be verified.
@@ -406,6 +406,19 @@ impl<R: Read> StreamReader<'_, R> {
             self.count_trailing(passed)?;
         }
         Ok(is_sound)
+    }
+}
+
+/// Says what to do about a window that takes more memory than the decoder grants to an archive that
+/// it does not trust.
+fn with_advice(error: io::Error) -> io::Error {
+    let told = error.to_string();
+    match told.contains("too much memory") {
+        true => io::Error::new(
+            error.kind(),
+            format!("{told} (its window exceeds 128 MiB): pipe it through `zstd -dc --long=31`"),
+        ),
+        false => error,
     }
 }
 

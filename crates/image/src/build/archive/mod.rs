@@ -270,7 +270,7 @@ fn set_attributes(
 }
 
 /// Whether the rules exclude a path or a directory above it.
-fn is_left_out(rules: &Rules, path: &[u8]) -> bool {
+pub(super) fn is_left_out(rules: &Rules, path: &[u8]) -> bool {
     let ends = (0..path.len()).filter(|&end| path[end] == b'/');
     ends.chain([path.len()])
         .any(|end| end > 0 && rules.excludes(&path[..end]))

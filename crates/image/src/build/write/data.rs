@@ -9,6 +9,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -43,14 +44,18 @@ const REFLINK_FILE_SYSTEMS: [u64; 8] = [
 /// Reads contents for one thread.
 pub(super) struct ContentReader<'a> {
     image: &'a Image<'a>,
-    /// The most recently used host directory: its node, its source, its descriptor.
-    folder: Option<(Id, u16, OwnedFd)>,
+    /// The most recently used host directory.
+    folder: Option<(DirectoryKey, OwnedFd)>,
     buffer: Vec<u8>,
     /// The state of `packed_before`: a file in an archive, the index of a segment, and how many
     /// bytes the archive contains before that segment.
     packed: (Id, usize, u64),
     can_reflink: bool,
 }
+
+/// A host directory: the parent of its files in the image, their source, and its path there if it
+/// is another than in the image.
+type DirectoryKey = (Id, u16, Option<Arc<Path>>);
 
 /// A file to read from: a file of the host, or the archive that contains it.
 enum OpenFile<'a> {
@@ -264,7 +269,7 @@ impl<'a> ContentReader<'a> {
 
     fn shown_source(&self, id: Id) -> PathBuf {
         match &self.image.contents[usize::from(self.image.tree.node(id).source)] {
-            Contents::Directory(source) => source.path.join(self.image.tree.path(id)),
+            Contents::Directory(source) => source.path.join(self.image.tree.source_path(id)),
             Contents::File(archive) => archive.path.clone(),
         }
     }
@@ -302,14 +307,17 @@ impl<'a> ContentReader<'a> {
         let tree = self.image.tree;
         let node = tree.node(id);
         let failed =
-            |errno: Errno| Error::source(source.path.join(tree.path(id)), "open it", errno);
-        let is_open = matches!(&self.folder, Some((folder, number, _))
-            if *folder == node.parent && *number == node.source);
-        if !is_open {
-            let folder = open_folder(source, &tree.path(node.parent)).map_err(failed)?;
-            self.folder = Some((node.parent, node.source, folder));
+            |errno: Errno| Error::source(source.path.join(tree.source_path(id)), "open it", errno);
+        let own = tree.source_directories.get(&id).cloned();
+        let key = (node.parent, node.source, own);
+        if self.folder.as_ref().is_none_or(|(open, _)| *open != key) {
+            let path = match &key.2 {
+                Some(path) => path.to_path_buf(),
+                None => tree.path(node.parent),
+            };
+            self.folder = Some((key, open_folder(source, &path).map_err(failed)?));
         }
-        let (_, _, folder) = self.folder.as_ref().expect("just made");
+        let (_, folder) = self.folder.as_ref().expect("just made");
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(folder, tree.name(id), flags, Mode::empty()).map_err(failed)?;
         Ok(File::from(fd))

@@ -167,6 +167,9 @@ pub fn reserved() -> Vec<Corruption> {
             let table = block_number(image.descriptor(1).inode_table);
             image.edit_inode(1, |inode| set_entry(&mut inode.block, 12, table + 9));
         }),
+        (Kind::BlockOutside, Base::NoSums, Complains, |image| {
+            image.edit_inode(1, |inode| inode.file_acl = BlockNumber(4_000_000));
+        }),
         (Kind::BlockShared, Base::Plain, Complains, |image| {
             let large = image.find("/large");
             let block = u32::try_from(image.blocks(large)[3]).expect("a small image");
