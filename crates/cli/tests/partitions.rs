@@ -22,19 +22,23 @@ fn partition(place: &Place) {
     let image = place.image.with_file_name("partition");
     succeed(pext4(["mkfs", "-q", "--size", "32M"]).arg(&image));
     let host = place.image.with_file_name("host");
-    fs::write(&host, b"from the host\n").unwrap();
+    fs::write(&host, b"from the host\n").expect("a fresh place");
     succeed(pext4(["put"]).arg(&image).arg(&host).arg("/old"));
     let mut disk = vec![OTHER; DISK];
     disk[..512].copy_from_slice(&table());
-    disk[START..START + LENGTH].copy_from_slice(&fs::read(&image).unwrap());
-    fs::write(&place.image, disk).unwrap();
+    disk[START..START + LENGTH].copy_from_slice(&fs::read(&image).expect("it was made"));
+    fs::write(&place.image, disk).expect("there is room");
 }
 
 /// A first sector with a partition of Linux as the second of four.
 fn table() -> [u8; 512] {
     let mut sector = [0; 512];
     sector[462 + 4] = 0x83;
-    let sectors = [START, LENGTH].map(|bytes| u32::try_from(bytes / 512).unwrap().to_le_bytes());
+    let sectors = [START, LENGTH].map(|bytes| {
+        u32::try_from(bytes / 512)
+            .expect("a small disk")
+            .to_le_bytes()
+    });
     sector[462 + 8..462 + 16].copy_from_slice(&sectors.concat());
     sector[510..].copy_from_slice(&[0x55, 0xAA]);
     sector
@@ -42,7 +46,7 @@ fn table() -> [u8; 512] {
 
 /// Takes the partition out of the disk and has e2fsck judge it; the rest must be untouched.
 fn judge(disk: &Path) {
-    let bytes = fs::read(disk).unwrap();
+    let bytes = fs::read(disk).expect("it is there");
     assert_eq!(bytes.len(), DISK);
     assert_eq!(bytes[..512], table());
     let rest = bytes[512..START].iter().chain(&bytes[START + LENGTH..]);
@@ -54,7 +58,7 @@ fn judge(disk: &Path) {
         return;
     }
     let apart: PathBuf = disk.with_file_name("apart");
-    fs::write(&apart, &bytes[START..START + LENGTH]).unwrap();
+    fs::write(&apart, &bytes[START..START + LENGTH]).expect("there is room");
     let mut e2fsck = Command::new("e2fsck");
     let output = run(e2fsck.arg("-fn").arg(&apart));
     assert!(output.status.success(), "{output:?}");

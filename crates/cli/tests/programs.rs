@@ -11,13 +11,13 @@ use std::panic;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Place, fail, has, is_root, pext4, run, succeed};
 use pext4_testkit::effort;
 use rustix::fs::{
-    AtFlags, CWD, IFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, ioctl_getflags,
-    ioctl_setflags, renameat_with, utimensat,
+    AtFlags, CWD, FallocateFlags, IFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, fallocate,
+    ioctl_getflags, ioctl_setflags, renameat_with, utimensat,
 };
 use rustix::io::Errno;
 
@@ -411,6 +411,14 @@ fn a_mount_that_had_to_stop_says_why_and_what_to_do() {
     }
 }
 
+/// A new file that was last changed long ago, as far as the server knows too.
+fn old_file(path: &Path) -> File {
+    let file = File::create(path).expect("room");
+    file.set_modified(UNIX_EPOCH).expect("it is ours");
+    file.sync_all().expect("the image takes it");
+    file
+}
+
 #[test]
 fn what_was_written_before_a_file_became_immutable_is_kept() {
     let Some(place) = Place::new("16M") else {
@@ -420,21 +428,42 @@ fn what_was_written_before_a_file_became_immutable_is_kept() {
         return;
     }
     let mount = place.mount(&[]);
-    for (flag, name) in [(IFlags::IMMUTABLE, "immutable"), (IFlags::APPEND, "append")] {
-        let mut file = File::create(mount.path(name)).unwrap();
+    let kinds = [(IFlags::IMMUTABLE, "immutable"), (IFlags::APPEND, "append")];
+    let mut times = Vec::new();
+    for (flag, name) in kinds {
+        let mut file = old_file(&mount.path(name));
         // Nobody has asked the kernel to write this.
         file.write_all(b"first").unwrap();
+        times.push(file.metadata().unwrap().modified().unwrap());
         let before = ioctl_getflags(&file).unwrap();
         ioctl_setflags(&file, before | flag).unwrap();
         // What the kernel tells of the times then is no error.
         file.sync_all().unwrap();
+        // The time of a call that wrote no page is told as well.
+        let name = format!("{name}-without-pages");
+        let file = old_file(&mount.path(&name));
+        fallocate(&file, FallocateFlags::empty(), 0, 4096).unwrap();
+        times.push(file.metadata().unwrap().modified().unwrap());
+        ioctl_setflags(&file, before | flag).unwrap();
+        file.sync_all().unwrap();
+        let later = SystemTime::now() + Duration::from_secs(100);
+        let refused = File::open(mount.path(&name)).unwrap().set_modified(later);
+        assert!(refused.is_err() || flag == IFlags::APPEND, "{name}");
     }
     mount.unmount();
     let mount = place.mount(&[]);
-    for name in ["immutable", "append"] {
-        assert_eq!(fs::read(mount.path(name)).unwrap(), b"first", "{name}");
+    for (_, kind) in kinds {
+        let path = mount.path(kind);
+        assert_eq!(fs::read(&path).unwrap(), b"first", "{kind}");
+    }
+    let names = kinds.map(|(_, kind)| [kind.to_owned(), format!("{kind}-without-pages")]);
+    for (name, time) in names.as_flattened().iter().zip(times) {
         let file = File::open(mount.path(name)).unwrap();
-        ioctl_setflags(&file, IFlags::empty()).unwrap();
+        if name.starts_with("immutable") {
+            assert_eq!(file.metadata().unwrap().modified().unwrap(), time, "{name}");
+        }
+        let flags = ioctl_getflags(&file).unwrap();
+        ioctl_setflags(&file, flags - (IFlags::IMMUTABLE | IFlags::APPEND)).unwrap();
     }
     mount.unmount();
 }

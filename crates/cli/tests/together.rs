@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
 
 use common::{Place, has, pext4, succeed};
@@ -225,5 +225,58 @@ fn a_damaged_entry_hides_no_name_before_it_and_is_told() {
         failed.raw_os_error(),
         Some(rustix::io::Errno::UCLEAN.raw_os_error())
     );
+    drop(mount);
+}
+
+/// A reply to a listing has entries or an error. In an indexed directory, later replies do not come
+/// to the damaged leaf again.
+#[test]
+fn a_damaged_leaf_of_many_is_told_at_the_end_of_the_directory() {
+    let Some(place) = Place::new("32M") else {
+        return;
+    };
+    const NAMES: usize = 2000;
+    let mount = place.mount(&[]);
+    fs::create_dir(mount.path("many")).expect("room");
+    for number in 0..NAMES {
+        fs::write(mount.path(format!("many/name-{number}")), b"").expect("room");
+    }
+    mount.unmount();
+    let stat = succeed(
+        pext4(["stat", "--json", "--extents"])
+            .arg(&place.image)
+            .arg("/many"),
+    );
+    let stat: serde_json::Value = serde_json::from_str(&stat).expect("JSON");
+    let ranges = stat["extents"].as_array().expect("a list");
+    // The first leaf has the lowest hashes and is listed first.
+    let first = ranges.iter().find(|range| {
+        let start = range["offset"].as_u64().expect("a number");
+        (start..start + range["length"].as_u64().expect("a number")).contains(&4096)
+    });
+    let first = first.expect("the second block");
+    let number = |field: &str| first[field].as_u64().expect("a number");
+    let image = fs::OpenOptions::new()
+        .write(true)
+        .open(&place.image)
+        .expect("it is ours");
+    let leaf = number("device_offset") + 4096 - number("offset");
+    image
+        .write_all_at(&[0xFF; 8], leaf + 400)
+        .expect("it lies within");
+    drop(image);
+    let mount = place.mount(&["-o", "ro"]);
+    for _ in 0..2 {
+        let mut errors = Vec::new();
+        let mut shown = 0;
+        for entry in fs::read_dir(mount.path("many")).expect("it can be opened") {
+            match entry {
+                Ok(_) => shown += 1,
+                Err(error) => errors.push(error.raw_os_error()),
+            }
+        }
+        assert!((NAMES / 2..NAMES).contains(&shown), "{shown}");
+        assert_eq!(errors, [Some(rustix::io::Errno::UCLEAN.raw_os_error())]);
+    }
     drop(mount);
 }

@@ -42,6 +42,6 @@ mod tests {
         }
         assert_eq!(runs.iter().collect::<Vec<_>>(), [5..6, 10..40, 41..42]);
         runs.add(0..100);
-        assert_eq!(runs.iter().collect::<Vec<_>>(), [0..100]);
+        assert!(runs.iter().eq(std::iter::once(0..100)), "{runs:?}");
     }
 }

@@ -330,6 +330,9 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use rustix::fs::XattrFlags;
+
+    use super::directory::MAX_OPEN;
     use super::{HostTree, Source};
 
     #[test]
@@ -359,6 +362,10 @@ mod tests {
             fs::create_dir_all(at(directory)).expect("a fresh place");
             fs::write(at(directory).join("file"), content).expect("a fresh place");
         }
+        let (secret, value) = (at("secret/file"), b"not to be seen");
+        if rustix::fs::setxattr(&secret, "user.secret", value, XattrFlags::empty()).is_err() {
+            eprintln!("SKIPPED: no attributes can be set here");
+        }
         let host = HostTree::new(true, &|_, _| false);
         let (_, sub) = host
             .children(&HostTree::top(&at("tree")))
@@ -369,6 +376,7 @@ mod tests {
         symlink(at("secret"), at("tree/sub")).expect("ours");
         let mut read = Vec::new();
         let metadata = host.metadata(&file).expect("its directory is open");
+        assert!(metadata.xattrs.is_empty(), "{:?}", metadata.xattrs);
         let take = &mut |_, piece: &[u8]| {
             read.extend_from_slice(piece);
             Ok(())
@@ -381,5 +389,29 @@ mod tests {
             told.to_string().contains("tree/sub: cannot open it"),
             "{told}"
         );
+    }
+
+    /// A directory that was closed meanwhile, as others were opened, is opened again only if it is
+    /// the same one.
+    #[test]
+    fn a_directory_that_another_one_has_replaced_is_not_entered() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        for name in ["tree/sub", "another"] {
+            fs::create_dir_all(at(name)).expect("a fresh place");
+            fs::write(at(name).join("file"), name).expect("a fresh place");
+        }
+        let host = HostTree::new(false, &|_, _| false);
+        let top = HostTree::top(&at("tree"));
+        let (_, sub) = host.children(&top).expect("there").remove(0);
+        let (_, file) = host.children(&sub).expect("there").remove(0);
+        let open_others = || (0..MAX_OPEN).for_each(|_| drop(host.children(&top).expect("there")));
+        open_others();
+        assert_eq!(host.metadata(&file).expect("it is there").size, 8);
+        open_others();
+        fs::rename(at("tree/sub"), at("tree/moved")).expect("ours");
+        fs::rename(at("another"), at("tree/sub")).expect("ours");
+        let told = host.metadata(&file).expect_err("it is another directory");
+        assert!(told.to_string().contains("is another one by now"), "{told}");
     }
 }

@@ -24,8 +24,9 @@ pub enum Reserve {
     /// No file: only blocks of metadata without which an operation would fail half way.
     #[default]
     Nobody,
-    /// Files that belong to root. A FUSE server uses this where others may write too: data arrives
-    /// from the kernel's cache without the user who wrote it, so the file's owner decides.
+    /// Files that belong to root, or to the user or group that the superblock names (`tune2fs -u`,
+    /// `-g`). A FUSE server uses this where others may write too: data arrives from the kernel's
+    /// cache without the user who wrote it, so the file's owner decides.
     Owner,
     /// All files.
     Everybody,
@@ -48,6 +49,9 @@ pub struct MountOptions {
     pub discard: bool,
     /// Who may take the blocks that the image reserves.
     pub reserve: Reserve,
+    /// Whether a new inode gets its directory's group even if the directory has no set-group-id bit
+    /// (`grpid` in Linux); by default what the superblock says (`tune2fs -o bsdgroups`).
+    pub inherit_group: Option<bool>,
     /// Width and setting of each scaling mechanism.
     pub scaling: Scaling,
     /// Bypasses the journal: a commit writes its blocks home at once, as on an image without a
@@ -73,6 +77,7 @@ impl Default for MountOptions {
             mounted_on: String::new(),
             discard: false,
             reserve: Reserve::default(),
+            inherit_group: None,
             scaling: Scaling::default(),
             bypass_journal: false,
             deterministic: None,

@@ -345,7 +345,8 @@ impl<'v> Paths<'v> {
         self.volume.remove_directory(parent.inode, name)
     }
 
-    /// Removes a directory and everything in it; symbolic links are removed, not followed.
+    /// Removes a directory and everything in it. Symbolic links are removed, not followed, also one
+    /// at the end of the path.
     ///
     /// # Errors
     ///
@@ -353,7 +354,12 @@ impl<'v> Paths<'v> {
     /// `Refused(NotEmpty)` for a directory that is found by a second name, as in a corrupt image
     /// whose directories contain each other. What was removed before an error stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
+        let path = path.as_ref();
+        let (parent, name) = self.parent(path)?;
+        let is_link = self.walk(path, false)?.file_type() == FileType::Symlink;
+        if is_link {
+            return self.volume.unlink(parent.inode, name);
+        }
         let mut pending = vec![(parent.inode, name.to_vec())];
         let mut held = vec![parent];
         let mut entered = HashMap::new();

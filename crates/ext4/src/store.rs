@@ -18,14 +18,14 @@ use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
-use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, Superblock};
+use pext4_ondisk::superblock::{BSD_GROUPS, ERROR_CORRUPTED, ERROR_IO, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, MutexGuard, Near, time};
 
 use crate::error::{Error, Refusal, Result};
-use crate::options::{MountOptions, OnError};
+use crate::options::{MountOptions, OnError, Reserve};
 use crate::statistics::Tally;
 
 /// Byte offset of the primary superblock on every ext4 device.
@@ -51,6 +51,10 @@ pub struct Store {
     pub is_for_hurd: bool,
     /// How it was mounted. [immutable after mount]
     pub options: MountOptions,
+    /// Whether every new inode gets its directory's group. [immutable after mount]
+    pub inherits_group: bool,
+    /// The user and the group besides root whose files may use the reserve. [immutable after mount]
+    reserve_owners: (u32, u32),
     /// Counters of events.
     pub tally: Tally,
     journal: OnceLock<Arc<Journal>>,
@@ -103,6 +107,13 @@ impl Store {
             has_noted: AtomicBool::new(false),
             is_for_hurd: superblock.is_for_hurd(),
             system_inodes: system_inodes(&superblock),
+            inherits_group: options
+                .inherit_group
+                .unwrap_or(superblock.default_mount_options & BSD_GROUPS != 0),
+            reserve_owners: (
+                superblock.reserved_uid.into(),
+                superblock.reserved_gid.into(),
+            ),
             options,
             tally: Tally::new(),
             journal: OnceLock::new(),
@@ -122,6 +133,15 @@ impl Store {
                 ),
             }),
         }
+    }
+
+    /// Whether a file of this user and group may use the reserve. The group root, which the
+    /// superblock names by default, has no such right.
+    #[must_use]
+    pub fn may_use_reserve(&self, uid: u32, gid: u32) -> bool {
+        let (user, group) = self.reserve_owners;
+        self.options.reserve == Reserve::Owner
+            && (uid == 0 || uid == user || (gid == group && group != 0))
     }
 
     /// Gives the store its journal, once, before the first operation.
@@ -298,6 +318,7 @@ impl Store {
         self.edit_superblock(handle, |superblock| {
             superblock.features.compat |= compat;
             superblock.features.read_only_compat |= read_only_compat;
+            superblock.raise_revision();
         });
         self.superblock.set.fetch_or(needed, Ordering::Relaxed);
     }

@@ -173,6 +173,10 @@ fn trees_are_made_and_removed_whole() {
     let error = paths.create_dir_all("/keep/x").expect_err("a file");
     assert!(error.is(Refusal::NotADirectory), "{error}");
     assert!(paths.exists("/a/root/a/b/link").expect("readable"));
+    paths.symlink("/a", "/to-a").expect("a link");
+    paths.remove_dir_all("/to-a").expect("the link goes");
+    let error = paths.metadata("/to-a").expect_err("it is gone");
+    assert!(error.is(Refusal::NotFound), "{error}");
     paths.remove_dir_all("/a").expect("all of it goes");
     assert!(!paths.exists("/a").expect("readable"));
     assert_eq!(paths.read("/keep").expect("not followed"), b"kept");

@@ -17,6 +17,8 @@ const ROOT: InodeNumber = InodeNumber::ROOT;
 
 const IMMUTABLE: u32 = 0x10;
 const APPEND: u32 = 0x20;
+/// SECRM, UNRM, COMPR and NOTAIL.
+const HEEDED_BY_NOBODY: u32 = 0x8007;
 const NODUMP: u32 = 0x40;
 const JOURNAL_DATA: u32 = 0x4000;
 const TOPDIR: u32 = 0x2_0000;
@@ -137,11 +139,12 @@ fn flags_are_heeded_or_refused() {
         let error = set_flags(&volume, inode, flags).expect_err("it would not be heeded");
         assert!(error.is(Refusal::NotSupported), "{flags:#x}: {error}");
     }
-    let of_directories = EXTENTS | TOPDIR | PROJINHERIT | DAX;
+    let of_directories = EXTENTS | TOPDIR | PROJINHERIT | DAX | HEEDED_BY_NOBODY;
     set_flags(&volume, directory, of_directories).expect("flags of directories");
     let made = volume.create(directory, b"heir", &CreateAttributes::default());
     let inherited = made.expect("room").attributes.flags;
-    assert_eq!(inherited, EXTENTS | DAX, "as on Linux");
+    let expected = EXTENTS | DAX | HEEDED_BY_NOBODY;
+    assert_eq!(inherited, expected, "as on Linux");
     let told = volume.attributes(inode).expect("it is there").flags;
     assert_eq!(told, EXTENTS | NODUMP, "a refusal changes nothing");
     volume.close().expect("a clean close");

@@ -8,9 +8,8 @@
 //! clears the set-group-id bit if the caller is not in the file's group, and what even root may not
 //! do. There are no file handles; open and close send no request.
 //!
-//! All calls take `&self` and may run concurrently. The only state besides the volume are the times
-//! that the kernel will still send for immutable files (`WritebackTimes`) and the memory of
-//! `SpaceRetry`.
+//! All calls take `&self` and may run concurrently. The only state besides the volume are the errors
+//! that listings still have to return (`PendingErrors`) and the memory of `SpaceRetry`.
 
 mod attributes;
 mod data;
@@ -18,7 +17,6 @@ mod directory;
 mod ioctl;
 mod namespace;
 mod space_retry;
-mod writeback_times;
 mod xattr;
 
 use std::fs;
@@ -33,8 +31,8 @@ use pext4_fs::{
 use crate::error_log::ErrorLog;
 use crate::node::{inode_of, node_of};
 use crate::options::KernelOptions;
+use crate::pending_errors::PendingErrors;
 use space_retry::SpaceRetry;
-use writeback_times::WritebackTimes;
 
 pub use attributes::Change;
 pub use data::Whence;
@@ -153,7 +151,8 @@ pub struct Dispatch {
     synchronous_names: bool,
     /// [immutable] Whether all changes are committed before they are answered.
     synchronous: bool,
-    writeback_times: WritebackTimes,
+    /// Errors of listings whose replies have entries.
+    listing_errors: PendingErrors<Errno>,
     space_retry: SpaceRetry,
 }
 
@@ -189,7 +188,7 @@ impl Dispatch {
             access_times: AccessTimePolicies::from_options(options),
             synchronous_names: options.synchronous || options.synchronous_directories,
             synchronous: options.synchronous,
-            writeback_times: WritebackTimes::new(),
+            listing_errors: PendingErrors::new(),
             space_retry: SpaceRetry::new(),
         }
     }

@@ -37,11 +37,11 @@ use pext4_fs::{Attributes, SetTime};
 use crate::access_policy::AccessPolicy;
 use crate::dispatch::{Answer, Change, Dispatch, Errno, Listed, Whence};
 use crate::offload::Offload;
+use crate::pending_errors::PendingErrors;
 use crate::placement::{self, Servers};
-use crate::writeback_errors::WritebackErrors;
 pub(crate) use kernel_cache::KernelCache;
 use replies::{add, attributes, caller, done, entry, error, no_entry, sized};
-use space_retry::{Context, Write};
+use space_retry::{Context, Write, WritebackError};
 use translate::{kind, time_from_fuser, time_to_set};
 
 /// Most bytes of one write request; the kernel uses the same bound for reads.
@@ -59,7 +59,8 @@ pub(crate) struct FuserTransport {
     /// `waiting`, so a job that waits for them never occupies a worker there.
     page_release: Arc<Offload>,
     kernel: KernelCache,
-    writeback_errors: Arc<WritebackErrors>,
+    /// Errors of writes that the kernel had acknowledged to their programs before.
+    writeback_errors: Arc<PendingErrors<WritebackError>>,
     access_policy: AccessPolicy,
     servers: Servers,
 }
@@ -76,7 +77,7 @@ impl FuserTransport {
             waiting: Offload::new(),
             page_release: Arc::new(Offload::new()),
             kernel: KernelCache::default(),
-            writeback_errors: Arc::new(WritebackErrors::new()),
+            writeback_errors: Arc::new(PendingErrors::new()),
             access_policy,
             servers: Servers::new(),
         }
@@ -178,7 +179,7 @@ impl Filesystem for FuserTransport {
         accessed: Option<TimeOrNow>,
         modified: Option<TimeOrNow>,
         changed: Option<SystemTime>,
-        _: Option<FileHandle>,
+        file: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -202,7 +203,7 @@ impl Filesystem for FuserTransport {
         };
         attributes(
             self.dispatch
-                .set_attributes(caller(request), node.0, &change),
+                .set_attributes(caller(request), node.0, &change, file.is_some()),
             reply,
         );
     }
@@ -544,14 +545,10 @@ impl Filesystem for FuserTransport {
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         let (input, room) = (input.to_vec(), room as usize);
         let work = move || {
-            let answer = if Dispatch::changes_flags(command) && !dispatch.is_read_only() {
-                dispatch.control_flags(caller, node.0, command, &input, || {
-                    kernel.release_pages(node, 0)
-                })
-            } else {
-                dispatch.control(caller, node.0, command, &input)
-            };
-            match answer {
+            if Dispatch::changes_flags(command) && !dispatch.is_read_only() {
+                kernel.release_pages(node, 0);
+            }
+            match dispatch.control(caller, node.0, command, &input) {
                 Ok(mut bytes) => {
                     kernel.forget_attributes(node);
                     bytes.truncate(room);

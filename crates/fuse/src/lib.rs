@@ -23,10 +23,10 @@ pub mod mount;
 mod node;
 mod offload;
 pub mod options;
+mod pending_errors;
 mod placement;
 mod server;
 mod signals;
-mod writeback_errors;
 
 pub use dispatch::Dispatch;
 pub use error_log::ErrorLog;

@@ -1,7 +1,7 @@
 //! The options of `-o`, named as those of `mount(8)`.
 //!
-//! Some apply to the image, some to the volume, some to the kernel, some to several of them. Set-user-id files and devices are
-//! off by default, since an image may come from anyone.
+//! Some apply to the image, some to the volume, some to the kernel, some to several of them.
+//! Set-user-id files and devices are off by default, since an image may come from anyone.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub enum OptionError {
 const KNOWN: &str = "ro, rw, allow_other, default_permissions, commit=SECONDS, errors=continue|remount-ro, discard, \
                      nodiscard, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, \
                      nodiratime, dirsync, \
-                     sync, async, defaults, offset=BYTES, sizelimit=BYTES, \
+                     sync, async, defaults, grpid, nogrpid, offset=BYTES, sizelimit=BYTES, \
                      no_mbcache, mb_optimize_scan=0|1, \
                      scaling=SETTING[:SWITCH=VALUE...]";
 
@@ -151,6 +151,8 @@ impl Options {
             "no_mbcache" | "nombcache" => {
                 self.volume.scaling.attribute_cache = AttributeCache::Off;
             }
+            "grpid" | "bsdgroups" => self.volume.inherit_group = Some(true),
+            "nogrpid" | "sysvgroups" => self.volume.inherit_group = Some(false),
             "discard" | "nodiscard" => self.volume.discard = option == "discard",
             _ => return self.with_value(option),
         }
@@ -230,6 +232,12 @@ mod tests {
         assert_eq!(options.volume.commit_interval, Duration::from_secs(30));
         assert_eq!(options.volume.on_error, Some(OnError::ReadOnly));
         assert!(options.volume.discard);
+        let inherits = |list| parsed(list).unwrap().volume.inherit_group;
+        let lists = ["", "bsdgroups", "grpid,nogrpid", "sysvgroups,grpid"];
+        assert_eq!(
+            lists.map(inherits),
+            [None, Some(true), Some(false), Some(true)]
+        );
     }
 
     #[test]

@@ -58,33 +58,20 @@ impl<'a> Committer<'a> {
     /// Makes the running transaction durable and opens the next.
     fn commit(&mut self) -> Result<(), JournalError> {
         let tid = self.switch();
-        let width = self.core.commit_threads;
-        let gathered = self
-            .core
-            .transactions
-            .gather(&*self.core.client, tid, width);
-        let versions = merge(
-            &self.core.cache,
-            &*self.core.client,
-            gathered.captures,
-            width,
-        );
-        let versions = match versions {
-            Ok(versions) => versions,
-            Err(error) => {
-                self.core.transactions.put_back(tid, gathered.objects);
-                return Err(error);
-            }
-        };
+        let core = self.core;
+        let width = core.commit_threads;
+        let gathered = core.transactions.gather(&*core.client, tid, width);
+        let versions = merge(&core.cache, &*core.client, gathered.captures, width)?;
         // The objects' bytes are in the cache, and the versions hold the buffers (design rule 4).
-        drop(gathered.objects);
-        let revoked = only_revoked(gathered.revoked, &versions);
-        if versions.is_empty() && revoked.is_empty() && self.core.is_last(tid) {
+        let versions = NotDurable(versions);
+        gathered.objects.release();
+        let revoked = only_revoked(gathered.revoked, &versions.0);
+        if versions.0.is_empty() && revoked.is_empty() && core.is_last(tid) {
             // It is empty, and no later transaction continues the log after it.
             return self.complete(tid);
         }
-        let counts = &self.core.statistics;
-        count(&counts.blocks, versions.len());
+        let counts = &core.statistics;
+        count(&counts.blocks, versions.0.len());
         count(&counts.revokes, revoked.len());
         self.write(tid, versions, &revoked)?;
         count(&counts.commits, 1);
@@ -115,22 +102,22 @@ impl<'a> Committer<'a> {
     fn write(
         &mut self,
         tid: Tid,
-        versions: Vec<Version>,
+        versions: NotDurable,
         revoked: &[BlockNumber],
     ) -> Result<(), JournalError> {
         match &mut self.log {
             Some((log, writer)) => {
-                let logged = write_to_log(self.core, log, writer, tid, &versions, revoked);
-                let logged = logged.inspect_err(|_| keep_in_memory(&versions))?;
-                log.checkpoint.add(tid, logged, versions);
+                let logged = write_to_log(self.core, log, writer, tid, &versions.0, revoked)?;
+                log.checkpoint.add(tid, logged, versions.into_durable());
                 // Design rule 6: before the transaction is reported as durable.
                 log.checkpoint.cancel(revoked);
-                Ok(())
             }
             None => {
-                write_home(self.core, &versions, revoked).inspect_err(|_| keep_in_memory(&versions))
+                write_home(self.core, &versions.0, revoked)?;
+                drop(versions.into_durable());
             }
         }
+        Ok(())
     }
 
     /// Reports the transaction as durable, unless the journal was aborted meanwhile. The blocks
@@ -158,11 +145,22 @@ fn only_revoked(mut revoked: Vec<BlockNumber>, versions: &[Version]) -> Vec<Bloc
     revoked
 }
 
-/// Pins the blocks of a failed commit, so that reads return their state in memory and not the older
-/// one on the device: the blocks owe nothing any more, so the cache could otherwise evict them.
-fn keep_in_memory(versions: &[Version]) {
-    for version in versions {
-        version.buffer.pin();
+/// The versions of a transaction that is not durable. If the commit fails or panics and this is
+/// dropped, it pins the blocks, so that reads return their state in memory and not the older one on
+/// the device: the blocks owe nothing any more, so the cache could otherwise evict them.
+struct NotDurable(Vec<Version>);
+
+impl NotDurable {
+    fn into_durable(mut self) -> Vec<Version> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for NotDurable {
+    fn drop(&mut self) {
+        for version in &self.0 {
+            version.buffer.pin();
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use pext4_block::{Cache, Device, FailStopDevice};
 use pext4_ondisk::journal::{JournalSuperblock, RecordFormat};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 use pext4_sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, MutexGuard, time, topology};
+use pext4_sync::{CachePadded, Class, Condvar, Mutex, MutexGuard, time, topology};
 
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
@@ -55,11 +55,13 @@ pub(crate) struct Core {
     failure: OnceLock<JournalError>,
     /// The last transaction: no handle starts in a later one. Set once, by a shutdown.
     last: OnceLock<Tid>,
-    requests: Mutex<CommitRequests>,
+    /// On cache lines of their own, as every start of a handle reads the fields beside them: the
+    /// requests, and where threads wait.
+    requests: CachePadded<Mutex<CommitRequests>>,
     /// The committer sleeps here.
-    work: Condvar,
+    work: CachePadded<Condvar>,
     /// Threads that wait for a commit sleep here.
-    done: Condvar,
+    done: CachePadded<Condvar>,
 }
 
 /// The journal on disk.
@@ -149,9 +151,9 @@ impl Core {
             condition: AtomicU8::new(RUNNING),
             failure: OnceLock::new(),
             last: OnceLock::new(),
-            requests: Mutex::new(Class::Journal, CommitRequests::default()),
-            work: Condvar::new(),
-            done: Condvar::new(),
+            requests: CachePadded::new(Mutex::new(Class::Journal, CommitRequests::default())),
+            work: CachePadded::new(Condvar::new()),
+            done: CachePadded::new(Condvar::new()),
         })
     }
 

@@ -45,12 +45,35 @@ impl Lists {
 }
 
 /// The whole content of a closed transaction.
-pub(crate) struct Gathered {
-    /// The listed objects. They stay in memory until a reader finds their versions in the cache
-    /// (design rule 4).
-    pub(crate) objects: Vec<Arc<dyn Owing>>,
+pub(crate) struct Gathered<'a> {
+    pub(crate) objects: ListedObjects<'a>,
     pub(crate) captures: Vec<Capture>,
     pub(crate) revoked: Vec<BlockNumber>,
+}
+
+/// The listed objects of a closed transaction. They stay in memory until a reader finds their
+/// versions in the cache (design rule 4). If they are not released, because a commit failed or
+/// panicked before, they are listed again when this is dropped, and stay until
+/// [`Transactions::clear`]: their versions will never be committed.
+pub(crate) struct ListedObjects<'a> {
+    transactions: &'a Transactions,
+    tid: Tid,
+    objects: Vec<Arc<dyn Owing>>,
+}
+
+impl ListedObjects<'_> {
+    /// Drops the objects, whose versions are in the cache now.
+    pub(crate) fn release(mut self) {
+        self.objects.clear();
+    }
+}
+
+impl Drop for ListedObjects<'_> {
+    fn drop(&mut self) {
+        for object in self.objects.drain(..) {
+            self.transactions.note_dirty(self.tid, 0, object);
+        }
+    }
 }
 
 impl Transactions {
@@ -82,14 +105,6 @@ impl Transactions {
         self.slot(tid).get(shard).revoked.push(block);
     }
 
-    /// Keeps the gathered objects of `tid` until [`Self::clear`], because their versions could not
-    /// be made and will never be committed.
-    pub(crate) fn put_back(&self, tid: Tid, objects: Vec<Arc<dyn Owing>>) {
-        for object in objects {
-            self.note_dirty(tid, 0, object);
-        }
-    }
-
     /// Whether the running transaction `tid` has nothing to commit so far.
     pub(crate) fn is_clean(&self, tid: Tid) -> bool {
         self.slot(tid).iter().all(Lists::is_empty)
@@ -107,18 +122,22 @@ impl Transactions {
     }
 
     /// Captures the closed transaction `tid` with up to `width` threads, and empties its slot.
-    pub(crate) fn gather(&self, client: &dyn Client, tid: Tid, width: usize) -> Gathered {
+    pub(crate) fn gather(&self, client: &dyn Client, tid: Tid, width: usize) -> Gathered<'_> {
         let slot = self.slot(tid);
-        let objects = round_robin(slot.iter().map(|lists| lists.dirty.take_all()));
-        let parts = in_parts(objects, MIN_PART, width, |objects| {
+        let objects = ListedObjects {
+            transactions: self,
+            tid,
+            objects: round_robin(slot.iter().map(|lists| lists.dirty.take_all())),
+        };
+        let listed: Vec<_> = objects.objects.iter().collect();
+        let parts = in_parts(listed, MIN_PART, width, |objects| {
             let mut captures = Vec::with_capacity(objects.len());
-            for object in &objects {
+            for object in objects {
                 object.capture(tid, &mut captures);
             }
-            (objects, captures)
+            captures
         });
-        let (objects, captures): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        let (objects, mut captures) = (flat(objects), flat(captures));
+        let mut captures = flat(parts);
         captures.extend(gather_hosts(slot, client, tid, width));
         // Early captures are complete only now: see the top of this file.
         captures.extend(
@@ -247,8 +266,8 @@ mod tests {
             transactions.note_host(Tid(3), shard, host);
         }
         assert!(!transactions.is_clean(Tid(3)));
-        let captures = transactions.gather(&Odd, Tid(3), 1).captures;
-        assert_eq!(captures.len(), 2);
+        let gathered = transactions.gather(&Odd, Tid(3), 1);
+        assert_eq!(gathered.captures.len(), 2);
         assert!(transactions.is_clean(Tid(3)));
     }
 
@@ -269,7 +288,13 @@ mod tests {
         assert!(transactions.is_clean(Tid(3)));
         transactions.note_dirty(Tid(3), 0, object);
         assert!(!transactions.is_clean(Tid(3)) && transactions.is_clean(Tid(4)));
-        assert_eq!(transactions.gather(&Odd, Tid(3), 1).captures.len(), 1);
-        assert!(transactions.gather(&Odd, Tid(3), 1).objects.is_empty());
+        let gathered = transactions.gather(&Odd, Tid(3), 1);
+        assert_eq!(gathered.captures.len(), 1);
+        drop(gathered);
+        assert!(!transactions.is_clean(Tid(3)), "it was not released");
+        let again = transactions.gather(&Odd, Tid(3), 1);
+        assert_eq!((again.captures.len(), again.objects.objects.len()), (0, 1));
+        again.objects.release();
+        assert!(transactions.is_clean(Tid(3)));
     }
 }

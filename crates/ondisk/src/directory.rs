@@ -90,12 +90,20 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
+    /// Bytes that its entry needs.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.entry
+            .map_or(0, |entry| record_length(entry.name.len()))
+    }
+
     /// Bytes that another entry could use. None before `..`, which must stay the second entry.
-    fn free(&self) -> usize {
-        self.entry.map_or(self.length, |entry| match entry.name {
-            b"." => 0,
-            name => self.length - record_length(name.len()),
-        })
+    #[must_use]
+    pub fn free(&self) -> usize {
+        match self.entry {
+            Some(entry) if entry.name == b"." => 0,
+            _ => self.length - self.used(),
+        }
     }
 }
 

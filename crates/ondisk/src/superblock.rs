@@ -28,6 +28,9 @@ pub const MAGIC: u16 = 0xEF53;
 pub const ERROR_IO: u8 = 2;
 /// The error code of corrupt metadata (`EXT4_ERR_EFSCORRUPTED`).
 pub const ERROR_CORRUPTED: u8 = 5;
+/// The bit of [`Superblock::default_mount_options`] by which new inodes get the group of their
+/// directory (`EXT4_DEFM_BSDGROUPS`, the option `bsdgroups` of tune2fs).
+pub const BSD_GROUPS: u32 = 0x2;
 /// The operating system in [`Superblock::creator_os`] whose inodes are laid out in its own way.
 pub const CREATOR_HURD: u32 = 1;
 /// The only checksum type that exists: crc32c.
@@ -415,6 +418,16 @@ impl Superblock {
         }
         self.error_count = self.error_count.saturating_add(1);
         self.state.insert(State::ERRORS);
+    }
+
+    /// Makes the original revision of the format the current one, which a file system with features
+    /// must have, and writes down what the original one implies.
+    pub fn raise_revision(&mut self) {
+        if self.revision == 0 {
+            self.first_inode = self.effective_first_inode().get();
+            self.inode_size = self.effective_inode_size();
+            self.revision = 1;
+        }
     }
 
     /// Bytes in an inode: 128 in the original revision, whatever the field says.

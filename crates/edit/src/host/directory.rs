@@ -17,7 +17,7 @@ use std::rc::Rc;
 use rustix::fs::{CWD, Mode, OFlags};
 
 /// The maximum number of directories that are open at a time.
-const MAX_OPEN: usize = 128;
+pub(super) const MAX_OPEN: usize = 128;
 
 /// The flags by which a directory is opened.
 const FLAGS: OFlags = OFlags::RDONLY

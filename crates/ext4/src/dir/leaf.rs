@@ -83,14 +83,11 @@ fn room(bytes: &[u8], format: Format, name: &[u8]) -> Decoded<Option<Room>> {
     let mut in_all = 0;
     for record in directory::records(bytes, format) {
         let record = record?;
-        let used = record
-            .entry
-            .map_or(0, |entry| directory::record_length(entry.name.len()));
-        let free = record.length - used;
-        if free >= need {
+        if record.free() >= need {
             return Ok(Some(Room::Gap));
         }
-        in_all += free;
+        // Writing the leaf anew also gains what is behind `.`, where no entry may be added.
+        in_all += record.length - record.used();
     }
     Ok((in_all >= need).then_some(Room::Pieces))
 }

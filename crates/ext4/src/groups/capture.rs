@@ -92,12 +92,12 @@ impl Held<'_> {
     /// Moves the entries of the stacks of frees and uses to lists under the lock: frees first, so
     /// that for each free seen, earlier uses of the same blocks are seen too.
     pub(super) fn drain(&mut self) {
-        if !self.slot.freed.is_empty() {
-            let freed = self.slot.freed.take_all();
+        if !self.slot.written.freed.is_empty() {
+            let freed = self.slot.written.freed.take_all();
             self.present().unfolded.extend(freed);
         }
-        if !self.slot.used.is_empty() {
-            let used = self.slot.used.take_all();
+        if !self.slot.written.used.is_empty() {
+            let used = self.slot.written.used.take_all();
             self.present().in_use.extend(used);
         }
     }
@@ -114,7 +114,7 @@ impl Held<'_> {
         let [used, left] = self.present().take_uses(tid);
         let aside: u32 = used.iter().map(|span| span.length).sum();
         if aside > 0 {
-            self.slot.aside.fetch_sub(aside, Ordering::Relaxed);
+            self.slot.written.aside.fetch_sub(aside, Ordering::Relaxed);
         }
         let mut is_any = false;
         for span in used.into_iter().chain(left).filter(|span| span.length > 0) {

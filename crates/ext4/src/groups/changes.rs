@@ -58,7 +58,10 @@ impl Held<'_> {
         let preallocation = Arc::new(Preallocation::new(self.number, Aside { logical, span }));
         let listed = Listed::new(&preallocation);
         self.present().preallocations.insert(span.end(), listed);
-        self.slot.aside.fetch_add(span.length, Ordering::Relaxed);
+        self.slot
+            .written
+            .aside
+            .fetch_add(span.length, Ordering::Relaxed);
         preallocation
     }
 
@@ -69,7 +72,7 @@ impl Held<'_> {
         let before = listed.unfolded();
         listed.fold_up_to(end);
         let left = before - listed.unfolded();
-        self.slot.aside.fetch_sub(left, Ordering::Relaxed);
+        self.slot.written.aside.fetch_sub(left, Ordering::Relaxed);
     }
 
     /// Takes a preallocation off the group's list.
@@ -79,6 +82,7 @@ impl Held<'_> {
         let listed = listed.expect("one that has blocks is on its group's list");
         loaded.leftovers.extend(listed.leftover());
         self.slot
+            .written
             .aside
             .fetch_sub(listed.unfolded(), Ordering::Relaxed);
     }

@@ -4,10 +4,11 @@
 //! Every sum is a sharded counter, since each operation changes one. Comparing a sum with the
 //! reserve would read all shards, so the result is cached: `slack` is what one shard may grant
 //! before it must sum again, chosen such that all shards together grant at most half of what is
-//! available.
+//! available. All shards read it. So it is stored whenever it falls, but not whenever it rises:
+//! where little is free, sums are frequent and each of them differs from the last.
 
 use pext4_sync::atomic::{AtomicU64, Ordering};
-use pext4_sync::{Counter, Sharded};
+use pext4_sync::{CachePadded, Counter, Sharded};
 
 use crate::options::Frees;
 
@@ -31,7 +32,8 @@ pub struct Counts {
 struct Gate {
     /// Blocks kept for the privileged. [immutable after mount]
     reserved: u64,
-    slack: AtomicU64,
+    /// On a cache line of its own: beside it is what every operation reads. [atomic]
+    slack: CachePadded<AtomicU64>,
     /// Granted by each shard since it last summed.
     granted: Sharded<AtomicU64>,
 }
@@ -62,7 +64,7 @@ impl Counts {
             activity: Counter::new(),
             gate: Gate {
                 reserved,
-                slack: AtomicU64::new(0),
+                slack: CachePadded::new(AtomicU64::new(0)),
                 granted: Sharded::new(|_| AtomicU64::new(0)),
             },
         }
@@ -78,10 +80,22 @@ impl Counts {
             return wanted;
         }
         let available = sum(&self.free_blocks).saturating_sub(gate.reserved);
-        let shards = u64::try_from(gate.granted.count()).unwrap_or(u64::MAX);
-        gate.slack.store(available / 2 / shards, Ordering::Relaxed);
+        gate.set_slack(available);
         granted.store(u64::from(wanted), Ordering::Relaxed);
         u32::try_from(available).map_or(wanted, |available| wanted.min(available))
+    }
+}
+
+impl Gate {
+    /// Stores the slack for `available` blocks if that is less than the current one, or more than
+    /// twice as much.
+    fn set_slack(&self, available: u64) {
+        let shards = u64::try_from(self.granted.count()).unwrap_or(u64::MAX);
+        let slack = available / 2 / shards;
+        let before = self.slack.load(Ordering::Relaxed);
+        if slack < before || slack / 2 > before {
+            self.slack.store(slack, Ordering::Relaxed);
+        }
     }
 }
 
@@ -94,7 +108,7 @@ pub fn sum(counter: &Counter) -> u64 {
 mod tests {
     use pext4_sync::topology;
 
-    use super::{Counts, Frees, sum};
+    use super::{Counts, Frees, Ordering, sum};
 
     #[test]
     fn the_reserve_is_never_granted() {
@@ -114,5 +128,18 @@ mod tests {
         assert_eq!((taken, sum(&counts.free_blocks)), (9_000, 1_000));
         counts.free_blocks.add(5);
         assert_eq!(counts.grant(13), 5);
+    }
+
+    #[test]
+    fn the_slack_is_stored_when_it_falls_or_has_doubled() {
+        let gate = Counts::new(0, 0, 0, 0, Frees::Deferred).gate;
+        let all = 2 * u64::try_from(gate.granted.count()).expect("a count of shards");
+        let slack_after = |each: u64| {
+            gate.set_slack(each * all);
+            gate.slack.load(Ordering::Relaxed)
+        };
+        let steps = [100, 150, 201, 202, 201, 402, 403, 404, 0, 1, 2];
+        let expected = [100, 100, 100, 202, 201, 201, 201, 404, 0, 0, 2];
+        assert_eq!(steps.map(slack_after), expected);
     }
 }

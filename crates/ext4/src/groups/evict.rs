@@ -10,6 +10,7 @@
 //! (both sides are sequentially consistent).
 
 use pext4_ondisk::GroupNumber;
+use pext4_sync::CachePadded;
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::slot::mark;
@@ -26,11 +27,12 @@ const LEAST: u64 = 64;
 /// How many groups the hand passes when one more is to be read and there are too many.
 const STEPS_PER_LOAD: u64 = 32;
 
-/// The number of groups in memory, its bound, and the hand's position.
+/// The number of groups in memory, its bound, and the hand's position. The two that change are on
+/// cache lines of their own: while too many groups are in memory, all cores move the hand.
 pub struct Residency {
-    count: AtomicUsize,
+    count: CachePadded<AtomicUsize>,
     most: usize,
-    hand: AtomicU64,
+    hand: CachePadded<AtomicU64>,
 }
 
 impl Residency {
@@ -38,9 +40,9 @@ impl Residency {
         let each = BITMAPS_PER_GROUP * u64::from(store.block_size());
         let most = (store.options.cache_size / SHARE / each).max(LEAST);
         Self {
-            count: AtomicUsize::new(0),
+            count: CachePadded::new(AtomicUsize::new(0)),
             most: usize::try_from(most).unwrap_or(usize::MAX),
-            hand: AtomicU64::new(0),
+            hand: CachePadded::new(AtomicU64::new(0)),
         }
     }
 
@@ -80,13 +82,18 @@ impl Groups {
     }
 
     fn evict_within(&self, steps: u64) {
+        if !self.residency.is_exceeded() {
+            return;
+        }
         let groups = u64::from(self.count());
-        for _ in 0..steps {
+        // One write to the line that all cores share, for all steps.
+        let first = self.residency.hand.fetch_add(steps, Ordering::Relaxed);
+        for step in 0..steps {
             if !self.residency.is_exceeded() {
                 return;
             }
-            let step = self.residency.hand.fetch_add(1, Ordering::Relaxed) % groups;
-            let number = GroupNumber(u32::try_from(step).expect("below the number of groups"));
+            let place = first.wrapping_add(step) % groups;
+            let number = GroupNumber(u32::try_from(place).expect("below the number of groups"));
             self.evict_one(number);
         }
     }
@@ -108,7 +115,7 @@ impl Groups {
         }
         let loaded = slot.unmark(LOADED);
         fence(Ordering::SeqCst);
-        if self.has_durable_changes(number) && slot.freed.is_empty() {
+        if self.has_durable_changes(number) && slot.written.freed.is_empty() {
             held.unload();
             self.residency.count.fetch_sub(1, Ordering::Relaxed);
         } else {

@@ -28,7 +28,7 @@ impl Groups {
     /// Locks a group, waiting for it.
     pub(crate) fn hold(&self, number: GroupNumber) -> Held<'_> {
         let slot = self.slot(number);
-        let state = slot.state.lock_keyed(u64::from(number.get()));
+        let state = slot.written.state.lock_keyed(u64::from(number.get()));
         Held {
             groups: self,
             number,
@@ -47,7 +47,7 @@ impl Groups {
     /// not for one that was preempted. `None` if the group is still locked then.
     pub(crate) fn hold_spinning(&self, number: GroupNumber) -> Option<Held<'_>> {
         self.try_hold(number).or_else(|| {
-            let state = &self.slot(number).state;
+            let state = &self.slot(number).written.state;
             spin::until(|| !state.is_locked());
             self.try_hold(number)
         })
@@ -61,7 +61,7 @@ impl Groups {
     /// Locks a group unless it is locked.
     pub(crate) fn try_hold(&self, number: GroupNumber) -> Option<Held<'_>> {
         let slot = self.slot(number);
-        let state = slot.state.try_lock_keyed(u64::from(number.get()))?;
+        let state = slot.written.state.try_lock_keyed(u64::from(number.get()))?;
         Some(Held {
             groups: self,
             number,
@@ -104,7 +104,7 @@ impl Held<'_> {
         if self.slot.is(mark::BLOCKS_CORRUPT) {
             return false;
         }
-        self.slot.mark(mark::REFERENCED);
+        self.slot.mark_referenced();
         let Some(loaded) = self.load_descriptor() else {
             return false;
         };
@@ -137,7 +137,7 @@ impl Held<'_> {
         if self.slot.is(mark::INODES_CORRUPT) {
             return false;
         }
-        self.slot.mark(mark::REFERENCED);
+        self.slot.mark_referenced();
         let Some(loaded) = self.load_descriptor() else {
             return false;
         };
@@ -188,7 +188,7 @@ impl Held<'_> {
             // The slot's hint may be older than the last change under this hold.
             let loaded = self.state.as_deref();
             let blocks = loaded.and_then(|loaded| loaded.blocks.as_ref());
-            let hint = || slot.free_blocks.load(Ordering::Relaxed);
+            let hint = || slot.written.free_blocks.load(Ordering::Relaxed);
             let free = blocks.map_or_else(hint, |blocks| blocks.buddy.free());
             counts.free_blocks.add(-i64::from(free));
         }
@@ -229,10 +229,14 @@ impl Held<'_> {
             return;
         };
         let buddy = &blocks.buddy;
-        slot.free_blocks.store(buddy.free(), Ordering::Relaxed);
-        slot.fragments.store(buddy.fragments(), Ordering::Relaxed);
+        slot.written
+            .free_blocks
+            .store(buddy.free(), Ordering::Relaxed);
+        slot.written
+            .fragments
+            .store(buddy.fragments(), Ordering::Relaxed);
         let largest = buddy.largest_order().map_or(0, |order| order + 1);
-        slot.largest.store(largest, Ordering::Relaxed);
+        slot.written.largest.store(largest, Ordering::Relaxed);
         self.groups.index.file(slot, self.number, slot.place());
     }
 }

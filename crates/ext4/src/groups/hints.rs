@@ -10,8 +10,12 @@ use pext4_sync::{Mutex, Sharded};
 use super::Preallocation;
 use super::lane::Lane;
 
-/// A shard uses its cached sums for this many queries.
-const QUESTIONS_PER_SUM: u64 = 64;
+/// A shard uses its cached sums for at least this many queries.
+const MIN_QUESTIONS_PER_SUM: u64 = 64;
+/// And for this many for each shard. A sum reads a cache line of every shard, which that shard then
+/// has to fetch back; so a query costs each other shard a fraction of a transfer, however many there
+/// are.
+const QUESTIONS_PER_LINE: u64 = 4;
 
 /// The volume's sums as a shard last read them: summing reads cache lines that other cores write.
 struct Seen<const COUNT: usize> {
@@ -27,10 +31,10 @@ impl<const COUNT: usize> Seen<COUNT> {
         }
     }
 
-    /// The result of `sum`, possibly a cached one.
-    fn ask(&self, sum: impl FnOnce() -> [u64; COUNT]) -> [u64; COUNT] {
+    /// The result of `sum`, cached for `period` queries.
+    fn ask(&self, period: u64, sum: impl FnOnce() -> [u64; COUNT]) -> [u64; COUNT] {
         let question = self.questions.fetch_add(1, Ordering::Relaxed);
-        if question.is_multiple_of(QUESTIONS_PER_SUM) {
+        if question.is_multiple_of(period) {
             for (place, value) in self.sums.iter().zip(sum()) {
                 place.store(value, Ordering::Relaxed);
             }
@@ -45,6 +49,8 @@ impl<const COUNT: usize> Seen<COUNT> {
 pub struct Hints {
     /// The number of shards that have runs for small files. [immutable]
     shards: u32,
+    /// For how many queries a shard uses its cached sums. [immutable]
+    questions_per_sum: u64,
     /// Each shard's run for small files.
     localities: Sharded<Mutex<Option<Arc<Preallocation>>>>,
     /// Each shard's lane for inode numbers.
@@ -65,6 +71,7 @@ impl Hints {
         let shards = u32::try_from(localities.count()).unwrap_or(u32::MAX);
         Self {
             shards: if alone { 1 } else { shards },
+            questions_per_sum: MIN_QUESTIONS_PER_SUM.max(QUESTIONS_PER_LINE * u64::from(shards)),
             localities,
             lanes: Sharded::new(|_| Lane::default()),
             orlov: Sharded::new(|_| Seen::new()),
@@ -94,12 +101,13 @@ impl Hints {
 
     /// The result of `sum`, possibly a cached one.
     pub fn recent_sums(&self, sum: impl FnOnce() -> [u64; 3]) -> [u64; 3] {
-        self.orlov.local().ask(sum)
+        self.orlov.local().ask(self.questions_per_sum, sum)
     }
 
     /// The result of `sum`, possibly a cached one.
     pub fn recent_free(&self, sum: impl FnOnce() -> u64) -> u64 {
-        let [free] = self.free.local().ask(|| [sum()]);
+        let period = self.questions_per_sum;
+        let [free] = self.free.local().ask(period, || [sum()]);
         free
     }
 

@@ -178,7 +178,7 @@ impl InodeBits {
         bitmap::set_padding(&mut bytes, self.bits.count());
         let page = Page::from(bytes);
         descriptor.free_inodes = self.count_free();
-        descriptor.used_directories = slot.directories.load(Ordering::Relaxed);
+        descriptor.used_directories = slot.written.directories.load(Ordering::Relaxed);
         if store.geometry.checksums.protects_descriptors() {
             descriptor.unused_inodes = slot.unused_inodes.load(Ordering::Relaxed);
         }
@@ -286,7 +286,7 @@ impl Groups {
         }
         self.counts.free_inodes.add(-1);
         if is_directory {
-            slot.directories.fetch_add(1, Ordering::Relaxed);
+            slot.written.directories.fetch_add(1, Ordering::Relaxed);
             self.counts.directories.add(1);
         }
         self.count_event(Event::InodesClaimed);
@@ -303,9 +303,10 @@ impl Groups {
         }
         if was_directory {
             let less = |directories: u32| directories.checked_sub(1);
-            let _ = slot
-                .directories
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let _ =
+                slot.written
+                    .directories
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             self.counts.directories.add(-1);
         }
         self.count_event(Event::InodesFreed);

@@ -203,7 +203,7 @@ impl Table {
             return Err(corrupt.adding("and so are many others").into());
         }
         self.damaged.insert(group, corrupt);
-        self.slots.push(Slot::condemned());
+        self.slots.push(Slot::corrupt());
         Ok(())
     }
 

@@ -263,7 +263,7 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
         start: first,
         length: 4,
     };
-    groups.slot(group).freed.push(FreedExtent {
+    groups.slot(group).written.freed.push(FreedExtent {
         tid: older,
         span,
         reuse: Reuse::OnceDurable,
@@ -390,7 +390,7 @@ fn a_change_of_the_group_keeps_a_version_with_the_uses_of_the_transaction_before
     };
     let (preallocation, group, first) = file_with_preallocation(&ground);
     let groups = &ground.groups;
-    let aside = || groups.slot(group).aside.load(Ordering::Relaxed);
+    let aside = || groups.slot(group).written.aside.load(Ordering::Relaxed);
     let aside_at_first = aside();
     let mut handle = ground.handle();
     let tid = handle.tid();
@@ -437,7 +437,7 @@ fn the_last_of_what_was_set_aside_is_used_while_others_hold_the_group_and_leaves
     );
     ground.commit();
     assert_eq!(listed(), 0);
-    assert_eq!(groups.slot(group).aside.load(Ordering::Relaxed), 0);
+    assert_eq!(groups.slot(group).written.aside.load(Ordering::Relaxed), 0);
 
     let start = BlockNumber(ground.store.geometry.first_block(group).get() + u64::from(first));
     groups
@@ -469,7 +469,7 @@ fn what_a_transaction_used_it_may_free_and_others_may_discard() {
         ground.store.superblock(|superblock| superblock.error_count),
         0
     );
-    assert_eq!(groups.slot(group).aside.load(Ordering::Relaxed), 0);
+    assert_eq!(groups.slot(group).written.aside.load(Ordering::Relaxed), 0);
     let free = groups.hold(group).blocks().buddy.free();
     let on_disk = ground.on_disk();
     assert_eq!(free, on_disk[group.get() as usize].descriptor.free_clusters);
@@ -547,8 +547,8 @@ fn preallocations_of_a_corrupt_group_are_not_used() {
         let groups = &ground.groups;
         let (preallocation, group, _) = file_with_preallocation(&ground);
         let slot = groups.slot(group);
-        let [free, aside] =
-            [&slot.free_blocks, &slot.aside].map(|count| count.load(Ordering::Relaxed));
+        let [free, aside] = [&slot.written.free_blocks, &slot.written.aside]
+            .map(|count| count.load(Ordering::Relaxed));
         assert!(aside > 0 && free > 0);
         let healthy = groups.free_blocks() - u64::from(free + aside);
         let corrupt = Corrupt::new("a test", "it says so").in_group(group);

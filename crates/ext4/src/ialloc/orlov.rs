@@ -147,7 +147,8 @@ impl Groups {
             Region {
                 free_inodes: sum.free_inodes + u64::from(slot.free_inodes_hint()),
                 free_blocks: sum.free_blocks + u64::from(slot.free_hint()),
-                directories: sum.directories + u64::from(slot.directories.load(Ordering::Relaxed)),
+                directories: sum.directories
+                    + u64::from(slot.written.directories.load(Ordering::Relaxed)),
             }
         })
     }
@@ -185,7 +186,7 @@ impl Groups {
         self.members(region)
             .filter(|&group| self.has_room(group))
             .min_by_key(|&group| {
-                let directories = self.slot(group).directories.load(Ordering::Relaxed);
+                let directories = self.slot(group).written.directories.load(Ordering::Relaxed);
                 (directories, behind_own(group))
             })
             .unwrap_or(first)

@@ -25,7 +25,6 @@ use crate::inode::indirect::{self, Limit};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Map, Reach};
 use crate::mballoc::{Purpose, Request, Zone};
-use crate::options::Reserve;
 use crate::seal;
 use crate::store::Store;
 
@@ -518,9 +517,10 @@ impl Inodes {
         }
     }
 
-    /// Whether this file may use the blocks reserved for root.
-    fn may_use_reserve(&self, inode: &Inode) -> bool {
-        self.store.options.reserve == Reserve::Owner && inode.attributes().uid == 0
+    /// Whether this file may use the reserved blocks.
+    pub fn may_use_reserve(&self, inode: &Inode) -> bool {
+        let attributes = inode.attributes();
+        self.store.may_use_reserve(attributes.uid, attributes.gid)
     }
 
     /// The goal for `logical`: after the block that precedes it in the file, else the inode's group.

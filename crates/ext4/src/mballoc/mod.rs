@@ -110,7 +110,7 @@ impl Groups {
         let granted = match request.purpose {
             Purpose::Metadata => wanted,
             _ if request.may_use_reserve => wanted,
-            Purpose::Data | Purpose::Entries => self.counts.grant(wanted),
+            Purpose::Data | Purpose::Entries | Purpose::Attributes => self.counts.grant(wanted),
         };
         if granted == 0 {
             return Err(Refusal::NoSpace.into());

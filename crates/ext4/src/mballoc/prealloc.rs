@@ -127,7 +127,7 @@ impl Groups {
             *state = None;
         }
         if preallocation.front.request_fold() {
-            self.slot(group).used.push(preallocation.end());
+            self.slot(group).written.used.push(preallocation.end());
         }
         Some(Run {
             start: self.block_at(group, start),
@@ -207,7 +207,7 @@ impl Groups {
     pub(super) fn discard_preallocations(&self, wanted: u32) -> u32 {
         let mut freed = 0;
         for number in (0..self.count()).map(GroupNumber) {
-            while freed < wanted && self.slot(number).aside.load(Ordering::Relaxed) > 0 {
+            while freed < wanted && self.slot(number).written.aside.load(Ordering::Relaxed) > 0 {
                 let Some(preallocation) = self.hold(number).any_preallocation() else {
                     break;
                 };

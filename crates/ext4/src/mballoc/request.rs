@@ -27,8 +27,10 @@ pub enum Purpose {
     /// The entries of a directory: a growing one should be contiguous, whichever cores make it
     /// grow, and apart from large files.
     Entries,
-    /// Tree nodes and attributes, whose allocation must not fail half way, so they may use the
-    /// reserve.
+    /// Extended attributes. They are placed as metadata, and may use the reserve only as data may:
+    /// nothing has changed yet when their allocation fails.
+    Attributes,
+    /// Tree nodes, whose allocation must not fail half way, so they may use the reserve.
     Metadata,
 }
 

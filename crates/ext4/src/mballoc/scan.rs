@@ -299,7 +299,7 @@ impl Scan<'_, '_> {
         }
         self.seen.considered += 1;
         let waits = groups.waits_for_busy();
-        if !waits && slot.state.is_locked() {
+        if !waits && slot.written.state.is_locked() {
             self.seen.busy += 1;
             return None;
         }

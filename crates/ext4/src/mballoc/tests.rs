@@ -484,6 +484,7 @@ fn files_that_grow_side_by_side_get_long_runs() {
         ground
             .groups
             .slot(GroupNumber(1))
+            .written
             .aside
             .load(pext4_sync::atomic::Ordering::Relaxed),
         0

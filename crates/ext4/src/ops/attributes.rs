@@ -74,6 +74,41 @@ impl Volume {
         })
     }
 
+    /// Sets the times of modification and change, for a cache above the volume that sends the times
+    /// of a write some time after it (see [`Volume::write_back`]).
+    ///
+    /// An immutable file takes the modification time if it is not later than the last change of the
+    /// inode: the write came before the change that made the file immutable, whose time remains.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotPermitted)` for a later write to an immutable file, `Refused(ReadOnly)`.
+    pub fn write_back_times(
+        &self,
+        inode: InodeNumber,
+        modified: Time,
+        changed: Time,
+    ) -> Result<Attributes> {
+        self.run(|| {
+            self.inodes.store.check_writable()?;
+            let inode = self.inodes.get(inode)?;
+            let _lock = super::lock_exclusive(&inode)?;
+            let present = inode.attributes().changed;
+            let is_immutable = inode.flags().contains(InodeFlags::IMMUTABLE);
+            if is_immutable && modified > present {
+                return Err(Refusal::NotPermitted.into());
+            }
+            let changed = if is_immutable { present } else { changed };
+            let change = SetAttributes {
+                modified: Some(SetTime::To(modified)),
+                changed: Some(SetTime::To(changed)),
+                ..SetAttributes::default()
+            };
+            self.change_slot(&inode, &change)?;
+            Ok(inode.attributes())
+        })
+    }
+
     fn change_slot(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Result<()> {
         let new_root = self.other_format_if_wanted(inode, change)?;
         let mut handle = self.inodes.store.start(INODE_CREDITS)?;

@@ -56,9 +56,10 @@ impl<'a> NewInode<'a> {
         self.list_attributes().map(|_| xattr::CREDITS).sum()
     }
 
-    fn permissions(&self, inherits_group: bool) -> u16 {
+    /// `inherits_bit`: whether a new directory gets the set-group-id bit of its directory.
+    fn permissions(&self, inherits_bit: bool) -> u16 {
         let own = self.new.permissions & 0o7777;
-        if inherits_group && self.kind == FileType::Directory {
+        if inherits_bit && self.kind == FileType::Directory {
             own | SET_GROUP_ID
         } else {
             own
@@ -119,10 +120,12 @@ impl Volume {
     fn first_slot(&self, directory: &Inode, new_inode: &NewInode<'_>, number: InodeNumber) -> Slot {
         let store = &self.inodes.store;
         let (parent_mode, parent_gid) = directory.mode_and_group();
-        let inherits_group = parent_mode & SET_GROUP_ID != 0;
+        // As in Linux, no bit is inherited where every inode gets its directory's group anyway.
+        let inherits_bit = parent_mode & SET_GROUP_ID != 0 && !store.inherits_group;
+        let inherits_group = inherits_bit || store.inherits_group;
         let time = present();
         let mut slot = Slot::new(store.geometry.inode_size, self.new_inode_extra_size);
-        slot.mode = new_inode.kind.to_mode() | new_inode.permissions(inherits_group);
+        slot.mode = new_inode.kind.to_mode() | new_inode.permissions(inherits_bit);
         slot.uid = new_inode.new.uid;
         slot.gid = if inherits_group {
             parent_gid
@@ -200,7 +203,14 @@ fn begin_inline(
 
 /// Flags that a new inode of this kind inherits from its directory.
 fn inherited_flags(kind: FileType) -> InodeFlags {
-    let all = InodeFlags::SYNC | InodeFlags::NODUMP | InodeFlags::NOATIME | InodeFlags::DAX;
+    let all = InodeFlags::SECRM
+        | InodeFlags::UNRM
+        | InodeFlags::COMPR
+        | InodeFlags::NOTAIL
+        | InodeFlags::SYNC
+        | InodeFlags::NODUMP
+        | InodeFlags::NOATIME
+        | InodeFlags::DAX;
     match kind {
         FileType::Directory => all | InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT,
         FileType::Regular => all,

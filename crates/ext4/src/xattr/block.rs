@@ -9,15 +9,16 @@ use std::sync::Arc;
 
 use pext4_block::Buffer;
 use pext4_jbd2::Handle;
+use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::{self, Attribute, Content};
-use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::{CachePadded, topology};
 
 use super::counting;
 pub(super) use super::counting::Departure;
 use crate::error::{Refusal, Result};
+use crate::inode::Inode;
 use crate::inode::table::Inodes;
-use crate::mballoc::Request;
+use crate::mballoc::{Purpose, Request};
 use crate::mbcache::{Candidate, MetBlock, Taking};
 use crate::seal;
 
@@ -120,7 +121,7 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
 pub(super) fn write(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    inode: InodeNumber,
+    inode: &Inode,
     old: Option<&CheckedBlock>,
     content: &Content,
     has_value_inodes: HasValueInodes,
@@ -331,7 +332,12 @@ pub(super) fn leave(
     Ok(departure)
 }
 
-fn allocate(inodes: &Inodes, handle: &mut Handle<'_>, inode: InodeNumber) -> Result<BlockNumber> {
-    let request = Request::one(inode, inodes.groups.goal_of(inode));
+fn allocate(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Inode) -> Result<BlockNumber> {
+    let number = inode.number();
+    let request = Request {
+        purpose: Purpose::Attributes,
+        may_use_reserve: inodes.may_use_reserve(inode),
+        ..Request::one(number, inodes.groups.goal_of(number))
+    };
     Ok(inodes.groups.allocate(handle, &request)?.start)
 }

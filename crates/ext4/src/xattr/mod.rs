@@ -393,17 +393,14 @@ fn change_block(
         (known, _) => known,
     };
     match (&plan.block, known) {
-        (BlockPlan::Write(content), known) => {
-            let number = inode.number();
-            block::write(
-                inodes,
-                handle,
-                number,
-                known.as_ref(),
-                content,
-                has_value_inodes,
-            )
-        }
+        (BlockPlan::Write(content), known) => block::write(
+            inodes,
+            handle,
+            inode,
+            known.as_ref(),
+            content,
+            has_value_inodes,
+        ),
         (_, Some(known)) => Ok(Outcome::Moved {
             departure: block::leave(inodes, handle, &known, has_value_inodes)?,
             to: BlockNumber(0),

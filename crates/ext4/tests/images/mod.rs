@@ -30,16 +30,15 @@ impl Image {
             .args(arguments)
             .arg(&path)
             .arg("64M");
-        match command.output() {
-            Ok(made) if made.status.success() => Some(Self {
-                _folder: folder,
-                path,
-            }),
-            _ => {
-                eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
-                None
-            }
-        }
+        let Ok(made) = command.output() else {
+            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            return None;
+        };
+        assert!(made.status.success(), "{command:?}: {}", text(&made));
+        Some(Self {
+            _folder: folder,
+            path,
+        })
     }
 
     /// The image, mounted.

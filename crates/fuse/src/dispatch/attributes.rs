@@ -130,25 +130,33 @@ impl Dispatch {
     }
 
     /// Changes attributes. A new mode also updates the access list. A new owner clears the set-id
-    /// bits, as does a new size unless root sets it.
+    /// bits, as does a new size unless root sets it. `of_open_file`: the request names an open file,
+    /// as the kernel's does when it writes back the times that it kept, and a program's does only
+    /// for a new size.
     ///
     /// # Errors
     /// `EPERM` if the caller is neither root nor the owner, and its `chown` names no owner and
     /// would clear set-id bits; the volume's.
-    pub fn set_attributes(&self, caller: Caller, node: u64, change: &Change) -> Answer<Attributes> {
+    pub fn set_attributes(
+        &self,
+        caller: Caller,
+        node: u64,
+        change: &Change,
+        of_open_file: bool,
+    ) -> Answer<Attributes> {
         let inode = Self::inode(node)?;
         if let Some((modified, changed)) = change.times_written_back() {
             let attributes = self.answer(self.volume.attributes(inode))?;
-            // The kernel writes times back after every unlink, and nobody will ever read them; for
-            // an immutable file it sends the times of writes before the flag was set.
-            let is_from_writeback =
-                is_immutable(attributes.flags) && self.writeback_times.take(inode);
-            if attributes.links == 0 || is_from_writeback {
+            // The kernel writes times back after every unlink, and nobody will ever read them.
+            if attributes.links == 0 {
                 return Ok(Attributes {
                     modified,
                     changed,
                     ..attributes
                 });
+            }
+            if of_open_file && is_immutable(attributes.flags) {
+                return self.answer(self.volume.write_back_times(inode, modified, changed));
             }
         }
         let mut permissions = change

@@ -90,9 +90,6 @@ impl Dispatch {
     /// The volume's.
     pub fn write(&self, node: u64, offset: u64, from: &[u8], is_writeback: bool) -> Answer<usize> {
         let inode = Self::inode(node)?;
-        if is_writeback {
-            self.writeback_times.note_write(inode);
-        }
         let old = self.old_of_append_only(inode, offset, from, is_writeback)?;
         let written = self.write_all(inode, offset + old as u64, &from[old..], is_writeback);
         Ok(old + self.answer(written)?)

@@ -135,14 +135,7 @@ impl Dispatch {
             // Such an entry has no attributes; the reason is logged here.
             let _ = self.answer::<()>(Err(error));
         }
-        let result = self.answer(read);
-        // Entries before an error are returned first; the next request, which finds none, gets the
-        // error.
-        if !has_taken {
-            result?;
-        }
-        self.note_access(directory, self.access_times.directories);
-        Ok(())
+        self.end_reply(directory, cookie, has_taken, self.answer(read))
     }
 
     fn gather(&self, directory: InodeNumber, cookie: u64) -> Answer<Gathered> {
@@ -150,14 +143,33 @@ impl Dispatch {
         let read = self
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
-        let result = self.answer(read);
-        // Entries before an error are returned first; the next request, which finds none, gets the
-        // error.
-        if gathered.entries.is_empty() {
-            result?;
+        let has_entries = !gathered.entries.is_empty();
+        self.end_reply(directory, cookie, has_entries, self.answer(read))?;
+        Ok(gathered)
+    }
+
+    /// The result of a reply to a listing from `cookie` on. If it has entries, they are returned and
+    /// the error of `read` waits for the end of the directory, which a reply without entries tells.
+    fn end_reply(
+        &self,
+        directory: InodeNumber,
+        cookie: u64,
+        has_entries: bool,
+        read: Answer<()>,
+    ) -> Answer<()> {
+        let node = node_of(directory);
+        if cookie == 0 {
+            // Another listing may have ended early and left an error.
+            self.listing_errors.take(node);
+        }
+        if !has_entries {
+            let pending = self.listing_errors.take(node);
+            read.and(pending.map_or(Ok(()), Err))?;
+        } else if let Err(error) = read {
+            self.listing_errors.record(node, error);
         }
         self.note_access(directory, self.access_times.directories);
-        Ok(gathered)
+        Ok(())
     }
 }
 

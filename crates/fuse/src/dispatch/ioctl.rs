@@ -84,7 +84,8 @@ fn word(bytes: &[u8]) -> Answer<u32> {
 
 impl Dispatch {
     /// Whether a command changes flags. The kernel must write its dirty pages of the file before,
-    /// since an immutable or append-only file would refuse them afterwards.
+    /// since an immutable or append-only file would refuse them afterwards. It sends the times of
+    /// these writes when the flag is set: [`Dispatch::set_attributes`] accepts them.
     #[must_use]
     pub fn changes_flags(command: u32) -> bool {
         matches!(command, SET_FLAGS | SET_EXTENDED)
@@ -94,30 +95,6 @@ impl Dispatch {
     #[must_use]
     pub fn takes_long(command: u32) -> bool {
         matches!(command, TRIM | CHECKPOINT)
-    }
-
-    /// Executes a command that [changes flags](Dispatch::changes_flags); `write_pages` makes the
-    /// kernel write its dirty pages of the file. The kernel sends the times of these writes later,
-    /// when they may no longer change.
-    ///
-    /// # Errors
-    /// As [`Dispatch::control`].
-    pub fn control_flags(
-        &self,
-        caller: Caller,
-        node: u64,
-        command: u32,
-        input: &[u8],
-        write_pages: impl FnOnce(),
-    ) -> Answer<Vec<u8>> {
-        let inode = Self::inode(node)?;
-        self.writeback_times.watch(inode, write_pages);
-        let answer = self.control(caller, node, command, input);
-        let is_immutable = self.present(inode).is_ok_and(|now| is_immutable(now.flags));
-        if answer.is_err() || !is_immutable {
-            self.writeback_times.forget(inode);
-        }
-        answer
     }
 
     /// Executes a command and returns the bytes for the caller.

@@ -14,7 +14,7 @@ use super::replies::{attributes, error};
 use super::{FuserTransport, KernelCache};
 use crate::dispatch::{Answer, Caller, Dispatch, Errno};
 use crate::offload::Offload;
-use crate::writeback_errors::{WritebackError, WritebackErrors};
+use crate::pending_errors::PendingErrors;
 
 /// A write request without its bytes.
 #[derive(Clone, Copy)]
@@ -28,12 +28,20 @@ pub(super) struct Write {
     pub(super) is_writeback: bool,
 }
 
+/// Why a write from the page cache failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WritebackError {
+    pub(super) errno: Errno,
+    /// Blocks that were free when it failed.
+    pub(super) free_blocks: u64,
+}
+
 /// What a request needs from the transport, on whichever thread it runs.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) dispatch: &'a Dispatch,
     pub(super) kernel: &'a KernelCache,
-    writeback_errors: &'a WritebackErrors,
+    writeback_errors: &'a PendingErrors<WritebackError>,
 }
 
 impl FuserTransport {

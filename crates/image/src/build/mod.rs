@@ -267,7 +267,8 @@ impl Builder {
     }
 
     /// Leaves out names that match a pattern. A pattern without a slash matches a name at any
-    /// depth; a pattern with a slash matches a whole path.
+    /// depth; a pattern with a slash matches a whole path. If symbolic links are on the path of an
+    /// archive's entry, that path and the one at which the entry lands are matched.
     #[must_use]
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.exclude.push(pattern.into());

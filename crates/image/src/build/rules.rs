@@ -2,7 +2,8 @@
 //!
 //! A pattern without a slash matches names at any depth, one with a slash matches whole paths from
 //! the root of the image. `*` and `?` do not match a slash, `**` does. If a directory is excluded,
-//! its contents are excluded too.
+//! its contents are excluded too. An entry of an archive has two paths if symbolic links are on it;
+//! a match of either counts.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -184,7 +185,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Whether a path of the image, without a leading slash, is excluded.
+    /// Whether a path, without a leading slash, is excluded.
     pub fn excludes(&self, path: &[u8]) -> bool {
         !self.exclude.is_empty() && self.exclude.is_match(Path::new(OsStr::from_bytes(path)))
     }
@@ -217,9 +218,10 @@ impl Rules {
         mapped(&self.map.gids, id)
     }
 
-    /// Applies the rules to owner, mode and times. Calls `path` only if there are rules for paths.
-    /// Returns true if the mode changed: the caller must then adapt the access control list.
-    pub fn apply(&self, path: impl FnOnce() -> Vec<u8>, metadata: &mut Metadata) -> bool {
+    /// Applies the rules to owner, mode and times. A rule for paths applies if it matches one of
+    /// `paths`, which is called only if there are such rules. Returns true if the mode changed: the
+    /// caller must then adapt the access control list.
+    pub fn apply(&self, paths: impl FnOnce() -> Vec<Vec<u8>>, metadata: &mut Metadata) -> bool {
         let mode = metadata.mode;
         (metadata.uid, metadata.gid) = (self.uid(metadata.uid), self.gid(metadata.gid));
         if let Some((uid, gid)) = self.owner {
@@ -229,13 +231,12 @@ impl Rules {
             (metadata.seconds, metadata.nanoseconds) = (time.seconds, time.nanoseconds);
         }
         if !self.map.paths.is_empty() {
-            let path = path();
-            let path = Path::new(OsStr::from_bytes(&path));
-            let matching = self
-                .map
-                .paths
-                .iter()
-                .filter(|rule| rule.pattern.is_match(path));
+            let paths = paths();
+            let matches = |rule: &&PathRule| {
+                let is_match = |path| rule.pattern.is_match(Path::new(OsStr::from_bytes(path)));
+                paths.iter().any(|path| is_match(path))
+            };
+            let matching = self.map.paths.iter().filter(matches);
             matching.for_each(|rule| rule.apply(metadata));
         }
         if let Some(latest) = self.latest
@@ -322,9 +323,9 @@ mod tests {
             seconds: 1000,
             ..Metadata::default()
         };
-        assert!(!rules.apply(|| b"etc/x".to_vec(), &mut metadata));
+        assert!(!rules.apply(|| vec![b"etc/x".to_vec()], &mut metadata));
         assert_eq!((metadata.uid, metadata.gid, metadata.seconds), (3, 7, 100));
-        assert!(rules.apply(|| b"bin/su".to_vec(), &mut metadata));
+        assert!(rules.apply(|| vec![b"bin/su".to_vec()], &mut metadata));
         assert_eq!(
             (metadata.mode, metadata.uid, metadata.gid),
             (0o104_755, 0, 1)

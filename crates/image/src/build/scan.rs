@@ -13,7 +13,7 @@ mod entry;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -462,7 +462,8 @@ impl Scan<'_> {
             }
         };
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let stat = rustix::fs::statx(&open.fd, name, flags, StatxFlags::BASIC_STATS)
+        let directory = if is_cwd { CWD } else { open.fd.as_fd() };
+        let stat = rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS)
             .map_err(failed("read its attributes"))?;
         let mut found = ScannedEntry::from_statx(&stat);
         let own = (found.device, stat.stx_ino);

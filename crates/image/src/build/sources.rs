@@ -202,7 +202,7 @@ impl<'a> Sources<'a> {
     fn enter_root(&mut self, path: &Path, root: scan::ScannedEntry, number: u16) -> Result<()> {
         let mut metadata = root.metadata;
         metadata.source = number;
-        let is_changed = self.options.rules.apply(Vec::new, &mut metadata);
+        let is_changed = self.options.rules.apply(|| vec![Vec::new()], &mut metadata);
         let mode = is_changed.then_some(metadata.mode);
         metadata.attributes = intern_attributes(&mut self.tree, root.attributes, mode)
             .map_err(|problem| Error::unsound(path, problem))?;
@@ -387,18 +387,15 @@ impl TreeWriter<'_> {
         let mut metadata = found.metadata;
         metadata.source = self.number;
         let original_time = (metadata.seconds, metadata.nanoseconds);
-        let path = || {
+        let paths = || {
             use std::os::unix::ffi::OsStrExt;
             let folder = self.tree.path(parent);
-            folder
-                .join(std::ffi::OsStr::from_bytes(name))
-                .as_os_str()
-                .as_bytes()
-                .to_vec()
+            let path = folder.join(std::ffi::OsStr::from_bytes(name));
+            vec![path.as_os_str().as_bytes().to_vec()]
         };
         let mode = self
             .rules
-            .apply(path, &mut metadata)
+            .apply(paths, &mut metadata)
             .then_some(metadata.mode);
         metadata.attributes = intern_attributes(self.tree, found.attributes, mode)
             .map_err(|problem| self.unsound(parent, name, problem))?;

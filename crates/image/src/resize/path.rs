@@ -181,9 +181,8 @@ fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result
 
 /// Refuses to grow a file over other data. Space on a device behind its file system counts as free.
 fn check_trailing(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()> {
-    let (old, new) = (old_bytes(plan), plan.summary().bytes());
     if is_file {
-        trailing::check_growth(device, old, new)?;
+        trailing::check_growth(device, plan, old_bytes(plan))?;
     }
     Ok(())
 }

@@ -3,16 +3,29 @@
 use std::io;
 
 use pext4_block::{Device, FileDevice};
+use pext4_ondisk::BlockNumber;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
+use super::plan::Plan;
 use crate::error::{Error, Result};
 
 /// Read size in bytes.
 const STEP: u64 = 1 << 20;
 
-/// The offset of the first nonzero byte in a range of a file. Holes are skipped.
+/// The offset of the first nonzero byte in a range of a file.
 pub(super) fn first_nonzero_byte(device: &FileDevice, from: u64, to: u64) -> Result<Option<u64>> {
+    find_byte(device, from, to, |_, _| true)
+}
+
+/// The offset of the first nonzero byte in a range of a file for which `is_it`, called with offset
+/// and byte, is true. Holes are skipped.
+fn find_byte(
+    device: &FileDevice,
+    from: u64,
+    to: u64,
+    is_it: impl Fn(u64, u8) -> bool,
+) -> Result<Option<u64>> {
     let mut piece = Vec::new();
     let mut at = from;
     while at < to {
@@ -23,8 +36,9 @@ pub(super) fn first_nonzero_byte(device: &FileDevice, from: u64, to: u64) -> Res
         let length = (to - at).min(STEP);
         piece.resize(usize::try_from(length).expect("at most a step"), 0);
         device.read_at(at, &mut piece)?;
-        if let Some(place) = piece.iter().position(|&byte| byte != 0) {
-            return Ok(Some(at + place as u64));
+        let mut found = (at..).zip(&piece).filter(|&(_, &byte)| byte != 0);
+        if let Some((place, _)) = found.find(|&(place, &byte)| is_it(place, byte)) {
+            return Ok(Some(place));
         }
         at += length;
     }
@@ -41,14 +55,23 @@ fn next_data(device: &FileDevice, at: u64) -> Result<Option<u64>> {
     }
 }
 
-/// Refuses to grow from size `old` to `new` if that would overwrite data.
-pub(super) fn check_growth(device: &FileDevice, old: u64, new: u64) -> Result<()> {
-    let Some(at) = first_nonzero_byte(device, old, new.min(device.size()))? else {
+/// Refuses a growth that would overwrite data behind `old`, the end of the file system. Bytes that
+/// it would write again are no data: the same growth, interrupted, has left them there.
+pub(super) fn check_growth(device: &FileDevice, plan: &Plan, old: u64) -> Result<()> {
+    let summary = plan.summary();
+    let end = summary.bytes().min(device.size());
+    let block_size = u64::from(summary.block_size);
+    let changes = |at: u64, byte| {
+        let block = plan.fresh.get(&BlockNumber(at / block_size));
+        let within = usize::try_from(at % block_size).expect("below a block's size");
+        block.is_none_or(|block| block[within] != byte)
+    };
+    let Some(at) = find_byte(device, old, end, changes)? else {
         return Ok(());
     };
     Err(Error::Impossible(format!(
         "behind the file system something else lies in the file, from byte {at} on, and growing would \
          overwrite it: keep it elsewhere, then let `truncate -s {old}` cut the file where its file system \
-         ends (what an interrupted growth has left there need not be kept)"
+         ends (what an interrupted growth to another size has left there need not be kept)"
     )))
 }

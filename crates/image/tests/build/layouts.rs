@@ -13,18 +13,18 @@ use crate::archives::Packer;
 use crate::oracle::{Mounted, check, describe};
 
 /// An OCI layout under construction.
-struct Layout {
-    path: PathBuf,
+pub struct Layout {
+    pub path: PathBuf,
 }
 
 impl Layout {
-    fn new(path: PathBuf) -> Self {
+    pub fn new(path: PathBuf) -> Self {
         fs::create_dir_all(path.join("blobs/sha256")).unwrap();
         fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
         Self { path }
     }
 
-    fn blob(&self, bytes: &[u8], media_type: &str) -> Value {
+    pub fn blob(&self, bytes: &[u8], media_type: &str) -> Value {
         let hex = Sha256::digest(bytes)
             .iter()
             .fold(String::new(), |mut hex, byte| {
@@ -35,13 +35,13 @@ impl Layout {
         json!({"mediaType": media_type, "digest": format!("sha256:{hex}"), "size": bytes.len()})
     }
 
-    fn image(&self, layers: &[Value]) -> Value {
+    pub fn image(&self, layers: &[Value]) -> Value {
         let manifest = json!({"schemaVersion": 2, "layers": layers});
         let text = serde_json::to_vec(&manifest).unwrap();
         self.blob(&text, "application/vnd.oci.image.manifest.v1+json")
     }
 
-    fn index(&self, manifests: &[Value]) {
+    pub fn index(&self, manifests: &[Value]) {
         let index = json!({"schemaVersion": 2, "manifests": manifests});
         fs::write(self.path.join("index.json"), index.to_string()).unwrap();
     }
@@ -53,7 +53,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 fn three_layers(layout: &Layout) -> Vec<Value> {
     let low = Packer::new()

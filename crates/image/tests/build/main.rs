@@ -9,6 +9,7 @@ mod determinism;
 mod directories;
 mod hostile;
 mod layouts;
+mod left_out;
 mod oracle;
 mod random;
 mod sizes;

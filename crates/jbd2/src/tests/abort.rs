@@ -8,6 +8,7 @@ use pext4_block::FaultDevice;
 use pext4_block::fault::Operation;
 
 use super::*;
+use crate::Owing;
 
 const LOG: u32 = 44;
 
@@ -335,6 +336,56 @@ fn blocks_of_a_failed_commit_stay_in_memory() {
                     "{log:?} {operation}"
                 );
             }
+        }
+    }
+}
+
+/// An object whose capture panics.
+struct NoCapture;
+
+impl Owing for NoCapture {
+    fn capture(&self, _: Tid, _: &mut Vec<Capture>) {
+        panic!("a bug of the client");
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Panics {
+    Capture,
+    Seal,
+    Write,
+}
+
+#[test]
+fn blocks_of_a_commit_that_panics_stay_in_memory() {
+    for log in [None, Some(LOG)] {
+        for panics in [Panics::Capture, Panics::Seal, Panics::Write] {
+            let ram = Arc::new(blank(LOG));
+            let at = log.map_or(TABLE, |_| LOG_START + 1);
+            let device = match panics {
+                Panics::Write => PanicsAtHome::at(at, &ram, 0) as Arc<dyn Device>,
+                _ => ram,
+            };
+            let toy = Toy::open(device, log);
+            {
+                let mut handle = toy.journal.start(4).expect("the journal runs");
+                if panics == Panics::Capture {
+                    // What was listed last is captured first.
+                    let mut owed = Owed::default();
+                    handle.touch(&mut owed, 1, || Arc::new(NoCapture), |_| ());
+                }
+                toy.set_cell(&mut handle, 1, 1);
+                if panics == Panics::Seal {
+                    toy.create(&mut handle, BLOCKS.start + 1, NO_SEAL);
+                }
+                toy.create(&mut handle, BLOCKS.start, 1);
+            }
+            assert!(toy.journal.commit_running().is_err(), "{log:?} {panics:?}");
+            toy.cache.evict_idle();
+            let made = toy.cache.get(BlockNumber(BLOCKS.start));
+            let page = made.expect("it is in memory").page();
+            let number = u64::from_le_bytes(page[..8].try_into().expect("eight bytes"));
+            assert_eq!(number, 1, "{log:?} {panics:?}");
         }
     }
 }

@@ -35,6 +35,8 @@ const SEALED: Stamp = Stamp {
     inode: 2,
     generation: 3,
 };
+/// The client panics when it seals a block that operation `NO_SEAL` wrote.
+const NO_SEAL: u64 = 1_000_000;
 /// Longer than any test: there are only requested commits.
 const NEVER: Duration = Duration::from_secs(100_000);
 
@@ -110,6 +112,7 @@ impl Client for ToyClient {
 
     fn seal(&self, block: BlockNumber, stamp: Stamp, page: &mut [u8]) {
         if stamp == SEALED {
+            assert_ne!(page[..8], NO_SEAL.to_le_bytes(), "a bug of the client");
             let sum = seal_of(block, page);
             page[BLOCK - 4..].copy_from_slice(&sum.to_le_bytes());
         }

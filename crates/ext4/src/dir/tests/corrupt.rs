@@ -11,7 +11,7 @@ use super::super::{
     set_parent,
 };
 use super::memory::{Memory, SELF, settings};
-use super::{Random, enter};
+use super::{Random, assert_found, enter};
 use crate::error::Error;
 use crate::types::FileType;
 
@@ -266,6 +266,27 @@ fn bad_pointers_in_an_index_are_named() {
             matches!(answer, Err(Error::Corrupt(_))),
             "pointer {pointer}: {answer:?}"
         );
+    }
+}
+
+/// e2fsck accepts a `.` whose record is longer than needed, and `..` must follow it.
+#[test]
+fn no_name_is_put_between_the_dots() {
+    let mut directory = filled(settings(1024), 0);
+    let block = &mut directory.blocks[0].0;
+    block.copy_within(12..24, 52);
+    let length = u16::from_le_bytes([block[56], block[57]]);
+    set_half(&mut directory, 0, 4, 52);
+    set_half(&mut directory, 0, 56, length - 40);
+    let names: Vec<String> = (0..60)
+        .map(|number| format!("a-name-of-some-length-{number}"))
+        .collect();
+    for (number, name) in names.iter().enumerate() {
+        enter(&mut directory, number, name.as_bytes());
+    }
+    assert!(directory.blocks.len() > 1, "the first block was filled");
+    for (number, name) in names.iter().enumerate() {
+        assert_found(&directory, number, name.as_bytes());
     }
 }
 

@@ -116,11 +116,11 @@ impl GroupIndex {
             self.unchanged_part(slot, place)
         };
         let packed = place.packed();
-        let before = slot.filed.load(Ordering::Relaxed);
+        let before = slot.written.filed.load(Ordering::Relaxed);
         if packed == before {
             return;
         }
-        slot.filed.store(packed, Ordering::Relaxed);
+        slot.written.filed.store(packed, Ordering::Relaxed);
         let before = Place::unpacked(before);
         self.move_between(By::Largest, number, before.largest, place.largest);
         self.move_between(By::Average, number, before.average, place.average);
@@ -129,7 +129,7 @@ impl GroupIndex {
     /// The orders of `place` that the group is filed under already: while the index is off, a group
     /// only leaves it.
     fn unchanged_part(&self, slot: &Slot, place: Place) -> Place {
-        let before = Place::unpacked(slot.filed.load(Ordering::Relaxed));
+        let before = Place::unpacked(slot.written.filed.load(Ordering::Relaxed));
         Place {
             largest: place.largest.filter(|_| place.largest == before.largest),
             average: place.average.filter(|_| place.average == before.average),
@@ -172,7 +172,10 @@ mod tests {
 
     fn check(index: &GroupIndex, slots: &[Slot], places: &[Place]) {
         for ((number, slot), place) in (0u32..).zip(slots).zip(places) {
-            assert_eq!(Place::unpacked(slot.filed.load(Ordering::Relaxed)), *place);
+            assert_eq!(
+                Place::unpacked(slot.written.filed.load(Ordering::Relaxed)),
+                *place
+            );
             for order in orders() {
                 let number = GroupNumber(number);
                 let expected = (place.largest == Some(order), place.average == Some(order));

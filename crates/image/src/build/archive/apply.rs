@@ -2,7 +2,8 @@
 //!
 //! A directory that an archive does not name is created with the first entry below it, and gets the
 //! latest time of the entries in it. Symbolic links in the path of an entry are followed inside the
-//! image: `..` stops at its root. In the layers of a container image the names `.wh.NAME` and
+//! image: `..` stops at its root. Rules for paths are matched with both paths of such an entry: that
+//! in the archive and that at which it *lands*. In the layers of a container image the names `.wh.NAME` and
 //! `.wh..wh..opq` hide files of lower layers.
 
 use std::borrow::Cow;
@@ -92,21 +93,32 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    /// Applies one record to the tree.
+    /// Applies one record to the tree, unless the rules exclude the path at which it lands.
     pub fn apply(&mut self, tree: &mut Tree, mut record: Record) -> Result<()> {
         record.metadata.source = self.number;
         let path = std::mem::take(&mut record.path);
-        if self.rules.apply(|| path.clone(), &mut record.metadata) {
-            apply_mode(&mut record.attributes, record.metadata.mode);
-        }
-        self.count(&path)?;
         let Some((folder, name)) = split(&path) else {
+            self.apply_rules(&mut record, || vec![Vec::new()]);
+            self.count(&path)?;
             return self.apply_root(tree, &record);
         };
         if self.has_whiteouts && names(folder).any(|name| name.starts_with(MARK_PREFIX)) {
             return Ok(());
         }
-        let parent = self.folder(tree, folder)?;
+        let destination = self.destination(tree, folder)?;
+        let landing = self.landing_path(tree, &destination, name);
+        let landing = landing.filter(|landing| *landing != path);
+        if landing
+            .as_ref()
+            .is_some_and(|landing| self.is_left_out(landing))
+        {
+            return Ok(());
+        }
+        self.apply_rules(&mut record, || {
+            landing.into_iter().chain([path.clone()]).collect()
+        });
+        self.count(&path)?;
+        let parent = self.enter(tree, folder, destination)?;
         self.note_time(parent, &record.metadata);
         if self.has_whiteouts && name.starts_with(WHITEOUT_PREFIX) {
             self.hide(tree, parent, name);
@@ -117,9 +129,9 @@ impl<'a> Layer<'a> {
             |problem: &str| Error::unsound(archive, format!("{}: {problem}", Shown(&path)));
         record.metadata.attributes = tree.sets.intern(std::mem::take(&mut record.attributes));
         if let Some(link) = &record.link {
-            let target = self.find(tree, link)?.ok_or_else(|| {
+            let target = find(tree, link).ok_or_else(|| {
                 // The content was skipped together with the excluded name.
-                match super::is_left_out(self.rules, link) {
+                match self.is_target_left_out(tree, link) {
                     true => unsound(&format!(
                         "it is a hard link to {}, which is left out: leave out both or neither",
                         Shown(link)
@@ -145,6 +157,12 @@ impl<'a> Layer<'a> {
             tree.segments.insert(id, segments);
         }
         Ok(())
+    }
+
+    fn apply_rules(&self, record: &mut Record, paths: impl FnOnce() -> Vec<Vec<u8>>) {
+        if self.rules.apply(paths, &mut record.metadata) {
+            apply_mode(&mut record.attributes, record.metadata.mode);
+        }
     }
 
     fn apply_root(&self, tree: &mut Tree, record: &Record) -> Result<()> {
@@ -235,7 +253,7 @@ impl<'a> Layer<'a> {
     /// Gives a directory the metadata of an implicit directory.
     fn reset_directory(&self, tree: &mut Tree, id: Id) {
         let mut metadata = self.implicit_directory();
-        self.rules.apply(|| bytes_of(tree, id), &mut metadata);
+        self.rules.apply(|| vec![bytes_of(tree, id)], &mut metadata);
         tree.set_metadata(id, &metadata);
     }
 
@@ -271,72 +289,89 @@ impl<'a> Layer<'a> {
             }
             let mut metadata = self.implicit_directory();
             (metadata.seconds, metadata.nanoseconds) = time;
-            self.rules.apply(|| bytes_of(tree, id), &mut metadata);
+            self.rules.apply(|| vec![bytes_of(tree, id)], &mut metadata);
             let node = tree.node_mut(id);
             (node.seconds, node.nanoseconds) = (metadata.seconds, metadata.nanoseconds);
         }
     }
 
-    /// The directory of an entry. Creates it if necessary.
-    fn folder(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Id> {
+    /// The directory to which an entry's path leads. Creates nothing.
+    fn destination(&self, tree: &Tree, folder: &[u8]) -> Result<Destination> {
         if let Some((last, id)) = &self.last_directory
-            && last == path
+            && last == folder
         {
-            return Ok(*id);
+            return Ok(Destination {
+                at: *id,
+                missing: Vec::new(),
+            });
         }
-        let id = self.walk(tree, path, true)?.ok_or_else(|| {
-            let problem = format!("{}: it is no directory", Shown(path));
+        locate(tree, folder).ok_or_else(|| {
+            let problem = format!("{}: it is no directory", Shown(folder));
             Error::unsound(self.archive, problem)
-        })?;
-        self.last_directory = Some((path.to_vec(), id));
-        Ok(id)
+        })
     }
 
-    /// The node at a path, if it exists.
-    fn find(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Option<Id>> {
-        let Some((folder, name)) = split(path) else {
-            return Ok(Some(ROOT));
-        };
-        let parent = self.walk(tree, folder, false)?;
-        Ok(parent.and_then(|parent| tree.child(parent, name)))
-    }
-
-    /// The directory at a path. If `makes` is true, missing directories are created.
-    fn walk(&mut self, tree: &mut Tree, path: &[u8], makes: bool) -> Result<Option<Id>> {
-        let mut rest: Vec<Vec<u8>> = names(path).map(<[u8]>::to_vec).rev().collect();
-        let (mut at, mut links) = (ROOT, 0);
-        while let Some(name) = rest.pop() {
-            if name == b".." {
-                at = tree.node(at).parent;
-                continue;
-            }
-            let found = tree.child(at, &name);
-            let Some(found) = found else {
-                // A symbolic link may contain names that the image cannot hold.
-                if !makes || name_problem(&name).is_some() {
-                    return Ok(None);
-                }
-                at = self.make(tree, at, &name)?;
-                continue;
-            };
-            let found = tree.owner(found);
-            if tree.node(found).is_directory() {
-                at = found;
-                if makes && self.has_whiteouts && tree.node(at).source < self.number {
-                    self.implicit.entry(at).or_insert(NO_TIME);
-                }
-            } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MAX_SYMLINKS {
-                links += 1;
-                let target = tree.target(found);
-                if target.starts_with(b"/") {
-                    at = ROOT;
-                }
-                rest.extend(names(target).rev().map(<[u8]>::to_vec));
-            } else {
-                return Ok(None);
-            }
+    /// The path at which an entry lands, as rules match it; `None` if no rule needs paths.
+    fn landing_path(&self, tree: &Tree, destination: &Destination, name: &[u8]) -> Option<Vec<u8>> {
+        if !self.rules.needs_paths() {
+            return None;
         }
-        Ok(Some(at))
+        let mut landing = bytes_of(tree, destination.at);
+        let missing = destination.missing.iter().map(Vec::as_slice);
+        for name in missing.chain([name]) {
+            if !landing.is_empty() {
+                landing.push(b'/');
+            }
+            landing.extend_from_slice(name);
+        }
+        Some(landing)
+    }
+
+    /// Whether the rules exclude an entry by the path at which it lands.
+    fn is_left_out(&self, landing: &[u8]) -> bool {
+        match self.has_whiteouts {
+            true => super::is_left_out(self.rules, &hidden_path(landing)),
+            false => super::is_left_out(self.rules, landing),
+        }
+    }
+
+    /// Whether the rules exclude the target of a hard link, by its path in the archive or by that at
+    /// which it landed.
+    fn is_target_left_out(&self, tree: &Tree, path: &[u8]) -> bool {
+        let landing = split(path).and_then(|(folder, name)| {
+            let destination = locate(tree, folder)?;
+            self.landing_path(tree, &destination, name)
+        });
+        super::is_left_out(self.rules, path)
+            || landing.is_some_and(|landing| super::is_left_out(self.rules, &landing))
+    }
+
+    /// Creates what is missing of the directory of an entry.
+    fn enter(&mut self, tree: &mut Tree, folder: &[u8], destination: Destination) -> Result<Id> {
+        let Destination { mut at, missing } = destination;
+        let is_last = |(_, last): &(_, Id)| *last == at && missing.is_empty();
+        if self.last_directory.as_ref().is_some_and(is_last) {
+            return Ok(at);
+        }
+        if self.has_whiteouts {
+            self.note_directories(tree, at);
+        }
+        for name in &missing {
+            at = self.make(tree, at, name)?;
+        }
+        self.last_directory = Some((folder.to_vec(), at));
+        Ok(at)
+    }
+
+    /// Records that directories of lower layers, down to this one, contain an entry of this layer.
+    fn note_directories(&mut self, tree: &Tree, directory: Id) {
+        let mut at = directory;
+        while at != ROOT {
+            if tree.node(at).source < self.number {
+                self.implicit.entry(at).or_insert(NO_TIME);
+            }
+            at = tree.node(at).parent;
+        }
     }
 
     /// Creates an implicit directory.
@@ -347,6 +382,65 @@ impl<'a> Layer<'a> {
         self.implicit.insert(id, NO_TIME);
         self.count(name)?;
         Ok(id)
+    }
+}
+
+/// Where the path of a directory leads.
+struct Destination {
+    /// The last directory on it that exists.
+    at: Id,
+    /// The names below, of directories that do not exist.
+    missing: Vec<Vec<u8>>,
+}
+
+/// Follows a path; `None` if it leads through a file, or symbolic links are too many or lead to
+/// names that the image cannot hold.
+fn locate(tree: &Tree, path: &[u8]) -> Option<Destination> {
+    let mut rest: Vec<Vec<u8>> = names(path).map(<[u8]>::to_vec).rev().collect();
+    let (mut at, mut missing, mut links) = (ROOT, Vec::new(), 0);
+    while let Some(name) = rest.pop() {
+        if name == b".." {
+            if missing.pop().is_none() {
+                at = tree.node(at).parent;
+            }
+            continue;
+        }
+        let found = match missing.is_empty() {
+            true => tree.child(at, &name),
+            false => None,
+        };
+        let Some(found) = found.map(|found| tree.owner(found)) else {
+            if name_problem(&name).is_some() {
+                return None;
+            }
+            missing.push(name);
+            continue;
+        };
+        if tree.node(found).is_directory() {
+            at = found;
+        } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MAX_SYMLINKS {
+            links += 1;
+            let target = tree.target(found);
+            if target.starts_with(b"/") {
+                at = ROOT;
+            }
+            rest.extend(names(target).rev().map(<[u8]>::to_vec));
+        } else {
+            return None;
+        }
+    }
+    Some(Destination { at, missing })
+}
+
+/// The node at a path, if it exists.
+fn find(tree: &Tree, path: &[u8]) -> Option<Id> {
+    let Some((folder, name)) = split(path) else {
+        return Some(ROOT);
+    };
+    let destination = locate(tree, folder)?;
+    match destination.missing.is_empty() {
+        true => tree.child(destination.at, name),
+        false => None,
     }
 }
 

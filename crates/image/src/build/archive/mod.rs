@@ -174,7 +174,8 @@ impl<'a, I: Input> Reader<'a, I> {
         self.unsound_entry(name, "the archive ends inside it: it was cut short")
     }
 
-    /// Whether the rules exclude an entry. For a whiteout the name of the hidden file counts, since
+    /// Whether the rules exclude an entry by its path in the archive; that at which it lands is known
+    /// only when it is applied. For a whiteout the name of the hidden file counts, since
     /// the whiteout's own name is never in the image.
     fn is_left_out(&self, path: &[u8]) -> bool {
         if !self.rules.needs_paths() {

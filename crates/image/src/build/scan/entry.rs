@@ -169,10 +169,15 @@ impl Buffers {
     }
 
     fn read(&mut self, path: &CStr, rules: &Rules) -> rustix::io::Result<Vec<RawAttribute>> {
-        let listed = with_room(&mut self.list, |list| rustix::fs::llistxattr(path, list));
+        // Most files have none, and the length alone costs the system no memory for a list.
+        let probed = rustix::fs::llistxattr_query(path);
+        let listed = match probed {
+            Ok(1..) => with_room(&mut self.list, |list| rustix::fs::llistxattr(path, list)),
+            probed => probed,
+        };
         let length = match listed {
-            // The file has none. Other files of the same device may have some: in a stacked file
-            // system, each file may come from another one.
+            // Other files of the same device may have some: in a stacked file system, each file may
+            // come from another one.
             Err(Errno::OPNOTSUPP) => 0,
             listed => listed?,
         };

@@ -1,30 +1,14 @@
 //! Modes, owners and dates on the command line.
 
-mod common;
-
 use std::fs;
 use std::process::Command;
 
-use common::{Place, fail, pext4, succeed};
-use serde_json::Value;
-
-fn image(size: &str) -> Place {
-    let place = Place::empty();
-    succeed(pext4(["mkfs", "-q", "--size", size]).arg(&place.image));
-    place
-}
-
-/// `pext4 VERB IMAGE ARGUMENTS`.
-fn on(place: &Place, verb: &str, arguments: &[&str]) -> Command {
-    let mut command = pext4([verb]);
-    command.arg(&place.image).args(arguments);
-    command
-}
+use crate::common::{Place, fail, pext4, succeed};
+use crate::images::{image, on, stat};
 
 fn mode(place: &Place, path: &str) -> String {
-    let text = succeed(&mut on(place, "stat", &["--json", path]));
-    let stat: Value = serde_json::from_str(&text).expect("JSON");
-    stat["mode"].as_str().expect("a text").to_owned()
+    let mode = &stat(place, path)["mode"];
+    mode.as_str().expect("a text").to_owned()
 }
 
 /// Whatever umask the caller has.

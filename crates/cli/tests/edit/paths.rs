@@ -1,28 +1,14 @@
 //! Where the editing commands put what they make: the image itself among the files of the host,
 //! slashes behind names, links that lead nowhere, and `-`.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
-use common::{Place, fail, pext4, run, succeed};
 use serde_json::Value;
 
-fn image(size: &str) -> Place {
-    let place = Place::empty();
-    succeed(pext4(["mkfs", "-q", "--size", size]).arg(&place.image));
-    place
-}
-
-/// `pext4 VERB IMAGE ARGUMENTS`.
-fn on(place: &Place, verb: &str, arguments: &[&str]) -> Command {
-    let mut command = pext4([verb]);
-    command.arg(&place.image).args(arguments);
-    command
-}
+use crate::common::{Place, fail, run, succeed};
+use crate::images::{cat, image, on};
 
 fn names(place: &Place, directory: &str) -> Vec<String> {
     let listing = succeed(&mut on(place, "ls", &["--json", directory]));
@@ -182,11 +168,7 @@ fn a_link_that_leads_nowhere_is_replaced() {
                 succeed(&mut on(&place, "cp", &["/file", "/moved"]));
             }
             succeed(on(&place, verb, arguments).arg(link));
-            assert_eq!(
-                succeed(&mut on(&place, "cat", &[link])),
-                "content",
-                "{verb} {link}"
-            );
+            assert_eq!(cat(&place, link), "content", "{verb} {link}");
         }
         place.check();
     }

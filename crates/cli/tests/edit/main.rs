@@ -1,0 +1,15 @@
+//! Editing images from the command line: verbs, scripts, tars, and edits that are killed or
+//! interrupted.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod copies_out;
+mod images;
+mod interrupted;
+mod kills;
+mod locks;
+mod paths;
+mod scripts;
+mod tars;
+mod values;
+mod verbs;

@@ -1,0 +1,153 @@
+//! Images as archives, out and in again.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Place, fail, has, pext4, run, succeed};
+use crate::images::{image, on, with_input};
+
+#[test]
+fn an_exported_image_comes_back_from_its_tar() {
+    let place = image("16M");
+    let again = image("16M");
+    succeed(&mut on(&place, "mkdir", &["-p", "/a/b"]));
+    with_input(&mut on(&place, "put", &["-", "/a/b/file"]), &[7; 100_000]);
+    let tar = place.point.join("tar");
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    succeed(on(&again, "edit", &["--tar"]).arg(&tar));
+    again.check();
+    let archive = fs::read(&tar).expect("there");
+    let output = run(&mut on(&again, "export", &[]));
+    assert!(
+        output.stdout == archive,
+        "the archive of the copy is the same"
+    );
+    let cut = with_input(
+        &mut on(&again, "edit", &["--tar", "-"]),
+        &archive[..archive.len() / 2],
+    );
+    assert!(!cut.status.success());
+    let error = String::from_utf8_lossy(&cut.stderr).into_owned();
+    assert!(error.contains("cut short"), "{error}");
+}
+
+/// Temporary files beside an image have their own names, however long the image's name is.
+#[test]
+fn names_on_the_host_may_be_of_any_length() {
+    let place = image("16M");
+    let tar = place.point.join("t".repeat(255));
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    let built = place.point.join("b".repeat(255));
+    succeed(pext4(["build"]).arg(&built).arg(&tar));
+    let without = place.point.join("w".repeat(255));
+    let mut make = pext4(["mkfs", "-q", "--size", "16M", "-O", "^has_journal"]);
+    succeed(make.arg(&without));
+    let told = succeed(pext4(["mkdir"]).arg(&without).arg("/made"));
+    assert!(told.contains("renamed into place"), "{told}");
+}
+
+/// A device or pipe, as `/dev/null`, and the target of a link are written to, not replaced.
+#[test]
+fn an_export_replaces_no_pipe_and_no_link() {
+    let place = image("16M");
+    let (pipe, link) = (place.point.join("pipe"), place.point.join("link"));
+    succeed(Command::new("mkfifo").arg(&pipe));
+    std::os::unix::fs::symlink("file", &link).expect("a fresh place");
+    fs::write(place.point.join("file"), b"old").expect("a fresh place");
+    // Opened for reading and writing, so no open blocks; the archive fits into the pipe.
+    let both = fs::File::options().read(true).write(true).open(&pipe);
+    let mut both = both.expect("it is there");
+    succeed(on(&place, "export", &["-o"]).arg(&pipe));
+    succeed(on(&place, "export", &["-o"]).arg(&link));
+    let there = fs::metadata(&pipe).expect("there").file_type();
+    let is_pipe = std::os::unix::fs::FileTypeExt::is_fifo(&there);
+    assert!(is_pipe, "the pipe is still one");
+    let mut start = [0; 512];
+    std::io::Read::read_exact(&mut both, &mut start).expect("the archive went into it");
+    assert_eq!(start[257..262], *b"ustar");
+    assert!(fs::read_link(&link).is_ok(), "the link is still one");
+    let behind = fs::read(place.point.join("file")).expect("there");
+    assert_eq!(behind[..512], start);
+}
+
+#[test]
+fn an_export_does_not_replace_its_image() {
+    let place = image("16M");
+    let before = fs::read(&place.image).expect("an image");
+    let (hard, soft) = (place.point.join("hard"), place.point.join("soft"));
+    fs::hard_link(&place.image, &hard).expect("a fresh place");
+    std::os::unix::fs::symlink(&place.image, &soft).expect("a fresh place");
+    for output in [&place.image, &hard, &soft] {
+        let told = fail(on(&place, "export", &["-o"]).arg(output), 1);
+        assert!(told.contains("it is the image itself"), "{told}");
+    }
+    assert!(fs::read(&place.image).expect("an image") == before);
+}
+
+#[test]
+fn an_archive_that_is_replaced_keeps_its_mode() {
+    let place = image("16M");
+    let tar = place.point.join("tar");
+    fs::write(&tar, b"private").expect("a fresh place");
+    for mode in [0o600, 0o640] {
+        fs::set_permissions(&tar, fs::Permissions::from_mode(mode)).expect("it is ours");
+        succeed(on(&place, "export", &["-o"]).arg(&tar));
+        let kept = fs::metadata(&tar).expect("it is there");
+        assert_eq!(kept.permissions().mode() & 0o7777, mode);
+        assert!(kept.len() > 1024, "an archive");
+    }
+}
+
+/// Everything of a tree on the host, a line for each file.
+fn listing(top: &Path) -> String {
+    let common = "%P %y %m %U:%G %T@ %n %l";
+    let mut find = Command::new("find");
+    find.arg(top).args(["-type", "d", "-printf"]);
+    find.arg(format!("{common}\n")).args(["-o", "-printf"]);
+    find.arg(format!("{common} %s\n"));
+    let text = succeed(&mut find);
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+#[test]
+fn an_exported_image_is_built_again_from_its_tar() {
+    if !has("find") || !has("diff") {
+        return;
+    }
+    let place = image("16M");
+    let host = place.point.join("tree");
+    fs::create_dir_all(host.join("sub/empty")).expect("a fresh place");
+    fs::write(host.join("sub/file"), vec![9; 30_000]).expect("there is room");
+    fs::hard_link(host.join("sub/file"), host.join("other")).expect("there is room");
+    std::os::unix::fs::symlink("x".repeat(200), host.join("link")).expect("there is room");
+    let sparse = fs::File::create(host.join("sparse")).expect("there is room");
+    sparse.set_len(1 << 20).expect("a hole");
+    drop(sparse);
+    succeed(on(&place, "put", &[]).arg(&host).arg("/"));
+    succeed(&mut on(&place, "chown", &["-R", "70000:5", "/tree/sub"]));
+    succeed(&mut on(&place, "chmod", &["4711", "/tree/other"]));
+    succeed(&mut on(
+        &place,
+        "mkdir",
+        &["-p", &format!("/{0}/{0}", "d".repeat(120))],
+    ));
+    let tar = place.point.join("tar");
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    let again = Place::empty();
+    succeed(pext4(["build"]).arg(&again.image).arg(&tar));
+    again.check();
+    let (first, second) = (place.point.join("first"), place.point.join("second"));
+    succeed(on(&place, "get", &["/"]).arg(&first));
+    succeed(on(&again, "get", &["/"]).arg(&second));
+    succeed(
+        Command::new("diff")
+            .args(["-r", "--no-dereference"])
+            .arg(&first)
+            .arg(&second),
+    );
+    assert_eq!(listing(&first), listing(&second));
+}

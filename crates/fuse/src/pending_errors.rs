@@ -1,0 +1,68 @@
+//! Errors that cannot be returned by the request that meets them, and are returned by a later
+//! request for the same node, once.
+//!
+//! - *Writes from the page cache.* With `WRITEBACK_CACHE` the kernel acknowledges a write at once
+//!   and sends it to the server later. If the server then fails, for example because the volume is
+//!   full, the process gets the error from `close` or `fsync`. A process that only continues to
+//!   write would never get it, and would write on without end. So the server keeps the error here
+//!   and makes the kernel drop the file's attributes: the kernel asks for them before the next
+//!   write, and the server answers with the error.
+//! - *Listings.* A reply can return either entries or an error. If a part of a directory cannot be
+//!   read, the reply returns the entries around it, and the error is returned at the end of the
+//!   directory: by then the listing has passed the damage and will not meet it again.
+
+use std::collections::HashMap;
+
+use pext4_sync::Mutex;
+use pext4_sync::atomic::{AtomicBool, Ordering};
+use pext4_sync::order::Class;
+
+/// Errors by node, each to be returned once.
+pub(crate) struct PendingErrors<E> {
+    errors: Mutex<HashMap<u64, E>>,
+    /// Hint: whether there are any, so that requests without errors cost one load only.
+    has_any: AtomicBool,
+}
+
+impl<E> PendingErrors<E> {
+    pub(crate) fn new() -> Self {
+        Self {
+            errors: Mutex::new(Class::Leaf, HashMap::new()),
+            has_any: AtomicBool::new(false),
+        }
+    }
+
+    /// Records the error of a node; it replaces an earlier one.
+    pub(crate) fn record(&self, node: u64, error: E) {
+        self.errors.lock().insert(node, error);
+        self.has_any.store(true, Ordering::Release);
+    }
+
+    /// Removes and returns the error of a node, if there is one.
+    pub(crate) fn take(&self, node: u64) -> Option<E> {
+        if !self.has_any.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut errors = self.errors.lock();
+        let taken = errors.remove(&node);
+        self.has_any.store(!errors.is_empty(), Ordering::Release);
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PendingErrors;
+
+    #[test]
+    fn an_error_is_returned_once_and_for_its_node_only() {
+        let errors = PendingErrors::new();
+        assert_eq!(errors.take(5), None);
+        errors.record(5, "first");
+        errors.record(6, "second");
+        assert_eq!(errors.take(7), None);
+        assert_eq!(errors.take(5), Some("first"));
+        assert_eq!(errors.take(5), None);
+        assert_eq!(errors.take(6), Some("second"));
+    }
+}
