@@ -1,8 +1,9 @@
 //! What can go wrong, sorted by who is to blame.
 //!
-//! `Io` is the device's, `Corrupt` the bytes', `Unsupported` nobody's (a feature that this version
-//! does not read or write), `Refused` the caller's (POSIX), `Journal` says that an error has stopped
-//! the journal. Each has the errno that a system call would give.
+//! `Io` is the device's, `Corrupt` the bytes', `NotExt4` and `Unsupported` nobody's (there is no
+//! such file system, or a feature that this version does not read or write), `Refused` the caller's
+//! (POSIX), `Journal` says that an error has stopped the journal. Each has the errno that a system
+//! call would give.
 
 use std::fmt;
 use std::io;
@@ -24,6 +25,12 @@ pub enum Error {
     /// The image holds bytes that cannot be true.
     #[error("{0}; run `e2fsck -f` on a copy of the image to repair it")]
     Corrupt(#[from] Corrupt),
+    /// There is no ext4 file system: neither its superblock nor the first copy of it.
+    #[error("it is no ext4 file system: the magic number at byte 1080 is {magic:#06X}, not 0xEF53")]
+    NotExt4 {
+        /// What is where the magic number would be.
+        magic: u16,
+    },
     /// The image uses something that this version does not handle; the text names it.
     #[error("unsupported: {0}")]
     Unsupported(String),
@@ -171,6 +178,7 @@ impl Error {
         match self {
             Self::Io(error) => error.raw_os_error().unwrap_or(EIO),
             Self::Corrupt(_) => EUCLEAN,
+            Self::NotExt4 { .. } => Refusal::Invalid.errno(),
             Self::Unsupported(_) => EOPNOTSUPP,
             Self::Refused(refusal) => refusal.errno(),
             Self::Journal(JournalError::Io { .. }) => EIO,

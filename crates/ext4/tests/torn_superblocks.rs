@@ -7,7 +7,7 @@ use std::sync::Arc;
 use images::Image;
 use pext4_block::fault::Operation;
 use pext4_block::{FaultDevice, RamDevice};
-use pext4_fs::{MountOptions, Volume};
+use pext4_fs::{Error, MountOptions, Volume};
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
 
@@ -135,4 +135,22 @@ fn a_place_without_the_copy_need_not_be_readable() {
     let volume =
         Volume::open(Arc::new(faulty), MountOptions::default()).expect("the copy is whole");
     assert!(volume.is_read_only(), "{:?}", volume.notes());
+}
+
+#[test]
+fn a_file_without_any_superblock_is_told_from_a_damaged_image() {
+    let Some(image) = image() else {
+        return;
+    };
+    image.change(|bytes| bytes[AT..AT + 1024].fill(7));
+    let open = |device: RamDevice| {
+        let opened = Volume::open(Arc::new(device), MountOptions::default());
+        opened.expect_err("there is no superblock")
+    };
+    let damaged = open(RamDevice::load(&image.path).expect("the image"));
+    assert!(matches!(damaged, Error::Corrupt(_)), "{damaged}");
+    assert!(damaged.to_string().contains("e2fsck"), "{damaged}");
+    let nothing = open(RamDevice::new(64 << 20));
+    let expected = "it is no ext4 file system: the magic number at byte 1080 is 0x0000, not 0xEF53";
+    assert_eq!(nothing.to_string(), expected);
 }

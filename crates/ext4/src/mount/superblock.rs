@@ -14,9 +14,12 @@ use pext4_ondisk::Corrupt;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{Flags, Superblock};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::MountOptions;
 use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+
+/// Where a superblock has its magic number.
+const MAGIC_AT: usize = 0x38;
 
 /// Features that a mount or a check may set or clear.
 const CHANGED_FEATURES: Features = Features {
@@ -33,7 +36,7 @@ const CHANGED_FEATURES: Features = Features {
 ///
 /// # Errors
 ///
-/// `Corrupt` if neither can be used, `Io`.
+/// `Corrupt` if neither can be used, `NotExt4` if there is neither, `Io`.
 pub(super) fn read(
     device: &dyn Device,
     options: &mut MountOptions,
@@ -44,11 +47,17 @@ pub(super) fn read(
         Ok(superblock) => return Ok(superblock),
         Err(corrupt) => corrupt,
     };
-    // The magic number and the UUID, in the first sector, identify the copy.
     let Ok(primary) = Superblock::decode_unverified(&bytes) else {
-        return Err(corrupt.into());
+        // Without the magic number it is damaged only if the file system can be seen elsewhere.
+        return Err(match copies(device).next() {
+            Some(_) => corrupt.into(),
+            None => Error::NotExt4 {
+                magic: u16::from_le_bytes([bytes[MAGIC_AT], bytes[MAGIC_AT + 1]]),
+            },
+        });
     };
-    let Some(copy) = copy_of(device, &primary) else {
+    // The magic number and the UUID, in the first sector, identify the copy.
+    let Some(copy) = copies(device).find(|copy| copy.uuid == primary.uuid) else {
         return Err(corrupt.into());
     };
     let is_torn = primary.encode() == expected_primary(&copy, &primary).encode();
@@ -88,30 +97,23 @@ fn read_bytes(device: &dyn Device) -> Result<[u8; SUPERBLOCK_SIZE]> {
     Ok(bytes)
 }
 
-/// The copy in group 1 of the superblock with the primary's UUID. A place that cannot be read is
-/// skipped: it may be one at which this image has no copy.
-fn copy_of(device: &dyn Device, primary: &Superblock) -> Option<Superblock> {
-    /// The block size, and the first block of group 1 if the groups have the usual size.
+/// The copies of superblocks where group 1 begins, if the groups have the usual size. A place that
+/// cannot be read is skipped: it may be one at which this image has no copy.
+fn copies(device: &dyn Device) -> impl Iterator<Item = Superblock> {
+    /// The block size, and the first block of group 1.
     const FIRST_COPIES: [(u32, u64); 3] = [(4096, 32768), (1024, 8193), (2048, 16384)];
-    for (block_size, block) in FIRST_COPIES {
+    FIRST_COPIES.into_iter().filter_map(|(block_size, block)| {
         let offset = block * u64::from(block_size);
         if offset + SUPERBLOCK_SIZE as u64 > device.size() {
-            continue;
+            return None;
         }
         let mut bytes = [0; SUPERBLOCK_SIZE];
-        if device.read_at(offset, &mut bytes).is_err() {
-            continue;
-        }
-        let Ok(mut copy) = Superblock::decode(&bytes) else {
-            continue;
-        };
+        device.read_at(offset, &mut bytes).ok()?;
+        let mut copy = Superblock::decode(&bytes).ok()?;
         let has_block_size = 1024u32.checked_shl(copy.log_block_size) == Some(block_size);
-        if copy.uuid == primary.uuid && has_block_size {
-            copy.block_group = 0;
-            return Some(copy);
-        }
-    }
-    None
+        copy.block_group = 0;
+        has_block_size.then_some(copy)
+    })
 }
 
 /// The primary as it would be if only mounts and checks had changed it since the copy was written:
