@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub enum Access {
 pub struct FileDevice {
     file: File,
     /// The locked files behind a loop device, kept open for their locks.
-    _backing: Vec<File>,
+    backing: Vec<File>,
     path: PathBuf,
     /// Where the device begins in the file, in bytes; not 0 only for a range.
     start: u64,
@@ -114,7 +114,7 @@ impl FileDevice {
             .map_err(|errno| error(path, "find its size", errno))?;
         Ok(Self {
             file,
-            _backing: backing,
+            backing,
             path: path.to_owned(),
             start: 0,
             size,
@@ -173,7 +173,7 @@ impl FileDevice {
         }
         let device = Self {
             file,
-            _backing: backing,
+            backing,
             path: path.to_owned(),
             start: 0,
             size,
@@ -237,6 +237,23 @@ impl FileDevice {
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Whether this device and inode number are those of its file, or of a file behind it if it is
+    /// a loop device.
+    #[must_use]
+    pub fn is_stored_in(&self, device: u64, inode: u64) -> bool {
+        let files = std::iter::once(&self.file).chain(&self.backing);
+        let mut found = files.filter_map(|file| file.metadata().ok());
+        found.any(|file| (file.dev(), file.ino()) == (device, inode))
+    }
+
+    /// Whether it is a regular file of which the system stores less than its length, so that what is
+    /// written to it may take space that it did not have.
+    #[must_use]
+    pub fn is_sparse(&self) -> bool {
+        let metadata = self.file.metadata();
+        metadata.is_ok_and(|file| file.is_file() && file.blocks().saturating_mul(512) < file.len())
     }
 
     /// The path it was opened by.
@@ -523,6 +540,26 @@ mod tests {
             assert!(bytes[1..10_001].iter().all(|byte| *byte == 0));
         }
         assert_eq!(device.size(), 1 << 20);
+    }
+
+    #[test]
+    fn a_file_knows_its_names_and_its_holes() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = directory();
+        let [path, alias, other] =
+            ["image", "alias", "other"].map(|name| directory.path().join(name));
+        let device = FileDevice::create(&path, 1 << 20).expect("it is made");
+        std::fs::hard_link(&path, &alias).expect("there is room");
+        std::fs::write(&other, b"x").expect("there is room");
+        let is_stored_in = |path| {
+            let file = std::fs::metadata(path).expect("it is there");
+            device.is_stored_in(file.dev(), file.ino())
+        };
+        assert!(is_stored_in(&path) && is_stored_in(&alias) && !is_stored_in(&other));
+        assert!(device.is_sparse());
+        device.write_at(0, &[7; 1 << 20]).expect("it fits");
+        device.flush().expect("the file takes it");
+        assert!(!device.is_sparse());
     }
 
     #[test]

@@ -14,9 +14,9 @@ use pext4_image::build::parse_time;
 use serde::Serialize;
 
 use crate::device::ImageArgument;
-use crate::failure::Misuse;
 use crate::interrupt::Interrupt;
-use crate::output::{print, print_error};
+use crate::moment::source_date_epoch;
+use crate::output::{print, print_error, print_result};
 use crate::progress::{self, ProgressState};
 
 /// One kind of change, both a command and a line of a script.
@@ -132,8 +132,8 @@ impl How {
         let state = || ProgressState::of_edit("changing", progress);
         let change = || {
             let mut session = EditSession::from_file(device, options)?;
-            let notes = session.notes().to_vec();
             let changes = unless_stopped(work(&mut session), progress)?;
+            let notes = session.notes().to_vec();
             anyhow::Ok((changes, notes, session.prepare()?))
         };
         let changed = progress::watch_with_interrupt(interrupt, is_wanted, state, stop, change);
@@ -149,8 +149,12 @@ impl How {
             let _ = print(describe(prepared.plan()));
         }
         let (state, commit) = (|| ProgressState::elapsed("writing"), || prepared.commit());
-        progress::watch_with_interrupt(interrupt, is_wanted, state, stop, commit)?;
-        text.map_or(Ok(()), print)?;
+        let plan = progress::watch_with_interrupt(interrupt, is_wanted, state, stop, commit)?;
+        let done = match plan {
+            Plan::Nothing => "there was nothing to change",
+            Plan::Transaction { .. } | Plan::Clone { .. } => "the image was changed",
+        };
+        text.map_or(Ok(()), |text| print_result(text, done))?;
         Ok(())
     }
 
@@ -178,7 +182,7 @@ impl How {
     fn time(&self) -> Result<Option<Duration>> {
         let time = match self.mtime {
             Some(time) => Some(time),
-            None => source_date_epoch()?,
+            None => source_date_epoch()?.map(pext4_fs::Time::from_seconds),
         };
         let duration = |time: pext4_fs::Time| {
             let seconds = u64::try_from(time.seconds).ok();
@@ -195,25 +199,6 @@ fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
         true => EditError::Interrupted.into(),
         false => error,
     })
-}
-
-/// The time of `SOURCE_DATE_EPOCH`, if it is set.
-fn source_date_epoch() -> Result<Option<pext4_fs::Time>> {
-    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
-        return Ok(None);
-    };
-    let seconds = text.to_str().and_then(|text| text.trim().parse().ok());
-    match seconds {
-        Some(seconds) => Ok(Some(pext4_fs::Time {
-            seconds,
-            nanoseconds: 0,
-        })),
-        None => Err(Misuse(format!(
-            "SOURCE_DATE_EPOCH is `{}`, not a number of seconds",
-            text.display()
-        ))
-        .into()),
-    }
 }
 
 fn describe(plan: &Plan) -> String {

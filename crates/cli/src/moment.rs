@@ -1,6 +1,12 @@
-//! Times as text, in UTC, since an image has no time zone.
+//! Times as text, in UTC, since an image has no time zone; and the time of `SOURCE_DATE_EPOCH`.
 
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::Result;
 use pext4_fs::Time;
+use pext4_ondisk::shown::Shown;
+
+use crate::failure::Misuse;
 
 /// `2038-01-19 03:14:08 UTC`.
 pub fn show(seconds: i64) -> String {
@@ -22,6 +28,29 @@ pub fn show_rfc3339(time: Time) -> String {
     let whole = show(time.seconds);
     let whole = whole.trim_end_matches(" UTC").replacen(' ', "T", 1);
     format!("{whole}.{:09}Z", time.nanoseconds)
+}
+
+/// The seconds since 1970 that `SOURCE_DATE_EPOCH` says, if it is set.
+///
+/// # Errors
+/// It is no number. A sign or a blank is none: the specification has digits only.
+pub fn source_date_epoch() -> Result<Option<i64>> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    match text.to_str().and_then(seconds) {
+        Some(seconds) => Ok(Some(seconds)),
+        None => Err(Misuse(format!(
+            "SOURCE_DATE_EPOCH is `{}`; it must be the number of seconds since 1970, in digits only",
+            Shown(text.as_bytes())
+        ))
+        .into()),
+    }
+}
+
+fn seconds(text: &str) -> Option<i64> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_digits)
 }
 
 /// Year, month and day in the Gregorian calendar of a day, counted from the start of 1970.
@@ -47,7 +76,7 @@ fn date(day: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Time, show, show_rfc3339, show_with_nanoseconds};
+    use super::{Time, seconds, show, show_rfc3339, show_with_nanoseconds};
     use pext4_image::build::parse_time;
 
     #[test]
@@ -69,6 +98,24 @@ mod tests {
                 nanoseconds: 120,
             };
             assert_eq!(parse_time(&show_rfc3339(time)), Ok(time));
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_digits_only() {
+        assert_eq!(seconds("0"), Some(0));
+        assert_eq!(seconds("1700000000"), Some(1_700_000_000));
+        for text in [
+            "",
+            " 5",
+            "5 ",
+            "+5",
+            "-1",
+            "5.0",
+            "soon",
+            "9223372036854775808",
+        ] {
+            assert_eq!(seconds(text), None, "{text}");
         }
     }
 

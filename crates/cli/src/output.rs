@@ -9,9 +9,21 @@ use std::io::{self, Write};
 /// Prints one or more lines on standard output.
 ///
 /// # Errors
-/// Standard output cannot be written, or is closed.
+/// Standard output cannot be written, or is closed. The error names it.
 pub fn print(line: impl Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
+    writeln!(io::stdout(), "{line}").map_err(|error| {
+        let text = format!("standard output: {error}");
+        io::Error::new(error.kind(), text)
+    })
+}
+
+/// As [`print`], after work that is done.
+///
+/// # Errors
+/// As [`print`]. The error also says what was done, as in "the image was changed": the status of the
+/// command only says that something failed.
+pub fn print_result(line: impl Display, done: &str) -> io::Result<()> {
+    print(line).map_err(|error| io::Error::new(error.kind(), format!("{error}; {done}")))
 }
 
 /// Prints a line on standard error. Errors are ignored.

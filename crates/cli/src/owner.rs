@@ -3,6 +3,9 @@
 use anyhow::{Context, Result, bail};
 use pext4_edit::EditSession;
 use pext4_fs::Refusal;
+use pext4_ondisk::owner::check_id;
+
+use crate::failure::Misuse;
 
 /// The maximum size in bytes of these files: the image may be hostile and claim any size.
 const MAX_LIST_SIZE: u64 = 16 << 20;
@@ -10,7 +13,7 @@ const MAX_LIST_SIZE: u64 = 16 << 20;
 /// `USER`, `USER:GROUP`, `:GROUP` or `USER:` (its own group), as numbers.
 ///
 /// # Errors
-/// A name that `/etc/passwd` or `/etc/group` of the image does not have.
+/// A name that `/etc/passwd` or `/etc/group` of the image does not have; an id that is nobody's.
 pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u32>)> {
     let (user, group) = match text.split_once(':') {
         Some((user, group)) => (user, Some(group)),
@@ -39,6 +42,9 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
     };
     if uid.is_none() && gid.is_none() {
         bail!("`{text}` names no owner; write USER, USER:GROUP or :GROUP");
+    }
+    for id in [uid, gid].into_iter().flatten() {
+        check_id(id).map_err(|problem| Misuse(format!("`{text}`: {problem}")))?;
     }
     Ok((uid, gid))
 }

@@ -39,7 +39,8 @@ pub enum IntoDirectory {
 #[non_exhaustive]
 pub enum Change {
     /// Copies a file or a tree of the host into the image, with attributes, extended attributes,
-    /// holes and hard links.
+    /// holes and hard links. The image itself is left out of a tree, which
+    /// [`EditSession::notes`] tells.
     Put {
         /// The path on the host.
         from: PathBuf,

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
@@ -117,7 +118,9 @@ impl Reader {
         on_skipped: Option<&mut OnSkipped<'_>>,
     ) -> Result<Copied> {
         let source = self.find(path)?;
-        let target = target(path, destination)?;
+        let image = ImageTree::new(self.volume());
+        let is_tree = image.attributes(&source)?.file_type == FileType::Directory;
+        let target = target(path, destination, is_tree)?;
         let parent = match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -127,7 +130,7 @@ impl Reader {
         let directory = open_directory(parent).with_host_file(parent, "open it")?;
         let temporary = temporary_name(name, &format!(".pext4-{}", std::process::id()));
         let mut extractor = Extractor {
-            image: ImageTree::new(self.volume()),
+            image,
             progress: self.progress(),
             options,
             base: directory.as_fd(),
@@ -158,13 +161,19 @@ impl Reader {
     }
 }
 
-/// The path that the copy will have.
-fn target(path: &[u8], destination: &Path) -> Result<PathBuf> {
+/// The path that the copy will have. A destination that ends in a slash may be missing if a
+/// tree is copied, whose top is the directory there.
+fn target(path: &[u8], destination: &Path, is_tree: bool) -> Result<PathBuf> {
     let name = OsStr::from_bytes(last_name(path));
     let inside = !name.is_empty() && name != "." && name != "..";
     let is_directory = destination.is_dir();
     if !is_directory && destination.as_os_str().as_bytes().ends_with(b"/") && inside {
-        return Err(rustix::io::Errno::NOTDIR).with_host_file(destination, "copy into it");
+        // Without the slash, which would have a link followed.
+        let new = destination.components().as_path();
+        if is_tree && new.file_name().is_some() && is_missing(new) {
+            return Ok(new.to_owned());
+        }
+        return Err(Errno::NOTDIR).with_host_file(destination, "copy into it");
     }
     if is_directory && inside {
         return Ok(destination.join(name));
@@ -173,6 +182,11 @@ fn target(path: &[u8], destination: &Path) -> Result<PathBuf> {
         return Ok(destination.to_owned());
     }
     fs::canonicalize(destination).with_host_file(destination, "find it")
+}
+
+fn is_missing(path: &Path) -> bool {
+    let found = fs::symlink_metadata(path);
+    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 fn check_vacant(target: &Path, options: &GetOptions) -> Result<()> {
@@ -192,7 +206,7 @@ fn check_vacant(target: &Path, options: &GetOptions) -> Result<()> {
         Ok(_) if options.force => return Ok(()),
         Ok(_) => "it is there already; --force replaces it",
     };
-    Err(std::io::Error::other(problem)).with_host_file(target, "copy to it")
+    Err(io::Error::other(problem)).with_host_file(target, "copy to it")
 }
 
 fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {

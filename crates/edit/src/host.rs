@@ -1,10 +1,12 @@
 //! Trees of the host as a [`Source`].
 //!
 //! No symbolic link is followed, even if a directory of the tree is replaced by one meanwhile. A
-//! file that changes while it is read is an error that names it.
+//! file that changes while it is read is an error that names it. The image that is being edited is
+//! left out of trees: it changes while it is read, and would grow into itself.
 
 mod directory;
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -17,10 +19,10 @@ use std::rc::Rc;
 
 use pext4_fs::{DeviceNumber, FileType, Time};
 use pext4_ondisk::acl;
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, RawDirEntry};
 use rustix::io::Errno;
 
-use crate::error::{EditError, HostContext, Result};
+use crate::error::{EditError, HostContext, Result, Shown};
 use crate::host_data::next_data;
 use crate::source::{FileMetadata, Sink, Source};
 use directory::{HostDirectory, OpenDirectories, base};
@@ -35,9 +37,13 @@ const MAX_ATTRIBUTE_BYTES: usize = 1 << 16;
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// The host's files.
-pub(crate) struct HostTree {
+pub(crate) struct HostTree<'e> {
     /// Whether extended attributes are copied.
     xattrs: bool,
+    /// Whether the file with this device and inode number is the one that is being edited.
+    is_edited: &'e dyn Fn(u64, u64) -> bool,
+    /// The paths that were left out.
+    left_out: RefCell<Vec<PathBuf>>,
     opened: OpenDirectories,
 }
 
@@ -51,10 +57,12 @@ pub(crate) struct HostFile {
     path: PathBuf,
 }
 
-impl HostTree {
-    pub(crate) fn new(xattrs: bool) -> Self {
+impl<'e> HostTree<'e> {
+    pub(crate) fn new(xattrs: bool, is_edited: &'e dyn Fn(u64, u64) -> bool) -> Self {
         Self {
             xattrs,
+            is_edited,
+            left_out: RefCell::default(),
             opened: OpenDirectories::default(),
         }
     }
@@ -68,6 +76,22 @@ impl HostTree {
         }
     }
 
+    /// The paths that were left out of the trees read so far.
+    pub(crate) fn into_left_out(self) -> Vec<PathBuf> {
+        self.left_out.into_inner()
+    }
+
+    /// Whether a name in an open directory is that of the file that is being edited.
+    fn is_name_of_edited(&self, directory: &OwnedFd, entry: &RawDirEntry<'_>) -> bool {
+        use rustix::fs::FileType::{RegularFile, Unknown};
+        if !matches!(entry.file_type(), RegularFile | Unknown) {
+            return false;
+        }
+        let stat = rustix::fs::statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+        // A name that has vanished is an error once it is read.
+        stat.is_ok_and(|stat| (self.is_edited)(stat.st_dev, stat.st_ino))
+    }
+
     /// The open directory of a file; `None` for the top, whose path is relative to the working
     /// directory.
     fn parent(&self, file: &HostFile) -> io::Result<Option<Rc<OwnedFd>>> {
@@ -78,7 +102,7 @@ impl HostTree {
     }
 }
 
-impl Source for HostTree {
+impl Source for HostTree<'_> {
     type Node = HostFile;
 
     fn metadata(&self, file: &HostFile) -> Result<FileMetadata> {
@@ -92,6 +116,12 @@ impl Source for HostTree {
             action: "take it",
             source: io::Error::other("it is of no kind that ext4 knows"),
         })?;
+        if kind == FileType::Regular && (self.is_edited)(stat.st_dev, stat.st_ino) {
+            return Err(EditError::Refused(format!(
+                "{}: it is the image that is being edited, which cannot be put into itself",
+                Shown(path.as_os_str().as_bytes())
+            )));
+        }
         let target = match kind {
             FileType::Symlink => rustix::fs::readlinkat(directory, &file.name, Vec::new())
                 .with_host_file(path, "read the link")?
@@ -133,8 +163,14 @@ impl Source for HostTree {
         while let Some(entry) = entries.next() {
             let entry = entry.with_host_file(path, "list it")?;
             let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b"..") {
-                children.push((name.to_vec(), child(&directory, path, name)));
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let child = child(&directory, path, name);
+            if self.is_name_of_edited(&open, &entry) {
+                self.left_out.borrow_mut().push(child.path);
+            } else {
+                children.push((name.to_vec(), child));
             }
         }
         children.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -283,6 +319,12 @@ pub(crate) fn name_of(path: &Path) -> Result<Vec<u8>> {
     Ok(name.into_vec())
 }
 
+/// Whether a directory is at a path of the host. A link to one is none: links are copied as links.
+pub(crate) fn is_directory(path: &Path) -> Result<bool> {
+    let metadata = fs::symlink_metadata(path).with_host_file(path, "look at it")?;
+    Ok(metadata.is_dir())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -297,7 +339,7 @@ mod tests {
     fn a_file_that_grows_or_shrinks_before_it_is_opened_is_told() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("file");
-        let host = HostTree::new(false);
+        let host = HostTree::new(false, &|_, _| false);
         let file = HostTree::top(&path);
         for later in [&b"longer than before"[..], b"less"] {
             fs::write(&path, b"as it was").expect("it is ours");
@@ -324,7 +366,7 @@ mod tests {
         if rustix::fs::setxattr(&secret, "user.secret", value, XattrFlags::empty()).is_err() {
             eprintln!("SKIPPED: no attributes can be set here");
         }
-        let host = HostTree::new(true);
+        let host = HostTree::new(true, &|_, _| false);
         let (_, sub) = host
             .children(&HostTree::top(&at("tree")))
             .expect("there")
@@ -359,7 +401,7 @@ mod tests {
             fs::create_dir_all(at(name)).expect("a fresh place");
             fs::write(at(name).join("file"), name).expect("a fresh place");
         }
-        let host = HostTree::new(false);
+        let host = HostTree::new(false, &|_, _| false);
         let top = HostTree::top(&at("tree"));
         let (_, sub) = host.children(&top).expect("there").remove(0);
         let (_, file) = host.children(&sub).expect("there").remove(0);

@@ -98,6 +98,11 @@ impl ImageClone {
         Arc::<FileDevice>::clone(&self.device)
     }
 
+    /// Whether this device and inode number are those of the copy.
+    pub(crate) fn is_stored_in(&self, device: u64, inode: u64) -> bool {
+        self.device.is_stored_in(device, inode)
+    }
+
     pub(crate) fn method(&self) -> CloneMethod {
         self.method
     }

@@ -45,6 +45,7 @@
 
 #![forbid(unsafe_code)]
 
+mod block_runs;
 mod change;
 mod error;
 mod free;

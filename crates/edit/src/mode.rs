@@ -2,10 +2,15 @@
 //!
 //! As with coreutils' `chmod`, a directory keeps its set-user-ID and set-group-ID bits unless the
 //! change names them: by `s`, by an octal digit that sets them, by an octal number of five digits
-//! or more (`00755`), or by one behind an operator (`=755`). A change without classes applies to
-//! all of them and, unlike coreutils', ignores the caller's umask.
+//! or more (`00755`), or by one behind an operator (`=755`). A change without classes (`+w`, `=rw`)
+//! applies to all of them, and as under the umask 022: not to the write permission of group and
+//! others. Unlike coreutils', it is so under every umask of the caller, so that one edit gives one
+//! image.
 
 use std::str::FromStr;
+
+/// The bits that letters without classes leave as they are.
+const UMASK: u16 = 0o022;
 
 /// The bits that a directory keeps unless they are named.
 const KEPT: u16 = 0o6000;
@@ -22,6 +27,8 @@ struct Clause {
     /// The bits of the selected classes; others do not change.
     scope: u16,
     value: Value,
+    /// The bits that are taken out of the value.
+    masked: u16,
     /// The set-ID bits that are named, which therefore change on directories too.
     named: u16,
 }
@@ -57,6 +64,7 @@ impl ModeChange {
                 always: bits,
                 conditional: 0,
             },
+            masked: 0,
             named,
         };
         Self {
@@ -82,6 +90,7 @@ impl Clause {
             } if is_directory || before & 0o111 != 0 => always | conditional,
             Value::Bits { always, .. } => always,
         };
+        let bits = bits & !self.masked;
         let kept = if is_directory { KEPT & !self.named } else { 0 };
         let scope = self.scope & !kept;
         match self.operation {
@@ -141,11 +150,20 @@ fn parse_clause(text: &str, clauses: &mut Vec<Clause>) -> Option<()> {
         let end = rest[1..]
             .find(['+', '-', '='])
             .map_or(rest.len(), |at| at + 1);
-        let (value, named) = parse_value(&rest[1..end], who.is_empty())?;
+        let text = &rest[1..end];
+        let (value, named) = parse_value(text, who.is_empty())?;
+        // An octal number says everything, also behind an operator.
+        let is_octal = text.starts_with(|first: char| first.is_ascii_digit());
+        let masked = if who.is_empty() && !is_octal {
+            UMASK
+        } else {
+            0
+        };
         clauses.push(Clause {
             operation,
             scope,
             value,
+            masked,
             named,
         });
         rest = &rest[end..];
@@ -225,7 +243,7 @@ mod tests {
     }
 
     /// Each with a mode before, and after for a file and a directory, as chmod of coreutils 9.1 makes
-    /// them.
+    /// them under the umask 022.
     #[test]
     fn modes_are_what_coreutils_makes_them() {
         for (text, before, file, directory) in [
@@ -258,6 +276,21 @@ mod tests {
             ("u+rwx-w=x", 0o200, 0o100, 0o100),
             ("=", 0o6755, 0, 0o6000),
             ("u=", 0o6755, 0o2055, 0o6055),
+            ("+w", 0o644, 0o644, 0o644),
+            ("+w", 0, 0o200, 0o200),
+            ("-w", 0o777, 0o577, 0o577),
+            ("=rw", 0o777, 0o644, 0o644),
+            ("=rw", 0o6711, 0o644, 0o6644),
+            ("+rwx", 0o6711, 0o6755, 0o6755),
+            ("=X", 0o644, 0, 0o111),
+            ("=u", 0o777, 0o755, 0o755),
+            ("-u", 0o777, 0o022, 0o022),
+            ("+rwxst", 0o741, 0o7755, 0o7755),
+            ("=r+w", 0o6711, 0o644, 0o6644),
+            ("+w,g+w", 0o644, 0o664, 0o664),
+            ("=777", 0o644, 0o777, 0o777),
+            ("+222", 0o644, 0o666, 0o666),
+            ("a=rw", 0o777, 0o666, 0o666),
         ] {
             assert_eq!(after(text, before, false), file, "{text} of a file");
             assert_eq!(

@@ -4,7 +4,8 @@
 //! through [`EditSession::volume`] at once. [`EditSession::prepare`] ends the changes and decides
 //! which way they go to the image, and [`Prepared::commit`] writes them. If the session is dropped
 //! before that, the image has not changed, except that its journal was replayed if it needed
-//! replay, and that free blocks may hold other bytes.
+//! replay, and that free blocks may hold other bytes: zeroes, and no space of the host, if the image
+//! is sparse.
 //!
 //! The file system runs over a [`Staging`] device without a log: what it commits and writes home
 //! stays in memory (or in free blocks of the image). The result is one set of changed blocks, which
@@ -36,7 +37,7 @@ use crate::error::{EditError, FsContext, HostContext, Result};
 use crate::free::{FreeMap, read_superblock};
 use crate::image_clone::{CloneMethod, ImageClone};
 use crate::progress::Progress;
-use crate::staging::{Changes, Staging, write_blocks};
+use crate::staging::{Changes, Staging};
 
 /// Steps (see [`EditSession::step`]) between two commits: few enough that the journal never commits
 /// by itself.
@@ -114,7 +115,6 @@ pub struct EditSession {
     name: PathBuf,
     /// The image's file, if it is one.
     file: Option<Arc<FileDevice>>,
-    below: Arc<dyn Device>,
     staging: Arc<Staging>,
     journal: Option<OfflineJournal>,
     /// [some until prepared]
@@ -184,7 +184,8 @@ impl EditSession {
         let block_size = 1024u32
             .checked_shl(before.log_block_size)
             .expect("the geometry was checked");
-        let staging = Staging::new(Arc::clone(&below), free, block_size, options.memory);
+        let is_sparse = file.as_ref().is_some_and(|file| file.is_sparse());
+        let staging = Staging::new(below, free, block_size, options.memory, is_sparse);
         let staging = Arc::new(staging);
         let over: Arc<dyn Device> = Arc::<Staging>::clone(&staging);
         let volume = Volume::open(over, volume_options(&before, options)).with_image(name)?;
@@ -198,7 +199,6 @@ impl EditSession {
         let session = Self {
             name: name.to_owned(),
             file,
-            below,
             staging,
             journal,
             volume: Some(volume),
@@ -228,7 +228,8 @@ impl EditSession {
             .expect("it is there until the session is consumed")
     }
 
-    /// Notes for the user: whether a journal was replayed or orphans were deleted.
+    /// Notes for the user: whether a journal was replayed or orphans were deleted, and what was left
+    /// out of a change.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -238,6 +239,20 @@ impl EditSession {
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
+    }
+
+    /// Adds a note for the user.
+    pub(crate) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// Whether this device and inode number are those of the image's file, or of the clone that the
+    /// session works on.
+    pub(crate) fn is_edited_file(&self, device: u64, inode: u64) -> bool {
+        let is_image = |file: &Arc<FileDevice>| file.is_stored_in(device, inode);
+        let is_clone = |(clone, _): &(ImageClone, String)| clone.is_stored_in(device, inode);
+        self.file.as_ref().is_some_and(is_image)
+            || self.clone.borrow().as_ref().is_some_and(is_clone)
     }
 
     /// Whether a path leads to the image of this session, under any name.
@@ -415,7 +430,8 @@ impl EditSession {
 
 impl Drop for EditSession {
     fn drop(&mut self) {
-        // The volume is closed when it is dropped, and that must not write to the image.
+        // The volume is closed when it is dropped, and that must not write to the image. After a
+        // commit there is nothing left that could be discarded.
         self.staging.abandon();
     }
 }
@@ -459,7 +475,7 @@ impl Prepared {
     fn write_transaction(&mut self) -> pext4_fs::Result<()> {
         let session = &mut self.session;
         let free = std::mem::take(&mut self.changes.free);
-        write_blocks(&*session.below, u64::from(session.block_size), &free)?;
+        session.staging.write_free(&free)?;
         let journal = session.journal.take();
         let journal = journal.expect("a plan of a transaction is made of one");
         let used = std::mem::take(&mut self.changes.used);
@@ -467,9 +483,14 @@ impl Prepared {
             .into_iter()
             .map(|(block, page)| (BlockNumber(block), page))
             .collect();
+        // The transaction refers to these blocks, and a failure may leave it in the log.
+        let written = session.staging.take_written();
         journal.write(blocks).map_err(|failed| {
             let outcome = match failed.outcome {
-                CommitOutcome::NotCommitted => return failed.error,
+                CommitOutcome::NotCommitted => {
+                    session.staging.give_back(&written);
+                    return failed.error;
+                }
                 CommitOutcome::Unknown => {
                     "the edit is made or not, as whoever opens the image next will find"
                 }

@@ -8,6 +8,9 @@
 //! or there is no journal, the session writes all blocks to a clone ([`Staging::switch_to`]), and
 //! later writes go to the clone.
 //!
+//! What was written to free homes of a sparse image has taken space of the host. If the session is
+//! given up, these blocks are discarded, so that the image takes no more space than before.
+//!
 //! `flush` does nothing: the session makes its changes durable at its end.
 //!
 //! Locking: one mutex, of a class that comes before the devices'. The session has one thread, and
@@ -20,6 +23,7 @@ use std::sync::Arc;
 use pext4_block::{Device, Page};
 use pext4_sync::{Class, Mutex};
 
+use crate::block_runs::BlockRuns;
 use crate::free::FreeMap;
 
 /// The maximum number of blocks in one vectored write.
@@ -29,6 +33,8 @@ const MAX_SLICES: usize = 512;
 pub(crate) struct Staging {
     size: u64,
     block_size: u64,
+    /// The image, if its space is given back when the session is given up.
+    sparse_image: Option<Arc<dyn Device>>,
     inner: Mutex<Inner>,
 }
 
@@ -40,6 +46,8 @@ struct Inner {
     used: usize,
     /// The maximum number of free blocks kept in memory.
     max_free: usize,
+    /// The blocks of the image that were written to their homes. All of them are free in it.
+    written: BlockRuns,
     mode: Mode,
 }
 
@@ -72,16 +80,19 @@ pub(crate) struct Changes {
 
 impl Staging {
     /// Stages writes to `below`. `memory` is the maximum number of bytes of free blocks that are
-    /// kept in memory.
+    /// kept in memory. Blocks that were written to `below` are discarded by [`Staging::abandon`] if
+    /// it `is_sparse`; of another image they would take space that belongs to it.
     pub(crate) fn new(
         below: Arc<dyn Device>,
         free: FreeMap,
         block_size: u32,
         memory: usize,
+        is_sparse: bool,
     ) -> Self {
         Self {
             size: below.size(),
             block_size: u64::from(block_size),
+            sparse_image: is_sparse.then(|| Arc::clone(&below)),
             inner: Mutex::new(
                 Class::Checkpoint,
                 Inner {
@@ -90,6 +101,7 @@ impl Staging {
                     blocks: BTreeMap::new(),
                     used: 0,
                     max_free: memory / block_size as usize,
+                    written: BlockRuns::default(),
                     mode: Mode::Memory,
                 },
             ),
@@ -106,11 +118,37 @@ impl Staging {
         self.inner.lock().mode == Mode::Clone
     }
 
-    /// Drops the staged blocks and discards later writes.
+    /// Drops the staged blocks and later writes, and discards what was written to the image.
     pub(crate) fn abandon(&self) {
         let mut inner = self.inner.lock();
         inner.mode = Mode::Abandoned;
         inner.blocks.clear();
+        let written = std::mem::take(&mut inner.written);
+        drop(inner);
+        self.give_back(&written);
+    }
+
+    /// Writes blocks, which must be sorted, to their homes, which must be free in the image.
+    pub(crate) fn write_free(&self, pages: &[(u64, Page)]) -> io::Result<()> {
+        self.inner.lock().write_free(self.block_size, pages)
+    }
+
+    /// The blocks of the image that were written so far. [`Staging::abandon`] does not
+    /// discard them any more.
+    pub(crate) fn take_written(&self) -> BlockRuns {
+        std::mem::take(&mut self.inner.lock().written)
+    }
+
+    /// Discards blocks that were written to the image, which must be free in it, if it is sparse.
+    pub(crate) fn give_back(&self, written: &BlockRuns) {
+        let Some(image) = &self.sparse_image else {
+            return;
+        };
+        for run in written.iter() {
+            let length = (run.end - run.start) * self.block_size;
+            // If this fails, the image takes more space, and its content is the same.
+            let _ = image.discard(run.start * self.block_size, length);
+        }
     }
 
     /// The staged blocks. Blocks in use that have the same bytes as the image are left out.
@@ -156,11 +194,7 @@ impl Staging {
 }
 
 /// Writes blocks, which must be sorted. Neighbouring blocks go into one write.
-pub(crate) fn write_blocks(
-    device: &dyn Device,
-    block_size: u64,
-    pages: &[(u64, Page)],
-) -> io::Result<()> {
+fn write_blocks(device: &dyn Device, block_size: u64, pages: &[(u64, Page)]) -> io::Result<()> {
     let mut rest = pages;
     while let Some((first, _)) = rest.first() {
         let follows = |pair: &&[(u64, Page)]| pair[0].0 + 1 == pair[1].0;
@@ -189,6 +223,7 @@ impl Inner {
         }
         let free = self.free.is_free(&*self.below, block)?;
         if free && self.mode == Mode::WriteThrough {
+            self.written.add(block..block + 1);
             return self
                 .below
                 .write_at(block * block_size + within as u64, from);
@@ -207,6 +242,14 @@ impl Inner {
         Ok(())
     }
 
+    fn write_free(&mut self, block_size: u64, pages: &[(u64, Page)]) -> io::Result<()> {
+        // First, since a write that fails may have been made in part.
+        for (block, _) in pages {
+            self.written.add(*block..block + 1);
+        }
+        write_blocks(&*self.below, block_size, pages)
+    }
+
     /// Writes free blocks to their homes once there are more than `max_free`.
     fn spill(&mut self, block_size: u64) -> io::Result<()> {
         if self.mode != Mode::Memory || self.blocks.len() - self.used <= self.max_free {
@@ -219,7 +262,7 @@ impl Inner {
             .filter(|(_, staged)| free(staged))
             .map(|(&block, staged)| (block, staged.page.clone()))
             .collect();
-        write_blocks(&*self.below, block_size, &pages)?;
+        self.write_free(block_size, &pages)?;
         self.blocks.retain(|_, staged| !free(staged));
         self.mode = Mode::WriteThrough;
         Ok(())
@@ -288,6 +331,9 @@ impl Device for Staging {
             };
             let (now, later) = rest.split_at(usize::try_from(step).expect("part of a slice"));
             if write_through > 0 {
+                inner
+                    .written
+                    .add(block..block + write_through / self.block_size);
                 inner.below.write_at(at, now)?;
             } else {
                 let within = usize::try_from(within).expect("below the block size");
@@ -332,6 +378,15 @@ mod tests {
         FreeMap::open(device).expect("a sound image")
     }
 
+    /// The first of a hundred neighbouring blocks that are free.
+    fn free_run(device: &RamDevice) -> u64 {
+        let mut free = free_map(device);
+        let mut is_free = |block| free.is_free(device, block).expect("memory");
+        let mut starts = 0..device.size() / 1024 - 100;
+        let found = starts.find(|&start| (start..start + 100).all(&mut is_free));
+        found.expect("it is nearly empty")
+    }
+
     /// Reads return what was written, and only free blocks of the device below change, if any.
     fn run(seed: u64, memory: usize) {
         let mut random = Random::new(seed);
@@ -339,7 +394,7 @@ mod tests {
         let below = Arc::new(format.device().expect("mke2fs is there"));
         let original = content(&*below);
         let lower: Arc<dyn Device> = Arc::<RamDevice>::clone(&below);
-        let staging = Staging::new(lower, free_map(&below), 1024, memory);
+        let staging = Staging::new(lower, free_map(&below), 1024, memory, false);
         let mut model = original.clone();
         for step in 0..300u32 {
             let length = random.index(6000);
@@ -390,12 +445,49 @@ mod tests {
         let below = Arc::new(format.device().expect("mke2fs is there"));
         let original = content(&*below);
         let lower: Arc<dyn Device> = Arc::<RamDevice>::clone(&below);
-        let staging = Staging::new(lower, free_map(&below), 1024, 0);
+        let staging = Staging::new(lower, free_map(&below), 1024, 0, true);
         staging.abandon();
         staging
             .write_at(3 << 20, &[1; 5000])
             .expect("it goes nowhere");
         assert!(content(&*below) == original);
         assert!(staging.write_at(staging.size() - 1, &[0; 2]).is_err());
+    }
+
+    /// Whole blocks and parts of blocks, which a sparse image loses again and another one keeps.
+    #[test]
+    fn what_was_written_to_a_sparse_image_is_discarded() {
+        for (is_sparse, is_kept) in [(true, false), (false, true)] {
+            let format = Format::new(4 << 20, 1024, Features::Debian12);
+            let below = Arc::new(format.device().expect("mke2fs is there"));
+            let original = content(&*below);
+            let lower: Arc<dyn Device> = Arc::<RamDevice>::clone(&below);
+            let staging = Staging::new(lower, free_map(&below), 1024, 0, is_sparse);
+            let start = free_run(&below) * 1024;
+            for (offset, length) in [(0, 5000), (0, 10), (9000, 70_000)] {
+                let bytes = vec![1; length];
+                staging.write_at(start + offset, &bytes).expect("memory");
+            }
+            assert!(content(&*below) != original, "they are not kept in memory");
+            staging.abandon();
+            assert_eq!(content(&*below) != original, is_kept);
+        }
+    }
+
+    #[test]
+    fn what_may_be_referred_to_is_not_discarded() {
+        let format = Format::new(4 << 20, 1024, Features::Debian12);
+        let below = Arc::new(format.device().expect("mke2fs is there"));
+        let lower: Arc<dyn Device> = Arc::<RamDevice>::clone(&below);
+        let staging = Staging::new(lower, free_map(&below), 1024, 0, true);
+        let start = free_run(&below);
+        let bytes = [1; 5000];
+        staging.write_at(start * 1024, &bytes).expect("memory");
+        let written = staging.take_written();
+        let committed = content(&*below);
+        staging.abandon();
+        assert!(content(&*below) == committed);
+        let run = start..start + 5;
+        assert!(written.iter().eq(std::iter::once(run)), "{written:?}");
     }
 }

@@ -25,6 +25,7 @@ pub mod journal;
 pub mod mmp;
 pub mod number;
 pub mod orphan_file;
+pub mod owner;
 pub mod quota;
 pub mod shown;
 pub mod superblock;

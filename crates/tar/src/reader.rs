@@ -1,5 +1,6 @@
 //! Reads an archive entry by entry.
 
+use pext4_ondisk::owner::check_id;
 use pext4_ondisk::time::Time;
 
 use super::header::{self, Following};
@@ -331,6 +332,10 @@ fn describe(
         let number = header::number(&header[range]).and_then(|number| u32::try_from(number).ok());
         number.ok_or_else(|| format!("its {what} is no number of 32 bits"))
     };
+    let owner = |record: Option<u32>, range, what| {
+        let id = record.map_or_else(|| small(range, what), Ok)?;
+        check_id(id).map_err(|problem| format!("its {what}: {problem}"))
+    };
     let mode = header::number(&header[header::MODE]).ok_or("its mode is no number")?;
     let modified = match records.modified {
         Some(time) => time,
@@ -362,12 +367,8 @@ fn describe(
             .link
             .unwrap_or_else(|| header::text(&header[header::LINK]).to_vec()),
         permissions: u16::try_from(mode & 0o7777).expect("masked to 12 bits"),
-        uid: records
-            .uid
-            .map_or_else(|| small(header::UID, "owner"), Ok)?,
-        gid: records
-            .gid
-            .map_or_else(|| small(header::GID, "group"), Ok)?,
+        uid: owner(records.uid, header::UID, "owner")?,
+        gid: owner(records.gid, header::GID, "group")?,
         modified,
         accessed: records.accessed,
         device,

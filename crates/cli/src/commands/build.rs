@@ -18,9 +18,13 @@ use uuid::Uuid;
 
 use crate::device::claim_to_replace;
 use crate::failure::Misuse;
-use crate::output::print;
+use crate::moment::source_date_epoch;
+use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
 use crate::size;
+
+/// What was done by the time that the summary is printed.
+const DONE: &str = "the image was built";
 
 /// Build an ext4 image from directories, tar archives and container images
 ///
@@ -175,7 +179,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.json {
         print_json(&arguments.image, &summary, start.elapsed())?;
     } else if !arguments.quiet {
-        print(describe(&arguments.image, &summary, start.elapsed()))?;
+        let text = describe(&arguments.image, &summary, start.elapsed());
+        print_result(text, DONE)?;
     }
     Ok(())
 }
@@ -237,7 +242,7 @@ fn with_identity(mut builder: Builder, arguments: &Arguments) -> Result<Builder>
     if let Some(seed) = arguments.hash_seed {
         builder = builder.hash_seed(hash_seed(seed));
     }
-    if let Some(seconds) = source_date()? {
+    if let Some(seconds) = source_date_epoch()? {
         builder = builder.date(seconds);
     }
     Ok(builder)
@@ -248,19 +253,6 @@ pub fn hash_seed(uuid: Uuid) -> [u32; 4] {
     let bytes = uuid.into_bytes();
     let (words, _) = bytes.as_chunks::<4>();
     std::array::from_fn(|word| u32::from_le_bytes(words[word]))
-}
-
-/// The seconds of `SOURCE_DATE_EPOCH`, if it is set.
-///
-/// # Errors
-/// It is no number.
-pub fn source_date() -> Result<Option<i64>> {
-    let Some(date) = std::env::var_os("SOURCE_DATE_EPOCH") else {
-        return Ok(None);
-    };
-    let seconds = date.to_str().and_then(|text| text.parse().ok());
-    let unsound = || Misuse("SOURCE_DATE_EPOCH: it is no number of seconds".to_owned());
-    Ok(Some(seconds.ok_or_else(unsound)?))
 }
 
 fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
@@ -391,7 +383,7 @@ fn print_json(image: &Path, summary: &Summary, time: Duration) -> Result<()> {
         features: &summary.features,
         seconds: time.as_secs_f64(),
     };
-    print(serde_json::to_string_pretty(&object)?)?;
+    print_result(serde_json::to_string_pretty(&object)?, DONE)?;
     Ok(())
 }
 

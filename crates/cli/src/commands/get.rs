@@ -11,8 +11,9 @@ use pext4_edit::{Copied, GetOptions, Reader};
 use serde::Serialize;
 
 use crate::device::ImageArgument;
+use crate::failure::Misuse;
 use crate::names;
-use crate::output::{print, print_error};
+use crate::output::{print_error, print_result};
 use crate::progress::{self, ProgressState};
 
 /// Copy a file or a tree out of an image
@@ -22,7 +23,8 @@ pub struct Arguments {
     image: ImageArgument,
     /// What to copy; a symbolic link is copied as a link
     path: OsString,
-    /// Where to; a directory that is there takes it in under its own name
+    /// Where to; a directory that is there takes it in under its own name (`pext4 cat` writes files
+    /// to standard output)
     #[arg(default_value = ".")]
     destination: PathBuf,
     /// Replace a file that is there (never a directory)
@@ -60,6 +62,11 @@ struct Report {
 /// # Errors
 /// A file cannot be read or created. The copy is removed then.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.destination.as_os_str() == "-" {
+        let problem = "a copy does not go to standard output: `pext4 cat` writes files there, and \
+                       `pext4 export` trees, as a tar; a file called `-` is `./-`";
+        return Err(Misuse(problem.to_owned()).into());
+    }
     let reader = Reader::from_file(arguments.image.open(Access::ReadOnly)?)?;
     let usual = GetOptions::default();
     let options = GetOptions {
@@ -85,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             attributes_left: got.attributes_left,
             unreadable_left: got.unreadable_left,
         };
-        print(serde_json::to_string_pretty(&report)?)?;
+        print_result(serde_json::to_string_pretty(&report)?, "the copy was made")?;
         return Ok(());
     }
     if arguments.quiet {

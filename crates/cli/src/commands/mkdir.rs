@@ -4,10 +4,9 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, ModeChange};
 
 use crate::editing::{Verb, path};
-use crate::mode;
 
 /// The arguments behind the image.
 #[derive(Args)]
@@ -18,18 +17,20 @@ pub struct Arguments {
     /// With the directories they lie in; what is there is no error
     #[arg(short, long)]
     parents: bool,
-    /// Permissions in octal
-    #[arg(short, long, value_name = "MODE", value_parser = mode::parse)]
-    mode: Option<u16>,
+    /// Permissions: octal (0750), or what changes of 0777 (go-w); letters without any of ugoa as
+    /// under the umask 022
+    #[arg(short, long, value_name = "MODE", allow_hyphen_values = true)]
+    mode: Option<ModeChange>,
 }
 
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
+        let permissions = self.mode.as_ref().map(|mode| mode.apply(0o777, true));
         for name in &self.paths {
             session.apply(&Change::MakeDirectory {
                 path: path(name),
                 parents: self.parents,
-                permissions: self.mode,
+                permissions,
             })?;
         }
         Ok(())

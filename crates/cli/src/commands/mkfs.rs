@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, Device, FileDevice, open_unlocked};
+use pext4_image::build::parse_owner;
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary};
 use uuid::Uuid;
 
-use crate::commands::build::{hash_seed, source_date};
+use crate::commands::build::hash_seed;
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
-use crate::output::print;
+use crate::moment::source_date_epoch;
+use crate::output::print_result;
 use crate::size;
 
 /// The number of bytes at the start and at the end of a file that must be zero for it to count as
@@ -95,16 +97,6 @@ impl From<Type> for FileSystem {
     }
 }
 
-fn parse_owner(text: &str) -> Result<(u32, u32), String> {
-    let numbers = text
-        .split_once(':')
-        .map(|(uid, gid)| (uid.parse(), gid.parse()));
-    match numbers {
-        Some((Ok(uid), Ok(gid))) => Ok((uid, gid)),
-        _ => Err("write two numbers, like 1000:1000".to_owned()),
-    }
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -114,7 +106,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let target = target(arguments)?;
     let made = make(&arguments.image, target, &options)?;
     if !arguments.quiet {
-        print(describe(&arguments.image, &made))?;
+        let done = "the file system was made";
+        print_result(describe(&arguments.image, &made), done)?;
     }
     Ok(())
 }
@@ -181,7 +174,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
         reserved_percent: arguments.reserved,
         features: arguments.features.clone(),
         hash_seed: arguments.hash_seed.map(hash_seed),
-        time: source_date()?.map(|seconds| seconds.clamp(0, i64::from(u32::MAX))),
+        time: source_date_epoch()?.map(|seconds| seconds.clamp(0, i64::from(u32::MAX))),
         root_owner: arguments.root_owner.unwrap_or_else(caller),
         ..Options::default()
     })
@@ -272,17 +265,9 @@ fn describe(image: &Path, made: &Summary) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_empty, parse_owner};
+    use super::is_empty;
     use std::io::Write;
     use std::os::unix::fs::FileExt;
-
-    #[test]
-    fn owners_are_two_numbers() {
-        assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
-        for text in ["", "1000", "1000:", "root:root", "-1:0"] {
-            assert!(parse_owner(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_file_of_zeroes_is_empty_and_another_is_not() {

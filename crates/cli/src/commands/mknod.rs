@@ -4,12 +4,11 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, ModeChange};
 use pext4_fs::{DeviceNumber, FileType};
 
 use crate::editing::{Verb, path};
 use crate::failure::Misuse;
-use crate::mode;
 
 /// The arguments behind the image.
 #[derive(Args)]
@@ -24,9 +23,10 @@ pub struct Arguments {
     /// Minor number of a device
     #[arg(value_parser = clap::value_parser!(u32).range(0..1_048_576))]
     minor: Option<u32>,
-    /// Permissions in octal
-    #[arg(short, long, value_name = "MODE", value_parser = mode::parse)]
-    mode: Option<u16>,
+    /// Permissions: octal (0600), or what changes of 0666 (go-w); letters without any of ugoa as
+    /// under the umask 022
+    #[arg(short, long, value_name = "MODE", allow_hyphen_values = true)]
+    mode: Option<ModeChange>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -60,7 +60,7 @@ impl Verb for Arguments {
                 Kind::S => FileType::Socket,
             },
             device,
-            permissions: self.mode,
+            permissions: self.mode.as_ref().map(|mode| mode.apply(0o666, false)),
         })?;
         Ok(())
     }

@@ -9,9 +9,8 @@ use pext4_block::Access;
 use pext4_image::resize::{Options, Preview, Progress, Resize, Summary, Target, Way};
 use serde::Serialize;
 
-use super::record;
 use crate::columns::{self, Side};
-use crate::output::print;
+use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
 use crate::{device, size};
 
@@ -115,17 +114,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ended.with_context(name)?;
     }
     if arguments.json {
-        let mut output = BufWriter::new(io::stdout().lock());
-        record::write(&mut output, &Done::of(&preview, done))?;
-        output.flush()?;
+        let text = serde_json::to_string_pretty(&Done::of(&preview, done))?;
+        print_result(text, outcome(done))?;
     } else if done && !arguments.quiet {
-        print(format_args!(
-            "{}: it is {} now",
-            name(),
-            size::show(preview.summary.bytes())
-        ))?;
+        let bytes = size::show(preview.summary.bytes());
+        print_result(format_args!("{}: it is {bytes} now", name()), outcome(done))?;
     }
     Ok(())
+}
+
+/// What the error says if the result cannot be printed.
+fn outcome(done: bool) -> &'static str {
+    match done {
+        true => "the file system was resized",
+        false => "nothing was changed",
+    }
 }
 
 /// The progress of the resize.

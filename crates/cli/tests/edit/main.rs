@@ -8,6 +8,8 @@ mod images;
 mod interrupted;
 mod kills;
 mod locks;
+mod paths;
 mod scripts;
 mod tars;
+mod values;
 mod verbs;

@@ -203,7 +203,7 @@ fn what_makes_no_sense_says_why() {
             2,
             "write it in octal",
         ),
-        ("mkdir", &["-m", "+600", "/n"], 2, "write it in octal"),
+        ("mkdir", &["-m", "+900", "/n"], 2, "it is octal"),
         (
             "edit",
             &["-f", "script", "--into", "/q"],

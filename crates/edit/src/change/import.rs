@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use pext4_fs::{FileType, InodeNumber};
 
 use super::paths::ParentAndName;
 use super::{fill, last_name};
-use crate::error::{EditError, HostContext, Result, refuse};
+use crate::error::{EditError, HostContext, Result, Shown, refuse};
 use crate::host::{self, HostTree};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::reader::Reader;
@@ -52,16 +53,27 @@ impl EditSession {
     }
 
     pub(super) fn put(
-        &self,
+        &mut self,
         from: &Path,
         to: &[u8],
         no_target_directory: bool,
         xattrs: bool,
         overrides: Overrides,
     ) -> Result<()> {
-        let entry = self.destination(to, no_target_directory, || host::name_of(from))?;
-        let source = HostTree::new(xattrs);
-        self.write_tree(&source, &HostTree::top(from), &entry, overrides)
+        let is_edited = |device, inode| self.is_edited_file(device, inode);
+        let source = HostTree::new(xattrs, &is_edited);
+        let name = || host::name_of(from);
+        let is_directory = || host::is_directory(from);
+        let entry = self.destination(to, no_target_directory, name, is_directory)?;
+        self.write_tree(&source, &HostTree::top(from), &entry, overrides)?;
+        drop(entry);
+        for path in source.into_left_out() {
+            let path = Shown(path.as_os_str().as_bytes());
+            self.note(format!(
+                "{path} was left out: it is the image that is being edited"
+            ));
+        }
+        Ok(())
     }
 
     pub(super) fn write(&self, path: &[u8], content: &[u8], overrides: Overrides) -> Result<()> {
@@ -83,12 +95,13 @@ impl EditSession {
         no_target_directory: bool,
         recursive: bool,
     ) -> Result<()> {
-        let name = || Ok(last_name(from).to_vec());
-        let entry = self.destination(to, no_target_directory, name)?;
-        match image {
-            None => self.copy_within(from, &entry, recursive),
-            Some(image) => self.copy_between(image, from, &entry, recursive),
+        if let Some(image) = image {
+            return self.copy_between(image, from, to, no_target_directory, recursive);
         }
+        let name = || Ok(last_name(from).to_vec());
+        let is_directory = || Ok(self.resolve_link(from)?.kind() == FileType::Directory);
+        let entry = self.destination(to, no_target_directory, name, is_directory)?;
+        self.copy_within(from, &entry, recursive)
     }
 
     pub(super) fn write_tree<S: Source>(
@@ -139,7 +152,8 @@ impl EditSession {
         &self,
         image: &Path,
         from: &[u8],
-        entry: &ParentAndName<'_>,
+        to: &[u8],
+        no_target_directory: bool,
         recursive: bool,
     ) -> Result<()> {
         if self.is_of(image) {
@@ -152,8 +166,12 @@ impl EditSession {
         let reader = Reader::open(image)?;
         let file = reader.find(from)?;
         let source = ImageTree::new(reader.volume());
-        check_kind(source.attributes(&file)?.file_type, from, recursive)?;
-        self.write_tree(&source, &file, entry, Overrides::default())
+        let kind = source.attributes(&file)?.file_type;
+        check_kind(kind, from, recursive)?;
+        let name = || Ok(last_name(from).to_vec());
+        let is_directory = || Ok(kind == FileType::Directory);
+        let entry = self.destination(to, no_target_directory, name, is_directory)?;
+        self.write_tree(&source, &file, &entry, Overrides::default())
     }
 
     /// Refuses to copy a directory into itself.

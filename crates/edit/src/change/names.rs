@@ -66,7 +66,10 @@ impl EditSession {
         let old = self.parent_and_name(from)?;
         let new = match no_target_directory {
             true => self.parent_and_name(to)?,
-            false => self.destination(to, false, || Ok(old.name.clone()))?,
+            false => {
+                let name = || Ok(old.name.clone());
+                self.destination(to, false, name, || self.is_directory(&old, from))?
+            }
         };
         let (parent, new_parent) = (old.parent.inode(), new.parent.inode());
         if let Some(there) = find(self.volume(), parent, &old.name, from)? {
@@ -234,7 +237,14 @@ impl EditSession {
         if is_itself {
             return self.parent_and_name_of_file(path);
         }
-        self.destination(path, false, || Ok(last_name(target).to_vec()))
+        let name = || Ok(last_name(target).to_vec());
+        self.destination(path, false, name, || Ok(false))
+    }
+
+    /// Whether a directory has this name; a link to one is none.
+    fn is_directory(&self, entry: &ParentAndName<'_>, path: &[u8]) -> Result<bool> {
+        let there = find(self.volume(), entry.parent.inode(), &entry.name, path)?;
+        Ok(there.is_some_and(|there| there.kind() == FileType::Directory))
     }
 
     pub(super) fn make_at(

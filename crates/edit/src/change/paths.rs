@@ -101,12 +101,14 @@ impl EditSession {
     }
 
     /// The destination of a verb: `name` in an existing directory at the path, or else the path
-    /// itself. With `no_target_directory` it is always the path.
+    /// itself. With `no_target_directory` it is always the path. `is_directory` tells whether a
+    /// directory goes there.
     pub(super) fn destination(
         &self,
         path: &[u8],
         no_target_directory: bool,
         name: impl FnOnce() -> Result<Vec<u8>>,
+        is_directory: impl FnOnce() -> Result<bool>,
     ) -> Result<ParentAndName<'_>> {
         let asks_for_directory = path.ends_with(b"/");
         let is_root = last_name(path).is_empty();
@@ -115,9 +117,7 @@ impl EditSession {
         }
         let there = match self.resolve(path) {
             Ok(there) => there,
-            Err(EditError::AtPath { source, .. })
-                if source.is(Refusal::NotFound) && !asks_for_directory =>
-            {
+            Err(error) if self.is_vacant(path, &error, is_directory)? => {
                 return self.parent_and_name(path);
             }
             Err(error) => return Err(error),
@@ -141,6 +141,31 @@ impl EditSession {
             parent: there,
             name,
         })
+    }
+
+    /// Whether a file can be created at a path that leads nowhere, as `error` says: its last name is
+    /// missing, or a link that leads in a circle or through a file, which the new file replaces. If
+    /// the path ends in a slash, it must be a directory that is created.
+    fn is_vacant(
+        &self,
+        path: &[u8],
+        error: &EditError,
+        is_directory: impl FnOnce() -> Result<bool>,
+    ) -> Result<bool> {
+        let EditError::AtPath { source, .. } = error else {
+            return Ok(false);
+        };
+        let asks_for_directory = path.ends_with(b"/");
+        if source.is(Refusal::NotFound) {
+            return Ok(!asks_for_directory || is_directory()?);
+        }
+        let leads_nowhere =
+            source.is(Refusal::TooManySymlinks) || source.is(Refusal::NotADirectory);
+        let is_link = || {
+            let there = self.resolve_link(path);
+            there.is_ok_and(|there| there.kind() == FileType::Symlink)
+        };
+        Ok(leads_nowhere && !asks_for_directory && is_link())
     }
 
     /// The metadata of a new file: owned by root, with the present time, unless overridden.

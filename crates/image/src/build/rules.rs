@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
+use pext4_ondisk::owner;
 use pext4_ondisk::time::Time;
 
 use super::time::parse_time;
@@ -80,9 +81,11 @@ fn id_range(words: &[&str]) -> Result<IdRange, String> {
         Some(&[from, to, count]) => Some(IdRange { from, to, count }),
         _ => None,
     };
-    range
-        .filter(|range| range.to.checked_add(range.count).is_some())
-        .ok_or_else(|| "write two or three numbers: FROM TO [COUNT]".to_owned())
+    let range = range.ok_or("write two or three numbers: FROM TO [COUNT]")?;
+    // Ids beyond the last one would be nobody's either.
+    let last = range.to.saturating_add(range.count.saturating_sub(1));
+    owner::check_id(last)?;
+    Ok(range)
 }
 
 fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
@@ -111,13 +114,14 @@ fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
 
 /// Parses an owner and a group, like `1000:100`.
 ///
-/// The text has another form. The message shows the form.
+/// # Errors
+/// The text has another form, which the message shows, or an id is nobody's.
 pub fn parse_owner(text: &str) -> Result<(u32, u32), String> {
     let numbers = text
         .split_once(':')
         .map(|(uid, gid)| (uid.parse(), gid.parse()));
     match numbers {
-        Some((Ok(uid), Ok(gid))) => Ok((uid, gid)),
+        Some((Ok(uid), Ok(gid))) => Ok((owner::check_id(uid)?, owner::check_id(gid)?)),
         _ => Err(format!("`{text}`: write two numbers, like 1000:1000")),
     }
 }
@@ -273,7 +277,7 @@ fn mapped(ranges: &[IdRange], id: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Map, Rules, glob, path_patterns};
+    use super::{Map, Rules, glob, parse_owner, path_patterns};
     use crate::build::tree::Metadata;
 
     #[test]
@@ -330,11 +334,27 @@ mod tests {
     }
 
     #[test]
+    fn owners_are_two_numbers() {
+        assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
+        assert_eq!(parse_owner("0:4294967294"), Ok((0, 4_294_967_294)));
+        for text in ["", "1000", "1000:", "root:root", "-1:0", "0:4294967295"] {
+            assert!(parse_owner(text).is_err(), "{text}");
+        }
+        Map::parse("uid 0 4294967290 5").expect("the last one is 4294967294");
+    }
+
+    #[test]
     fn errors_name_the_invalid_line() {
         for (text, word) in [
             ("user 1 2", "line 1"),
             ("uid 1", "FROM"),
             ("\nuid 4294967295 4294967295 2", "line 2"),
+            ("uid 0 4294967290 6", "4294967295 is the id of no user"),
+            ("gid 5 4294967295", "4294967295 is the id of no user"),
+            (
+                "path x owner=0:4294967295",
+                "4294967295 is the id of no user",
+            ),
             ("path x mode=9", "octal"),
             ("path x mode=+755", "octal"),
             ("path x owner=me", "two numbers"),

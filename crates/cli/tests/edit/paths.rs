@@ -1,0 +1,202 @@
+//! Where the editing commands put what they make: the image itself among the files of the host,
+//! slashes behind names, links that lead nowhere, and `-`.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{Place, fail, run, succeed};
+use crate::images::{cat, image, on};
+
+fn names(place: &Place, directory: &str) -> Vec<String> {
+    let listing = succeed(&mut on(place, "ls", &["--json", directory]));
+    let listing: Value = serde_json::from_str(&listing).expect("JSON");
+    let entries = listing.as_array().expect("a list").iter();
+    let names = entries.map(|entry| entry["name"].as_str().expect("a text").to_owned());
+    let mut names: Vec<String> = names.filter(|name| name != "lost+found").collect();
+    names.sort();
+    names
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+/// Under each of its names, and also if the edit works on a clone beside it.
+#[test]
+fn the_edited_image_is_left_out_of_a_tree() {
+    for way in ["journal", "clone"] {
+        let place = image("16M");
+        let folder = place.image.parent().expect("it lies in a folder");
+        fs::write(place.point.join("file"), b"content").expect("a fresh place");
+        fs::hard_link(&place.image, place.point.join("alias")).expect("it may have two names");
+        symlink(&place.image, place.point.join("link")).expect("a fresh place");
+        let put = ["-T", text(folder), "/", "--json", "--by", way];
+        let output = run(&mut on(&place, "put", &put));
+        assert!(output.status.success(), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let notes = report["notes"].as_array().expect("a list");
+        assert_eq!(notes.len(), if way == "clone" { 3 } else { 2 }, "{report}");
+        for note in notes {
+            let note = note.as_str().expect("a text");
+            assert!(note.starts_with(text(folder)), "{note}");
+            assert!(note.ends_with(" was left out: it is the image that is being edited"));
+        }
+        place.check();
+        assert_eq!(names(&place, "/"), ["mount point"], "{way}");
+        assert_eq!(names(&place, "/mount point"), ["file", "link"], "{way}");
+    }
+    let place = image("16M");
+    let folder = place.image.parent().expect("it lies in a folder");
+    let output = run(&mut on(&place, "put", &[text(folder), "/tree"]));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && told.contains("was left out"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_edited_image_is_refused_as_the_file_to_put() {
+    let place = image("16M");
+    let before = fs::read(&place.image).expect("readable");
+    let alias = place.point.join("alias");
+    fs::hard_link(&place.image, &alias).expect("it may have two names");
+    for name in [&place.image, &alias] {
+        let told = fail(on(&place, "put", &[]).arg(name).arg("/x"), 1);
+        assert!(told.contains("cannot be put into itself"), "{told}");
+        assert!(told.contains(text(name)), "{told}");
+    }
+    assert!(fs::read(&place.image).expect("readable") == before);
+    // A link to it is copied as a link.
+    let link = place.point.join("link");
+    symlink(&place.image, &link).expect("a fresh place");
+    succeed(on(&place, "put", &[]).arg(&link).arg("/link"));
+    place.check();
+}
+
+/// As with coreutils, if the last name alone is missing and a directory comes there.
+#[test]
+fn a_new_directory_may_be_named_with_a_slash() {
+    let place = image("16M");
+    let other = image("16M");
+    let tree = place.point.join("tree");
+    fs::create_dir(&tree).expect("a fresh place");
+    fs::write(tree.join("file"), b"content").expect("a fresh place");
+    let (tree, file) = (text(&tree), tree.join("file"));
+    succeed(&mut on(&place, "put", &[tree, "/put/"]));
+    succeed(&mut on(&place, "cp", &["-r", "/put", "/copied//"]));
+    succeed(&mut on(&place, "mv", &["/copied", "/moved/"]));
+    let from = ["-r", "--from", text(&place.image), "/put", "/between/"];
+    succeed(&mut on(&other, "cp", &from));
+    place.check();
+    other.check();
+    assert_eq!(names(&place, "/"), ["moved", "put"]);
+    for (place, directory) in [(&place, "/put"), (&place, "/moved"), (&other, "/between")] {
+        assert_eq!(names(place, directory), ["file"], "{directory}");
+    }
+    // A second time the directory is there.
+    succeed(&mut on(&place, "put", &[tree, "/put/"]));
+    assert_eq!(names(&place, "/put"), ["file", "tree"]);
+    for (verb, arguments) in [
+        ("put", &[text(&file), "/new/"][..]),
+        ("put", &[tree, "/not/there/"]),
+        ("put", &[tree, "/put/file/"]),
+        ("cp", &["/put/file", "/new/"]),
+        ("cp", &["-r", "/put", "/not/there/"]),
+        ("mv", &["/put/file", "/new/"]),
+        ("mv", &["/put", "/not/there/"]),
+        ("ln", &["-s", "/put", "/new/"]),
+    ] {
+        let told = fail(&mut on(&place, verb, arguments), 1);
+        let path = arguments.last().expect("there are some");
+        let parent = "/not: no such file";
+        assert!(told.contains(path) || told.contains(parent), "{told}");
+    }
+    assert_eq!(names(&place, "/"), ["moved", "put"]);
+    place.check();
+}
+
+#[test]
+fn a_copy_to_the_host_may_be_named_with_a_slash_if_it_is_a_tree() {
+    let place = image("16M");
+    succeed(&mut on(&place, "mkdir", &["-p", "/tree/sub"]));
+    succeed(&mut on(&place, "touch", &["/file"]));
+    let at = |name: &str| format!("{}/{name}", text(&place.point));
+    succeed(&mut on(&place, "get", &["/tree", &at("new/")]));
+    assert!(Path::new(&at("new/sub")).is_dir());
+    // The directory is there now.
+    succeed(&mut on(&place, "get", &["/tree", &at("new/")]));
+    assert!(Path::new(&at("new/tree/sub")).is_dir());
+    symlink(at("nowhere"), at("dangling")).expect("a fresh place");
+    for (path, destination) in [
+        ("/file", "other/"),
+        ("/tree", "not/there/"),
+        ("/tree", "dangling/"),
+    ] {
+        let told = fail(&mut on(&place, "get", &[path, &at(destination)]), 1);
+        let named = at(destination.trim_end_matches("/there/"));
+        assert!(told.contains(&named), "{told}");
+    }
+    let mut left: Vec<_> = fs::read_dir(&place.point)
+        .expect("there")
+        .map(|entry| entry.expect("there").file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["dangling", "new"]);
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_replaced() {
+    let place = image("16M");
+    let host = place.point.join("file");
+    fs::write(&host, b"content").expect("a fresh place");
+    succeed(on(&place, "put", &[]).arg(&host).arg("/file"));
+    let links = [("/loop", "loop"), ("/through", "file/x"), ("/lost", "gone")];
+    for (verb, arguments) in [
+        ("put", &["-q", text(&host)][..]),
+        ("cp", &["/file"]),
+        ("mv", &["/moved"]),
+        ("ln", &["-f", "/file"]),
+        ("ln", &["-s", "-f", "/file"]),
+    ] {
+        for (link, target) in links {
+            succeed(&mut on(&place, "ln", &["-s", "-f", "-T", target, link]));
+            if verb == "mv" {
+                succeed(&mut on(&place, "cp", &["/file", "/moved"]));
+            }
+            succeed(on(&place, verb, arguments).arg(link));
+            assert_eq!(cat(&place, link), "content", "{verb} {link}");
+        }
+        place.check();
+    }
+    // In the middle of a path they are errors, and so they are with a slash.
+    for (link, target) in links {
+        succeed(&mut on(&place, "ln", &["-s", "-f", "-T", target, link]));
+        for path in [format!("{link}/x"), format!("{link}/")] {
+            let told = fail(on(&place, "put", &[text(&host)]).arg(&path), 1);
+            assert!(told.contains(link), "{told}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_does_not_go_to_a_file_called_like_standard_output() {
+    let place = image("16M");
+    succeed(&mut on(&place, "touch", &["/file"]));
+    let in_folder = |destination| {
+        let mut get = on(&place, "get", &["/file", destination]);
+        get.current_dir(&place.point);
+        get
+    };
+    let told = fail(&mut in_folder("-"), 2);
+    assert!(
+        told.contains("pext4 cat") && told.contains("pext4 export"),
+        "{told}"
+    );
+    assert!(!place.point.join("-").exists());
+    succeed(&mut in_folder("./-"));
+    assert!(place.point.join("-").is_file());
+}

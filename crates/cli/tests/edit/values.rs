@@ -1,0 +1,178 @@
+//! Modes, owners and dates on the command line.
+
+use std::fs;
+use std::process::Command;
+
+use crate::common::{Place, fail, pext4, succeed};
+use crate::images::{image, on, stat};
+
+fn mode(place: &Place, path: &str) -> String {
+    let mode = &stat(place, path)["mode"];
+    mode.as_str().expect("a text").to_owned()
+}
+
+/// Whatever umask the caller has.
+#[test]
+fn a_mode_without_classes_is_as_under_the_usual_umask() {
+    let place = image("16M");
+    for umask in ["000", "022", "077"] {
+        for (change, before, after) in [
+            ("+w", "0444", "0644"),
+            ("=rw", "0777", "0644"),
+            ("+x", "0644", "0755"),
+            ("-w", "0666", "0466"),
+            ("a+w", "0644", "0666"),
+        ] {
+            succeed(&mut on(&place, "touch", &["/file"]));
+            succeed(&mut on(&place, "chmod", &[before, "/file"]));
+            let line = format!("umask {umask} && exec \"$@\"");
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &line, "sh", env!("CARGO_BIN_EXE_pext4"), "chmod"]);
+            succeed(shell.arg(&place.image).args([change, "/file"]));
+            assert_eq!(mode(&place, "/file"), after, "{change} under {umask}");
+        }
+    }
+    place.check();
+}
+
+/// The modes are those that mkdir and mknod of coreutils 9.1 give under the umask 022.
+#[test]
+fn new_directories_and_nodes_take_symbolic_modes() {
+    let place = image("16M");
+    for (number, (text, wanted)) in [
+        ("0750", "0750"),
+        ("4755", "4755"),
+        ("go-w", "0755"),
+        ("u=rwx,go=", "0700"),
+        ("=rx", "0555"),
+        ("-w", "0577"),
+        ("u+s", "4777"),
+        ("=u", "0755"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("/d{number}");
+        succeed(&mut on(&place, "mkdir", &["-m", text, &path]));
+        assert_eq!(mode(&place, &path), wanted, "mkdir -m {text}");
+    }
+    for (number, (text, wanted)) in [
+        ("600", "0600"),
+        ("go=", "0600"),
+        ("+x", "0777"),
+        ("-r", "0222"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("/n{number}");
+        succeed(&mut on(&place, "mknod", &["-m", text, &path, "p"]));
+        assert_eq!(mode(&place, &path), wanted, "mknod -m {text}");
+    }
+    succeed(&mut on(
+        &place,
+        "mkdir",
+        &["-p", "-m", "go-rx", "/new/inner"],
+    ));
+    assert_eq!(mode(&place, "/new"), "0755");
+    assert_eq!(mode(&place, "/new/inner"), "0722");
+    let told = fail(&mut on(&place, "mkdir", &["-m", "u*x", "/wrong"]), 2);
+    assert!(told.contains("u*x"), "{told}");
+    place.check();
+}
+
+#[test]
+fn nobody_is_no_owner() {
+    const NOBODY: &str = "4294967295";
+    let place = image("16M");
+    let at = |name: &str| place.point.join(name);
+    fs::create_dir(at("tree")).expect("a fresh place");
+    fs::write(at("map"), format!("uid 0 {NOBODY}\n")).expect("a fresh place");
+    let passwd = format!("root:x:0:0::/:\nodd:x:{NOBODY}:0::/:\n");
+    fs::write(at("passwd"), passwd).expect("a fresh place");
+    succeed(&mut on(&place, "mkdir", &["/etc"]));
+    succeed(on(&place, "put", &[]).arg(at("passwd")).arg("/etc"));
+    let mut header = tar::Header::new_gnu();
+    header.set_path("file").expect("short");
+    header.set_size(0);
+    header.set_mode(0o644);
+    header.set_uid(u64::from(u32::MAX));
+    header.set_gid(0);
+    header.set_cksum();
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append(&header, &b""[..]).expect("memory");
+    let archive = archive.into_inner().expect("memory");
+    fs::write(at("tar"), archive).expect("a fresh place");
+    let before = fs::read(&place.image).expect("readable");
+    let build = |option: &str, value: &str, source: &str| {
+        let mut build = pext4(["build", "-q"]);
+        build
+            .arg(at("built"))
+            .arg(option)
+            .arg(value)
+            .arg(at(source));
+        build
+    };
+    let both = format!("0:{NOBODY}");
+    let mut mkfs = pext4(["mkfs", "-q", "--size", "16M", "--root-owner", &both]);
+    mkfs.arg(at("built"));
+    let mut put = on(&place, "put", &["--owner", NOBODY]);
+    put.arg(at("passwd")).arg("/x");
+    let mut unpack = on(&place, "edit", &["--tar"]);
+    unpack.arg(at("tar"));
+    for (mut command, status) in [
+        (on(&place, "chown", &[NOBODY, "/etc"]), 2),
+        (on(&place, "chown", &[&both, "/etc"]), 2),
+        (on(&place, "chown", &[&format!(":{NOBODY}"), "/etc"]), 2),
+        (on(&place, "chown", &["odd", "/etc"]), 2),
+        (put, 2),
+        (unpack, 1),
+        (mkfs, 2),
+        (build("--owner", &both, "tree"), 2),
+        (build("--map", text(&at("map")), "tree"), 2),
+        (build("-L", "x", "tar"), 1),
+    ] {
+        let told = fail(&mut command, status);
+        assert!(told.contains("4294967295 is the id of no user"), "{told}");
+    }
+    assert!(!at("built").exists());
+    assert!(fs::read(&place.image).expect("readable") == before);
+    succeed(&mut on(&place, "chown", &["4294967294:4294967294", "/etc"]));
+    place.check();
+}
+
+fn text(path: &std::path::Path) -> &str {
+    path.to_str().expect("text")
+}
+
+/// The same texts are dates for `build` and for an edit.
+#[test]
+fn a_date_of_the_environment_is_digits_only() {
+    let place = image("16M");
+    let tree = place.point.join("tree");
+    fs::create_dir(&tree).expect("a fresh place");
+    let built = place.point.join("built");
+    for (date, is_sound) in [
+        ("1700000000", true),
+        ("0", true),
+        (" 5", false),
+        ("5\n", false),
+        ("+5", false),
+        ("-1", false),
+        ("", false),
+        ("soon", false),
+    ] {
+        let mut build = pext4(["build", "-q", "--force"]);
+        build.arg(&built).arg(&tree);
+        for mut command in [build, on(&place, "touch", &["-q", "/x"])] {
+            command.env("SOURCE_DATE_EPOCH", date);
+            if is_sound {
+                succeed(&mut command);
+            } else {
+                let told = fail(&mut command, 2);
+                assert!(told.contains("SOURCE_DATE_EPOCH is `"), "{date}: {told}");
+            }
+        }
+    }
+    place.check();
+}
