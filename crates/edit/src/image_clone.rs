@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Access, Device, FileDevice, temporary_name};
+use pext4_block::{Access, Device, FileDevice, copy_permissions, temporary_name};
 use rustix::io::Errno;
 
 use crate::error::{EditError, HostContext, Result};
@@ -37,6 +37,8 @@ pub enum CloneMethod {
 pub(crate) struct ImageClone {
     /// The image's path, with symbolic links resolved.
     image: PathBuf,
+    /// The image that was copied.
+    original: File,
     temporary: PathBuf,
     device: Arc<FileDevice>,
     method: CloneMethod,
@@ -66,6 +68,7 @@ impl ImageClone {
         let path = fs::canonicalize(image.path()).with_host_file(image.path(), "find it")?;
         let from = image.file();
         let metadata = from.metadata().with_host_file(&path, "look at it")?;
+        check_same(&path, from)?;
         if !metadata.is_file() {
             return Err(EditError::Refused(format!(
                 "{}: the edit does not fit into one transaction, and a block device cannot be \
@@ -80,13 +83,15 @@ impl ImageClone {
         let copied = copy(from, &to, metadata.len(), progress);
         progress.check()?;
         let method = copied.with_host_file(&temporary, "copy the image to it")?;
-        copy_owner_and_mode(&to, &metadata)
+        copy_owner_and_permissions(&path, &to, &metadata)
             .with_host_file(&temporary, "give it the image's owner and mode")?;
         drop(to);
         let device = open_like(image, &temporary).with_host_file(&temporary, "open it")?;
         remover.0 = None;
+        let original = from.try_clone().with_host_file(&path, "keep it open")?;
         Ok(Self {
             image: path,
+            original,
             temporary,
             device: Arc::new(device),
             method,
@@ -118,6 +123,8 @@ impl ImageClone {
         file.sync_all()
             .with_host_file(&self.temporary, "make it durable")?;
         progress.check()?;
+        check_same(&self.temporary, file)?;
+        check_same(&self.image, &self.original)?;
         fs::rename(&self.temporary, &self.image)
             .with_host_file(&self.image, "put the edited copy here")?;
         self.is_in_place = true;
@@ -191,6 +198,19 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Fails if a path does not lead to this open file any more: somebody has moved or replaced it.
+fn check_same(path: &Path, file: &File) -> Result<()> {
+    let of_path = fs::metadata(path).with_host_file(path, "find it again")?;
+    let of_file = file.metadata().with_host_file(path, "look at it")?;
+    if (of_path.dev(), of_path.ino()) == (of_file.dev(), of_file.ino()) {
+        return Ok(());
+    }
+    Err(EditError::Refused(format!(
+        "{}: another program has moved or replaced it since it was opened; nothing was changed",
+        path.display()
+    )))
+}
+
 /// Opens the copy; if the image is a range of its file, then that range of the copy.
 fn open_like(image: &FileDevice, copy: &Path) -> io::Result<FileDevice> {
     let device = FileDevice::open(copy, Access::ReadWrite, Duration::ZERO)?;
@@ -213,8 +233,8 @@ fn copy_in_pieces(from: &File, to: &File, start: u64, end: u64) -> io::Result<()
     Ok(())
 }
 
-/// Gives the copy the mode of the image, and its owner as far as this user may.
-fn copy_owner_and_mode(to: &File, metadata: &fs::Metadata) -> io::Result<()> {
+/// Gives the copy the permissions of the image, and its owner as far as this user may.
+fn copy_owner_and_permissions(image: &Path, to: &File, metadata: &fs::Metadata) -> io::Result<()> {
     let ours = to.metadata()?;
     if (ours.uid(), ours.gid()) != (metadata.uid(), metadata.gid()) {
         // Only root can change the owner, but others can set a group that they are members of. If
@@ -227,5 +247,5 @@ fn copy_owner_and_mode(to: &File, metadata: &fs::Metadata) -> io::Result<()> {
             return to.set_permissions(fs::Permissions::from_mode(mode));
         }
     }
-    to.set_permissions(fs::Permissions::from_mode(metadata.mode() & 0o7777))
+    copy_permissions(image, to)
 }

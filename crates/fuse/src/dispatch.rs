@@ -279,7 +279,7 @@ impl Dispatch {
         let failure = self.volume.failure();
         if let Some(failure) = failure {
             let text = format!("the volume is read-only now: {failure}");
-            self.error_log.report(&text);
+            self.error_log.report_beyond_bound(&text);
         } else if matches!(error, Error::Journal(_)) {
             self.error_log.report(&error.to_string());
         }

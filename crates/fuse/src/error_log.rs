@@ -27,6 +27,14 @@ impl ErrorLog {
         }
     }
 
+    /// Reports `text` even if the bound is reached, unless it was reported before: why the volume
+    /// changes nothing any more, of which there is one reason.
+    pub fn report_beyond_bound(&self, text: &str) {
+        if self.reported.lock().insert(text.to_owned()) {
+            (self.print)(text);
+        }
+    }
+
     /// Reports `text`, unless it was reported before or the bound is reached.
     pub fn report(&self, text: &str) {
         let count = {
@@ -59,7 +67,12 @@ mod tests {
         for number in 0..2 * MOST {
             error_log.report(&format!("corrupt block {number}"));
         }
-        let printed = printed.lock().unwrap();
+        for _ in 0..2 {
+            error_log.report_beyond_bound("the volume is read-only now");
+        }
+        let mut printed = printed.lock().unwrap();
+        let last = printed.pop();
+        assert_eq!(last.as_deref(), Some("the volume is read-only now"));
         assert_eq!(printed.len(), MOST + 1);
         assert_eq!(printed[MOST], "further errors are not reported");
     }

@@ -56,7 +56,9 @@ pub(crate) struct FuserTransport {
     /// Runs requests that wait for the volume.
     waiting: Offload,
     /// Runs jobs that wait for the kernel to write a file's pages. These writes may have to wait in
-    /// `waiting`, so a job that waits for them never occupies a worker there.
+    /// `waiting`, so a job that waits for them never occupies a worker there. They also need the
+    /// transport's threads, so none of these may run such a job: the pool has a worker from the
+    /// start.
     page_release: Arc<Offload>,
     kernel: KernelCache,
     /// Errors of writes that the kernel had acknowledged to their programs before.
@@ -71,16 +73,19 @@ thread_local! {
 
 impl FuserTransport {
     /// A transport that passes requests to `dispatch`.
-    pub(crate) fn new(dispatch: Arc<Dispatch>, access_policy: AccessPolicy) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub(crate) fn new(dispatch: Arc<Dispatch>, access_policy: AccessPolicy) -> io::Result<Self> {
+        Ok(Self {
             dispatch,
             waiting: Offload::new(),
-            page_release: Arc::new(Offload::new()),
+            page_release: Arc::new(Offload::with_worker()?),
             kernel: KernelCache::default(),
             writeback_errors: Arc::new(PendingErrors::new()),
             access_policy,
             servers: Servers::new(),
-        }
+        })
     }
 
     /// The sender of notifications to the kernel, to be connected as soon as there is a session.

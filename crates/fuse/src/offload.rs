@@ -11,6 +11,7 @@
 //! thread that starts them is kept on its caller's core ([`placement`]).
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
 use pext4_sync::order::Class;
@@ -58,19 +59,33 @@ impl Offload {
         }
     }
 
+    /// Creates a pool with a worker, so that no job ever runs on the calling thread.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub(crate) fn with_worker() -> io::Result<Self> {
+        let pool = Self::new();
+        let worker = pool.start_worker()?;
+        pool.shared.state.lock().workers.push(worker);
+        Ok(pool)
+    }
+
+    fn start_worker(&self) -> io::Result<JoinHandle<()>> {
+        let shared = Arc::clone(&self.shared);
+        let inherited = placement::inherited();
+        try_spawn("pext4-waiting", move || {
+            inherited.reset();
+            shared.work();
+        })
+    }
+
     /// Runs `job` on a worker, or on the calling thread if there is no worker and none can be
     /// started.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state.lock();
         state.jobs.push_back(Box::new(job));
         if state.idle < state.jobs.len() && state.workers.len() < MAX_WORKERS {
-            let shared = Arc::clone(&self.shared);
-            let inherited = placement::inherited();
-            let work = move || {
-                inherited.reset();
-                shared.work();
-            };
-            match try_spawn("pext4-waiting", work) {
+            match self.start_worker() {
                 Ok(worker) => state.workers.push(worker),
                 Err(_) if state.workers.is_empty() => {
                     let job = state.jobs.pop_back().expect("it was just pushed");
@@ -142,6 +157,23 @@ mod tests {
         }
         drop(pool);
         assert_eq!(done.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn a_pool_may_have_a_worker_from_the_start() {
+        assert_eq!(Offload::new().shared.state.lock().workers.len(), 0);
+        let pool = Offload::with_worker().expect("the system starts one");
+        assert_eq!(pool.shared.state.lock().workers.len(), 1);
+        let (sender, receiver) = mpsc::channel();
+        pool.run(move || {
+            sender
+                .send(thread::current().id())
+                .expect("it is waited for")
+        });
+        assert_ne!(
+            receiver.recv().expect("the job ran"),
+            thread::current().id()
+        );
     }
 
     #[test]

@@ -87,9 +87,10 @@ impl Server {
             ..options.clone()
         };
         let access_policy = AccessPolicy::for_mount(&options);
-        let device = mount::attach(directory, source, &options, access_policy)?;
         let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), error_log, &options));
-        let transport = FuserTransport::new(dispatch, access_policy);
+        let transport = FuserTransport::new(dispatch, access_policy)
+            .map_err(|error| MountError::System(directory.to_owned(), error))?;
+        let device = mount::attach(directory, source, &options, access_policy)?;
         let kernel = transport.kernel();
         // The kernel keeps other users out; a check by fuser would also refuse the kernel's own
         // requests, which come as root.

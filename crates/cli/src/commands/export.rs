@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::{Access, loops, temporary_name};
+use pext4_block::{Access, copy_permissions, loops, temporary_name};
 use pext4_edit::{Exported, Reader};
 
 use crate::device::ImageArgument;
@@ -141,9 +141,8 @@ fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Expo
         let exported = self::write(arguments, reader, &mut file)?;
         let file = file.into_inner().map_err(IntoInnerError::into_error);
         let file = file.with_context(shown)?;
-        if let Some(replaced) = &replaced {
-            file.set_permissions(replaced.permissions())
-                .with_context(shown)?;
+        if replaced.is_some() {
+            copy_permissions(output, &file).with_context(shown)?;
         }
         // The content must be durable before the name is.
         file.sync_all().with_context(shown)?;

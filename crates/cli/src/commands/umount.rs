@@ -67,20 +67,29 @@ fn find(path: &Path) -> Result<Mount> {
         Err(_) => std::path::absolute(path).with_context(name)?,
         Ok(path) => path,
     };
-    let found = choose(mount::mounts().context("/proc/self/mountinfo")?, &path);
+    let found = choose(&mount::mounts().context("/proc/self/mountinfo")?, &path);
     found.with_context(|| format!("{}: no image is mounted here by pext4", name()))
 }
 
 /// The latest mount on the path if it is one of pext4, else the latest mount of pext4 whose image
 /// the path is.
-fn choose(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
+fn choose(mounts: &[Mount], path: &Path) -> Option<Mount> {
     let on_path = mounts.iter().rfind(|mount| mount.directory == path);
     if let Some(top) = on_path {
         return mount::is_ours(top).then(|| top.clone());
     }
-    mounts
-        .into_iter()
-        .rfind(|mount| mount::is_ours(mount) && Source::of(mount).file == path)
+    // What covers the image's mount belongs to somebody else.
+    let is_covered = |place: usize| {
+        let mut later = mounts[place + 1..].iter();
+        later.any(|mount| mount.directory == mounts[place].directory)
+    };
+    let is_it = |place: &usize| {
+        let mount = &mounts[*place];
+        mount::is_ours(mount) && Source::of(mount).file == path && !is_covered(*place)
+    };
+    (0..mounts.len())
+        .rfind(is_it)
+        .map(|place| mounts[place].clone())
 }
 
 /// Waits until the server has released its lock, and returns the locked file, or `None` if other
@@ -160,7 +169,7 @@ mod tests {
             mount("/b", "fuse.pext4", "/images/b"),
             mount("/c", "fuse.sshfs", "host:"),
         ];
-        let chosen = |path| choose(table.clone(), Path::new(path)).map(|mount| mount.directory);
+        let chosen = |path| choose(&table, Path::new(path)).map(|mount| mount.directory);
         assert_eq!(chosen("/a"), Some(PathBuf::from("/a")));
         assert_eq!(chosen("/images/b"), Some(PathBuf::from("/b")));
         assert_eq!(chosen("/c"), None, "somebody else's mount is left alone");
@@ -174,6 +183,8 @@ mod tests {
             mount("/a", "fuse.pext4", "/images/a"),
             mount("/a", "tmpfs", "none"),
         ];
-        assert_eq!(choose(table, Path::new("/a")), None);
+        for path in ["/a", "/images/a"] {
+            assert_eq!(choose(&table, Path::new(path)), None);
+        }
     }
 }

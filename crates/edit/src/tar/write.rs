@@ -269,7 +269,9 @@ impl Exporter<'_, '_> {
             let records = std::mem::take(&mut header.records);
             let mut extended = Header::blank();
             extended.bytes[156] = b'x';
-            extended.set_text(0, 100, name);
+            // The name of an extended header has no meaning, but some readers take an entry whose
+            // name ends with a slash for a directory, whatever its type, and expect no data.
+            extended.set_text(0, 100, name.strip_suffix(b"/").unwrap_or(name));
             extended.set_number(124, 12, records.len() as u64);
             let bytes = extended.finish();
             self.put(&bytes)?;

@@ -30,7 +30,25 @@ pub fn export(image: &Path) -> Vec<u8> {
     let mut archive = Vec::new();
     let reader = Reader::open(image).expect("sound");
     reader.export("/", &mut archive).expect("memory");
+    assert_no_directory_with_data(&archive);
     archive
+}
+
+/// Some readers take any entry whose name ends with a slash for a directory, and expect no data.
+fn assert_no_directory_with_data(archive: &[u8]) {
+    let mut rest = archive;
+    while let Some((header, behind)) = rest.split_first_chunk::<512>()
+        && header[0] != 0
+    {
+        let text = |from: usize, to: usize| {
+            let field = header[from..to].split(|&byte| byte == 0).next();
+            String::from_utf8_lossy(field.expect("one at least")).into_owned()
+        };
+        let size = usize::from_str_radix(text(124, 136).trim(), 8).expect("octal digits");
+        let name = text(0, 100);
+        assert!(size == 0 || !name.ends_with('/'), "{name}");
+        rest = &behind[size.next_multiple_of(512)..];
+    }
 }
 
 /// Lays an archive over an image.

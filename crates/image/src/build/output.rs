@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
-use pext4_block::{Device, temporary_name};
+use pext4_block::{Device, copy_permissions, temporary_name};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -143,7 +143,7 @@ impl Output {
         if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
             fchown(&self.file, Some(old.uid()), Some(old.gid())).map_err(failed)?;
         }
-        self.file.set_permissions(old.permissions()).map_err(failed)
+        copy_permissions(&self.target, &self.file).map_err(failed)
     }
 
     /// Makes the new name durable.

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
-use pext4_block::{Access, Device, FileDevice, temporary_name};
+use pext4_block::{Access, Device, FileDevice, copy_permissions, temporary_name};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
@@ -102,7 +102,7 @@ fn fill(
     copy(source, file.as_file(), kept, progress)?;
     file.as_file().set_len(length)?;
     fchown(file.as_file(), Some(metadata.uid()), Some(metadata.gid()))?;
-    file.as_file().set_permissions(metadata.permissions())?;
+    copy_permissions(image, file.as_file())?;
     Ok(file)
 }
 

@@ -1,0 +1,93 @@
+//! The permissions of a file that replaces another one under its name.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+/// The extended attribute with a file's access list.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+/// The maximum length of an extended attribute in Linux.
+const MAX_LIST: usize = 64 << 10;
+const GROUP: u32 = 0o070;
+
+/// Gives a file the mode and the access list of the one at `from`. Where there is a list, the
+/// group's bits of the mode are the mask of the list, and without the list they would be rights of
+/// the group. So if the list cannot be kept, the group gets no rights.
+///
+/// # Errors
+/// The system refuses.
+pub fn copy_permissions(from: &Path, to: &File) -> io::Result<()> {
+    let mode = fs::metadata(from)?.permissions().mode() & 0o7777;
+    let mut list = vec![0; MAX_LIST];
+    let length = match rustix::fs::getxattr(from, ACCESS_LIST, &mut list[..]) {
+        Ok(length) => length,
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
+            return to.set_permissions(Permissions::from_mode(mode));
+        }
+        Err(errno) => return Err(errno.into()),
+    };
+    to.set_permissions(Permissions::from_mode(mode & !GROUP))?;
+    let flags = XattrFlags::empty();
+    match rustix::fs::fsetxattr(to, ACCESS_LIST, &list[..length], flags) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs::{self, File, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+
+    use super::{ACCESS_LIST, copy_permissions};
+
+    /// `user::rw-`, `user:1234:rw-`, `group::---`, `mask::rw-`, `other::---`.
+    fn list() -> Vec<u8> {
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        let none = u32::MAX;
+        for (tag, rights, id) in [
+            (1u16, 6u16, none),
+            (2, 6, 1234),
+            (4, 0, none),
+            (16, 6, none),
+            (32, 0, none),
+        ] {
+            bytes.extend_from_slice(&tag.to_le_bytes());
+            bytes.extend_from_slice(&rights.to_le_bytes());
+            bytes.extend_from_slice(&id.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_mask_of_a_list_does_not_become_the_groups_rights() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+        fs::write(&old, b"").expect("room");
+        fs::set_permissions(&old, Permissions::from_mode(0o640)).expect("it is ours");
+        let file = File::create(&new).expect("room");
+        let mode = || {
+            fs::metadata(&new)
+                .expect("it is there")
+                .permissions()
+                .mode()
+                & 0o7777
+        };
+        copy_permissions(&old, &file).expect("it is ours");
+        assert_eq!(mode(), 0o640);
+        if let Err(errno) = setxattr(&old, ACCESS_LIST, &list(), XattrFlags::empty()) {
+            return eprintln!("SKIPPED: no access lists here: {errno}");
+        }
+        copy_permissions(&old, &file).expect("it is ours");
+        let mut copied = vec![0; 100];
+        let length = getxattr(&new, ACCESS_LIST, &mut copied[..]).expect("it has the list");
+        assert_eq!(copied[..length], list());
+        assert_eq!(mode(), 0o660, "of the group it is the mask");
+    }
+}
