@@ -26,7 +26,9 @@ pub enum Error {
     #[error("{0}; run `e2fsck -f` on a copy of the image to repair it")]
     Corrupt(#[from] Corrupt),
     /// There is no ext4 file system: neither its superblock nor the first copy of it.
-    #[error("it is no ext4 file system: the magic number at byte 1080 is {magic:#06X}, not 0xEF53")]
+    #[error(
+        "it is no ext4 file system: its superblock would have 0xEF53 at byte 1080, not {magic:#06X}"
+    )]
     NotExt4 {
         /// What is where the magic number would be.
         magic: u16,

@@ -151,7 +151,8 @@ fn a_file_without_any_superblock_is_told_from_a_damaged_image() {
     assert!(matches!(damaged, Error::Corrupt(_)), "{damaged}");
     assert!(damaged.to_string().contains("e2fsck"), "{damaged}");
     let nothing = open(RamDevice::new(64 << 20));
-    let expected = "it is no ext4 file system: the magic number at byte 1080 is 0x0000, not 0xEF53";
+    let expected =
+        "it is no ext4 file system: its superblock would have 0xEF53 at byte 1080, not 0x0000";
     assert_eq!(nothing.to_string(), expected);
 }
 
