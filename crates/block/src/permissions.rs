@@ -85,7 +85,7 @@ mod tests {
             return eprintln!("SKIPPED: no access lists here: {errno}");
         }
         copy_permissions(&old, &file).expect("it is ours");
-        let mut copied = vec![0; 100];
+        let mut copied = [0; 100];
         let length = getxattr(&new, ACCESS_LIST, &mut copied[..]).expect("it has the list");
         assert_eq!(copied[..length], list());
         assert_eq!(mode(), 0o660, "of the group it is the mask");
