@@ -22,7 +22,7 @@ const ENTRY: usize = 16;
 /// partition table has the old one in its first sector.
 ///
 /// # Errors
-/// The device is such a disk, or cannot be read.
+/// The device is such a disk. One that cannot be read is no error here.
 pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
     refuse_disk_of(image, |offset, into| device.read_at(offset, into))
 }
@@ -31,7 +31,7 @@ pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
 /// offset.
 ///
 /// # Errors
-/// As [`refuse_disk`]; a device that is too short for a superblock is no error here.
+/// As [`refuse_disk`].
 pub fn refuse_disk_of(image: &Path, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Result<()> {
     let mut start = [0; START];
     if read(0, &mut start).is_err() {

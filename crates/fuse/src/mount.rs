@@ -21,7 +21,7 @@ use crate::access_policy::AccessPolicy;
 use crate::options::KernelOptions;
 
 pub use source::Source;
-pub use table::{Mount, is_ours, mounts};
+pub use table::{Mount, is_covered, is_ours, mounts};
 pub use unmount::{Unmounter, unmount};
 
 /// The type that `mount` shows for our mounts.

@@ -79,13 +79,10 @@ fn choose(mounts: &[Mount], path: &Path) -> Option<Mount> {
         return mount::is_ours(top).then(|| top.clone());
     }
     // What covers the image's mount belongs to somebody else.
-    let is_covered = |place: usize| {
-        let mut later = mounts[place + 1..].iter();
-        later.any(|mount| mount.directory == mounts[place].directory)
-    };
-    let is_it = |place: &usize| {
-        let mount = &mounts[*place];
-        mount::is_ours(mount) && Source::of(mount).file == path && !is_covered(*place)
+    let is_it = |&place: &usize| {
+        let mount = &mounts[place];
+        let is_of_image = mount::is_ours(mount) && Source::of(mount).file == path;
+        is_of_image && !mount::is_covered(mounts, place)
     };
     (0..mounts.len())
         .rfind(is_it)

@@ -13,6 +13,13 @@ pub fn is_ours(mount: &Mount) -> bool {
     mount.file_system_type == FILE_SYSTEM_TYPE
 }
 
+/// Whether a later mount is on the same directory as the one at this place of the table.
+#[must_use]
+pub fn is_covered(mounts: &[Mount], place: usize) -> bool {
+    let mut later = mounts[place + 1..].iter();
+    later.any(|other| other.directory == mounts[place].directory)
+}
+
 /// Our mount that is on top of `directory`, a path without symbolic links.
 ///
 /// # Errors
@@ -36,11 +43,8 @@ pub(super) fn places_of(made: &Mount, mounts: &[Mount]) -> Vec<PathBuf> {
     let is_it = |mount: &Mount| {
         is_ours(mount) && mount.device == made.device && mount.source == made.source
     };
-    let is_covered = |place: usize| {
-        let mut later = mounts[place + 1..].iter();
-        later.any(|other| other.directory == mounts[place].directory)
-    };
-    let places = (0..mounts.len()).filter(|&place| is_it(&mounts[place]) && !is_covered(place));
+    let is_place = |&place: &usize| is_it(&mounts[place]) && !is_covered(mounts, place);
+    let places = (0..mounts.len()).filter(is_place);
     places
         .map(|place| mounts[place].directory.clone())
         .collect()
