@@ -1,12 +1,14 @@
 //! Exclusive or shared use of a file or block device.
 //!
-//! A claim is an advisory lock (`flock`), exclusive for writing and shared for reading, on the file
-//! and, for a loop device, on the file behind it, since both have the same bytes. If the loop
-//! device begins inside the file, other users may have other parts of the file, so its aliases,
-//! which begin at the same byte, are locked instead of the file. For writing, a block device is
-//! opened with `O_EXCL`, which fails while the kernel has it mounted. A file that the kernel has
-//! mounted by another loop device is not locked by the kernel; it is refused for writing. Locks end
-//! when the files are closed.
+//! A claim is an advisory lock, exclusive for writing and shared for reading, on the file and on
+//! the files behind a loop device, which have the same bytes. It is made of two: one of bytes
+//! ([`range_lock`]), all of them or the first one of a file system that begins inside the file, as
+//! in a partition; and one of the whole file (`flock`), which others look at. Who uses a part takes
+//! the second one shared, since others may use other parts.
+//!
+//! For writing, a block device is opened with `O_EXCL`, which fails while the kernel has it
+//! mounted. A file that the kernel has mounted by another loop device is not locked by the kernel;
+//! it is refused for writing. Locks end when the files are closed.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -19,7 +21,8 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::file::{Access, error};
-use crate::loops;
+use crate::loops::{self, Backing};
+use crate::range_lock::{self, Bytes, RangeLock};
 
 /// Time between two attempts while a file is in use.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -28,8 +31,47 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) struct Claim {
     /// The file itself.
     pub(crate) file: File,
-    /// The locked files behind a loop device, and its aliases.
+    /// The locked files behind a loop device.
     pub(crate) backing: Vec<File>,
+}
+
+/// An open file whose lock can be tried, to find out when its user is done with it. It is held until
+/// this is dropped.
+#[derive(Debug)]
+pub struct LockProbe {
+    file: File,
+    path: PathBuf,
+    bytes: Bytes,
+    access: Access,
+}
+
+impl LockProbe {
+    /// Opens a file in which a file system begins at byte `start`, as
+    /// [`FileDevice::open`](crate::FileDevice::open) does (0) or
+    /// [`FileDevice::open_range`](crate::FileDevice::open_range), but without its lock.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path, start: u64, access: Access) -> io::Result<Self> {
+        let file = open_to_lock(path, access).map_err(|source| error(path, "open it", source))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            bytes: match start {
+                0 => Bytes::All,
+                start => Bytes::From(start),
+            },
+            access,
+        })
+    }
+
+    /// Takes the lock of that file system for `access`; false if somebody else has it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn try_lock(&self) -> io::Result<bool> {
+        lock(&self.file, &self.path, self.bytes, self.access)
+    }
 }
 
 /// The result of one attempt.
@@ -39,16 +81,17 @@ enum Attempt {
     Busy(Option<String>),
 }
 
-/// Opens and locks a file. While it is in use, tries again until `wait` has passed.
+/// Opens a file and locks these bytes of it. While they are in use, tries again until `wait` has passed.
 pub(crate) fn claim(
     path: &Path,
+    bytes: Bytes,
     options: &OpenOptions,
     access: Access,
     wait: Duration,
 ) -> io::Result<Claim> {
     let deadline = time::now().saturating_add(wait);
     loop {
-        match try_claim(path, options, access)? {
+        match try_claim(path, bytes, options, access)? {
             Attempt::Claimed(claim) => return Ok(claim),
             Attempt::Busy(what) if time::now() >= deadline => {
                 return Err(error(path, "open it", in_use(what)));
@@ -68,20 +111,25 @@ fn busy(problem: String) -> io::Error {
 }
 
 /// As [`claim`], once.
-fn try_claim(path: &Path, options: &OpenOptions, access: Access) -> io::Result<Attempt> {
+fn try_claim(
+    path: &Path,
+    mut bytes: Bytes,
+    options: &OpenOptions,
+    access: Access,
+) -> io::Result<Attempt> {
     let file = match options.open(path) {
         Ok(file) => file,
         Err(source) if source.kind() == io::ErrorKind::ResourceBusy => {
             // This lasts for a moment only, unless it is mounted.
-            refuse_if_mounted(path, path, fs::metadata(path).ok(), access)?;
+            refuse_if_mounted(path, path, fs::metadata(path).ok(), bytes, access)?;
             return Ok(Attempt::Busy(None));
         }
         Err(source) => return Err(error(path, "open it", source)),
     };
-    if !lock(&file, path, access)? || !is_still_at(&file, path) {
+    if !lock(&file, path, bytes, access)? || !is_still_at(&file, path) {
         return Ok(Attempt::Busy(None));
     }
-    refuse_if_mounted(path, path, file.metadata().ok(), access)?;
+    refuse_if_mounted(path, path, file.metadata().ok(), bytes, access)?;
     refuse_if_read_only(&file, path, access)?;
     let mut claim = Claim {
         file,
@@ -91,48 +139,48 @@ fn try_claim(path: &Path, options: &OpenOptions, access: Access) -> io::Result<A
         && let Some(next) = claim.next_backing()
     {
         // A file that cannot be opened cannot be locked.
-        let Ok(file) = File::open(&next) else { break };
-        if !lock(&file, path, access)? {
+        let Ok(file) = open_to_lock(&next.file, access) else {
+            break;
+        };
+        bytes = next.translate(bytes);
+        let next = next.file;
+        if !lock(&file, path, bytes, access)? {
             let what = format!("{}, the file behind it", next.display());
             return Ok(Attempt::Busy(Some(what)));
         }
-        refuse_if_mounted(path, &next, file.metadata().ok(), access)?;
-        claim.backing.push(file);
-    }
-    for alias in claim.aliases() {
-        let Ok(file) = File::open(&alias) else {
-            continue;
-        };
-        if !lock(&file, path, access)? {
-            let what = format!("{}, which has the same bytes", alias.display());
-            return Ok(Attempt::Busy(Some(what)));
-        }
-        refuse_if_mounted(path, &alias, file.metadata().ok(), access)?;
+        refuse_if_mounted(path, &next, file.metadata().ok(), bytes, access)?;
         claim.backing.push(file);
     }
     Ok(Attempt::Claimed(claim))
 }
 
 impl Claim {
-    /// The other loop devices that begin at the same byte as the innermost one.
-    fn aliases(&self) -> Vec<PathBuf> {
-        let last = self.backing.last().unwrap_or(&self.file);
-        last.metadata()
-            .map_or_else(|_| Vec::new(), |metadata| loops::aliases_of(&metadata))
-    }
-
-    /// The file behind the innermost one, if that is a loop device.
-    fn next_backing(&self) -> Option<PathBuf> {
+    /// What is behind the innermost file, if that is a loop device.
+    fn next_backing(&self) -> Option<Backing> {
         let last = self.backing.last().unwrap_or(&self.file);
         loops::backing_of(&last.metadata().ok()?)
     }
 }
 
-/// Takes the lock; false if another process holds it.
-fn lock(file: &File, path: &Path, access: Access) -> io::Result<bool> {
-    let operation = match access {
-        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
-        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+/// Opens a file to lock it, for writing if its bytes are to be locked for that and it can be: some
+/// file systems do not lock a file that was opened for reading only.
+fn open_to_lock(path: &Path, access: Access) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let writing = options.read(true).write(access == Access::ReadWrite);
+    writing.open(path).or_else(|_| File::open(path))
+}
+
+/// Takes both locks; false if another process holds one.
+fn lock(file: &File, path: &Path, bytes: Bytes, access: Access) -> io::Result<bool> {
+    let failed = |source| error(path, "lock it", source);
+    let is_shared = match range_lock::lock(file, access, bytes).map_err(failed)? {
+        RangeLock::Busy => return Ok(false),
+        RangeLock::Taken => access == Access::ReadOnly || bytes != Bytes::All,
+        RangeLock::Unsupported => access == Access::ReadOnly,
+    };
+    let operation = match is_shared {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
     };
     match rustix::fs::flock(file, operation) {
         Ok(()) => Ok(true),
@@ -152,23 +200,23 @@ fn is_still_at(file: &File, path: &Path) -> bool {
 }
 
 /// Refuses to write to a file system that the kernel has mounted, which would corrupt it. `what` is
-/// the path itself, or that of the file behind it or of an alias.
+/// the path itself, or that of a file behind it.
 fn refuse_if_mounted(
     path: &Path,
     what: &Path,
     metadata: Option<Metadata>,
+    bytes: Bytes,
     access: Access,
 ) -> io::Result<()> {
     let Some(metadata) = metadata.filter(|_| access == Access::ReadWrite) else {
         return Ok(());
     };
-    let Some(directory) = loops::mounted_on(&metadata) else {
+    let Some(directory) = loops::mounted_on(&metadata, bytes) else {
         return Ok(());
     };
     let it = match what == path {
         true => "it".to_owned(),
-        false if metadata.is_file() => format!("{}, the file behind it,", what.display()),
-        false => format!("{}, which has the same bytes,", what.display()),
+        false => format!("{}, the file behind it,", what.display()),
     };
     let way = if metadata.is_file() {
         " by a loop device"

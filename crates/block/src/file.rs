@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use crate::claim::{Claim, claim};
 use crate::device::{Device, check_range, total_length};
 use crate::fail_stop::Flushes;
+use crate::range_lock::Bytes;
 
 /// Maximal number of pieces in one system call (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
@@ -103,13 +104,34 @@ impl FileDevice {
     /// It cannot be opened, is neither a file nor a block device, or is still in use after `wait`
     /// (an error of kind `ResourceBusy`).
     pub fn open(path: &Path, access: Access, wait: Duration) -> io::Result<Self> {
+        Self::open_bytes(path, Bytes::All, access, wait)
+    }
+
+    /// Opens the file system that begins inside a file or block device at byte `start` (not 0), as
+    /// in a partition of a disk image, and is at most `length` bytes long, or may reach to the end.
+    /// Others may use other parts of the file meanwhile. If this one is in use, waits for that to
+    /// end, up to `wait`.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`]; the range does not lie within the file.
+    pub fn open_range(
+        path: &Path,
+        start: u64,
+        length: Option<u64>,
+        access: Access,
+        wait: Duration,
+    ) -> io::Result<Self> {
+        Self::open_bytes(path, Bytes::From(start), access, wait)?.into_range(start, length)
+    }
+
+    fn open_bytes(path: &Path, bytes: Bytes, access: Access, wait: Duration) -> io::Result<Self> {
         let kind = Kind::of(path)?;
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::ReadWrite);
         if kind == Kind::Block && access == Access::ReadWrite {
             options.custom_flags(OFlags::EXCL.bits().cast_signed());
         }
-        let Claim { file, backing } = claim(path, &options, access, wait)?;
+        let Claim { file, backing } = claim(path, bytes, &options, access, wait)?;
         let size = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|errno| error(path, "find its size", errno))?;
         Ok(Self {
@@ -128,7 +150,7 @@ impl FileDevice {
     }
 
     /// The device that is `length` bytes at `start` of this one, or all of it from `start` on: a
-    /// partition of a disk image, for example. The lock remains that of the whole file.
+    /// partition of a disk image, for example. The lock remains as it is.
     ///
     /// # Errors
     /// The range does not lie within the device.
@@ -157,13 +179,16 @@ impl FileDevice {
     pub fn create(path: &Path, size: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
-        let new = claim(path, &options, Access::ReadWrite, Duration::ZERO);
+        let claim = |options: &OpenOptions| {
+            claim(path, Bytes::All, options, Access::ReadWrite, Duration::ZERO)
+        };
+        let new = claim(&options);
         let is_new = new.is_ok();
         let Claim { file, backing } = match new {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // The content is removed only after the file is locked.
                 options.create_new(false).create(true).truncate(false);
-                claim(path, &options, Access::ReadWrite, Duration::ZERO)?
+                claim(&options)?
             }
             new => new?,
         };

@@ -16,7 +16,8 @@ pub fn holders(path: &Path) -> Vec<u32> {
     let Ok(table) = fs::read_to_string("/proc/locks") else {
         return Vec::new();
     };
-    let files = [fs::metadata(path).ok(), loops::innermost_backing(path)];
+    let innermost = loops::innermost_backing(path).map(|(file, _)| file);
+    let files = [fs::metadata(path).ok(), innermost];
     let names: Vec<_> = files.iter().flatten().map(name).collect();
     table
         .lines()

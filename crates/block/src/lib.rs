@@ -25,12 +25,14 @@ pub mod overlay;
 pub mod page;
 mod permissions;
 pub mod ram;
+mod range_lock;
 pub mod record;
 pub mod slow;
 mod temporary_name;
 
 pub use buffer::{Buffer, BufferState, CountedApart, Stamp};
 pub use cache::Cache;
+pub use claim::LockProbe;
 pub use device::Device;
 pub use fail_stop::FailStopDevice;
 pub use fault::FaultDevice;

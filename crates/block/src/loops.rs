@@ -5,7 +5,7 @@
 //! system are read: `/sys` shows the file of a loop device, and `/proc/self/mountinfo` which
 //! devices are mounted where. A table that cannot be read is taken for empty. A loop device that
 //! begins inside its file (a partition, `losetup -o`) contains another file system than the file,
-//! and the same as every other loop device that begins at the same byte: its aliases.
+//! and the same as every other loop device that begins at the same byte.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{major, minor};
 
 use crate::mountinfo::{self, Mount};
+use crate::range_lock::Bytes;
 
 /// How many loop devices on files of loop devices are followed.
 pub(crate) const MAX_LOOP_DEPTH: usize = 8;
@@ -32,9 +33,13 @@ fn number(device: &Metadata) -> Option<(u32, u32)> {
 /// An attribute of a block device in `/sys`, without the newline.
 fn sysfs_attribute(device: &Metadata, what: &str) -> Option<Vec<u8>> {
     let (major, minor) = number(device)?;
-    let mut sysfs_attribute = fs::read(format!("/sys/dev/block/{major}:{minor}/{what}")).ok()?;
-    sysfs_attribute.pop_if(|&mut last| last == b'\n');
-    Some(sysfs_attribute)
+    read_attribute(Path::new(&format!("/sys/dev/block/{major}:{minor}/{what}")))
+}
+
+fn read_attribute(path: &Path) -> Option<Vec<u8>> {
+    let mut attribute = fs::read(path).ok()?;
+    attribute.pop_if(|&mut last| last == b'\n');
+    Some(attribute)
 }
 
 /// Whether a block device refuses writes even if it was opened for writing.
@@ -42,87 +47,104 @@ pub(crate) fn is_read_only(device: &Metadata) -> bool {
     sysfs_attribute(device, "ro").as_deref() == Some(b"1")
 }
 
-/// The file (or device) behind a loop device, if both begin at the same byte.
-pub(crate) fn backing_of(device: &Metadata) -> Option<PathBuf> {
-    let path = sysfs_attribute(device, "loop/backing_file")?;
-    let starts_there = sysfs_attribute(device, "loop/offset")? == b"0";
-    starts_there.then(|| PathBuf::from(OsString::from_vec(path)))
+/// What is behind a loop device.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Backing {
+    /// The file, or another device.
+    pub(crate) file: PathBuf,
+    /// The byte in it at which the device begins.
+    pub(crate) offset: u64,
 }
 
-/// Where a loop device begins inside a file: the file's device and inode number, and the offset as
-/// `/sys` shows it. `None` if it begins at the file's first byte.
-fn inner_start(device: &Metadata) -> Option<(u64, u64, Vec<u8>)> {
-    let path = sysfs_attribute(device, "loop/backing_file")?;
-    let offset = sysfs_attribute(device, "loop/offset").filter(|offset| offset != b"0")?;
-    let backing = fs::metadata(OsString::from_vec(path)).ok()?;
-    Some((backing.dev(), backing.ino(), offset))
-}
-
-/// The other loop devices that begin at the same byte inside the same file.
-pub(crate) fn aliases_of(device: &Metadata) -> Vec<PathBuf> {
-    let Some(start) = inner_start(device) else {
-        return Vec::new();
-    };
-    let devices = fs::read_dir("/sys/block").into_iter().flatten();
-    let paths = devices.filter_map(Result::ok);
-    let paths = paths.map(|entry| Path::new("/dev").join(entry.file_name()));
-    let is_alias = |path: &PathBuf| {
-        let metadata = fs::metadata(path);
-        metadata.is_ok_and(|metadata| {
-            metadata.rdev() != device.rdev() && inner_start(&metadata).as_ref() == Some(&start)
-        })
-    };
-    paths.filter(is_alias).collect()
-}
-
-/// The innermost file behind a path, through loop devices.
-pub(crate) fn innermost_backing(path: &Path) -> Option<Metadata> {
-    let mut metadata = fs::metadata(path).ok()?;
-    for _ in 0..MAX_LOOP_DEPTH {
-        match backing_of(&metadata).and_then(|backing| fs::metadata(backing).ok()) {
-            Some(backing) => metadata = backing,
-            None => break,
+impl Backing {
+    /// Where bytes of the loop device are in the file behind it.
+    pub(crate) fn translate(&self, bytes: Bytes) -> Bytes {
+        match (self.offset, bytes) {
+            (0, bytes) => bytes,
+            (offset, Bytes::All) => Bytes::From(offset),
+            (offset, Bytes::From(start)) => Bytes::From(offset.saturating_add(start)),
         }
     }
-    Some(metadata)
+}
+
+/// What is behind a block device, if it is a loop device.
+pub(crate) fn backing_of(device: &Metadata) -> Option<Backing> {
+    let attribute = |what: &str| sysfs_attribute(device, what);
+    backing(attribute)
+}
+
+fn backing(attribute: impl Fn(&str) -> Option<Vec<u8>>) -> Option<Backing> {
+    let file = attribute("loop/backing_file")?;
+    let offset = String::from_utf8(attribute("loop/offset")?).ok()?;
+    Some(Backing {
+        file: OsString::from_vec(file).into(),
+        offset: offset.parse().ok()?,
+    })
+}
+
+/// The innermost file behind a path, through loop devices, and the byte in it at which the outermost
+/// one begins.
+pub(crate) fn innermost_backing(path: &Path) -> Option<(Metadata, u64)> {
+    let mut metadata = fs::metadata(path).ok()?;
+    let mut start = 0u64;
+    for _ in 0..MAX_LOOP_DEPTH {
+        let Some(backing) = backing_of(&metadata) else {
+            break;
+        };
+        let Ok(behind) = fs::metadata(&backing.file) else {
+            break;
+        };
+        metadata = behind;
+        start = start.saturating_add(backing.offset);
+    }
+    Some((metadata, start))
 }
 
 /// Whether two paths are names of the same bytes: the same file, a loop device and its file, or two
 /// loop devices.
 #[must_use]
 pub fn are_same(one: &Path, other: &Path) -> bool {
-    let bytes = |path| {
-        let metadata = innermost_backing(path)?;
-        let is_device = metadata.file_type().is_block_device();
-        let whole = match is_device {
-            true => (metadata.rdev(), 0, Vec::new()),
-            false => (metadata.dev(), metadata.ino(), Vec::new()),
-        };
-        Some(inner_start(&metadata).unwrap_or(whole))
-    };
-    one == other || bytes(one).is_some_and(|of_one| bytes(other) == Some(of_one))
+    are_same_place((one, 0), (other, 0))
 }
 
-/// The directory on which the kernel has mounted a block device, or a file through a loop device.
-pub(crate) fn mounted_on(file: &Metadata) -> Option<PathBuf> {
+/// Whether two file systems, each in a file from a byte on, begin at the same byte.
+#[must_use]
+pub fn are_same_place(one: (&Path, u64), other: (&Path, u64)) -> bool {
+    let place = |(path, offset): (&Path, u64)| {
+        let (metadata, start) = innermost_backing(path)?;
+        let file = match metadata.file_type().is_block_device() {
+            true => (metadata.rdev(), 0),
+            false => (metadata.dev(), metadata.ino()),
+        };
+        Some((file, start.saturating_add(offset)))
+    };
+    one == other || place(one).is_some_and(|of_one| place(other) == Some(of_one))
+}
+
+/// The directory on which the kernel has mounted a block device, or these bytes of a file through a
+/// loop device.
+pub(crate) fn mounted_on(file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
     let mounts = mountinfo::mounts().ok()?;
     match number(file) {
         Some(number) => mount_of(&mounts, number),
-        None => loop_devices_of(file).find_map(|number| mount_of(&mounts, number)),
+        None => loop_devices_of(file, bytes).find_map(|number| mount_of(&mounts, number)),
     }
 }
 
-/// The loop devices on a file.
-fn loop_devices_of(file: &Metadata) -> impl Iterator<Item = (u32, u32)> {
+/// The loop devices on a file that have these bytes of it.
+fn loop_devices_of(file: &Metadata, bytes: Bytes) -> impl Iterator<Item = (u32, u32)> {
     let same = (file.dev(), file.ino());
     let devices = fs::read_dir("/sys/block").into_iter().flatten();
     devices.filter_map(Result::ok).filter_map(move |device| {
         let device = device.path();
-        let mut backing = fs::read(device.join("loop/backing_file")).ok()?;
-        backing.pop_if(|&mut last| last == b'\n');
-        let backing = fs::metadata(OsString::from_vec(backing)).ok()?;
+        let backing = backing(|what| read_attribute(&device.join(what)))?;
+        let behind = fs::metadata(&backing.file).ok()?;
+        let has_bytes = match bytes {
+            Bytes::All => true,
+            Bytes::From(start) => backing.offset == start,
+        };
         let number = mountinfo::device_number(&fs::read(device.join("dev")).ok()?)?;
-        ((backing.dev(), backing.ino()) == same).then_some(number)
+        ((behind.dev(), behind.ino()) == same && has_bytes).then_some(number)
     })
 }
 

@@ -40,10 +40,12 @@ impl ImageArgument {
     /// The image cannot be opened, or stays in use; it ends before the offset, or is a disk with
     /// partitions.
     pub fn open(&self, access: Access) -> Result<FileDevice> {
-        let device = open(&self.file, access)?;
-        let device = match self.offset {
-            0 => device,
-            offset => device.into_range(offset, None)?,
+        let device = match (self.offset, access) {
+            (0, _) => open(&self.file, access)?,
+            // Others may use other parts of the file.
+            (offset, Access::ReadOnly) => open_range(&self.file, offset, None, access)?,
+            // The file may be replaced by a changed copy.
+            (offset, Access::ReadWrite) => open(&self.file, access)?.into_range(offset, None)?,
         };
         partitions::refuse_disk(&device, &self.file)?;
         Ok(device)
@@ -56,6 +58,24 @@ impl ImageArgument {
 /// The image cannot be opened, or stays in use.
 pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
     FileDevice::open(image, access, MAX_WAIT).map_err(|error| add_user(image, error))
+}
+
+/// Opens a part of an image or block device, and takes the lock of that part, or of all if it begins
+/// with the first byte.
+///
+/// # Errors
+/// As [`open`]; the image ends before the part does.
+pub fn open_range(
+    image: &Path,
+    offset: u64,
+    length: Option<u64>,
+    access: Access,
+) -> Result<FileDevice> {
+    if offset == 0 {
+        return Ok(open(image, access)?.into_range(0, length)?);
+    }
+    FileDevice::open_range(image, offset, length, access, MAX_WAIT)
+        .map_err(|error| add_user_at(image, offset, error))
 }
 
 /// Passes on the result of opening an image by `pext4_edit`. If the image is in use, adds its user
@@ -86,10 +106,15 @@ pub fn claim_to_replace(image: &Path) -> Result<Option<FileDevice>> {
 
 /// Adds the user of an image to the error that it is in use, if the user can be found.
 pub fn add_user(image: &Path, error: io::Error) -> Error {
+    add_user_at(image, 0, error)
+}
+
+/// As [`add_user`], for a file system that begins at this byte of the image.
+fn add_user_at(image: &Path, offset: u64, error: io::Error) -> Error {
     if error.kind() != io::ErrorKind::ResourceBusy {
         return error.into();
     }
-    let mount = mount_of(image).map(|mount| ending(image, &mount));
+    let mount = mount_of(image, offset).map(|mount| ending(image, &mount));
     let user = mount.or_else(|| holders::holders(image).into_iter().find_map(holder));
     match user {
         Some(user) => Error::msg(format!("{error}; {user}")),
@@ -109,13 +134,19 @@ fn ending(image: &Path, mount: &Mount) -> String {
     format!("{it} is mounted on {directory}, `pext4 umount {directory}` ends that")
 }
 
-/// The mount of an image, or of a loop device that has it, by a server of ours.
-fn mount_of(image: &Path) -> Option<Mount> {
+/// The mount, by a server of ours, of what begins at a byte of an image, by whatever name; or else
+/// of another part of the image.
+fn mount_of(image: &Path, offset: u64) -> Option<Mount> {
     let image = image.canonicalize().ok()?;
-    let mounts = mount::mounts().ok()?;
-    mounts
-        .into_iter()
-        .rfind(|mount| mount::is_ours(mount) && loops::are_same(&Source::of(mount).file, &image))
+    let mut mounts = mount::mounts().ok()?;
+    mounts.retain(mount::is_ours);
+    let is_it = |mount: &&Mount| {
+        let source = Source::of(mount);
+        loops::are_same_place((&source.file, source.offset), (&image, offset))
+    };
+    let is_part = |mount: &&Mount| loops::are_same(&Source::of(mount).file, &image);
+    let mount = mounts.iter().rfind(is_it);
+    mount.or_else(|| mounts.iter().rfind(is_part)).cloned()
 }
 
 /// Describes a process that has an image open and serves no visible mount.

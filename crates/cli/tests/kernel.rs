@@ -125,12 +125,28 @@ fn two_loop_devices_on_one_part_of_a_file_are_one_image() {
 
     succeed(pext4(["mount"]).arg(&two.0).arg(&place.point));
     let mount = place.guard();
-    refused("mkdir", &one.0, &place, "another process or mount uses it");
+    refused("mkdir", &one.0, &place, "the file behind it");
+    // The file with the partition is the same one again.
+    let said = fail(pext4(["ls", "--offset", START]).arg(&place.image), 1);
+    assert!(
+        said.contains("which has the same bytes, is mounted"),
+        "{said}"
+    );
+    refused(
+        "mkfs",
+        &place.image,
+        &place,
+        "another process or mount uses it",
+    );
     succeed(pext4(["umount"]).arg(&place.point));
     mount.forget();
     let directory = place.point.with_file_name("by the kernel");
     if let Some(_mount) = KernelMount::of(&[], &one.0, directory) {
         refused("mount", &two.0, &place, "the kernel has");
+        let mut mount = pext4(["mount", "-o", &format!("offset={START}")]);
+        let other = place.point.with_file_name("other");
+        let said = fail(mount.arg(&place.image).arg(other), 1);
+        assert!(said.contains("the kernel has it mounted"), "{said}");
     }
 }
 

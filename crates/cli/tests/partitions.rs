@@ -97,6 +97,66 @@ fn a_partition_is_mounted_by_its_offset() {
 }
 
 #[test]
+fn two_partitions_are_mounted_at_once_and_each_of_them_once() {
+    const STARTS: [usize; 2] = [1 << 20, 20 << 20];
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let image = fs::read(&place.image).expect("it was made");
+    let mut disk = vec![OTHER; DISK];
+    for start in STARTS {
+        disk[start..start + image.len()].copy_from_slice(&image);
+    }
+    fs::write(&place.image, disk).expect("there is room");
+    let other = place.point.with_file_name("second");
+    fs::create_dir(&other).expect("a fresh place");
+    let [first, second] = STARTS.map(|start| format!("offset={start}"));
+    let one = place.mount(&["-o", &first]);
+    let mount = |range: &str, directory: &Path| {
+        let mut mount = pext4(["mount", "-o", range]);
+        mount.arg(&place.image).arg(directory);
+        mount
+    };
+    succeed(&mut mount(&second, &other));
+    let _unmounted = Unmounted(&other);
+    fs::write(one.path("one"), b"1").expect("there is room");
+    fs::write(other.join("two"), b"2").expect("there is room");
+    let third = place.point.with_file_name("third");
+    fs::create_dir(&third).expect("a fresh place");
+    for range in [&second, &format!("ro,{second}")] {
+        let said = fail(&mut mount(range, &third), 1);
+        let there = format!("it is mounted on {}", other.display());
+        assert!(said.contains(&there), "{said}");
+    }
+    // What may replace the file needs all of it.
+    let mut remove = pext4(["rm"]);
+    let said = fail(
+        remove
+            .arg(&place.image)
+            .args(["/two", "--offset", &STARTS[1].to_string()]),
+        1,
+    );
+    assert!(said.contains("another process or mount uses it"), "{said}");
+    succeed(pext4(["umount"]).arg(&other));
+    one.unmount_unchecked();
+    for (start, name) in STARTS.iter().zip(["one", "two"]) {
+        let mut list = pext4(["ls", "--offset", &start.to_string()]);
+        let list = succeed(list.arg(&place.image));
+        assert!(list.contains(name), "{list}");
+        succeed(pext4(["check", "--offset", &start.to_string()]).arg(&place.image));
+    }
+}
+
+/// Unmounts a directory that a failed test has left mounted.
+struct Unmounted<'a>(&'a Path);
+
+impl Drop for Unmounted<'_> {
+    fn drop(&mut self) {
+        run(Command::new("umount").args(["-q", "-l"]).arg(self.0));
+    }
+}
+
+#[test]
 fn a_range_must_lie_in_the_file_and_hold_the_file_system() {
     let Some(place) = Place::new("16M") else {
         return;

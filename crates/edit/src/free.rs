@@ -2,8 +2,8 @@
 //!
 //! This describes the image on disk, before an edit: a block that is free there can be written at
 //! any time, since nothing refers to it. Bitmaps are read without the file system, each when a
-//! block of its group is first looked up. If in doubt a block counts as used, which only costs
-//! space in the journal.
+//! block of its group is first looked up. If in doubt, as where a bitmap does not have its checksum,
+//! a block counts as used, which only costs space in the journal.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,11 +22,18 @@ const BLOCKS_AT_ONCE: u64 = 64;
 /// The free blocks of an image.
 pub(crate) struct FreeMap {
     geometry: Geometry,
-    /// The location of each group's block bitmap; `None` if it was never written.
-    bitmap_blocks: Vec<Option<BlockNumber>>,
+    /// The block bitmap of each group; `None` if it was never written.
+    written: Vec<Option<WrittenBitmap>>,
     /// Blocks of the file system's metadata, sorted. Without a bitmap these are the used blocks.
     metadata: Vec<Range<u64>>,
     bitmaps: HashMap<u32, Box<[u8]>>,
+}
+
+/// What a descriptor says of a group's block bitmap.
+#[derive(Clone, Copy)]
+struct WrittenBitmap {
+    block: BlockNumber,
+    checksum: u32,
 }
 
 impl FreeMap {
@@ -38,7 +45,7 @@ impl FreeMap {
     pub(crate) fn open(device: &dyn Device) -> Result<Self> {
         let geometry = Geometry::of(&read_superblock(device)?)?;
         let mut map = Self {
-            bitmap_blocks: Vec::new(),
+            written: Vec::new(),
             metadata: Vec::new(),
             bitmaps: HashMap::new(),
             geometry,
@@ -62,9 +69,11 @@ impl FreeMap {
     fn add_group(&mut self, descriptor: &GroupDescriptor) {
         // Without checksums the flag is ignored.
         let is_flag_valid = self.geometry.checksums.protects_descriptors();
-        let made = !(is_flag_valid && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT));
-        self.bitmap_blocks
-            .push(made.then_some(descriptor.block_bitmap));
+        let is_written = !(is_flag_valid && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT));
+        self.written.push(is_written.then_some(WrittenBitmap {
+            block: descriptor.block_bitmap,
+            checksum: descriptor.block_bitmap_checksum,
+        }));
         let table = u64::from(self.geometry.inode_table_blocks);
         for (start, count) in [
             (descriptor.block_bitmap, 1),
@@ -90,28 +99,37 @@ impl FreeMap {
         let Some((group, cluster)) = found.filter(|_| self.geometry.contains(place, 1)) else {
             return Ok(false);
         };
-        let Some(home) = self
-            .bitmap_blocks
-            .get(group.get() as usize)
-            .copied()
-            .flatten()
-        else {
+        let written = self.written.get(group.get() as usize).copied().flatten();
+        let Some(written) = written else {
             return Ok(!self.is_metadata(block));
         };
         if !self.bitmaps.contains_key(&group.get()) {
-            let bitmap = self.read_bitmap(device, home)?;
+            let bitmap = self.read_bitmap(device, written)?;
             self.bitmaps.insert(group.get(), bitmap);
         }
         Ok(!bitmap::test(&self.bitmaps[&group.get()], cluster) && !self.is_metadata(block))
     }
 
-    fn read_bitmap(&self, device: &dyn Device, home: BlockNumber) -> io::Result<Box<[u8]>> {
+    /// The bitmap of a group, in which all blocks are used if it does not have its checksum.
+    fn read_bitmap(&self, device: &dyn Device, written: WrittenBitmap) -> io::Result<Box<[u8]>> {
         let size = self.geometry.block_size;
         let mut bitmap = vec![0; size as usize].into_boxed_slice();
-        let offset = home.get().checked_mul(u64::from(size));
+        let offset = written.block.get().checked_mul(u64::from(size));
         let offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
         device.read_at(offset, &mut bitmap)?;
+        if !self.is_sound(&bitmap, written.checksum) {
+            bitmap.fill(u8::MAX);
+        }
         Ok(bitmap)
+    }
+
+    fn is_sound(&self, bitmap: &[u8], stored: u32) -> bool {
+        let geometry = &self.geometry;
+        geometry.checksum_seed().is_none_or(|seed| {
+            let clusters = geometry.clusters_per_group;
+            let computed = bitmap::block_bitmap_checksum(seed, bitmap, clusters);
+            GroupDescriptor::matches(stored, computed, geometry)
+        })
     }
 
     fn is_metadata(&self, block: u64) -> bool {
@@ -171,5 +189,34 @@ impl DescriptorWindow {
         self.bytes = vec![0; usize::try_from(count).expect("a small piece")];
         let offset = block.get() * u64::from(geometry.block_size);
         Ok(device.read_at(offset, &mut self.bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_block::Device;
+    use pext4_testkit::oracle::format::{Features, Format};
+
+    use super::FreeMap;
+
+    #[test]
+    fn a_bitmap_with_a_wrong_checksum_has_no_free_blocks() {
+        let format = Format::new(4 << 20, 1024, Features::Debian12);
+        let device = format.device().expect("mke2fs is there");
+        let blocks = device.size() / 1024;
+        let free = || {
+            let mut map = FreeMap::open(&device).expect("sound descriptors");
+            let mut is_free = |block: &u64| map.is_free(&device, *block).expect("memory");
+            (0..blocks).filter(|block| is_free(block)).count()
+        };
+        assert!(free() > 1000, "it is nearly empty");
+        let map = FreeMap::open(&device).expect("sound descriptors");
+        let written = map.written[0].expect("the group is in use");
+        let at = written.block.get() * 1024;
+        let mut byte = [0];
+        device.read_at(at + 500, &mut byte).expect("memory");
+        // Eight blocks near the end.
+        device.write_at(at + 500, &[!byte[0]]).expect("memory");
+        assert_eq!(free(), 0);
     }
 }

@@ -74,6 +74,6 @@ pub use progress::Progress;
 pub use reader::{Reader, Visited};
 pub use session::{EditOptions, EditSession, Plan, Prepared, Way};
 pub use tar::apply::Unpacked;
-pub use tar::write::Exported;
+pub use tar::write::{ExportOptions, Exported};
 pub use tree_writer::Overrides;
 pub use unreadable::OnSkipped;

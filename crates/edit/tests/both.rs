@@ -10,7 +10,7 @@ use std::process::Command;
 use common::archives::{
     apply, archive, build, changed, export, fresh, header, record, records, tree,
 };
-use pext4_edit::Reader;
+use pext4_edit::{ExportOptions, Reader};
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::tree::Tree;
@@ -299,7 +299,11 @@ fn what_cannot_be_read_is_left_out_of_an_export_if_that_is_wanted() {
     bytes.clear();
     let mut told = Vec::new();
     let mut leave = |error: &pext4_edit::EditError| told.push(error.to_string());
-    let exported = reader.export_readable("/", &mut bytes, &mut leave);
+    let options = ExportOptions {
+        on_skipped: Some(&mut leave),
+        ..ExportOptions::default()
+    };
+    let exported = reader.export_with("/", &mut bytes, options);
     assert_eq!(exported.expect("it is left out").unreadable_left, 1);
     assert!(
         matches!(&told[..], [one] if one.contains("/dir/odd: ")),

@@ -6,8 +6,9 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use common::archives::{apply, fresh};
 use common::filled;
-use pext4_edit::{Change, EditError, EditOptions, EditSession, GetOptions, Reader};
+use pext4_edit::{Change, EditError, EditOptions, EditSession, ExportOptions, GetOptions, Reader};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::debugfs;
@@ -49,6 +50,46 @@ fn a_copy_that_is_stopped_leaves_nothing() {
     assert!(matches!(stopped, EditError::Interrupted), "{stopped}");
     let names = fs::read_dir(folder.path()).expect("there").count();
     assert_eq!(names, 1, "the image alone");
+}
+
+#[test]
+fn holes_are_written_as_zeroes_if_that_is_wanted() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("an image");
+    let host = folder.path().join("holes");
+    let file = fs::File::create(&host).expect("a fresh folder");
+    file.write_all_at(b"in the middle", 300_000).expect("room");
+    file.set_len(700_001).expect("room");
+    session
+        .apply(&Change::Put {
+            from: host.clone(),
+            to: b"/holes".to_vec(),
+            no_target_directory: false,
+            xattrs: false,
+            overrides: pext4_edit::Overrides::default(),
+        })
+        .expect("room");
+    session.finish().expect("sound");
+    let reader = Reader::open(&image).expect("an image");
+    let has_sparse_header = |tar: &[u8]| {
+        tar.chunks(512)
+            .any(|block| block[257..].starts_with(b"ustar  \0"))
+    };
+    let (mut sparse, mut whole) = (Vec::new(), Vec::new());
+    reader.export("/", &mut sparse).expect("sound");
+    assert!(has_sparse_header(&sparse));
+    let options = ExportOptions {
+        whole_files: true,
+        ..ExportOptions::default()
+    };
+    reader.export_with("/", &mut whole, options).expect("sound");
+    assert!(!has_sparse_header(&whole));
+    let again = fresh(folder.path(), "again");
+    apply(&again, &whole).expect("it is our own");
+    let content = Reader::open(&again).expect("sound");
+    let content = content.volume().paths().read("holes").expect("there");
+    assert_eq!(content, fs::read(&host).expect("there"));
 }
 
 /// An image with a file whose extent header is broken, and a directory with a broken leaf:

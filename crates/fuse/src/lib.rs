@@ -33,4 +33,4 @@ pub use error_log::ErrorLog;
 pub use mount::{MountError, Unmounter};
 pub use options::{ImageRange, OptionError, Options};
 pub use server::{EndError, Server};
-pub use signals::{end_on_signals, ending_signals};
+pub use signals::{CaughtSignals, ending_signals};

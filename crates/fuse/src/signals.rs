@@ -51,39 +51,55 @@ impl RepeatDetector {
     }
 }
 
-/// Ends the mount on the first of the signals, as `umount` would, but even while files are open;
-/// [`Server::wait`](crate::Server::wait) then closes the volume. A second SIGINT or SIGTERM, a second or more after the
-/// first, calls `on_repeat`, which should end the process: the next mount replays the journal.
-///
-/// # Errors
-/// The signals cannot be caught.
-pub fn end_on_signals(
-    unmounter: Unmounter,
-    say: impl Fn(&str) + Send + Sync + 'static,
-    on_repeat: impl Fn() + Send + 'static,
-) -> io::Result<()> {
-    let mut signals = Signals::new(ending_signals())?;
-    let end = Arc::new(move || {
-        if let Err(error) = unmounter.end() {
-            say(&format!(
-                "{error}; the mount ends when the last file is closed"
-            ));
-        }
-    });
-    thread::try_spawn("pext4-signals", move || {
-        let mut detector = RepeatDetector { first: None };
-        let mut has_begun = false;
-        for signal in signals.forever() {
-            if detector.is_repeated(signal, time::now()) {
-                return on_repeat();
+/// The signals that ask a process to end, which do not end it any more. They are caught before the
+/// directory is mounted: a process that ended right after would leave a mount without a server.
+pub struct CaughtSignals(Signals);
+
+impl CaughtSignals {
+    /// Catches the signals.
+    ///
+    /// # Errors
+    /// They cannot be caught.
+    pub fn catch() -> io::Result<Self> {
+        Signals::new(ending_signals()).map(Self)
+    }
+
+    /// Ends the mount on the first of the signals, as `umount` would, but even while files are
+    /// open; [`Server::wait`](crate::Server::wait) then closes the volume. A second SIGINT or
+    /// SIGTERM, a second or more after the first, calls `on_repeat`, which should end the process:
+    /// the next mount replays the journal. Signals that came before this call count.
+    ///
+    /// # Errors
+    /// The thread that waits for them cannot be started.
+    pub fn end_mount(
+        self,
+        unmounter: Unmounter,
+        say: impl Fn(&str) + Send + Sync + 'static,
+        on_repeat: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
+        let Self(mut signals) = self;
+        let end = Arc::new(move || {
+            if let Err(error) = unmounter.end() {
+                say(&format!(
+                    "{error}; the mount ends when the last file is closed"
+                ));
             }
-            if !has_begun {
-                begin(&end);
-                has_begun = true;
+        });
+        thread::try_spawn("pext4-signals", move || {
+            let mut detector = RepeatDetector { first: None };
+            let mut has_begun = false;
+            for signal in signals.forever() {
+                if detector.is_repeated(signal, time::now()) {
+                    return on_repeat();
+                }
+                if !has_begun {
+                    begin(&end);
+                    has_begun = true;
+                }
             }
-        }
-    })?;
-    Ok(())
+        })?;
+        Ok(())
+    }
 }
 
 /// Unmounts on a thread of its own, since that may wait long for the server, and this thread must
@@ -99,7 +115,17 @@ fn begin(end: &Arc<impl Fn() + Send + Sync + 'static>) {
 mod tests {
     use std::time::Duration;
 
-    use super::{MIN_REPEAT_DELAY, RepeatDetector, SIGHUP, SIGINT, SIGTERM, ignored_signals};
+    use super::{
+        CaughtSignals, MIN_REPEAT_DELAY, RepeatDetector, SIGHUP, SIGINT, SIGTERM, ignored_signals,
+    };
+
+    #[test]
+    fn a_signal_that_comes_before_the_mount_is_kept() {
+        let CaughtSignals(mut signals) = CaughtSignals::catch().expect("they can be caught");
+        signal_hook::low_level::raise(SIGTERM).expect("this process exists");
+        let came: Vec<_> = signals.pending().collect();
+        assert_eq!(came, [SIGTERM]);
+    }
 
     #[test]
     fn only_a_later_sigint_or_sigterm_is_a_repetition() {

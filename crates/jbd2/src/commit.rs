@@ -121,7 +121,8 @@ impl<'a> Committer<'a> {
     }
 
     /// Reports the transaction as durable, unless the journal was aborted meanwhile. The blocks
-    /// that it freed become reusable before the waiting threads continue.
+    /// that it freed become reusable before threads continue that wait for more than durability:
+    /// with discards that may take long.
     fn complete(&self, tid: Tid) -> Result<(), JournalError> {
         self.core.check_not_aborted()?;
         self.core.note_durable(tid);

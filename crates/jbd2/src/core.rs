@@ -277,9 +277,22 @@ impl Core {
         Tid(self.completed.load(Ordering::Acquire)).is_at_or_after(tid)
     }
 
+    /// Asks for a commit of `tid` and waits until it is durable.
+    pub(crate) fn make_durable(&self, tid: Tid) -> Result<(), JournalError> {
+        self.commit_until(tid, Self::is_durable)
+    }
+
     /// Asks for a commit of `tid` and waits until its freed blocks are reusable.
     pub(crate) fn commit(&self, tid: Tid) -> Result<(), JournalError> {
-        if self.is_completed(tid) {
+        self.commit_until(tid, Self::is_completed)
+    }
+
+    fn commit_until(
+        &self,
+        tid: Tid,
+        is_reached: fn(&Self, Tid) -> bool,
+    ) -> Result<(), JournalError> {
+        if is_reached(self, tid) {
             return Ok(());
         }
         let running = self.epoch.running();
@@ -288,7 +301,7 @@ impl Core {
         let tid = if tid.is_after(running) { running } else { tid };
         self.request(tid);
         let mut requests = self.requests.lock();
-        while !self.is_completed(tid) {
+        while !is_reached(self, tid) {
             if let Some(failure) = self.failure.get() {
                 self.wait_until_notified(requests);
                 return Err(failure.clone());
@@ -339,10 +352,16 @@ impl Core {
 
     pub(crate) fn note_durable(&self, tid: Tid) {
         self.durable.store(tid.0, Ordering::Release);
+        self.wake_waiting();
     }
 
     pub(crate) fn note_completed(&self, tid: Tid) {
         self.completed.store(tid.0, Ordering::Release);
+        self.wake_waiting();
+    }
+
+    fn wake_waiting(&self) {
+        // A thread that has checked and does not wait yet holds this lock.
         drop(self.requests.lock());
         self.done.notify_all();
     }

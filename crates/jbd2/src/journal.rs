@@ -130,6 +130,17 @@ impl Journal {
         self.core.is_durable(tid)
     }
 
+    /// Makes `tid` durable and waits for that. The blocks that it freed may not be reusable yet.
+    /// Must not be called inside a handle.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::commit`].
+    pub fn make_durable(&self, tid: Tid) -> Result<(), JournalError> {
+        order::check(Class::HandleStart);
+        self.core.make_durable(tid)
+    }
+
     /// Makes `tid` durable and waits until that is done and the blocks that it freed may be reused.
     /// Must not be called inside a handle.
     ///

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::{Access, copy_permissions, loops, temporary_name};
-use pext4_edit::{Exported, Reader};
+use pext4_edit::{ExportOptions, Exported, Reader};
 
 use crate::device::ImageArgument;
 use crate::output::print_error;
@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Leave out what cannot be read, and say so
     #[arg(long)]
     skip_unreadable: bool,
+    /// Write holes of files as zeroes, for readers that do not know GNU's sparse form
+    #[arg(long)]
+    no_sparse: bool,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -105,11 +108,15 @@ fn check_apart(image: &Path, output: &Path) -> Result<()> {
 }
 
 fn write(arguments: &Arguments, reader: &Reader, output: &mut dyn Write) -> Result<Exported> {
-    let path = arguments.path.as_bytes();
-    if !arguments.skip_unreadable {
-        return Ok(reader.export(path, output)?);
-    }
-    Ok(reader.export_readable(path, output, &mut progress::report_skipped)?)
+    let mut on_skipped = progress::report_skipped;
+    let options = ExportOptions {
+        whole_files: arguments.no_sparse,
+        on_skipped: match arguments.skip_unreadable {
+            true => Some(&mut on_skipped),
+            false => None,
+        },
+    };
+    Ok(reader.export_with(arguments.path.as_bytes(), output, options)?)
 }
 
 /// Writes into an existing device or pipe, which must not be replaced by a file.

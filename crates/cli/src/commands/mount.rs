@@ -21,7 +21,7 @@ use pext4_block::Access;
 use pext4_fs::options::Reserve;
 use pext4_fs::{MountOptions, Volume};
 use pext4_fuse::mount::Source;
-use pext4_fuse::{ErrorLog, ImageRange, Options, Server, end_on_signals, mount};
+use pext4_fuse::{CaughtSignals, ErrorLog, ImageRange, Options, Server, mount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
@@ -247,16 +247,17 @@ fn serve(
         file: image.clone(),
         offset: options.image.offset,
     };
+    let signals = CaughtSignals::catch().context("cannot catch signals")?;
     let server = Server::mount(volume, &directory, &source, &options.kernel, error_log)
         .context("cannot mount")?;
     // The working directory may be on a mount that is to be unmounted before this one.
     env::set_current_dir("/").context("/")?;
-    let prepared = end_on_signals(server.unmounter(), log::message, || {
+    let prepared = signals.end_mount(server.unmounter(), log::message, || {
         log::message("ended by a second signal; the next mount replays the journal");
         std::process::exit(1);
     });
     let prepared = prepared
-        .context("cannot catch signals")
+        .context("cannot wait for signals")
         .and_then(|()| ready());
     if prepared.is_err() {
         // The command fails, and its user would not know of the mount.
@@ -319,7 +320,12 @@ fn open(image: &Path, directory: &Path, options: &mut Options) -> Result<Volume>
     } else {
         Access::ReadWrite
     };
-    let device = device::open(image, access).map_err(|error| match kind(&error) {
+    let ImageRange { offset, length } = options.image;
+    let device = match (offset, length) {
+        (0, None) => device::open(image, access),
+        _ => device::open_range(image, offset, length, access),
+    };
+    let device = device.map_err(|error| match kind(&error) {
         Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
             if access == Access::ReadWrite =>
         {
@@ -327,13 +333,6 @@ fn open(image: &Path, directory: &Path, options: &mut Options) -> Result<Volume>
         }
         _ => error,
     })?;
-    let device = match options.image {
-        ImageRange {
-            offset: 0,
-            length: None,
-        } => device,
-        range => device.into_range(range.offset, range.length)?,
-    };
     partitions::refuse_disk(&device, image)?;
     options.volume.mounted_on = directory.to_string_lossy().into_owned();
     Volume::open(Arc::new(device), options.volume.clone())

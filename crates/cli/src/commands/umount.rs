@@ -4,7 +4,6 @@
 //! home. The server holds the lock of its image until it is done, so the command waits for the
 //! lock, or until another process has it.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,10 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::holders::holders;
+use pext4_block::{Access, LockProbe};
 use pext4_fuse::mount::{self, Mount, Source};
 use pext4_sync::{thread, time};
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use crate::output::print_error;
 use crate::superblock;
@@ -45,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } = Source::of(&mount);
     let servers = holders(&image);
     mount::unmount(&mount.directory).context("cannot unmount")?;
-    let locked = wait_until_closed(&image, mount.read_only, &servers)?;
+    let locked = wait_until_closed(&image, offset, mount.read_only, &servers)?;
     // While this process holds the lock, no other can change the image.
     if !mount.read_only
         && locked.is_some()
@@ -93,36 +91,37 @@ fn choose(mounts: &[Mount], path: &Path) -> Option<Mount> {
 /// processes have the lock by then. A read-only server shares the lock with other readers, so an
 /// exclusive lock proves that the server has ended; other readers are not waited for. `servers` are
 /// the processes that had the image before it was unmounted.
-fn wait_until_closed(image: &Path, is_shared: bool, servers: &[u32]) -> Result<Option<File>> {
-    let operation = if is_shared {
-        FlockOperation::NonBlockingLockExclusive
+fn wait_until_closed(
+    image: &Path,
+    offset: u64,
+    is_shared: bool,
+    servers: &[u32],
+) -> Result<Option<LockProbe>> {
+    let access = if is_shared {
+        Access::ReadWrite
     } else {
-        FlockOperation::NonBlockingLockShared
+        Access::ReadOnly
     };
-    let name = || image.display().to_string();
-    let file = File::open(image).with_context(|| {
-        format!(
-            "it is unmounted, but cannot be seen to be closed: {}",
-            name()
-        )
-    })?;
+    let probe = LockProbe::open(image, offset, access)
+        .context("it is unmounted, but cannot be seen to be closed")?;
     let start = time::now();
     let mut output = false;
     loop {
-        match rustix::fs::flock(&file, operation) {
-            Ok(()) => return Ok(Some(file)),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(error) => return Err(io::Error::from(error)).with_context(name),
+        if probe.try_lock()? {
+            return Ok(Some(probe));
         }
         let waited = time::now().saturating_sub(start);
         if (waited > SILENT && is_shared) || are_others(servers, &holders(image)) {
             return Ok(None);
         }
         if waited > MAX_WAIT {
-            bail!("{}: it is unmounted, but still not closed", name());
+            bail!("{}: it is unmounted, but still not closed", image.display());
         }
         if waited > SILENT && !output {
-            print_error(format_args!("pext4: waiting for {} to be closed", name()));
+            print_error(format_args!(
+                "pext4: waiting for {} to be closed",
+                image.display()
+            ));
             output = true;
         }
         thread::sleep(INTERVAL);

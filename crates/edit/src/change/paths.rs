@@ -113,6 +113,9 @@ impl EditSession {
         let asks_for_directory = path.ends_with(b"/");
         let is_root = last_name(path).is_empty();
         if no_target_directory && !is_root {
+            if asks_for_directory && !is_directory()? {
+                return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
+            }
             return self.parent_and_name(path);
         }
         let there = match self.resolve(path) {

@@ -4,8 +4,8 @@
 //! same image gives the same archive. Pax records contain what a plain header cannot: long names,
 //! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`). They contain access control
 //! lists twice: in the form of system calls, and as text with numbers (`SCHILY.acl.`), which
-//! `tar --acls` reads. Files with holes are written in GNU's sparse form, which every reader of tar
-//! knows. A file with several names is written once, then as links. Sockets have no form in tar and
+//! `tar --acls` reads. Files with holes are written in GNU's sparse form, which GNU tar, bsdtar and the
+//! libraries of Go and Python read, or in full ([`ExportOptions::whole_files`]). A file with several names is written once, then as links. Sockets have no form in tar and
 //! are left out and counted.
 
 use std::collections::HashMap;
@@ -50,6 +50,17 @@ pub struct Exported {
     pub unreadable_left: u64,
 }
 
+/// How an image is exported.
+#[derive(Default)]
+pub struct ExportOptions<'o, 's> {
+    /// Write the holes of files as zeroes, for readers that do not know GNU's sparse form (as that
+    /// of busybox). Zeroes may be a large part of the archive then.
+    pub whole_files: bool,
+    /// Skip files that cannot be read in the image, after calling this. Each file is read twice, to
+    /// know that before its header is written. Without it such a file is an error.
+    pub on_skipped: Option<&'o mut OnSkipped<'s>>,
+}
+
 impl Reader {
     /// Writes a directory of the image with everything in it as a tar archive whose names are
     /// relative to it. `pext4 build` makes the same tree again from the archive of the root.
@@ -58,37 +69,29 @@ impl Reader {
     ///
     /// `AtPath` for a file that cannot be read in the image; `Host` errors of `output`.
     pub fn export(&self, path: impl AsRef<[u8]>, output: &mut dyn Write) -> Result<Exported> {
-        self.export_with(path.as_ref(), output, None)
+        self.export_with(path, output, ExportOptions::default())
     }
 
-    /// As [`Self::export`], but skips files that cannot be read in the image, after calling
-    /// `on_skipped`. Each file is read twice, to know that before its header is written.
+    /// As [`Self::export`], with options.
     ///
     /// # Errors
     ///
-    /// The path does not exist; `Host` errors of `output`; a file that can be read the first time
-    /// and not the second.
-    pub fn export_readable(
+    /// As [`Self::export`]. If unreadable files are skipped: the path does not exist; `Host` errors
+    /// of `output`; a file that can be read the first time and not the second.
+    pub fn export_with(
         &self,
         path: impl AsRef<[u8]>,
         output: &mut dyn Write,
-        on_skipped: &mut OnSkipped<'_>,
+        options: ExportOptions<'_, '_>,
     ) -> Result<Exported> {
-        self.export_with(path.as_ref(), output, Some(on_skipped))
-    }
-
-    fn export_with(
-        &self,
-        path: &[u8],
-        output: &mut dyn Write,
-        on_skipped: Option<&mut OnSkipped<'_>>,
-    ) -> Result<Exported> {
+        let path = path.as_ref();
         let mut exporter = Exporter {
             image: ImageTree::new(self.volume()),
             progress: self.progress(),
             reader: self,
             output,
-            unreadable: Unreadable::new(on_skipped),
+            whole_files: options.whole_files,
+            unreadable: Unreadable::new(options.on_skipped),
             links: HashMap::new(),
             exported: Exported::default(),
         };
@@ -116,6 +119,8 @@ struct Exporter<'r, 'l> {
     progress: Arc<Progress>,
     reader: &'r Reader,
     output: &'r mut dyn Write,
+    /// Holes are written as zeroes.
+    whole_files: bool,
     unreadable: Unreadable<'r, 'l>,
     /// The first name of files with several names.
     links: HashMap<(u64, u64), Vec<u8>>,
@@ -222,8 +227,11 @@ impl Exporter<'_, '_> {
         self.pad(stored)
     }
 
-    /// The runs of data of a file. If the file ends in a hole, the last run is empty.
+    /// The runs of a file that are written. If the file ends in a hole, the last run is empty.
     fn runs(&self, file: &ImageFile, size: u64) -> Result<Vec<(u64, u64)>> {
+        if self.whole_files {
+            return Ok(vec![(0, size)]);
+        }
         let mut runs = Vec::new();
         let mut at = 0;
         while let Some((start, end)) = next_data(self.reader.volume(), file, at)? {

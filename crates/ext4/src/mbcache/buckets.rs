@@ -104,14 +104,14 @@ impl Buckets {
 }
 
 impl Table for Buckets {
-    fn insert(&self, key: u32, block: u64, reusable: bool) {
+    fn insert(&self, key: u32, block: u64, reusable: bool) -> bool {
         let entry = {
             let mut bucket = self.bucket(key).lock();
             if bucket
                 .iter()
                 .any(|old| old.key == key && old.block == block)
             {
-                return;
+                return false;
             }
             let entry = Arc::new(Entry::new(0, key, block, reusable));
             bucket.push(Arc::clone(&entry));
@@ -119,6 +119,7 @@ impl Table for Buckets {
         };
         self.relist(&entry);
         self.make_room();
+        true
     }
 
     fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
@@ -154,9 +155,9 @@ impl Table for Buckets {
         match self.take_out(key, block) {
             Ok(Some(entry)) => {
                 self.list.lock().remove(&entry);
-                Withdrawal::Gone
+                Withdrawal::Removed
             }
-            Ok(None) => Withdrawal::Gone,
+            Ok(None) => Withdrawal::Absent,
             Err(held) => held,
         }
     }

@@ -31,8 +31,10 @@ pub(super) struct FoundEntry {
 /// The result of an attempt to remove an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Withdrawal {
-    /// It is not in the table, and no thread that found it holds it.
-    Gone,
+    /// It was removed.
+    Removed,
+    /// It was not in the table.
+    Absent,
     /// A thread holds it.
     Held,
 }

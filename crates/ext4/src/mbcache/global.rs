@@ -113,12 +113,12 @@ impl Drop for Volume {
 }
 
 impl Table for Volume {
-    fn insert(&self, key: u32, block: u64, reusable: bool) {
+    fn insert(&self, key: u32, block: u64, reusable: bool) -> bool {
         let mut state = self.global.state.lock();
         let place = (self.number, block);
         if let Some(present) = state.by_block.get(&place) {
             if present.key == key {
-                return;
+                return false;
             }
             let present = Arc::clone(present);
             state.remove(&present);
@@ -129,6 +129,7 @@ impl Table for Volume {
         chain.push(Arc::clone(&entry));
         state.unused.push(&entry);
         state.make_room();
+        true
     }
 
     fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
@@ -156,13 +157,13 @@ impl Table for Volume {
     fn withdraw(&self, _key: u32, block: u64) -> Withdrawal {
         let mut state = self.global.state.lock();
         let Some(entry) = state.by_block.get(&(self.number, block)).map(Arc::clone) else {
-            return Withdrawal::Gone;
+            return Withdrawal::Absent;
         };
         if entry.is_held() {
             return Withdrawal::Held;
         }
         state.remove(&entry);
-        Withdrawal::Gone
+        Withdrawal::Removed
     }
 
     /// No such mark: a search that finds a block with the maximum number of references continues.

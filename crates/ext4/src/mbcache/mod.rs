@@ -68,8 +68,9 @@ const MAX_COPIES: u32 = 4;
 
 /// A table of entries.
 trait Table: Send + Sync {
-    /// Inserts an entry, unless it exists. The caller has locked the block's buffer.
-    fn insert(&self, key: u32, block: u64, reusable: bool);
+    /// Inserts an entry, unless it exists or finds no place. Returns whether it was inserted. The
+    /// caller has locked the block's buffer.
+    fn insert(&self, key: u32, block: u64, reusable: bool) -> bool;
     /// The first entry with this key, or the next one after `after`. Holds it, if this table has holders.
     fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry>;
     /// Releases an entry that was found.
@@ -279,8 +280,9 @@ impl SharedBlocks {
     pub fn insert(&self, block: BlockNumber, bytes: &[u8]) {
         if let (Some(table), Some(key)) = (&self.table, sharing_key(xattr::content_hash(bytes))) {
             let reusable = xattr::references(bytes).is_ok_and(|count| count < MAX_REFERENCES);
-            table.insert(key, block.get(), reusable);
-            self.counts.inserted.add(1);
+            if table.insert(key, block.get(), reusable) {
+                self.counts.inserted.add(1);
+            }
         }
     }
 
@@ -327,7 +329,7 @@ impl SharedBlocks {
             return Ok(Leaving::Left);
         }
         Ok(match self.withdraw(block, bytes) {
-            Withdrawal::Gone => Leaving::Last,
+            Withdrawal::Removed | Withdrawal::Absent => Leaving::Last,
             Withdrawal::Held => Leaving::Held,
         })
     }
@@ -350,17 +352,18 @@ impl SharedBlocks {
     ///
     /// If the block's header is not sound.
     pub fn judge_change(&self, block: BlockNumber, bytes: &[u8]) -> Result<bool, Corrupt> {
-        Ok(xattr::references(bytes)? == 1 && self.withdraw(block, bytes) == Withdrawal::Gone)
+        Ok(xattr::references(bytes)? == 1 && self.withdraw(block, bytes) != Withdrawal::Held)
     }
 
     fn withdraw(&self, block: BlockNumber, bytes: &[u8]) -> Withdrawal {
         let (Some(table), Some(key)) = (&self.table, sharing_key(xattr::content_hash(bytes)))
         else {
-            return Withdrawal::Gone;
+            return Withdrawal::Absent;
         };
         let withdrawal = table.withdraw(key, block.get());
         match withdrawal {
-            Withdrawal::Gone => self.counts.dropped.add(1),
+            Withdrawal::Removed => self.counts.dropped.add(1),
+            Withdrawal::Absent => {}
             Withdrawal::Held => self.counts.held.add(1),
         }
         withdrawal
@@ -370,7 +373,7 @@ impl SharedBlocks {
     /// without holders.
     pub fn forget(&self, block: BlockNumber, bytes: &[u8]) {
         let withdrawal = self.withdraw(block, bytes);
-        debug_assert_eq!(withdrawal, Withdrawal::Gone, "nobody holds an entry here");
+        debug_assert_ne!(withdrawal, Withdrawal::Held, "nobody holds an entry here");
     }
 
     /// The references that each core counts for itself.

@@ -69,8 +69,9 @@ impl Words {
 }
 
 impl Set {
-    /// Stores a word in an empty slot, or in one whose word was not used lately.
-    fn put(&self, word: u64) {
+    /// Stores a word in an empty slot, or in one whose word was not used lately. Returns whether it
+    /// did: other threads may have changed the set each time.
+    fn put(&self, word: u64) -> bool {
         for _ in 0..TRIES {
             let Some((slot, old)) = self.victim() else {
                 // All were used: clear the marks, so that the next round finds those not used again.
@@ -81,9 +82,10 @@ impl Set {
             };
             let exchange = slot.compare_exchange(old, word, Ordering::Release, Ordering::Relaxed);
             if exchange.is_ok() {
-                return;
+                return true;
             }
         }
+        false
     }
 
     fn victim(&self) -> Option<(&AtomicU64, u64)> {
@@ -97,7 +99,9 @@ impl Set {
     }
 
     /// Changes every word of an entry; there is more than one if two readers inserted it at once.
-    fn update(&self, wanted: u64, change: impl Fn(u64) -> u64) {
+    /// Returns whether one was changed.
+    fn update(&self, wanted: u64, change: impl Fn(u64) -> u64) -> bool {
+        let mut is_changed = false;
         for slot in &self.0 {
             let mut word = slot.load(Ordering::Acquire);
             while word & !MARKS == wanted {
@@ -106,11 +110,15 @@ impl Set {
                     break;
                 }
                 match slot.compare_exchange(word, new, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => break,
+                    Ok(_) => {
+                        is_changed = true;
+                        break;
+                    }
                     Err(seen) => word = seen,
                 }
             }
         }
+        is_changed
     }
 
     fn contains(&self, wanted: u64) -> bool {
@@ -120,14 +128,12 @@ impl Set {
 }
 
 impl Table for Words {
-    fn insert(&self, key: u32, block: u64, reusable: bool) {
+    fn insert(&self, key: u32, block: u64, reusable: bool) -> bool {
         let (set, tag) = self.place(key);
         let Some(word) = Self::word(tag, block) else {
-            return;
+            return false;
         };
-        if !set.contains(word) {
-            set.put(word | if reusable { 0 } else { FULL });
-        }
+        !set.contains(word) && set.put(word | if reusable { 0 } else { FULL })
     }
 
     fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
@@ -167,10 +173,10 @@ impl Table for Words {
 
     fn withdraw(&self, key: u32, block: u64) -> Withdrawal {
         let (set, tag) = self.place(key);
-        if let Some(word) = Self::word(tag, block) {
-            set.update(word, |_| 0);
+        match Self::word(tag, block) {
+            Some(word) if set.update(word, |_| 0) => Withdrawal::Removed,
+            _ => Withdrawal::Absent,
         }
-        Withdrawal::Gone
     }
 
     fn set_reusable(&self, key: u32, block: u64, reusable: bool) {

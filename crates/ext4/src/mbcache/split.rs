@@ -105,12 +105,12 @@ impl Split {
 }
 
 impl Table for Split {
-    fn insert(&self, key: u32, block: u64, reusable: bool) {
+    fn insert(&self, key: u32, block: u64, reusable: bool) -> bool {
         {
             let mut content = self.content_chain(key);
             let mut blocks = self.block_chain(block);
             if blocks.iter().any(|entry| entry.block == block) {
-                return;
+                return false;
             }
             let entry = Arc::new(Entry::new(0, key, block, reusable));
             content.push(Arc::clone(&entry));
@@ -118,6 +118,7 @@ impl Table for Split {
             self.list().push(&entry);
         }
         self.make_room();
+        true
     }
 
     fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
@@ -148,7 +149,7 @@ impl Table for Split {
         let mut content = self.content_chain(key);
         let mut blocks = self.block_chain(block);
         let Some(place) = blocks.iter().position(|entry| entry.block == block) else {
-            return Withdrawal::Gone;
+            return Withdrawal::Absent;
         };
         let _lock = self.entry_lock(block);
         if blocks[place].is_held() {
@@ -158,7 +159,7 @@ impl Table for Split {
         content.retain(|other| !Arc::ptr_eq(other, &entry));
         entry.unlist();
         self.list().remove(&entry);
-        Withdrawal::Gone
+        Withdrawal::Removed
     }
 
     /// No such mark: a search that finds a block with the maximum number of references continues.

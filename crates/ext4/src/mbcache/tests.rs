@@ -8,7 +8,7 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::{thread, topology};
 
 use super::testing::{Disk, SETTINGS, bytes_of, content, content_of, tiny};
-use super::{AttributeCacheStatistics, Counting, SharedBlocks};
+use super::{AttributeCacheStatistics, Counting, Leaving, SharedBlocks};
 use crate::options::AttributeCache;
 
 #[test]
@@ -141,6 +141,22 @@ fn volumes_in_the_cache_of_all_do_not_see_each_other() {
     assert!(one.first(&content(1)).is_some());
 }
 
+#[test]
+fn entries_are_counted_once() {
+    for setting in SETTINGS {
+        let cache = SharedBlocks::with_room(setting, 64, Counting::InBlock);
+        let bytes = bytes_of(&content(1));
+        cache.insert(BlockNumber(1), &bytes);
+        cache.insert(BlockNumber(1), &bytes);
+        for _ in 0..2 {
+            let leaving = cache.judge_leaving(BlockNumber(1), &bytes);
+            assert!(matches!(leaving, Ok(Leaving::Last)), "{setting:?}");
+        }
+        let counts = cache.statistics();
+        assert_eq!((counts.inserted, counts.dropped), (1, 1), "{setting:?}");
+    }
+}
+
 /// Threads have references to few blocks of few contents, and add, drop, change and read them.
 #[test]
 fn many_threads_at_few_blocks() {
@@ -177,11 +193,11 @@ fn many_threads_at_few_blocks() {
         for value in 1..=3 {
             assert_eq!(disk.share(&content(value)), None, "{setting:?}");
         }
+        // Blocks that have an entry are read again, and blocks whose entry made room are freed.
         let taken = disk.cache.statistics();
-        assert_eq!(taken.inserted, done.inserted, "{setting:?}: {taken:?}");
-        assert_eq!(
-            taken.dropped,
-            done.changed + done.ended,
+        assert!(taken.inserted <= done.inserted, "{setting:?}: {taken:?}");
+        assert!(
+            taken.dropped <= taken.inserted.min(done.changed + done.ended),
             "{setting:?}: {taken:?}"
         );
     }

@@ -49,7 +49,7 @@ impl Volume {
             // The flush of a transaction that is being committed already may have begun before the
             // last data was written; that of the running one is yet to come.
             let is_covered = journal.running() == tid;
-            journal.commit(tid)?;
+            journal.make_durable(tid)?;
             if !is_covered {
                 journal.flush_data()?;
             }

@@ -408,6 +408,23 @@ fn only_records_begin_with_the_magic_in_the_log() {
 }
 
 #[test]
+fn durability_is_not_held_by_what_the_client_does_afterwards() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let tid = one_operation(&toy, 1);
+    // The client waits for this lock when it is told of the transaction.
+    toy.told(|told| {
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| toy.journal.make_durable(tid));
+            let durable = waits.join().expect("no panic");
+            durable.expect("the journal runs");
+        });
+        assert!(told.committed.is_empty());
+    });
+    toy.journal.commit(tid).expect("the journal runs");
+    assert_eq!(toy.told(|told| told.committed.clone()), [tid]);
+}
+
+#[test]
 fn a_freed_block_is_cold_when_its_transaction_is_durable() {
     let device: Arc<dyn Device> = Arc::new(blank(LOG));
     let toy = Toy::open(Arc::clone(&device), Some(LOG));
