@@ -188,6 +188,19 @@ impl Error {
         }
     }
 
+    /// For an error of the journal while it is opened: it has not stopped then, and what is wrong is
+    /// the image, or the device.
+    pub(crate) fn opening(error: JournalError) -> Self {
+        match error {
+            JournalError::Corrupt(corrupt) => corrupt.into(),
+            JournalError::Unsupported(what) => {
+                Self::Unsupported(format!("the journal uses {what}"))
+            }
+            JournalError::Io { ref cause, .. } => io::Error::new(cause.kind(), error).into(),
+            error => error.into(),
+        }
+    }
+
     /// Whether this is the given refusal.
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {

@@ -1,9 +1,10 @@
 //! Mounting and unmounting: from a device to a volume and back.
 //!
 //! Mounting: the superblock is read and checked (features, absurd counts, the device's size); the
-//! journal is found and replayed, on the device or, for a read-only mount, into an overlay in
-//! memory; then the layers are built from the bottom up, `recover` and `orphan_present` are set
-//! durably before the first commit can happen (rule 11), and orphans are finished.
+//! journal is found and its replay planned; what the replay will leave is checked, and only then it
+//! is done, or for a read-only mount shown without being done; then the layers are built from the
+//! bottom up, `recover` and `orphan_present` are set durably before the first commit can happen
+//! (rule 11), and orphans are finished.
 //!
 //! Closing: inodes without a name are deleted, everything is committed and written home, the log is
 //! emptied, and only then is the superblock marked clean, with exact counts. If a step fails, the
@@ -49,41 +50,36 @@ impl Volume {
     /// # Errors
     ///
     /// `Corrupt` and `Unsupported` name what in the image prevents the mount, `Io` comes from the
-    /// device. Nothing is written before every check of the superblock has passed.
+    /// device, `NotExt4` if there is no file system. Nothing is written before every check has
+    /// passed, also of what the journal brings.
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();
-        let superblock = superblock::read(&*device, &mut options, &mut notes)?;
-        let geometry = check_shape(&superblock, &*device)?;
-        features::check(&superblock, &mut options, device.is_read_only(), &mut notes)?;
-        features::note_state(&superblock, &mut notes);
-        let recovered = recovery::recover(device, &superblock, geometry, &options, &mut notes)?;
-        let before = superblock;
-        let mut superblock = superblock::read(&*recovered.device, &mut options, &mut notes)?;
-        keep_errors(&mut superblock, &before, recovered.had_stopped);
-        // The replay may have changed the superblock.
-        let geometry = check_shape(&superblock, &*recovered.device)?;
+        let before = superblock::read(&*device, &mut options, &mut notes)?;
+        let geometry = check_features(&before, &*device, &mut options, &device, &mut notes)?;
+        features::note_state(&before, &mut notes);
+        let found = Arc::clone(&device);
+        let mut journal = recovery::find_journal(found, &before, geometry, &options, &mut notes)?;
+        // The replay may change the superblock.
+        let view = journal.view();
+        let mut superblock = superblock::read(&*view, &mut options, &mut notes)?;
+        keep_errors(&mut superblock, &before, journal.had_stopped);
+        let geometry = check_features(&superblock, &*view, &mut options, &device, &mut notes)?;
         check_same_journal(&before, &superblock)?;
-        features::check(
-            &superblock,
-            &mut options,
-            recovered.device.is_read_only(),
-            &mut notes,
-        )?;
+        if journal.will_write() {
+            let search = recovery::search_options(&options);
+            let store = new_store(Arc::clone(&view), superblock.clone(), geometry, search);
+            found_layers(Arc::new(store))?;
+        }
+        let log = journal.replay(&mut notes)?;
         let was_clean = superblock.state.contains(State::CLEAN);
-        let store = Arc::new(new_store(
-            Arc::clone(&recovered.device),
-            superblock,
-            geometry,
-            options,
-        ));
-        let groups = Groups::open(Arc::clone(&store))?;
-        let found = recovery::find_orphans(&store)?;
-        let overhead_blocks = overhead_blocks(&store, &recovered.journal_blocks);
-        protect_system_files(&groups, recovered.journal_blocks, &found)?;
+        let device = if log.is_some() { device } else { view };
+        let store = Arc::new(new_store(device, superblock, geometry, options));
+        let (groups, found) = found_layers(Arc::clone(&store))?;
+        let overhead_blocks = overhead_blocks(&store, &journal.journal_blocks);
+        protect_system_files(&groups, journal.journal_blocks, &found)?;
         let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
         note_damage(&groups, &mut notes);
-        recovery::check_root(&store)?;
         let table = table::empty_table();
         let attribute_blocks = Arc::new(shared_blocks(&store));
         if !store.options.read_only {
@@ -93,7 +89,7 @@ impl Volume {
                 inodes: &table,
                 attribute_blocks: &attribute_blocks,
             };
-            journal::begin(&layers, recovered.log)?;
+            journal::begin(&layers, log)?;
         }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
         let volume = Self::assemble(inodes, overhead_blocks, was_clean, notes);
@@ -240,6 +236,27 @@ fn note_damage(groups: &Groups, notes: &mut Vec<String>) {
     if others > 0 {
         notes.push(format!("{others} more group descriptors are as bad"));
     }
+}
+
+/// Checks an image's features and then its shape, which unknown features may change. Whether it can
+/// be written is decided by the device itself, not by the view of it.
+fn check_features(
+    superblock: &Superblock,
+    view: &dyn Device,
+    options: &mut MountOptions,
+    device: &Arc<dyn Device>,
+    notes: &mut Vec<String>,
+) -> Result<Geometry> {
+    features::check(superblock, options, device.is_read_only(), notes)?;
+    check_shape(superblock, view)
+}
+
+/// The groups and the orphans of an image, whose root is a directory.
+fn found_layers(store: Arc<Store>) -> Result<(Arc<Groups>, recovery::FoundOrphans)> {
+    let groups = Groups::open(Arc::clone(&store))?;
+    let found = recovery::find_orphans(&store)?;
+    recovery::check_root(&store)?;
+    Ok((groups, found))
 }
 
 /// Protects the blocks of the journal and the orphan file from all other files.

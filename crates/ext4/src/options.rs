@@ -37,6 +37,10 @@ pub enum Reserve {
 pub struct MountOptions {
     /// Nothing is written to the device; a journal that must be replayed is replayed in memory.
     pub read_only: bool,
+    /// With `read_only`: a journal that must be replayed is not looked at. The last changes are
+    /// missing, and structures may contradict each other, but an image whose journal is damaged can
+    /// be read (`noload` in Linux).
+    pub skip_replay: bool,
     /// Longest time between commits; 5 seconds by default, as in Linux.
     pub commit_interval: Duration,
     /// Bytes of memory for cached metadata; 256 MiB by default.
@@ -71,6 +75,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            skip_replay: false,
             commit_interval: Duration::from_secs(5),
             cache_size: 256 << 20,
             on_error: None,

@@ -14,30 +14,13 @@ const COMPATIBLE: usize = SUPERBLOCK + 92;
 const READ_ONLY_COMPATIBLE: usize = SUPERBLOCK + 100;
 const JOURNAL_INODE: usize = SUPERBLOCK + 224;
 
-/// Has debugfs write blocks to the journal: each number with its bytes.
-fn write_to_journal(image: &Image, blocks: &[(u64, &[u8])]) {
-    let folder = image.path.parent().expect("a folder");
-    let mut lines = String::from("jo\n");
-    for (number, bytes) in blocks {
-        let file = folder.join(format!("block-{number}"));
-        std::fs::write(&file, bytes).expect("a temporary file");
-        lines += &format!("jw -b {number} {}\n", file.display());
-    }
-    let script = folder.join("script");
-    std::fs::write(&script, lines + "jc\n").expect("a temporary file");
-    let mut debugfs = std::process::Command::new("debugfs");
-    debugfs.arg("-w").arg("-f").arg(&script).arg(&image.path);
-    let output = debugfs.output().expect("e2fsprogs is there");
-    assert!(output.status.success(), "{output:?}");
-}
-
 #[test]
 fn the_size_of_a_file_system_that_was_being_grown_is_in_its_log() {
     let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
         return;
     };
     let whole = image.first_block();
-    write_to_journal(&image, &[(0, &whole), (16_383, &[0; 4096])]);
+    image.write_to_journal(&[(0, &whole), (16_383, &[0; 4096])]);
     image.change(|bytes| {
         bytes[BLOCKS_COUNT..BLOCKS_COUNT + 4].copy_from_slice(&16_000u32.to_le_bytes());
     });
@@ -56,7 +39,7 @@ fn features_of_a_superblock_in_the_log_are_checked() {
     const VERITY: u8 = 0x80;
     let mut block = image.first_block();
     block[READ_ONLY_COMPATIBLE + 1] |= VERITY;
-    write_to_journal(&image, &[(0, &block)]);
+    image.write_to_journal(&[(0, &block)]);
     let volume = image.open();
     assert!(volume.is_read_only(), "{:?}", volume.notes());
 }
@@ -71,7 +54,7 @@ fn one_with_another_journal_is_refused() {
         const HAS_JOURNAL: u8 = 4;
         let mut block = image.first_block();
         block[at] = value.unwrap_or(block[at] & !HAS_JOURNAL);
-        write_to_journal(&image, &[(0, &block)]);
+        image.write_to_journal(&[(0, &block)]);
         let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
         let opened = Volume::open(device, MountOptions::default());
         let told = opened.expect_err("it is refused").to_string();

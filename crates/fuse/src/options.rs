@@ -134,6 +134,7 @@ impl Options {
                 kernel.read_only = option == "ro";
                 self.volume.read_only = kernel.read_only;
             }
+            "noload" | "norecovery" => self.volume.skip_replay = true,
             "allow_other" => kernel.allow_other = true,
             "default_permissions" => kernel.check_permissions = true,
             "suid" | "nosuid" => kernel.set_id = option == "suid",

@@ -11,7 +11,9 @@
 use std::sync::Arc;
 
 use pext4_block::{Device, Page};
-use pext4_ondisk::journal::{Commit, DescriptorWriter, RecordFormat, RevokeWriter, header};
+use pext4_ondisk::journal::{
+    Commit, DescriptorWriter, RecordFormat, RevokeWriter, TransactionSum, header,
+};
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::time;
 
@@ -165,6 +167,7 @@ impl LogWriter {
             sequence: tid,
             seconds,
             nanoseconds,
+            transaction_sum: TransactionSum::None,
         }
         .encode(&self.format)
     }

@@ -1,6 +1,7 @@
-//! The two checksum functions of the format, and how a file system uses them.
+//! The checksum functions of the format, and how a file system uses them. (CRC-32 is found in
+//! journals only, where it preceded crc32c.)
 //!
-//! Both functions work on the raw register: state in, state out, without inversion at either end,
+//! The functions work on the raw register: state in, state out, without inversion at either end,
 //! as in all of ext4 and jbd2. A chain of calls over pieces equals one call over the whole.
 //!
 //! [`Checksums`] is the regime of a file system: no checksums, the old 16-bit checksums of group
@@ -46,6 +47,14 @@ fn short_crc32c(state: u32, bytes: &[u8]) -> u32 {
         let [low, ..] = state.to_le_bytes();
         CRC32C_TABLES[0][usize::from(low ^ byte)] ^ (state >> 8)
     })
+}
+
+/// CRC-32 (0x04C1_1DB7, the most significant bit first) of `bytes`, from register to register.
+#[must_use]
+pub fn crc32(state: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Mpeg2, u64::from(state));
+    digest.update(bytes);
+    u32::try_from(digest.get_state()).expect("the register of a 32-bit checksum has 32 bits")
 }
 
 /// CRC-16 (reflected 0x8005) of `bytes`, from register to register.
@@ -159,7 +168,7 @@ pub fn inode_state(seed: u32, inode: InodeNumber, generation: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{crc16, crc32c};
+    use super::{INITIAL, crc16, crc32, crc32c};
 
     const CHECK: &[u8] = b"123456789";
 
@@ -167,6 +176,9 @@ mod tests {
     fn answers_the_catalogued_check_values() {
         assert_eq!(!crc32c(u32::MAX, CHECK), 0xE306_9283);
         assert_eq!(crc16(0, CHECK), 0xBB3D);
+        assert_eq!(crc32(INITIAL, CHECK), 0x0376_E6E7);
+        let (head, tail) = CHECK.split_at(4);
+        assert_eq!(crc32(crc32(INITIAL, head), tail), 0x0376_E6E7);
     }
 
     /// CRC-32C bit by bit, from the polynomial alone.

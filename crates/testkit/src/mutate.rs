@@ -15,6 +15,8 @@ use pext4_block::{Device, RamDevice};
 use pext4_fs::{
     AllocateMode, CreateAttributes, InodeNumber, MountOptions, RenameMode, SetXattrMode, Volume,
 };
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::superblock::{self, Superblock};
 
 use crate::Random;
 use crate::content::pattern;
@@ -246,7 +248,9 @@ fn xattr_block(image: &Path) -> Result<Option<u64>> {
         .filter(|&block| block != 0))
 }
 
-/// Makes debugfs write transactions into the journal: copies of directory blocks, and a revoke.
+/// Makes debugfs write transactions into the journal: copies of directory blocks, and a revoke. They
+/// have checksums of this version if the image has any: debugfs 1.47.0 would write those of version 1
+/// without them, and a wrong one for the revoke.
 pub fn write_journal(image: &Path, version: u8) -> Result<()> {
     let scratch = scratch();
     let data = scratch.path().join("data");
@@ -257,9 +261,16 @@ pub fn write_journal(image: &Path, version: u8) -> Result<()> {
     }
     let block = *blocks.first().context("a directory has a block")?;
     let mut bytes = vec![0; 1024];
-    RamDevice::load(image)?.read_at(block * 1024, &mut bytes)?;
+    let device = RamDevice::load(image)?;
+    device.read_at(block * 1024, &mut bytes)?;
     std::fs::write(&data, &bytes)?;
-    let open = format!("jo -c -v {version}");
+    let mut superblock = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut superblock)?;
+    let features = Superblock::decode(&superblock)?.features.read_only_compat;
+    let open = match features.contains(ReadOnlyCompat::METADATA_CSUM) {
+        true => format!("jo -c -v {version}"),
+        false => "jo".to_owned(),
+    };
     let data = data.display();
     let requests = [
         open,

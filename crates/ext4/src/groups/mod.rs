@@ -32,7 +32,7 @@ pub(crate) mod inodes;
 pub(crate) mod lane;
 mod loaded;
 mod metadata;
-mod open;
+pub mod open;
 mod preallocation;
 pub(crate) mod slot;
 mod stream_goals;
@@ -83,6 +83,8 @@ pub struct Groups {
     metadata: MetadataMap,
     /// The corrupt descriptors of groups that a read-only mount does without. [immutable after mount]
     damaged: BTreeMap<GroupNumber, Corrupt>,
+    /// Descriptors that a read-only mount uses despite a wrong checksum. [immutable after mount]
+    unsummed: Vec<Corrupt>,
     /// Where structures share blocks, on a read-only mount.
     overlap: OnceLock<Corrupt>,
     /// Blocks of the journal and the orphan file, which no other file may own. [immutable after
@@ -225,9 +227,10 @@ impl Groups {
         }
     }
 
-    /// The corrupt descriptors and overlaps that a read-only mount does without.
+    /// The corrupt descriptors and overlaps with which a read-only mount goes on.
     pub fn damage(&self) -> impl Iterator<Item = &Corrupt> {
-        self.damaged.values().chain(self.overlap.get())
+        let descriptors = self.damaged.values().chain(&self.unsummed);
+        descriptors.chain(self.overlap.get())
     }
 
     /// Why the location of an inode's slot is unknown, if the descriptor of its group is corrupt.

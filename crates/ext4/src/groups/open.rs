@@ -3,7 +3,8 @@
 //! A writable mount fails if one descriptor is corrupt, since allocation relies on its counts. A
 //! read-only mount, which may be the last resort for a damaged image, continues with the other
 //! groups. Nothing is known about a group with a corrupt descriptor, and access to one of its
-//! inodes returns the descriptor's error.
+//! inodes returns the descriptor's error. If only the checksum of a descriptor is wrong, a read-only
+//! mount uses it, as Linux does: it can read nothing that an inode's own checksum does not confirm.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -70,6 +71,7 @@ impl Groups {
             slots: table.slots.into_boxed_slice(),
             metadata,
             damaged: table.damaged,
+            unsummed: table.unsummed,
             overlap,
             protected: OnceLock::new(),
             counts: Counts::new(
@@ -101,10 +103,39 @@ struct Table {
     directories: u64,
     /// The errors of corrupt descriptors.
     damaged: BTreeMap<GroupNumber, Corrupt>,
+    /// The errors of descriptors that are used despite a wrong checksum.
+    unsummed: Vec<Corrupt>,
+}
+
+/// Decodes a descriptor and checks its numbers. For a read-only mount a wrong checksum is no error,
+/// and is returned beside the descriptor.
+///
+/// # Errors
+/// [`Corrupt`], naming the group.
+pub fn decode_descriptor(
+    store: &Store,
+    group: GroupNumber,
+    bytes: &[u8],
+) -> std::result::Result<(GroupDescriptor, Option<Corrupt>), Corrupt> {
+    let geometry = &store.geometry;
+    let (descriptor, unsummed) = match GroupDescriptor::decode(bytes, geometry, group) {
+        Ok(descriptor) => (descriptor, None),
+        Err(corrupt) if store.options.read_only => {
+            let descriptor = GroupDescriptor::decode_unverified(bytes, geometry, group)?;
+            (descriptor, Some(corrupt))
+        }
+        Err(corrupt) => return Err(corrupt),
+    };
+    match (descriptor.check(geometry, group), unsummed) {
+        (Ok(()), unsummed) => Ok((descriptor, unsummed)),
+        // The checksum tells that the numbers are damaged, not that they were written so.
+        (Err(_), Some(unsummed)) => Err(unsummed),
+        (Err(corrupt), None) => Err(corrupt),
+    }
 }
 
 /// The error with the advice how to repair or circumvent it.
-pub(super) fn with_advice(corrupt: Corrupt) -> Error {
+pub fn with_advice(corrupt: Corrupt) -> Error {
     let advice =
         "e2fsck -f repairs it, and a read-only mount (-o ro) reads what it does not affect";
     corrupt.adding(advice).into()
@@ -122,6 +153,7 @@ impl Table {
             free_inodes: 0,
             directories: 0,
             damaged: BTreeMap::new(),
+            unsummed: Vec::new(),
         };
         let mut index = 0;
         while index < store.geometry.descriptor_blocks {
@@ -175,8 +207,13 @@ impl Table {
                     Err(Corrupt::new("group descriptor", problem).in_group(group))
                 }
             };
-            if let Err(corrupt) = read {
-                self.skip(store, group, corrupt.in_block(block))?;
+            match read {
+                Ok(None) => {}
+                Ok(Some(unsummed)) => {
+                    self.check_number_of_damaged(&unsummed)?;
+                    self.unsummed.push(unsummed.in_block(block));
+                }
+                Err(corrupt) => self.skip(store, group, corrupt.in_block(block))?,
             }
         }
         Ok(())
@@ -187,11 +224,20 @@ impl Table {
         store: &Store,
         group: GroupNumber,
         bytes: &[u8],
-    ) -> std::result::Result<(), Corrupt> {
-        let geometry = &store.geometry;
-        let descriptor = GroupDescriptor::decode(bytes, geometry, group)?;
-        descriptor.check(geometry, group)?;
-        self.add(store, group, &descriptor)
+    ) -> std::result::Result<Option<Corrupt>, Corrupt> {
+        let (descriptor, unsummed) = decode_descriptor(store, group, bytes)?;
+        match (self.add(store, group, &descriptor), unsummed) {
+            (Ok(()), unsummed) => Ok(unsummed),
+            (Err(_), Some(unsummed)) => Err(unsummed),
+            (Err(corrupt), None) => Err(corrupt),
+        }
+    }
+
+    fn check_number_of_damaged(&self, corrupt: &Corrupt) -> Result<()> {
+        if self.damaged.len() + self.unsummed.len() < MAX_DAMAGED {
+            return Ok(());
+        }
+        Err(corrupt.clone().adding("and so are many others").into())
     }
 
     /// Records the next group as unusable if the mount is read-only, and fails otherwise.
@@ -199,9 +245,7 @@ impl Table {
         if !store.options.read_only {
             return Err(with_advice(corrupt));
         }
-        if self.damaged.len() >= MAX_DAMAGED {
-            return Err(corrupt.adding("and so are many others").into());
-        }
+        self.check_number_of_damaged(&corrupt)?;
         self.damaged.insert(group, corrupt);
         self.slots.push(Slot::corrupt());
         Ok(())

@@ -44,6 +44,23 @@ pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
     }
 }
 
+/// Refuses an image that cannot be read. This comes before any look at the shape of the file system,
+/// which an unknown feature may change.
+///
+/// # Errors
+///
+/// `Unsupported`, naming the features.
+pub(super) fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
+    let unreadable = superblock.features.incompat.difference(READ);
+    if unreadable.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "this version cannot read images with the features: {}",
+        unreadable.names().join(", ")
+    )))
+}
+
 /// Refuses an image that cannot be read, and turns the mount read-only for one that cannot be
 /// written, with a note that names the features.
 ///
@@ -56,14 +73,8 @@ pub(super) fn check(
     device_is_read_only: bool,
     notes: &mut Vec<String>,
 ) -> Result<()> {
+    refuse_unreadable(superblock)?;
     let features = &superblock.features;
-    let unreadable = features.incompat.difference(READ);
-    if !unreadable.is_empty() {
-        return Err(Error::Unsupported(format!(
-            "this version cannot read images with the features: {}",
-            unreadable.names().join(", ")
-        )));
-    }
     let mut unwritten = features.incompat.difference(WRITTEN).names();
     unwritten.extend(
         features

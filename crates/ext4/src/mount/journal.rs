@@ -8,7 +8,7 @@ use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::table::{self, Table};
 use crate::mbcache::SharedBlocks;
@@ -93,7 +93,8 @@ pub(super) fn begin(layers: &Layers<'_>, log: Option<Log>) -> Result<()> {
         client: Arc::new(client),
         commit_interval: store.options.commit_interval,
         width: width(&store.options.scaling),
-    })?;
+    })
+    .map_err(Error::opening)?;
     mark_mounted(store, has_log)?;
     // The error is recorded in the file system's superblock now.
     journal.clear_error()?;

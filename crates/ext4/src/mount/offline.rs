@@ -20,7 +20,7 @@ use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
 
-use super::{check_shape, recovery, superblock};
+use super::{check_shape, features, recovery, superblock};
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
 use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
@@ -74,12 +74,10 @@ impl OfflineJournal {
     pub fn open(device: Arc<dyn Device>) -> Result<Option<Self>> {
         let mut options = MountOptions::default();
         let superblock = superblock::read(&*device, &mut options, &mut Vec::new())?;
+        features::refuse_unreadable(&superblock)?;
         let geometry = check_shape(&superblock, &*device)?;
         if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
             return Ok(None);
-        }
-        if superblock.journal_inode.get() == 0 {
-            return Err(Error::Unsupported("an external journal".to_owned()));
         }
         let (mut log, journal_blocks) = recovery::log_of(&device, &superblock, geometry, &options)?;
         if superblock.features.incompat.contains(Incompat::RECOVER) {
@@ -88,9 +86,11 @@ impl OfflineJournal {
         }
         if log.superblock.start != 0 {
             // Without `recover` the content of the log does not count.
-            pext4_jbd2::recovery::discard(&*device, &log.area, &mut log.superblock)?;
+            pext4_jbd2::recovery::discard(&*device, &log.area, &mut log.superblock)
+                .map_err(Error::opening)?;
         }
-        let transaction = OfflineTransaction::open(Arc::clone(&device), log)?;
+        let transaction = OfflineTransaction::open(Arc::clone(&device), log);
+        let transaction = transaction.map_err(Error::opening)?;
         Ok(Some(Self {
             device,
             superblock,

@@ -1,25 +1,28 @@
 //! Recovery after a crash: replay of the journal's log, and of inodes that were being deleted or
 //! truncated.
 //!
-//! The log is found and replayed before any layer exists, with a temporary store that is dropped
-//! afterwards, since the replay changes blocks that the search has read.
+//! The log is found, and its replay planned, before any layer exists, with a temporary store that is
+//! dropped afterwards, since the replay changes blocks that the search has read. The mount looks at
+//! the file system as the replay will leave it ([`FoundJournal::view`]) before the replay writes
+//! anything: a log that destroys the file system is refused, and the image stays as it was.
 
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use pext4_block::{Device, OverlayDevice};
+use pext4_block::Device;
+use pext4_jbd2::recovery::{Replay, ReplayedDevice};
 use pext4_jbd2::{Log, LogArea, recovery};
 use pext4_ondisk::extent::{self, Bounds};
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 
 use super::new_store;
 use crate::error::{Error, Refusal, Result};
+use crate::groups::open::{decode_descriptor, with_advice};
 use crate::inode::extents::{self, Extent, NodeStore};
 use crate::options::MountOptions;
 use crate::orphan::{OrphanFile, OrphanPlace};
@@ -30,10 +33,13 @@ use crate::volume::Volume;
 /// The cache size for the search, in bytes: it reads only a few blocks.
 const SEARCH_CACHE: u64 = 1 << 20;
 
-/// A device whose journal was replayed, and its log.
-pub(super) struct Recovered {
-    pub device: Arc<dyn Device>,
-    pub log: Option<Log>,
+/// The journal of an image, and what is to be done with it.
+pub(super) struct FoundJournal {
+    device: Arc<dyn Device>,
+    /// `None` for a mount that will not write to a log.
+    log: Option<Log>,
+    /// The replay that is to be done, or for a read-only mount only shown.
+    replay: Option<Arc<Replay>>,
     /// The blocks of the journal.
     pub journal_blocks: Vec<Range<u64>>,
     /// Whether the journal had been aborted with an error: the file system may be inconsistent
@@ -41,56 +47,160 @@ pub(super) struct Recovered {
     pub had_stopped: bool,
 }
 
-impl Recovered {
+impl FoundJournal {
     /// For a mount that will not write to a log.
     fn without_log(device: Arc<dyn Device>, journal_blocks: Vec<Range<u64>>) -> Self {
         Self {
             device,
             log: None,
+            replay: None,
             journal_blocks,
             had_stopped: false,
         }
     }
+
+    /// The device as it will be after the replay. Nothing has been written.
+    pub(super) fn view(&self) -> Arc<dyn Device> {
+        let device = Arc::clone(&self.device);
+        match &self.replay {
+            Some(replay) => Arc::new(ReplayedDevice::new(device, Arc::clone(replay))),
+            None => device,
+        }
+    }
+
+    /// Whether the replay will write to the device.
+    pub(super) fn will_write(&self) -> bool {
+        self.replay.is_some() && self.log.is_some()
+    }
+
+    /// Does the replay, and empties a log whose content does not count. Returns the log that the
+    /// mount writes to.
+    pub(super) fn replay(&mut self, notes: &mut Vec<String>) -> Result<Option<Log>> {
+        let Some(mut log) = self.log.take() else {
+            return Ok(None);
+        };
+        let device = &*self.device;
+        match self.replay.take() {
+            Some(replay) => {
+                let report = replay.write(device, &mut log.superblock);
+                let report = report.map_err(Error::opening)?;
+                note_replay(&report, "on the image", notes);
+            }
+            // The log must be durably empty before this mount sets `recover`.
+            None if log.superblock.start != 0 => {
+                recovery::discard(device, &log.area, &mut log.superblock)
+                    .map_err(Error::opening)?;
+            }
+            None => {}
+        }
+        if log.superblock.errno != 0 {
+            let errno = i64::from(log.superblock.errno).abs();
+            notes.push(format!("the journal had stopped before with error {errno}"));
+        }
+        Ok(Some(log))
+    }
 }
 
-/// Replays the journal if necessary: on the device, or for a read-only mount in memory.
-pub(super) fn recover(
+/// Finds the journal and plans its replay, if that is necessary. Writes nothing.
+pub(super) fn find_journal(
     device: Arc<dyn Device>,
     superblock: &Superblock,
     geometry: Geometry,
     options: &MountOptions,
     notes: &mut Vec<String>,
-) -> Result<Recovered> {
+) -> Result<FoundJournal> {
     let is_dirty = superblock.features.incompat.contains(Incompat::RECOVER);
     if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
         if is_dirty {
             let problem = "a journal is to be replayed, but there is none";
             return Err(Corrupt::new("superblock", problem).into());
         }
-        return Ok(Recovered::without_log(device, Vec::new()));
+        return Ok(FoundJournal::without_log(device, Vec::new()));
     }
-    if superblock.journal_inode.get() == 0 {
-        return Err(Error::Unsupported("an external journal".to_owned()));
+    if options.skip_replay && !options.read_only {
+        let what = "writing to an image without its journal; `noload` needs `ro`";
+        return Err(Error::Unsupported(what.to_owned()));
     }
-    let (log, journal_blocks) = log_of(&device, superblock, geometry, options)?;
-    if options.bypass_journal && !options.read_only {
-        return bypass_log(device, &log, is_dirty, journal_blocks);
+    let skips_log = options.read_only && (options.skip_replay || !is_dirty);
+    let found = log_of(&device, superblock, geometry, options);
+    if skips_log && is_dirty {
+        notes.push("the journal was not replayed: the last changes are missing".to_owned());
     }
-    match (options.read_only, is_dirty) {
-        (true, false) => Ok(Recovered::without_log(device, journal_blocks)),
-        (true, true) => {
-            let device = replay_in_memory(device, &log, &geometry, notes)?;
-            Ok(Recovered::without_log(device, journal_blocks))
+    match found {
+        Ok((_, blocks)) if skips_log => Ok(FoundJournal::without_log(device, blocks)),
+        // Only its blocks were wanted, so that no file can claim them.
+        Err(error @ (Error::Corrupt(_) | Error::Unsupported(_))) if skips_log => {
+            notes.push(format!("the journal is not looked at: {error}"));
+            Ok(FoundJournal::without_log(device, Vec::new()))
         }
-        (false, _) => {
-            let log = replay_on_device(&*device, log, is_dirty, &geometry, notes)?;
-            Ok(Recovered {
-                device,
-                had_stopped: log.superblock.errno != 0,
-                log: Some(log),
-                journal_blocks,
-            })
+        Err(error) if options.read_only => Err(advise_skipping(error)),
+        Err(error) => Err(error),
+        Ok((log, blocks)) if options.bypass_journal && !options.read_only => {
+            bypass_log(device, &log, is_dirty, blocks)
         }
+        Ok((log, blocks)) => with_log(device, log, blocks, is_dirty, options, notes),
+    }
+}
+
+/// The journal with a planned replay if the image is dirty.
+fn with_log(
+    device: Arc<dyn Device>,
+    log: Log,
+    journal_blocks: Vec<Range<u64>>,
+    is_dirty: bool,
+    options: &MountOptions,
+    notes: &mut Vec<String>,
+) -> Result<FoundJournal> {
+    let replay = if is_dirty {
+        // The new size of a file system that was being grown may be in the log only.
+        let blocks = device.size() / u64::from(log.area.block_size());
+        let replay = Replay::plan(&*device, &log.area, &log.superblock, blocks);
+        let replay = replay.map_err(Error::opening);
+        Some(Arc::new(match options.read_only {
+            true => replay.map_err(advise_skipping)?,
+            false => replay?,
+        }))
+    } else {
+        // Without `recover` the content of the log does not count.
+        None
+    };
+    if options.read_only
+        && let Some(replay) = &replay
+    {
+        note_replay(&replay.report(), "in memory", notes);
+        return Ok(FoundJournal {
+            replay: Some(Arc::clone(replay)),
+            ..FoundJournal::without_log(device, journal_blocks)
+        });
+    }
+    Ok(FoundJournal {
+        had_stopped: log.superblock.errno != 0,
+        device,
+        log: Some(log),
+        replay,
+        journal_blocks,
+    })
+}
+
+/// Adds how the image can be read without its journal.
+fn advise_skipping(error: Error) -> Error {
+    match error {
+        Error::Corrupt(corrupt) => {
+            let advice = "a mount with `-o ro,noload` reads the image without it";
+            corrupt.adding(advice).into()
+        }
+        Error::Unsupported(what) => Error::Unsupported(format!(
+            "{what}; a mount with `-o ro,noload` reads the image without its journal"
+        )),
+        error => error,
+    }
+}
+
+/// The options of a store that only a few blocks are read with.
+pub(super) fn search_options(options: &MountOptions) -> MountOptions {
+    MountOptions {
+        cache_size: SEARCH_CACHE,
+        ..options.clone()
     }
 }
 
@@ -101,13 +211,13 @@ pub(super) fn log_of(
     geometry: Geometry,
     options: &MountOptions,
 ) -> Result<(Log, Vec<Range<u64>>)> {
-    let search = MountOptions {
-        cache_size: SEARCH_CACHE,
-        ..options.clone()
-    };
+    if superblock.journal_inode.get() == 0 {
+        return Err(Error::Unsupported("an external journal".to_owned()));
+    }
+    let search = search_options(options);
     let store = new_store(Arc::clone(device), superblock.clone(), geometry, search);
     let (area, journal_blocks) = find_log(&store, superblock.journal_inode)?;
-    let journal = recovery::read_superblock(&**device, &area)?;
+    let journal = recovery::read_superblock(&**device, &area).map_err(Error::opening)?;
     let log = Log {
         area,
         superblock: journal,
@@ -121,62 +231,15 @@ fn bypass_log(
     log: &Log,
     is_dirty: bool,
     journal_blocks: Vec<Range<u64>>,
-) -> Result<Recovered> {
+) -> Result<FoundJournal> {
     if is_dirty {
         let what = "writing past a journal that has to be replayed first";
         return Err(Error::Unsupported(what.to_owned()));
     }
-    Ok(Recovered {
+    Ok(FoundJournal {
         had_stopped: log.superblock.errno != 0,
-        ..Recovered::without_log(device, journal_blocks)
+        ..FoundJournal::without_log(device, journal_blocks)
     })
-}
-
-/// The number of blocks that a replay may write: those of the device, since the new size of a file
-/// system that was being grown may be in the log only.
-fn blocks_of(device: &dyn Device, geometry: &Geometry) -> u64 {
-    device.size() / u64::from(geometry.block_size)
-}
-
-/// The device with the result of the replay in an overlay.
-fn replay_in_memory(
-    device: Arc<dyn Device>,
-    log: &Log,
-    geometry: &Geometry,
-    notes: &mut Vec<String>,
-) -> Result<Arc<dyn Device>> {
-    let blocks = blocks_of(&*device, geometry);
-    let (report, replayed) =
-        recovery::recover_to_overlay(&*device, &log.area, &log.superblock, blocks)?;
-    let overlay = OverlayDevice::new(device);
-    for (block, bytes) in replayed {
-        overlay.write_at(block.get() * u64::from(geometry.block_size), &bytes)?;
-    }
-    note_replay(&report, "in memory", notes);
-    Ok(Arc::new(overlay))
-}
-
-fn replay_on_device(
-    device: &dyn Device,
-    mut log: Log,
-    is_dirty: bool,
-    geometry: &Geometry,
-    notes: &mut Vec<String>,
-) -> Result<Log> {
-    if is_dirty {
-        let blocks = blocks_of(device, geometry);
-        let report = recovery::recover(device, &log.area, &mut log.superblock, blocks)?;
-        note_replay(&report, "on the image", notes);
-    } else if log.superblock.start != 0 {
-        // Without `recover` the content of the log does not count. The log must be durably empty
-        // before this mount sets `recover`.
-        recovery::discard(device, &log.area, &mut log.superblock)?;
-    }
-    if log.superblock.errno != 0 {
-        let errno = i64::from(log.superblock.errno).abs();
-        notes.push(format!("the journal had stopped before with error {errno}"));
-    }
-    Ok(log)
 }
 
 fn note_replay(report: &recovery::Recovered, place: &str, notes: &mut Vec<String>) {
@@ -200,8 +263,13 @@ fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
         let state = buffer.read();
         let start = offset as usize;
         let bytes = &state.page[start..start + usize::from(geometry.descriptor_size)];
-        GroupDescriptor::decode(bytes, geometry, group)
-            .map_err(|corrupt| corrupt.in_group(group).in_block(block))?
+        let (descriptor, _) = decode_descriptor(store, group, bytes)
+            .map_err(|corrupt| corrupt.in_group(group).in_block(block))
+            .map_err(|corrupt| match store.options.read_only {
+                true => corrupt.into(),
+                false => with_advice(corrupt),
+            })?;
+        descriptor
     };
     let (block, offset) = geometry
         .inode_slot(descriptor.inode_table, index)

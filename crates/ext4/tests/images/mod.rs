@@ -57,6 +57,24 @@ impl Image {
         std::fs::write(&self.path, bytes).expect("the image");
     }
 
+    /// Has debugfs write blocks to the journal: each number with its bytes.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn write_to_journal(&self, blocks: &[(u64, &[u8])]) {
+        let folder = self.path.parent().expect("a folder");
+        let mut lines = String::from("jo\n");
+        for (number, bytes) in blocks {
+            let file = folder.join(format!("block-{number}"));
+            std::fs::write(&file, bytes).expect("a temporary file");
+            lines += &format!("jw -b {number} {}\n", file.display());
+        }
+        let script = folder.join("script");
+        std::fs::write(&script, lines + "jc\n").expect("a temporary file");
+        let mut debugfs = Command::new("debugfs");
+        debugfs.arg("-w").arg("-f").arg(&script).arg(&self.path);
+        let output = debugfs.output().expect("e2fsprogs is there");
+        assert!(output.status.success(), "{output:?}");
+    }
+
     /// Its first 4 KiB, with the superblock.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn first_block(&self) -> Vec<u8> {

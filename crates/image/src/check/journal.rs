@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use pext4_block::{Device, OverlayDevice};
-use pext4_jbd2::{LogArea, recovery};
+use pext4_block::Device;
+use pext4_jbd2::LogArea;
+use pext4_jbd2::recovery::{self, Replay, ReplayedDevice};
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::inode::Inode;
@@ -196,22 +197,20 @@ fn replay(
     // If a resize was interrupted, the new size of the file system is only in the log, so the bound
     // is the device's size.
     let blocks = volume.device.size() / u64::from(volume.geometry.block_size);
-    let (report, replayed) = recovery::recover_to_overlay(&*volume.device, area, journal, blocks)
-        .map_err(|error| error.to_string())?;
-    if replayed.is_empty() {
+    let replay =
+        Replay::plan(&*volume.device, area, journal, blocks).map_err(|error| error.to_string())?;
+    let report = replay.report();
+    if report.blocks == 0 {
         return Ok(None);
-    }
-    let overlay = OverlayDevice::new(Arc::clone(&volume.device));
-    for (block, bytes) in replayed {
-        let offset = block.get() * u64::from(volume.geometry.block_size);
-        overlay
-            .write_at(offset, &bytes)
-            .map_err(|error| error.to_string())?;
     }
     let place = Place::inode(volume.superblock.journal_inode);
     findings.add(Kind::JournalPending, place, || {
         let (transactions, blocks) = (report.transactions, report.blocks);
         format!("{transactions} transactions, {blocks} blocks, replayed in memory")
     });
-    Ok(Some(Arc::new(overlay)))
+    let device = Arc::clone(&volume.device);
+    Ok(Some(Arc::new(ReplayedDevice::new(
+        device,
+        Arc::new(replay),
+    ))))
 }

@@ -9,7 +9,8 @@ use pext4_jbd2::{LogArea, recovery};
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::journal::{
-    Commit, DescriptorWriter, JournalIncompat, JournalSuperblock, RecordFormat, header,
+    Commit, DescriptorWriter, JournalIncompat, JournalSuperblock, RecordFormat, TransactionSum,
+    header,
 };
 use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
@@ -221,6 +222,7 @@ impl Log {
             sequence: tid,
             seconds,
             nanoseconds,
+            transaction_sum: TransactionSum::None,
         };
         self.area.write(device, at, &[&commit.encode(&format)])?;
         Ok(device.flush()?)

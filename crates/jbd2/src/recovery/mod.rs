@@ -3,30 +3,37 @@
 //! There are three passes, each in its own file. The *scan* walks the log from its start and finds
 //! the committed transactions; the first record that does not continue them ends the log. The
 //! *revoke* pass finds the logged blocks that must not be written. The *replay* writes the last
-//! version of each of the others, to the device or, for a read-only mount, into an overlay in
-//! memory.
+//! version of each of the others to the device; until then, or for a read-only mount for ever, a
+//! [`ReplayedDevice`] shows what it would write.
 //!
 //! Everything is checked before anything is written: a home outside the file system or inside the
 //! log, or a block whose checksum is wrong, stops recovery and leaves the image as it was. Memory
-//! is bounded by the length of the log: only revokes of blocks that are in the log are remembered.
+//! is bounded by the number of blocks in the log: only revokes of blocks that are in the log are
+//! remembered.
 //!
 //! After a replay to the device the log is empty. Its next transaction number is one more than that
 //! of the first transaction that was not committed, so no leftover record can ever continue the
 //! log.
 
 mod replay;
+mod replayed_device;
 mod revokes;
 mod scan;
 
 use std::collections::BTreeMap;
+use std::io;
 
 use pext4_block::Device;
 use pext4_ondisk::journal::superblock::SUPERBLOCK_SIZE;
-use pext4_ondisk::journal::{JournalIncompat, JournalSuperblock, RecordFormat, fast_commit};
+use pext4_ondisk::journal::{
+    JournalCompat, JournalIncompat, JournalSuperblock, RecordFormat, fast_commit,
+};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 
 use crate::error::JournalError;
 use crate::log_area::LogArea;
+
+pub use replayed_device::ReplayedDevice;
 
 /// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,16 +60,34 @@ struct Log<'a> {
     end: u32,
 }
 
-impl Log<'_> {
+impl<'a> Log<'a> {
+    fn new(
+        device: &'a dyn Device,
+        area: &'a LogArea,
+        format: RecordFormat,
+        (first, end): (u32, u32),
+    ) -> Self {
+        Self {
+            device,
+            area,
+            format,
+            first,
+            end,
+        }
+    }
+
     fn blocks(&self) -> u32 {
         self.end - self.first
     }
 
     fn read(&self, at: u32) -> Result<Vec<u8>, JournalError> {
+        self.read_block(at)
+            .map_err(JournalError::io("reading the journal"))
+    }
+
+    fn read_block(&self, at: u32) -> io::Result<Vec<u8>> {
         let mut block = vec![0; self.format.block_size];
-        self.area
-            .read(self.device, at, &mut block)
-            .map_err(JournalError::io("reading the journal"))?;
+        self.area.read(self.device, at, &mut block)?;
         Ok(block)
     }
 
@@ -157,71 +182,38 @@ pub fn recover(
     superblock: &mut JournalSuperblock,
     filesystem_blocks: u64,
 ) -> Result<Recovered, JournalError> {
-    check_writable(superblock)?;
-    let plan = Plan::make(device, area, superblock, filesystem_blocks)?;
-    if superblock.start == 0 {
-        return Ok(plan.report);
-    }
-    for block in plan.survivors.values() {
-        let bytes = block.read(&plan.log)?;
-        let offset = block.home.get() * u64::from(area.block_size());
-        device
-            .write_at(offset, &bytes)
-            .map_err(JournalError::io("replaying the journal"))?;
-    }
-    device
-        .flush()
-        .map_err(JournalError::io("replaying the journal"))?;
-    superblock.start = 0;
-    superblock.sequence = plan.next.next();
-    write_superblock(device, area, superblock)?;
-    Ok(plan.report)
+    Replay::plan(device, area, superblock, filesystem_blocks)?.write(device, superblock)
 }
 
-/// Replays the log into memory and does not write to the device: the overlay of a read-only mount.
-///
-/// # Errors
-///
-/// As [`recover`].
-pub fn recover_to_overlay(
-    device: &dyn Device,
-    area: &LogArea,
-    superblock: &JournalSuperblock,
-    filesystem_blocks: u64,
-) -> Result<(Recovered, BTreeMap<BlockNumber, Vec<u8>>), JournalError> {
-    let plan = Plan::make(device, area, superblock, filesystem_blocks)?;
-    let mut overlay = BTreeMap::new();
-    for block in plan.survivors.values() {
-        overlay.insert(block.home, block.read(&plan.log)?);
-    }
-    Ok((plan.report, overlay))
-}
-
-/// What a replay would do, with all checks passed.
-struct Plan<'a> {
-    log: Log<'a>,
+/// What a replay would do, with all checks of the log passed. Nothing has been written.
+pub struct Replay {
+    area: LogArea,
+    format: RecordFormat,
+    /// The first block of the ring, and one past its last.
+    ring: (u32, u32),
     survivors: BTreeMap<BlockNumber, scan::LoggedBlock>,
     /// The first transaction that was not committed.
     next: Tid,
     report: Recovered,
 }
 
-impl<'a> Plan<'a> {
-    fn make(
-        device: &'a dyn Device,
-        area: &'a LogArea,
+impl Replay {
+    /// Reads the log. `filesystem_blocks` bounds what may be written.
+    ///
+    /// # Errors
+    ///
+    /// As [`recover`].
+    pub fn plan(
+        device: &dyn Device,
+        area: &LogArea,
         superblock: &JournalSuperblock,
         filesystem_blocks: u64,
     ) -> Result<Self, JournalError> {
         check_supported(superblock)?;
         check_area(superblock, area)?;
-        let log = Log {
-            device,
-            area,
-            format: RecordFormat::of(superblock),
-            first: superblock.first,
-            end: superblock.log_end(),
-        };
+        let format = RecordFormat::of(superblock);
+        let ring = (superblock.first, superblock.log_end());
+        let log = Log::new(device, area, format, ring);
         let mut scan = if superblock.start == 0 {
             scan::Scan::empty(superblock.sequence)
         } else {
@@ -237,11 +229,54 @@ impl<'a> Plan<'a> {
             errno: superblock.errno,
         };
         Ok(Self {
-            log,
+            area: area.clone(),
+            format,
+            ring,
             survivors,
             next: scan.next,
             report,
         })
+    }
+
+    /// What the log holds.
+    #[must_use]
+    pub fn report(&self) -> Recovered {
+        self.report
+    }
+
+    /// Writes the blocks home, durably, and leaves the log empty. `device` and `superblock` are
+    /// those of the plan.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` by name, and then nothing has been written; `Io`.
+    pub fn write(
+        &self,
+        device: &dyn Device,
+        superblock: &mut JournalSuperblock,
+    ) -> Result<Recovered, JournalError> {
+        check_writable(superblock)?;
+        if superblock.start == 0 {
+            return Ok(self.report);
+        }
+        let failed = "replaying the journal";
+        for &home in self.survivors.keys() {
+            let bytes = self.read(device, home).map_err(JournalError::io(failed))?;
+            device
+                .write_at(home.get() * u64::from(self.area.block_size()), &bytes)
+                .map_err(JournalError::io(failed))?;
+        }
+        device.flush().map_err(JournalError::io(failed))?;
+        superblock.start = 0;
+        superblock.sequence = self.next.next();
+        write_superblock(device, &self.area, superblock)?;
+        Ok(self.report)
+    }
+
+    /// The bytes that one of the survivors brings home.
+    fn read(&self, device: &dyn Device, home: BlockNumber) -> io::Result<Vec<u8>> {
+        let log = Log::new(device, &self.area, self.format, self.ring);
+        self.survivors[&home].read(&log)
     }
 }
 
@@ -265,9 +300,10 @@ fn check_supported(superblock: &JournalSuperblock) -> Result<(), JournalError> {
     }
     let unguarded = superblock.incompat.contains(JournalIncompat::ASYNC_COMMIT)
         && !superblock.is_summed()
+        && !superblock.compat.contains(JournalCompat::CHECKSUM)
         && superblock.start != 0;
     if unguarded {
-        let what = "asynchronous commits without checksums v2 or v3";
+        let what = "asynchronous commits without checksums";
         return Err(JournalError::Unsupported(what.into()));
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! The replay: selects the versions that survive, verifies their checksums, and reads their bytes.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use pext4_ondisk::journal::{JournalIncompat, JournalSuperblock, header};
 use pext4_ondisk::{BlockNumber, Corrupt};
@@ -75,8 +76,8 @@ fn first_damaged(
 
 impl LoggedBlock {
     /// The block's bytes as they belong at its home: unescaped.
-    pub(super) fn read(&self, log: &Log<'_>) -> Result<Vec<u8>, JournalError> {
-        let mut bytes = log.read(self.at)?;
+    pub(super) fn read(&self, log: &Log<'_>) -> io::Result<Vec<u8>> {
+        let mut bytes = log.read_block(self.at)?;
         if self.escaped {
             bytes[..4].copy_from_slice(&header::MAGIC.to_be_bytes());
         }

@@ -8,9 +8,10 @@
 //! have changed, and that is corruption.
 
 use pext4_ondisk::journal::{
-    BlockType, Commit, Header, JournalIncompat, JournalSuperblock, TagFlags, commit, descriptor,
+    BlockType, Commit, Header, JournalCompat, JournalIncompat, JournalSuperblock, TagFlags, commit,
+    descriptor,
 };
-use pext4_ondisk::{BlockNumber, Corrupt, Tid};
+use pext4_ondisk::{BlockNumber, Corrupt, Tid, checksum};
 
 use super::Log;
 use crate::error::JournalError;
@@ -77,11 +78,17 @@ impl Scan {
     }
 }
 
+/// Whether each commit block has a checksum of its whole transaction (v1).
+fn has_sums_of_transactions(superblock: &JournalSuperblock) -> bool {
+    !superblock.is_summed() && superblock.compat.contains(JournalCompat::CHECKSUM)
+}
+
 /// Walks the log from the start that the superblock gives.
 pub(super) fn scan(log: &Log<'_>, superblock: &JournalSuperblock) -> Result<Scan, JournalError> {
     let mut scanner = Scanner {
         log,
         asynchronous: superblock.incompat.contains(JournalIncompat::ASYNC_COMMIT),
+        sums_transactions: has_sums_of_transactions(superblock),
         at: superblock.start,
         walked: 0,
         open: Open::default(),
@@ -95,6 +102,7 @@ pub(super) fn scan(log: &Log<'_>, superblock: &JournalSuperblock) -> Result<Scan
 struct Scanner<'a> {
     log: &'a Log<'a>,
     asynchronous: bool,
+    sums_transactions: bool,
     at: u32,
     /// Log blocks passed so far, at most one lap.
     walked: u32,
@@ -104,11 +112,23 @@ struct Scanner<'a> {
 }
 
 /// The transaction being read.
-#[derive(Default)]
 struct Open {
     blocks: Vec<LoggedBlock>,
     revokes: Vec<(u32, Tid)>,
     suspect: Option<&'static str>,
+    /// The checksum (v1) of its descriptors and blocks so far.
+    sum: u32,
+}
+
+impl Default for Open {
+    fn default() -> Self {
+        Self {
+            blocks: Vec::new(),
+            revokes: Vec::new(),
+            suspect: None,
+            sum: checksum::INITIAL,
+        }
+    }
 }
 
 impl Scanner<'_> {
@@ -122,7 +142,7 @@ impl Scanner<'_> {
         match Header::decode(&block).filter(|header| header.sequence == expected) {
             None => Ok(false),
             Some(header) => match header.block_type {
-                BlockType::Descriptor => Ok(self.descriptor(&block)),
+                BlockType::Descriptor => self.descriptor(&block),
                 BlockType::Revoke => Ok(self.revoke(&block)),
                 BlockType::Commit => self.commit(&block),
                 _ => Ok(false),
@@ -130,7 +150,7 @@ impl Scanner<'_> {
         }
     }
 
-    fn descriptor(&mut self, block: &[u8]) -> bool {
+    fn descriptor(&mut self, block: &[u8]) -> Result<bool, JournalError> {
         self.suspect_unless(
             self.log.format.verify_tail(block),
             "a descriptor's sum is wrong",
@@ -140,7 +160,10 @@ impl Scanner<'_> {
         let room = self.log.blocks() - self.walked;
         let count = u32::try_from(tags.len()).expect("a block holds less tags than it has bytes");
         if count >= room {
-            return false;
+            return Ok(false);
+        }
+        if self.sums_transactions {
+            self.add_to_sum(block, count)?;
         }
         for (tag, step) in tags.iter().zip(1..) {
             self.open.blocks.push(LoggedBlock {
@@ -151,7 +174,17 @@ impl Scanner<'_> {
                 checksum: tag.checksum,
             });
         }
-        self.advance(count + 1)
+        Ok(self.advance(count + 1))
+    }
+
+    /// Adds a descriptor and the blocks behind it to the checksum of the transaction.
+    fn add_to_sum(&mut self, descriptor: &[u8], count: u32) -> Result<(), JournalError> {
+        let mut sum = checksum::crc32(self.open.sum, descriptor);
+        for step in 1..=count {
+            sum = checksum::crc32(sum, &self.log.read(self.log.after(self.at, step))?);
+        }
+        self.open.sum = sum;
+        Ok(())
     }
 
     fn revoke(&mut self, block: &[u8]) -> bool {
@@ -171,6 +204,13 @@ impl Scanner<'_> {
         let Some(commit) = Commit::decode(block) else {
             return Ok(false);
         };
+        if self.sums_transactions {
+            let sum = self.open.sum;
+            self.suspect_unless(
+                commit.has_transaction_sum(sum),
+                "the transaction's sum is wrong",
+            );
+        }
         let time = (commit.seconds, commit.nanoseconds);
         if let Some(problem) = self.open.suspect {
             return self.classify(problem, time);

@@ -1,9 +1,12 @@
 //! Recovery of journals that are built record by record.
 
+use std::sync::Arc;
+
 use pext4_block::{Device, RamDevice};
+use pext4_ondisk::checksum;
 use pext4_ondisk::journal::{
     BlockType, Commit, DescriptorWriter, Header, JournalCompat, JournalIncompat, RecordChecksum,
-    RevokeWriter,
+    RevokeWriter, TransactionSum,
 };
 use pext4_ondisk::number::Tid;
 
@@ -24,6 +27,8 @@ struct Rig {
     at: u32,
     tid: Tid,
     seconds: u64,
+    /// What the next commit block says of its transaction.
+    transaction_sum: TransactionSum,
 }
 
 impl Rig {
@@ -47,6 +52,7 @@ impl Rig {
             at: 20,
             tid: FIRST_TID,
             seconds: 1000,
+            transaction_sum: TransactionSum::None,
         }
     }
 
@@ -124,6 +130,7 @@ impl Rig {
             sequence: self.tid,
             seconds: self.seconds,
             nanoseconds: 0,
+            transaction_sum: self.transaction_sum,
         };
         let block = commit.encode(&self.format());
         self.tid = self.tid.next();
@@ -383,20 +390,75 @@ fn unknown_features_are_refused_by_name_and_unknown_compat_is_kept() {
     assert_eq!(read.compat.bits(), 0x40);
 }
 
+/// A log whose commit blocks have the sums of their transactions, made of one descriptor and one
+/// block each.
+fn summed_by_transaction(sums: impl Fn(u32) -> TransactionSum) -> Rig {
+    let mut rig = Rig::new(false, RecordChecksum::None);
+    rig.superblock.compat.insert(JournalCompat::CHECKSUM);
+    for byte in 1..=2 {
+        let start = rig.at;
+        rig.log(&[(3, byte)]);
+        // Behind the log's last block comes its first.
+        let next = if start + 1 == rig.superblock.log_end() {
+            rig.superblock.first
+        } else {
+            start + 1
+        };
+        let sum = [start, next].iter().fold(u32::MAX, |sum, &at| {
+            let mut block = [0; BLOCK];
+            let read = rig.area.read(&rig.device, at, &mut block);
+            read.expect("inside the area");
+            checksum::crc32(sum, &block)
+        });
+        rig.transaction_sum = sums(sum);
+        rig.commit();
+    }
+    rig
+}
+
+#[test]
+fn sums_of_transactions_are_verified() {
+    let right = summed_by_transaction(TransactionSum::Crc32).recover();
+    assert_eq!(right.expect("sound").transactions, 2);
+    let without = summed_by_transaction(|_| TransactionSum::None).recover();
+    assert_eq!(without.expect("some writers leave it out").transactions, 2);
+    let mut wrong = summed_by_transaction(|sum| TransactionSum::Crc32(sum ^ 1));
+    wrong.refuses("the transaction's sum is wrong");
+    // The block of the second transaction was changed.
+    summed_by_transaction(TransactionSum::Crc32)
+        .damage(1, 700)
+        .refuses("the transaction's sum is wrong in committed transaction");
+    // With asynchronous commits that is the end of the log.
+    let mut rig = summed_by_transaction(TransactionSum::Crc32);
+    let incompat = &mut rig.superblock.incompat;
+    incompat.insert(JournalIncompat::ASYNC_COMMIT);
+    let recovered = rig.damage(1, 700).recover().expect("it ends before");
+    assert_eq!((recovered.transactions, rig.byte(3)), (1, 1));
+}
+
 #[test]
 fn an_overlay_leaves_the_device_alone() {
     let mut rig = Rig::v3();
     rig.log(&[(3, 1)]).commit().log(&[(3, 2), (4, 2)]).commit();
     write_superblock(&rig.device, &rig.area, &rig.superblock).expect("a ram device works");
     let superblock = read_superblock(&rig.device, &rig.area).expect("it was written");
-    let (recovered, overlay) =
-        recover_to_overlay(&rig.device, &rig.area, &superblock, DEVICE_BLOCKS).expect("sound");
-    assert_eq!(recovered.transactions, 2);
-    let blocks: Vec<_> = overlay
-        .iter()
-        .map(|(block, bytes)| (block.get(), bytes[0]))
-        .collect();
-    assert_eq!(blocks, [(3, 2), (4, 2)]);
+    let replay = Replay::plan(&rig.device, &rig.area, &superblock, DEVICE_BLOCKS).expect("sound");
+    let report = replay.report();
+    assert_eq!((report.transactions, report.blocks), (2, 2));
+    let below: Arc<dyn Device> = Arc::new(rig.device.fork());
+    let replayed = ReplayedDevice::new(Arc::clone(&below), Arc::new(replay));
+    // From the middle of block 2 to the middle of block 5, and a piece of one.
+    let mut bytes = vec![7; 3 * BLOCK];
+    replayed
+        .read_at(2 * BLOCK as u64 + 512, &mut bytes)
+        .expect("inside");
+    let expected = [vec![0; 512], vec![2; 2 * BLOCK], vec![0; 512]].concat();
+    assert!(bytes == expected);
+    replayed
+        .read_at(4 * BLOCK as u64 + 10, &mut bytes[..20])
+        .expect("inside");
+    assert_eq!(bytes[..20], [2; 20]);
+    assert!(replayed.is_read_only() && replayed.write_at(0, &[1]).is_err());
     assert_eq!((rig.byte(3), rig.byte(4)), (0, 0));
     let again = read_superblock(&rig.device, &rig.area).expect("it is still there");
     assert_eq!(again, superblock);

@@ -7,6 +7,7 @@ use pext4_sync::thread;
 
 use super::*;
 use crate::Forgotten;
+use crate::recovery::{Replay, ReplayedDevice};
 
 const LOG: u32 = 60;
 
@@ -229,9 +230,14 @@ fn a_change_of_the_next_transaction_does_not_reach_the_last() {
         toy.journal.commit(first).expect("the journal runs");
         let area = area(LOG);
         let superblock = recovery::read_superblock(&toy.device, &area).expect("it is there");
-        let overlay = recovery::recover_to_overlay(&toy.device, &area, &superblock, DEVICE_BLOCKS);
-        let (_, overlay) = overlay.expect("a sound log");
-        let value = &overlay[&BlockNumber(TABLE)][40..48];
+        let replay = Replay::plan(&toy.device, &area, &superblock, DEVICE_BLOCKS);
+        let replay = Arc::new(replay.expect("a sound log"));
+        let replayed = ReplayedDevice::new(Arc::clone(&toy.device), replay);
+        let mut value = [0; 8];
+        let place = TABLE * BLOCK as u64 + 40;
+        replayed
+            .read_at(place, &mut value)
+            .expect("inside the device");
         assert_eq!(
             value,
             (number - 1).to_le_bytes(),

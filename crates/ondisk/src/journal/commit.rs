@@ -43,22 +43,48 @@ pub struct Commit {
     pub seconds: u64,
     /// Nanoseconds of the time.
     pub nanoseconds: u32,
+    /// Where commit blocks have a checksum of the whole transaction (v1): that checksum, the big
+    /// endian CRC-32 of its descriptors and blocks in the order of the log.
+    pub transaction_sum: TransactionSum,
 }
+
+/// The checksum (v1) in a commit block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransactionSum {
+    /// There is none: all its fields are zero.
+    #[default]
+    None,
+    /// CRC-32.
+    Crc32(u32),
+    /// Another kind, or a length that does not fit the kind.
+    Unknown,
+}
+
+/// The kind and the length in bytes of CRC-32 in a commit block.
+const CRC32: (u8, u8) = (1, 4);
 
 impl Commit {
     /// Encodes the block, with the checksum that `format` requires.
     #[must_use]
     pub fn encode(&self, format: &RecordFormat) -> Vec<u8> {
+        let mut sums = [U32::ZERO; 8];
+        let (kind, size) = match self.transaction_sum {
+            TransactionSum::Crc32(sum) => {
+                sums[0] = sum.into();
+                CRC32
+            }
+            TransactionSum::None | TransactionSum::Unknown => (0, 0),
+        };
         let raw = RawCommit {
             h_header: Header {
                 block_type: BlockType::Commit,
                 sequence: self.sequence,
             }
             .raw(),
-            h_chksum_type: 0,
-            h_chksum_size: 0,
+            h_chksum_type: kind,
+            h_chksum_size: size,
             h_padding: [0; 2],
-            h_chksum: [U32::ZERO; 8],
+            h_chksum: sums,
             h_commit_sec: U64::new(self.seconds),
             h_commit_nsec: U32::new(self.nanoseconds),
         };
@@ -81,7 +107,23 @@ impl Commit {
             sequence: Tid(raw.h_header.h_sequence.get()),
             seconds: raw.h_commit_sec.get(),
             nanoseconds: raw.h_commit_nsec.get(),
+            transaction_sum: match (raw.h_chksum_type, raw.h_chksum_size) {
+                CRC32 => TransactionSum::Crc32(raw.h_chksum[0].get()),
+                (0, 0) if raw.h_chksum[0].get() == 0 => TransactionSum::None,
+                _ => TransactionSum::Unknown,
+            },
         })
+    }
+
+    /// Whether a transaction with this checksum (v1) may be the one that this block ends. Some
+    /// writers leave the checksum out.
+    #[must_use]
+    pub fn has_transaction_sum(&self, sum: u32) -> bool {
+        match self.transaction_sum {
+            TransactionSum::None => true,
+            TransactionSum::Crc32(stored) => stored == sum,
+            TransactionSum::Unknown => false,
+        }
     }
 }
 
@@ -116,12 +158,13 @@ fn checksum(seed: u32, block: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::super::format::tests::all_formats;
-    use super::{Commit, Tid, verify};
+    use super::{Commit, Tid, TransactionSum, verify};
 
     const COMMIT: Commit = Commit {
         sequence: Tid(40),
         seconds: 1_700_000_000,
         nanoseconds: 5,
+        transaction_sum: TransactionSum::None,
     };
 
     #[test]
@@ -129,8 +172,33 @@ mod tests {
         for format in all_formats() {
             let block = COMMIT.encode(&format);
             assert!(verify(&format, &block));
-            assert_eq!(Commit::decode(&block), Some(COMMIT));
+            let decoded = Commit::decode(&block).expect("it is long enough");
+            let time = (decoded.seconds, decoded.nanoseconds);
+            assert_eq!((decoded.sequence, time), (Tid(40), (COMMIT.seconds, 5)));
         }
+    }
+
+    #[test]
+    fn the_sum_of_a_transaction_goes_round() {
+        let plain = all_formats().into_iter().find(|format| !format.is_summed());
+        let plain = plain.expect("one has no checksums");
+        for (transaction_sum, fits) in [
+            (TransactionSum::None, true),
+            (TransactionSum::Crc32(7), true),
+            (TransactionSum::Crc32(8), false),
+        ] {
+            let commit = Commit {
+                transaction_sum,
+                ..COMMIT
+            };
+            let decoded = Commit::decode(&commit.encode(&plain));
+            assert_eq!(decoded, Some(commit));
+            assert_eq!(commit.has_transaction_sum(7), fits);
+        }
+        let mut block = COMMIT.encode(&plain);
+        block[0x0C] = 3;
+        let decoded = Commit::decode(&block).expect("it is long enough");
+        assert!(!decoded.has_transaction_sum(0), "another kind of sum");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod header;
 pub mod revoke;
 pub mod superblock;
 
-pub use commit::Commit;
+pub use commit::{Commit, TransactionSum};
 pub use descriptor::{DescriptorWriter, Tag, TagFlags};
 pub use feature::{JournalCompat, JournalIncompat, JournalReadOnlyCompat};
 pub use format::{RecordChecksum, RecordFormat};
