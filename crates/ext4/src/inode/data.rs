@@ -1,4 +1,4 @@
-//! The bytes of a file: read, write, allocate, seek.
+//! The bytes of a file: read, write, punch, seek.
 //!
 //! Data goes straight to the device; the page cache of the host, or of FUSE, is the cache. A block's
 //! data is on the device's queue before the handle that maps the block stops, so the commit's flush
@@ -347,67 +347,6 @@ impl Inodes {
             state.cut_tid = None;
         });
         Ok(wrote)
-    }
-
-    /// Allocates every block of a range of bytes that has none, unwritten. The size grows to
-    /// `offset + length` unless `keep_size`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Inodes::write_data`]. Blocks allocated before the error stay allocated. The size does not
-    /// change: a caller that caches the size could not learn of a new one from an error.
-    pub fn allocate_data(
-        &self,
-        inode: &Arc<Inode>,
-        offset: u64,
-        length: u64,
-        keep_size: bool,
-    ) -> Result<()> {
-        let end = offset
-            .checked_add(length)
-            .filter(|&end| end <= self.largest_size(inode))
-            .ok_or(Refusal::FileTooLarge)?;
-        self.store.check_writable()?;
-        if inode.is_inline() && end <= inode.inline_room()? {
-            let reached = if keep_size { 0 } else { end };
-            if self.extend_inline(inode, reached)? {
-                return Ok(());
-            }
-        }
-        if inode.is_inline() {
-            self.move_out(inode)?;
-        }
-        if end > inode.size() {
-            self.finish_cut(inode)?;
-            if !keep_size {
-                self.zero_tail(inode)?;
-            }
-        }
-        let blocks = self.blocks_of(&Piece { start: offset, end });
-        let mut block = blocks.start;
-        let mut noted = false;
-        while block < blocks.end {
-            match self.lookup(inode, logical(block)?)? {
-                Mapping::Mapped(extent) => {
-                    block = u64::from(extent.logical.get()) + u64::from(extent.length)
-                }
-                Mapping::Hole { logical, length } => {
-                    let hole = block..blocks.end.min(u64::from(logical.get()) + u64::from(length));
-                    let mut handle = self.store.start(MAP_CREDITS)?;
-                    let extent = self.fill_hole(&mut handle, inode, hole, true, |_| Ok(()))?;
-                    block = u64::from(extent.logical.get()) + u64::from(extent.length);
-                    let is_last = block >= blocks.end;
-                    let reached = if keep_size || !is_last { 0 } else { end };
-                    self.note_written(&mut handle, inode, reached)?;
-                    noted = true;
-                }
-            }
-        }
-        if !noted || (!keep_size && inode.size() < end) {
-            let mut handle = self.store.start(SLOT_CREDITS)?;
-            self.note_written(&mut handle, inode, if keep_size { 0 } else { end })?;
-        }
-        Ok(())
     }
 
     /// Makes a range of bytes a hole: whole blocks are freed, edges are zeroed.

@@ -15,6 +15,7 @@
 //! - `state` [InodeState] guards the decoded slot. The committer takes it, so nothing sleeps while
 //!   holding it. The fields that are read most often can be read without it (`published_fields.rs`).
 
+pub mod allocate;
 pub mod data;
 pub mod extents;
 pub mod holds;

@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 
+use super::allocate::Allocated;
 use super::data::{SLOT_CREDITS, logical};
-use crate::error::{Refusal, Result};
+use crate::error::Result;
 use crate::inode::Inode;
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::table::Inodes;
@@ -30,22 +31,22 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// As [`Inodes::allocate_data`]. If space is short, the range keeps the blocks that it has.
+    /// As [`Inodes::allocate_data`]. If space is short, the range keeps the blocks that it had before.
     pub fn zero_data(
         &self,
         inode: &Arc<Inode>,
-        offset: u64,
-        length: u64,
+        bytes: &Range<u64>,
         keep_size: bool,
+        allocated: &mut Allocated,
     ) -> Result<()> {
+        let length = bytes.end - bytes.start;
         let blocks = length / self.block_bytes() + 2;
         if inode.is_inline() || self.groups.free_blocks() / 2 > blocks {
-            self.punch_data(inode, offset, length)?;
-            return self.allocate_data(inode, offset, length, keep_size);
+            self.punch_data(inode, bytes.start, length)?;
+            return self.allocate_data(inode, bytes, keep_size, allocated);
         }
-        self.allocate_data(inode, offset, length, keep_size)?;
-        let end = offset.checked_add(length).ok_or(Refusal::FileTooLarge)?;
-        self.zero_written(inode, offset, end)?;
+        self.allocate_data(inode, bytes, keep_size, allocated)?;
+        self.zero_written(inode, bytes.start, bytes.end)?;
         let mut handle = self.store.start(SLOT_CREDITS)?;
         self.note_written(&mut handle, inode, 0)
     }

@@ -1,11 +1,15 @@
 //! The content of regular files.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::Near;
 
 use super::new_inode::NewInode;
 use super::{INODE_CREDITS, check_directory};
 use crate::error::{Refusal, Result};
+use crate::inode::allocate::Allocated;
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach};
 use crate::types::{AllocateMode, CreateAttributes, Entry, FileType, InodeNumber, MappedRange};
@@ -172,41 +176,64 @@ impl Volume {
         if length == 0 {
             return Err(Refusal::Invalid.into());
         }
-        let end = offset.checked_add(length);
+        let end = offset.checked_add(length).ok_or(Refusal::FileTooLarge)?;
+        let inode = self.run(|| self.regular(inode))?;
+        // Before the lock is held, another thread may change the format of the map. It is held until
+        // what a failed call has allocated was taken back.
+        let _lock = self.run(|| super::lock_exclusive(&inode))?;
+        let mut allocated = Allocated::nothing(&inode);
+        let result =
+            self.run(|| self.allocate_locked(&inode, mode, &(offset..end), &mut allocated));
+        let keeps_size = matches!(
+            mode,
+            AllocateMode::KeepSize | AllocateMode::ZeroRange { keep_size: true }
+        );
+        if result.is_err() && !keeps_size {
+            // If this fails too, the first error is the one to tell.
+            let _ = self.run(|| self.inodes.take_back(&inode, &allocated));
+        }
+        result
+    }
+
+    fn allocate_locked(
+        &self,
+        inode: &Arc<Inode>,
+        mode: AllocateMode,
+        bytes: &Range<u64>,
+        allocated: &mut Allocated,
+    ) -> Result<()> {
         let is_punching = mode == AllocateMode::PunchHole;
-        self.run(|| {
-            let inode = self.regular(inode)?;
-            // Before the lock is held, another thread may change the format of the map.
-            let _lock = super::lock_exclusive(&inode)?;
-            let has_pointers = self.inodes.maps_by_pointers(&inode);
-            // A hole may end beyond the largest size of a file with a block map; it is cut there.
-            let limit = match is_punching && has_pointers {
-                true => u64::MAX,
-                false => self.inodes.largest_size(&inode),
-            };
-            if end.is_none_or(|end| end > limit) {
-                return Err(Refusal::FileTooLarge.into());
+        let has_pointers = self.inodes.maps_by_pointers(inode);
+        // A hole may end beyond the largest size of a file with a block map; it is cut there.
+        let limit = match is_punching && has_pointers {
+            true => u64::MAX,
+            false => self.inodes.largest_size(inode),
+        };
+        if bytes.end > limit {
+            return Err(Refusal::FileTooLarge.into());
+        }
+        // A block map cannot represent unwritten blocks.
+        if !is_punching && has_pointers {
+            return Err(Refusal::NotSupported.into());
+        }
+        check_not_immutable(inode)?;
+        if matches!(
+            mode,
+            AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }
+        ) {
+            super::check_changeable(inode)?;
+        }
+        match mode {
+            AllocateMode::Extend => self.inodes.allocate_data(inode, bytes, false, allocated),
+            AllocateMode::KeepSize => self.inodes.allocate_data(inode, bytes, true, allocated),
+            AllocateMode::PunchHole => {
+                let length = bytes.end - bytes.start;
+                self.inodes.punch_data(inode, bytes.start, length)
             }
-            // A block map cannot represent unwritten blocks.
-            if !is_punching && has_pointers {
-                return Err(Refusal::NotSupported.into());
+            AllocateMode::ZeroRange { keep_size } => {
+                self.inodes.zero_data(inode, bytes, keep_size, allocated)
             }
-            check_not_immutable(&inode)?;
-            if matches!(
-                mode,
-                AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }
-            ) {
-                super::check_changeable(&inode)?;
-            }
-            match mode {
-                AllocateMode::Extend => self.inodes.allocate_data(&inode, offset, length, false),
-                AllocateMode::KeepSize => self.inodes.allocate_data(&inode, offset, length, true),
-                AllocateMode::PunchHole => self.inodes.punch_data(&inode, offset, length),
-                AllocateMode::ZeroRange { keep_size } => {
-                    self.inodes.zero_data(&inode, offset, length, keep_size)
-                }
-            }
-        })
+        }
     }
 
     /// `SEEK_DATA`: the next written byte at or after `offset`.
