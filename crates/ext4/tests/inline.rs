@@ -2,10 +2,14 @@
 
 mod images;
 
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread;
+
 use images::Image;
+use pext4_block::{Device, RamDevice};
 use pext4_fs::{
-    AllocateMode, CreateAttributes, Error, FileType, InodeNumber, Refusal, RenameMode,
-    SetAttributes, SetXattrMode, Volume,
+    AllocateMode, CreateAttributes, Error, FileType, InodeNumber, MountOptions, Refusal,
+    RenameMode, SetAttributes, SetXattrMode, Volume,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -290,11 +294,10 @@ fn a_full_disk_leaves_content_where_it_is() {
     let volume = image.open();
     let inode = file(&volume, b"small", &pattern(100));
     let filler = file(&volume, b"filler", b"");
-    let free = volume.statfs().free_blocks;
-    let size = free * u64::from(volume.statfs().block_size);
-    volume
-        .allocate(filler, AllocateMode::Extend, 0, size)
-        .map_or_else(|error| assert!(error.is(Refusal::NoSpace)), |()| ());
+    let mut end = 0;
+    while let Ok(written) = volume.write(filler, end, &[1; 1 << 16]) {
+        end += written as u64;
+    }
     let full = volume.write(inode, 100, &pattern(100)).expect_err("full");
     assert!(full.is(Refusal::NoSpace), "{full}");
     assert_eq!(content(&volume, inode), pattern(100));
@@ -448,4 +451,63 @@ fn flags_are_told_and_set_beside_content() {
     }
     assert_eq!(content(&volume, file), b"short");
     checked(volume, &image);
+}
+
+/// A device that looks at the size of a file whenever something is written to it.
+struct Watching {
+    below: RamDevice,
+    watched: OnceLock<(Weak<Volume>, InodeNumber)>,
+    sizes: Mutex<Vec<u64>>,
+}
+
+impl Device for Watching {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.below.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> std::io::Result<()> {
+        let watched = self.watched.get();
+        if let Some((volume, inode)) = watched
+            && let Some(volume) = volume.upgrade()
+        {
+            // On a thread of its own, since the writer holds locks.
+            let look = || volume.attributes(*inode).expect("it is there").size;
+            let size = thread::scope(|scope| scope.spawn(look).join().expect("no panic"));
+            self.sizes.lock().expect("no panic").push(size);
+        }
+        self.below.write_at(offset, from)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.below.flush()
+    }
+}
+
+#[test]
+fn a_file_whose_content_moves_out_does_not_look_shorter_meanwhile() {
+    let Some(image) = image(&[]) else {
+        return;
+    };
+    let device = Arc::new(Watching {
+        below: RamDevice::load(&image.path).expect("the image"),
+        watched: OnceLock::new(),
+        sizes: Mutex::new(Vec::new()),
+    });
+    let above: Arc<dyn Device> = Arc::<Watching>::clone(&device);
+    let volume = Volume::open(above, MountOptions::default()).expect("a mount");
+    let volume = Arc::new(volume);
+    let inode = file(&volume, b"log", &pattern(100));
+    let watch = (Arc::downgrade(&volume), inode);
+    device.watched.set(watch).expect("it is set once");
+    volume.write(inode, 100, &[7; 300]).expect("room");
+    let sizes = device.sizes.lock().expect("no panic").clone();
+    assert!(
+        !sizes.is_empty() && sizes.iter().all(|&size| size >= 100),
+        "{sizes:?}"
+    );
+    assert_eq!(content(&volume, inode).len(), 400);
 }

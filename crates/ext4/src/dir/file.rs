@@ -373,7 +373,8 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
 
     fn end_inline(&mut self) -> Result<()> {
         let (inodes, inode) = (self.inodes, self.inode);
-        let backup = inode.end_inline(self.handle(), inodes.maps_by_extents())?;
+        // The size tells how many blocks there are.
+        let backup = inode.end_inline(self.handle(), inodes.maps_by_extents(), 0)?;
         self.is_inline = false;
         let reserved = self.reserve(1);
         if reserved.is_err() {

@@ -83,11 +83,13 @@ impl Inode {
         })
     }
 
-    /// Removes the content from the slot, which then has an empty map and size 0.
+    /// Removes the content from the slot, which then has an empty map. The size is `size` from then on:
+    /// readers of attributes see it at once, so a file whose content moves elsewhere keeps its own.
     pub(crate) fn end_inline(
         &self,
         handle: &mut Handle<'_>,
         has_extents: bool,
+        size: u64,
     ) -> Result<InlineBackup> {
         let before = self.state(|state| state.slot.clone());
         let ended = self.edit(handle, Reach::Data, |state| {
@@ -98,7 +100,7 @@ impl Inode {
             } else {
                 slot.end_inline([0; 60])?;
             }
-            slot.size = 0;
+            slot.size = size;
             Ok::<(), Corrupt>(())
         });
         ended.map_err(|corrupt| corrupt.in_inode(self.number()))?;
@@ -253,7 +255,7 @@ impl Inodes {
     pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
         let (content, size) = (inode.inline_content()?, inode.size());
         let mut handle = self.store.start(MAP_CREDITS)?;
-        let backup = inode.end_inline(&mut handle, self.maps_by_extents())?;
+        let backup = inode.end_inline(&mut handle, self.maps_by_extents(), size)?;
         if content.is_empty() {
             return Ok(());
         }
@@ -264,10 +266,7 @@ impl Inodes {
             inode.restore_inline(&mut handle, backup);
             return Err(error);
         }
-        inode.edit(&mut handle, Reach::Data, |state| {
-            state.slot.size = size;
-            state.tail_is_zero = true;
-        });
+        inode.note(|state| state.tail_is_zero = true);
         Ok(())
     }
 

@@ -183,7 +183,8 @@ impl Volume {
             .free_inode(handle, inode.number(), inode.is_directory())
     }
 
-    /// Frees an inode that was created under this handle and never got a name.
+    /// Frees an inode that was created under this handle and never got a name. If that fails, the
+    /// journal stops: a commit would make an inode durable that nothing refers to.
     pub(super) fn discard_new_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -194,8 +195,13 @@ impl Volume {
             state.dead = true;
         });
         self.inodes.release(inode.number(), u64::MAX);
-        self.inodes.free_all_blocks(handle, inode)?;
-        self.finish_reaping(handle, inode)
+        let before = handle.changes();
+        let freed = self
+            .inodes
+            .free_all_blocks(handle, inode)
+            .and_then(|()| self.finish_reaping(handle, inode));
+        // Its creation, under the same handle, was the first change.
+        self.stop_if_half_done(handle, before.saturating_sub(1), freed)
     }
 }
 

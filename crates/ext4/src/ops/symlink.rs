@@ -87,7 +87,8 @@ impl Volume {
     pub(super) fn move_target_out(&self, inode: &Arc<Inode>) -> Result<()> {
         let target = inode.inline_content()?;
         let mut handle = self.inodes.store.start(MAP_CREDITS)?;
-        let backup = inode.end_inline(&mut handle, self.inodes.maps_by_extents())?;
+        let has_extents = self.inodes.maps_by_extents();
+        let backup = inode.end_inline(&mut handle, has_extents, inode.size())?;
         let written = self.write_target(&mut handle, inode, &target);
         if written.is_err() {
             inode.restore_inline(&mut handle, backup);
