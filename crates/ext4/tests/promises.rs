@@ -231,9 +231,21 @@ fn an_append_only_file_takes_the_times_of_its_writers() {
         changed: Some(SetTime::To(time(1_000_000, 5))),
         ..SetAttributes::default()
     };
-    let told = volume.set_attributes(inode, &written).expect("written");
-    assert_eq!(told.modified, time(1_000_000, 5));
+    let (then, later) = (time(1_000_000, 5), time(1_000_001, 0));
+    let told = volume
+        .write_back_times(inode, then, later)
+        .expect("written");
+    assert_eq!((told.modified, told.changed), (then, later));
     let refused = [
+        written,
+        SetAttributes {
+            modified: Some(SetTime::Now),
+            ..SetAttributes::default()
+        },
+        SetAttributes {
+            modified: Some(SetTime::To(then)),
+            ..now
+        },
         SetAttributes {
             accessed: Some(SetTime::To(time(5, 5))),
             ..now

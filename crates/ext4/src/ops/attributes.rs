@@ -27,7 +27,7 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NotPermitted)` for immutable and append-only files (unless the change clears that
-    /// flag, or reports the times of an append), `Refused(NotSupported)` for flags that would have no
+    /// flag, or sets the times of an append-only file to the present), `Refused(NotSupported)` for flags that would have no
     /// effect, `Refused(IsADirectory | Invalid | FileTooLarge | NoSpace |
     /// ReadOnly)`.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
@@ -168,7 +168,7 @@ fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
         };
     let is_locked = match () {
         () if flags.contains(InodeFlags::IMMUTABLE) => true,
-        () if flags.contains(InodeFlags::APPEND) => !reports_append(change),
+        () if flags.contains(InodeFlags::APPEND) => !is_touch(change),
         () => false,
     };
     if is_locked && !only_flags {
@@ -195,20 +195,19 @@ fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
     Ok(())
 }
 
-/// Whether a change only sets times, and only those that an append to an append-only file sets. A
-/// caller that caches writes sets modification times itself, but no caller sets an access time
-/// explicitly for a read.
-fn reports_append(change: &SetAttributes) -> bool {
-    let others = SetAttributes {
-        accessed: None,
-        modified: None,
-        changed: None,
-        ..*change
+/// Whether a change sets both times to the present and nothing else, as `touch` does: an append could
+/// do the same. A caller that keeps the times of a file itself says what the present is; then the
+/// times of modification and change are equal. Times of appends that it writes back come by
+/// [`Volume::write_back_times`].
+fn is_touch(change: &SetAttributes) -> bool {
+    let present = change.changed.unwrap_or(SetTime::Now);
+    let touch = SetAttributes {
+        accessed: Some(SetTime::Now),
+        modified: Some(present),
+        changed: change.changed,
+        ..SetAttributes::default()
     };
-    let is_accessed_alone = change.accessed.is_some() && change.modified.is_none();
-    others == SetAttributes::default()
-        && !is_accessed_alone
-        && !matches!(change.accessed, Some(SetTime::To(_)))
+    *change == touch
 }
 
 /// `EXT4_EOFBLOCKS_FL`, which no current kernel sets and checkers report.

@@ -3,7 +3,7 @@
 use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, Time};
 use pext4_ondisk::acl;
 
-use super::ioctl::is_immutable;
+use super::ioctl::{is_immutable, is_protected};
 use super::{Answer, Caller, Dispatch, Errno};
 
 const SET_USER_ID: u16 = 0o4000;
@@ -155,7 +155,7 @@ impl Dispatch {
                     ..attributes
                 });
             }
-            if of_open_file && is_immutable(attributes.flags) {
+            if of_open_file && is_protected(attributes.flags) {
                 return self.answer(self.volume.write_back_times(inode, modified, changed));
             }
         }

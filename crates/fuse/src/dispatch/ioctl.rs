@@ -51,9 +51,9 @@ const EXTENDED_BITS: [(u32, u32); 7] = [
     (0x0200_0000, 0x0000_8000), // direct access
 ];
 
-/// Bits of the extended structure that Linux ignores on ext4: a real-time device, and symbolic
-/// links that are not followed.
-const IGNORED_BITS: u32 = 0x0000_0001 | 0x0000_0100;
+/// Bits of the extended structure that Linux ignores on ext4: a real-time device and its inheritance,
+/// symbolic links that may not be made, no defragmentation, and the stream allocator.
+const IGNORED_BITS: u32 = 0x0000_0001 | 0x0000_0100 | 0x0000_0400 | 0x0000_2000 | 0x0000_4000;
 
 fn to_extended(flags: u32) -> u32 {
     EXTENDED_BITS
@@ -202,6 +202,11 @@ impl Dispatch {
 
 pub(super) fn is_immutable(flags: u32) -> bool {
     flags & IMMUTABLE != 0
+}
+
+/// Whether a file with these flags is immutable or append-only.
+pub(super) fn is_protected(flags: u32) -> bool {
+    flags & (IMMUTABLE | APPEND) != 0
 }
 
 /// Checks that the caller is the file's owner, and root for some of the flags. Kernels since 5.13
