@@ -31,6 +31,27 @@ fn the_blocks_of_a_file_are_counted_once_it_is_durable() {
 }
 
 #[test]
+fn the_blocks_of_a_file_that_stays_open_are_counted_as_it_grows() {
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let file = File::create(mount.path("file")).unwrap();
+    let blocks = || fstat(file.as_fd()).unwrap().st_blocks;
+    for pieces in 1..=4 {
+        (&file).write_all(&vec![7; 2 << 20]).unwrap();
+        rustix::fs::syncfs(&file).unwrap();
+        let is_counted = (0..4000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            blocks() == pieces * (2 << 20) / 512
+        });
+        assert!(is_counted, "{pieces}: {}", blocks());
+    }
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
 fn no_space_is_forgotten_once_there_is_some() {
     let Some(place) = Place::new("16M") else {
         return;

@@ -13,6 +13,7 @@
 //! `fuser` takes the node number of a new node from the attributes' inode number. Both are equal
 //! except for the root, which is never new.
 
+mod block_counts;
 mod kernel_cache;
 mod replies;
 mod space_retry;
@@ -39,6 +40,7 @@ use crate::dispatch::{Answer, Change, Dispatch, Errno, Listed, Whence};
 use crate::offload::Offload;
 use crate::pending_errors::PendingErrors;
 use crate::placement::{self, Servers};
+use block_counts::BlockCounts;
 pub(crate) use kernel_cache::KernelCache;
 use replies::{add, attributes, caller, done, entry, error, no_entry, sized};
 use space_retry::{Context, Write, WritebackError};
@@ -61,6 +63,7 @@ pub(crate) struct FuserTransport {
     /// start.
     page_release: Arc<Offload>,
     kernel: KernelCache,
+    block_counts: Arc<BlockCounts>,
     /// Errors of writes that the kernel had acknowledged to their programs before.
     writeback_errors: Arc<PendingErrors<WritebackError>>,
     access_policy: AccessPolicy,
@@ -77,11 +80,13 @@ impl FuserTransport {
     /// # Errors
     /// The system starts no thread.
     pub(crate) fn new(dispatch: Arc<Dispatch>, access_policy: AccessPolicy) -> io::Result<Self> {
+        let kernel = KernelCache::default();
         Ok(Self {
             dispatch,
             waiting: Offload::new(),
             page_release: Arc::new(Offload::with_worker()?),
-            kernel: KernelCache::default(),
+            block_counts: Arc::new(BlockCounts::new(kernel.clone())),
+            kernel,
             writeback_errors: Arc::new(PendingErrors::new()),
             access_policy,
             servers: Servers::new(),

@@ -83,9 +83,13 @@ impl SpaceRetry {
                 Err(error) if is_full(&error) => error,
                 result => return result,
             };
-            let Some(files) = nameless().filter(|_| may_wait()) else {
-                return Err(error);
+            let Some(files) = nameless() else {
+                // The last of them may have been freed after the operation had looked for space.
+                return operation();
             };
+            if !may_wait() {
+                return Err(error);
+            }
             if files == self.failed_for.load(Ordering::Relaxed) {
                 pause(SHORT_PAUSE);
                 return operation();
@@ -156,6 +160,21 @@ mod tests {
             PAUSE * RETRIES,
             "no failure to remember"
         );
+    }
+
+    #[test]
+    fn an_operation_succeeds_when_the_last_file_is_freed_while_it_fails() {
+        let retry = SpaceRetry::new();
+        let tried = Cell::new(0);
+        let operation = || {
+            tried.set(tried.get() + 1);
+            match tried.get() {
+                1 => Err(Error::Refused(Refusal::NoSpace)),
+                _ => Ok(()),
+            }
+        };
+        let result = retry.run(operation, || None, |_| panic!("it waits"));
+        assert!(result.is_ok());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyAttr, ReplyWrite};
 
+use super::block_counts::BlockCounts;
 use super::replies::{attributes, error};
 use super::{FuserTransport, KernelCache};
 use crate::dispatch::{Answer, Caller, Dispatch, Errno};
@@ -73,21 +74,19 @@ impl FuserTransport {
     pub(super) fn write_or_offload(&self, write: Write, data: &[u8], reply: ReplyWrite) {
         match self.attempt(|context| context.write(write, data)) {
             Some(written) => {
-                if self
-                    .context()
-                    .reply_to_write(write, written, data.len(), reply)
-                {
-                    release_pages(&self.page_release, &self.kernel, write.node);
-                }
+                let context = self.context();
+                let replied = context.reply_to_write(write, written, data.len(), reply);
+                let (counts, pool) = (&self.block_counts, &self.page_release);
+                follow_up(write, replied, &self.kernel, counts, pool);
             }
             None => {
                 let data = data.to_vec();
-                let page_release = Arc::clone(&self.page_release);
+                let counts = Arc::clone(&self.block_counts);
+                let pool = Arc::clone(&self.page_release);
                 self.offload(move |context| {
                     let written = context.write(write, &data);
-                    if context.reply_to_write(write, written, data.len(), reply) {
-                        release_pages(&page_release, context.kernel, write.node);
-                    }
+                    let replied = context.reply_to_write(write, written, data.len(), reply);
+                    follow_up(write, replied, context.kernel, &counts, &pool);
                 });
             }
         }
@@ -140,11 +139,37 @@ impl FuserTransport {
     }
 }
 
-/// Makes the kernel drop a node's pages. This runs on a thread that no write waits for, since the
-/// kernel first writes the other dirty pages.
-fn release_pages(threads: &Offload, kernel: &KernelCache, node: INodeNo) {
-    let kernel = kernel.clone();
-    threads.run(move || kernel.release_pages(node, 0));
+/// How a write was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Replied {
+    /// All is written that the reply says.
+    Written,
+    /// With an error, which the program gets.
+    Refused,
+    /// With an error, after the kernel had told the program of success.
+    TooLate,
+}
+
+/// Tells the kernel what it has to know after the reply to a write. `pool` runs what no write waits
+/// for.
+fn follow_up(
+    write: Write,
+    replied: Replied,
+    kernel: &KernelCache,
+    block_counts: &Arc<BlockCounts>,
+    pool: &Offload,
+) {
+    match replied {
+        Replied::Written if write.is_writeback => {
+            block_counts.note_late_write(write.node, write.offset, pool);
+        }
+        Replied::Written | Replied::Refused => {}
+        // Before it drops a node's pages, the kernel writes the other dirty ones.
+        Replied::TooLate => {
+            let kernel = kernel.clone();
+            pool.run(move || kernel.release_pages(write.node, 0));
+        }
+    }
 }
 
 impl Context<'_> {
@@ -154,22 +179,22 @@ impl Context<'_> {
             .write(write.node.0, write.offset, data, write.is_writeback)
     }
 
-    /// Replies to the request; true if an error was recorded for a process that the kernel has told
-    /// of success.
+    /// Replies to the request. An error is recorded for a process that the kernel has told of
+    /// success.
     fn reply_to_write(
         self,
         write: Write,
         written: Answer<usize>,
         length: usize,
         reply: ReplyWrite,
-    ) -> bool {
+    ) -> Replied {
         let errno = match written {
             // For a write from the page cache the kernel ignores the count: all is written, or it
             // is an error.
             Ok(written) if write.is_writeback && written < length => Errno::NO_SPACE,
             Ok(written) => {
                 reply.written(u32::try_from(written).expect("no more than was sent"));
-                return false;
+                return Replied::Written;
             }
             Err(errno) => errno,
         };
@@ -179,7 +204,10 @@ impl Context<'_> {
             self.writeback_errors.record(write.node.0, failed);
         }
         reply.error(error(errno));
-        write.is_writeback
+        match write.is_writeback {
+            true => Replied::TooLate,
+            false => Replied::Refused,
+        }
     }
 
     /// Clears the set-id bits of a file whose content `caller` changes, if `is_due`. The kernel
