@@ -193,10 +193,16 @@ fn lock(file: &File, path: &Path, bytes: Bytes, access: Access) -> io::Result<bo
 /// the file by another one, which must then be opened. If the files cannot be compared, true if the
 /// path exists.
 fn is_still_at(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(there)) = (file.metadata(), fs::metadata(path)) else {
-        return path.exists();
-    };
-    open.dev() == there.dev() && open.ino() == there.ino()
+    leads_to(path, file).unwrap_or_else(|_| path.exists())
+}
+
+/// Whether a path leads to this open file, and not to another one that was put in its place.
+///
+/// # Errors
+/// The path leads nowhere, or one of the files cannot be examined.
+pub fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+    let (there, open) = (fs::metadata(path)?, file.metadata()?);
+    Ok((there.dev(), there.ino()) == (open.dev(), open.ino()))
 }
 
 /// Refuses to write to a file system that the kernel has mounted, which would corrupt it. `what` is

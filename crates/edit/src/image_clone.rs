@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Access, Device, FileDevice, copy_permissions, temporary_name};
+use pext4_block::{Access, Device, FileDevice, copy_permissions, leads_to, temporary_name};
 use rustix::io::Errno;
 
 use crate::error::{EditError, HostContext, Result};
@@ -200,9 +200,7 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
 
 /// Fails if a path does not lead to this open file any more: somebody has moved or replaced it.
 fn check_same(path: &Path, file: &File) -> Result<()> {
-    let of_path = fs::metadata(path).with_host_file(path, "find it again")?;
-    let of_file = file.metadata().with_host_file(path, "look at it")?;
-    if (of_path.dev(), of_path.ino()) == (of_file.dev(), of_file.ino()) {
+    if leads_to(path, file).with_host_file(path, "find it again")? {
         return Ok(());
     }
     Err(EditError::Refused(format!(
