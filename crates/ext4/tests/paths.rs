@@ -348,6 +348,8 @@ fn flags_of_a_file_decide_how_it_is_opened() {
         (IMMUTABLE, vec![&write, &append]),
         (APPEND | IMMUTABLE, vec![&write, &append]),
     ] {
+        // Of a file that stays immutable no other flag can be changed.
+        set_flags(&volume, "/file", 0);
         set_flags(&volume, "/file", flags);
         for options in refused {
             let error = open(options).expect_err("its flags forbid it");
@@ -360,6 +362,7 @@ fn flags_of_a_file_decide_how_it_is_opened() {
         assert!(error.is(Refusal::NotPermitted), "{flags:#x}: {error}");
         assert_eq!(paths.read("/file").expect("reading is allowed"), b"content");
     }
+    set_flags(&volume, "/file", 0);
     set_flags(&volume, "/file", APPEND);
     for options in [append.clone(), append.write(true)] {
         let file = open(&options).expect("it may grow");
