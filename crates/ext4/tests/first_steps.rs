@@ -295,9 +295,8 @@ fn types_of_the_interface_have_names() {
     let corrupt = pext4_fs::Corrupt::new("journal", "it makes no sense");
     let error = pext4_fs::Error::Journal(pext4_fs::JournalError::Corrupt(corrupt));
     assert!(cause(&error).is_some());
-    let write: fn(
-        pext4_fs::OfflineJournal,
-        Vec<(pext4_fs::BlockNumber, pext4_fs::Page)>,
-    ) -> Result<(), pext4_fs::CommitError> = pext4_fs::OfflineJournal::write;
+    type Blocks = Vec<(pext4_fs::BlockNumber, pext4_fs::Page)>;
+    type Written = Result<(), pext4_fs::CommitError>;
+    let write: fn(pext4_fs::OfflineJournal, Blocks) -> Written = pext4_fs::OfflineJournal::write;
     let _ = write;
 }
