@@ -1,9 +1,13 @@
-//! Checks that rustfmt and clippy do not make: lengths, forbidden words, files without a contract.
+//! Checks that rustfmt and clippy do not make: lengths, forbidden words, files without a contract,
+//! names in the documents that no source has.
 //!
 //! It relies on rustfmt's layout: a function ends at the first `}` with the indentation of its `fn`
 //! line. Tests (files in `tests`, modules called `tests` or `testing`, and everything after
 //! `#[cfg(test)]`) may be long and may unwrap.
 
+mod documents;
+
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,7 +35,7 @@ fn words() -> [String; 6] {
     halves.map(|(one, two)| format!("{one}{two}"))
 }
 
-/// All complaints about the sources below a workspace's folder.
+/// All complaints about the sources below a workspace's folder, and about its documents.
 pub fn complaints(workspace: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
     for folder in FOLDERS
@@ -43,6 +47,7 @@ pub fn complaints(workspace: &Path) -> Result<Vec<String>> {
     }
     files.sort();
     let mut found = Vec::new();
+    let mut names = HashSet::new();
     for file in files {
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let shown = file
@@ -51,7 +56,14 @@ pub fn complaints(workspace: &Path) -> Result<Vec<String>> {
             .display()
             .to_string();
         found.extend(in_file(&text, is_test_file(&file)).map(|text| format!("{shown}:{text}")));
+        names.extend(documents::words(&text).map(str::to_owned));
+        // A module is named by its file.
+        names.extend(
+            file.file_stem()
+                .map(|stem| stem.to_string_lossy().into_owned()),
+        );
     }
+    found.extend(documents::complaints(workspace, &names)?);
     Ok(found)
 }
 

@@ -1,14 +1,14 @@
 //! Exclusive or shared use of a file or block device.
 //!
 //! A claim is an advisory lock, exclusive for writing and shared for reading, on the file and on
-//! the files behind a loop device, which have the same bytes. It is made of two: one of bytes
+//! the files behind a loop device or a partition of one, which have the same bytes. It is made of two: one of bytes
 //! ([`range_lock`]), all of them or the first one of a file system that begins inside the file, as
 //! in a partition; and one of the whole file (`flock`), which others look at. Who uses a part takes
 //! the second one shared, since others may use other parts.
 //!
 //! For writing, a block device is opened with `O_EXCL`, which fails while the kernel has it
-//! mounted. A file that the kernel has mounted by another loop device is not locked by the kernel;
-//! it is refused for writing. Locks end when the files are closed.
+//! mounted. A file that the kernel has mounted by another loop device, or by a partition of one, is
+//! not locked by the kernel; it is refused for writing. Locks end when the files are closed.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -193,10 +193,16 @@ fn lock(file: &File, path: &Path, bytes: Bytes, access: Access) -> io::Result<bo
 /// the file by another one, which must then be opened. If the files cannot be compared, true if the
 /// path exists.
 fn is_still_at(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(there)) = (file.metadata(), fs::metadata(path)) else {
-        return path.exists();
-    };
-    open.dev() == there.dev() && open.ino() == there.ino()
+    leads_to(path, file).unwrap_or_else(|_| path.exists())
+}
+
+/// Whether a path leads to this open file, and not to another one that was put in its place.
+///
+/// # Errors
+/// The path leads nowhere, or one of the files cannot be examined.
+pub fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+    let (there, open) = (fs::metadata(path)?, file.metadata()?);
+    Ok((there.dev(), there.ino()) == (open.dev(), open.ino()))
 }
 
 /// Refuses to write to a file system that the kernel has mounted, which would corrupt it. `what` is

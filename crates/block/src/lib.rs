@@ -32,7 +32,7 @@ mod temporary_name;
 
 pub use buffer::{Buffer, BufferState, CountedApart, Stamp};
 pub use cache::Cache;
-pub use claim::LockProbe;
+pub use claim::{LockProbe, leads_to};
 pub use device::Device;
 pub use fail_stop::FailStopDevice;
 pub use fault::FaultDevice;

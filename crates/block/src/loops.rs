@@ -3,9 +3,10 @@
 //! A loop device is another name for its backing file, but a lock of one does not lock the other,
 //! and the kernel takes no lock on a file that it has mounted. So before a write the tables of the
 //! system are read: `/sys` shows the file of a loop device, and `/proc/self/mountinfo` which
-//! devices are mounted where. A table that cannot be read is taken for empty. A loop device that
-//! begins inside its file (a partition, `losetup -o`) contains another file system than the file,
-//! and the same as every other loop device that begins at the same byte.
+//! devices are mounted where. A table that cannot be read is taken for empty. The partitions that
+//! the kernel finds on a loop device (`losetup -P`) are devices of their own, and count as loop
+//! devices here. One that begins inside the file (a partition, `losetup -o`) contains another file
+//! system than the file, and the same as every other one that begins at the same byte.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -21,6 +22,9 @@ use crate::range_lock::Bytes;
 /// How many loop devices on files of loop devices are followed.
 pub(crate) const MAX_LOOP_DEPTH: usize = 8;
 
+/// The unit of a partition's `start` in `/sys`, whatever the sectors of the device are.
+const SYSFS_SECTOR: u64 = 512;
+
 /// Major and minor number of a block device.
 fn number(device: &Metadata) -> Option<(u32, u32)> {
     let number = device.rdev();
@@ -30,21 +34,27 @@ fn number(device: &Metadata) -> Option<(u32, u32)> {
         .then(|| (major(number), minor(number)))
 }
 
-/// An attribute of a block device in `/sys`, without the newline.
-fn sysfs_attribute(device: &Metadata, what: &str) -> Option<Vec<u8>> {
+/// The folder of a block device in `/sys`.
+fn sysfs_folder(device: &Metadata) -> Option<PathBuf> {
     let (major, minor) = number(device)?;
-    read_attribute(Path::new(&format!("/sys/dev/block/{major}:{minor}/{what}")))
+    Some(format!("/sys/dev/block/{major}:{minor}").into())
 }
 
+/// The content of a file in `/sys`, without the newline.
 fn read_attribute(path: &Path) -> Option<Vec<u8>> {
     let mut attribute = fs::read(path).ok()?;
     attribute.pop_if(|&mut last| last == b'\n');
     Some(attribute)
 }
 
+fn read_number(path: &Path) -> Option<u64> {
+    String::from_utf8(read_attribute(path)?).ok()?.parse().ok()
+}
+
 /// Whether a block device refuses writes even if it was opened for writing.
 pub(crate) fn is_read_only(device: &Metadata) -> bool {
-    sysfs_attribute(device, "ro").as_deref() == Some(b"1")
+    let read_only = sysfs_folder(device).and_then(|folder| read_attribute(&folder.join("ro")));
+    read_only.as_deref() == Some(b"1")
 }
 
 /// What is behind a loop device.
@@ -67,18 +77,26 @@ impl Backing {
     }
 }
 
-/// What is behind a block device, if it is a loop device.
+/// What is behind a block device, if it is a loop device or a partition of one.
 pub(crate) fn backing_of(device: &Metadata) -> Option<Backing> {
-    let attribute = |what: &str| sysfs_attribute(device, what);
-    backing(attribute)
+    backing(&sysfs_folder(device)?)
 }
 
-fn backing(attribute: impl Fn(&str) -> Option<Vec<u8>>) -> Option<Backing> {
-    let file = attribute("loop/backing_file")?;
-    let offset = String::from_utf8(attribute("loop/offset")?).ok()?;
+/// As [`backing_of`], by the device's folder in `/sys`.
+fn backing(folder: &Path) -> Option<Backing> {
+    let (disk, start) = match folder.join("partition").exists() {
+        // The folder of a partition is in that of its disk.
+        true => {
+            let sectors = read_number(&folder.join("start"))?;
+            (folder.join(".."), sectors.checked_mul(SYSFS_SECTOR)?)
+        }
+        false => (folder.to_owned(), 0),
+    };
+    let file = read_attribute(&disk.join("loop/backing_file"))?;
+    let offset = read_number(&disk.join("loop/offset"))?;
     Some(Backing {
         file: OsString::from_vec(file).into(),
-        offset: offset.parse().ok()?,
+        offset: offset.checked_add(start)?,
     })
 }
 
@@ -131,13 +149,17 @@ pub(crate) fn mounted_on(file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
     }
 }
 
-/// The loop devices on a file that have these bytes of it.
+/// The loop devices on a file, and their partitions, that have these bytes of it.
 fn loop_devices_of(file: &Metadata, bytes: Bytes) -> impl Iterator<Item = (u32, u32)> {
     let same = (file.dev(), file.ino());
-    let devices = fs::read_dir("/sys/block").into_iter().flatten();
-    devices.filter_map(Result::ok).filter_map(move |device| {
-        let device = device.path();
-        let backing = backing(|what| read_attribute(&device.join(what)))?;
+    let loops = folders_in(Path::new("/sys/block")).filter(|device| device.join("loop").exists());
+    let devices = loops.flat_map(|device| {
+        let partitions = folders_in(&device).filter(|folder| folder.join("partition").exists());
+        let partitions: Vec<_> = partitions.collect();
+        std::iter::once(device).chain(partitions)
+    });
+    devices.filter_map(move |device| {
+        let backing = backing(&device)?;
         let behind = fs::metadata(&backing.file).ok()?;
         let has_bytes = match bytes {
             Bytes::All => true,
@@ -146,6 +168,11 @@ fn loop_devices_of(file: &Metadata, bytes: Bytes) -> impl Iterator<Item = (u32, 
         let number = mountinfo::device_number(&fs::read(device.join("dev")).ok()?)?;
         ((behind.dev(), behind.ino()) == same && has_bytes).then_some(number)
     })
+}
+
+fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(Result::ok).map(|entry| entry.path())
 }
 
 fn mount_of(mounts: &[Mount], number: (u32, u32)) -> Option<PathBuf> {

@@ -150,6 +150,74 @@ fn two_loop_devices_on_one_part_of_a_file_are_one_image() {
     }
 }
 
+/// A partition of a loop device as the kernel shows it, or `None` where it cannot.
+fn partition_of(device: &Loop, start: u64, length: u64) -> Option<PathBuf> {
+    const SECTOR: u64 = 512;
+    if !has("addpart") {
+        return None;
+    }
+    let mut addpart = Command::new("addpart");
+    let sectors = [start / SECTOR, length / SECTOR].map(|count| count.to_string());
+    let output = run(addpart.arg(&device.0).arg("1").args(sectors));
+    let mut partition = device.0.clone().into_os_string();
+    partition.push("p1");
+    if output.status.success() && Path::new(&partition).exists() {
+        return Some(partition.into());
+    }
+    eprintln!(
+        "SKIPPED: no partitions of loop devices here: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    None
+}
+
+#[test]
+fn a_partition_of_a_loop_device_is_a_part_of_its_file() {
+    const START: u64 = 1 << 20;
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let image = fs::read(&place.image).unwrap();
+    fs::write(&place.image, [vec![0; 1 << 20], image].concat()).unwrap();
+    let Some(device) = Loop::of(&place, &["--partscan"]) else {
+        return;
+    };
+    let Some(partition) = partition_of(&device, START, 16 << 20) else {
+        return;
+    };
+    let offset = START.to_string();
+    let _other = Refused::beside(&place);
+    succeed(pext4(["mount"]).arg(&partition).arg(&place.point));
+    let mount = place.guard();
+    let mkdir = || pext4(["mkdir", "--offset", &offset]);
+    for file in [&place.image, &device.0] {
+        let said = fail(mkdir().arg(file).arg("/name"), 1);
+        assert!(said.contains("another process or mount uses"), "{said}");
+    }
+    let second = Loop::of(&place, &["--offset", &offset]).expect("there was one before");
+    refused("mkdir", &second.0, &place, "the file behind it");
+    let ends = format!("is mounted on {}, `pext4 umount", place.point.display());
+    refused("mount", &second.0, &place, &ends);
+    mount.unmount_unchecked();
+
+    succeed(
+        pext4(["mount", "-o", &format!("offset={offset}")])
+            .arg(&place.image)
+            .arg(&place.point),
+    );
+    let mount = place.guard();
+    refused("mkdir", &partition, &place, "the file behind it");
+    mount.unmount_unchecked();
+
+    let directory = place.point.with_file_name("by the kernel");
+    if let Some(_mount) = KernelMount::of(&[], &partition, directory) {
+        refused("mkdir", &second.0, &place, "the kernel has");
+        refused("mkfs", &place.image, &place, "the kernel has it mounted");
+        let said = fail(mkdir().arg(&place.image).arg("/name"), 1);
+        assert!(said.contains("the kernel has it mounted"), "{said}");
+    }
+}
+
 #[test]
 fn a_file_and_its_loop_device_are_one_image() {
     let Some(place) = Place::new("16M") else {

@@ -4,14 +4,15 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use pext4_fs::CommitOutcome;
 pub(crate) use pext4_ondisk::shown::Shown;
 use thiserror::Error;
 
 /// The result of an edit.
 pub type Result<T> = std::result::Result<T, EditError>;
 
-/// Why an edit, a walk or a copy failed. Unless [`Prepared::commit`](crate::Prepared::commit) says
-/// otherwise, the image has not changed.
+/// Why an edit, a walk or a copy failed. The image has not changed, unless it is a
+/// [`EditError::Commit`] that says otherwise.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EditError {
@@ -20,6 +21,16 @@ pub enum EditError {
     Image {
         /// The image.
         path: PathBuf,
+        /// The error of the file system.
+        source: pext4_fs::Error,
+    },
+    /// The commit of an edit failed; `outcome` tells whether the image has changed.
+    #[error("{}: {source}{}", path.display(), consequence(*outcome))]
+    Commit {
+        /// The image.
+        path: PathBuf,
+        /// The state of the image.
+        outcome: CommitOutcome,
         /// The error of the file system.
         source: pext4_fs::Error,
     },
@@ -66,6 +77,16 @@ pub enum EditError {
     /// [`Progress::stop`](crate::Progress::stop) was called.
     #[error("interrupted; nothing was changed and nothing left behind")]
     Interrupted,
+}
+
+fn consequence(outcome: CommitOutcome) -> &'static str {
+    match outcome {
+        CommitOutcome::NotCommitted => "",
+        CommitOutcome::Unknown => {
+            "; the edit is made or not, as whoever opens the image next will find"
+        }
+        CommitOutcome::Committed => "; the edit is made as soon as the image is opened for writing",
+    }
 }
 
 fn place(entry: &[u8]) -> String {

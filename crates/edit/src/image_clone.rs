@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Access, Device, FileDevice, copy_permissions, temporary_name};
+use pext4_block::{Access, Device, FileDevice, copy_permissions, leads_to, temporary_name};
+use pext4_fs::CommitOutcome;
 use rustix::io::Errno;
 
 use crate::error::{EditError, HostContext, Result};
@@ -117,7 +118,7 @@ impl ImageClone {
     /// # Errors
     ///
     /// Errors of the host, or [`EditError::Interrupted`]. The image is the old one then, unless
-    /// only the last flush failed.
+    /// only the last flush failed: then it is an [`EditError::Commit`] with an unknown outcome.
     pub(crate) fn rename_into_place(mut self, progress: &Progress) -> Result<()> {
         let file = self.device.file();
         file.sync_all()
@@ -131,7 +132,15 @@ impl ImageClone {
         let directory = self.image.parent().unwrap_or(Path::new("/"));
         File::open(directory)
             .and_then(|directory| directory.sync_all())
-            .with_host_file(directory, "make the new name durable")
+            .map_err(|source| EditError::Commit {
+                path: self.image.clone(),
+                outcome: CommitOutcome::Unknown,
+                source: io::Error::new(
+                    source.kind(),
+                    format!("cannot make the new name durable: {source}"),
+                )
+                .into(),
+            })
     }
 }
 
@@ -200,9 +209,7 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
 
 /// Fails if a path does not lead to this open file any more: somebody has moved or replaced it.
 fn check_same(path: &Path, file: &File) -> Result<()> {
-    let of_path = fs::metadata(path).with_host_file(path, "find it again")?;
-    let of_file = file.metadata().with_host_file(path, "look at it")?;
-    if (of_path.dev(), of_path.ino()) == (of_file.dev(), of_file.ino()) {
+    if leads_to(path, file).with_host_file(path, "find it again")? {
         return Ok(());
     }
     Err(EditError::Refused(format!(

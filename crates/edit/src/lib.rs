@@ -70,6 +70,7 @@ pub use error::{EditError, Result};
 pub use get::{Copied, GetOptions};
 pub use image_clone::CloneMethod;
 pub use mode::ModeChange;
+pub use pext4_fs::CommitOutcome;
 pub use progress::Progress;
 pub use reader::{Reader, Visited};
 pub use session::{EditOptions, EditSession, Plan, Prepared, Way};

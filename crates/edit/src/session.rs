@@ -454,15 +454,15 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// Errors of the device or the host. The image then has all of the changes or none; with a
-    /// transaction this is known only once the image is opened again. If the session is stopped
+    /// Errors of the device or the host. The image then has all of the changes or none: none,
+    /// unless it is an [`EditError::Commit`], whose `outcome` tells. If the session is stopped
     /// before the first lasting write, or before a clone is renamed into place, it has none.
     pub fn commit(mut self) -> Result<Plan> {
         let _pinned = self.session.pin_thread();
         self.session.progress.check()?;
         match self.plan {
             Plan::Nothing => {}
-            Plan::Transaction { .. } => self.write_transaction().with_image(&self.session.name)?,
+            Plan::Transaction { .. } => self.write_transaction()?,
             Plan::Clone { .. } => {
                 let clone = self.session.clone.take();
                 let (clone, _) = clone.expect("a plan of a clone is made of one");
@@ -472,10 +472,13 @@ impl Prepared {
         Ok(self.plan)
     }
 
-    fn write_transaction(&mut self) -> pext4_fs::Result<()> {
+    fn write_transaction(&mut self) -> Result<()> {
         let session = &mut self.session;
         let free = std::mem::take(&mut self.changes.free);
-        session.staging.write_free(&free)?;
+        let freely = session.staging.write_free(&free);
+        freely
+            .map_err(pext4_fs::Error::from)
+            .with_image(&session.name)?;
         let journal = session.journal.take();
         let journal = journal.expect("a plan of a transaction is made of one");
         let used = std::mem::take(&mut self.changes.used);
@@ -486,19 +489,14 @@ impl Prepared {
         // The transaction refers to these blocks, and a failure may leave it in the log.
         let written = session.staging.take_written();
         journal.write(blocks).map_err(|failed| {
-            let outcome = match failed.outcome {
-                CommitOutcome::NotCommitted => {
-                    session.staging.give_back(&written);
-                    return failed.error;
-                }
-                CommitOutcome::Unknown => {
-                    "the edit is made or not, as whoever opens the image next will find"
-                }
-                CommitOutcome::Committed => {
-                    "the edit is made as soon as the image is opened for writing"
-                }
-            };
-            std::io::Error::other(format!("{}; {outcome}", failed.error)).into()
+            if failed.outcome == CommitOutcome::NotCommitted {
+                session.staging.give_back(&written);
+            }
+            EditError::Commit {
+                path: session.name.clone(),
+                outcome: failed.outcome,
+                source: failed.error,
+            }
         })
     }
 }

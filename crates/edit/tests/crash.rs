@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{filled, mixture, write};
 use pext4_block::fault::Operation;
 use pext4_block::{Device, FaultDevice, RamDevice, RecordDevice};
-use pext4_edit::{EditOptions, EditSession, Plan, Way};
+use pext4_edit::{CommitOutcome, EditError, EditOptions, EditSession, Plan, Way};
 use pext4_fs::{MountOptions, Volume};
 use pext4_testkit::Random;
 use pext4_testkit::campaign::check_device;
@@ -228,15 +228,28 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
         let volume = volume.expect("it is sound");
         let is_made = volume.paths().metadata("/made").is_ok();
         drop(volume);
-        let told = told.to_string();
-        if told.contains("as soon as") {
-            assert!(is_made, "write {nth}: {told}");
-            seen[2] += 1;
-        } else if told.contains("made or not") {
-            seen[1] += 1;
-        } else {
-            assert!(!is_made, "write {nth}: {told}");
-            seen[0] += 1;
+        let text = told.to_string();
+        let outcome = match told {
+            EditError::Commit { outcome, .. } => Some(outcome),
+            _ => None,
+        };
+        match outcome {
+            Some(CommitOutcome::Committed) => {
+                assert!(
+                    is_made && text.contains("as soon as"),
+                    "write {nth}: {text}"
+                );
+                seen[2] += 1;
+            }
+            Some(CommitOutcome::Unknown) => {
+                assert!(text.contains("made or not"), "write {nth}: {text}");
+                seen[1] += 1;
+            }
+            None | Some(CommitOutcome::NotCommitted) => {
+                let claims = text.contains("as soon as") || text.contains("made or not");
+                assert!(!is_made && !claims, "write {nth}: {text}");
+                seen[0] += 1;
+            }
         }
     }
     assert!(seen.iter().all(|&times| times > 0), "{seen:?}");

@@ -20,6 +20,31 @@
 //! # }
 //! ```
 //!
+//! # Threads and blocking
+//!
+//! Every call works on the calling thread and returns when it is done. It may sleep: for a read of
+//! the device, for a lock that another call holds, or, if it changes something, for a commit that
+//! makes room in the journal. `fsync`, `sync` and their like wait for a commit. None of this is
+//! `async`.
+//!
+//! - [`Volume::open`] reads the whole journal if it has to be replayed, and all group descriptors.
+//!   Unless it is read-only, a volume has a thread of its own that commits and, with a journal, one
+//!   that writes blocks home; a commit of many objects starts more for its duration.
+//! - Drop blocks too. The last drop of a [`path::File`] or [`path::HeldInode`] whose file has lost
+//!   all its names deletes the file. The drop of a [`Volume`] commits everything, writes it home and
+//!   ends the threads; [`Volume::close`] does the same and reports errors.
+//! - A program with an event loop keeps the volume in an `Arc` and gives whole pieces of work to a
+//!   thread that may sleep (`spawn_blocking`): the closure owns a clone of the `Arc`, and opens, uses
+//!   and drops its files within, since they borrow the volume. The last `Arc` should go there as
+//!   well. Calls in parallel scale, so more than one such thread is of use.
+//! - No image and no error of a device makes a call panic. A panic, of a [`Device`] or by a bug,
+//!   unwinds through the call; the process may live on. If it struck between two changes of an
+//!   operation, or one of the volume's threads, the journal stops as it does when the device fails:
+//!   the volume is read-only from then on, [`Volume::failure`] says why, and the image keeps what was
+//!   durable.
+//!
+//! # Layers
+//!
 //! The layers, from the ground up, are the modules of this crate in the order below; each imports
 //! only from those before it (`tests/layers.rs`), but for the first two groups, whose modules may
 //! use each other.
@@ -56,6 +81,8 @@ pub use error::{Error, Refusal, Result};
 pub use mbcache::AttributeCacheStatistics;
 pub use mount::offline::{CommitError, CommitOutcome, OfflineJournal};
 pub use options::MountOptions;
-pub use pext4_block::{Access, Device, FileDevice, RamDevice};
+pub use pext4_block::{Access, Device, FileDevice, Page, RamDevice};
+pub use pext4_jbd2::JournalError;
+pub use pext4_ondisk::{BlockNumber, Corrupt};
 pub use types::*;
 pub use volume::Volume;

@@ -8,12 +8,13 @@
 
 mod file;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
+use std::rc::Rc;
 
 use pext4_ondisk::InodeNumber;
 use pext4_sync::Near;
 
-use crate::error::{Refusal, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::inode::Inode;
 use crate::types::{
     Attributes, CreateAttributes, FileType, RenameMode, SetAttributes, SetXattrMode,
@@ -72,6 +73,16 @@ pub struct DirEntry {
     pub inode: InodeNumber,
     /// The kind of file, if the directory stores it (feature `filetype`).
     pub file_type: Option<FileType>,
+}
+
+/// A directory that [`Paths::remove_dir_all`] has yet to remove.
+struct PendingRemoval<'v> {
+    /// Held as long as a directory in it is pending, and no longer: a directory that is removed
+    /// while it is held stays in memory and is an orphan.
+    parent: Rc<HeldInode<'v>>,
+    name: Vec<u8>,
+    /// The directory, once its entries have been listed.
+    entered: Option<InodeNumber>,
 }
 
 impl Volume {
@@ -170,16 +181,11 @@ impl<'v> Paths<'v> {
 
     /// The parent directory of a path, and the last name.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<'v>, &'p [u8])> {
-        let path = without_slashes(path);
-        let start = path
-            .iter()
-            .rposition(|&byte| byte == b'/')
-            .map_or(0, |slash| slash + 1);
-        let name = &path[start..];
-        if name.is_empty() || name == b"." || name == b".." {
+        let (above, name) = split(path);
+        if !is_name(name) {
             return Err(Refusal::Invalid.into());
         }
-        Ok((self.walk_and_hold(&path[..start], true)?, name))
+        Ok((self.walk_and_hold(above, true)?, name))
     }
 
     /// The attributes of the inode at a path, as `stat` returns them. Symbolic links are followed.
@@ -351,8 +357,8 @@ impl<'v> Paths<'v> {
     /// # Errors
     ///
     /// As [`Volume::read_directory`], [`Volume::unlink`] and [`Volume::remove_directory`];
-    /// `Refused(NotEmpty)` for a directory that is found by a second name, as in a corrupt image
-    /// whose directories contain each other. What was removed before an error stays removed.
+    /// `Refused(NotEmpty)` for a directory that contains itself, as in a corrupt image whose
+    /// directories contain each other. What was removed before an error stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
         let (parent, name) = self.parent(path)?;
@@ -360,33 +366,44 @@ impl<'v> Paths<'v> {
         if is_link {
             return self.volume.unlink(parent.inode, name);
         }
-        let mut pending = vec![(parent.inode, name.to_vec())];
-        let mut held = vec![parent];
-        let mut entered = HashMap::new();
-        while let Some((parent, name)) = pending.last() {
-            match self.volume.remove_directory(*parent, name) {
+        let mut pending = vec![PendingRemoval {
+            parent: Rc::new(parent),
+            name: name.to_vec(),
+            entered: None,
+        }];
+        let mut entered = HashSet::new();
+        while let Some(next) = pending.last_mut() {
+            match self.volume.remove_directory(next.parent.inode, &next.name) {
                 Err(error) if error.is(Refusal::NotEmpty) => {}
                 removed => {
                     removed?;
-                    pending.pop();
+                    if let Some(inode) = pending.pop().and_then(|done| done.entered) {
+                        entered.remove(&inode);
+                    }
                     continue;
                 }
             }
-            let directory = self.hold(self.volume.lookup(*parent, name)?.inode);
-            let way = (*parent, name.clone());
-            let first_way = entered.entry(directory.inode);
-            if *first_way.or_insert_with(|| way.clone()) != way {
-                return Err(Refusal::NotEmpty.into());
+            let found = self.volume.lookup(next.parent.inode, &next.name)?;
+            let directory = Rc::new(self.hold(found.inode));
+            if next.entered != Some(directory.inode) {
+                if !entered.insert(directory.inode) {
+                    return Err(Refusal::NotEmpty.into());
+                }
+                // Another thread may have put a new directory in the place of the first one.
+                if let Some(before) = next.entered.replace(directory.inode) {
+                    entered.remove(&before);
+                }
             }
             for entry in self.entries(directory.inode)? {
                 match self.volume.unlink(directory.inode, &entry.name) {
-                    Err(error) if error.is(Refusal::IsADirectory) => {
-                        pending.push((directory.inode, entry.name));
-                    }
+                    Err(error) if error.is(Refusal::IsADirectory) => pending.push(PendingRemoval {
+                        parent: Rc::clone(&directory),
+                        name: entry.name,
+                        entered: None,
+                    }),
                     unlinked => unlinked?,
                 }
             }
-            held.push(directory);
         }
         Ok(())
     }
@@ -453,22 +470,24 @@ impl<'v> Paths<'v> {
     fn open_or_create(&self, path: &[u8], permissions: u16) -> Result<HeldInode<'v>> {
         let mut path = path.to_vec();
         for _ in 0..MAX_SYMLINKS {
+            // Most files exist. Opening those must not lock the directory, and no permission to
+            // change it is needed.
+            match self.resolve(&path) {
+                Err(error) if Self::may_create(&path, &error) => {}
+                found => return found,
+            }
             match self.create_new(&path, permissions) {
                 Err(error) if error.is(Refusal::Exists) => {}
                 created => return created,
             }
-            match self.resolve(&path) {
-                // A symbolic link whose target does not exist: the file is created there.
-                Err(error) if error.is(Refusal::NotFound) => {}
-                found => return found,
-            }
+            // Another thread created it, or it is a symbolic link whose target does not exist: the
+            // file is created there.
             let target = match self.read_link(&path) {
                 // Another thread removed or replaced it meanwhile.
                 Err(error) if error.is(Refusal::NotFound) || error.is(Refusal::Invalid) => continue,
                 target => target?,
             };
-            let name = path.iter().rposition(|&byte| byte == b'/');
-            let above = name.map_or(0, |slash| slash + 1);
+            let above = split(&path).0.len();
             if target.starts_with(b"/") {
                 path.clear();
             } else {
@@ -477,6 +496,13 @@ impl<'v> Paths<'v> {
             path.extend(target);
         }
         Err(Refusal::TooManySymlinks.into())
+    }
+
+    /// Whether a path that could not be resolved may be that of a new file. One with a slash at the
+    /// end is refused as that of a directory, whatever is there.
+    fn may_create(path: &[u8], error: &Error) -> bool {
+        let is_of_directory = path.ends_with(b"/") && error.is(Refusal::NotADirectory);
+        is_name(split(path).1) && (error.is(Refusal::NotFound) || is_of_directory)
     }
 
     /// The whole content of a file.
@@ -586,6 +612,18 @@ impl<'v> Paths<'v> {
 fn without_slashes(path: &[u8]) -> &[u8] {
     let last = path.iter().rposition(|&byte| byte != b'/');
     &path[..last.map_or(0, |last| last + 1)]
+}
+
+/// The path of the parent, with a slash at its end or empty, and the last name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let path = without_slashes(path);
+    let last = path.iter().rposition(|&byte| byte == b'/');
+    path.split_at(last.map_or(0, |slash| slash + 1))
+}
+
+/// Whether the last part of a path can be given to a file.
+fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..")
 }
 
 fn components(path: &[u8]) -> Vec<Vec<u8>> {

@@ -7,7 +7,11 @@ use std::io::Write;
 use std::sync::Barrier;
 
 use pext4_fs::path::OpenOptions;
-use pext4_fs::{Refusal, Result, SetAttributes};
+use pext4_fs::{Refusal, Result, SetAttributes, Volume};
+
+/// Flags of an inode, as `FS_IOC_GETFLAGS` shows them.
+const IMMUTABLE: u32 = 0x10;
+const APPEND: u32 = 0x20;
 
 #[test]
 fn a_slash_at_the_end_is_for_directories() {
@@ -287,6 +291,128 @@ fn a_file_is_opened_or_created_whatever_others_remove() {
             }
         }
     });
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn a_removed_tree_is_not_held_until_its_end() {
+    const DIRECTORIES: usize = 2000;
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    for number in 0..DIRECTORIES {
+        let directory = format!("/tree/{number}/below");
+        paths.create_dir_all(&directory).expect("room");
+        paths.write(format!("{directory}/file"), b"").expect("room");
+    }
+    let most_held = std::thread::scope(|scope| {
+        let removal = scope.spawn(|| paths.remove_dir_all("/tree").expect("all of it goes"));
+        let mut most = 0;
+        while !removal.is_finished() {
+            most = most.max(volume.held().len());
+        }
+        most
+    });
+    assert!(most_held < 8, "one for each level of the tree: {most_held}");
+    assert!(volume.held().is_empty(), "all is given back");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+fn set_flags(volume: &Volume, path: &str, flags: u32) {
+    let before = volume.paths().metadata(path).expect("it is there").flags;
+    let change = SetAttributes {
+        flags: Some(before & !(IMMUTABLE | APPEND) | flags),
+        ..SetAttributes::default()
+    };
+    let changed = volume.paths().set_attributes(path, &change);
+    changed.expect("flags are changed");
+}
+
+#[test]
+fn flags_of_a_file_decide_how_it_is_opened() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.write("/file", b"content").expect("a file");
+    let write = OpenOptions::new().read(true).write(true);
+    let append = OpenOptions::new().append(true);
+    let open = |options: &OpenOptions| options.open(&volume, "/file");
+    for (flags, refused) in [
+        (APPEND, vec![&write]),
+        (IMMUTABLE, vec![&write, &append]),
+        (APPEND | IMMUTABLE, vec![&write, &append]),
+    ] {
+        // Of a file that stays immutable no other flag can be changed.
+        set_flags(&volume, "/file", 0);
+        set_flags(&volume, "/file", flags);
+        for options in refused {
+            let error = open(options).expect_err("its flags forbid it");
+            assert!(error.is(Refusal::NotPermitted), "{flags:#x}: {error}");
+            let creating = options.clone().create(true);
+            let error = open(&creating).expect_err("its flags forbid it");
+            assert!(error.is(Refusal::NotPermitted), "{flags:#x}: {error}");
+        }
+        let error = paths.write("/file", b"").expect_err("it would truncate");
+        assert!(error.is(Refusal::NotPermitted), "{flags:#x}: {error}");
+        assert_eq!(paths.read("/file").expect("reading is allowed"), b"content");
+    }
+    set_flags(&volume, "/file", 0);
+    set_flags(&volume, "/file", APPEND);
+    for options in [append.clone(), append.write(true)] {
+        let file = open(&options).expect("it may grow");
+        file.write_at(b".", 0).expect("at the end");
+    }
+    assert_eq!(
+        paths.read("/file").expect("reading is allowed"),
+        b"content.."
+    );
+    set_flags(&volume, "/file", 0);
+    paths
+        .write("/file", b"")
+        .expect("it is an ordinary one again");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn an_existing_file_is_opened_and_not_created() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.create_dir("/dir").expect("a directory");
+    paths.write("/dir/file", b"content").expect("a file");
+    set_flags(&volume, "/dir", IMMUTABLE);
+    let create = OpenOptions::new().write(true).create(true);
+    let file = create.open(&volume, "/dir/file").expect("it exists");
+    file.write_at(b"C", 0).expect("the file is not immutable");
+    let error = create.open(&volume, "/dir/new").expect_err("it is new");
+    assert!(error.is(Refusal::NotPermitted), "{error}");
+    set_flags(&volume, "/dir", 0);
+    for (path, refusal) in [
+        ("/", Refusal::IsADirectory),
+        ("", Refusal::IsADirectory),
+        ("/dir/..", Refusal::IsADirectory),
+        ("/dir/./", Refusal::IsADirectory),
+        ("/dir/", Refusal::IsADirectory),
+        ("/dir/file/", Refusal::IsADirectory),
+        ("/dir/file/..", Refusal::NotADirectory),
+        ("/dir/file/new/", Refusal::NotADirectory),
+        ("/missing/..", Refusal::NotFound),
+        ("/missing/new/", Refusal::NotFound),
+    ] {
+        let error = paths.create(path).expect_err("no file has this path");
+        assert!(error.is(refusal), "{path}: {error}");
+    }
+    drop(file);
+    assert!(volume.held().is_empty(), "all is given back");
     volume.close().expect("it closes");
     image.assert_clean();
 }

@@ -7,7 +7,8 @@
 //! one handle.
 //!
 //! There is no undo (design rule 8): an operation must reserve everything that it needs before its
-//! first change.
+//! first change. A panic that unwinds through a handle with changes has left half of an operation,
+//! so it aborts the journal before the handle stops.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -34,6 +35,9 @@ pub struct Handle<'a> {
     credits: u32,
     /// The number of touches under it.
     changes: u64,
+    /// Whether the thread was panicking already: then the operation is not the one that failed, but
+    /// a destructor's.
+    began_in_panic: bool,
     /// The thread that started a handle must stop it.
     not_send: PhantomData<*const ()>,
 }
@@ -52,6 +56,7 @@ impl<'a> Handle<'a> {
                     shard,
                     credits,
                     changes: 0,
+                    began_in_panic: std::thread::panicking(),
                     not_send: PhantomData,
                 })
             }
@@ -74,6 +79,7 @@ impl<'a> Handle<'a> {
             shard: place.shard,
             credits,
             changes: 0,
+            began_in_panic: std::thread::panicking(),
             not_send: PhantomData,
         }
     }
@@ -344,6 +350,11 @@ impl<'a> Handle<'a> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
+        // Before it leaves: the transaction cannot be committed until then.
+        if self.changes > 0 && std::thread::panicking() && !self.began_in_panic {
+            let reason = "an operation panicked between two changes";
+            self.core.abort(JournalError::Aborted(reason.into()));
+        }
         self.leave();
         order::handle_stopped();
     }

@@ -128,11 +128,14 @@ fn wait_until_closed(
     }
 }
 
-/// Whether all holders of the lock took it after the servers had released it. False if a server
-/// could not be seen.
+/// Whether others have the image now: some of the servers have gone, and somebody has come. The
+/// servers of other file systems in the same file stay, so not all who hold it need be new. False if
+/// a server could not be seen. If one of those other file systems is unmounted and mounted again
+/// meanwhile, that is taken for this one.
 fn are_others(servers: &[u32], now: &[u32]) -> bool {
-    let is_other = |process| !servers.contains(process);
-    !servers.is_empty() && !now.is_empty() && now.iter().all(is_other)
+    let is_gone = |server| !now.contains(server);
+    let is_new = |process| !servers.contains(process);
+    servers.iter().any(is_gone) && now.iter().any(is_new)
 }
 
 #[cfg(test)]
@@ -145,6 +148,10 @@ mod tests {
         assert!(!are_others(&[7], &[7]) && !are_others(&[7], &[8, 7]));
         assert!(!are_others(&[7], &[]), "it was let go just now");
         assert!(!are_others(&[], &[8]), "it could not be seen before");
+        // Process 9 serves another partition of the same file.
+        assert!(are_others(&[7, 9], &[9, 8]));
+        assert!(!are_others(&[7, 9], &[9]), "it was let go just now");
+        assert!(!are_others(&[7, 9], &[7, 8, 9]), "8 has another partition");
     }
 
     fn mount(directory: &str, file_system_type: &str, source: &str) -> Mount {

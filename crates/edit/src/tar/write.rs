@@ -4,9 +4,10 @@
 //! same image gives the same archive. Pax records contain what a plain header cannot: long names,
 //! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`). They contain access control
 //! lists twice: in the form of system calls, and as text with numbers (`SCHILY.acl.`), which
-//! `tar --acls` reads. Files with holes are written in GNU's sparse form, which GNU tar, bsdtar and the
-//! libraries of Go and Python read, or in full ([`ExportOptions::whole_files`]). A file with several names is written once, then as links. Sockets have no form in tar and
-//! are left out and counted.
+//! `tar --acls` reads. Files with holes are written in GNU's sparse form, which GNU tar, bsdtar and
+//! the libraries of Go and Python read, or in full ([`ExportOptions::whole_files`]). A file with
+//! several names is written once, then as links. Sockets have no form in tar and are left out and
+//! counted.
 
 use std::collections::HashMap;
 use std::io::Write;

@@ -11,6 +11,7 @@
 //! clear `recover`. The new superblock is usually one of the blocks, and keeps `recover` until the
 //! last step.
 
+use std::fmt;
 use std::sync::Arc;
 
 use pext4_block::{Device, Page};
@@ -47,12 +48,24 @@ pub enum CommitOutcome {
 }
 
 /// Why [`OfflineJournal::write`] failed, and the state of the image.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{error}; {outcome}")]
 pub struct CommitError {
     /// The state of the image.
     pub outcome: CommitOutcome,
     /// The cause.
+    #[source]
     pub error: Error,
+}
+
+impl fmt::Display for CommitOutcome {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::NotCommitted => "nothing was changed",
+            Self::Unknown => "the change is made or not, as the next mount will find",
+            Self::Committed => "the change is made as soon as the image is opened for writing",
+        })
+    }
 }
 
 impl CommitOutcome {

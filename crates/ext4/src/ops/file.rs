@@ -286,7 +286,9 @@ impl Volume {
     }
 }
 
-/// Refuses to change the data of an immutable file. Append-only is enforced when a file is opened.
+/// Refuses to change the data of an immutable file. Append-only is a matter of how a file was opened,
+/// which this layer does not know: the layers above enforce it when they open one
+/// (`path::OpenOptions`, and the kernel or `dispatch` in the FUSE server).
 pub(super) fn check_not_immutable(inode: &Inode) -> Result<()> {
     if inode.flags().contains(InodeFlags::IMMUTABLE) {
         return Err(Refusal::NotPermitted.into());

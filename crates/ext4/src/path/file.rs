@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
+use pext4_ondisk::inode::InodeFlags;
+
 use super::HeldInode;
 #[cfg(doc)]
 use super::Paths;
@@ -107,8 +109,9 @@ impl OpenOptions {
     ///
     /// `Refused(Invalid)` for options that contradict each other or allow nothing,
     /// `Refused(Exists)` with `create_new`, `Refused(IsADirectory)` for writing to a directory,
-    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`, and the errors
-    /// of [`Paths::resolve`] and [`Volume::create`].
+    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`,
+    /// `Refused(NotPermitted)` for writing to an immutable file, or to an append-only one without
+    /// `append`, and the errors of [`Paths::resolve`] and [`Volume::create`].
     pub fn open<'v>(&self, volume: &'v Volume, path: impl AsRef<[u8]>) -> Result<File<'v>> {
         self.check()?;
         let paths = volume.paths();
@@ -145,7 +148,8 @@ impl OpenOptions {
 
     fn check_file(&self, volume: &Volume, held: &HeldInode<'_>) -> Result<()> {
         let writes = self.write || self.append;
-        match held.attributes()?.file_type {
+        let attributes = held.attributes()?;
+        match attributes.file_type {
             FileType::Regular => {}
             FileType::Directory if writes => return Err(Refusal::IsADirectory.into()),
             FileType::Directory => {}
@@ -153,6 +157,12 @@ impl OpenOptions {
         }
         if writes && volume.is_read_only() {
             return Err(Refusal::ReadOnly.into());
+        }
+        let flags = InodeFlags::from_bits_retain(attributes.flags);
+        let is_denied = flags.contains(InodeFlags::IMMUTABLE)
+            || (flags.contains(InodeFlags::APPEND) && !self.append);
+        if writes && is_denied {
+            return Err(Refusal::NotPermitted.into());
         }
         Ok(())
     }

@@ -1,15 +1,16 @@
 //! A clone of an image beside it, which replaces the image atomically.
 //!
 //! If the host's file system supports reflinks, the clone shares all blocks; otherwise data is
-//! copied and holes stay holes. The clone is removed when it is dropped before it replaces the
-//! image.
+//! copied and holes stay holes. What is copied is the locked file, and only that one is replaced: if
+//! another program has moved it or put another file in its place, the clone fails. The clone is
+//! removed when it is dropped before it replaces the image.
 
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
-use pext4_block::{Access, Device, FileDevice, copy_permissions, temporary_name};
+use pext4_block::{Access, Device, FileDevice, copy_permissions, leads_to, temporary_name};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
@@ -28,11 +29,17 @@ pub(super) struct ImageClone {
 }
 
 impl ImageClone {
-    /// Copies the first `kept` bytes of `image` to a file of `length` bytes, with the same owner
-    /// and mode.
-    pub fn create(image: &Path, kept: u64, length: u64, progress: &Progress) -> Result<Self> {
-        let image = fs::canonicalize(image)?;
-        let source = File::open(&image)?;
+    /// Copies the first `kept` bytes of an image, which is locked for writing, to a file of
+    /// `length` bytes, with the same owner and mode.
+    pub fn create(
+        locked: &FileDevice,
+        kept: u64,
+        length: u64,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let image = fs::canonicalize(locked.path())?;
+        let source = locked.file();
+        check_same(&image, source)?;
         let metadata = source.metadata()?;
         if metadata.nlink() > 1 {
             return Err(Error::Impossible(format!(
@@ -41,7 +48,7 @@ impl ImageClone {
                 metadata.nlink()
             )));
         }
-        let filled = fill(&image, &source, &metadata, kept, length, progress);
+        let filled = fill(&image, source, &metadata, kept, length, progress);
         let file = filled.map_err(|error| match error {
             Error::Io(source) => {
                 let text = format!(
@@ -64,11 +71,13 @@ impl ImageClone {
         &self.device
     }
 
-    /// Replaces the image durably, unless a stop was requested.
-    pub fn put_in_place(self, progress: &Progress) -> Result<()> {
+    /// Replaces the image, of which this is a clone, durably, unless a stop was requested.
+    pub fn put_in_place(self, locked: &FileDevice, progress: &Progress) -> Result<()> {
         self.device.flush()?;
         progress.check()?;
         self.file.as_file().sync_all()?;
+        check_same(self.file.path(), self.file.as_file())?;
+        check_same(&self.image, locked.file())?;
         let folder = self.image.parent().unwrap_or(Path::new("/")).to_owned();
         self.file
             .persist(&self.image)
@@ -81,6 +90,17 @@ impl ImageClone {
             io::Error::new(cause.kind(), text).into()
         })
     }
+}
+
+/// Fails if a path does not lead to this open file any more.
+fn check_same(path: &Path, file: &File) -> Result<()> {
+    if leads_to(path, file)? {
+        return Ok(());
+    }
+    Err(Error::Impossible(format!(
+        "{}: another program has moved or replaced it since it was opened; nothing was changed",
+        path.display()
+    )))
 }
 
 /// Creates the file beside the image, with its owner, its mode and its first `kept` bytes.
@@ -175,4 +195,56 @@ fn copy_through_memory(
         at += step as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use pext4_block::{Access, FileDevice};
+
+    use super::{ImageClone, Progress, Result};
+
+    /// Puts another file in the place of an image.
+    fn replace(image: &Path) {
+        let other = image.with_extension("other");
+        fs::write(&other, b"other").expect("there is room");
+        fs::rename(other, image).expect("they are neighbours");
+    }
+
+    #[test]
+    fn a_file_that_somebody_has_put_in_the_place_of_the_image_stays() {
+        let folder = tempfile::tempdir().expect("there is room for a directory");
+        let image = folder.path().join("image");
+        let progress = Progress::default();
+        let clone_of = |locked: &FileDevice| ImageClone::create(locked, 4096, 4096, &progress);
+        let replaced = |made: Result<()>| {
+            let error = made.expect_err("it is another file").to_string();
+            assert!(error.contains("moved or replaced it"), "{error}");
+            assert_eq!(fs::read(&image).expect("it is there"), b"other");
+            let names = fs::read_dir(folder.path()).expect("it is there").count();
+            assert_eq!(names, 1, "nothing was left behind");
+        };
+        let open = || {
+            fs::write(&image, [7; 4096]).expect("there is room");
+            FileDevice::open(&image, Access::ReadWrite, Duration::ZERO).expect("nobody uses it")
+        };
+        let locked = open();
+        replace(&image);
+        replaced(clone_of(&locked).map(drop));
+
+        let locked = open();
+        let clone = clone_of(&locked).expect("there is room");
+        replace(&image);
+        replaced(clone.put_in_place(&locked, &progress));
+
+        let locked = open();
+        let clone = clone_of(&locked).expect("there is room");
+        clone
+            .put_in_place(&locked, &progress)
+            .expect("it is the same file");
+        assert_eq!(fs::read(&image).expect("it is there"), [7; 4096]);
+    }
 }

@@ -114,11 +114,11 @@ impl Resize {
         };
         if self.way == Way::Clone {
             let kept = before.min(after);
-            let clone = ImageClone::create(self.device.path(), kept, after, &self.plan.progress)?;
+            let clone = ImageClone::create(&self.device, kept, after, &self.plan.progress)?;
             let progress = Arc::clone(&self.plan.progress);
             self.plan
                 .run(&self.device, clone.device(), Way::Clone, before)?;
-            clone.put_in_place(&progress)?;
+            clone.put_in_place(&self.device, &progress)?;
             return Ok(after);
         }
         if after > before {

@@ -288,6 +288,98 @@ fn a_panic_of_the_committer_is_an_abort_that_is_told() {
     }
 }
 
+/// The number of the read of a device that panics.
+struct PanicsAtRead {
+    below: Arc<RamDevice>,
+    reads_left: AtomicU32,
+}
+
+impl Device for PanicsAtRead {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        assert_ne!(
+            self.reads_left.fetch_sub(1, Ordering::SeqCst),
+            1,
+            "a bug of the device"
+        );
+        self.below.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.below.write_at(offset, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The operation changes two blocks, and the read of the second one panics.
+#[test]
+fn a_panic_between_two_changes_of_an_operation_stops_the_journal() {
+    for log in [None, Some(LOG)] {
+        let ram = Arc::new(blank(LOG));
+        let device = Arc::new(PanicsAtRead {
+            below: Arc::clone(&ram),
+            reads_left: AtomicU32::new(0),
+        });
+        let toy = Toy::open(Arc::clone(&device) as Arc<dyn Device>, log);
+        let panics = |changes_before: bool| {
+            let mut handle = toy.journal.start(4).expect("the journal runs");
+            if changes_before {
+                toy.set_cell(&mut handle, 1, 7);
+            }
+            device.reads_left.store(1, Ordering::SeqCst);
+            let block = toy.cache.get(BlockNumber(BLOCKS.start + 30));
+            unreachable!("the read of {:?} panics", block.map(|block| block.block()));
+        };
+        let run = |changes_before| {
+            std::thread::scope(|scope| scope.spawn(|| panics(changes_before)).join().is_err())
+        };
+        assert!(run(false));
+        let tid = operate(&toy, 1).expect("nothing was changed");
+        toy.journal.commit(tid).expect("nothing was changed");
+        assert!(run(true));
+        let text = "the journal has stopped: an operation panicked between two changes";
+        let error = toy.journal.commit_running().expect_err("it has stopped");
+        assert_eq!(error.to_string(), text);
+        assert!(toy.journal.shutdown().is_err());
+        assert_eq!(toy.told(|told| told.aborted.clone()), [text]);
+        drop(toy);
+        if log.is_some() {
+            assert_eq!(recover(&*ram, LOG).errno, -5);
+        }
+        assert_eq!(read_cell(&*ram, 1), 1, "{log:?}: the last whole operation");
+    }
+}
+
+/// A handle that a destructor opens while its thread unwinds is whole.
+#[test]
+fn an_operation_of_a_thread_that_unwinds_is_no_failure() {
+    struct Operates<'a>(&'a Toy);
+    impl Drop for Operates<'_> {
+        fn drop(&mut self) {
+            operate(self.0, 1).expect("the journal runs");
+        }
+    }
+    let ram = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&ram) as Arc<dyn Device>, Some(LOG));
+    std::thread::scope(|scope| {
+        let panics = scope.spawn(|| {
+            let _operates = Operates(&toy);
+            panic!("somebody's bug");
+        });
+        assert!(panics.join().is_err());
+    });
+    toy.journal.commit_running().expect("the journal runs");
+    toy.journal.shutdown().expect("the journal runs");
+    drop(toy);
+    assert_eq!(read_cell(&*ram, 1), 1);
+}
+
 /// A block is freed whose last version is being written home; that write panics while the commit
 /// block is written.
 #[test]
