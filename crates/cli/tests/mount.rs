@@ -83,11 +83,44 @@ fn a_mount_takes_a_setting_and_tells_what_its_mechanisms_did() {
     let setting = "scaling: seeds,mb_optimize_scan=0,frees=deferred";
     assert_eq!(said.lines().next(), Some(setting), "{said}");
     assert!(said.contains("\ninodes\n  claimed "), "{said}");
+    let longest = "\nfree runs\n  groups with a longest of ";
+    assert!(said.contains(longest), "{said}");
+    assert!(!said.contains("\nlocks\n"), "nobody asked for it: {said}");
     let said = stats(&["--json", "--mb-optimize-scan", "1"]);
     assert!(said.starts_with("{\"scaling\":\"seeds,frees=deferred\",\"allocator\":{"));
     assert!(said.contains("\"claimed\":10,"), "{said}");
     let said = fail(pext4(["stats"]).arg(place.image.parent().unwrap()), 1);
     assert!(said.contains("no mount of pext4"), "{said}");
+    mount.unmount();
+}
+
+#[test]
+fn a_mount_counts_what_locks_cost_in_a_build_that_can() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !pext4_sync::meter::is_built_in() {
+        let mut mount = pext4(["mount", "--meter"]);
+        let said = fail(mount.arg(&place.image).arg(&place.point), 2);
+        assert!(said.contains("this build has no meters"), "{said}");
+        return;
+    }
+    let mount = place.mount(&["--meter"]);
+    fs::write(mount.path("file"), b"text").unwrap();
+    let said = succeed(pext4(["stats"]).arg(&place.point));
+    let locks = said.split_once("\nlocks\n").expect("a section").1;
+    for what in [
+        "taken",
+        "waited for",
+        "tried in vain",
+        "waited, us",
+        "held, us",
+    ] {
+        assert!(
+            locks.contains(&format!("Directory {what} ")),
+            "{what} in {locks}"
+        );
+    }
     mount.unmount();
 }
 

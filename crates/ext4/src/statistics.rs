@@ -53,7 +53,7 @@ events! {
         GroupsBusy = "groups skipped busy",
         /// Those searched under their lock.
         GroupsScanned = "groups scanned",
-        /// Groups whose bitmaps a search read into memory.
+        /// Block bitmaps read into memory, for searches, frees and discards.
         GroupsLoaded = "groups loaded",
         /// Preallocations discarded for lack of space.
         Discarded = "preallocations discarded",
@@ -71,7 +71,8 @@ events! {
     "inodes" {
         /// Inode numbers claimed.
         InodesClaimed = "claimed",
-        /// Claims under a group's lock.
+        /// Claims under a group's lock; without it in the setting *atomic*, except those that open
+        /// the group.
         InodesLocked = "under the group's lock",
         /// Bits that another thread took first.
         InodeRaces = "lost races",

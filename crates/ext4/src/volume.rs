@@ -6,8 +6,10 @@
 //! of `std::fs`. `mount` opens a volume on a device and closes it.
 
 use std::fmt;
+use std::time::Duration;
 
 use pext4_sync::atomic::AtomicU32;
+use pext4_sync::meter::Tallies;
 use pext4_sync::{Mutex, meter};
 
 use crate::dir::DirectorySettings;
@@ -107,13 +109,12 @@ impl Volume {
         scaling.optimize_scan = self.optimizes_scan();
         let mut sections = store.tally.sections();
         sections.push(self.inodes.groups.section());
+        sections.push(self.inodes.groups.free_runs_section());
         sections.push(attributes_section(&self.attribute_cache_statistics()));
         if let Some(journal) = store.try_journal() {
             sections.push(journal_section(&journal.statistics()));
         }
-        if meter::is_built_in() {
-            sections.push(locks_section());
-        }
+        sections.extend(locks_section(&meter::snapshot()));
         Report {
             scaling: scaling.to_string(),
             sections,
@@ -155,15 +156,53 @@ fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
     )
 }
 
-/// The locks of this process by class, in a build with meters that are switched on.
-fn locks_section() -> Section {
-    let mut values = Vec::new();
-    for (class, tally) in meter::snapshot().used() {
-        values.push((format!("{class:?} taken").into(), tally.acquisitions));
-        values.push((format!("{class:?} waited for").into(), tally.contended));
-    }
-    Section {
+/// The locks of this process by class. `None` if the meter has counted nothing: it is not built in,
+/// or was never switched on.
+fn locks_section(tallies: &Tallies) -> Option<Section> {
+    let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let values: Vec<_> = tallies
+        .used()
+        .flat_map(|(class, tally)| {
+            [
+                ("taken", tally.acquisitions),
+                ("waited for", tally.contended),
+                ("tried in vain", tally.failures),
+                ("waited, us", microseconds(tally.waited)),
+                ("held, us", microseconds(tally.held)),
+            ]
+            .map(|(what, value)| (format!("{class:?} {what}").into(), value))
+        })
+        .collect();
+    (!values.is_empty()).then_some(Section {
         name: "locks",
         values,
+    })
+}
+
+#[cfg(all(test, feature = "meter", not(loom)))]
+mod tests {
+    use pext4_sync::{Class, Mutex, meter};
+
+    use super::{Tallies, locks_section};
+
+    #[test]
+    fn the_locks_are_shown_once_the_meter_counts() {
+        assert_eq!(locks_section(&Tallies::default()), None);
+        meter::switch(true);
+        let lock = Mutex::new(Class::Group, ());
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        drop(held);
+        meter::switch(false);
+        let section = locks_section(&meter::snapshot()).expect("it has counted");
+        let value = |name: &str| {
+            let mut values = section.values.iter();
+            values
+                .find(|(found, _)| found == name)
+                .map(|(_, value)| *value)
+        };
+        assert!(value("Group taken") >= Some(1));
+        assert!(value("Group tried in vain") >= Some(1));
+        assert!(value("Group waited, us").is_some() && value("Group held, us").is_some());
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use images::{Image, Random};
 use pext4_block::{Device, RamDevice};
-use pext4_fs::options::Scaling;
+use pext4_fs::options::{SWITCHES, Scaling};
 use pext4_fs::{
     AllocateMode, CreateAttributes, InodeNumber, MountOptions, Refusal, SetAttributes,
     SetXattrMode, Volume,
@@ -30,9 +30,31 @@ fn settings() -> Vec<Scaling> {
         Scaling::FULL,
         Scaling::SEEDS,
         Scaling::BASE,
-        parse("full,orphan=locked,inode-bits=find-under-lock,mb_optimize_scan=0"),
+        parse("full,orphan=locked,inode-bits=find-under-lock,mb_optimize_scan=0,stream-goals=2"),
         parse("base,directory=leaves,stream-goals=inode,handle-shards=3,frees=deferred"),
+        parse("seeds,stream-goals=spread,attribute-cache=split,commit-threads=2"),
+        parse("full,attribute-cache=off"),
     ]
+}
+
+#[test]
+fn the_settings_cover_every_value_of_every_switch() {
+    const NUMBERS: std::ops::Range<u32> = 1..9;
+    for switch in &SWITCHES {
+        let has = |value: &str| {
+            settings().into_iter().any(|scaling| {
+                let same = Scaling::parse(&format!("{scaling},{}={value}", switch.name));
+                same.expect("a setting") == scaling
+            })
+        };
+        for value in switch.values.split('|') {
+            let covered = match value {
+                "NUMBER" => NUMBERS.into_iter().any(|number| has(&number.to_string())),
+                word => has(word),
+            };
+            assert!(covered, "no setting has {}={value}", switch.name);
+        }
+    }
 }
 
 fn open(image: &Image, scaling: Scaling) -> (Volume, Arc<RamDevice>) {

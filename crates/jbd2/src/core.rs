@@ -132,17 +132,19 @@ impl Core {
             .transpose()?;
         let shape = log.as_ref().map(|log| (log.format, log.ring));
         let limit = max_credits(&cache, shape)?;
+        let words = epoch::words(width.handle_shards);
+        let shards = words.count();
         Ok(Self {
             cache,
             device,
             client,
             log,
-            epoch: Epoch::new(epoch::words(width.handle_shards), first),
+            epoch: Epoch::new(words, first),
             commit_threads: width
                 .commit_threads
                 .unwrap_or(MAX_THREADS.min(topology::shard_count())),
-            credits: Credits::new(limit),
-            hosts: Hosts::new(),
+            credits: Credits::new(limit, shards),
+            hosts: Hosts::new(shards),
             transactions: Transactions::new(),
             statistics: Counts::default(),
             commit_interval: commit_interval.max(SHORTEST_INTERVAL),

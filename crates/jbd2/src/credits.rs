@@ -10,6 +10,13 @@
 //! visits every shard and finds less than the one before, so a transaction is committed before its
 //! credits are exhausted.
 //!
+//! Credits are taken from a lease by one subtraction, not by compare-and-swap: where all cores have
+//! one lease, the attempts of each would fail because of the others. Who subtracts more than there
+//! is adds it again. Meanwhile the lease is lower than what it is worth, even negative, so other
+//! threads may find less than there is, but never more: all that is there was granted to nobody.
+//! This holds only while nobody takes such a debt out of its lease, where the addition will settle
+//! it. So who moves credits from a lease takes what is above zero.
+//!
 //! The accounts are in two slots, chosen by the parity of the transaction. Only handles of the
 //! running transaction use them, and a slot is refilled before its transaction opens.
 
@@ -63,29 +70,30 @@ struct Slot {
     /// [atomic] Negative if handles took more than they had asked for. It moves between cores, so it
     /// shares no line with the pointers that every handle reads.
     pool: CachePadded<AtomicI64>,
-    /// [atomic; never negative]
+    /// [atomic] Negative only while a thread that subtracted too much has not added it again.
     leases: Sharded<AtomicI64>,
     /// [atomic] For the client's changes when the transaction closes.
     aside: CachePadded<AtomicU32>,
 }
 
 impl Slot {
-    fn new(limit: u32) -> Self {
+    fn new(limit: u32, leases: usize) -> Self {
         Self {
             pool: CachePadded::new(AtomicI64::new(i64::from(limit))),
-            leases: Sharded::new(|_| AtomicI64::new(0)),
+            leases: Sharded::with_count(leases, |_| AtomicI64::new(0)),
             aside: CachePadded::new(AtomicU32::new(0)),
         }
     }
 }
 
 impl Credits {
-    pub(crate) fn new(limit: u32) -> Self {
-        let slots = [Slot::new(limit), Slot::new(limit)];
-        let shards = i64::try_from(slots[0].leases.count()).expect("at most 256 shards");
+    /// For handles of `shards` shards, each of which has one lease.
+    pub(crate) fn new(limit: u32, shards: usize) -> Self {
+        let slots = [Slot::new(limit, shards), Slot::new(limit, shards)];
+        let leases = i64::try_from(slots[0].leases.count()).expect("at most 256 shards");
         Self {
             limit,
-            chunk: (i64::from(limit) / (8 * shards)).clamp(1, LARGEST_CHUNK),
+            chunk: (i64::from(limit) / (8 * leases)).clamp(1, LARGEST_CHUNK),
             slots,
             moving: CachePadded::new(Mutex::new(Class::Journal, ())),
         }
@@ -163,7 +171,7 @@ impl Credits {
         let _moving = self.moving.lock();
         let slot = self.slot(tid);
         let own = slot.leases.get(shard);
-        let mut found = own.swap(0, Ordering::Relaxed);
+        let mut found = take_at_most(own, i64::MAX);
         if found < count {
             found += take_at_most(&slot.pool, count - found + self.chunk);
         }
@@ -173,7 +181,7 @@ impl Credits {
         }
         let leased = slot.leases.iter();
         found += leased
-            .map(|lease| lease.swap(0, Ordering::Relaxed))
+            .map(|lease| take_at_most(lease, i64::MAX))
             .sum::<i64>();
         if found < count {
             slot.pool.fetch_add(found, Ordering::Relaxed);
@@ -195,16 +203,20 @@ impl Credits {
     }
 }
 
-/// Takes `count` if `account` has that much; returns whether it has.
-fn take_exactly(account: &AtomicI64, count: i64) -> bool {
-    account
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
-            (there >= count).then_some(there - count)
-        })
-        .is_ok()
+/// Takes `count` if `lease` has that much; returns whether it has. It subtracts once, however many
+/// threads do so, and may find too little while another one has not added again what it took.
+fn take_exactly(lease: &AtomicI64, count: i64) -> bool {
+    if lease.load(Ordering::Relaxed) < count {
+        return false;
+    }
+    let has_enough = lease.fetch_sub(count, Ordering::Relaxed) >= count;
+    if !has_enough {
+        lease.fetch_add(count, Ordering::Relaxed);
+    }
+    has_enough
 }
 
-/// Takes up to `max`; returns how much.
+/// Takes up to `max` of what is above zero; returns how much.
 fn take_at_most(account: &AtomicI64, max: i64) -> i64 {
     let part = |there: i64| there.clamp(0, max);
     account
@@ -237,6 +249,7 @@ pub(crate) fn limit_of_memory(cache_blocks: u64) -> u32 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use pext4_ondisk::journal::RecordChecksum;
+    use pext4_sync::atomic::Ordering;
     use pext4_sync::{thread, topology};
 
     use super::{Credits, Grant, RecordFormat, Tid, limit_of_log};
@@ -247,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_answer_says_when_little_is_left() {
-        let credits = Credits::new(100);
+        let credits = Credits::new(100, topology::shard_count());
         let last = credits.slots[0].leases.count() - 1;
         assert_eq!(credits.take(Tid(0), last, 60), Grant::Granted);
         credits.put(Tid(0), last, 30);
@@ -268,7 +281,7 @@ mod tests {
 
     #[test]
     fn while_most_is_left_no_shard_waits_for_another() {
-        let credits = Credits::new(100);
+        let credits = Credits::new(100, topology::shard_count());
         let moving = credits.moving.lock();
         let shards = credits.slots[0].leases.count().min(4);
         for shard in 0..shards {
@@ -282,7 +295,7 @@ mod tests {
 
     #[test]
     fn the_last_credit_is_found_wherever_it_was_leased() {
-        let credits = Credits::new(100);
+        let credits = Credits::new(100, topology::shard_count());
         let shards = credits.slots[0].leases.count();
         for shard in 0..shards {
             assert!(took(&credits, 4, shard, 1));
@@ -299,8 +312,43 @@ mod tests {
     }
 
     #[test]
+    fn one_lease_for_all_is_refilled_with_whole_chunks() {
+        let credits = Credits::new(4096, 1);
+        assert_eq!(credits.chunk, 256);
+        assert_eq!(credits.slots[0].leases.count(), 1);
+        assert!(took(&credits, 0, 0, 2048), "most of them");
+        assert!(
+            took(&credits, 0, 0, 257),
+            "the rest of the lease, and a chunk for it"
+        );
+        let moving = credits.moving.lock();
+        for _ in 0..256 {
+            assert!(took(&credits, 0, 0, 1));
+        }
+        drop(moving);
+        assert!(took(&credits, 0, 0, 4096 - 2048 - 257 - 256));
+        assert!(!took(&credits, 0, 0, 1));
+    }
+
+    #[test]
+    fn what_is_subtracted_in_vain_is_not_taken_out_of_its_lease() {
+        let credits = Credits::new(100, 2);
+        let leases = &credits.slots[0].leases;
+        assert!(took(&credits, 0, 1, 100));
+        credits.put(Tid(0), 1, 5);
+        // A thread has subtracted 8 from the lease of 5, and has not added them again.
+        leases.get(1).fetch_sub(8, Ordering::Relaxed);
+        assert!(!took(&credits, 0, 0, 1), "less than there is");
+        assert!(!took(&credits, 0, 1, 1));
+        leases.get(1).fetch_add(8, Ordering::Relaxed);
+        assert!(!took(&credits, 0, 1, 6), "never more than there is");
+        assert!(took(&credits, 0, 1, 5), "and none is lost");
+        assert!(!took(&credits, 0, 1, 1));
+    }
+
+    #[test]
     fn an_overdraft_is_subtracted_from_later_requests() {
-        let credits = Credits::new(50);
+        let credits = Credits::new(50, topology::shard_count());
         credits.overdraw(Tid(1), 60);
         assert!(!took(&credits, 1, 0, 1));
         credits.put(Tid(1), 0, 2);
@@ -310,7 +358,7 @@ mod tests {
     #[test]
     fn threads_together_never_hold_more_than_there_is() {
         const LIMIT: u32 = 64;
-        let credits = Credits::new(LIMIT);
+        let credits = Credits::new(LIMIT, topology::shard_count());
         let held = std::sync::atomic::AtomicU32::new(0);
         thread::scope(|scope| {
             for number in 0..6u32 {
@@ -350,5 +398,56 @@ mod tests {
                 }
             }
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::Arc;
+
+    use pext4_sync::thread;
+
+    use super::{Credits, Tid};
+
+    /// Each of three handles takes and keeps its credits, while `limit` of them are at `lent`: what
+    /// is granted never exceeds what there is, and what is left is found afterwards.
+    fn takes(limit: u32, leases: usize, handles: [(usize, u32); 3], lent: usize) {
+        let credits = Arc::new(Credits::new(limit, leases));
+        assert!(credits.take(Tid(0), lent, limit).is_granted());
+        credits.put(Tid(0), lent, limit);
+        let [(own, wanted), others @ ..] = handles;
+        let others = others.map(|(shard, count)| {
+            let credits = Arc::clone(&credits);
+            let take = move || credits.take(Tid(0), shard, count).is_granted();
+            (count, thread::spawn("other", take))
+        });
+        let mut granted = 0;
+        if credits.take(Tid(0), own, wanted).is_granted() {
+            granted += wanted;
+        }
+        for (count, other) in others {
+            if other.join().expect("a worker does not panic") {
+                granted += count;
+            }
+        }
+        assert!(granted <= limit, "{granted} of {limit}");
+        let left = limit - granted;
+        assert!(
+            left == 0 || credits.take(Tid(0), own, left).is_granted(),
+            "{left} are lost"
+        );
+        assert!(!credits.take(Tid(0), own, 1).is_granted());
+    }
+
+    /// Two subtract from the lease more than it has, while the third looks for credits everywhere.
+    #[test]
+    fn one_lease_grants_what_it_has_and_loses_nothing() {
+        pext4_sync::model_within(3, || takes(3, 1, [(0, 1), (0, 2), (0, 2)], 0));
+    }
+
+    /// The same, while another shard gathers.
+    #[test]
+    fn a_gathering_leaves_a_debt_where_it_will_be_settled() {
+        pext4_sync::model_within(2, || takes(3, 2, [(0, 1), (1, 2), (1, 2)], 1));
     }
 }

@@ -4,9 +4,11 @@
 //! listed, a transaction of new files would run out of credits long before it fills half of the
 //! log, and the committer would have to visit every created inode, even if it was removed again.
 //! Instead the host is charged, one credit, and listed; at the commit the client captures the
-//! host's objects. Each shard remembers the hosts that it has listed in a fixed number of places. A
-//! host that has lost its place, or that another shard touches, is charged and listed again, which
-//! is cheap and harmless.
+//! host's objects. Each core's shard remembers the hosts that it has listed in a fixed number of
+//! places. A host that has lost its place, or that another shard touches, is charged and listed
+//! again, which is cheap and harmless. That is why the places are divided by core even in a setting
+//! where handles are not: all cores together would push each other's hosts out of the places of
+//! one, and pay for it in credits.
 //!
 //! Locking: none. The first handle of a transaction in a shard empties the shard's places, and then
 //! stores its transaction's number beside them. If two threads of one shard do so at once, one may
@@ -30,6 +32,9 @@ const PRESENT: u64 = 1 << 32;
 pub(crate) struct Hosts {
     hash: NumberHash,
     shards: Sharded<Remembered>,
+    /// [immutable] Whether the shard of a handle is that of its core; finding out the core again
+    /// would be wasted.
+    handles_have_cores: bool,
 }
 
 struct Remembered {
@@ -60,17 +65,24 @@ impl Remembered {
 }
 
 impl Hosts {
-    pub(crate) fn new() -> Self {
+    /// None yet, for handles of `handle_shards` shards.
+    pub(crate) fn new(handle_shards: usize) -> Self {
+        let shards = Sharded::new(|_| Remembered::new());
         Self {
             hash: NumberHash::default(),
-            shards: Sharded::new(|_| Remembered::new()),
+            handles_have_cores: shards.count() == handle_shards,
+            shards,
         }
     }
 
     /// Remembers a host for a handle of this shard in the running transaction `tid`. Returns
     /// whether the handle has to charge and list it.
     pub(crate) fn note(&self, tid: Tid, shard: usize, host: u64) -> bool {
-        let remembered = self.shards.get(shard);
+        let remembered = if self.handles_have_cores {
+            self.shards.get(shard)
+        } else {
+            self.shards.local()
+        };
         remembered.begin(tid);
         let place = &remembered.places[self.place_of(host)];
         let mark = host + 1;
@@ -89,11 +101,13 @@ impl Hosts {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use pext4_sync::topology;
+
     use super::{Hosts, PLACES, Tid};
 
     #[test]
     fn a_host_is_new_once_in_each_shard_and_transaction() {
-        let hosts = Hosts::new();
+        let hosts = Hosts::new(topology::shard_count());
         let one = 0;
         let has_its_place = |other: &u64| hosts.place_of(*other) == hosts.place_of(one);
         let other = (1..).find(has_its_place).expect("there are few places");
@@ -110,8 +124,24 @@ mod tests {
     }
 
     #[test]
+    fn cores_keep_places_of_their_own_where_handles_have_one_shard() {
+        const FIRSTS: [u64; 2] = [0, 1 << 20];
+        let hosts = Hosts::new(1);
+        let note = |core, host| {
+            let _pin = topology::pin(core);
+            hosts.note(Tid(3), 0, host)
+        };
+        assert!(note(0, FIRSTS[0]));
+        assert!(note(1, FIRSTS[1]));
+        for number in 1..16 * PLACES as u64 {
+            assert!(note(1, FIRSTS[1] + number), "new to this core");
+        }
+        assert!(!note(0, FIRSTS[0]), "another core pushed it out");
+    }
+
+    #[test]
     fn hosts_in_steps_do_not_meet() {
-        let hosts = Hosts::new();
+        let hosts = Hosts::new(topology::shard_count());
         let some = (0..PLACES as u64 / 8).map(|step| step * PLACES as u64);
         let listed = some.clone().filter(|&host| hosts.note(Tid(1), 0, host));
         assert_eq!(listed.count(), PLACES / 8);
@@ -124,7 +154,7 @@ mod tests {
 mod models {
     use std::sync::Arc;
 
-    use pext4_sync::thread;
+    use pext4_sync::{thread, topology};
 
     use super::{Hosts, Tid};
 
@@ -133,7 +163,7 @@ mod models {
     #[test]
     fn a_host_of_an_earlier_transaction_is_listed_again() {
         pext4_sync::model(|| {
-            let hosts = Arc::new(Hosts::new());
+            let hosts = Arc::new(Hosts::new(topology::shard_count()));
             assert!(hosts.note(Tid(1), 0, 0));
             let other = {
                 let hosts = Arc::clone(&hosts);

@@ -41,8 +41,10 @@ pub fn shard_count() -> usize {
     shards_for(processors())
 }
 
-/// The number of processors that this process may use.
-fn processors() -> usize {
+/// The number of processors that this process may use, or of the machine that it imitates. Shards
+/// are counted by [`shard_count`]; this is for what grows with the machine otherwise.
+#[must_use]
+pub fn processors() -> usize {
     #[cfg(all(feature = "meter", not(loom)))]
     if let Some(processors) = imitation::processors() {
         return processors;

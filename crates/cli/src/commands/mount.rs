@@ -22,6 +22,7 @@ use pext4_fs::options::Reserve;
 use pext4_fs::{MountOptions, Volume};
 use pext4_fuse::mount::Source;
 use pext4_fuse::{CaughtSignals, ErrorLog, ImageRange, Options, Server, mount};
+use pext4_sync::meter;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
@@ -52,6 +53,9 @@ pub struct Arguments {
     /// Memory for metadata
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
     cache_size: u64,
+    /// Count what locks cost, for `pext4 stats`; only in a build with `--features meter`
+    #[arg(long)]
+    meter: bool,
     /// Stay in the foreground
     #[arg(short = 'f', long)]
     foreground: bool,
@@ -76,6 +80,7 @@ impl Arguments {
             options,
             create: None,
             cache_size: MountOptions::default().cache_size,
+            meter: false,
             foreground: false,
             serve_in_background: false,
             namespace,
@@ -94,6 +99,9 @@ impl Arguments {
             ("cache-size", Some(self.cache_size)),
         ] {
             words.extend(size.map(|size| format!("--{name}={size}").into()));
+        }
+        if self.meter {
+            words.push("--meter".into());
         }
         if let Some(namespace) = &self.namespace {
             words.extend(["--namespace".into(), namespace.into()]);
@@ -159,6 +167,10 @@ fn options(arguments: &Arguments) -> Result<Options> {
     if arguments.cache_size < MIN_CACHE {
         let least = size::show(MIN_CACHE);
         return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());
+    }
+    if arguments.meter && !meter::is_built_in() {
+        let hint = "this build has no meters; `cargo build --features meter` makes one";
+        return Err(Misuse(format!("--meter: {hint}")).into());
     }
     options.volume.cache_size = arguments.cache_size;
     // Delayed writes of the kernel have no user. If only root may enter, all of them are root's.
@@ -238,6 +250,7 @@ fn serve(
 ) -> Result<()> {
     let directory = mount::check(&arguments.directory).context("cannot mount")?;
     let image = existing_image(arguments)?;
+    meter::switch(arguments.meter);
     let volume = open(&image, &directory, &mut options)?;
     for note in volume.notes() {
         print_error(format_args!("pext4: {note}"));

@@ -13,6 +13,7 @@ use super::loaded::{self, BlockSide, InodeSide, Loaded};
 use super::slot::{Slot, mark};
 use crate::error::Error;
 use crate::options::BusyGroups;
+use crate::statistics::Event;
 
 /// A group whose lock is held. Dropping it updates the hints of its slot.
 pub struct Held<'a> {
@@ -121,6 +122,7 @@ impl Held<'_> {
         ) {
             Ok(side) => {
                 loaded.blocks = Some(side);
+                groups.count_event(Event::GroupsLoaded);
                 self.has_moved = true;
                 self.slot.mark(mark::BLOCKS_LOADED);
                 true

@@ -268,7 +268,6 @@ impl Groups {
     ) -> Option<&'a InodeBits> {
         let slot = self.slot(group);
         if !handle.may_change(&slot.opened) {
-            self.count_event(Event::InodesLocked);
             if !hold()?.open_inodes(handle) {
                 return None;
             }

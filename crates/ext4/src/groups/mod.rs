@@ -57,6 +57,7 @@ use pext4_sync::atomic::Ordering;
 use crate::error::{Error, Result};
 use crate::statistics::{Event, Section};
 use crate::store::Store;
+use buddy::ORDERS;
 use counts::{Counts, sum};
 use evict::Residency;
 use hints::Hints;
@@ -211,6 +212,38 @@ impl Groups {
                 ("blocks freed but not durable", sum(&self.counts.pending)),
             ],
         )
+    }
+
+    /// How many groups have a longest aligned free run of each order, and free runs of each average
+    /// order, as far as there are any. From the hints alone: no group is locked or read for it, and
+    /// of a group that was never read only the free blocks are known, which count as one run.
+    #[must_use]
+    pub fn free_runs_section(&self) -> Section {
+        let mut longest = [0; ORDERS];
+        let mut average = [0; ORDERS];
+        for place in self.slots.iter().map(Slot::place) {
+            for (counts, order) in [(&mut longest, place.largest), (&mut average, place.average)] {
+                if let Some(count) = order.and_then(|order| counts.get_mut(order as usize)) {
+                    *count += 1;
+                }
+            }
+        }
+        let rows = |kind: &'static str, counts: [u64; ORDERS]| {
+            let counts = (0..).zip(counts).filter(|(_, count)| *count > 0);
+            counts.map(move |(order, count)| {
+                let blocks = 1u64 << order;
+                (
+                    format!("groups with {kind} of {blocks} blocks").into(),
+                    count,
+                )
+            })
+        };
+        Section {
+            name: "free runs",
+            values: rows("a longest", longest)
+                .chain(rows("an average", average))
+                .collect(),
+        }
     }
 
     /// Makes searches use the index, after filing every group in it again, or look at groups one by

@@ -8,7 +8,7 @@
 //! - *Locked*: one goal, under the lock that also guards the list of freed extents.
 //! - *Slots*: several, chosen by inode number, so that a file that is written to from different
 //!   cores keeps its goal.
-//! - *Spread*: more goals than cores, chosen by a hash of the inode number. The first files of
+//! - *Spread*: sixteen goals for each core, chosen by a hash of the inode number. The first files of
 //!   several directories often have the same index in different groups, so their numbers are equal
 //!   modulo most counts of slots; their hashes are not. Two files may still share a goal; so each
 //!   file remembers its own while it is in memory, and uses the shared one only for its first run.
@@ -46,13 +46,13 @@ pub enum StreamGoals {
 impl StreamGoals {
     pub fn new(store: &Store) -> Self {
         let groups = store.geometry.group_count;
-        let cores = u32::try_from(topology::shard_count()).unwrap_or(u32::MAX);
+        let cores = u32::try_from(topology::processors()).unwrap_or(u32::MAX);
         let width = match store.options.scaling.stream_goals {
             options::StreamGoals::Locked => return Self::Locked,
             options::StreamGoals::Inode => store.geometry.inodes_count.min(MAX_INODE_GOALS),
             options::StreamGoals::Slots(Width::Auto) => cores.min(groups.div_ceil(4)),
             options::StreamGoals::Slots(Width::Fixed(width)) => width.min(groups),
-            options::StreamGoals::Spread => (SPREAD * cores).min(groups.div_ceil(4)),
+            options::StreamGoals::Spread => cores.saturating_mul(SPREAD).min(groups.div_ceil(4)),
         };
         let goals = (0..width.max(1)).map(|_| AtomicU32::new(NONE)).collect();
         match store.options.scaling.stream_goals {

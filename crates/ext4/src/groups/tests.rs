@@ -8,14 +8,16 @@ use pext4_jbd2::{Capture, Handle, Owing};
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, LogicalBlock, bitmap};
 use pext4_sync::atomic::Ordering;
+use pext4_sync::topology;
 
 use super::Preallocation;
 use super::buddy::Span;
 use super::freed::{FreedExtent, Reuse};
 use super::slot::mark;
+use super::stream_goals::StreamGoals;
 use super::testing::{Ground, image, settings};
 use crate::mballoc::{Purpose, Request};
-use crate::options::MountOptions;
+use crate::options::{MountOptions, Scaling};
 
 /// Common shapes of images.
 const SHAPES: [&[&str]; 6] = [
@@ -42,6 +44,72 @@ const SHAPES: [&[&str]; 6] = [
         "4",
     ],
 ];
+
+#[test]
+fn stream_goals_are_as_many_as_the_processors_suggest() {
+    let processors = topology::processors();
+    let shapes = [
+        (Scaling::SEEDS, processors),
+        (Scaling::FULL, 16 * processors),
+    ];
+    for (scaling, most) in shapes {
+        let Some(ground) = Ground::set(&["-b", "1024", "-g", "512"], "64M", scaling) else {
+            return;
+        };
+        let (StreamGoals::Slots(goals) | StreamGoals::Spread(goals)) = &ground.groups.stream_goals
+        else {
+            panic!("{scaling} has one goal");
+        };
+        let quarter = ground.groups.count().div_ceil(4) as usize;
+        assert_eq!(goals.len(), most.min(quarter), "{scaling}");
+    }
+}
+
+/// The sums of a histogram's rows, by the word that they begin with.
+fn groups_in(section: &crate::statistics::Section, kind: &str) -> u64 {
+    let rows = section.values.iter();
+    let rows = rows.filter(|(name, _)| name.starts_with(&format!("groups with {kind} ")));
+    rows.map(|(_, count)| count).sum()
+}
+
+#[test]
+fn groups_are_shown_by_their_free_runs_without_locks_or_reads() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let count = u64::from(groups.count());
+    let mut handle = ground.handle();
+    // It would wait for itself, if it took the locks.
+    let mut held = groups.hold(GroupNumber(1));
+    let unread = groups.section();
+    let before = groups.free_runs_section();
+    assert_eq!(groups_in(&before, "a longest"), count);
+    assert_eq!(groups_in(&before, "an average"), count);
+    assert_eq!(groups.section(), unread, "no bitmap is read for it");
+    assert!(held.load_blocks());
+    let free = groups.slot(GroupNumber(1)).free_hint();
+    held.take(
+        &mut handle,
+        Span {
+            start: 4000,
+            length: 1,
+        },
+        1,
+    );
+    drop(held);
+    assert_eq!(groups.slot(GroupNumber(1)).free_hint(), free - 1);
+    let after = groups.free_runs_section();
+    assert_eq!(groups_in(&after, "a longest"), count);
+    let short = |section: &crate::statistics::Section| {
+        let name = "groups with a longest of 4096 blocks";
+        let mut rows = section.values.iter();
+        rows.find(|(found, _)| found == name)
+            .map_or(0, |(_, count)| *count)
+    };
+    assert!(short(&after) <= short(&before));
+    assert_ne!(after, before, "a group's average run is shorter");
+}
 
 #[test]
 fn every_group_of_a_fresh_image_is_sound() {

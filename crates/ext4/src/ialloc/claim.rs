@@ -60,6 +60,8 @@ impl Groups {
         };
         if claimed.index.is_none() {
             slot.free_inodes.store(0, Ordering::Relaxed);
+        } else if design != options::InodeBits::Atomic {
+            self.count_event(Event::InodesLocked);
         }
         if claimed.races > 0 && design == options::InodeBits::Atomic && !is_directory {
             self.hints.lane().1.seek(home, handle.tid());
@@ -99,12 +101,16 @@ impl Groups {
         busy: Busy,
     ) -> Option<&InodeBits> {
         self.make_room_for_inodes(group);
-        self.open_inodes(handle, group, || match busy {
-            Busy::Wait => Some(self.hold(group)),
-            Busy::Skip => self.try_hold(group).or_else(|| {
-                self.count_event(Event::InodeGroupsBusy);
-                None
-            }),
+        self.open_inodes(handle, group, || {
+            let held = match busy {
+                Busy::Wait => Some(self.hold(group)),
+                Busy::Skip => self.try_hold(group),
+            };
+            self.count_event(match held {
+                Some(_) => Event::InodesLocked,
+                None => Event::InodeGroupsBusy,
+            });
+            held
         })
     }
 
@@ -123,7 +129,6 @@ impl Groups {
             let Some(index) = bits.choose(least) else {
                 return Some(Claimed { index: None, races });
             };
-            self.count_event(Event::InodesLocked);
             let mut held = self.hold(group);
             if !held.open_inodes(handle) {
                 return None;

@@ -8,6 +8,8 @@ use pext4_sync::{thread, topology};
 
 use crate::error::Refusal;
 use crate::groups::testing::{Ground, Random, settings};
+use crate::options::InodeBits;
+use crate::statistics::Event;
 
 const FOUR_GROUPS: &[&str] = &["-b", "4096", "-g", "4096", "-N", "2048"];
 
@@ -228,6 +230,28 @@ fn makers_on_many_threads_get_different_inodes() {
             return;
         };
         make_on_many_threads(&ground);
+    }
+}
+
+#[test]
+fn claims_under_the_lock_are_counted_and_frees_are_not() {
+    for scaling in settings() {
+        let Some(ground) = Ground::set(FOUR_GROUPS, "64M", scaling) else {
+            return;
+        };
+        let tally = &ground.store.tally;
+        let made = [(); 3].map(|()| make(&ground, InodeNumber::ROOT, false));
+        let locked = match scaling.inode_bits {
+            // The first claim opens the group.
+            InodeBits::Atomic => 1,
+            InodeBits::TestThenLock | InodeBits::FindUnderLock => 3,
+        };
+        assert_eq!(tally.sum(Event::InodesClaimed), 3);
+        assert_eq!(tally.sum(Event::InodesLocked), locked, "{scaling}");
+        ground.commit();
+        free_all(&ground, made.map(|inode| (inode, false)));
+        assert_eq!(tally.sum(Event::InodesFreed), 3);
+        assert_eq!(tally.sum(Event::InodesLocked), locked, "{scaling}: frees");
     }
 }
 

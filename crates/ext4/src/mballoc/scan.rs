@@ -14,6 +14,9 @@
 //!
 //! [`walk`](super::walk) determines the order of groups. Groups are chosen by hints and tested
 //! again under the lock (rule D5). A corrupt group is skipped; a goal in one counts as no goal.
+//!
+//! What is found for a large file, at its goal too, becomes the stream goal, as in Linux. Files that
+//! remember goals of their own tell others only where the criteria have led them.
 
 use std::sync::Arc;
 
@@ -64,7 +67,6 @@ struct Seen {
     considered: u64,
     busy: u64,
     scanned: u64,
-    loaded: u64,
 }
 
 /// Finds a run in a group, starting at a block of it.
@@ -102,7 +104,6 @@ impl Groups {
             (Event::GroupsConsidered, seen.considered),
             (Event::GroupsBusy, seen.busy),
             (Event::GroupsScanned, seen.scanned),
-            (Event::GroupsLoaded, seen.loaded),
         ]);
         found
     }
@@ -138,7 +139,12 @@ impl Scan<'_, '_> {
         }
         self.hit = Some(Event::GoalHits);
         let start = self.offset;
-        Some(self.claim(&mut held, Span { start, length }))
+        let found = self.claim(&mut held, Span { start, length });
+        drop(held);
+        if !self.groups.has_own_stream_goals() {
+            self.remember(&found, None);
+        }
+        Some(found)
     }
 
     /// Tries the criteria, one after the other.
@@ -178,6 +184,8 @@ impl Scan<'_, '_> {
         goal
     }
 
+    /// Makes the run's group the goal of its file if that is large; `stream` is the goal at which
+    /// the search began.
     fn remember(&self, found: &Found, stream: Option<GroupNumber>) {
         if !self.plan.is_stream {
             return;
@@ -334,7 +342,6 @@ impl Scan<'_, '_> {
         if self.loads > MAX_LOADS {
             return false;
         }
-        self.seen.loaded += 1;
         self.groups.make_room();
         true
     }

@@ -12,6 +12,7 @@ use crate::error::Refusal;
 use crate::groups::index::{By, orders};
 use crate::groups::testing::{Ground, Random, image, settings};
 use crate::options::{MountOptions, Scaling};
+use crate::statistics::Event;
 
 const GROUPS_OF_16_MIB: &[&str] = &["-b", "4096", "-g", "4096", "-m", "0"];
 
@@ -523,6 +524,43 @@ fn a_file_that_finds_its_goal_locked_stays_in_its_new_group() {
     assert_eq!(grow(20, Some(first)), first);
     assert_eq!(grow(21, Some(second)), second);
     assert_eq!(grow(23, None), second, "who stays tells nobody");
+}
+
+/// A large file that gets the blocks at its goal leaves its group as the stream goal, without
+/// counting as a hit of one; reading the goal's bitmap is counted.
+#[test]
+fn blocks_at_the_goal_of_a_large_file_set_the_stream_goal() {
+    let arguments = ["-b", "4096", "-g", "4096", "-m", "0"];
+    for scaling in [Scaling::BASE, Scaling::SEEDS, Scaling::FULL] {
+        let Some(ground) = Ground::set(&arguments, "64M", scaling) else {
+            return;
+        };
+        let (groups, tally) = (&ground.groups, &ground.store.tally);
+        let goal = GroupNumber(2);
+        let first = ground.store.geometry.first_block(goal).get() + 2000;
+        let grow = |logical, goal| {
+            let request = data(20, logical, 8, BlockNumber(goal));
+            let run = groups.allocate_for_file(&mut ground.handle(), &request, &mut None);
+            ground.store.geometry.group_of(run.expect("space").start)
+        };
+        let read = tally.sum(Event::GroupsLoaded);
+        assert_eq!(grow(100, first), Some(goal));
+        assert_eq!(tally.sum(Event::GoalHits), 1);
+        assert_eq!(tally.sum(Event::GroupsLoaded), read + 1, "{scaling}");
+        assert_eq!(tally.sum(Event::StreamGoalHits), 0);
+        let set = groups.stream_goal(InodeNumber(20));
+        // In the default setting files remember goals of their own.
+        let expected = (scaling != Scaling::FULL).then_some(goal);
+        assert_eq!(set, expected, "{scaling}");
+        if expected.is_some() {
+            assert_eq!(
+                grow(200, 1),
+                Some(goal),
+                "{scaling}: the goal's blocks are used"
+            );
+            assert_eq!(tally.sum(Event::StreamGoalHits), 1);
+        }
+    }
 }
 
 /// A request with a goal of its own, from a thread that waits for no group.

@@ -70,8 +70,8 @@ fn shared(first: &[Trace], second: &[Trace]) -> Found {
 fn check(first: &str, second: &str, found: &Found, used: &mut BTreeSet<usize>) -> Vec<String> {
     let fits = |exception: &Exception, kind: Kind, place: &str| {
         let [one, other] = exception.operations;
-        let names = (first.contains(one) && second.contains(other))
-            || (first.contains(other) && second.contains(one));
+        let names = (one.contains(&first) && other.contains(&second))
+            || (other.contains(&first) && one.contains(&second));
         names && exception.kind == kind && place.contains(exception.place)
     };
     let mut wrong = Vec::new();
@@ -132,6 +132,23 @@ fn shared_things(maps: Maps, moved: usize) -> BTreeMap<String, String> {
     }
     let short = |line: &String| line.split(" in ").next().unwrap_or_default().to_owned();
     wrong.into_iter().map(|line| (short(&line), line)).collect()
+}
+
+#[test]
+fn the_documents_count_the_operations() {
+    let text = include_str!("../../../../docs/SCALING.md");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let text = words.join(" ");
+    let (private, common) = (PRIVATE.len(), COMMON.len());
+    for counted in [
+        format!("Of {private} operations on a task's own files"),
+        format!("Of {common} operations in one directory"),
+    ] {
+        assert!(
+            text.contains(&counted),
+            "docs/SCALING.md does not say `{counted}`"
+        );
+    }
 }
 
 #[test]

@@ -51,8 +51,40 @@ pub const PRIVATE: &[Operation] = &[
                 .expect("it is there");
         },
     ),
+    operation("make a directory", |side| {
+        let made = side
+            .volume
+            .make_directory(side.directory, &side.name("directory"), &NEW);
+        side.volume.forget(made.expect("there is room").inode, 1);
+    }),
     prepared(
-        "rename in one directory",
+        "remove a directory",
+        |side| {
+            let name = side.name("empty");
+            let made = side.volume.make_directory(side.directory, &name, &NEW);
+            side.volume.forget(made.expect("there is room").inode, 1);
+        },
+        |side| {
+            let removed = side
+                .volume
+                .remove_directory(side.directory, &side.name("empty"));
+            removed.expect("it is empty");
+        },
+    ),
+    operation("make a symbolic link", |side| {
+        let made = side
+            .volume
+            .make_symlink(side.directory, &side.name("symbolic"), b"file", &NEW);
+        side.volume.forget(made.expect("there is room").inode, 1);
+    }),
+    operation("make a link", |side| {
+        let made = side
+            .volume
+            .link(side.file, side.directory, &side.name("link"));
+        side.volume.forget(made.expect("there is room").inode, 1);
+    }),
+    prepared(
+        "rename within its directory",
         |side| {
             let made = side.volume.create(side.directory, &side.name("old"), &NEW);
             side.volume.forget(made.expect("there is room").inode, 1);
@@ -250,4 +282,14 @@ pub const COMMON: &[Operation] = &[
                 .expect("it is there");
         },
     ),
+    operation("make a symbolic link in one directory", |side| {
+        let made = side
+            .volume
+            .make_symlink(side.common, &side.name("symbolic"), b"file", &NEW);
+        side.volume.forget(made.expect("there is room").inode, 1);
+    }),
+    operation("make a link in one directory", |side| {
+        let made = side.volume.link(side.file, side.common, &side.name("link"));
+        side.volume.forget(made.expect("there is room").inode, 1);
+    }),
 ];
