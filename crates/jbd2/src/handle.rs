@@ -184,12 +184,13 @@ impl<'a> Handle<'a> {
         host: u64,
         capture_older: impl FnOnce(&mut Vec<Capture>),
     ) {
+        let core = self.core;
         if self.owes_from_now(owed, capture_older)
-            && self.core.hosts.note(self.tid, self.shard, host)
+            && let Some(unlisted) = core.hosts.unlisted(self.tid, self.shard, host)
         {
             self.charge(1);
-            let transactions = &self.core.transactions;
-            transactions.note_host(self.tid, self.shard, host);
+            core.transactions.note_host(self.tid, self.shard, host);
+            unlisted.remember();
         }
     }
 

@@ -13,8 +13,9 @@
 //! Locking: none. The first handle of a transaction in a shard empties the shard's places, and then
 //! stores its transaction's number beside them. If two threads of one shard do so at once, one may
 //! erase what the other remembered, but a place that was filled in an earlier transaction is never
-//! taken for one of the running transaction. The handle that fills a place also lists the host, and
-//! the transaction cannot close before that handle stops, so other handles need not list it.
+//! taken for one of the running transaction. A handle lists a host first and fills its place then, so
+//! a handle that finds the place filled knows that the transaction is not empty: a thread that asks
+//! for its changes to be committed must not find it so. Two handles may list a host at once.
 
 use std::hash::BuildHasher;
 
@@ -75,9 +76,9 @@ impl Hosts {
         }
     }
 
-    /// Remembers a host for a handle of this shard in the running transaction `tid`. Returns
-    /// whether the handle has to charge and list it.
-    pub(crate) fn note(&self, tid: Tid, shard: usize, host: u64) -> bool {
+    /// For a handle of this shard in the running transaction `tid`: `None` if the host is listed,
+    /// or else the place to fill once the handle has charged and listed it.
+    pub(crate) fn unlisted(&self, tid: Tid, shard: usize, host: u64) -> Option<Unlisted<'_>> {
         let remembered = if self.handles_have_cores {
             self.shards.get(shard)
         } else {
@@ -86,16 +87,35 @@ impl Hosts {
         remembered.begin(tid);
         let place = &remembered.places[self.place_of(host)];
         let mark = host + 1;
-        let is_new = place.load(Ordering::Relaxed) != mark;
-        if is_new {
-            place.store(mark, Ordering::Relaxed);
-        }
-        is_new
+        (place.load(Ordering::Acquire) != mark).then_some(Unlisted { place, mark })
     }
 
     /// The place for a host. Hashed, because a client's numbers may be multiples of some step.
     fn place_of(&self, host: u64) -> usize {
         (self.hash.hash_one(host) >> 32) as usize % PLACES
+    }
+}
+
+/// The place of a host that is not listed yet.
+pub(crate) struct Unlisted<'a> {
+    place: &'a AtomicU64,
+    mark: u64,
+}
+
+impl Unlisted<'_> {
+    /// Remembers that the host was listed.
+    pub(crate) fn remember(self) {
+        self.place.store(self.mark, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+impl Hosts {
+    /// Whether a host had to be listed; it is taken as listed from now on.
+    fn note(&self, tid: Tid, shard: usize, host: u64) -> bool {
+        self.unlisted(tid, shard, host)
+            .map(Unlisted::remember)
+            .is_some()
     }
 }
 
@@ -154,6 +174,7 @@ mod tests {
 mod models {
     use std::sync::Arc;
 
+    use pext4_sync::atomic::{AtomicU64, Ordering};
     use pext4_sync::{thread, topology};
 
     use super::{Hosts, Tid};
@@ -173,6 +194,32 @@ mod models {
             assert!(hosts.note(Tid(2), 0, another.expect("there are two places")));
             let is_listed = other.join().expect("a worker does not panic");
             assert!(is_listed, "it was taken for one of this transaction");
+        });
+    }
+
+    /// Two handles touch one host. Each sees it on the list when it goes on, whoever has put it
+    /// there, even if it has no other way to know.
+    #[test]
+    fn a_handle_that_lists_nothing_sees_that_the_host_is_listed() {
+        pext4_sync::model(|| {
+            let hosts = Arc::new(Hosts::new(topology::shard_count()));
+            let list = Arc::new(AtomicU64::new(0));
+            let touch = |hosts: &Hosts, list: &AtomicU64| {
+                if let Some(unlisted) = hosts.unlisted(Tid(1), 0, 0) {
+                    list.fetch_add(1, Ordering::Relaxed);
+                    unlisted.remember();
+                }
+                assert!(
+                    list.load(Ordering::Relaxed) > 0,
+                    "the transaction looks empty"
+                );
+            };
+            let other = {
+                let (hosts, list) = (Arc::clone(&hosts), Arc::clone(&list));
+                thread::spawn("other", move || touch(&hosts, &list))
+            };
+            touch(&hosts, &list);
+            other.join().expect("a worker does not panic");
         });
     }
 }
