@@ -147,11 +147,17 @@ fn root_fills_the_volume_to_the_last_blocks_and_others_where_they_may_not_enter(
         let mount = place.mount(options);
         let file = File::create(mount.path("all")).unwrap();
         std::os::unix::fs::fchown(&file, Some(owner), None).unwrap();
-        let full = (0..100u64).find_map(|piece| {
-            let mode = rustix::fs::FallocateFlags::empty();
-            rustix::fs::fallocate(&file, mode, piece << 20, 1 << 20).err()
-        });
-        assert_eq!(full, Some(rustix::io::Errno::NOSPC));
+        let mut end = 0;
+        // A call that fails takes nothing, so the last ones are small.
+        for step in [1 << 20, 4096] {
+            let full = (0..1000).find_map(|_| {
+                let mode = rustix::fs::FallocateFlags::empty();
+                let failed = rustix::fs::fallocate(&file, mode, end, step).err();
+                end += if failed.is_none() { step } else { 0 };
+                failed
+            });
+            assert_eq!(full, Some(rustix::io::Errno::NOSPC));
+        }
         let told = rustix::fs::statvfs(mount.path("")).unwrap();
         // A twentieth of the image is reserved for root.
         assert_eq!(
@@ -160,7 +166,8 @@ fn root_fills_the_volume_to_the_last_blocks_and_others_where_they_may_not_enter(
             "{} free",
             told.f_bfree
         );
-        assert_eq!(told.f_bavail, 0);
+        // The map of the file may need the last ones.
+        assert!(told.f_bavail < 8, "{}", told.f_bavail);
         drop(file);
         fs::remove_file(mount.path("all")).unwrap();
         mount.unmount();

@@ -16,7 +16,7 @@ const APPEND_ONLY: u32 = 0x20;
 
 /// How often, and at which interval, a write from the page cache polls whether an append-only file
 /// has grown to the write's offset.
-const APPEND_POLLS: u32 = 200;
+const APPEND_POLLS: u32 = 2000;
 const APPEND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 const SEEK_DATA: i32 = 3;
