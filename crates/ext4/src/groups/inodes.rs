@@ -267,10 +267,8 @@ impl Groups {
         hold: impl FnOnce() -> Option<Held<'a>>,
     ) -> Option<&'a InodeBits> {
         let slot = self.slot(group);
-        if !handle.may_change(&slot.opened) {
-            if !hold()?.open_inodes(handle) {
-                return None;
-            }
+        if !handle.may_change(&slot.opened) && !hold()?.open_inodes(handle) {
+            return None;
         }
         let usable = !slot.is(mark::INODES_CORRUPT);
         slot.inodes.get().filter(|_| usable).map(|bits| &**bits)
