@@ -17,10 +17,10 @@ pub fn print(line: impl Display) -> io::Result<()> {
     })
 }
 
-/// As [`print`], after work that is done.
+/// As [`print()`], after work that is done.
 ///
 /// # Errors
-/// As [`print`]. The error also says what was done, as in "the image was changed": the status of the
+/// As [`print()`]. The error also says what was done, as in "the image was changed": the status of the
 /// command only says that something failed.
 pub fn print_result(line: impl Display, done: &str) -> io::Result<()> {
     print(line).map_err(|error| io::Error::new(error.kind(), format!("{error}; {done}")))

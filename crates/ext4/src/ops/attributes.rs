@@ -27,8 +27,8 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NotPermitted)` for immutable and append-only files (unless the change clears that
-    /// flag, or sets the times of an append-only file to the present), `Refused(NotSupported)` for flags that would have no
-    /// effect, `Refused(IsADirectory | Invalid | FileTooLarge | NoSpace |
+    /// flag, or sets the times of an append-only file to the present), `Refused(NotSupported)` for
+    /// flags that would have no effect, `Refused(IsADirectory | Invalid | FileTooLarge | NoSpace |
     /// ReadOnly)`.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
         self.run(|| {
