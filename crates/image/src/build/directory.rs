@@ -4,7 +4,8 @@
 //! merged with that one, and the link stays; everything in it *lands* there. Where links lead
 //! depends on what was added before, and a scan finds names in any order. So the entries of such a
 //! source wait until all are known, and are added in the order of their paths. Two of them that
-//! land at one path, and are not both directories, are an error, since one would be lost.
+//! land at one path, and are not both directories, are an error, since one would be lost. If no
+//! earlier source has a symbolic link, every entry lands at its own path, and none waits.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -26,12 +27,14 @@ pub(super) struct DirectoryWriter<'a> {
     /// The path of the source.
     path: &'a Path,
     number: u16,
+    /// Whether an earlier source has a symbolic link, which may lead entries elsewhere.
+    has_earlier_links: bool,
     /// The node of each directory, by the number that the scan gave it; [`NONE`] if it is left out.
     directories: Vec<Id>,
     /// The paths in the source of directories that landed elsewhere, by the same number.
     own_paths: HashMap<u32, Arc<Path>>,
     links: HashMap<LinkKey, Id>,
-    /// The batches of each directory. In a first source there is no link to follow, and none wait.
+    /// The batches of each directory. Where there is no link to follow, none wait.
     waiting: HashMap<u32, Vec<Batch>>,
     /// The directories to which links led, and the paths that did.
     followed: Vec<(Id, PathBuf)>,
@@ -42,6 +45,7 @@ impl<'a> DirectoryWriter<'a> {
     /// exist.
     pub fn new(tree: &'a mut Tree, rules: &'a Rules, path: &'a Path, number: u16) -> Self {
         Self {
+            has_earlier_links: tree.has_symlinks,
             tree,
             rules,
             path,
@@ -68,7 +72,7 @@ impl<'a> DirectoryWriter<'a> {
 
     /// Adds some names of one directory, or keeps them until [`Self::finish`].
     pub fn add_batch(&mut self, batch: Batch) -> Result<()> {
-        if self.number > 0 {
+        if self.has_earlier_links {
             self.waiting.entry(batch.directory).or_default().push(batch);
             return Ok(());
         }
@@ -128,7 +132,7 @@ impl<'a> DirectoryWriter<'a> {
         let parent = self.node_of(directory);
         let folder = self.own_paths.get(&directory).cloned();
         let behind_link = match found.directory {
-            Some(_) if self.number > 0 => {
+            Some(_) if self.has_earlier_links => {
                 directory_behind_link(self.tree, parent, name, self.number)
             }
             _ => None,
@@ -293,4 +297,52 @@ fn intern_attributes(
     }
     check_total_size(&stored)?;
     Ok(tree.sets.intern(stored))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::scan::{Batch, ScannedEntry};
+    use super::DirectoryWriter;
+    use crate::build::rules::Rules;
+    use crate::build::tree::{Metadata, ROOT, Tree};
+
+    fn metadata(mode: u16) -> Metadata {
+        Metadata {
+            mode,
+            ..Metadata::default()
+        }
+    }
+
+    #[test]
+    fn names_wait_only_where_an_earlier_link_may_lead_them() {
+        for (mode, waits) in [(0o100_644, false), (0o120_777, true)] {
+            let mut tree = Tree::new(&metadata(0o040_755));
+            tree.add(ROOT, b"earlier", &metadata(mode)).unwrap();
+            tree.make_index();
+            let rules = Rules::default();
+            let mut writer = DirectoryWriter::new(&mut tree, &rules, Path::new("source"), 1);
+            let found = ScannedEntry {
+                name: 0..4,
+                metadata: metadata(0o100_600),
+                device: 0,
+                link: None,
+                directory: None,
+                target: None,
+                segments: None,
+                attributes: Vec::new(),
+            };
+            let batch = Batch {
+                directory: 0,
+                names: b"name".to_vec(),
+                found: vec![found],
+                skipped: 0,
+            };
+            writer.add_batch(batch).unwrap();
+            assert_eq!(!writer.waiting.is_empty(), waits);
+            writer.finish().unwrap();
+            assert!(tree.child(ROOT, b"name").is_some());
+        }
+    }
 }

@@ -484,6 +484,7 @@ impl Builder {
         }
         let mut read = sources.finish();
         ids::map(&mut read.0, &self.rules)?;
+        read.0.drop_indexes();
         Ok(read)
     }
 
