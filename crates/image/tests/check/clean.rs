@@ -98,6 +98,15 @@ fn values_in_inodes_are_clean() {
     }
 }
 
+/// The map of an image without backups of its descriptors has no data, so its size says nothing.
+#[test]
+fn a_resize_inode_without_backups_may_have_any_size() {
+    if let Some(mut image) = make(8 << 20, &["-b", "2048"]) {
+        image.edit_inode(7, |inode| inode.size = 0);
+        assert_clean(&image, "a resize inode of no size");
+    }
+}
+
 /// Encrypted names are ciphertext: any bytes of some lengths.
 #[test]
 fn encrypted_files_are_clean() {
