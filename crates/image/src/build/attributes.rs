@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 use hashbrown::HashTable;
-use pext4_ondisk::acl;
+use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::xattr::{self, Attribute, Value};
 
 /// The full name and the value of an attribute, as the host returns them.
@@ -199,6 +199,13 @@ pub(super) fn apply_mode(attributes: &mut [Attribute], mode: u16) {
             *attribute = Attribute::new(index, name, &acl::encode(&entries));
         }
     }
+}
+
+/// Whether an attribute is an access list that says no more than the mode. Linux stores none.
+pub(super) fn is_list_of_mode(attribute: &Attribute, mode: u16) -> bool {
+    let (index, name) = xattr::split_name(acl::ACCESS).expect("lists have numbers of their own");
+    let says_mode = |list: Acl| list.is_mode_only() && list.mode_bits() == mode & 0o777;
+    attribute.is_named(index, name) && Acl::from_disk(value_of(attribute)).is_some_and(says_mode)
 }
 
 /// Splits a set: puts what fits into the inode's tail, and the rest into a block. The error names
