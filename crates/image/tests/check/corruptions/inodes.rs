@@ -167,7 +167,7 @@ pub fn reserved() -> Vec<Corruption> {
             Kind::JournalInode,
             Base::Plain,
             Silent("it does not look"),
-            |image| image.edit_inode(8, |inode| inode.size += 64 << 10),
+            |image| image.debugfs(&["punch <8> 5 9"]),
         ),
         // Bad blocks on which metadata lies: a superblock, a bitmap, inodes in use, and pointers on a
         // table that has none.
