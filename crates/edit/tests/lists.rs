@@ -337,7 +337,7 @@ fn other_programs_restore_exported_lists() {
 fn a_list_that_contradicts_the_mode_is_exported_as_it_is() {
     let folder = scratch();
     let image = fresh(folder.path(), "image");
-    let text = "user::rw-,group::r--,other::---";
+    let text = "user::rw-,user:7:r--,group::r--,mask::r--,other::---";
     let parts = [
         record("SCHILY.acl.access", text),
         header("file", b'0', 0, ""),
