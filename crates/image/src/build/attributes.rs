@@ -38,7 +38,7 @@ impl Sets {
     pub fn new() -> Self {
         Self {
             bytes: Vec::new(),
-            sets: vec![0..0],
+            sets: std::iter::once(0..0).collect(),
             index: HashTable::new(),
             hasher: RandomState::new(),
         }
@@ -257,7 +257,7 @@ mod tests {
         assert_ne!(sets.intern(vec![one.clone()]), number);
         assert_eq!(sets.len(), 3);
         assert_eq!(sets.get(number), [one.clone(), two.clone()]);
-        sets.change(number, &[two.clone()]);
+        sets.change(number, std::slice::from_ref(&two));
         assert_eq!(sets.get(number), [two]);
         assert_eq!(sets.get(number + 1), [one]);
         assert!(sets.get(0).is_empty());

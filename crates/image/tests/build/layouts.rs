@@ -136,7 +136,14 @@ fn many_layers_wait_for_each_other() {
             (0..if number == 0 { 5000 } else { 2500 }).map(|name| format!("{number}/{name}"));
         let packer = names.fold(Packer::new(), |packer, name| packer.file(&name, b""));
         let bytes = packer.finish();
-        layout.blob(&if number % 3 == 0 { gzip(&bytes) } else { bytes }, LAYER)
+        layout.blob(
+            &if number.is_multiple_of(3) {
+                gzip(&bytes)
+            } else {
+                bytes
+            },
+            LAYER,
+        )
     };
     let layers: Vec<Value> = (0..30).map(layer).collect();
     layout.index(&[layout.image(&layers)]);
