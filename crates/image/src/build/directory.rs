@@ -87,19 +87,16 @@ impl<'a> DirectoryWriter<'a> {
     pub fn finish(mut self) -> Result<()> {
         let mut rest = vec![0];
         while let Some(directory) = rest.pop() {
-            let mut entries = Vec::new();
-            for batch in self.waiting.remove(&directory).unwrap_or_default() {
-                let Batch { names, found, .. } = batch;
-                let named = |found: ScannedEntry| (names[found.name.clone()].to_vec(), found);
-                entries.extend(found.into_iter().map(named));
-            }
-            entries.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+            let mut batches = self.waiting.remove(&directory).unwrap_or_default();
+            let entries = sorted(&batches);
             let below: Vec<u32> = entries
                 .iter()
-                .filter_map(|(_, found)| found.directory)
+                .filter_map(|&(batch, place)| batches[batch].found[place].directory)
                 .collect();
-            for (name, found) in entries {
-                self.add_entry(directory, &name, found)?;
+            for (batch, place) in entries {
+                let Batch { names, found, .. } = &mut batches[batch];
+                let entry = std::mem::take(&mut found[place]);
+                self.add_entry(directory, &names[entry.name.clone()], entry)?;
             }
             let is_there = |&number: &u32| self.node_of(number) != NONE;
             rest.extend(below.into_iter().rev().filter(is_there));
@@ -266,6 +263,21 @@ impl<'a> DirectoryWriter<'a> {
         };
         Error::unsound(self.path.join(path), problem)
     }
+}
+
+/// The places of all entries of these batches, in the order of their names. The entries are not moved:
+/// a directory may have millions.
+fn sorted(batches: &[Batch]) -> Vec<(usize, usize)> {
+    let places = |(number, batch): (usize, &Batch)| {
+        let count = batch.found.len();
+        (0..count).map(move |place| (number, place))
+    };
+    let mut entries: Vec<(usize, usize)> = batches.iter().enumerate().flat_map(places).collect();
+    entries.sort_unstable_by_key(|&(batch, place)| {
+        let Batch { names, found, .. } = &batches[batch];
+        &names[found[place].name.clone()]
+    });
+    entries
 }
 
 /// Where an entry lands.
