@@ -135,11 +135,12 @@ pub(super) fn check(examination: &Examination, usage: &Usage) {
     }
 }
 
-/// Whether an inode that is not reserved is in use.
+/// Whether an inode is a file of a user.
 fn is_file(examination: &Examination, number: InodeNumber) -> bool {
     let volume = &examination.volume;
     let inode = volume.inode(&examination.groups, number);
-    number >= volume.geometry.first_inode && inode.is_ok_and(|inode| inode.links != 0)
+    let is_own = number < volume.geometry.first_inode || hidden(volume).contains(&number);
+    !is_own && inode.is_ok_and(|inode| inode.links != 0)
 }
 
 /// Whether an inode can be a quota file: one that is reserved for that, or one that is not

@@ -118,6 +118,19 @@ fn copies_in_groups_beyond_16_bits_are_clean() {
     assert_eq!(names(&report), [""; 0]);
 }
 
+/// Without the feature, the number of a quota file matters only where it takes a file from its user.
+#[test]
+fn quota_files_without_the_feature_are_clean_if_no_user_has_them() {
+    let Some(mut image) = base(Base::Plain) else {
+        return;
+    };
+    let orphans = image.superblock().orphan_file_inode;
+    for number in [InodeNumber(3), orphans, InodeNumber(1000)] {
+        image.edit_superblock(|superblock| superblock.user_quota_inode = number);
+        assert_clean(&image, &format!("a quota file {number}"));
+    }
+}
+
 /// The map of an image without backups of its descriptors has no data, so its size says nothing.
 #[test]
 fn a_resize_inode_without_backups_may_have_any_size() {
