@@ -7,7 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::archives::{apply, archive, build, changed, export, fresh, header, record, tree};
+use common::archives::{
+    apply, archive, build, changed, export, fresh, header, record, records, tree,
+};
 use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader};
 use pext4_ondisk::acl;
 use pext4_testkit::effort::scratch;
@@ -72,14 +74,47 @@ fn access_control_lists_in_text_come_along() {
             assert_eq!((mode, &list[..]), (0o700, &expected[..]), "{text:?}");
         }
     }
-    // Without a mask the group's own entry decides.
-    let image = fresh(folder.path(), "plain");
-    let parts = [
-        record("SCHILY.acl.access", "user::rw-,group::-w-,other::r--"),
+}
+
+/// As in Linux: the mode says all of it. A list that is there, or was inherited, is removed.
+#[test]
+fn an_access_control_list_that_says_only_the_mode_is_not_stored() {
+    let folder = scratch();
+    let rich = "user::rwx,user:1000:rwx,group::--x,mask::r-x,other::---";
+    let base = archive(&[
+        records(&[("SCHILY.acl.access", rich), ("SCHILY.acl.default", rich)]),
+        header("dir/", b'5', 0, ""),
+    ]);
+    let minimal = || record("SCHILY.acl.access", "user::rw-,group::-w-,other::r--");
+    let archive = archive(&[
+        minimal(),
+        header("dir/", b'5', 0, ""),
+        minimal(),
+        header("dir/file", b'0', 0, ""),
+        minimal(),
         header("file", b'0', 0, ""),
-    ];
-    apply(&image, &archive(&parts)).expect("it makes sense");
-    assert_eq!(list_of(&image, "file", acl::ACCESS).0, 0o624);
+    ]);
+    let image = fresh(folder.path(), "image");
+    apply(&image, &base).expect("it makes sense");
+    assert_eq!(list_of(&image, "dir", acl::ACCESS).0, 0o750);
+    apply(&image, &archive).expect("it makes sense");
+    let built = folder.path().join("built");
+    build(&built, &archive).expect("it makes sense");
+    for image in [&image, &built] {
+        e2fsck(image).expect("sound");
+        let reader = Reader::open(image).expect("a sound image");
+        for path in ["dir", "dir/file", "file"] {
+            let paths = reader.volume().paths();
+            assert_eq!(
+                paths.metadata(path).expect(path).mode & 0o777,
+                0o624,
+                "{path}"
+            );
+            let inode = paths.resolve(path).expect(path);
+            let list = reader.volume().xattr(inode.inode(), acl::ACCESS);
+            assert!(list.is_err(), "{path}: {list:?}");
+        }
+    }
 }
 
 #[test]
@@ -302,7 +337,7 @@ fn other_programs_restore_exported_lists() {
 fn a_list_that_contradicts_the_mode_is_exported_as_it_is() {
     let folder = scratch();
     let image = fresh(folder.path(), "image");
-    let text = "user::rw-,group::r--,other::---";
+    let text = "user::rw-,user:7:r--,group::r--,mask::r--,other::---";
     let parts = [
         record("SCHILY.acl.access", text),
         header("file", b'0', 0, ""),

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::io::Read;
 
 use pext4_fs::{DeviceNumber, FileType, Refusal};
-use pext4_ondisk::acl;
 use pext4_ondisk::acl::text::List;
+use pext4_ondisk::acl::{self, Acl};
 use pext4_tar::{Entry, Kind};
 
 use super::read::Archive;
@@ -98,7 +98,36 @@ impl Unpacker<'_> {
             self.copy(archive, entry, &mut content_writer)?;
             content_writer.finish(entry.size)?;
         }
-        writer.apply_metadata(&metadata, held.inode(), &path)
+        self.apply_metadata(&writer, metadata, held.inode(), &path)
+    }
+
+    /// Sets the attributes of an inode. An access list that says no more than the mode is not stored, and
+    /// removes one that the inode has or inherited, as in Linux.
+    fn apply_metadata(
+        &self,
+        writer: &TreeWriter<'_>,
+        mut metadata: FileMetadata,
+        inode: pext4_fs::InodeNumber,
+        path: &[u8],
+    ) -> Result<()> {
+        let permissions = metadata.permissions;
+        let says_mode = |list: Acl| list.is_mode_only() && list.mode_bits() == permissions & 0o777;
+        let is_needless = |(name, value): &(Vec<u8>, Vec<u8>)| {
+            name == acl::ACCESS && Acl::from_disk(value).is_some_and(says_mode)
+        };
+        let count = metadata.xattrs.len();
+        if metadata.kind != FileType::Symlink {
+            metadata.xattrs.retain(|xattr| !is_needless(xattr));
+        }
+        let is_left_out = metadata.xattrs.len() < count;
+        writer.apply_metadata(&metadata, inode, path)?;
+        if is_left_out {
+            let volume = self.session.volume();
+            volume
+                .remove_access_list(inode, permissions)
+                .with_path(path)?;
+        }
+        Ok(())
     }
 
     fn copy(
@@ -142,7 +171,7 @@ impl Unpacker<'_> {
     fn apply_directory_metadata(&mut self) -> Result<()> {
         let writer = TreeWriter::new(self.session, Overrides::default());
         let mut done = HashSet::new();
-        for (path, metadata) in self.directories.drain(..).rev() {
+        for (path, metadata) in std::mem::take(&mut self.directories).into_iter().rev() {
             let held = self
                 .session
                 .volume()
@@ -152,7 +181,7 @@ impl Unpacker<'_> {
             if !done.insert(held.inode()) {
                 continue;
             }
-            writer.apply_metadata(&metadata, held.inode(), &path)?;
+            self.apply_metadata(&writer, metadata, held.inode(), &path)?;
         }
         Ok(())
     }

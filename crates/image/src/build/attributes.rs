@@ -1,9 +1,11 @@
 //! Sets of extended attributes. Files with equal attributes share a set and, if the set needs a
 //! block, share the block.
 
-use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
-use pext4_ondisk::acl;
+use hashbrown::HashTable;
+use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::xattr::{self, Attribute, Value};
 
 /// The full name and the value of an attribute, as the host returns them.
@@ -12,10 +14,15 @@ pub(super) type RawAttribute = (Vec<u8>, Vec<u8>);
 /// Upper bound of the bytes of names and values of a file: the largest inode and the largest block.
 const MAX_TOTAL_BYTES: usize = 4096 + 4096;
 
-/// All sets. Set 0 is the empty one.
+/// All sets. Set 0 is the empty one. Every file may have a set of its own, so they are kept as their
+/// canonical bytes in one arena.
 pub(super) struct Sets {
-    sets: Vec<Box<[Attribute]>>,
-    numbers: HashMap<Box<[u8]>, u32>,
+    bytes: Vec<u8>,
+    /// The range of each set in `bytes`.
+    sets: Vec<Range<usize>>,
+    /// The numbers of the sets, by the hashes of their bytes.
+    index: HashTable<u32>,
+    hasher: RandomState,
 }
 
 /// How a set is split between the inode and a block.
@@ -25,15 +32,15 @@ pub(super) struct SplitSet {
     pub tail: Vec<u8>,
     /// The attributes in the block; empty without a block.
     pub block: Vec<Attribute>,
-    /// Bytes of inline data that fit beside the attributes; 0 if inline data is not possible.
-    pub room: usize,
 }
 
 impl Sets {
     pub fn new() -> Self {
         Self {
-            sets: vec![Box::default()],
-            numbers: HashMap::new(),
+            bytes: Vec::new(),
+            sets: std::iter::once(0..0).collect(),
+            index: HashTable::new(),
+            hasher: RandomState::new(),
         }
     }
 
@@ -41,15 +48,30 @@ impl Sets {
         self.sets.len()
     }
 
-    pub fn get(&self, number: u32) -> &[Attribute] {
-        &self.sets[number as usize]
+    /// The unique encoding of a set.
+    pub fn canonical(&self, number: u32) -> &[u8] {
+        &self.bytes[self.sets[number as usize].clone()]
+    }
+
+    /// The attributes of a set.
+    pub fn get(&self, number: u32) -> Vec<Attribute> {
+        let mut rest = self.canonical(number);
+        std::iter::from_fn(|| decode_next(&mut rest)).collect()
     }
 
     /// Replaces the attributes of a set. Call it only when no more sets are added: it clears the
     /// index.
-    pub fn change(&mut self, number: u32, attributes: Vec<Attribute>) {
-        self.numbers.clear();
-        self.sets[number as usize] = attributes.into_boxed_slice();
+    pub fn change(&mut self, number: u32, attributes: &[Attribute]) {
+        self.drop_index();
+        let changed = canonical(attributes);
+        if changed != self.canonical(number) {
+            self.sets[number as usize] = self.append(&changed);
+        }
+    }
+
+    /// Frees the index. Call it when no more sets are added.
+    pub fn drop_index(&mut self) {
+        self.index = HashTable::new();
     }
 
     /// Returns the number of the set with these attributes, and adds it if necessary.
@@ -58,17 +80,45 @@ impl Sets {
             return 0;
         }
         attributes.sort_by(|a, b| (a.index, &a.name).cmp(&(b.index, &b.name)));
-        let key = canonical(&attributes).into_boxed_slice();
-        let next = u32::try_from(self.sets.len()).expect("fewer sets than files");
-        *self.numbers.entry(key).or_insert_with(|| {
-            self.sets.push(attributes.into_boxed_slice());
-            next
-        })
+        let key = canonical(&attributes);
+        let hash = self.hasher.hash_one(&key);
+        let is_it = |&number: &u32| self.canonical(number) == key;
+        if let Some(&number) = self.index.find(hash, is_it) {
+            return number;
+        }
+        let number = u32::try_from(self.sets.len()).expect("fewer sets than files");
+        let range = self.append(&key);
+        self.sets.push(range);
+        let mut index = std::mem::take(&mut self.index);
+        index.insert_unique(hash, number, |&other| {
+            self.hasher.hash_one(self.canonical(other))
+        });
+        self.index = index;
+        number
+    }
+
+    fn append(&mut self, canonical: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(canonical);
+        start..self.bytes.len()
     }
 }
 
+/// The first attribute of a canonical encoding, which loses it; `None` at the end.
+fn decode_next(rest: &mut &[u8]) -> Option<Attribute> {
+    let (&index, after) = rest.split_first()?;
+    *rest = after;
+    let mut text = || {
+        let (length, after) = rest.split_first_chunk()?;
+        let (text, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        *rest = after;
+        Some(text)
+    };
+    Some(Attribute::new(index, text()?, text()?))
+}
+
 /// A unique encoding of a set.
-pub(super) fn canonical(attributes: &[Attribute]) -> Vec<u8> {
+fn canonical(attributes: &[Attribute]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for attribute in attributes {
         let value = value_of(attribute);
@@ -151,6 +201,13 @@ pub(super) fn apply_mode(attributes: &mut [Attribute], mode: u16) {
     }
 }
 
+/// Whether an attribute is an access list that says no more than the mode. Linux stores none.
+pub(super) fn is_list_of_mode(attribute: &Attribute, mode: u16) -> bool {
+    let (index, name) = xattr::split_name(acl::ACCESS).expect("lists have numbers of their own");
+    let says_mode = |list: Acl| list.is_mode_only() && list.mode_bits() == mode & 0o777;
+    attribute.is_named(index, name) && Acl::from_disk(value_of(attribute)).is_some_and(says_mode)
+}
+
 /// Splits a set: puts what fits into the inode's tail, and the rest into a block. The error names
 /// the first attribute that does not fit.
 pub(super) fn split(
@@ -161,7 +218,6 @@ pub(super) fn split(
     let mut split = SplitSet {
         tail: vec![0; tail_size],
         block: Vec::new(),
-        room: 0,
     };
     let mut inside: Vec<Attribute> = Vec::new();
     for attribute in set {
@@ -198,8 +254,28 @@ mod tests {
         assert_eq!(sets.intern(Vec::new()), 0);
         let number = sets.intern(vec![one.clone(), two.clone()]);
         assert_eq!(sets.intern(vec![two.clone(), one.clone()]), number);
-        assert_ne!(sets.intern(vec![one]), number);
+        assert_ne!(sets.intern(vec![one.clone()]), number);
         assert_eq!(sets.len(), 3);
+        assert_eq!(sets.get(number), [one.clone(), two.clone()]);
+        sets.change(number, std::slice::from_ref(&two));
+        assert_eq!(sets.get(number), [two]);
+        assert_eq!(sets.get(number + 1), [one]);
+        assert!(sets.get(0).is_empty());
+    }
+
+    #[test]
+    fn a_set_takes_little_more_than_its_bytes() {
+        let mut sets = Sets::new();
+        for number in 0..1000u32 {
+            sets.intern(vec![
+                to_stored(b"user.number", &number.to_le_bytes()).unwrap(),
+            ]);
+        }
+        sets.drop_index();
+        let name_and_value = "number".len() + 4;
+        assert_eq!(sets.bytes.len(), 1000 * (name_and_value + 9));
+        assert_eq!(size_of_val(&sets.sets[0]), 16);
+        assert_eq!(size_of::<super::super::shape::SetShape>(), 8);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! merged with that one, and the link stays; everything in it *lands* there. Where links lead
 //! depends on what was added before, and a scan finds names in any order. So the entries of such a
 //! source wait until all are known, and are added in the order of their paths. Two of them that
-//! land at one path, and are not both directories, are an error, since one would be lost.
+//! land at one path, and are not both directories, are an error, since one would be lost. If no
+//! earlier source has a symbolic link, every entry lands at its own path, and none waits.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -26,12 +27,14 @@ pub(super) struct DirectoryWriter<'a> {
     /// The path of the source.
     path: &'a Path,
     number: u16,
+    /// Whether an earlier source has a symbolic link, which may lead entries elsewhere.
+    has_earlier_links: bool,
     /// The node of each directory, by the number that the scan gave it; [`NONE`] if it is left out.
     directories: Vec<Id>,
     /// The paths in the source of directories that landed elsewhere, by the same number.
     own_paths: HashMap<u32, Arc<Path>>,
     links: HashMap<LinkKey, Id>,
-    /// The batches of each directory. In a first source there is no link to follow, and none wait.
+    /// The batches of each directory. Where there is no link to follow, none wait.
     waiting: HashMap<u32, Vec<Batch>>,
     /// The directories to which links led, and the paths that did.
     followed: Vec<(Id, PathBuf)>,
@@ -42,6 +45,7 @@ impl<'a> DirectoryWriter<'a> {
     /// exist.
     pub fn new(tree: &'a mut Tree, rules: &'a Rules, path: &'a Path, number: u16) -> Self {
         Self {
+            has_earlier_links: tree.has_symlinks,
             tree,
             rules,
             path,
@@ -68,7 +72,7 @@ impl<'a> DirectoryWriter<'a> {
 
     /// Adds some names of one directory, or keeps them until [`Self::finish`].
     pub fn add_batch(&mut self, batch: Batch) -> Result<()> {
-        if self.number > 0 {
+        if self.has_earlier_links {
             self.waiting.entry(batch.directory).or_default().push(batch);
             return Ok(());
         }
@@ -83,19 +87,16 @@ impl<'a> DirectoryWriter<'a> {
     pub fn finish(mut self) -> Result<()> {
         let mut rest = vec![0];
         while let Some(directory) = rest.pop() {
-            let mut entries = Vec::new();
-            for batch in self.waiting.remove(&directory).unwrap_or_default() {
-                let Batch { names, found, .. } = batch;
-                let named = |found: ScannedEntry| (names[found.name.clone()].to_vec(), found);
-                entries.extend(found.into_iter().map(named));
-            }
-            entries.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+            let mut batches = self.waiting.remove(&directory).unwrap_or_default();
+            let entries = sorted(&batches);
             let below: Vec<u32> = entries
                 .iter()
-                .filter_map(|(_, found)| found.directory)
+                .filter_map(|&(batch, place)| batches[batch].found[place].directory)
                 .collect();
-            for (name, found) in entries {
-                self.add_entry(directory, &name, found)?;
+            for (batch, place) in entries {
+                let Batch { names, found, .. } = &mut batches[batch];
+                let entry = std::mem::take(&mut found[place]);
+                self.add_entry(directory, &names[entry.name.clone()], entry)?;
             }
             let is_there = |&number: &u32| self.node_of(number) != NONE;
             rest.extend(below.into_iter().rev().filter(is_there));
@@ -128,7 +129,7 @@ impl<'a> DirectoryWriter<'a> {
         let parent = self.node_of(directory);
         let folder = self.own_paths.get(&directory).cloned();
         let behind_link = match found.directory {
-            Some(_) if self.number > 0 => {
+            Some(_) if self.has_earlier_links => {
                 directory_behind_link(self.tree, parent, name, self.number)
             }
             _ => None,
@@ -264,6 +265,21 @@ impl<'a> DirectoryWriter<'a> {
     }
 }
 
+/// The places of all entries of these batches, in the order of their names. The entries are not moved:
+/// a directory may have millions.
+fn sorted(batches: &[Batch]) -> Vec<(usize, usize)> {
+    let places = |(number, batch): (usize, &Batch)| {
+        let count = batch.found.len();
+        (0..count).map(move |place| (number, place))
+    };
+    let mut entries: Vec<(usize, usize)> = batches.iter().enumerate().flat_map(places).collect();
+    entries.sort_unstable_by_key(|&(batch, place)| {
+        let Batch { names, found, .. } = &batches[batch];
+        &names[found[place].name.clone()]
+    });
+    entries
+}
+
 /// Where an entry lands.
 struct Landing {
     parent: Id,
@@ -293,4 +309,52 @@ fn intern_attributes(
     }
     check_total_size(&stored)?;
     Ok(tree.sets.intern(stored))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::scan::{Batch, ScannedEntry};
+    use super::DirectoryWriter;
+    use crate::build::rules::Rules;
+    use crate::build::tree::{Metadata, ROOT, Tree};
+
+    fn metadata(mode: u16) -> Metadata {
+        Metadata {
+            mode,
+            ..Metadata::default()
+        }
+    }
+
+    #[test]
+    fn names_wait_only_where_an_earlier_link_may_lead_them() {
+        for (mode, waits) in [(0o100_644, false), (0o120_777, true)] {
+            let mut tree = Tree::new(&metadata(0o040_755));
+            tree.add(ROOT, b"earlier", &metadata(mode)).unwrap();
+            tree.make_index();
+            let rules = Rules::default();
+            let mut writer = DirectoryWriter::new(&mut tree, &rules, Path::new("source"), 1);
+            let found = ScannedEntry {
+                name: 0..4,
+                metadata: metadata(0o100_600),
+                device: 0,
+                link: None,
+                directory: None,
+                target: None,
+                segments: None,
+                attributes: Vec::new(),
+            };
+            let batch = Batch {
+                directory: 0,
+                names: b"name".to_vec(),
+                found: vec![found],
+                skipped: 0,
+            };
+            writer.add_batch(batch).unwrap();
+            assert_eq!(!writer.waiting.is_empty(), waits);
+            writer.finish().unwrap();
+            assert!(tree.child(ROOT, b"name").is_some());
+        }
+    }
 }

@@ -27,9 +27,10 @@ pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
     }
     for set in 1..tree.sets.len() {
         let set = u32::try_from(set).expect("sets are counted in 32 bits");
-        let changed = tree.sets.get(set).iter().map(|one| mapped(one, rules));
-        match changed.collect() {
-            Ok(changed) => tree.sets.change(set, changed),
+        let old = tree.sets.get(set);
+        let changed = old.iter().map(|one| mapped(one, rules));
+        match changed.collect::<std::result::Result<Vec<_>, _>>() {
+            Ok(changed) => tree.sets.change(set, &changed),
             Err(problem) => {
                 // A set that only removed files have does not matter.
                 let user = |node: &super::tree::Node| !node.is_removed && node.attributes == set;
@@ -130,8 +131,8 @@ mod tests {
             ..Rules::default()
         };
         map(&mut tree, &rules).map_err(|error| error.to_string())?;
-        let values = tree.sets.get(set).iter();
-        Ok(values.map(|one| value_of(one).to_vec()).collect())
+        let values = tree.sets.get(set);
+        Ok(values.iter().map(|one| value_of(one).to_vec()).collect())
     }
 
     #[test]

@@ -380,6 +380,7 @@ impl Builder {
         self.rules.exclude_attributes =
             rules::name_patterns(&self.exclude_attributes).map_err(Error::Impossible)?;
         let trial = self.trial()?;
+        self.rules.has_narrow_times = shape::extra_size(trial.inode_size) == 0;
         let output = Output::create(image, self.replace)?;
         let (tree, contents, skipped) = self.read(&output)?;
         self.progress.enter(Phase::Planning, 0, 0);
@@ -457,7 +458,7 @@ impl Builder {
             ..Metadata::default()
         };
         // A root without a source has no access list that would have to follow its mode.
-        let _ = self.rules.apply(Vec::new, &mut root);
+        let _ = self.rules.change(Vec::new, &mut root);
         let limits = Limits {
             bytes: match (self.limit, self.size) {
                 (None, Size::Bytes(bytes)) => Some(bytes),
@@ -484,20 +485,30 @@ impl Builder {
         }
         let mut read = sources.finish();
         ids::map(&mut read.0, &self.rules)?;
+        read.0.drop_indexes();
         Ok(read)
     }
 
     /// Assigns the inode numbers, the size of the image and all blocks.
     fn plan(&self, mut tree: Tree, trial: &Superblock) -> Result<Planned> {
         let time = self.time(&tree);
-        if tree.node(ROOT).seconds == UNKNOWN_TIME {
-            tree.node_mut(ROOT).seconds = time;
-        }
+        let storable = |seconds, nanoseconds| {
+            self.rules.storable(Time {
+                seconds,
+                nanoseconds,
+            })
+        };
+        let root = tree.node_mut(ROOT);
+        let root_time = match root.seconds {
+            UNKNOWN_TIME => storable(time, 0),
+            seconds => storable(seconds, root.nanoseconds),
+        };
+        (root.seconds, root.nanoseconds) = (root_time.seconds, root_time.nanoseconds);
         let has_orphan_file = trial.features.has_compat(Compat::ORPHAN_FILE);
         let first = order::LOST_FOUND + 1 + u32::from(has_orphan_file);
         let lost_found = Metadata {
             mode: 0o040_700,
-            seconds: time,
+            seconds: storable(time, 0).seconds,
             ..Metadata::default()
         };
         let order = order::order(&mut tree, first, &lost_found, self.threads)?;

@@ -9,7 +9,6 @@ use pext4_ondisk::inode::MAX_LINKS;
 use pext4_sync::thread;
 use sha2::{Digest as _, Sha256};
 
-use super::attributes::canonical;
 use super::error::{Error, Result};
 use super::tree::{Id, Metadata, NONE, ROOT, Tree};
 
@@ -204,7 +203,7 @@ struct OrderBuilder {
 impl OrderBuilder {
     fn run(&mut self, tree: &mut Tree) -> Result<()> {
         let sets: Vec<[u8; 32]> = (0..tree.sets.len())
-            .map(|set| Sha256::digest(canonical(tree.sets.get(number(set)))).into())
+            .map(|set| Sha256::digest(tree.sets.canonical(number(set))).into())
             .collect();
         let mut stack = vec![ROOT];
         self.order.inodes.extend([ROOT, NONE]);

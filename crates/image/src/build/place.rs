@@ -134,7 +134,7 @@ pub(super) fn place(
     let mut placer = Placer {
         free: FreeSpace::new(layout.free_runs()),
         shape,
-        open_blocks: vec![None; shape.splits.len()],
+        open_blocks: vec![None; shape.sets.len()],
         placement: Placement {
             batches: Vec::new(),
             pieces: Vec::new(),
@@ -251,7 +251,7 @@ impl Placer<'_> {
         let placed = match open {
             Some(placed) => placed,
             None => {
-                let has_block = !self.shape.splits[set as usize].block.is_empty();
+                let has_block = self.shape.sets[set as usize].has_block;
                 let block = if has_block {
                     self.free.allocate(1)?[0].start
                 } else {

@@ -2,7 +2,7 @@
 //!
 //! A producer *closes* the queue when nothing follows: consumers then get the remaining items and
 //! the end. Either side *abandons* the queue when it gives up: `put` then returns false, and no
-//! thread waits any more.
+//! thread waits any more. A thread that produces everything before it consumes *unbounds* the queue.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,11 +17,11 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
-    room: usize,
 }
 
 struct State<T> {
     items: VecDeque<T>,
+    room: usize,
     is_closed: bool,
     is_abandoned: bool,
 }
@@ -34,19 +34,19 @@ impl<T> Queue<T> {
                 Class::Leaf,
                 State {
                     items: VecDeque::new(),
+                    room,
                     is_closed: false,
                     is_abandoned: false,
                 },
             ),
             changed: Condvar::new(),
-            room,
         }
     }
 
     /// Adds an item, and waits while the queue is full. Returns false if the queue was abandoned.
     pub fn put(&self, item: T) -> bool {
         let mut state = self.state.lock();
-        while state.items.len() >= self.room && !state.is_abandoned {
+        while state.items.len() >= state.room && !state.is_abandoned {
             self.changed.wait(&mut state);
         }
         if state.is_abandoned {
@@ -79,13 +79,19 @@ impl<T> Queue<T> {
         if state.is_abandoned {
             return Ok(None);
         }
-        let was_full = state.items.len() >= self.room;
+        let was_full = state.items.len() >= state.room;
         let item = state.items.pop_front();
         drop(state);
         if was_full {
             self.changed.notify_all();
         }
         Ok(item)
+    }
+
+    /// Removes the bound: no producer waits.
+    pub fn unbound(&self) {
+        self.state.lock().room = usize::MAX;
+        self.changed.notify_all();
     }
 
     /// Marks the end: no more items follow.
@@ -130,6 +136,14 @@ mod tests {
             }
             assert_eq!(queue.take(), None);
         });
+    }
+
+    #[test]
+    fn a_queue_without_a_bound_takes_everything() {
+        let queue = Queue::new(1);
+        queue.unbound();
+        assert!((0..100).all(|number| queue.put(number)));
+        assert_eq!(queue.take(), Some(0));
     }
 
     #[test]

@@ -181,6 +181,8 @@ pub(super) struct Rules {
     pub mtime: Option<Time>,
     /// Later times are reduced to this, in seconds since 1970.
     pub latest: Option<i64>,
+    /// Whether the inodes have no room for times beyond 2038 and for fractions of a second.
+    pub has_narrow_times: bool,
     pub map: Map,
 }
 
@@ -188,6 +190,15 @@ impl Rules {
     /// Whether a path, without a leading slash, is excluded.
     pub fn excludes(&self, path: &[u8]) -> bool {
         !self.exclude.is_empty() && self.exclude.is_match(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// The nearest time that the inodes can store. What is derived from times, as the UUID is, is
+    /// derived from these, since only these can be read back.
+    pub fn storable(&self, time: Time) -> Time {
+        match self.has_narrow_times {
+            true => time.clamp_narrow(),
+            false => time.clamp_wide(),
+        }
     }
 
     /// Whether any rule needs the path of a file.
@@ -218,10 +229,22 @@ impl Rules {
         mapped(&self.map.gids, id)
     }
 
-    /// Applies the rules to owner, mode and times. A rule for paths applies if it matches one of
+    /// Applies the rules to owner, mode and times; the time becomes one that inodes can store. A rule for
+    /// paths applies if it matches one of
     /// `paths`, which is called only if there are such rules. Returns true if the mode changed: the
     /// caller must then adapt the access control list.
     pub fn apply(&self, paths: impl FnOnce() -> Vec<Vec<u8>>, metadata: &mut Metadata) -> bool {
+        let is_changed = self.change(paths, metadata);
+        let time = self.storable(Time {
+            seconds: metadata.seconds,
+            nanoseconds: metadata.nanoseconds,
+        });
+        (metadata.seconds, metadata.nanoseconds) = (time.seconds, time.nanoseconds);
+        is_changed
+    }
+
+    /// As [`Rules::apply`], but the time may be one that inodes cannot store.
+    pub fn change(&self, paths: impl FnOnce() -> Vec<Vec<u8>>, metadata: &mut Metadata) -> bool {
         let mode = metadata.mode;
         (metadata.uid, metadata.gid) = (self.uid(metadata.uid), self.gid(metadata.gid));
         if let Some((uid, gid)) = self.owner {

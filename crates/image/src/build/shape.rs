@@ -12,7 +12,7 @@ use pext4_ondisk::inode::{Inode, inline};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::{Class, Mutex};
 
-use super::attributes::{self, SplitSet};
+use super::attributes;
 use super::error::{Error, Result};
 use super::order::Order;
 use super::threads::run_on_threads;
@@ -34,6 +34,16 @@ pub(super) struct DirectoryShape {
     pub plan: Option<Box<Plan>>,
 }
 
+/// What a set of attributes takes. How it is split is computed again when it is written, since every
+/// file may have a set of its own.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SetShape {
+    /// Bytes of inline data that fit beside the attributes; 0 if inline data is not possible.
+    pub room: u32,
+    /// Whether some of the attributes are in a block.
+    pub has_block: bool,
+}
+
 /// The size of everything.
 pub(super) struct Shape {
     pub block_size: u64,
@@ -41,7 +51,7 @@ pub(super) struct Shape {
     /// Parallel to `Order::directories`.
     pub directories: Vec<DirectoryShape>,
     /// Parallel to `Tree::sets`.
-    pub splits: Vec<SplitSet>,
+    pub sets: Vec<SetShape>,
     /// Upper bound of the number of blocks that everything takes.
     pub blocks: u64,
     /// Whether the index of a directory needs a third level.
@@ -66,13 +76,13 @@ impl Shape {
             block_size: u64::from(parameters.block_size),
             format: Format::of(parameters.features),
             directories: Vec::new(),
-            splits: Vec::new(),
+            sets: Vec::new(),
             blocks: 0,
             needs_large_dir: false,
         };
-        shape.splits = split_sets(tree, order, parameters)?;
+        shape.sets = shape_sets(tree, order, parameters)?;
         if parameters.features.has_incompat(Incompat::INLINE_DATA) {
-            shape.mark_inline_files(tree, order, parameters);
+            shape.mark_inline_files(tree, order);
         }
         shape.plan_directories(tree, order, parameters)?;
         shape.blocks = shape.count(tree, order)?;
@@ -104,15 +114,10 @@ impl Shape {
     }
 
     /// Marks the files whose contents fit into their inodes. Files with holes always get blocks.
-    fn mark_inline_files(&mut self, tree: &mut Tree, order: &Order, parameters: &Parameters<'_>) {
-        let mut inode = Inode::new(parameters.inode_size, extra_size(parameters.inode_size));
-        for split in &mut self.splits {
-            inode.tail.copy_from_slice(&split.tail);
-            split.room = inode.inline_room().unwrap_or(0);
-        }
+    fn mark_inline_files(&self, tree: &mut Tree, order: &Order) {
         for &id in &order.inodes {
             let node = tree.node(id);
-            let room = self.splits[node.attributes as usize].room as u64;
+            let room = u64::from(self.sets[node.attributes as usize].room);
             // An inode without any room cannot have inline data, not even of length 0.
             let fits = room > 0 && node.size <= room;
             if node.is_regular() && fits && !tree.segments.contains_key(&id) {
@@ -122,7 +127,7 @@ impl Shape {
     }
 
     fn count(&self, tree: &Tree, order: &Order) -> Result<u64> {
-        let mut users = vec![0u64; self.splits.len()];
+        let mut users = vec![0u64; self.sets.len()];
         let mut blocks = 0u64;
         for &id in &order.inodes {
             let content = self.content_blocks(tree, id);
@@ -139,8 +144,8 @@ impl Shape {
             users[tree.node(id).attributes as usize] += 1;
         }
         let references = u64::from(pext4_ondisk::xattr::MAX_REFERENCES);
-        for (users, split) in users.iter().zip(&self.splits) {
-            if !split.block.is_empty() {
+        for (users, set) in users.iter().zip(&self.sets) {
+            if set.has_block {
                 blocks += users.div_ceil(references);
             }
         }
@@ -158,7 +163,7 @@ impl Shape {
             order,
             parameters,
             format: self.format,
-            splits: &self.splits,
+            sets: &self.sets,
             next: AtomicUsize::new(0),
             done: Mutex::new(Class::Leaf, Vec::with_capacity(order.directories.len())),
         };
@@ -187,7 +192,7 @@ struct DirectoryPlanner<'a> {
     order: &'a Order,
     parameters: &'a Parameters<'a>,
     format: Format,
-    splits: &'a [SplitSet],
+    sets: &'a [SetShape],
     next: AtomicUsize,
     done: Mutex<Vec<(usize, Planned)>>,
 }
@@ -213,7 +218,7 @@ impl DirectoryPlanner<'_> {
     /// Whether a directory is stored in its inode. The root and `lost+found` never are.
     fn fits_inline<'b>(&self, id: Id, names: impl Iterator<Item = &'b [u8]>) -> bool {
         let node = self.tree.node(id);
-        let room = self.splits[node.attributes as usize].room;
+        let room = self.sets[node.attributes as usize].room as usize;
         let is_lost_found = node.inode == super::order::LOST_FOUND;
         room > 0 && id != ROOT && !is_lost_found && inline_regions(names, room).is_some()
     }
@@ -306,25 +311,36 @@ fn linear_blocks<'a>(
     blocks
 }
 
-/// Splits each set of attributes between inode and block. The error names a file that has a set
-/// which cannot be stored.
-fn split_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result<Vec<SplitSet>> {
-    let inode = Inode::new(parameters.inode_size, extra_size(parameters.inode_size));
-    (0..tree.sets.len())
-        .map(|set| {
-            let number = u32::try_from(set).expect("sets are counted in 32 bits");
-            let attributes = tree.sets.get(number);
-            attributes::split(attributes, inode.tail.len(), parameters.block_size as usize).or_else(
-                |problem| match order
-                    .inodes
-                    .iter()
-                    .find(|&&id| tree.node(id).attributes == number)
-                {
+/// Computes what each set of attributes takes. The error names a file that has a set which cannot be
+/// stored.
+fn shape_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result<Vec<SetShape>> {
+    let mut inode = Inode::new(parameters.inode_size, extra_size(parameters.inode_size));
+    let has_inline_data = parameters.features.has_incompat(Incompat::INLINE_DATA);
+    let mut shape = |number: u32| {
+        let attributes = tree.sets.get(number);
+        let block_size = parameters.block_size as usize;
+        let split = attributes::split(&attributes, inode.tail.len(), block_size)?;
+        inode.tail.copy_from_slice(&split.tail);
+        let room = match has_inline_data {
+            true => inode.inline_room().unwrap_or(0),
+            false => 0,
+        };
+        Ok(SetShape {
+            room: u32::try_from(room).expect("less than an inode"),
+            has_block: !split.block.is_empty(),
+        })
+    };
+    let numbers = 0..u32::try_from(tree.sets.len()).expect("sets are counted in 32 bits");
+    numbers
+        .map(|number| {
+            shape(number).or_else(|problem: String| {
+                let is_user = |&&id: &&Id| tree.node(id).attributes == number;
+                match order.inodes.iter().find(is_user) {
                     Some(&id) => Err(Error::unsound(tree.shown_path(id), problem)),
                     // Its files were replaced by a later source.
-                    None => Ok(SplitSet::default()),
-                },
-            )
+                    None => Ok(SetShape::default()),
+                }
+            })
         })
         .collect()
 }

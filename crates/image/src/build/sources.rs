@@ -25,6 +25,9 @@ use super::tree::Tree;
 
 /// Number of records that a layer's thread sends at once.
 const RECORDS_PER_MESSAGE: usize = 256;
+/// Number of messages that wait together in the queues of a container image's layers: threads that
+/// read later layers wait when theirs are full, so that the memory does not depend on the layers.
+const MAX_WAITING_MESSAGES: usize = 256;
 
 /// A source of an image.
 pub enum Source {
@@ -314,10 +317,11 @@ impl<'a> Sources<'a> {
         for _ in &blobs {
             self.next_number()?;
         }
+        let room = (MAX_WAITING_MESSAGES / blobs.len().max(1)).max(1);
         let work = LayerReader {
             blobs: &blobs,
             archives: &archives,
-            queues: blobs.iter().map(|_| Queue::new(usize::MAX)).collect(),
+            queues: blobs.iter().map(|_| Queue::new(room)).collect(),
             next: AtomicUsize::new(0),
             spool: self.spool.as_ref().expect("just made"),
             image: self.output.target(),
@@ -363,7 +367,9 @@ fn check(packed: Option<PackedImage>, given: Given<'_>) -> Result<()> {
 struct LayerReader<'a> {
     blobs: &'a [oci::Blob],
     archives: &'a [Archive],
-    /// One queue per layer. The calling thread consumes one after the other.
+    /// One queue per layer. The calling thread consumes one after the other. Threads take layers in
+    /// order, so the one that is consumed is complete or has a thread that waits for nothing else,
+    /// however full the later queues are.
     queues: Vec<Queue<Vec<Record>>>,
     next: AtomicUsize,
     spool: &'a Spool,
@@ -380,8 +386,8 @@ impl LayerReader<'_> {
             let count = threads.min(self.blobs.len());
             let start = |_: &usize| thread::try_spawn_scoped(scope, || self.work()).is_ok();
             if (0..count).take_while(start).count() == 0 {
-                // The queues are unbounded, so this thread can first produce all records and then
-                // consume them.
+                // This thread first produces all records and then consumes them.
+                self.queues.iter().for_each(Queue::unbound);
                 self.work();
             }
             for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {

@@ -112,19 +112,44 @@ impl Node {
     }
 }
 
+/// The original mtimes of nodes, indexed by their numbers: with a rule for times, most files have
+/// one.
+#[derive(Default)]
+pub(super) struct OriginalTimes(Vec<(i64, u32)>);
+
+impl OriginalTimes {
+    /// For a node without one: a fraction of a second that no time has.
+    const ABSENT: (i64, u32) = (0, u32::MAX);
+
+    pub fn get(&self, id: Id) -> Option<(i64, u32)> {
+        let time = self.0.get(id as usize).copied();
+        time.filter(|&time| time != Self::ABSENT)
+    }
+
+    pub fn insert(&mut self, id: Id, time: (i64, u32)) {
+        let place = id as usize;
+        if place >= self.0.len() {
+            self.0.resize(place + 1, Self::ABSENT);
+        }
+        self.0[place] = time;
+    }
+}
+
 /// All names of the image.
 pub(super) struct Tree {
     pub nodes: Vec<Node>,
     texts: Vec<u8>,
     index: HashTable<Id>,
     is_indexed: bool,
+    /// Whether a symbolic link was ever added.
+    pub has_symlinks: bool,
     hasher: RandomState,
     pub sets: Sets,
     /// For files with holes, the ranges that contain data. In an archive their bytes are
     /// contiguous.
     pub segments: HashMap<Id, Box<[Range<u64>]>>,
     /// For files of the host whose mtime changes in the image, the original mtime.
-    pub original_times: HashMap<Id, (i64, u32)>,
+    pub original_times: OriginalTimes,
     /// For files of the host that a symbolic link of an earlier source has led elsewhere, the path
     /// of their directory in their source.
     pub source_directories: HashMap<Id, Arc<Path>>,
@@ -138,10 +163,11 @@ impl Tree {
             texts: Vec::new(),
             index: HashTable::new(),
             is_indexed: false,
+            has_symlinks: false,
             hasher: RandomState::new(),
             sets: Sets::new(),
             segments: HashMap::new(),
-            original_times: HashMap::new(),
+            original_times: OriginalTimes::default(),
             source_directories: HashMap::new(),
         };
         tree.push(ROOT, b"", root).expect("the first of all names");
@@ -219,7 +245,7 @@ impl Tree {
         (node.seconds, node.nanoseconds) = (of.seconds, of.nanoseconds);
         node.attributes = of.attributes;
         // All names of a file were found with the same mtime.
-        if let Some(&time) = self.original_times.get(&name) {
+        if let Some(time) = self.original_times.get(name) {
             self.original_times.insert(owner, time);
         }
     }
@@ -249,6 +275,7 @@ impl Tree {
             is_removed: false,
         };
         node.set(metadata);
+        self.has_symlinks |= node.is_symlink();
         self.nodes.push(node);
         if self.is_indexed && id != ROOT {
             self.enter(id);
@@ -279,6 +306,13 @@ impl Tree {
         for id in 1..self.nodes.len() {
             self.enter(u32::try_from(id).expect("ids are numbers of 32 bits"));
         }
+    }
+
+    /// Frees the indexes of names and of sets. Call it when no source follows.
+    pub fn drop_indexes(&mut self) {
+        self.is_indexed = false;
+        self.index = HashTable::new();
+        self.sets.drop_index();
     }
 
     /// The node of a name in a directory. The index must exist.
@@ -380,7 +414,7 @@ pub(super) fn name_problem(name: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Metadata, NONE, Node, ROOT, Tree, name_problem};
+    use super::{Metadata, NONE, Node, OriginalTimes, ROOT, Tree, name_problem};
 
     fn metadata(mode: u16, source: u16) -> Metadata {
         Metadata {
@@ -396,6 +430,17 @@ mod tests {
     #[test]
     fn a_node_has_72_bytes() {
         assert_eq!(size_of::<Node>(), 72);
+    }
+
+    #[test]
+    fn original_times_have_16_bytes_each() {
+        let mut times = OriginalTimes::default();
+        times.insert(5, (-1, 999_999_999));
+        times.insert(2, (0, 0));
+        assert_eq!(times.get(5), Some((-1, 999_999_999)));
+        assert_eq!(times.get(2), Some((0, 0)));
+        assert!([0, 3, 4, 6, NONE].iter().all(|&id| times.get(id).is_none()));
+        assert_eq!(size_of_val(&times.0[0]), 16);
     }
 
     #[test]

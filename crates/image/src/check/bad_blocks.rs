@@ -33,10 +33,19 @@ pub(super) fn claim(examination: &Examination) {
     };
     check_attribute_block(examination, &inode);
     let collected = Collector::collect(&examination.volume, NUMBER, &inode);
+    let is_empty = inode.block.iter().all(|&byte| byte == 0);
     for (kind, block) in &collected.faults {
-        report(examination, *kind, *block, || {
-            "in the list of bad blocks".to_owned()
-        });
+        match kind {
+            // Nothing is listed, so nothing is lost.
+            Kind::ExtentHeader if is_empty => {
+                report(examination, Kind::ReservedInode, None, || {
+                    "the flag of extents, and an empty map".to_owned()
+                })
+            }
+            kind => report(examination, *kind, *block, || {
+                "in the list of bad blocks".to_owned()
+            }),
+        }
     }
     let listed = collected.runs.iter();
     let listed = listed.map(|run| (run.start, u64::from(run.length)));

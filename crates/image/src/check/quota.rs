@@ -122,8 +122,25 @@ pub(super) fn check(examination: &Examination, usage: &Usage) {
             examination.findings.add(Kind::QuotaInode, place, text);
         } else if has_quota {
             check_file(examination, owner, number, accounts);
+        } else if is_file(examination, number) {
+            let text = || {
+                format!(
+                    "the superblock names it for {}s, without quota",
+                    owner.name()
+                )
+            };
+            let place = Place::inode(number);
+            examination.findings.add(Kind::SuperblockField, place, text);
         }
     }
+}
+
+/// Whether an inode is a file of a user.
+fn is_file(examination: &Examination, number: InodeNumber) -> bool {
+    let volume = &examination.volume;
+    let inode = volume.inode(&examination.groups, number);
+    let is_own = number < volume.geometry.first_inode || hidden(volume).contains(&number);
+    !is_own && inode.is_ok_and(|inode| inode.links != 0)
 }
 
 /// Whether an inode can be a quota file: one that is reserved for that, or one that is not

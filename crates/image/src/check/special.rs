@@ -2,7 +2,7 @@
 //! journal and the orphan file.
 
 use pext4_ondisk::directory::FileType;
-use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
+use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::indirect;
 use pext4_ondisk::inode::{Inode, InodeFlags};
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
@@ -107,23 +107,32 @@ fn finding_kind(number: InodeNumber) -> (Kind, bool) {
 }
 
 /// Checks a reserved inode without links: an unused inode has no content. Inodes to which the
-/// superblock refers, and the resize inode, are checked elsewhere.
+/// superblock refers, and the resize inode except for its size, are checked elsewhere.
 pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     check_unused_flags(examination, number, inode);
-    if number == InodeNumber::RESIZE || hidden(&examination.volume).contains(&number) {
+    let volume = &examination.volume;
+    let is_long = inode.size > max_size(inode, &volume.geometry);
+    if hidden(volume).contains(&number) {
         return;
     }
-    let volume = &examination.volume;
+    if number == InodeNumber::RESIZE {
+        if is_long {
+            let text = || format!("{} bytes, and it is unused", inode.size);
+            let place = Place::inode(number);
+            examination.findings.add(Kind::ResizeInode, place, text);
+        }
+        return;
+    }
     // In an inode without links an impossible attribute block is ignored.
     let has_xattrs = inode.file_acl.get() != 0 && volume.contains(inode.file_acl, 1);
     let (has_mode, has_blocks) = (inode.mode != 0, has_blocks(volume, number, inode));
     let is_owned = inode.uid & 0xFFFF != 0 || inode.gid & 0xFFFF != 0;
     let has_map = indirect::entry(&inode.block, 0) != 0;
-    let is_long = inode.size > max_size(inode, &volume.geometry);
+    let is_directory = inode.file_type() == Some(FileType::Directory);
     let is_wrong = match number.get() {
         BAD_BLOCKS => has_mode || has_xattrs || is_owned || inode.has_inline_data(),
         USER_QUOTA | GROUP_QUOTA | JOURNAL => has_blocks || has_map,
-        BOOT_LOADER => !has_mode && (has_blocks || has_xattrs || is_long),
+        BOOT_LOADER => is_directory || (!has_mode && (has_blocks || has_xattrs || is_long)),
         _ => has_mode || has_blocks || has_xattrs || is_long,
     };
     if is_wrong {
@@ -158,8 +167,12 @@ fn check_unused_flags(examination: &Examination, number: InodeNumber, inode: &In
         number.get(),
         BAD_BLOCKS | USER_QUOTA | GROUP_QUOTA | JOURNAL
     );
+    let features = &examination.volume.geometry.features;
     let is_wrong = has(InodeFlags::CASEFOLD)
         || (has(InodeFlags::INDEX) && !is_kept)
+        || (has(InodeFlags::EXTENTS)
+            && number.get() == JOURNAL
+            && !features.has_incompat(Incompat::EXTENTS))
         || has(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
     if is_wrong && inode.file_type() != Some(FileType::Directory) {
         examination
@@ -242,7 +255,10 @@ fn check_reserved(volume: &Volume, inode: &Inode, double: BlockNumber) -> Result
             continue;
         }
         let before = indirect::DIRECT + pointers + slot * pointers;
-        last = (before + backups.len()).saturating_sub(1) as u64;
+        // Without backups the map has no data, and the size no meaning.
+        if !backups.is_empty() {
+            last = (before + backups.len() - 1) as u64;
+        }
         let copies = volume.block(BlockNumber(found)).map_err(unreadable)?;
         for slot in 0..pointers {
             let expected = backups.get(slot).map_or(0, |backup| found + backup);

@@ -158,6 +158,8 @@ fn refuse_unknown(features: &Features) -> Result<()> {
     )))
 }
 
+/// The largest size of descriptors that e2fsck accepts where no feature gives it a meaning.
+const MAX_UNUSED_DESC_SIZE: u16 = 1024;
 /// The only encoding of names that fold case: UTF-8 as of Unicode 12.1.
 const UTF_8: u16 = 1;
 
@@ -227,6 +229,11 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
         field(format!(
             "{reserved} blocks are kept for descriptors, without resize_inode"
         ));
+    }
+    let size = superblock.desc_size;
+    let is_long = superblock.features.has_incompat(Incompat::SIXTY_FOUR_BIT);
+    if !is_long && size != 0 && (!size.is_power_of_two() || size > MAX_UNUSED_DESC_SIZE) {
+        field(format!("descriptors of {size} bytes, without 64bit"));
     }
     let folds_case = superblock.features.has_incompat(Incompat::CASEFOLD);
     if folds_case && superblock.encoding != UTF_8 {
@@ -363,8 +370,14 @@ fn lasting(features: &Features) -> (u32, u32, u32) {
     (compat.bits(), incompat.bits(), read_only.bits())
 }
 
+/// Whether a copy in `group` may say that it is in the group `number`. Old tools left 0 in copies. The
+/// field has room for 16 bits only: of larger numbers there are the low bits or the largest number.
+fn may_name(number: u16, group: GroupNumber) -> bool {
+    let (number, group) = (u32::from(number), group.get());
+    number == 0 || number == group & 0xFFFF || number == group.min(0xFFFF)
+}
+
 fn differences(primary: &Superblock, backup: &Superblock, group: GroupNumber) -> Vec<&'static str> {
-    let number = u32::from(backup.block_group);
     let sizes = |of: &Superblock| {
         (
             (of.log_block_size, of.log_cluster_size),
@@ -381,14 +394,35 @@ fn differences(primary: &Superblock, backup: &Superblock, group: GroupNumber) ->
             "features",
         ),
         (primary.uuid != backup.uuid, "UUID"),
-        // Old tools left the number 0 in copies; the field has room for 16 bits only.
-        (
-            number != 0 && number != group.get() & 0xFFFF,
-            "its own group",
-        ),
+        (!may_name(backup.block_group, group), "its own group"),
     ];
     pairs
         .into_iter()
         .filter_map(|(differs, what)| differs.then_some(what))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::GroupNumber;
+
+    use super::may_name;
+
+    #[test]
+    fn copies_in_groups_beyond_16_bits_name_them_in_two_ways() {
+        for (number, group, may) in [
+            (0, 78_125, true),
+            (0xFFFF, 78_125, true),
+            (12_589, 78_125, true),
+            (1, 78_125, false),
+            (3, 3, true),
+            (0xFFFF, 3, false),
+        ] {
+            assert_eq!(
+                may_name(number, GroupNumber(group)),
+                may,
+                "{number} in {group}"
+            );
+        }
+    }
 }

@@ -38,6 +38,44 @@ fn threads_change_nothing() {
     assert!(sums.iter().all(|other| *other == sums[0]));
 }
 
+/// UUID and hash seed are made from the times that can be read back from the image.
+#[test]
+fn times_that_no_inode_holds_are_those_that_are_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |time: &str, inode_size: u16| {
+        let mut archive = tar::Builder::new(Vec::new());
+        archive
+            .append_pax_extensions([("mtime", time.as_bytes())])
+            .unwrap();
+        let mut header = tar::Header::new_ustar();
+        header.set_mode(0o644);
+        header.set_size(0);
+        header.set_cksum();
+        archive
+            .append_data(&mut header, "folder/file", &b""[..])
+            .unwrap();
+        let stream = Box::new(std::io::Cursor::new(archive.into_inner().unwrap()));
+        let image = folder.path().join("image");
+        let builder = Builder::new().source(Source::Stream("a pipe".to_owned(), stream));
+        let builder = builder.inode_size(inode_size).date(1 << 40).replace(true);
+        builder.build(&image).unwrap();
+        sum(&image)
+    };
+    for (given, stored, inode_size) in [
+        ("-2147483658", "-2147483648", 256),
+        ("17179869184", "15032385535", 256),
+        ("-9223372036854775808", "-2147483648", 256),
+        ("4294967296.5", "2147483647", 128),
+        ("1000000000.5", "1000000000", 128),
+    ] {
+        assert!(
+            with(given, inode_size) == with(stored, inode_size),
+            "{given}"
+        );
+    }
+    assert!(with("1000000000.5", 256) != with("1000000000", 256));
+}
+
 #[test]
 fn identity_follows_input_and_options() {
     let folder = tempfile::tempdir().unwrap();

@@ -126,6 +126,42 @@ fn layers_lie_over_one_another() {
     assert_eq!(read("etc/link"), "low");
 }
 
+/// The queues of later layers are full long before the first layer is applied.
+#[test]
+fn many_layers_wait_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let layer = |number: usize| {
+        let names =
+            (0..if number == 0 { 5000 } else { 2500 }).map(|name| format!("{number}/{name}"));
+        let packer = names.fold(Packer::new(), |packer, name| packer.file(&name, b""));
+        let bytes = packer.finish();
+        layout.blob(
+            &if number.is_multiple_of(3) {
+                gzip(&bytes)
+            } else {
+                bytes
+            },
+            LAYER,
+        )
+    };
+    let layers: Vec<Value> = (0..30).map(layer).collect();
+    layout.index(&[layout.image(&layers)]);
+    let image = folder.path().join("image");
+    let mut images = Vec::new();
+    for threads in [1, 2, 8] {
+        let builder = Builder::new().source(Source::at(&layout.path).unwrap());
+        let summary = builder
+            .threads(threads)
+            .replace(true)
+            .build(&image)
+            .unwrap();
+        assert_eq!(summary.names, 30 + 5000 + 29 * 2500);
+        images.push(fs::read(&image).unwrap());
+    }
+    assert!(images.iter().all(|other| *other == images[0]));
+}
+
 #[test]
 fn a_wrong_digest_is_found() {
     let folder = tempfile::tempdir().unwrap();

@@ -115,6 +115,47 @@ fn a_directory_lands_where_a_link_of_an_earlier_source_leads() {
     }
 }
 
+/// Where no earlier source has a link, the names of a directory are added as they are found.
+#[test]
+fn names_that_need_not_wait_give_the_same_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..1500)
+        .map(|number| format!("d{}/e{}/{number}", number % 7, number % 40))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let root = tree(folder.path(), &names);
+    fs::write(root.join("is-a-folder"), "no more").unwrap();
+    fs::hard_link(root.join("d0/e0/0"), root.join("d0/another name")).unwrap();
+    symlink("d0", root.join("own link")).unwrap();
+    let earlier = |packer: Packer| {
+        packer
+            .file("x", b"of the first source")
+            .file("d1", b"is a directory in the second")
+            .directory("d0/e0")
+            .file("d0/e0/0", b"older")
+            .file("is-a-folder/below", b"gone")
+    };
+    let packers: [fn() -> Packer; 2] = [
+        Packer::new,
+        // This link is replaced at once, but there was one.
+        || Packer::new().entry(b'2', "x", "d0", b""),
+    ];
+    let mut images = Vec::new();
+    for (packer, threads) in [(packers[0], 1), (packers[0], 8), (packers[1], 1)] {
+        let image = folder.path().join("image");
+        let builder = Builder::new().source(stream(earlier(packer())));
+        let builder = builder.source(Source::Directory(root.clone()));
+        builder
+            .threads(threads)
+            .replace(true)
+            .build(&image)
+            .unwrap();
+        check(&image);
+        images.push(fs::read(&image).unwrap());
+    }
+    assert!(images.iter().all(|other| *other == images[0]));
+}
+
 #[test]
 fn threads_change_nothing_where_links_lead_elsewhere() {
     let folder = tempfile::tempdir().unwrap();

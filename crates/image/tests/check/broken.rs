@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use pext4_image::check::{Grade, Kind};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::indirect::{entry, set_entry};
+use pext4_ondisk::inode::InodeFlags;
 
 use super::bases::{Base, base};
 use super::corruptions::Beside::{self, Complains, NotAsked, Silent};
-use super::corruptions::corruptions;
-use super::image::{Image, have_tools, names};
+use super::corruptions::{Edit, corruptions};
+use super::image::{Image, have_tools, make, names};
 
 /// Findings that no modification of an image causes; tested elsewhere.
 const ELSEWHERE: [Kind; 1] = [Kind::Unreadable];
@@ -85,6 +86,42 @@ fn each_corruption_is_named_and_e2fsck_agrees_first_part() {
 #[test]
 fn each_corruption_is_named_and_e2fsck_agrees_second_part() {
     run(1, 2);
+}
+
+/// What no base has, since it lacks features that all bases have.
+#[test]
+fn old_images_are_judged_as_by_e2fsck() {
+    let cases: [(Kind, &str, Edit); 3] = [
+        (Kind::SuperblockField, "^64bit", |image| {
+            image.edit_superblock(|superblock| superblock.desc_size = 65);
+        }),
+        (Kind::ResizeInode, "^resize_inode", |image| {
+            image.edit_inode(7, |inode| inode.size = 1 << 46);
+        }),
+        (Kind::InodeFlags, "^extents,^64bit,^has_journal", |image| {
+            image.edit_inode(8, |inode| inode.flags |= InodeFlags::EXTENTS);
+        }),
+    ];
+    for (kind, features, edit) in cases {
+        let Some(mut image) = make(8 << 20, &["-b", "1024", "-O", features]) else {
+            return;
+        };
+        image.e2fsck_repairs(&["-fyD"]);
+        edit(&mut image);
+        let failures = judge(kind, Complains, &image);
+        assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    }
+    for size in [1, 32, 64, 1024] {
+        let Some(mut image) = make(8 << 20, &["-b", "1024", "-O", "^64bit"]) else {
+            return;
+        };
+        image.e2fsck_repairs(&["-fyD"]);
+        image.edit_superblock(|superblock| superblock.desc_size = size);
+        assert_eq!(image.e2fsck().0, 0, "{size}");
+        let kept = |name: &&str| *name != Kind::BackupSuperblock.name();
+        let report = image.check().expect("an ext4");
+        assert_eq!(names(&report).into_iter().find(kept), None, "{size}");
+    }
 }
 
 /// The owners of a shared block are named, even if one is not a file.

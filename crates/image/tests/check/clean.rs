@@ -1,8 +1,9 @@
 //! Valid images of every kind: the checker reports nothing, like e2fsck.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use pext4_block::RamDevice;
+use pext4_block::{Access, FileDevice, RamDevice};
 use pext4_image::mkfs;
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
@@ -11,7 +12,7 @@ use pext4_ondisk::inode::InodeFlags;
 
 use super::bases::{Base, VAULT, base, set_context, write_journal};
 use super::corruptions::Edit;
-use super::image::{Image, check_device, have_tools, make, make_from, names};
+use super::image::{Image, check_device, have_tools, make, make_from, names, run, scratch, tool};
 
 /// Options of mke2fs, each with the size of the image in KiB.
 const VARIANTS: &[(u64, &str)] = &[
@@ -95,6 +96,47 @@ fn assert_clean(image: &Image, what: &str) {
 fn values_in_inodes_are_clean() {
     if let Some(image) = base(Base::Values) {
         assert_clean(&image, "values");
+    }
+}
+
+/// mke2fs 1.47 writes 65,535 into copies of the superblock in all groups beyond that one.
+#[test]
+fn copies_in_groups_beyond_16_bits_are_clean() {
+    let folder = scratch();
+    let path = folder.path().join("image");
+    let file = std::fs::File::create(&path).expect("a file");
+    file.set_len(20_020_000 << 10).expect("a sparse file");
+    // Copies are in groups that are powers of 3, 5 and 7: the last one is 5^7.
+    let options = "-q -F -t ext4 -b 1024 -g 256 -N 625600 -O ^resize_inode -E lazy_itable_init=1";
+    let mut command = tool("mke2fs");
+    if let Err(text) = run(command.args(options.split(' ')).arg(&path)) {
+        eprintln!("SKIPPED: mke2fs: {text}");
+        return;
+    }
+    let device = FileDevice::open(&path, Access::ReadOnly, Duration::ZERO).expect("an image");
+    let report = check_device(Arc::new(device), 2).expect("an ext4");
+    assert_eq!(names(&report), [""; 0]);
+}
+
+/// Without the feature, the number of a quota file matters only where it takes a file from its user.
+#[test]
+fn quota_files_without_the_feature_are_clean_if_no_user_has_them() {
+    let Some(mut image) = base(Base::Plain) else {
+        return;
+    };
+    let orphans = image.superblock().orphan_file_inode;
+    for number in [InodeNumber(3), orphans, InodeNumber(1000)] {
+        image.edit_superblock(|superblock| superblock.user_quota_inode = number);
+        assert_clean(&image, &format!("a quota file {number}"));
+    }
+}
+
+/// The map of an image without backups of its descriptors has no data, so its size says nothing.
+#[test]
+fn a_resize_inode_without_backups_may_have_any_size() {
+    if let Some(mut image) = make(8 << 20, &["-b", "2048"]) {
+        image.edit_inode(7, |inode| inode.size = 0);
+        assert_clean(&image, "a resize inode of no size");
     }
 }
 

@@ -33,7 +33,7 @@ pub fn have_tools() -> bool {
     is_there
 }
 
-fn run(command: &mut Command) -> Result<String, String> {
+pub fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().expect("the program is there");
     let text = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
@@ -45,7 +45,7 @@ fn run(command: &mut Command) -> Result<String, String> {
 }
 
 /// A directory for images: in memory if there is one, since every corruption is written out.
-fn scratch() -> tempfile::TempDir {
+pub fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .expect("a temporary folder")

@@ -20,7 +20,8 @@ pub(super) struct Attributes {
 }
 
 /// The attributes of an entry, except those that the rules exclude, which may be invalid. If an
-/// access control list is present in both forms, the text has precedence.
+/// access control list is present in both forms, the text has precedence. A list that says no more
+/// than the mode is left out.
 pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, String> {
     let mut found = Attributes::default();
     for (name, value) in entry.attributes.attributes() {
@@ -50,6 +51,13 @@ pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, Str
         put(&mut found.all, acl::DEFAULT, &list);
         found.has_default = true;
     }
+    let mode = match &found.access {
+        Some(list) => list.permissions(),
+        None => entry.permissions,
+    };
+    found
+        .all
+        .retain(|attribute| !attributes::is_list_of_mode(attribute, mode));
     attributes::check_total_size(&found.all)?;
     Ok(found)
 }
@@ -100,6 +108,20 @@ mod tests {
 
         fn skip(&mut self, _: u64) -> Result<bool, ()> {
             Ok(true)
+        }
+    }
+
+    #[test]
+    fn lists_that_say_only_the_mode_are_left_out() {
+        for (list, kept) in [
+            ("user::rwx,group::r-x,other::---", 0),
+            ("user::rwx,user:7:r--,group::r-x,mask::r-x,other::---", 1),
+            ("user::rwx,group::r-x,mask::r-x,other::---", 1),
+        ] {
+            let entry = entry(&format!("SCHILY.acl.access={list}"));
+            let found = attributes(&entry, &Rules::default()).unwrap();
+            assert_eq!(found.all.len(), kept, "{list}");
+            assert_eq!(found.access.unwrap().permissions(), 0o750, "{list}");
         }
     }
 

@@ -27,6 +27,7 @@ const MAX_PATH_BYTES: usize = 4095;
 pub(in crate::build) type LinkKey = (u64, u64);
 
 /// The scan result for a name.
+#[derive(Default)]
 pub(in crate::build) struct ScannedEntry {
     /// The range of the name in `Batch::names`.
     pub name: Range<usize>,

@@ -287,8 +287,8 @@ impl<'a> ContentReader<'a> {
             stat.st_mtime,
             u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
         );
-        let found = self.image.tree.original_times.get(&id);
-        let is_same_time = time == *found.unwrap_or(&(node.seconds, node.nanoseconds));
+        let found = self.image.tree.original_times.get(id);
+        let is_same_time = time == found.unwrap_or((node.seconds, node.nanoseconds));
         if is_same_size && is_same_time {
             return Ok(());
         }

@@ -16,6 +16,8 @@ pub(super) struct InodeEncoder<'a> {
     image: &'a Image<'a>,
     blank: Inode,
     inode: Inode,
+    /// The last set with attributes, and its encoded attributes: neighbours often have the same.
+    last_set: (u32, Vec<u8>),
     seed: Option<u32>,
 }
 
@@ -27,6 +29,7 @@ impl<'a> InodeEncoder<'a> {
             image,
             inode: blank.clone(),
             blank,
+            last_set: (0, Vec::new()),
             seed: geometry.checksum_seed(),
         }
     }
@@ -56,9 +59,11 @@ impl<'a> InodeEncoder<'a> {
         inode.created = inode.created.map(|_| time);
         inode.clamp_times();
         inode.file_acl = BlockNumber(placed.block);
-        let tail = &image.shape.splits[placed.set as usize].tail;
         if placed.set != 0 {
-            inode.tail.copy_from_slice(tail);
+            if self.last_set.0 != placed.set {
+                self.last_set = (placed.set, image.split_set(placed.set).tail);
+            }
+            inode.tail.copy_from_slice(&self.last_set.1);
         }
         match node.mode & 0o170_000 {
             0o120_000 if inode.set_fast_symlink_target(image.tree.target(id)) => {}

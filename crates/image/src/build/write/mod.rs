@@ -11,17 +11,19 @@ mod inode;
 
 use pext4_ondisk::extent;
 use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::xattr;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 
+use super::attributes::{SplitSet, split};
 use super::error::{Error, Result};
 use super::order::Order;
 use super::output::Output;
 use super::place::{LARGE, Placement};
 use super::progress::{FirstError, Progress};
-use super::shape::Shape;
+use super::shape::{Shape, extra_size};
 use super::size::Frame;
 use super::sources::Contents;
 use super::threads::run_on_threads;
@@ -104,7 +106,7 @@ impl Image<'_> {
         {
             let block = xattr::Block {
                 references: placed.users,
-                attributes: self.shape.splits[placed.set as usize].block.clone(),
+                attributes: self.split_set(placed.set).block,
             };
             block.encode(&mut bytes).expect("it was tried before");
             if let Some(seed) = self.geometry().checksum_seed() {
@@ -113,6 +115,18 @@ impl Image<'_> {
             self.write_block(placed.block, &bytes)?;
         }
         Ok(())
+    }
+
+    /// The attributes of a set in the inode and in the block.
+    fn split_set(&self, set: u32) -> SplitSet {
+        let geometry = self.geometry();
+        let blank = Inode::new(geometry.inode_size, extra_size(geometry.inode_size));
+        let split = split(
+            &self.tree.sets.get(set),
+            blank.tail.len(),
+            self.block_size(),
+        );
+        split.expect("the shape has tried it")
     }
 
     fn write_system_inodes(&self) -> Result<()> {
@@ -250,7 +264,7 @@ impl Worker<'_> {
         }
         let is_inline = node.is_directory() && image.shape.directory(image.tree, id).blocks == 0;
         let set = image.placement.attributes[node.attributes as usize].set;
-        let room = image.shape.splits[set as usize].room;
+        let room = image.shape.sets[set as usize].room as usize;
         Ok(is_inline.then(|| directory::inline_content(image, id, room)))
     }
 

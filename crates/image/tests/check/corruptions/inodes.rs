@@ -150,6 +150,25 @@ pub fn reserved() -> Vec<Corruption> {
         (Kind::QuotaInode, Base::Plain, Complains, |image| {
             image.edit_superblock(|superblock| superblock.project_quota_inode = InodeNumber(1));
         }),
+        (Kind::SuperblockField, Base::Plain, Complains, |image| {
+            let small = InodeNumber(image.find("/small"));
+            image.edit_superblock(|superblock| superblock.user_quota_inode = small);
+        }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(5, |inode| inode.mode = 0o040_755);
+        }),
+        (
+            Kind::ReservedInode,
+            Base::Plain,
+            Silent("it does not look, as nothing is listed"),
+            |image| image.edit_inode(1, |inode| inode.flags |= InodeFlags::EXTENTS),
+        ),
+        (
+            Kind::JournalInode,
+            Base::Plain,
+            Silent("it does not look"),
+            |image| image.debugfs(&["punch <8> 5 9"]),
+        ),
         // Bad blocks on which metadata lies: a superblock, a bitmap, inodes in use, and pointers on a
         // table that has none.
         (Kind::BlockInMetadata, Base::Plain, Complains, |image| {
