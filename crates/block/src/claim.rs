@@ -1,10 +1,10 @@
 //! Exclusive or shared use of a file or block device.
 //!
 //! A claim is an advisory lock, exclusive for writing and shared for reading, on the file and on
-//! the files behind a loop device or a partition of one, which have the same bytes. It is made of two: one of bytes
-//! ([`range_lock`]), all of them or the first one of a file system that begins inside the file, as
-//! in a partition; and one of the whole file (`flock`), which others look at. Who uses a part takes
-//! the second one shared, since others may use other parts.
+//! the files behind a loop device or a partition of one, which have the same bytes. It is made of
+//! two: one of bytes ([`range_lock`]), all of them or the first one of a file system that begins
+//! inside the file, as in a partition; and one of the whole file (`flock`), which others look at.
+//! Who uses a part takes the second one shared, since others may use other parts.
 //!
 //! For writing, a block device is opened with `O_EXCL`, which fails while the kernel has it
 //! mounted. A file that the kernel has mounted by another loop device, or by a partition of one, is
@@ -81,7 +81,8 @@ enum Attempt {
     Busy(Option<String>),
 }
 
-/// Opens a file and locks these bytes of it. While they are in use, tries again until `wait` has passed.
+/// Opens a file and locks these bytes of it. While they are in use, tries again until `wait` has
+/// passed.
 pub(crate) fn claim(
     path: &Path,
     bytes: Bytes,
