@@ -34,9 +34,9 @@
 //!   all its names deletes the file. The drop of a [`Volume`] commits everything, writes it home and
 //!   ends the threads; [`Volume::close`] does the same and reports errors.
 //! - A program with an event loop keeps the volume in an `Arc` and gives whole pieces of work to a
-//!   thread that may sleep (`spawn_blocking`): the closure owns a clone of the `Arc`, and opens, uses
-//!   and drops its files within, since they borrow the volume. The last `Arc` should go there as
-//!   well. Calls in parallel scale, so more than one such thread is of use.
+//!   thread that may sleep (`spawn_blocking`): the closure owns a clone of the `Arc`, or files that do
+//!   ([`path::Paths::new`]). These, and the last `Arc`, should be dropped there as well. Calls in
+//!   parallel scale, so more than one such thread is of use.
 //! - No image and no error of a device makes a call panic. A panic, of a [`Device`] or by a bug,
 //!   unwinds through the call; the process may live on. If it struck between two changes of an
 //!   operation, or one of the volume's threads, the journal stops as it does when the device fails:

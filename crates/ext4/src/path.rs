@@ -9,6 +9,7 @@
 mod file;
 
 use std::collections::HashSet;
+use std::ops::Deref;
 use std::rc::Rc;
 
 use pext4_ondisk::InodeNumber;
@@ -26,20 +27,38 @@ pub use file::{File, OpenOptions};
 /// Maximum number of symbolic links followed in one path, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
 
-/// The operations of a volume by path; from [`Volume::paths`].
+/// The operations of a volume by path. `V` refers to the volume: `&Volume` from [`Volume::paths`],
+/// or `Arc<Volume>` for files that are kept in structures or given to other threads, which borrow
+/// nothing and keep the volume open:
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+///
+/// use pext4_fs::path::{File, Paths};
+/// use pext4_fs::{MountOptions, Volume};
+///
+/// let volume = Arc::new(Volume::open_image("disk.img", MountOptions::default())?);
+/// let file: File<Arc<Volume>> = Paths::new(Arc::clone(&volume)).open("/etc/hostname")?;
+/// std::thread::spawn(move || file.metadata()).join().expect("it does not panic")?;
+/// // All files are closed, so this is the last reference.
+/// Arc::into_inner(volume).expect("no file is open").close()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Paths<'v> {
-    volume: &'v Volume,
+pub struct Paths<V> {
+    volume: V,
 }
 
 /// An inode that is not freed until this is dropped, even if it loses its last name.
 #[derive(Debug)]
-pub struct HeldInode<'v> {
-    volume: &'v Volume,
+pub struct HeldInode<V: Deref<Target = Volume>> {
+    volume: V,
     inode: InodeNumber,
 }
 
-impl HeldInode<'_> {
+impl<V: Deref<Target = Volume>> HeldInode<V> {
     /// The inode.
     #[must_use]
     pub fn inode(&self) -> InodeNumber {
@@ -56,7 +75,7 @@ impl HeldInode<'_> {
     }
 }
 
-impl Drop for HeldInode<'_> {
+impl<V: Deref<Target = Volume>> Drop for HeldInode<V> {
     fn drop(&mut self) {
         if self.inode != InodeNumber::ROOT {
             self.volume.forget(self.inode, 1);
@@ -76,10 +95,10 @@ pub struct DirEntry {
 }
 
 /// A directory that [`Paths::remove_dir_all`] has yet to remove.
-struct PendingRemoval<'v> {
+struct PendingRemoval<V: Deref<Target = Volume>> {
     /// Held as long as a directory in it is pending, and no longer: a directory that is removed
     /// while it is held stays in memory and is an orphan.
-    parent: Rc<HeldInode<'v>>,
+    parent: Rc<HeldInode<V>>,
     name: Vec<u8>,
     /// The directory, once its entries have been listed.
     entered: Option<InodeNumber>,
@@ -88,18 +107,24 @@ struct PendingRemoval<'v> {
 impl Volume {
     /// The operations of this volume by path.
     #[must_use]
-    pub fn paths(&self) -> Paths<'_> {
-        Paths { volume: self }
+    pub fn paths(&self) -> Paths<&Self> {
+        Paths::new(self)
     }
 }
 
-impl<'v> Paths<'v> {
+impl<V: Deref<Target = Volume> + Clone> Paths<V> {
+    /// The operations of the volume to which `volume` refers.
+    #[must_use]
+    pub fn new(volume: V) -> Self {
+        Self { volume }
+    }
+
     /// The inode at a path. Symbolic links are followed.
     ///
     /// # Errors
     ///
     /// `Refused(NotFound | NotADirectory | TooManySymlinks)`, `Corrupt`, `Io`.
-    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<'v>> {
+    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<V>> {
         self.walk_and_hold(path.as_ref(), true)
     }
 
@@ -108,19 +133,19 @@ impl<'v> Paths<'v> {
     /// # Errors
     ///
     /// As [`Paths::resolve`].
-    pub fn resolve_link(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<'v>> {
+    pub fn resolve_link(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<V>> {
         self.walk_and_hold(path.as_ref(), false)
     }
 
     /// Takes over a hold on an entry that the volume returned.
-    fn hold(&self, inode: InodeNumber) -> HeldInode<'v> {
+    fn hold(&self, inode: InodeNumber) -> HeldInode<V> {
         HeldInode {
-            volume: self.volume,
+            volume: self.volume.clone(),
             inode,
         }
     }
 
-    fn walk_and_hold(&self, path: &[u8], follow_last: bool) -> Result<HeldInode<'v>> {
+    fn walk_and_hold(&self, path: &[u8], follow_last: bool) -> Result<HeldInode<V>> {
         let found = self.walk(path, follow_last)?;
         // The root is never removed, and every path passes it: a hold would be a shared write.
         if found.number() != InodeNumber::ROOT {
@@ -171,7 +196,7 @@ impl<'v> Paths<'v> {
         &self,
         path: &'p [u8],
         otherwise: Refusal,
-    ) -> Result<(HeldInode<'v>, &'p [u8])> {
+    ) -> Result<(HeldInode<V>, &'p [u8])> {
         let found = self.parent(path)?;
         match path.ends_with(b"/") {
             true => Err(otherwise.into()),
@@ -180,7 +205,7 @@ impl<'v> Paths<'v> {
     }
 
     /// The parent directory of a path, and the last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<'v>, &'p [u8])> {
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<V>, &'p [u8])> {
         let (above, name) = split(path);
         if !is_name(name) {
             return Err(Refusal::Invalid.into());
@@ -436,8 +461,8 @@ impl<'v> Paths<'v> {
     /// # Errors
     ///
     /// As [`OpenOptions::open`].
-    pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File<'v>> {
-        OpenOptions::new().read(true).open(self.volume, path)
+    pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File<V>> {
+        OpenOptions::new().read(true).open(self.volume.clone(), path)
     }
 
     /// Opens a file for reading and writing. The file is created if it does not exist, also as the
@@ -446,17 +471,17 @@ impl<'v> Paths<'v> {
     /// # Errors
     ///
     /// As [`OpenOptions::open`].
-    pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File<'v>> {
+    pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File<V>> {
         OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
-            .open(self.volume, path)
+            .open(self.volume.clone(), path)
     }
 
     /// Creates a file; `path` must not exist, not even as a symbolic link.
-    fn create_new(&self, path: &[u8], permissions: u16) -> Result<HeldInode<'v>> {
+    fn create_new(&self, path: &[u8], permissions: u16) -> Result<HeldInode<V>> {
         let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
         let new = CreateAttributes {
             permissions,
@@ -467,7 +492,7 @@ impl<'v> Paths<'v> {
     }
 
     /// Finds a file or creates it. Symbolic links at the end of `path` are followed.
-    fn open_or_create(&self, path: &[u8], permissions: u16) -> Result<HeldInode<'v>> {
+    fn open_or_create(&self, path: &[u8], permissions: u16) -> Result<HeldInode<V>> {
         let mut path = path.to_vec();
         for _ in 0..MAX_SYMLINKS {
             // Most files exist. Opening those must not lock the directory, and no permission to

@@ -143,3 +143,87 @@ mod tests {
         assert!(holds.is_free(InodeNumber(3)));
     }
 }
+
+#[cfg(all(test, loom))]
+mod models {
+    //! An inode of which only links, holds and the mark of the thread that reaps it exist.
+
+    use std::sync::Arc;
+
+    use pext4_sync::{Class, Mutex, thread};
+
+    use super::{Holds, InodeNumber};
+
+    const INODE: InodeNumber = InodeNumber(7);
+
+    #[derive(Default)]
+    struct State {
+        links: u32,
+        dead: bool,
+    }
+
+    struct Model {
+        holds: Holds,
+        state: Mutex<State>,
+    }
+
+    impl Model {
+        /// With one link and this many holds.
+        fn new(holds: u64) -> Arc<Self> {
+            let state = State {
+                links: 1,
+                dead: false,
+            };
+            let model = Self {
+                holds: Holds::new(10),
+                state: Mutex::new(Class::Leaf, state),
+            };
+            (0..holds).for_each(|_| model.holds.take(INODE));
+            Arc::new(model)
+        }
+
+        /// As `Inode::claim_reaping`.
+        fn claim_reaping(&self) -> bool {
+            let mut state = self.state.lock();
+            let due = state.links == 0 && !state.dead && self.holds.is_free(INODE);
+            state.dead |= due;
+            due
+        }
+
+        fn unlink(&self) -> bool {
+            self.state.lock().links = 0;
+            self.claim_reaping()
+        }
+
+        fn forget(&self) -> bool {
+            self.holds.give(INODE, 1) && self.state.lock().links == 0 && self.claim_reaping()
+        }
+    }
+
+    #[test]
+    fn one_thread_reaps_when_the_last_link_and_hold_go_at_once() {
+        pext4_sync::model(|| {
+            let model = Model::new(1);
+            let beside = Arc::clone(&model);
+            let other = thread::spawn("other", move || beside.forget());
+            let mine = model.unlink();
+            let others = other.join().expect("it does not panic");
+            assert!(mine != others, "exactly one of them reaps the inode");
+        });
+    }
+
+    #[test]
+    fn one_thread_reaps_when_several_give_back_the_last_holds() {
+        pext4_sync::model(|| {
+            let model = Model::new(2);
+            let forgetters = [(); 2].map(|()| {
+                let beside = Arc::clone(&model);
+                thread::spawn("forgetter", move || beside.forget())
+            });
+            let mine = model.unlink();
+            let others = forgetters.map(|thread| thread.join().expect("it does not panic"));
+            let claims = [mine, others[0], others[1]];
+            assert_eq!(claims.iter().filter(|&&claimed| claimed).count(), 1);
+        });
+    }
+}

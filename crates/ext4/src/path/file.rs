@@ -1,12 +1,11 @@
 //! Open files: the options for opening them, and reading, writing and seeking with a position.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Deref;
 
 use pext4_ondisk::inode::InodeFlags;
 
-use super::HeldInode;
-#[cfg(doc)]
-use super::Paths;
+use super::{HeldInode, Paths};
 use crate::error::{Refusal, Result};
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes};
 use crate::volume::Volume;
@@ -112,9 +111,12 @@ impl OpenOptions {
     /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`,
     /// `Refused(NotPermitted)` for writing to an immutable file, or to an append-only one without
     /// `append`, and the errors of [`Paths::resolve`] and [`Volume::create`].
-    pub fn open<'v>(&self, volume: &'v Volume, path: impl AsRef<[u8]>) -> Result<File<'v>> {
+    pub fn open<V>(&self, volume: V, path: impl AsRef<[u8]>) -> Result<File<V>>
+    where
+        V: Deref<Target = Volume> + Clone,
+    {
         self.check()?;
-        let paths = volume.paths();
+        let paths = Paths::new(volume);
         let path = path.as_ref();
         let held = if self.create_new {
             paths.create_new(path, self.permissions)?
@@ -123,7 +125,7 @@ impl OpenOptions {
         } else {
             paths.resolve(path)?
         };
-        self.check_file(volume, &held)?;
+        self.check_file(&held)?;
         if self.truncate {
             set_length(&held, 0)?;
         }
@@ -146,7 +148,7 @@ impl OpenOptions {
         Ok(())
     }
 
-    fn check_file(&self, volume: &Volume, held: &HeldInode<'_>) -> Result<()> {
+    fn check_file<V: Deref<Target = Volume>>(&self, held: &HeldInode<V>) -> Result<()> {
         let writes = self.write || self.append;
         let attributes = held.attributes()?;
         match attributes.file_type {
@@ -155,7 +157,7 @@ impl OpenOptions {
             FileType::Directory => {}
             _ => return Err(Refusal::NotSupported.into()),
         }
-        if writes && volume.is_read_only() {
+        if writes && held.volume.is_read_only() {
             return Err(Refusal::ReadOnly.into());
         }
         let flags = InodeFlags::from_bits_retain(attributes.flags);
@@ -168,19 +170,19 @@ impl OpenOptions {
     }
 }
 
-/// An open file with a position.
+/// An open file with a position. `V` refers to the volume, as in [`Paths`].
 #[derive(Debug)]
-pub struct File<'v> {
-    held: HeldInode<'v>,
+pub struct File<V: Deref<Target = Volume>> {
+    held: HeldInode<V>,
     position: u64,
     is_readable: bool,
     is_writable: bool,
     appends: bool,
 }
 
-impl<'v> File<'v> {
-    fn volume(&self) -> &'v Volume {
-        self.held.volume
+impl<V: Deref<Target = Volume>> File<V> {
+    fn volume(&self) -> &Volume {
+        &self.held.volume
     }
 
     /// The inode, for the operations of [`Volume`]; it is not freed while the file is open.
@@ -269,7 +271,7 @@ impl<'v> File<'v> {
     }
 }
 
-fn set_length(held: &HeldInode<'_>, length: u64) -> Result<()> {
+fn set_length<V: Deref<Target = Volume>>(held: &HeldInode<V>, length: u64) -> Result<()> {
     let change = SetAttributes {
         size: Some(length),
         ..SetAttributes::default()
@@ -284,7 +286,7 @@ fn bad_descriptor() -> io::Error {
     io::Error::from_raw_os_error(EBADF)
 }
 
-impl Read for File<'_> {
+impl<V: Deref<Target = Volume>> Read for File<V> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.read_at(into, self.position)?;
         self.position += count as u64;
@@ -292,7 +294,7 @@ impl Read for File<'_> {
     }
 }
 
-impl Write for File<'_> {
+impl<V: Deref<Target = Volume>> Write for File<V> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         let (start, count) = self.write_from(from, self.position)?;
         self.position = start + count as u64;
@@ -305,7 +307,7 @@ impl Write for File<'_> {
     }
 }
 
-impl Seek for File<'_> {
+impl<V: Deref<Target = Volume>> Seek for File<V> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),

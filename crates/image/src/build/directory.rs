@@ -59,26 +59,27 @@ impl<'a> DirectoryWriter<'a> {
     }
 
     /// Sets the metadata of the root.
-    pub fn add_root(&mut self, root: ScannedEntry) -> Result<()> {
+    pub fn add_root(&mut self, mut root: ScannedEntry) -> Result<()> {
         let mut metadata = root.metadata;
         metadata.source = self.number;
         let is_changed = self.rules.apply(|| vec![Vec::new()], &mut metadata);
         let mode = is_changed.then_some(metadata.mode);
-        metadata.attributes = intern_attributes(self.tree, root.attributes, mode)
+        metadata.attributes = intern_attributes(self.tree, root.take_extras().attributes, mode)
             .map_err(|problem| Error::unsound(self.path, problem))?;
         self.tree.set_root(&metadata);
         Ok(())
     }
 
     /// Adds some names of one directory, or keeps them until [`Self::finish`].
-    pub fn add_batch(&mut self, batch: Batch) -> Result<()> {
+    pub fn add_batch(&mut self, mut batch: Batch) -> Result<()> {
         if self.has_earlier_links {
             self.waiting.entry(batch.directory).or_default().push(batch);
             return Ok(());
         }
-        for found in batch.found {
-            let name = &batch.names[found.name.clone()];
-            self.add_entry(batch.directory, name, found)?;
+        let directory = batch.directory;
+        for place in 0..batch.found.len() {
+            let (name, found) = batch.take(place);
+            self.add_entry(directory, name, found)?;
         }
         Ok(())
     }
@@ -94,9 +95,8 @@ impl<'a> DirectoryWriter<'a> {
                 .filter_map(|&(batch, place)| batches[batch].found[place].directory)
                 .collect();
             for (batch, place) in entries {
-                let Batch { names, found, .. } = &mut batches[batch];
-                let entry = std::mem::take(&mut found[place]);
-                self.add_entry(directory, &names[entry.name.clone()], entry)?;
+                let (name, found) = batches[batch].take(place);
+                self.add_entry(directory, name, found)?;
             }
             let is_there = |&number: &u32| self.node_of(number) != NONE;
             rest.extend(below.into_iter().rev().filter(is_there));
@@ -125,7 +125,8 @@ impl<'a> DirectoryWriter<'a> {
         self.directories.get(place).copied().unwrap_or(NONE)
     }
 
-    fn add_entry(&mut self, directory: u32, name: &[u8], found: ScannedEntry) -> Result<()> {
+    fn add_entry(&mut self, directory: u32, name: &[u8], mut found: ScannedEntry) -> Result<()> {
+        let extras = found.take_extras();
         let parent = self.node_of(directory);
         let folder = self.own_paths.get(&directory).cloned();
         let behind_link = match found.directory {
@@ -162,9 +163,9 @@ impl<'a> DirectoryWriter<'a> {
             .rules
             .apply(paths, &mut metadata)
             .then_some(metadata.mode);
-        metadata.attributes = intern_attributes(self.tree, found.attributes, mode)
+        metadata.attributes = intern_attributes(self.tree, extras.attributes, mode)
             .map_err(|problem| self.unsound(&landing, name, problem))?;
-        if let Some(target) = &found.target {
+        if let Some(target) = &extras.target {
             metadata.content = u64::from(self.tree.store_text(target)?);
         }
         let id = self.put(&landing, name, &metadata)?;
@@ -178,10 +179,10 @@ impl<'a> DirectoryWriter<'a> {
         {
             self.tree.original_times.insert(id, original_time);
         }
-        if let Some(segments) = found.segments {
+        if let Some(segments) = extras.segments {
             self.tree.segments.insert(id, segments);
         }
-        if let Some(key) = found.link {
+        if let Some(key) = extras.link {
             let first = *self.links.entry(key).or_insert(id);
             if first != id {
                 self.tree.node_mut(id).link = first;
@@ -273,10 +274,7 @@ fn sorted(batches: &[Batch]) -> Vec<(usize, usize)> {
         (0..count).map(move |place| (number, place))
     };
     let mut entries: Vec<(usize, usize)> = batches.iter().enumerate().flat_map(places).collect();
-    entries.sort_unstable_by_key(|&(batch, place)| {
-        let Batch { names, found, .. } = &batches[batch];
-        &names[found[place].name.clone()]
-    });
+    entries.sort_unstable_by_key(|&(batch, place)| batches[batch].name(place));
     entries
 }
 
@@ -336,21 +334,11 @@ mod tests {
             let rules = Rules::default();
             let mut writer = DirectoryWriter::new(&mut tree, &rules, Path::new("source"), 1);
             let found = ScannedEntry {
-                name: 0..4,
                 metadata: metadata(0o100_600),
-                device: 0,
-                link: None,
-                directory: None,
-                target: None,
-                segments: None,
-                attributes: Vec::new(),
+                ..ScannedEntry::default()
             };
-            let batch = Batch {
-                directory: 0,
-                names: b"name".to_vec(),
-                found: vec![found],
-                skipped: 0,
-            };
+            let mut batch = Batch::default();
+            batch.push(b"name", found);
             writer.add_batch(batch).unwrap();
             assert_eq!(!writer.waiting.is_empty(), waits);
             writer.finish().unwrap();

@@ -13,6 +13,7 @@ mod entry;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -57,13 +58,38 @@ pub(super) struct Options<'a> {
 }
 
 /// Some names of one directory.
+#[derive(Default)]
 pub(super) struct Batch {
     /// The number of the directory; 0 is the root.
     pub directory: u32,
-    pub names: Vec<u8>,
+    names: Vec<u8>,
     pub found: Vec<ScannedEntry>,
     /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
+}
+
+impl Batch {
+    /// Adds an entry under a name.
+    pub fn push(&mut self, name: &[u8], mut entry: ScannedEntry) {
+        let end = |names: &[u8]| u32::try_from(names.len()).expect("the names of one job");
+        let start = end(&self.names);
+        self.names.extend_from_slice(name);
+        entry.name = start..end(&self.names);
+        self.found.push(entry);
+    }
+
+    /// The name of an entry.
+    pub fn name(&self, place: usize) -> &[u8] {
+        let Range { start, end } = self.found[place].name;
+        &self.names[start as usize..end as usize]
+    }
+
+    /// Moves an entry out of the batch, which keeps the name.
+    pub fn take(&mut self, place: usize) -> (&[u8], ScannedEntry) {
+        let entry = std::mem::take(&mut self.found[place]);
+        let Range { start, end } = entry.name;
+        (&self.names[start as usize..end as usize], entry)
+    }
 }
 
 /// An open directory.
@@ -377,9 +403,8 @@ impl Scan<'_> {
     fn note_skipped(&self, number: u32) {
         self.batches.put(Batch {
             directory: number,
-            names: Vec::new(),
-            found: Vec::new(),
             skipped: 1,
+            ..Batch::default()
         });
     }
 
@@ -394,15 +419,24 @@ impl Scan<'_> {
         let is_cwd = worker.can_chdir && rustix::process::fchdir(&open.fd).is_ok();
         let mut batch = Batch {
             directory: open.number,
-            names: Vec::new(),
             found: Vec::with_capacity(names.count),
-            skipped: 0,
+            ..Batch::default()
         };
         let mut jobs = Vec::new();
         for name in names.iter() {
             match self.examine(open, name, is_cwd, &mut worker.buffers) {
                 Ok(None) => {}
-                Ok(Some(found)) => self.add_to_batch(open, name, found, &mut batch, &mut jobs),
+                Ok(Some((found, device))) => {
+                    let is_elsewhere = self.options.one_file_system && device != self.device;
+                    let directory = self.add_to_batch(name, found, &mut batch);
+                    if let Some(number) = directory.filter(|_| !is_elsewhere) {
+                        jobs.push(Job::List {
+                            parent: Arc::clone(open),
+                            name: name.to_owned(),
+                            number,
+                        });
+                    }
+                }
                 Err(Error::Source { cause, .. })
                     if self.options.skip_unreadable && is_unreadable(&cause) =>
                 {
@@ -417,41 +451,24 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn add_to_batch(
-        &self,
-        open: &Arc<OpenDirectory>,
-        name: &CStr,
-        mut found: ScannedEntry,
-        batch: &mut Batch,
-        jobs: &mut Vec<Job>,
-    ) {
-        let start = batch.names.len();
-        batch.names.extend_from_slice(name.to_bytes());
-        found.name = start..batch.names.len();
+    /// Returns the number that a directory gets.
+    fn add_to_batch(&self, name: &CStr, mut found: ScannedEntry, batch: &mut Batch) -> Option<u32> {
         let is_directory = found.metadata.mode & 0o170_000 == 0o040_000;
-        if is_directory {
-            let number = self.next_directory.fetch_add(1, Ordering::Relaxed);
-            found.directory = Some(number);
-            if !(self.options.one_file_system && found.device != self.device) {
-                jobs.push(Job::List {
-                    parent: Arc::clone(open),
-                    name: name.to_owned(),
-                    number,
-                });
-            }
-        }
-        batch.found.push(found);
+        let number = is_directory.then(|| self.next_directory.fetch_add(1, Ordering::Relaxed));
+        found.directory = number;
+        batch.push(name.to_bytes(), found);
+        number
     }
 
-    /// The entry of a name; `None` if it is excluded. `is_cwd`: `open` is the thread's working
-    /// directory.
+    /// The entry of a name and the device of its file; `None` if it is excluded. `is_cwd`: `open`
+    /// is the thread's working directory.
     fn examine(
         &self,
         open: &OpenDirectory,
         name: &CStr,
         is_cwd: bool,
         buffers: &mut entry::Buffers,
-    ) -> Result<Option<ScannedEntry>> {
+    ) -> Result<Option<(ScannedEntry, u64)>> {
         let rules = self.options.rules;
         if rules.needs_paths() && rules.excludes(&entry::joined(&open.path, name.to_bytes())) {
             return Ok(None);
@@ -465,17 +482,17 @@ impl Scan<'_> {
         let directory = if is_cwd { CWD } else { open.fd.as_fd() };
         let stat = rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS)
             .map_err(failed("read its attributes"))?;
-        let mut found = ScannedEntry::from_statx(&stat);
-        let own = (found.device, stat.stx_ino);
-        if self.options.leave_out.contains(&own) {
+        let (device, number) = entry::key(&stat);
+        if self.options.leave_out.contains(&(device, number)) {
             return Ok(None);
         }
+        let mut found = ScannedEntry::from_statx(&stat);
         match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&open.fd, name, Vec::new())
                     .map_err(failed("read where it leads"))?;
                 found.metadata.size = target.as_bytes().len() as u64;
-                found.target = Some(target.into_bytes().into_boxed_slice());
+                found.extras().target = Some(target.into_bytes().into_boxed_slice());
             }
             FileType::RegularFile => self.inspect_file(open, name, &stat, &mut found)?,
             _ => {}
@@ -490,10 +507,11 @@ impl Scan<'_> {
                 name,
             }),
         };
-        found.attributes = buffers
+        let attributes = buffers
             .attributes(&attribute_path, rules)
             .map_err(|errno| Error::source(shown(), "read its extended attributes", errno))?;
-        Ok(Some(found))
+        found.set_attributes(attributes);
+        Ok(Some((found, device)))
     }
 
     /// Finds the holes of a file. With `skip_unreadable`, also checks that the file can be opened.
@@ -515,13 +533,16 @@ impl Scan<'_> {
         let fd = rustix::fs::openat(&open.fd, name, flags, Mode::empty()).map_err(failed)?;
         if may_have_holes {
             let file = File::from(fd);
-            found.segments = entry::segments(&file, stat.stx_size).map_err(|cause| {
+            let segments = entry::segments(&file, stat.stx_size).map_err(|cause| {
                 Error::source(
                     self.shown(&open.path, name.to_bytes()),
                     "find its holes",
                     cause,
                 )
             })?;
+            if segments.is_some() {
+                found.extras().segments = segments;
+            }
         }
         Ok(())
     }

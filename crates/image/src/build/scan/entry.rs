@@ -26,17 +26,22 @@ const MAX_PATH_BYTES: usize = 4095;
 /// Identifies a file of the host: device and inode number.
 pub(in crate::build) type LinkKey = (u64, u64);
 
-/// The scan result for a name.
+/// The scan result for a name. Millions of them can wait in memory, so they are small.
 #[derive(Default)]
 pub(in crate::build) struct ScannedEntry {
     /// The range of the name in `Batch::names`.
-    pub name: Range<usize>,
+    pub name: Range<u32>,
     pub metadata: Metadata,
-    pub device: u64,
-    /// For a file with several names.
-    pub link: Option<LinkKey>,
     /// For a directory, the number that the scan gave it.
     pub directory: Option<u32>,
+    pub extras: Option<Box<Extras>>,
+}
+
+/// What few entries have.
+#[derive(Default)]
+pub(in crate::build) struct Extras {
+    /// For a file with several names.
+    pub link: Option<LinkKey>,
     /// For a symbolic link, its target.
     pub target: Option<Box<[u8]>>,
     /// For a file with holes, the ranges that contain data.
@@ -44,10 +49,15 @@ pub(in crate::build) struct ScannedEntry {
     pub attributes: Vec<RawAttribute>,
 }
 
+/// The file to which a result of `statx` belongs.
+pub(super) fn key(stat: &Statx) -> LinkKey {
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    (device, stat.stx_ino)
+}
+
 impl ScannedEntry {
     /// The entry with the results of `statx`; the rest is empty.
     pub fn from_statx(stat: &Statx) -> Self {
-        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
         let kind = stat.stx_mode & 0o170_000;
         let size = match kind {
             0o100_000 => stat.stx_size,
@@ -57,8 +67,7 @@ impl ScannedEntry {
             _ => 0,
         };
         let has_more_names = kind != 0o040_000 && stat.stx_nlink > 1;
-        Self {
-            name: 0..0,
+        let mut entry = Self {
             metadata: Metadata {
                 mode: stat.stx_mode,
                 uid: stat.stx_uid,
@@ -68,12 +77,30 @@ impl ScannedEntry {
                 nanoseconds: stat.stx_mtime.tv_nsec,
                 ..Metadata::default()
             },
-            device,
-            link: has_more_names.then_some((device, stat.stx_ino)),
-            directory: None,
-            target: None,
-            segments: None,
-            attributes: Vec::new(),
+            ..Self::default()
+        };
+        if has_more_names {
+            entry.extras().link = Some(key(stat));
+        }
+        entry
+    }
+
+    /// What only some entries have, to set it.
+    pub fn extras(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+
+    /// Moves out what only some entries have.
+    pub fn take_extras(&mut self) -> Extras {
+        self.extras
+            .take()
+            .map_or_else(Extras::default, |extras| *extras)
+    }
+
+    /// Sets the extended attributes.
+    pub fn set_attributes(&mut self, attributes: Vec<RawAttribute>) {
+        if !attributes.is_empty() {
+            self.extras().attributes = attributes;
         }
     }
 }
@@ -84,9 +111,10 @@ pub(super) fn from_root(path: &Path, stat: &Statx, rules: &Rules) -> Result<Scan
     // If the path is a symbolic link, the source is its target.
     let own = CString::new(path.join(".").as_os_str().as_bytes())
         .map_err(|_| Error::unsound(path, "its name holds a NUL byte"))?;
-    found.attributes = Buffers::new()
+    let attributes = Buffers::new()
         .read(&own, rules)
         .map_err(|errno| Error::source(path, "read its extended attributes", errno))?;
+    found.set_attributes(attributes);
     Ok(found)
 }
 
