@@ -39,12 +39,13 @@ impl Stamp {
     };
 }
 
-/// How the users of a block that several cores use are counted core by core.
+/// Identifies a block whose users each core counts for itself in one transaction (see
+/// `mbcache/own_counts.rs` of `pext4-fs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedApart {
-    /// The transaction in which they are counted so.
+    /// The transaction.
     pub tid: Tid,
-    /// The block's number among the blocks that are counted so in this transaction.
+    /// The block's number among those counted so in it.
     pub number: u32,
 }
 

@@ -174,26 +174,6 @@ impl Cache {
         self.shard(block).write().remove(block);
     }
 
-    /// Announces to the device that these blocks will be read, except those in memory. It does not
-    /// wait.
-    pub fn prefetch(&self, blocks: &[BlockNumber]) {
-        let mut absent = blocks
-            .iter()
-            .copied()
-            .filter(|block| !self.contains(*block))
-            .peekable();
-        while let Some(first) = absent.next() {
-            let mut last = first;
-            while let Some(next) = absent.next_if(|next| last.checked_add(1u32) == Some(*next)) {
-                last = next;
-            }
-            let length = (last.get() - first.get() + 1).checked_mul(self.block_size as u64);
-            if let (Some(offset), Some(length)) = (self.offset(first), length) {
-                self.device.will_need(offset, length);
-            }
-        }
-    }
-
     /// Evicts every buffer that may be evicted; returns their number.
     pub fn evict_idle(&self) -> usize {
         self.front.clear();
@@ -245,10 +225,6 @@ impl Cache {
     fn shard(&self, block: BlockNumber) -> &BiasedLock<Shard> {
         let number = block.get() ^ (block.get() >> 15);
         self.shards.get(number as usize & (self.shards.count() - 1))
-    }
-
-    fn contains(&self, block: BlockNumber) -> bool {
-        self.shard(block).read().places.contains_key(&block)
     }
 
     /// The buffer or placeholder of `block`, if there is one.

@@ -1,10 +1,10 @@
 //! Exclusive or shared use of a file or block device.
 //!
-//! A claim is an advisory lock, exclusive for writing and shared for reading, on the file and on
-//! the files behind a loop device or a partition of one, which have the same bytes. It is made of
-//! two: one of bytes ([`range_lock`]), all of them or the first one of a file system that begins
-//! inside the file, as in a partition; and one of the whole file (`flock`), which others look at.
-//! Who uses a part takes the second one shared, since others may use other parts.
+//! A claim is an advisory lock, exclusive for writing and shared for reading, of the file and of
+//! every file behind it (a loop device or a partition of one has the same bytes as its file). It
+//! consists of two locks. One is of bytes ([`range_lock`]): all of them, or, for a file system that
+//! begins inside the file, its first byte. The other is of the whole file (`flock`), for programs
+//! that look only at that; a claim of a part takes it shared, since others may use other parts.
 //!
 //! For writing, a block device is opened with `O_EXCL`, which fails while the kernel has it
 //! mounted. A file that the kernel has mounted by another loop device, or by a partition of one, is
@@ -171,10 +171,11 @@ fn open_to_lock(path: &Path, access: Access) -> io::Result<File> {
     writing.open(path).or_else(|_| File::open(path))
 }
 
-/// Takes both locks; false if another process holds one.
+/// Takes both locks, or none: false if another process holds one.
 fn lock(file: &File, path: &Path, bytes: Bytes, access: Access) -> io::Result<bool> {
     let failed = |source| error(path, "lock it", source);
-    let is_shared = match range_lock::lock(file, access, bytes).map_err(failed)? {
+    let of_bytes = range_lock::lock(file, access, bytes).map_err(failed)?;
+    let is_shared = match of_bytes {
         RangeLock::Busy => return Ok(false),
         RangeLock::Taken => access == Access::ReadOnly || bytes != Bytes::All,
         RangeLock::Unsupported => access == Access::ReadOnly,
@@ -185,7 +186,12 @@ fn lock(file: &File, path: &Path, bytes: Bytes, access: Access) -> io::Result<bo
     };
     match rustix::fs::flock(file, operation) {
         Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
+        Err(Errno::WOULDBLOCK | Errno::INTR) => {
+            if of_bytes == RangeLock::Taken {
+                range_lock::unlock(file, bytes).map_err(failed)?;
+            }
+            Ok(false)
+        }
         Err(errno) => Err(error(path, "lock it", errno)),
     }
 }

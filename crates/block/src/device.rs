@@ -61,9 +61,6 @@ pub trait Device: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Announces that these bytes will be read soon. It does not wait and cannot fail.
-    fn will_need(&self, _offset: u64, _length: u64) {}
-
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool {
         false
@@ -93,10 +90,6 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
         (**self).discard(offset, length)
-    }
-
-    fn will_need(&self, offset: u64, length: u64) {
-        (**self).will_need(offset, length);
     }
 
     fn is_read_only(&self) -> bool {

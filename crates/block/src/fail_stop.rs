@@ -166,10 +166,6 @@ impl Device for FailStopDevice {
         self.below.discard(offset, length)
     }
 
-    fn will_need(&self, offset: u64, length: u64) {
-        self.below.will_need(offset, length);
-    }
-
     fn is_read_only(&self) -> bool {
         self.below.is_read_only()
     }

@@ -205,10 +205,6 @@ impl Device for FaultDevice {
         self.below.discard(offset, length)
     }
 
-    fn will_need(&self, offset: u64, length: u64) {
-        self.below.will_need(offset, length);
-    }
-
     fn is_read_only(&self) -> bool {
         self.below.is_read_only()
     }

@@ -6,13 +6,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Advice, FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::claim::{Claim, claim};
@@ -450,16 +449,6 @@ impl Device for FileDevice {
         }
     }
 
-    fn will_need(&self, offset: u64, length: u64) {
-        // The advice may be ignored without harm.
-        let _ = rustix::fs::fadvise(
-            &self.file,
-            self.start.saturating_add(offset),
-            NonZeroU64::new(length),
-            Advice::WillNeed,
-        );
-    }
-
     fn is_read_only(&self) -> bool {
         self.access == Access::ReadOnly
     }
@@ -520,12 +509,12 @@ mod tests {
     }
 
     #[test]
-    fn many_pieces_are_one_write() {
+    fn more_pieces_than_one_call_takes_are_all_written() {
         let directory = directory();
         let device =
             FileDevice::create(&directory.path().join("image"), 1 << 20).expect("it is made");
         let bytes: Vec<u8> = (0..=255).cycle().take(3 * MAX_PIECES + 5).collect();
-        // Pieces of three bytes and of none, more than the system takes at once.
+        // Pieces of two bytes, and one of none; more than one call takes.
         let mut pieces: Vec<IoSlice<'_>> = bytes.chunks(2).map(IoSlice::new).collect();
         pieces.insert(1, IoSlice::new(&[]));
         device.write_vectored_at(77, &pieces).expect("it fits");

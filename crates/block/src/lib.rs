@@ -11,23 +11,23 @@
 
 #![forbid(unsafe_code)]
 
-pub mod buffer;
-pub mod cache;
+mod buffer;
+mod cache;
 mod claim;
-pub mod device;
-pub mod fail_stop;
+mod device;
+mod fail_stop;
 pub mod fault;
-pub mod file;
+mod file;
 pub mod holders;
 pub mod loops;
 pub mod mountinfo;
-pub mod overlay;
-pub mod page;
+mod overlay;
+mod page;
 mod permissions;
-pub mod ram;
+mod ram;
 mod range_lock;
-pub mod record;
-pub mod slow;
+mod record;
+mod slow;
 mod temporary_name;
 
 pub use buffer::{Buffer, BufferState, CountedApart, Stamp};

@@ -5,8 +5,9 @@
 //! system are read: `/sys` shows the file of a loop device, and `/proc/self/mountinfo` which
 //! devices are mounted where. A table that cannot be read is taken for empty. The partitions that
 //! the kernel finds on a loop device (`losetup -P`) are devices of their own, and count as loop
-//! devices here. One that begins inside the file (a partition, `losetup -o`) contains another file
-//! system than the file, and the same as every other one that begins at the same byte.
+//! devices here. A device that begins inside the file (a partition, `losetup -o`) holds a different
+//! file system from one that begins at byte 0, and the same one as every device that begins at the
+//! same byte.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};

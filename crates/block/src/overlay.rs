@@ -1,7 +1,7 @@
 //! A device that keeps writes in memory and does not change the device below.
 //!
-//! A read-only open of an image whose journal must be replayed replays it into an overlay. Changed
-//! bytes are kept in chunks of 4 KiB; the first write to a chunk reads the rest of it from below.
+//! A resize that is only tried runs on an overlay, so that the image stays as it is. Changed bytes
+//! are kept in chunks of 4 KiB; the first write to a chunk reads the rest of it from below.
 
 use std::io;
 use std::sync::Arc;
@@ -90,10 +90,6 @@ impl Device for OverlayDevice {
     /// Nothing here outlives the process.
     fn flush(&self) -> io::Result<()> {
         Ok(())
-    }
-
-    fn will_need(&self, offset: u64, length: u64) {
-        self.below.will_need(offset, length);
     }
 }
 

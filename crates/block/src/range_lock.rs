@@ -39,20 +39,7 @@ pub(crate) fn lock(file: &File, access: Access, bytes: Bytes) -> io::Result<Rang
         Access::ReadOnly => libc::F_RDLCK,
         Access::ReadWrite => libc::F_WRLCK,
     };
-    let out_of_range = |_| io::ErrorKind::InvalidInput;
-    let (start, length) = match bytes {
-        // A length of 0 reaches to the end, wherever that is.
-        Bytes::All => (0, 0),
-        Bytes::From(start) => (libc::off_t::try_from(start).map_err(out_of_range)?, 1),
-    };
-    let wanted = libc::flock {
-        l_type: narrow(kind),
-        l_whence: narrow(libc::SEEK_SET),
-        l_start: start,
-        l_len: length,
-        l_pid: 0,
-    };
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&wanted)) {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&request(kind, bytes)?)) {
         Ok(_) => Ok(RangeLock::Taken),
         Err(Errno::EAGAIN | Errno::EACCES | Errno::EINTR) => Ok(RangeLock::Busy),
         Err(Errno::EBADF | Errno::EINVAL | Errno::ENOLCK | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
@@ -60,6 +47,29 @@ pub(crate) fn lock(file: &File, access: Access, bytes: Bytes) -> io::Result<Rang
         }
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Gives back a lock that was taken.
+pub(crate) fn unlock(file: &File, bytes: Bytes) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&request(libc::F_UNLCK, bytes)?))?;
+    Ok(())
+}
+
+/// A request for a lock of this kind, or for its end.
+fn request(kind: libc::c_int, bytes: Bytes) -> io::Result<libc::flock> {
+    let out_of_range = |_| io::ErrorKind::InvalidInput;
+    let (start, length) = match bytes {
+        // A length of 0 reaches to the end, wherever that is.
+        Bytes::All => (0, 0),
+        Bytes::From(start) => (libc::off_t::try_from(start).map_err(out_of_range)?, 1),
+    };
+    Ok(libc::flock {
+        l_type: narrow(kind),
+        l_whence: narrow(libc::SEEK_SET),
+        l_start: start,
+        l_len: length,
+        l_pid: 0,
+    })
 }
 
 /// The constants of locks are wider than the fields they are for.

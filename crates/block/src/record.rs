@@ -153,10 +153,6 @@ impl Device for RecordDevice {
         Ok(zeroed)
     }
 
-    fn will_need(&self, offset: u64, length: u64) {
-        self.below.will_need(offset, length);
-    }
-
     fn is_read_only(&self) -> bool {
         self.below.is_read_only()
     }

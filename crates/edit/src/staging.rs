@@ -348,11 +348,6 @@ impl Device for Staging {
         Ok(())
     }
 
-    fn will_need(&self, offset: u64, length: u64) {
-        let below = Arc::clone(&self.inner.lock().below);
-        below.will_need(offset, length);
-    }
-
     fn is_read_only(&self) -> bool {
         self.inner.lock().below.is_read_only()
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 
 use pext4_jbd2::JournalError;
-use pext4_ondisk::Corrupt;
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 use thiserror::Error as ThisError;
 
 /// The result of an operation on a volume.
@@ -37,10 +37,10 @@ pub enum Error {
     #[error("unsupported: {0}")]
     Unsupported(String),
     /// The request cannot be granted, for a reason POSIX has a name for.
-    #[error("{0}")]
+    #[error(transparent)]
     Refused(#[from] Refusal),
     /// The journal stopped after an error; nothing more is written.
-    #[error("{0}")]
+    #[error(transparent)]
     Journal(#[from] JournalError),
 }
 
@@ -198,6 +198,22 @@ impl Error {
             }
             JournalError::Io { ref cause, .. } => io::Error::new(cause.kind(), error).into(),
             error => error.into(),
+        }
+    }
+
+    /// The same error; a corruption also names this inode.
+    pub(crate) fn in_inode(self, inode: InodeNumber) -> Self {
+        match self {
+            Self::Corrupt(corrupt) => corrupt.in_inode(inode).into(),
+            other => other,
+        }
+    }
+
+    /// The same error; a corruption also names this block.
+    pub(crate) fn in_block(self, block: BlockNumber) -> Self {
+        match self {
+            Self::Corrupt(corrupt) => corrupt.in_block(block).into(),
+            other => other,
         }
     }
 

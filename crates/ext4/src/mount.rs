@@ -58,8 +58,8 @@ impl Volume {
         let before = superblock::read(&*device, &mut options, &mut notes)?;
         let geometry = check_features(&before, &*device, &mut options, &device, &mut notes)?;
         features::note_state(&before, &mut notes);
-        let found = Arc::clone(&device);
-        let mut journal = recovery::find_journal(found, &before, geometry, &options, &mut notes)?;
+        let mut journal =
+            recovery::find_journal(Arc::clone(&device), &before, geometry, &options, &mut notes)?;
         // The replay may change the superblock.
         let view = journal.view();
         let mut superblock = superblock::read(&*view, &mut options, &mut notes)?;

@@ -35,7 +35,8 @@ pub enum Reserve {
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Nothing is written to the device; a journal that must be replayed is replayed in memory.
+    /// Nothing is written to the device; the volume is read as a replay of its journal would leave
+    /// it.
     pub read_only: bool,
     /// With `read_only`: a journal that must be replayed is not looked at. The last changes are
     /// missing, and structures may contradict each other, but an image whose journal is damaged can

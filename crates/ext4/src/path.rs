@@ -462,7 +462,9 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     ///
     /// As [`OpenOptions::open`].
     pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File<V>> {
-        OpenOptions::new().read(true).open(self.volume.clone(), path)
+        OpenOptions::new()
+            .read(true)
+            .open(self.volume.clone(), path)
     }
 
     /// Opens a file for reading and writing. The file is created if it does not exist, also as the

@@ -18,7 +18,10 @@ use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
-use pext4_ondisk::superblock::{BSD_GROUPS, ERROR_CORRUPTED, ERROR_IO, Superblock};
+use pext4_ondisk::superblock::{
+    BSD_GROUPS, ERROR_CORRUPTED, ERROR_IO, OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE,
+    Superblock,
+};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pext4_sync::order::Class;
@@ -27,11 +30,6 @@ use pext4_sync::{Mutex, MutexGuard, Near, time};
 use crate::error::{Error, Refusal, Result};
 use crate::options::{MountOptions, OnError, Reserve};
 use crate::statistics::Tally;
-
-/// Byte offset of the primary superblock on every ext4 device.
-pub const SUPERBLOCK_OFFSET: u64 = 1024;
-/// Bytes in a superblock.
-pub const SUPERBLOCK_SIZE: usize = 1024;
 
 /// The device, buffers, journal and properties of one mounted volume.
 pub struct Store {
@@ -323,8 +321,24 @@ impl Store {
         self.superblock.set.fetch_or(needed, Ordering::Relaxed);
     }
 
+    /// Adds `blocks` (may be negative) to an inode's block count. False if the inode cannot count
+    /// so many.
+    pub fn count_blocks(&self, slot: &mut Inode, blocks: i64) -> bool {
+        let block_size = self.block_size();
+        let huge_file = ReadOnlyCompat::HUGE_FILE;
+        let huge = self.features.read_only_compat.contains(huge_file);
+        let change = blocks.unsigned_abs() * u64::from(block_size / 512);
+        let before = slot.sectors(block_size);
+        let sectors = if blocks < 0 {
+            before.saturating_sub(change)
+        } else {
+            before.saturating_add(change)
+        };
+        slot.set_sectors(sectors, block_size, huge)
+    }
+
     /// Changes the superblock and writes it to its home block at once, bypassing the journal; durable on
-    /// return. Only for the times when no transaction can contain it: mount, close, and after an abort.
+    /// return. Only for mount and close, when no transaction can contain it.
     ///
     /// # Errors
     ///

@@ -189,9 +189,8 @@ pub struct DirectoryEntry<'a> {
     pub file_type: Option<FileType>,
     /// The name's bytes.
     pub name: &'a [u8],
-    /// The cookie that continues the listing behind this entry. Entries whose names have the same
-    /// hash share a cookie and belong into one reply: but for the last, each leads back to the first
-    /// of them.
+    /// Where a listing continues after this entry. Entries whose names have the same hash share a
+    /// cookie, and only the last of them has a later `next_cookie`; put all of them into one reply.
     pub next_cookie: u64,
 }
 

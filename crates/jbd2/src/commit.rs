@@ -120,9 +120,9 @@ impl<'a> Committer<'a> {
         Ok(())
     }
 
-    /// Reports the transaction as durable, unless the journal was aborted meanwhile. The blocks
-    /// that it freed become reusable before threads continue that wait for more than durability:
-    /// with discards that may take long.
+    /// Reports the transaction as durable, unless the journal was aborted meanwhile. Threads that
+    /// wait only for durability continue before the client makes the freed blocks reusable, which
+    /// takes long if it discards them; the others continue afterwards.
     fn complete(&self, tid: Tid) -> Result<(), JournalError> {
         self.core.check_not_aborted()?;
         self.core.note_durable(tid);

@@ -23,8 +23,9 @@ use crate::error::JournalError;
 use crate::hosts::Hosts;
 use crate::journal::{Config, Log};
 use crate::log_area::LogArea;
-use crate::log_writer::{LogWriter, Ring};
+use crate::log_writer::LogWriter;
 use crate::recovery::check_writable;
+use crate::ring::Ring;
 use crate::statistics::{Counts, count};
 use crate::superblock::SuperblockFile;
 use crate::transaction::Transactions;
@@ -55,8 +56,8 @@ pub(crate) struct Core {
     failure: OnceLock<JournalError>,
     /// The last transaction: no handle starts in a later one. Set once, by a shutdown.
     last: OnceLock<Tid>,
-    /// On cache lines of their own, as every start of a handle reads the fields beside them: the
-    /// requests, and where threads wait.
+    /// The requests to the committer. On cache lines of their own, like the two condition variables
+    /// below: every start of a handle reads the fields above.
     requests: CachePadded<Mutex<CommitRequests>>,
     /// The committer sleeps here.
     work: CachePadded<Condvar>,
@@ -176,20 +177,26 @@ impl Core {
                 self.epoch.leave(place);
                 return Err(error);
             }
-            match self.credits.take(place.tid, place.shard, credits) {
-                Grant::Granted => return Ok(place),
-                Grant::GrantedLow => {
-                    self.request(place.tid);
-                    return Ok(place);
-                }
-                Grant::Refused => self.epoch.leave(place),
+            if self.take_credits(place.tid, place.shard, credits) {
+                return Ok(place);
             }
+            self.epoch.leave(place);
             count(&self.statistics.waits, 1);
             self.request(place.tid);
             if !self.epoch.wait_for_next(place.tid) {
                 return Err(self.why_stopped());
             }
         }
+    }
+
+    /// Takes credits for a handle of this shard; false if there are too few. If few are left, the
+    /// transaction is committed.
+    pub(crate) fn take_credits(&self, tid: Tid, shard: usize, count: u32) -> bool {
+        let grant = self.credits.take(tid, shard, count);
+        if grant == Grant::GrantedLow {
+            self.request(tid);
+        }
+        grant.is_granted()
     }
 
     /// Fails unless the journal accepts changes.
@@ -393,14 +400,15 @@ impl Core {
         self.finish_notification();
     }
 
-    /// Commits the running transaction and writes everything home.
-    pub(crate) fn close(&self) -> Result<(), JournalError> {
+    /// Commits the running transaction and writes everything home. Does nothing and returns false
+    /// during or after another call.
+    pub(crate) fn close(&self) -> Result<bool, JournalError> {
         let begun =
             self.condition
                 .compare_exchange(RUNNING, CLOSING, Ordering::AcqRel, Ordering::Acquire);
         match begun {
             Ok(_) => {}
-            Err(CLOSING) => return Ok(()),
+            Err(CLOSING) => return Ok(false),
             Err(_) => return Err(self.why_stopped()),
         }
         // Even if it is clean: the commit waits for the handles that are still open.
@@ -409,13 +417,11 @@ impl Core {
         debug_assert!(chosen.is_ok(), "a journal closes once");
         self.commit(last)?;
         self.check_not_aborted()?;
-        match &self.log {
-            Some(log) => log
-                .checkpoint
-                .finish(last.next())
-                .map_err(|error| self.blame(error)),
-            None => Ok(()),
+        if let Some(log) = &self.log {
+            let finished = log.checkpoint.finish(last.next());
+            finished.map_err(|error| self.blame(error))?;
         }
+        Ok(true)
     }
 
     /// Writes home the durable transactions up to `tid`.
@@ -497,11 +503,7 @@ pub(crate) fn prepare(
     check_log(superblock)?;
     let blocks = device.size() / u64::from(superblock.block_size);
     superblock.upgrade(blocks > u64::from(u32::MAX));
-    let ring = Ring {
-        first: superblock.first,
-        end: superblock.log_end(),
-    };
-    Ok((RecordFormat::of(superblock), ring))
+    Ok((RecordFormat::of(superblock), Ring::of(superblock)))
 }
 
 /// The maximum credits of a transaction with this cache and log; an error if that is 0.

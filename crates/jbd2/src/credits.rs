@@ -11,11 +11,12 @@
 //! credits are exhausted.
 //!
 //! Credits are taken from a lease by one subtraction, not by compare-and-swap: where all cores have
-//! one lease, the attempts of each would fail because of the others. Who subtracts more than there
-//! is adds it again. Meanwhile the lease is lower than what it is worth, even negative, so other
-//! threads may find less than there is, but never more: all that is there was granted to nobody.
-//! This holds only while nobody takes such a debt out of its lease, where the addition will settle
-//! it. So who moves credits from a lease takes what is above zero.
+//! one lease, the attempts of each would fail because of the others. A thread that subtracts more
+//! than there is adds it back. Until then the lease shows less than it is worth, even a negative
+//! number, so other threads may find less than there is but never more: what is really there has
+//! been granted to nobody. This holds only as long as no thread moves such a debt out of the lease
+//! in which the addition will settle it. So a thread that moves credits out of a lease takes only
+//! what is above zero.
 //!
 //! The accounts are in two slots, chosen by the parity of the transaction. Only handles of the
 //! running transaction use them, and a slot is refilled before its transaction opens.

@@ -48,17 +48,7 @@ impl<'a> Handle<'a> {
         match core.enter(credits) {
             Ok(place) => {
                 core.statistics.handles.add(1);
-                let Place { tid, shard } = place;
-                Ok(Self {
-                    core,
-                    place: Some(place),
-                    tid,
-                    shard,
-                    credits,
-                    changes: 0,
-                    began_in_panic: std::thread::panicking(),
-                    not_send: PhantomData,
-                })
+                Ok(Self::entered(core, place, credits))
             }
             Err(error) => {
                 order::handle_stopped();
@@ -71,12 +61,16 @@ impl<'a> Handle<'a> {
     /// it.
     pub(crate) fn for_closing(core: &'a Core, credits: u32) -> Self {
         order::handle_started();
-        let place = core.epoch.enter_closed();
+        Self::entered(core, core.epoch.enter_closed(), credits)
+    }
+
+    fn entered(core: &'a Core, place: Place, credits: u32) -> Self {
+        let Place { tid, shard } = place;
         Self {
             core,
             place: Some(place),
-            tid: place.tid,
-            shard: place.shard,
+            tid,
+            shard,
             credits,
             changes: 0,
             began_in_panic: std::thread::panicking(),
@@ -127,8 +121,7 @@ impl<'a> Handle<'a> {
     /// on their own.
     #[must_use]
     pub fn extend(&mut self, count: u32) -> bool {
-        let taken = self.core.credits.take(self.tid, self.shard, count);
-        let granted = taken.is_granted();
+        let granted = self.core.take_credits(self.tid, self.shard, count);
         if granted {
             self.credits += count;
         }
@@ -333,8 +326,7 @@ impl<'a> Handle<'a> {
         // More than the operation asked for: from the pool or other shards, else by overdrawing.
         let lacking = count - std::mem::take(&mut self.credits);
         statistics::count(&self.core.statistics.shortfalls, 1);
-        let taken = self.core.credits.take(self.tid, self.shard, lacking);
-        if !taken.is_granted() {
+        if !self.core.take_credits(self.tid, self.shard, lacking) {
             self.core.credits.overdraw(self.tid, lacking);
         }
     }

@@ -24,10 +24,10 @@ use pext4_sync::Sharded;
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::hash::NumberHash;
 
+use crate::atomic_tid::AtomicTid;
+
 /// The number of hosts that a shard remembers.
 const PLACES: usize = if cfg!(loom) { 2 } else { 512 };
-/// Marks a transaction number as present.
-const PRESENT: u64 = 1 << 32;
 
 /// The hosts that the running transaction has listed.
 pub(crate) struct Hosts {
@@ -39,8 +39,8 @@ pub(crate) struct Hosts {
 }
 
 struct Remembered {
-    /// [atomic] The transaction that the places belong to, with [`PRESENT`].
-    tid: AtomicU64,
+    /// The transaction that the places belong to.
+    tid: AtomicTid,
     /// [atomic] The host's number plus one; 0 if empty.
     places: Box<[AtomicU64]>,
 }
@@ -48,14 +48,13 @@ struct Remembered {
 impl Remembered {
     fn new() -> Self {
         Self {
-            tid: AtomicU64::new(0),
+            tid: AtomicTid::new(),
             places: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
     fn begin(&self, tid: Tid) {
-        let tid = PRESENT | u64::from(tid.0);
-        if self.tid.load(Ordering::Acquire) == tid {
+        if self.tid.load(Ordering::Acquire) == Some(tid) {
             return;
         }
         for place in &self.places {

@@ -206,16 +206,18 @@ impl Journal {
     }
 
     /// Commits, writes everything home, leaves an empty log, and ends the threads. No handle can be
-    /// started afterwards. A second call does nothing.
+    /// started afterwards. A call during or after another one does nothing, and does not wait for it.
     ///
     /// # Errors
     ///
     /// If any of that failed; the log is then left for recovery.
     pub fn shutdown(&self) -> Result<(), JournalError> {
         order::check(Class::HandleStart);
-        let result = self.core.close();
-        self.stop_threads();
-        result
+        let closed = self.core.close();
+        if !matches!(closed, Ok(false)) {
+            self.stop_threads();
+        }
+        closed.map(drop)
     }
 
     /// Stops the journal permanently: nothing more is written, and waiting threads get the error.

@@ -3,7 +3,7 @@
 //! It knows nothing of ext4. The layer above starts a [`Handle`] for each operation, *touches*
 //! what it is about to change, and stops the handle; the journal groups handles into transactions
 //! and makes each transaction durable as a whole. Bytes are made once a transaction, by the
-//! committer, from *captures* of what was touched (see [`client`]).
+//! committer, from *captures* of what was touched (see [`Client`]).
 //!
 //! A transaction passes through these stages; the right column names the modules that implement
 //! each:
@@ -26,30 +26,33 @@
 
 #![forbid(unsafe_code)]
 
-pub mod client;
-pub mod error;
-pub mod handle;
-pub mod journal;
-pub mod log_area;
-pub mod offline;
 pub mod recovery;
 
+mod atomic_tid;
 mod checkpoint;
+mod client;
 mod commit;
 mod core;
 mod credits;
 mod epoch;
+mod error;
 mod gates;
+mod handle;
 mod home;
 mod hosts;
+mod journal;
+mod log_area;
 mod log_writer;
 mod merge;
+mod offline;
 mod opened;
-mod spread;
+mod parts;
+mod ring;
 mod statistics;
 mod superblock;
 mod transaction;
 
+pub use atomic_tid::AtomicTid;
 pub use client::{Capture, Client, Owed, Owing};
 pub use error::JournalError;
 pub use handle::{Forgotten, Handle};
@@ -57,7 +60,7 @@ pub use journal::{Config, Journal, JournalWidth, Log};
 pub use log_area::LogArea;
 pub use offline::OfflineTransaction;
 pub use opened::Opened;
-pub use spread::in_parts;
+pub use parts::in_parts;
 pub use statistics::Statistics;
 
 #[cfg(all(test, not(loom)))]

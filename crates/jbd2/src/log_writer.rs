@@ -20,6 +20,7 @@ use pext4_sync::time;
 use crate::error::JournalError;
 use crate::log_area::LogArea;
 use crate::merge::Version;
+use crate::ring::Ring;
 
 /// The head of the log.
 pub(crate) struct LogWriter {
@@ -30,32 +31,9 @@ pub(crate) struct LogWriter {
     ring: Ring,
     /// Where the next transaction begins.
     head: u32,
-    /// The time of the last commit, in seconds and nanoseconds. Times in the log never decrease:
-    /// otherwise a leftover of an earlier lap would look newer than the last commit.
+    /// The time of the last commit, in seconds and nanoseconds. Within a mount, times in the log
+    /// never decrease: otherwise a leftover of an earlier lap would look newer than the last commit.
     last_time: (u64, u32),
-}
-
-/// The log blocks from `first` to before `end`, used as a ring.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ring {
-    pub(crate) first: u32,
-    pub(crate) end: u32,
-}
-
-impl Ring {
-    pub(crate) fn blocks(self) -> u32 {
-        self.end - self.first
-    }
-
-    /// The position `count` blocks after `at`; `count` is at most one lap.
-    pub(crate) fn after(self, at: u32, count: u32) -> u32 {
-        let room = self.end - at;
-        if count < room {
-            at + count
-        } else {
-            self.first + (count - room)
-        }
-    }
 }
 
 /// A block as a transaction writes it.
@@ -222,18 +200,4 @@ fn escape(page: &Page) -> Page {
     let mut escaped = page.clone();
     escaped.make_mut()[..4].fill(0);
     escaped
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Ring;
-
-    #[test]
-    fn a_ring_wraps() {
-        let ring = Ring { first: 1, end: 11 };
-        assert_eq!(ring.blocks(), 10);
-        assert_eq!(ring.after(1, 9), 10);
-        assert_eq!(ring.after(1, 10), 1);
-        assert_eq!(ring.after(9, 5), 4);
-    }
 }

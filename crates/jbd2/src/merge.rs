@@ -13,7 +13,7 @@ use pext4_ondisk::BlockNumber;
 
 use crate::client::{Capture, Client};
 use crate::error::JournalError;
-use crate::spread::{MIN_PART, in_parts};
+use crate::parts::{MIN_PART, in_parts};
 
 /// One block as a transaction writes it.
 pub(crate) struct Version {

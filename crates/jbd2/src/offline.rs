@@ -21,7 +21,8 @@ use crate::error::JournalError;
 use crate::home;
 use crate::journal::Log;
 use crate::log_area::LogArea;
-use crate::log_writer::{LogWriter, Ring};
+use crate::log_writer::LogWriter;
+use crate::ring::Ring;
 use crate::superblock::SuperblockFile;
 
 /// One transaction for an empty log.

@@ -13,32 +13,31 @@
 //! it opened for T, so the version of T-1 had been captured before.
 
 use pext4_ondisk::Tid;
-use pext4_sync::atomic::{AtomicU64, Ordering};
+use pext4_sync::atomic::Ordering;
 
-/// Marks a transaction number as present.
-const PRESENT: u64 = 1 << 32;
+use crate::atomic_tid::AtomicTid;
 
 /// The transaction whose handles may change an object without its lock. \[atomic\]
 #[derive(Debug)]
-pub struct Opened(AtomicU64);
+pub struct Opened(AtomicTid);
 
 impl Opened {
     /// Opened for no transaction.
     #[must_use]
     pub fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self(AtomicTid::new())
     }
 
     /// Whether it is opened for `tid`. If so, captures of older versions happen before the caller's
     /// changes.
     #[must_use]
     pub fn is_for(&self, tid: Tid) -> bool {
-        self.0.load(Ordering::Acquire) == PRESENT | u64::from(tid.0)
+        self.0.load(Ordering::Acquire) == Some(tid)
     }
 
     /// Opens it for `tid`, under the object's lock and after it was touched.
     pub fn open(&self, tid: Tid) {
-        self.0.store(PRESENT | u64::from(tid.0), Ordering::Release);
+        self.0.store(tid, Ordering::Release);
     }
 }
 

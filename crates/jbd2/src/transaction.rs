@@ -15,7 +15,7 @@ use pext4_sync::hash::spread;
 use pext4_sync::{Sharded, Stack};
 
 use crate::client::{Capture, Client, Owing};
-use crate::spread::{MIN_PART, in_parts};
+use crate::parts::{MIN_PART, in_parts};
 
 /// The number of hosts that justifies another thread: most hosts have sixteen objects.
 const MIN_HOSTS: usize = MIN_PART / 16;

@@ -222,12 +222,12 @@ impl<T> BiasedLock<T> {
             return None;
         }
         let address = self.address();
+        // Before a slot is filled: if the check of the order panicked and left one behind, writers
+        // would wait for it.
+        let held = note();
         let mut slots = READERS.local(address).into_iter();
         let slot = slots.find(|slot| self.bias.enter(slot, address))?;
-        Some(Entry {
-            slot,
-            _held: note(),
-        })
+        Some(Entry { slot, _held: held })
     }
 
     fn guard<'a>(&'a self, hold: Hold<'a>) -> BiasedReadGuard<'a, T> {

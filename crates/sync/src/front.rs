@@ -23,8 +23,8 @@ use crate::lock::Mutex;
 use crate::order::Class;
 use crate::sharded::Sharded;
 
-/// A key's value is cached once its requests exceed those for keys that found no place in its set
-/// by more than this.
+/// A key's value is cached once the key was requested this many times more often than keys of its
+/// set that found no place.
 const PATIENCE: u8 = 3;
 /// The maximum number of requests for keys without a place that a cached key outlasts.
 const MAX_CREDIT: u8 = 15;
@@ -102,7 +102,7 @@ impl<V> Front<V> {
         }
     }
 
-    /// The value of `key`: a cached one for which `still_counts` returns true, else the result of
+    /// The value of `key`: a cached one for which `is_valid` returns true, else the result of
     /// `find`.
     ///
     /// # Errors
@@ -112,11 +112,11 @@ impl<V> Front<V> {
     pub fn get<E>(
         &self,
         key: u64,
-        still_counts: impl FnOnce(&V) -> bool,
+        is_valid: impl FnOnce(&V) -> bool,
         find: impl FnOnce() -> Result<Arc<V>, E>,
     ) -> Result<Near<V>, E> {
         let remember = match self.look(key) {
-            Seen::Remembered(value) if still_counts(&value) => return Ok(value),
+            Seen::Remembered(value) if is_valid(&value) => return Ok(value),
             Seen::Remembered(_) => true,
             Seen::Absent(remember) => remember,
         };
@@ -134,7 +134,7 @@ impl<V> Front<V> {
         };
         let ways = at(&mut places, key);
         if let Some(place) = ways.iter_mut().find(|place| place.key == Some(key)) {
-            // The places of two shards may meet on one cache line: it is written only for news.
+            // Written only if it changes: the places of two shards may lie on one cache line.
             if place.credit < MAX_CREDIT {
                 place.credit += 1;
             }
@@ -176,6 +176,7 @@ impl<V> Front<V> {
             let mut gone = Vec::new();
             for place in shard.lock().iter_mut() {
                 place.key = None;
+                place.credit = 0;
                 gone.extend(place.value.take());
             }
         }

@@ -33,9 +33,7 @@ impl<K: Eq + Hash, V> Map<K, V> {
         Self::with_shards(class, 4 * topology::shard_count())
     }
 
-    /// An empty map with at least this many shards; one makes it a plain locked table.
-    #[must_use]
-    pub fn with_shards(class: Class, count: usize) -> Self {
+    fn with_shards(class: Class, count: usize) -> Self {
         Self::sharded_by(NumberHash::default(), class, count)
     }
 }
@@ -90,16 +88,6 @@ impl<K: Eq + Hash, V, S: BuildHasher> Map<K, V, S> {
     /// Removes the value and returns it.
     pub fn remove(&self, key: &K) -> Option<V> {
         self.shard(key).write().remove(key)
-    }
-
-    /// Removes the value and returns it if `condition` holds, atomically.
-    pub fn remove_if(&self, key: &K, condition: impl FnOnce(&V) -> bool) -> Option<V> {
-        let mut shard = self.shard(key).write();
-        if shard.get(key).is_some_and(condition) {
-            shard.remove(key)
-        } else {
-            None
-        }
     }
 
     /// The number of values.
@@ -253,8 +241,7 @@ mod tests {
         );
         assert_eq!(map.get_with(&2, |value| value.len()), Some(3));
         assert_eq!(map.len(), 3);
-        assert_eq!(map.remove_if(&2, |value| *value == "zwei"), None);
-        assert_eq!(map.remove_if(&2, |value| *value == "two"), Some("two"));
+        assert_eq!(map.remove(&2), Some("two"));
         assert_eq!(map.remove(&2), None);
         assert!(!map.contains_key(&2));
     }
@@ -312,7 +299,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for key in 0..500 {
-                        if map.remove_if(&key, |()| true).is_some() {
+                        if map.remove(&key).is_some() {
                             removed.fetch_add(1, Ordering::Relaxed);
                         }
                     }

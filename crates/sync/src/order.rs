@@ -32,17 +32,17 @@ pub enum Class {
     OrphanList,
     /// A shard of the table of inodes in memory; an inode is loaded under it.
     InodeTable,
-    /// The shape of one inode's extent tree.
+    /// The shape of one inode's map, and the file's preallocation.
     InodeMap,
     /// The journalled fields of one inode in memory, from which the committer encodes its slot.
     InodeState,
-    /// The preallocations of one inode or of one locality group.
+    /// What is left of one preallocation: a file's, or a shard's for small files.
     Preallocation,
     /// One block group: its bitmaps, buddy and counts. Several: by group number.
     Group,
     /// The index of groups by free space, written under a group.
     GroupIndex,
-    /// One block of the orphan file.
+    /// What one block of the orphan file owes; in one setting first the whole file, then a block.
     OrphanSlot,
     /// The decoded superblock.
     Superblock,
@@ -56,7 +56,7 @@ pub enum Class {
     AttributeCache,
     /// The journal's own state: requests to the committer, gates, credits that move between shards.
     Journal,
-    /// The versions that still have to be written home.
+    /// The versions that still have to be written home; the journal's superblock.
     Checkpoint,
     /// The queue or log of a device.
     DeviceQueue,

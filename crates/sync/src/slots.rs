@@ -76,20 +76,9 @@ impl Slots {
         before
     }
 
-    /// Changes the number in a place that the caller owns.
-    pub fn set(&self, at: u32, number: u32) {
-        self.places[at as usize].store(number, Ordering::Release);
-    }
-
-    /// The number in a place.
-    #[must_use]
-    pub fn get(&self, at: u32) -> u32 {
-        self.places[at as usize].load(Ordering::Acquire)
-    }
-
     /// Whether there is a free place that is not reserved.
-    #[must_use]
-    pub fn has_free(&self) -> bool {
+    #[cfg(test)]
+    fn has_free(&self) -> bool {
         self.free.load(Ordering::Relaxed) > 0
     }
 

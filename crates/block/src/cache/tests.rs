@@ -300,39 +300,3 @@ fn no_change_is_lost_under_pressure() {
     });
     assert_eq!(counts.sum::<u64>(), 4 * each);
 }
-
-#[test]
-fn ready_blocks_are_asked_for_in_runs() {
-    /// Notes what is asked for.
-    struct Asked(RamDevice, pext4_sync::Mutex<Vec<(u64, u64)>>);
-
-    impl Device for Asked {
-        fn size(&self) -> u64 {
-            self.0.size()
-        }
-
-        fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-            self.0.read_at(offset, into)
-        }
-
-        fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
-            self.0.write_at(offset, from)
-        }
-
-        fn flush(&self) -> io::Result<()> {
-            self.0.flush()
-        }
-
-        fn will_need(&self, offset: u64, length: u64) {
-            self.1.lock().push((offset, length));
-        }
-    }
-
-    let asked = pext4_sync::Mutex::new(pext4_sync::Class::Leaf, Vec::new());
-    let device = Arc::new(Asked(RamDevice::new(1 << 20), asked));
-    let cache = cache(device.clone(), 100);
-    cache.get(BlockNumber(3)).expect("it can be read");
-    cache.prefetch(&[1, 2, 3, 4, 9, 10, 7].map(BlockNumber));
-    let runs = [(1, 2), (4, 1), (9, 2), (7, 1)].map(|(first, count)| (first * 1024, count * 1024));
-    assert_eq!(*device.1.lock(), runs);
-}

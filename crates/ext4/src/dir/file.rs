@@ -316,8 +316,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         let bytes = u64::from(self.inodes.store.block_size());
         let inode = self.inode;
         inode.forget_name_order();
-        let buffer = self.handle().create(home, stamp);
-        buffer.set_verified();
+        self.handle().create(home, stamp);
         inode.edit(self.handle(), Reach::Data, |state| state.slot.size += bytes);
         Ok(block)
     }

@@ -4,8 +4,8 @@
 //! Every sum is a sharded counter, since each operation changes one. Comparing a sum with the
 //! reserve would read all shards, so the result is cached: `slack` is what one shard may grant
 //! before it must sum again, chosen such that all shards together grant at most half of what is
-//! available. All shards read it. So it is stored whenever it falls, but not whenever it rises:
-//! where little is free, sums are frequent and each of them differs from the last.
+//! available. All shards read it. So it is rounded down to a power of two and stored only when that
+//! changes: where little is free, sums are frequent and each of them differs from the last.
 
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::{CachePadded, Counter, Sharded};
@@ -87,8 +87,7 @@ impl Counts {
 }
 
 impl Gate {
-    /// Stores the slack for `available` blocks, rounded down to a power of two. All cores read it
-    /// in each request, so it is stored only if it changes, and rounded it seldom does.
+    /// Stores the slack for `available` blocks, rounded as the head says.
     fn set_slack(&self, available: u64) {
         let shards = u64::try_from(self.granted.count()).unwrap_or(u64::MAX);
         let exact = available / 2 / shards;

@@ -56,6 +56,11 @@ impl Residency {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts one less.
+    pub fn unloaded(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn is_exceeded(&self) -> bool {
         self.count() > self.most
     }
@@ -124,7 +129,6 @@ impl Groups {
         fence(Ordering::SeqCst);
         if self.has_durable_changes(number) && slot.written.freed.is_empty() {
             held.unload();
-            self.residency.count.fetch_sub(1, Ordering::Relaxed);
         } else {
             slot.mark(loaded);
         }

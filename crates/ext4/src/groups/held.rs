@@ -97,6 +97,17 @@ impl Held<'_> {
     /// Drops the group from memory. The caller has checked that nothing is lost.
     pub(super) fn unload(&mut self) {
         *self.state = None;
+        self.groups.residency.unloaded();
+    }
+
+    /// Drops a group of which no side could be loaded: eviction passes only groups that have one.
+    fn unload_if_useless(&mut self) {
+        let is_useless = self.loaded().is_some_and(|loaded| {
+            loaded.blocks.is_none() && loaded.inodes.is_none() && loaded.is_idle()
+        });
+        if is_useless {
+            self.unload();
+        }
     }
 
     /// Loads the block bitmap and the buddy. Returns whether they can be used: false in a corrupt
@@ -129,6 +140,7 @@ impl Held<'_> {
             }
             Err(error) => {
                 self.mark_corrupt(mark::BLOCKS_CORRUPT, error);
+                self.unload_if_useless();
                 false
             }
         }
@@ -153,6 +165,7 @@ impl Held<'_> {
                 Ok(bits) => drop(self.slot.inodes.set(Box::new(bits))),
                 Err(error) => {
                     self.mark_corrupt(mark::INODES_CORRUPT, error);
+                    self.unload_if_useless();
                     return false;
                 }
             }

@@ -10,31 +10,31 @@ use pext4_sync::{Mutex, Sharded};
 use super::Preallocation;
 use super::lane::Lane;
 
-/// A shard uses its cached sums for at least this many queries.
-const MIN_QUESTIONS_PER_SUM: u64 = 64;
-/// And for this many for each shard. A sum reads a cache line of every shard, which that shard then
-/// has to fetch back; so a query costs each other shard a fraction of a transfer, however many there
-/// are.
-const QUESTIONS_PER_LINE: u64 = 4;
+/// A cached sum serves at least this many queries of its shard, and at least [`QUERIES_PER_SHARD`]
+/// for each shard.
+const MIN_QUERIES_PER_SUM: u64 = 64;
+/// A new sum reads a line of every shard, which that shard must fetch back; so the cost per query
+/// does not grow with the number of shards.
+const QUERIES_PER_SHARD: u64 = 4;
 
 /// The volume's sums as a shard last read them: summing reads cache lines that other cores write.
-struct Seen<const COUNT: usize> {
-    questions: AtomicU64,
+struct CachedSums<const COUNT: usize> {
+    queries: AtomicU64,
     sums: [AtomicU64; COUNT],
 }
 
-impl<const COUNT: usize> Seen<COUNT> {
+impl<const COUNT: usize> CachedSums<COUNT> {
     fn new() -> Self {
         Self {
-            questions: AtomicU64::new(0),
+            queries: AtomicU64::new(0),
             sums: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
     /// The result of `sum`, cached for `period` queries.
-    fn ask(&self, period: u64, sum: impl FnOnce() -> [u64; COUNT]) -> [u64; COUNT] {
-        let question = self.questions.fetch_add(1, Ordering::Relaxed);
-        if question.is_multiple_of(period) {
+    fn get(&self, period: u64, sum: impl FnOnce() -> [u64; COUNT]) -> [u64; COUNT] {
+        let query = self.queries.fetch_add(1, Ordering::Relaxed);
+        if query.is_multiple_of(period) {
             for (place, value) in self.sums.iter().zip(sum()) {
                 place.store(value, Ordering::Relaxed);
             }
@@ -50,7 +50,7 @@ pub struct Hints {
     /// The number of shards that have runs for small files. [immutable]
     shards: u32,
     /// For how many queries a shard uses its cached sums. [immutable]
-    questions_per_sum: u64,
+    queries_per_sum: u64,
     /// Each shard's run for small files.
     localities: Sharded<Mutex<Option<Arc<Preallocation>>>>,
     /// Each shard's lane for inode numbers.
@@ -58,9 +58,9 @@ pub struct Hints {
     /// A count that determines where the search for the next top-level directory begins.
     spread: Sharded<AtomicU32>,
     /// Free inodes, free blocks and directories, from which Orlov's limits are computed.
-    orlov: Sharded<Seen<3>>,
+    orlov: Sharded<CachedSums<3>>,
     /// Free blocks, which limit a file's surplus.
-    free: Sharded<Seen<1>>,
+    free: Sharded<CachedSums<1>>,
 }
 
 impl Hints {
@@ -71,11 +71,11 @@ impl Hints {
         let shards = u32::try_from(localities.count()).unwrap_or(u32::MAX);
         Self {
             shards: if alone { 1 } else { shards },
-            questions_per_sum: MIN_QUESTIONS_PER_SUM.max(QUESTIONS_PER_LINE * u64::from(shards)),
+            queries_per_sum: MIN_QUERIES_PER_SUM.max(QUERIES_PER_SHARD * u64::from(shards)),
             localities,
             lanes: Sharded::new(|_| Lane::default()),
-            orlov: Sharded::new(|_| Seen::new()),
-            free: Sharded::new(|_| Seen::new()),
+            orlov: Sharded::new(|_| CachedSums::new()),
+            free: Sharded::new(|_| CachedSums::new()),
             spread: Sharded::new(|shard| AtomicU32::new(u32::try_from(shard).unwrap_or(0))),
         }
     }
@@ -101,13 +101,13 @@ impl Hints {
 
     /// The result of `sum`, possibly a cached one.
     pub fn recent_sums(&self, sum: impl FnOnce() -> [u64; 3]) -> [u64; 3] {
-        self.orlov.local().ask(self.questions_per_sum, sum)
+        self.orlov.local().get(self.queries_per_sum, sum)
     }
 
     /// The result of `sum`, possibly a cached one.
     pub fn recent_free(&self, sum: impl FnOnce() -> u64) -> u64 {
-        let period = self.questions_per_sum;
-        let [free] = self.free.local().ask(period, || [sum()]);
+        let period = self.queries_per_sum;
+        let [free] = self.free.local().get(period, || [sum()]);
         free
     }
 

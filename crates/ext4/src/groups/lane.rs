@@ -50,11 +50,12 @@ impl Lane {
     /// Makes a line of `group` the lane for files whose directory is in `home`, and remembers the
     /// previous lane.
     pub fn enter(&self, home: GroupNumber, group: GroupNumber, line: u32) {
-        if let Some((group, Some(line))) = self.place(home) {
+        if let Some((old_group, Some(old_line))) = self.place(home) {
             let turn = self.remembered.load(Ordering::Relaxed);
             self.remembered
                 .store(turn.wrapping_add(1), Ordering::Relaxed);
-            self.past[turn as usize % PAST].store(packed(group, line) + 1, Ordering::Relaxed);
+            self.past[turn as usize % PAST]
+                .store(packed(old_group, old_line) + 1, Ordering::Relaxed);
         }
         self.set(home, group, line);
     }

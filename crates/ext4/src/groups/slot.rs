@@ -7,10 +7,10 @@
 
 use std::sync::OnceLock;
 
-use pext4_jbd2::Opened;
+use pext4_jbd2::{AtomicTid, Opened};
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{BlockNumber, Tid};
-use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use pext4_sync::atomic::{AtomicU32, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, Stack};
 
@@ -55,7 +55,7 @@ pub struct Slot {
     /// Bits of [`mark`]. [atomic]
     pub marks: AtomicU32,
     /// The last transaction whose commit will capture this group. [atomic]
-    noted: AtomicU64,
+    noted: AtomicTid,
     /// What is written often.
     pub written: Written,
 }
@@ -85,9 +85,6 @@ pub struct Written {
     pub state: Mutex<Option<Box<Loaded>>>,
 }
 
-/// Marks a transaction number in [`Slot::noted`] as present.
-const NOTED: u64 = 1 << 32;
-
 impl Slot {
     /// The slot of a group that is not in memory.
     pub fn new(descriptor: &GroupDescriptor, unused_inodes: u32) -> Self {
@@ -99,7 +96,7 @@ impl Slot {
             inodes: OnceLock::new(),
             opened: Opened::new(),
             marks: AtomicU32::new(0),
-            noted: AtomicU64::new(0),
+            noted: AtomicTid::new(),
             written: Written {
                 free_blocks: AtomicU32::new(free),
                 fragments: AtomicU32::new(u32::from(free > 0)),
@@ -183,15 +180,14 @@ impl Slot {
     /// Notes that the commit of `tid` will capture the group; returns true in the first call for
     /// `tid`.
     pub fn note(&self, tid: Tid) -> bool {
-        let tag = NOTED | u64::from(tid.0);
-        self.noted.load(Ordering::SeqCst) != tag && self.noted.swap(tag, Ordering::SeqCst) != tag
+        let is_other = |noted: Option<Tid>| noted != Some(tid);
+        is_other(self.noted.load(Ordering::SeqCst))
+            && is_other(self.noted.swap(tid, Ordering::SeqCst))
     }
 
     /// The last transaction that changed the group or freed blocks in it.
     pub fn last_noted(&self) -> Option<Tid> {
-        let noted = self.noted.load(Ordering::SeqCst);
-        let tid = u32::try_from(noted & u64::from(u32::MAX)).expect("masked to 32 bits");
-        (noted & NOTED != 0).then_some(Tid(tid))
+        self.noted.load(Ordering::SeqCst)
     }
 }
 

@@ -23,6 +23,12 @@ impl Groups {
     ///
     /// `Refused(NotSupported)` if the device does not support discards; `Io`.
     pub fn trim(&self, range: &Range<u64>, least: u32) -> Result<u64> {
+        let trimmed = self.trim_groups(range, least);
+        self.report();
+        trimmed
+    }
+
+    fn trim_groups(&self, range: &Range<u64>, least: u32) -> Result<u64> {
         let mut trimmed = 0;
         for number in self.store.geometry.groups() {
             let part = self.part_of_group(number, range);
@@ -31,7 +37,6 @@ impl Groups {
                 trimmed += self.trim_group(number, part, least)?;
             }
         }
-        self.report();
         Ok(trimmed)
     }
 

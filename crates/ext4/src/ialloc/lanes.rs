@@ -21,6 +21,7 @@ use pext4_sync::Bits;
 use pext4_sync::hash::spread;
 
 use super::claim::Busy;
+use super::orlov::NEAR;
 use crate::groups::Groups;
 use crate::groups::inodes::Claimed;
 use crate::groups::lane::Lane;
@@ -117,7 +118,7 @@ impl Groups {
     /// from `home` on and in each from its line number `first` on.
     fn roomiest(&self, home: GroupNumber, first: u32) -> Option<Line> {
         let mut best: Option<Line> = None;
-        for group in self.order_from(home).take(self.near() as usize) {
+        for group in self.order_from(home).take(NEAR) {
             let Some(at) = self.roomiest_of(group, first) else {
                 continue;
             };

@@ -21,6 +21,7 @@ use pext4_ondisk::{Corrupt, GroupNumber, InodeNumber};
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
 use claim::Busy;
+use orlov::NEAR;
 
 impl Groups {
     /// Claims an inode for a file in the directory `parent`; with `is_top` a directory is placed
@@ -59,7 +60,7 @@ impl Groups {
         };
         let mut claim = |group, busy| self.claim_in(handle, (home, group), busy, is_directory);
         let near = candidates()
-            .take(self.near() as usize)
+            .take(NEAR)
             .find_map(|group| claim(group, Busy::Skip));
         near.or_else(|| candidates().find_map(|group| claim(group, Busy::Wait)))
             .or_else(|| {

@@ -20,7 +20,7 @@ use crate::groups::Groups;
 /// The maximum number of flexible groups that a search for a region examines.
 const MAX_REGIONS: u32 = 64;
 /// The number of groups that a search tries without waiting before it begins to wait.
-const NEAR: u32 = 16;
+pub(super) const NEAR: usize = 16;
 
 /// The sums of a flexible group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,11 +67,6 @@ impl Groups {
     ) -> impl Iterator<Item = GroupNumber> + use<> {
         let (count, start) = (self.count(), start.get());
         (start..count).chain(0..start).map(GroupNumber)
-    }
-
-    /// The number of groups that a search tries without waiting.
-    pub(super) fn near(&self) -> u32 {
-        NEAR
     }
 
     fn for_file(&self, parent: InodeNumber, home: GroupNumber) -> GroupNumber {

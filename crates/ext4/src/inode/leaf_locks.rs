@@ -1,8 +1,8 @@
 //! Locks of the leaves of one directory.
 //!
 //! A directory has about as many of these locks as blocks, up to a limit; the block of a leaf selects its
-//! lock, so leaves may share one. When a directory outgrows its locks it gets a larger set. It grows under
-//! its exclusive lock, when no thread uses a leaf's lock. Their memory is so in proportion to the
+//! lock, so leaves may share one. When a directory outgrows its locks, which happens under its exclusive
+//! lock when no thread uses one, it gets a larger set. So their memory stays proportional to the
 //! directory's. A thread that changes a name in a leaf holds the directory's lock shared and, during the
 //! change, the leaf's lock exclusively.
 //!

@@ -13,7 +13,6 @@ use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use crate::error::{Refusal, Result};
-use crate::inode::mapping::placed;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach};
 use crate::store::Store;
@@ -42,7 +41,7 @@ impl Inodes {
         } else {
             Err(Refusal::NotSupported.into())
         };
-        let other = other.map_err(|error| placed(error, inode))?;
+        let other = other.map_err(|error| error.in_inode(inode.number()))?;
         if inode.size() > self.largest_size_by_pointers() {
             return Err(Refusal::NotSupported.into());
         }

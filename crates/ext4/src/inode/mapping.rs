@@ -15,7 +15,6 @@ use std::sync::Arc;
 use pext4_block::{Buffer, Stamp};
 use pext4_jbd2::Handle;
 use pext4_ondisk::extent::Bounds;
-use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
@@ -26,16 +25,10 @@ use crate::inode::table::Inodes;
 use crate::inode::{Inode, Map, Reach};
 use crate::mballoc::{Purpose, Request, Zone};
 use crate::seal;
-use crate::store::Store;
 
 /// Maximum number of blocks of a directory or symbolic link that one step frees: each needs a revoke
 /// record.
 pub(crate) const MAX_FORGOTTEN: u32 = 64;
-
-/// Sectors of 512 bytes in a block, as `i_blocks` counts them.
-fn sectors(store: &Store, blocks: u64) -> u64 {
-    blocks * u64::from(store.block_size() / 512)
-}
 
 /// The tree nodes of one inode.
 struct Nodes<'a, 'h> {
@@ -169,7 +162,7 @@ impl NodeStore for Nodes<'_, '_> {
                     .in_inode(number),
             )
         })?;
-        change.handle.create(block, stamp).set_verified();
+        change.handle.create(block, stamp);
         change.has_begun = true;
         change.blocks += 1;
         Ok(block)
@@ -263,7 +256,7 @@ impl Inodes {
         let mapping = self.lookup_any(inode, root, logical)?;
         if let Mapping::Mapped(extent) = &mapping {
             self.check_not_metadata(extent.start, extent.length)
-                .map_err(|error| placed(error, inode))?;
+                .map_err(|error| error.in_inode(inode.number()))?;
         }
         Ok(mapping)
     }
@@ -279,7 +272,7 @@ impl Inodes {
         } else {
             extents::lookup(root, &nodes, logical)
         };
-        mapping.map_err(|error| placed(error, inode))
+        mapping.map_err(|error| error.in_inode(inode.number()))
     }
 
     /// Runs a tree operation that changes the map, and stores the root and the block count.
@@ -312,7 +305,7 @@ impl Inodes {
         for block in change.reserved {
             self.groups.free(change.handle, block, 1)?;
         }
-        result.map_err(|error| placed(error, inode))
+        result.map_err(|error| error.in_inode(inode.number()))
     }
 
     fn store_root(
@@ -322,22 +315,9 @@ impl Inodes {
         root: [u8; 60],
         blocks: i64,
     ) -> Result<()> {
-        let block_size = self.store.block_size();
-        let huge = self
-            .store
-            .features
-            .read_only_compat
-            .contains(ReadOnlyCompat::HUGE_FILE);
-        let change = sectors(&self.store, blocks.unsigned_abs());
         let fits = inode.edit(handle, Reach::Data, |state| {
             state.slot.block = root;
-            let sectors = state.slot.sectors(block_size);
-            let sectors = if blocks < 0 {
-                sectors.saturating_sub(change)
-            } else {
-                sectors + change
-            };
-            state.slot.set_sectors(sectors, block_size, huge)
+            self.store.count_blocks(&mut state.slot, blocks)
         });
         if fits {
             Ok(())
@@ -567,11 +547,4 @@ fn remove_extents(
         freed.push((start, length))
     })?;
     Ok(left.or((start > range.start).then_some(start)))
-}
-
-pub(crate) fn placed(error: Error, inode: &Inode) -> Error {
-    match error {
-        Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_inode(inode.number())),
-        other => other,
-    }
 }

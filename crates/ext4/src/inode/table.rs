@@ -411,10 +411,8 @@ impl Inodes {
     pub fn for_each(&self, mut visit: impl FnMut(&Arc<Inode>)) {
         for shard in 0..self.table.shard_count() {
             let mut inodes = Vec::new();
-            self.table.retain_shard(shard, |_, inode| {
-                inodes.push(Arc::clone(inode));
-                true
-            });
+            self.table
+                .for_each_in_shard(shard, |_, inode| inodes.push(Arc::clone(inode)));
             inodes.iter().for_each(&mut visit);
         }
     }

@@ -16,7 +16,7 @@ use crate::error::{Refusal, Result};
 use crate::groups::CREDITS_PER_GROUP;
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::indirect;
-use crate::inode::mapping::{MAX_FORGOTTEN, placed};
+use crate::inode::mapping::MAX_FORGOTTEN;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
 use crate::statistics::Event;
@@ -196,12 +196,13 @@ impl Inodes {
             return Ok(());
         }
         self.add_orphan(&mut handle, inode)?;
-        let was_orphan_already = inode.links() == 0;
+        // An inode without a name stays an orphan until it is reaped.
+        let has_name = inode.links() > 0;
         while let Some(end) = left {
             handle.restart(self.step_credits(inode))?;
             left = self.unmap_steps(&mut handle, inode, first..end)?;
         }
-        if !was_orphan_already {
+        if has_name {
             self.remove_orphan(&mut handle, inode)?;
         }
         Ok(())
@@ -292,7 +293,7 @@ impl Inodes {
             let runs = indirect::root_runs(&root);
             for pointer in indirect::direct_blocks(&root) {
                 self.check_mapped(pointer)
-                    .map_err(|error| placed(error, inode))?;
+                    .map_err(|error| error.in_inode(inode.number()))?;
             }
             return Ok(runs.is_some_and(|runs| runs <= self.step_entries(inode)));
         }
@@ -311,7 +312,7 @@ impl Inodes {
             }
             Ok(inode.file_type() == FileType::Regular || blocks <= u64::from(MAX_FORGOTTEN))
         };
-        is_short().map_err(|error| placed(error, inode))
+        is_short().map_err(|error| error.in_inode(inode.number()))
     }
 
     fn check_mapped(&self, block: BlockNumber) -> Result<()> {

@@ -33,7 +33,7 @@ use crate::error::{Refusal, Result};
 use crate::groups::Groups;
 use crate::statistics::Event;
 use prealloc::SmallUse;
-use request::{Plan, Surplus};
+use request::Plan;
 
 /// How often a scan that found nothing is repeated after space has moved.
 const RETRIES: u32 = 3;
@@ -177,17 +177,6 @@ impl Groups {
             BlockNumber(u64::from(geometry.first_data_block)),
             |(group, _)| geometry.first_block(group),
         )
-    }
-}
-
-/// The file's block that a surplus begins with, if it is kept.
-impl Surplus {
-    fn logical(self) -> Option<u32> {
-        match self {
-            Self::None => None,
-            Self::ForFile { logical } => Some(logical),
-            Self::ForShard => Some(0),
-        }
     }
 }
 

@@ -157,6 +157,18 @@ pub(super) enum Surplus {
     ForShard,
 }
 
+impl Surplus {
+    /// The block of the file that the surplus begins with; `None` if it is not kept. A shard's run
+    /// has no file: it gets 0, which nothing uses.
+    pub(super) fn logical(self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::ForFile { logical } => Some(logical),
+            Self::ForShard => Some(0),
+        }
+    }
+}
+
 /// A normalised request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {

@@ -19,12 +19,11 @@ use pext4_jbd2::OfflineTransaction;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::superblock::{OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, Superblock};
 
 use super::{check_shape, features, recovery, superblock};
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
-use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 /// The journal of an image that is not mounted, ready for one transaction.
 pub struct OfflineJournal {

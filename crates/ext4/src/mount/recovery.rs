@@ -303,7 +303,7 @@ fn file_blocks(
     let runs = if slot.has_extents() {
         extents_of(store, inode, slot, count)?
     } else {
-        mapped_blocks(store, slot, count).map_err(|error| placed(error, inode))?
+        mapped_blocks(store, slot, count).map_err(|error| error.in_inode(inode))?
     };
     let mut next = 0;
     for run in &runs {
@@ -329,7 +329,7 @@ fn extents_of(store: &Store, inode: InodeNumber, slot: &Slot, count: u32) -> Res
         runs.push(extent);
         ControlFlow::Continue(())
     })
-    .map_err(|error| placed(error, inode))?;
+    .map_err(|error| error.in_inode(inode))?;
     Ok(runs)
 }
 
@@ -366,13 +366,6 @@ fn mapped_blocks(store: &Store, slot: &Slot, count: u32) -> Result<Vec<Extent>> 
 
 fn continues(run: &Extent, logical: LogicalBlock, start: BlockNumber) -> bool {
     run.end() == u64::from(logical.get()) && run.start.checked_add(run.length) == Some(start)
-}
-
-fn placed(error: Error, inode: InodeNumber) -> Error {
-    match error {
-        Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_inode(inode)),
-        other => other,
-    }
 }
 
 fn find_log(store: &Store, inode: InodeNumber) -> Result<(LogArea, Vec<Range<u64>>)> {

@@ -12,11 +12,12 @@
 use pext4_block::Device;
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
-use pext4_ondisk::superblock::{Flags, Superblock};
+use pext4_ondisk::superblock::{
+    Flags, OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, Superblock,
+};
 
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
-use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 /// Where a superblock has its magic number.
 const MAGIC_AT: usize = 0x38;

@@ -2,8 +2,8 @@
 //! and only those that the policy asks for are written, so that readers of one file write no common
 //! cache line.
 
-use super::INODE_CREDITS;
 use crate::error::Result;
+use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Reach, present};
 use crate::types::{AccessTimes, Attributes, InodeNumber};
 use crate::volume::Volume;
@@ -31,7 +31,7 @@ impl Volume {
                 return Ok(());
             }
             let _lock = super::lock_exclusive(&inode)?;
-            let mut handle = self.inodes.store.start(INODE_CREDITS)?;
+            let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
             inode.edit(&mut handle, Reach::Attributes, |state| {
                 state.slot.accessed = now;
             });

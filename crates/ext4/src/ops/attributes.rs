@@ -6,8 +6,8 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 
-use super::INODE_CREDITS;
 use crate::error::{Refusal, Result};
+use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach, map_format, present};
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
 use crate::volume::Volume;
@@ -68,7 +68,7 @@ impl Volume {
             let _lock = super::lock_exclusive(&inode)?;
             super::file::check_not_immutable(&inode)?;
             let left = inode.attributes().mode & 0o7777 & !taken;
-            let mut handle = self.inodes.store.start(INODE_CREDITS)?;
+            let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
             set_permissions(&mut handle, &inode, Some(left));
             Ok(())
         })
@@ -111,7 +111,7 @@ impl Volume {
 
     fn change_slot(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Result<()> {
         let new_root = self.other_format_if_wanted(inode, change)?;
-        let mut handle = self.inodes.store.start(INODE_CREDITS)?;
+        let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
         let now = present();
         inode.edit(&mut handle, Reach::Attributes, |state| {
             apply(&mut state.slot, change, now)
@@ -166,11 +166,8 @@ fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
             flags: change.flags,
             ..SetAttributes::default()
         };
-    let is_locked = match () {
-        () if flags.contains(InodeFlags::IMMUTABLE) => true,
-        () if flags.contains(InodeFlags::APPEND) => !is_touch(change),
-        () => false,
-    };
+    let is_locked = flags.contains(InodeFlags::IMMUTABLE)
+        || (flags.contains(InodeFlags::APPEND) && !is_touch(change));
     if is_locked && !only_flags {
         return Err(Refusal::NotPermitted.into());
     }

@@ -47,7 +47,7 @@ impl Volume {
             let directory = self.directory(parent)?;
             let _names = super::lock_shared(&directory)?;
             check_directory(&directory, false)?;
-            let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
+            let mut handle = self.inodes.store.start(INODE_CREDITS)?;
             let inode = self.create_inode(
                 &mut handle,
                 &directory,
@@ -97,8 +97,8 @@ impl Volume {
     }
 
     /// Writes `from` at the end of the file, which is found under the inode's lock: writers that
-    /// append do not overwrite each other. Answers where the bytes are and how many: fewer only if the
-    /// volume became full.
+    /// append do not overwrite each other. Returns the offset at which they were written and their
+    /// number, which is less than given only if the volume became full.
     ///
     /// # Errors
     ///

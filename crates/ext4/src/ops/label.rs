@@ -2,7 +2,6 @@
 
 use pext4_ondisk::superblock::{self, Superblock};
 
-use super::INODE_CREDITS;
 use crate::error::{Refusal, Result};
 use crate::volume::Volume;
 
@@ -34,7 +33,7 @@ impl Volume {
         self.run(|| {
             let mut field = [0; LABEL_LENGTH];
             field[..label.len()].copy_from_slice(label);
-            let mut handle = self.inodes.store.start(INODE_CREDITS)?;
+            let mut handle = self.inodes.store.start(1)?;
             self.inodes
                 .store
                 .edit_superblock(&mut handle, |superblock| superblock.volume_name = field);

@@ -27,6 +27,7 @@ mod xattr;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_ondisk::directory::NAME_MAX;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
@@ -38,8 +39,6 @@ use crate::statistics::Event;
 use crate::types::{Entry, InodeNumber};
 use crate::volume::Volume;
 
-/// Longest name in bytes.
-pub const NAME_LENGTH: usize = 255;
 /// Links an inode other than a directory may have.
 const MAX_LINKS: u16 = 65_000;
 /// How often an operation that failed with a full disk is retried after a commit.
@@ -215,7 +214,7 @@ pub(crate) fn lock_key(inode: &Inode) -> u64 {
 
 /// Refuses names that ext4 cannot hold.
 fn check_name(name: &[u8]) -> Result<()> {
-    if name.len() > NAME_LENGTH {
+    if name.len() > NAME_MAX {
         return Err(Refusal::NameTooLong.into());
     }
     if name.is_empty() || name.contains(&b'/') || name.contains(&0) {

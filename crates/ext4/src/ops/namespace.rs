@@ -300,14 +300,14 @@ impl Volume {
         part: Part,
     ) -> Attempt<Entry> {
         let located = self.locate(directory, name, Change::Enter, part)?;
+        if located.found.is_some() {
+            return Err(Refusal::Exists.into());
+        }
         let _inode = lock_exclusive(inode)?;
         check_changeable(inode)?;
         let links = inode.links();
         if links >= u32::from(MAX_LINKS) {
             return Err(Refusal::TooManyLinks.into());
-        }
-        if located.found.is_some() {
-            return Err(Refusal::Exists.into());
         }
         // A lookup must not find the name before the link is counted. While the whole directory is
         // locked, there are no lookups in it.

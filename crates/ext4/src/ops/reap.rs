@@ -207,30 +207,16 @@ impl Volume {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-    use std::sync::Arc;
     use std::time::Duration;
 
-    use pext4_block::RamDevice;
-
+    use crate::groups::testing::image;
     use crate::inode::Reach;
     use crate::ops::lock_key;
     use crate::{CreateAttributes, InodeNumber, MountOptions, Volume};
 
     fn volume(features: &str) -> Option<Volume> {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("image");
-        let made = Command::new("mke2fs")
-            .args(["-q", "-F", "-t", "ext4", "-O", features])
-            .arg(&path)
-            .arg("16M")
-            .output();
-        if !made.is_ok_and(|made| made.status.success()) {
-            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
-            return None;
-        }
-        let device = RamDevice::load(&path).expect("the image");
-        Some(Volume::open(Arc::new(device), MountOptions::default()).expect("a mount"))
+        let device = image(&["-O", features], "16M")?;
+        Some(Volume::open(device, MountOptions::default()).expect("a mount"))
     }
 
     /// The last hold is given back after the last name was removed and before the orphan entry exists.

@@ -53,6 +53,27 @@ struct End<'a> {
     name: &'a [u8],
 }
 
+impl End<'_> {
+    fn is_elsewhere(&self, other: &Self) -> bool {
+        self.directory.number() != other.directory.number()
+    }
+}
+
+/// A move that leaves one name less, unless it leaves a whiteout.
+struct Move<'a> {
+    source: &'a End<'a>,
+    target: &'a End<'a>,
+    moved: &'a Arc<Inode>,
+    /// The inode that is replaced, if any.
+    other: Option<&'a Arc<Inode>>,
+}
+
+impl Move<'_> {
+    fn crosses(&self) -> bool {
+        self.source.is_elsewhere(self.target)
+    }
+}
+
 /// What kind of move it is.
 #[derive(Clone, Copy)]
 struct RenameOptions<'a> {
@@ -224,14 +245,15 @@ impl Volume {
             (_, Some(other)) if other.number() == moved.number() => Ok(None),
             (_, other) => {
                 check_directory(target.directory, other.is_some())?;
-                self.replace(
+                let other = other.map(Near::into_own);
+                let change = Move {
                     source,
                     target,
-                    &moved,
-                    other.map(Near::into_own),
-                    options.whiteout,
-                    ancestors.lock_mode,
-                )
+                    moved: &moved,
+                    other: other.as_ref(),
+                };
+                let has_ended = self.replace(&change, options.whiteout, ancestors.lock_mode)?;
+                Ok(other.filter(|_| has_ended))
             }
         }
     }
@@ -250,8 +272,7 @@ impl Volume {
         check_changeable(moved)?;
         check_changeable(other)?;
         let _locks = lock_inodes(&inodes, lock_mode)?;
-        let crosses = source.directory.number() != target.directory.number();
-        if crosses && moved.is_directory() != other.is_directory() {
+        if source.is_elsewhere(target) && moved.is_directory() != other.is_directory() {
             let gains = if moved.is_directory() { target } else { source };
             self.check_room_for_subdirectory(gains.directory)?;
         }
@@ -273,7 +294,7 @@ impl Volume {
         let [moved, other] = inodes;
         self.replace_name(handle, source, other)?;
         self.replace_name(handle, target, moved)?;
-        if source.directory.number() != target.directory.number() {
+        if source.is_elsewhere(target) {
             self.set_parent_entry(handle, target.directory, moved)?;
             self.set_parent_entry(handle, source.directory, other)?;
             if moved.is_directory() && !other.is_directory() {
@@ -290,40 +311,31 @@ impl Volume {
         Ok(())
     }
 
+    /// Returns whether the replaced inode has lost its last name.
     fn replace(
         &self,
-        source: &End<'_>,
-        target: &End<'_>,
-        moved: &Arc<Inode>,
-        other: Option<Arc<Inode>>,
+        change: &Move<'_>,
         whiteout: Option<&Whiteout<'_>>,
         lock_mode: LockMode,
-    ) -> Attempt<Option<Arc<Inode>>> {
+    ) -> Attempt<bool> {
+        let (moved, other) = (change.moved, change.other);
         check_changeable(moved)?;
-        if let Some(other) = &other {
+        if let Some(other) = other {
             check_kinds(moved, other)?;
             check_changeable(other)?;
         }
-        let locked: Vec<&Arc<Inode>> = std::iter::once(moved).chain(other.as_ref()).collect();
+        let locked: Vec<&Arc<Inode>> = std::iter::once(moved).chain(other).collect();
         let locks = lock_inodes(&locked, lock_mode)?;
-        if let Some(other) = &other {
+        if let Some(other) = other {
             self.check_replaceable(other)?;
         }
-        let crosses = source.directory.number() != target.directory.number();
-        if moved.is_directory() && crosses && other.is_none() {
-            self.check_room_for_subdirectory(target.directory)?;
+        if moved.is_directory() && change.crosses() && other.is_none() {
+            self.check_room_for_subdirectory(change.target.directory)?;
         }
-        let mut handle = self.start_move(other.as_deref(), whiteout)?;
-        let left = self.create_whiteout(&mut handle, source, whiteout)?;
+        let mut handle = self.start_move(other.map(|other| &**other), whiteout)?;
+        let left = self.create_whiteout(&mut handle, change.source, whiteout)?;
         let before = handle.changes();
-        let done = self.move_name(
-            &mut handle,
-            source,
-            target,
-            moved,
-            other.as_ref(),
-            left.as_ref(),
-        );
+        let done = self.move_name(&mut handle, change, left.as_ref());
         let done = self.stop_if_half_done(&handle, before, done);
         if let (Err(_), Some(left)) = (&done, &left) {
             self.discard_new_inode(&mut handle, left)?;
@@ -333,7 +345,7 @@ impl Volume {
         if let Some(left) = left {
             self.forget(left.number(), 1);
         }
-        Ok(other.filter(|_| has_ended))
+        Ok(has_ended)
     }
 
     /// Refuses to replace a directory that has names.
@@ -373,12 +385,15 @@ impl Volume {
     fn move_name(
         &self,
         handle: &mut Handle<'_>,
-        source: &End<'_>,
-        target: &End<'_>,
-        moved: &Arc<Inode>,
-        other: Option<&Arc<Inode>>,
+        change: &Move<'_>,
         left: Option<&Arc<Inode>>,
     ) -> Result<bool> {
+        let &Move {
+            source,
+            target,
+            moved,
+            other,
+        } = change;
         match other {
             Some(_) => self.replace_name(handle, target, moved)?,
             None => self.insert_name(handle, target.directory, target.name, moved)?,
@@ -387,7 +402,7 @@ impl Volume {
             Some(left) => self.replace_name(handle, source, left)?,
             None => self.remove_name(handle, source.directory, source.name)?,
         }
-        let crosses = source.directory.number() != target.directory.number();
+        let crosses = change.crosses();
         if crosses {
             self.set_parent_entry(handle, target.directory, moved)?;
         }

@@ -87,7 +87,7 @@ impl Volume {
             gid: attributes.gid,
         };
         let inode = {
-            let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
+            let mut handle = self.inodes.store.start(INODE_CREDITS)?;
             let inode =
                 self.create_inode(&mut handle, owner, &NewInode::new(FileType::Regular, &new))?;
             inode.edit(&mut handle, Reach::Data, |state| state.slot.links = 0);

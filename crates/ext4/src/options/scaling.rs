@@ -32,8 +32,8 @@ pub enum Width {
 pub enum StreamGoals {
     /// One goal under the allocator's global lock.
     Locked,
-    /// Goals chosen by inode number, read and written without order: the smaller of the cores and
-    /// a quarter of the groups, or so many.
+    /// Goals chosen by inode number, without a lock: as many as there are cores but at most a
+    /// quarter of the groups, or this many.
     Slots(Width),
     /// Each file its own; where it begins is one of more goals than cores, chosen by a hash of the
     /// inode number.
@@ -85,11 +85,11 @@ choice! {
 choice! {
     /// How groups are found by free space.
     GroupIndex {
-        /// A list an order, each under a lock.
+        /// One list per order, each under a lock.
         Lists = "lists",
-        /// An ordered map an order: read without locks, changed under one.
+        /// One ordered map per order, read without locks and changed under one.
         Ordered = "ordered",
-        /// Atomic bitmaps an order, without locks.
+        /// Atomic bitmaps per order, without locks.
         Bitmaps = "bitmaps",
     }
 }
@@ -101,7 +101,8 @@ choice! {
         Listed = "listed",
         /// Merged with their neighbours in the group first; only what is left goes on the list.
         Merged = "merged",
-        /// On the group's lock-free list, folded in by whoever comes next. No global list.
+        /// Pushed onto the group's lock-free list; the next holder of the group folds them in. No global
+        /// list.
         Deferred = "deferred",
     }
 }
@@ -124,9 +125,9 @@ choice! {
 choice! {
     /// How an inode number is claimed.
     InodeBits {
-        /// Looked for without the lock, taken under it; who loses the race begins anew.
+        /// Found without the lock, taken under it; a thread that loses the race starts over.
         TestThenLock = "test-then-lock",
-        /// Likewise, but after a lost race looked for and taken under the lock.
+        /// The same, but after a lost race found and taken under the lock.
         FindUnderLock = "find-under-lock",
         /// By one atomic operation, without the lock.
         Atomic = "atomic",
@@ -150,9 +151,9 @@ choice! {
         Off = "off",
         /// One cache of all volumes, under one lock.
         Global = "global",
-        /// A cache a volume, its locks split.
+        /// One cache per volume, with split locks.
         Split = "split",
-        /// A lock a bucket, entries and their recency apart.
+        /// One lock per bucket; recency is kept separately.
         Buckets = "buckets",
         /// Without locks, in a table of fixed size; nothing shared is written on a hit.
         Sharded = "sharded",
@@ -434,7 +435,7 @@ impl Scaling {
     pub fn parse(text: &str) -> Result<Self, ScalingError> {
         let mut scaling = Self::FULL;
         for word in text.split([',', ':']).map(str::trim) {
-            scaling.one(word)?;
+            scaling.apply_word(word)?;
         }
         Ok(scaling)
     }
@@ -446,7 +447,7 @@ impl Scaling {
         found.map(|(_, scaling)| *scaling)
     }
 
-    fn one(&mut self, word: &str) -> Result<(), ScalingError> {
+    fn apply_word(&mut self, word: &str) -> Result<(), ScalingError> {
         if word.is_empty() {
             return Ok(());
         }

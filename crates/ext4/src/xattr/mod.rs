@@ -31,7 +31,7 @@ use pext4_ondisk::xattr::{
 };
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::inode::values::{self, MAX_VALUE};
 use crate::inode::{Inode, Reach, present};
@@ -303,14 +303,7 @@ fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
         };
         Ok((places, known))
     };
-    read().map_err(|error| placed(error, inode))
-}
-
-fn placed(error: Error, inode: &Inode) -> Error {
-    match error {
-        Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_inode(inode.number())),
-        other => other,
-    }
+    read().map_err(|error| error.in_inode(inode.number()))
 }
 
 fn room(inodes: &Inodes, inode: &Inode) -> Room {
@@ -426,7 +419,7 @@ fn change_slot(
             let old = std::mem::replace(&mut state.slot.file_acl, to);
             blocks += i64::from(to.get() != 0) - i64::from(old.get() != 0);
         }
-        blocks == 0 || count_blocks(inodes, &mut state.slot, blocks)
+        blocks == 0 || inodes.store.count_blocks(&mut state.slot, blocks)
     });
     if !fits {
         return Err(Corrupt::new("inode", "counts impossibly many blocks")
@@ -434,24 +427,6 @@ fn change_slot(
             .into());
     }
     Ok(())
-}
-
-/// Adds `blocks` (may be negative) to the inode's block count. False if the inode cannot count so many.
-fn count_blocks(inodes: &Inodes, slot: &mut pext4_ondisk::inode::Inode, blocks: i64) -> bool {
-    let block_size = inodes.store.block_size();
-    let huge = inodes
-        .store
-        .features
-        .read_only_compat
-        .contains(ReadOnlyCompat::HUGE_FILE);
-    let change = blocks.unsigned_abs() * u64::from(block_size / 512);
-    let sectors = slot.sectors(block_size);
-    let sectors = if blocks < 0 {
-        sectors.saturating_sub(change)
-    } else {
-        sectors.saturating_add(change)
-    };
-    slot.set_sectors(sectors, block_size, huge)
 }
 
 /// Sets the feature `ext_attr` in the superblock.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use pext4_block::{Buffer, Page};
 use pext4_ondisk::{BlockNumber, Tid};
 
-use crate::log_writer::{Logged, Ring};
+use crate::log_writer::Logged;
 use crate::merge::Version;
+use crate::ring::Ring;
 
 /// The state of the checkpoint.
 pub(super) struct HomeWrites {

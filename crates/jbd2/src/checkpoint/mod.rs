@@ -23,8 +23,9 @@ use pext4_sync::{Class, Condvar, Mutex};
 
 use crate::error::JournalError;
 use crate::home;
-use crate::log_writer::{Logged, Ring};
+use crate::log_writer::Logged;
 use crate::merge::Version;
+use crate::ring::Ring;
 use crate::statistics::{Counts, count};
 use crate::superblock::SuperblockFile;
 use home_writes::{HomeWrites, Tail};

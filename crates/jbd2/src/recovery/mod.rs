@@ -32,6 +32,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 
 use crate::error::JournalError;
 use crate::log_area::LogArea;
+use crate::ring::Ring;
 
 pub use replayed_device::ReplayedDevice;
 
@@ -49,37 +50,15 @@ pub struct Recovered {
     pub errno: i32,
 }
 
-/// The log as recovery reads it.
-struct Log<'a> {
+/// Reads the log's blocks.
+struct LogReader<'a> {
     device: &'a dyn Device,
     area: &'a LogArea,
     format: RecordFormat,
-    /// The first block of the ring.
-    first: u32,
-    /// One past the last block of the ring.
-    end: u32,
+    ring: Ring,
 }
 
-impl<'a> Log<'a> {
-    fn new(
-        device: &'a dyn Device,
-        area: &'a LogArea,
-        format: RecordFormat,
-        (first, end): (u32, u32),
-    ) -> Self {
-        Self {
-            device,
-            area,
-            format,
-            first,
-            end,
-        }
-    }
-
-    fn blocks(&self) -> u32 {
-        self.end - self.first
-    }
-
+impl LogReader<'_> {
     fn read(&self, at: u32) -> Result<Vec<u8>, JournalError> {
         self.read_block(at)
             .map_err(JournalError::io("reading the journal"))
@@ -89,13 +68,6 @@ impl<'a> Log<'a> {
         let mut block = vec![0; self.format.block_size];
         self.area.read(self.device, at, &mut block)?;
         Ok(block)
-    }
-
-    /// The position `count` blocks after `at` in the ring; `count` is at most one lap.
-    fn after(&self, at: u32, count: u32) -> u32 {
-        let offset = u64::from(at - self.first) + u64::from(count);
-        let lap = u64::from(self.blocks());
-        self.first + u32::try_from(offset % lap).expect("below the length of the ring")
     }
 }
 
@@ -189,8 +161,7 @@ pub fn recover(
 pub struct Replay {
     area: LogArea,
     format: RecordFormat,
-    /// The first block of the ring, and one past its last.
-    ring: (u32, u32),
+    ring: Ring,
     survivors: BTreeMap<BlockNumber, scan::LoggedBlock>,
     /// The first transaction that was not committed.
     next: Tid,
@@ -212,8 +183,13 @@ impl Replay {
         check_supported(superblock)?;
         check_area(superblock, area)?;
         let format = RecordFormat::of(superblock);
-        let ring = (superblock.first, superblock.log_end());
-        let log = Log::new(device, area, format, ring);
+        let ring = Ring::of(superblock);
+        let log = LogReader {
+            device,
+            area,
+            format,
+            ring,
+        };
         let mut scan = if superblock.start == 0 {
             scan::Scan::empty(superblock.sequence)
         } else {
@@ -275,7 +251,12 @@ impl Replay {
 
     /// The bytes that one of the survivors brings home.
     fn read(&self, device: &dyn Device, home: BlockNumber) -> io::Result<Vec<u8>> {
-        let log = Log::new(device, &self.area, self.format, self.ring);
+        let log = LogReader {
+            device,
+            area: &self.area,
+            format: self.format,
+            ring: self.ring,
+        };
         self.survivors[&home].read(&log)
     }
 }
@@ -311,7 +292,7 @@ fn check_supported(superblock: &JournalSuperblock) -> Result<(), JournalError> {
 
 /// Design rule 11: a dirty fast-commit area is never ignored.
 fn refuse_fast_commits(
-    log: &Log<'_>,
+    log: &LogReader<'_>,
     superblock: &JournalSuperblock,
     next: Tid,
 ) -> Result<(), JournalError> {

@@ -6,7 +6,7 @@ use std::io;
 use pext4_ondisk::journal::{JournalIncompat, JournalSuperblock, header};
 use pext4_ondisk::{BlockNumber, Corrupt};
 
-use super::Log;
+use super::LogReader;
 use super::revokes::Revokes;
 use super::scan::{LoggedBlock, Scan};
 use crate::error::JournalError;
@@ -16,7 +16,7 @@ type Survivors = BTreeMap<BlockNumber, LoggedBlock>;
 /// The last version of every block that is not revoked, all verified, and the number of revoked
 /// versions. With asynchronous commits, an incomplete last transaction is removed from the scan.
 pub(super) fn select(
-    log: &Log<'_>,
+    log: &LogReader<'_>,
     superblock: &JournalSuperblock,
     scan: &mut Scan,
 ) -> Result<(Survivors, u64), JournalError> {
@@ -32,7 +32,7 @@ pub(super) fn select(
     Err(damage(&damaged).into())
 }
 
-fn select_complete(log: &Log<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalError> {
+fn select_complete(log: &LogReader<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalError> {
     let (survivors, revoked) = survivors(log, scan)?;
     match first_damaged(log, &survivors)? {
         None => Ok((survivors, revoked)),
@@ -45,7 +45,7 @@ fn damage(block: &LoggedBlock) -> Corrupt {
     Corrupt::new("journal", problem).in_block(block.home)
 }
 
-fn survivors(log: &Log<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalError> {
+fn survivors(log: &LogReader<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalError> {
     let revokes = Revokes::gather(log, scan)?;
     let mut survivors = BTreeMap::new();
     let mut held_back = 0;
@@ -60,7 +60,7 @@ fn survivors(log: &Log<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalErro
 }
 
 fn first_damaged(
-    log: &Log<'_>,
+    log: &LogReader<'_>,
     survivors: &Survivors,
 ) -> Result<Option<LoggedBlock>, JournalError> {
     if !log.format.is_summed() {
@@ -76,7 +76,7 @@ fn first_damaged(
 
 impl LoggedBlock {
     /// The block's bytes as they belong at its home: unescaped.
-    pub(super) fn read(&self, log: &Log<'_>) -> io::Result<Vec<u8>> {
+    pub(super) fn read(&self, log: &LogReader<'_>) -> io::Result<Vec<u8>> {
         let mut bytes = log.read_block(self.at)?;
         if self.escaped {
             bytes[..4].copy_from_slice(&header::MAGIC.to_be_bytes());

@@ -62,10 +62,6 @@ impl Device for ReplayedDevice {
         Ok(())
     }
 
-    fn will_need(&self, offset: u64, length: u64) {
-        self.below.will_need(offset, length);
-    }
-
     fn is_read_only(&self) -> bool {
         true
     }

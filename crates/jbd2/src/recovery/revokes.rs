@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use pext4_ondisk::journal::revoke;
 use pext4_ondisk::{BlockNumber, Tid};
 
-use super::Log;
+use super::LogReader;
 use super::scan::{LoggedBlock, Scan};
 use crate::error::JournalError;
 
@@ -17,7 +17,7 @@ pub(super) struct Revokes(HashMap<BlockNumber, Option<Tid>>);
 
 impl Revokes {
     /// Reads all revoke blocks of committed transactions.
-    pub(super) fn gather(log: &Log<'_>, scan: &Scan) -> Result<Self, JournalError> {
+    pub(super) fn gather(log: &LogReader<'_>, scan: &Scan) -> Result<Self, JournalError> {
         let mut last: HashMap<BlockNumber, Option<Tid>> =
             scan.blocks.iter().map(|block| (block.home, None)).collect();
         for &(at, tid) in &scan.revokes {

@@ -13,7 +13,7 @@ use pext4_ondisk::journal::{
 };
 use pext4_ondisk::{BlockNumber, Corrupt, Tid, checksum};
 
-use super::Log;
+use super::LogReader;
 use crate::error::JournalError;
 use crate::log_area::LogArea;
 
@@ -84,7 +84,10 @@ fn has_sums_of_transactions(superblock: &JournalSuperblock) -> bool {
 }
 
 /// Walks the log from the start that the superblock gives.
-pub(super) fn scan(log: &Log<'_>, superblock: &JournalSuperblock) -> Result<Scan, JournalError> {
+pub(super) fn scan(
+    log: &LogReader<'_>,
+    superblock: &JournalSuperblock,
+) -> Result<Scan, JournalError> {
     let mut scanner = Scanner {
         log,
         asynchronous: superblock.incompat.contains(JournalIncompat::ASYNC_COMMIT),
@@ -100,7 +103,7 @@ pub(super) fn scan(log: &Log<'_>, superblock: &JournalSuperblock) -> Result<Scan
 }
 
 struct Scanner<'a> {
-    log: &'a Log<'a>,
+    log: &'a LogReader<'a>,
     asynchronous: bool,
     sums_transactions: bool,
     at: u32,
@@ -134,7 +137,7 @@ impl Default for Open {
 impl Scanner<'_> {
     /// Reads one record; false where the log ends.
     fn step(&mut self) -> Result<bool, JournalError> {
-        if self.walked >= self.log.blocks() {
+        if self.walked >= self.log.ring.blocks() {
             return Ok(false);
         }
         let block = self.log.read(self.at)?;
@@ -157,7 +160,7 @@ impl Scanner<'_> {
         );
         let tid = self.found.next;
         let tags = descriptor::tags(&self.log.format, block);
-        let room = self.log.blocks() - self.walked;
+        let room = self.log.ring.blocks() - self.walked;
         let count = u32::try_from(tags.len()).expect("a block holds less tags than it has bytes");
         if count >= room {
             return Ok(false);
@@ -169,7 +172,7 @@ impl Scanner<'_> {
             self.open.blocks.push(LoggedBlock {
                 home: tag.block,
                 tid,
-                at: self.log.after(self.at, step),
+                at: self.log.ring.after(self.at, step),
                 escaped: tag.flags.contains(TagFlags::ESCAPE),
                 checksum: tag.checksum,
             });
@@ -181,7 +184,7 @@ impl Scanner<'_> {
     fn add_to_sum(&mut self, descriptor: &[u8], count: u32) -> Result<(), JournalError> {
         let mut sum = checksum::crc32(self.open.sum, descriptor);
         for step in 1..=count {
-            sum = checksum::crc32(sum, &self.log.read(self.log.after(self.at, step))?);
+            sum = checksum::crc32(sum, &self.log.read(self.log.ring.after(self.at, step))?);
         }
         self.open.sum = sum;
         Ok(())
@@ -244,7 +247,7 @@ impl Scanner<'_> {
     }
 
     fn advance(&mut self, count: u32) -> bool {
-        self.at = self.log.after(self.at, count);
+        self.at = self.log.ring.after(self.at, count);
         self.walked += count;
         true
     }

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use pext4_block::Access;
 use pext4_block::FileDevice;
-use pext4_block::file::Access;
 
 use super::*;
 

@@ -8,7 +8,7 @@ use pext4_ondisk::extent::{self, EntryBytes, Extent, Node, ROOT_SIZE};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use super::NodeStore;
-use super::path::{Path, in_block, parse_placed, parse_root};
+use super::path::{Path, parse_placed, parse_root};
 use crate::error::Result;
 
 /// A tree open for changes.
@@ -105,7 +105,7 @@ impl<S: NodeStore> Editor<'_, S> {
                 let fits = child.len() <= extent::capacity(ROOT_SIZE);
                 Ok(fits.then(|| child.entries().to_vec()))
             })
-            .map_err(|error| in_block(error, index.child))?;
+            .map_err(|error| error.in_block(index.child))?;
         Ok(entries.map(|entries| (index.child, depth, entries)))
     }
 

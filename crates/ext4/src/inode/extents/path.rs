@@ -7,7 +7,7 @@ use pext4_ondisk::extent::{Bounds, EntryBytes, Extent, Index, MAX_DEPTH, Node, R
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use super::NodeStore;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Logical block numbers end here; extents end one earlier.
 const NUMBERS_END: u64 = 1 << 32;
@@ -220,14 +220,6 @@ pub(super) fn parse_placed<'a>(
     Ok(node)
 }
 
-/// The same error, with the block in which it was found.
-pub(super) fn in_block(error: Error, block: BlockNumber) -> Error {
-    match error {
-        Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_block(block)),
-        other => other,
-    }
-}
-
 /// Descends to the leaf that maps `target` or would map it, and calls `look` with it.
 pub(super) fn descend<S: NodeStore, R>(
     root: &[u8; ROOT_SIZE],
@@ -253,14 +245,14 @@ pub(super) fn descend<S: NodeStore, R>(
                 let node = parse_placed(bytes, 0, &index, end, &bounds)?;
                 look(&path.enter_leaf(Some(block), node, target, bounds))
             });
-            return Ok((path, seen.map_err(|error| in_block(error, block))?));
+            return Ok((path, seen.map_err(|error| error.in_block(block))?));
         }
         index = store
             .read(block, depth, |bytes| {
                 let node = parse_placed(bytes, depth, &index, end, &bounds)?;
                 path.enter_index(Some(block), &node, target, &bounds)
             })
-            .map_err(|error| in_block(error, block))?;
+            .map_err(|error| error.in_block(block))?;
     }
 }
 
@@ -277,6 +269,6 @@ pub(super) fn entries_of<S: NodeStore>(
             .read(block, depth, |bytes| {
                 Ok(parse_child(bytes, depth)?.entries().to_vec())
             })
-            .map_err(|error| in_block(error, block)),
+            .map_err(|error| error.in_block(block)),
     }
 }
