@@ -257,3 +257,23 @@ fn refuse_if_read_only(file: &File, path: &Path, access: Access) -> io::Result<(
     }
     Ok(())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_that_finds_a_lock_takes_none() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let path = directory.path().join("image");
+        let mut options = OpenOptions::new();
+        let options = options.create(true).truncate(false).read(true).write(true);
+        let [other, last] = [(); 2].map(|()| options.open(&path).expect("it is made"));
+        // A program that looks only at the lock of the whole file.
+        rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive).expect("it is free");
+        let probe = LockProbe::open(&path, 0, Access::ReadWrite).expect("it is there");
+        assert!(!probe.try_lock().expect("files can be locked here"));
+        let bytes = range_lock::lock(&last, Access::ReadWrite, Bytes::All).expect("sound");
+        assert_eq!(bytes, RangeLock::Taken, "the probe has left none behind");
+    }
+}

@@ -381,6 +381,23 @@ fn flags_of_a_file_decide_how_it_is_opened() {
 }
 
 #[test]
+fn a_name_that_is_taken_is_no_question_of_permission() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    for path in ["/file", "/taken"] {
+        paths.write(path, b"content").expect("a file");
+    }
+    set_flags(&volume, "/file", IMMUTABLE);
+    for (path, refusal) in [("/taken", Refusal::Exists), ("/new", Refusal::NotPermitted)] {
+        let error = paths.hard_link("/file", path).expect_err("it is immutable");
+        assert!(error.is(refusal), "{path}: {error}");
+    }
+}
+
+#[test]
 fn an_existing_file_is_opened_and_not_created() {
     let Some(image) = Image::make(&[]) else {
         return;

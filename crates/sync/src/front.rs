@@ -278,5 +278,14 @@ mod tests {
         assert_eq!(Arc::strong_count(&value), 2);
         front.clear();
         assert_eq!(Arc::strong_count(&value), 1);
+        let next = Arc::new(6);
+        for _ in 0..=PATIENCE {
+            ask(&front, &next);
+        }
+        assert_eq!(
+            Arc::strong_count(&next),
+            2,
+            "the places are free for others"
+        );
     }
 }

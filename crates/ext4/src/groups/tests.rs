@@ -245,6 +245,7 @@ fn a_corrupt_group_is_left_alone_and_reported_once() {
             .expect("elsewhere");
         assert_ne!(ground.store.geometry.group_of(run.start), Some(victim));
     }
+    assert!(ground.groups.hold(victim).loaded().is_none(), "of no use");
     let lost = u64::from(free_there) + 3;
     assert_eq!(ground.groups.free_blocks(), before - lost);
     ground

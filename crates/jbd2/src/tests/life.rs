@@ -3,7 +3,7 @@
 use pext4_block::fault::Operation;
 use pext4_block::{Event, FaultDevice, RecordDevice};
 use pext4_ondisk::journal::JournalIncompat;
-use pext4_sync::thread;
+use pext4_sync::{thread, topology};
 
 use super::*;
 use crate::Forgotten;
@@ -62,6 +62,50 @@ fn a_checkpoint_leaves_nothing_in_the_log_and_the_journal_goes_on() {
     let recovered = recovery::recover(&device, &area(LOG), &mut superblock, blocks);
     recovered.expect("the log begins where the checkpoint left it");
     assert_eq!(read_cell(&*device, 5), 4);
+}
+
+#[test]
+fn a_handle_that_extends_by_what_other_shards_have_requests_a_commit() {
+    const ATTEMPTS: u32 = 30_000;
+    let shards = topology::shard_count();
+    if shards == 1 {
+        return;
+    }
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let pin = topology::pin(shards - 1);
+    drop(toy.journal.start(1).expect("the journal runs"));
+    drop(pin);
+    let _pin = topology::pin(0);
+    let mut handle = toy.journal.start(1).expect("the journal runs");
+    toy.set_cell(&mut handle, 5, 1);
+    while handle.extend(1) {}
+    let tid = handle.tid();
+    drop(handle);
+    let is_durable = (0..ATTEMPTS).any(|_| {
+        thread::sleep(Duration::from_millis(1));
+        toy.journal.is_durable(tid)
+    });
+    assert!(is_durable, "nothing else requests it");
+}
+
+#[test]
+fn a_shutdown_during_another_one_does_nothing() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let handle = toy.journal.start(1).expect("the journal runs");
+    thread::scope(|scope| {
+        let first = scope.spawn(|| toy.journal.shutdown());
+        let second = scope.spawn(|| {
+            while toy.journal.start(1).is_ok() {
+                thread::yield_now();
+            }
+            toy.journal.shutdown()
+        });
+        let second = second.join().expect("it does not panic");
+        second.expect("it does not wait for the handle");
+        drop(handle);
+        let first = first.join().expect("it does not panic");
+        first.expect("the second one has not disturbed it");
+    });
 }
 
 /// An empty transaction is being committed when the shutdown begins, and the one after it is not
