@@ -278,14 +278,21 @@ mod tests {
         assert_eq!(Arc::strong_count(&value), 2);
         front.clear();
         assert_eq!(Arc::strong_count(&value), 1);
-        let next = Arc::new(6);
+    }
+
+    #[test]
+    fn what_was_forgotten_gives_way_at_once() {
+        let front = Front::new(1);
+        let _pin = topology::pin(0);
+        let values = [5, 6].map(Arc::new);
+        for _ in 0..4 * PATIENCE {
+            values.iter().for_each(|value| drop(ask(&front, value)));
+        }
+        front.clear();
+        let next = Arc::new(7);
         for _ in 0..=PATIENCE {
             ask(&front, &next);
         }
-        assert_eq!(
-            Arc::strong_count(&next),
-            2,
-            "the places are free for others"
-        );
+        assert_eq!(Arc::strong_count(&next), 2);
     }
 }
