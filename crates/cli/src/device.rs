@@ -57,7 +57,16 @@ impl ImageArgument {
 /// # Errors
 /// The image cannot be opened, or stays in use.
 pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
-    FileDevice::open(image, access, MAX_WAIT).map_err(|error| add_user(image, error))
+    let wait = wait_unless(mount_of(image, 0).is_some());
+    FileDevice::open(image, access, wait).map_err(|error| add_user(image, error))
+}
+
+/// How long to wait for an image in use: a mount that is still in the list of mounts is not closing.
+fn wait_unless(is_mounted: bool) -> Duration {
+    match is_mounted {
+        true => Duration::ZERO,
+        false => MAX_WAIT,
+    }
 }
 
 /// Opens a part of an image or block device, and takes the lock of that part, or of all if it begins
@@ -74,7 +83,9 @@ pub fn open_range(
     if offset == 0 {
         return Ok(open(image, access)?.into_range(0, length)?);
     }
-    FileDevice::open_range(image, offset, length, access, MAX_WAIT)
+    let is_it = |mount: Mount| is_at(&mount, image, offset);
+    let wait = wait_unless(mount_of(image, offset).is_some_and(is_it));
+    FileDevice::open_range(image, offset, length, access, wait)
         .map_err(|error| add_user_at(image, offset, error))
 }
 
@@ -140,13 +151,15 @@ fn mount_of(image: &Path, offset: u64) -> Option<Mount> {
     let image = image.canonicalize().ok()?;
     let mut mounts = mount::mounts().ok()?;
     mounts.retain(mount::is_ours);
-    let is_it = |mount: &&Mount| {
-        let source = Source::of(mount);
-        loops::are_same_place((&source.file, source.offset), (&image, offset))
-    };
+    let is_it = |mount: &&Mount| is_at(mount, &image, offset);
     let is_part = |mount: &&Mount| loops::are_same(&Source::of(mount).file, &image);
     let mount = mounts.iter().rfind(is_it);
     mount.or_else(|| mounts.iter().rfind(is_part)).cloned()
+}
+
+fn is_at(mount: &Mount, image: &Path, offset: u64) -> bool {
+    let source = Source::of(mount);
+    loops::are_same_place((&source.file, source.offset), (image, offset))
 }
 
 /// Describes a process that has an image open and serves no visible mount.

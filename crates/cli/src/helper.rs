@@ -79,7 +79,7 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
     let ended = if name.as_bytes().starts_with(b"mount.") {
         Line::try_parse_from(words).map(|line| line.run())
     } else if words.get(1).is_some_and(|first| is_path(first)) {
-        Program::try_parse_from(words).map(|program| mount::run(&program.mount))
+        Program::try_parse_from(words).map(|program| program.run())
     } else {
         return None;
     };
@@ -97,6 +97,13 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
     })
 }
 
+/// Whether a source does not exist, and the options say that this is no error.
+fn may_be_missing<'a>(source: &Path, mut options: impl Iterator<Item = &'a str>) -> bool {
+    let metadata = source.metadata();
+    let is_missing = metadata.is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    is_missing && options.any(|option| option == "nofail")
+}
+
 fn is_path(word: &OsStr) -> bool {
     word.as_bytes().contains(&b'/')
 }
@@ -109,15 +116,19 @@ fn status(error: &Error) -> u8 {
     }
 }
 
+impl Program {
+    fn run(&self) -> Result<()> {
+        match may_be_missing(self.mount.image(), self.mount.option_words()) {
+            true => Ok(()),
+            false => mount::run(&self.mount),
+        }
+    }
+}
+
 impl Line {
     fn run(&self) -> Result<()> {
         let options = self.options();
-        let wants = |wanted: &str| self.words().any(|word| word == wanted);
-        let is_missing = || {
-            let metadata = self.source.metadata();
-            metadata.is_err_and(|error| error.kind() == ErrorKind::NotFound)
-        };
-        if wants("nofail") && is_missing() {
+        if may_be_missing(&self.source, self.words()) {
             return Ok(());
         }
         let arguments = mount::Arguments::of(

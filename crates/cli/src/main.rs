@@ -11,6 +11,7 @@
 
 mod columns;
 mod commands;
+mod count;
 mod device;
 mod editing;
 mod failure;
@@ -35,6 +36,7 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::error::ContextKind;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
@@ -46,7 +48,12 @@ use editing::Single;
 
 /// ext4 in user space: mount, make and read ext4 images, without root and without a kernel driver.
 #[derive(Parser)]
-#[command(name = "pext4", version, propagate_version = true)]
+#[command(
+    name = "pext4",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
@@ -56,16 +63,15 @@ struct CommandLine {
 enum Command {
     Mount(mount::Arguments),
     Umount(umount::Arguments),
+    Stats(stats::Arguments),
     Mkfs(mkfs::Arguments),
-    Resize(resize::Arguments),
     Build(Box<build::Arguments>),
+    Resize(resize::Arguments),
     Check(check::Arguments),
     Info(info::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
-    Lab(lab::Arguments),
     Stat(stat::Arguments),
-    Stats(stats::Arguments),
     Tree(tree::Arguments),
     Get(get::Arguments),
     Export(export::Arguments),
@@ -92,6 +98,7 @@ enum Command {
     Setxattr(Single<setxattr::Arguments>),
     /// Copy files within an image, or from another one
     Cp(Single<cp::Arguments>),
+    Lab(lab::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -148,7 +155,9 @@ fn outlive_file_limits() -> io::Result<()> {
 
 /// Parses the command line. An invalid one of `check` ends with e2fsck's status for that.
 fn parsed() -> CommandLine {
-    CommandLine::try_parse().unwrap_or_else(|error| {
+    CommandLine::try_parse().unwrap_or_else(|mut error| {
+        // It suggests `-- OPTION`, which makes no sense for an option that is not known.
+        error.remove(ContextKind::Suggested);
         let is_check = env::args_os().nth(1).is_some_and(|name| name == "check");
         if is_check && error.use_stderr() {
             // If standard error is closed, the message is lost.

@@ -4,17 +4,41 @@
 //! end because its log did.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, StdoutLock, Write};
 
 /// Prints one or more lines on standard output.
 ///
 /// # Errors
 /// Standard output cannot be written, or is closed. The error names it.
 pub fn print(line: impl Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}").map_err(|error| {
-        let text = format!("standard output: {error}");
-        io::Error::new(error.kind(), text)
-    })
+    writeln!(standard(), "{line}")
+}
+
+/// Standard output. Its errors name it.
+pub struct StandardOutput(StdoutLock<'static>);
+
+/// Standard output, locked.
+pub fn standard() -> StandardOutput {
+    StandardOutput(io::stdout().lock())
+}
+
+/// The same with a buffer, which must be flushed.
+pub fn buffered() -> BufWriter<StandardOutput> {
+    BufWriter::new(standard())
+}
+
+impl Write for StandardOutput {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.0.write(from).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(named)
+    }
+}
+
+fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("standard output: {error}"))
 }
 
 /// As [`print()`], after work that is done.

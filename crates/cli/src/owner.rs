@@ -20,16 +20,16 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
         None => (text, None),
     };
     let mut own_group = None;
-    let uid = match (user, user.parse()) {
+    let uid = match (user, number(user, text)?) {
         ("", _) => None,
-        (_, Ok(number)) => Some(number),
-        (name, Err(_)) => {
+        (_, Some(number)) => Some(number),
+        (name, None) => {
             let (uid, gid) = find(session, "/etc/passwd", name)?;
             own_group = gid;
             Some(uid)
         }
     };
-    let gid = match (group, group.map(str::parse)) {
+    let gid = match (group, number(group.unwrap_or_default(), text)?) {
         (None, _) => None,
         (Some(""), _) if uid.is_some() && own_group.is_none() => {
             bail!(
@@ -37,8 +37,8 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
             )
         }
         (Some(""), _) => own_group,
-        (_, Some(Ok(number))) => Some(number),
-        (Some(name), _) => Some(find(session, "/etc/group", name)?.0),
+        (_, Some(number)) => Some(number),
+        (Some(name), None) => Some(find(session, "/etc/group", name)?.0),
     };
     if uid.is_none() && gid.is_none() {
         bail!("`{text}` names no owner; write USER, USER:GROUP or :GROUP");
@@ -47,6 +47,17 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
         check_id(id).map_err(|problem| Misuse(format!("`{text}`: {problem}")))?;
     }
     Ok((uid, gid))
+}
+
+/// The number that is the whole of `word`; `None` for a name.
+fn number(word: &str, text: &str) -> Result<Option<u32>> {
+    let is_name = word.is_empty() || word.bytes().any(|byte| !byte.is_ascii_digit());
+    if is_name {
+        return Ok(None);
+    }
+    let number = word.parse();
+    let too_large = |_| Misuse(format!("`{text}`: an id is at most 4294967294"));
+    Ok(Some(number.map_err(too_large)?))
 }
 
 /// The third and the fourth field of a name's line.

@@ -6,12 +6,10 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use pext4_block::Device;
-use pext4_ondisk::superblock;
+use pext4_ondisk::superblock::{self, Superblock};
 
-/// How much of the device is looked at: up to the end of the superblock.
-const START: usize = superblock::OFFSET as usize + superblock::SIZE;
-/// Where in it the superblock's magic number is.
-const MAGIC_AT: usize = superblock::OFFSET as usize + 0x38;
+/// Where the superblock begins.
+const SUPERBLOCK: usize = superblock::OFFSET as usize;
 /// The bytes of the first sector.
 const SECTOR: usize = 512;
 /// Where the first sector has the table of primary partitions, and the length of an entry.
@@ -33,12 +31,13 @@ pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
 /// # Errors
 /// As [`refuse_disk`].
 pub fn refuse_disk_of(image: &Path, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Result<()> {
-    let mut start = [0; START];
+    let mut start = [0; SUPERBLOCK + superblock::SIZE];
     if read(0, &mut start).is_err() {
         // Opening the file system tells what is wrong.
         return Ok(());
     }
-    let is_ext4 = start[MAGIC_AT..MAGIC_AT + 2] == superblock::MAGIC.to_le_bytes();
+    let bytes = start[SUPERBLOCK..].first_chunk().expect("it is as long");
+    let is_ext4 = Superblock::magic_of(bytes) == superblock::MAGIC;
     if is_partition_table(&start[..SECTOR]) && !is_ext4 {
         let image = image.display();
         bail!(

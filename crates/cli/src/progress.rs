@@ -224,7 +224,7 @@ pub struct Bar {
 impl Bar {
     pub fn new() -> Self {
         Self {
-            bar: ProgressBar::no_length(),
+            bar: ProgressBar::no_length().with_style(Measure::Time.style()),
             shown: Mutex::new(Class::Leaf, None),
         }
     }
@@ -233,13 +233,17 @@ impl Bar {
     pub fn show(&self, state: &ProgressState) {
         let what = (state.verb, state.measure);
         let shown = self.shown.lock().replace(what);
-        if shown != Some(what) {
-            self.bar.reset();
+        let is_new = shown != Some(what);
+        // Each call may draw, so the style comes first, and then what it shows.
+        if is_new {
             self.bar.set_style(state.measure.style());
             self.bar.set_prefix(state.verb);
         }
-        self.bar.set_length(state.length.max(state.position));
         self.bar.set_message(state.text.clone());
+        self.bar.set_length(state.length.max(state.position));
+        if is_new {
+            self.bar.reset();
+        }
         self.bar.set_position(state.position);
     }
 }

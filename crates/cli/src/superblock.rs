@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use pext4_block::open_unlocked;
+use pext4_fs::Error::NotExt4;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::superblock::{self, State, Superblock};
 
@@ -29,6 +30,10 @@ pub fn read(image: &Path, start: u64) -> Result<Superblock> {
     partitions::refuse_disk_of(image, |at, into| {
         file.read_exact_at(into, start.saturating_add(at))
     })?;
+    let magic = Superblock::magic_of(&bytes);
+    if magic != superblock::MAGIC {
+        return Err(NotExt4 { magic }).with_context(name);
+    }
     Superblock::decode(&bytes).with_context(name)
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong, sorted by who is to blame.
 //!
-//! `Io` is the device's, `Corrupt` the bytes', `NotExt4` and `Unsupported` nobody's (there is no
+//! `Io` is the device's, `Corrupt` the bytes', `NotExt4`, `TooShort` and `Unsupported` nobody's (there is no
 //! such file system, or a feature that this version does not read or write), `Refused` the caller's
 //! (POSIX), `Journal` says that an error has stopped the journal. Each has the errno that a system
 //! call would give.
@@ -32,6 +32,12 @@ pub enum Error {
     NotExt4 {
         /// What is where the magic number would be.
         magic: u16,
+    },
+    /// There is no ext4 file system: the device ends before its superblock would.
+    #[error("it is no ext4 file system: {size} bytes are too few for one")]
+    TooShort {
+        /// Size of the device in bytes.
+        size: u64,
     },
     /// The image uses something that this version does not handle; the text names it.
     #[error("unsupported: {0}")]
@@ -180,7 +186,7 @@ impl Error {
         match self {
             Self::Io(error) => error.raw_os_error().unwrap_or(EIO),
             Self::Corrupt(_) => EUCLEAN,
-            Self::NotExt4 { .. } => Refusal::Invalid.errno(),
+            Self::NotExt4 { .. } | Self::TooShort { .. } => Refusal::Invalid.errno(),
             Self::Unsupported(_) => EOPNOTSUPP,
             Self::Refused(refusal) => refusal.errno(),
             Self::Journal(JournalError::Io { .. }) => EIO,

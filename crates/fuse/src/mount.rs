@@ -86,6 +86,8 @@ pub fn check(directory: &Path) -> Result<PathBuf, MountError> {
         _ => MountError::Directory(directory.to_owned(), error),
     };
     let path = directory.canonicalize().map_err(at)?;
+    // Of a mount without a server the kernel may still know the attributes, but not these.
+    rustix::fs::statfs(&path).map_err(|errno| at(errno.into()))?;
     if !path.metadata().map_err(at)?.is_dir() {
         return Err(at(io::ErrorKind::NotADirectory.into()));
     }

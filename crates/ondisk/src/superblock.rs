@@ -335,6 +335,13 @@ impl Superblock {
         Ok(superblock)
     }
 
+    /// What stands where a superblock has its [magic number](MAGIC).
+    #[must_use]
+    pub fn magic_of(bytes: &[u8; SIZE]) -> u16 {
+        let raw = RawSuperblock::read_from_bytes(bytes).expect("both are 1024 bytes");
+        raw.s_magic.get()
+    }
+
     fn verify_checksum(&self, bytes: &[u8; SIZE]) -> Result<(), Corrupt> {
         if !self
             .features

@@ -26,6 +26,8 @@ pub struct Reader<I> {
     has_begun: bool,
     /// An extended header of the POSIX format has been read.
     is_posix: bool,
+    /// Whether there was an entry.
+    has_entry: bool,
     /// A header that was read when a content might have followed.
     peeked: Option<[u8; BLOCK]>,
 }
@@ -58,6 +60,7 @@ impl<I: Blocks> Reader<I> {
             global: Records::default(),
             has_begun: false,
             is_posix: false,
+            has_entry: false,
             peeked: None,
         }
     }
@@ -97,13 +100,15 @@ impl<I: Blocks> Reader<I> {
                 return malformed(b"", not_a_header(&block));
             }
             if !self.extend(&block, &mut extensions)? {
+                self.has_entry = true;
                 return self.entry(&block, extensions).map(Some);
             }
         }
     }
 
     /// Fails if another archive follows after the end mark: a user who joins archives with `cat`
-    /// wants all of them, and would lose the others without a warning.
+    /// wants all of them, and would lose the others without a warning. Fails as well if there was no
+    /// entry and anything follows: many files that are no archives begin with zeroes.
     fn check_end(&mut self) -> Result<(), I> {
         self.input.note_end();
         let mut block = [0; BLOCK];
@@ -117,6 +122,11 @@ impl<I: Blocks> Reader<I> {
             if header::has_sum(&block) {
                 let problem = "another archive follows behind its end mark, which would be lost: give each \
                                of them alone, or join them with `tar -A` instead of `cat`";
+                return malformed(b"", problem);
+            }
+            if !self.has_entry {
+                let problem = "it is no tar archive: it begins with zeroes, as an empty one, but something else \
+                               follows (of an ext4 image `pext4 export IMAGE` makes an archive)";
                 return malformed(b"", problem);
             }
             break;

@@ -16,6 +16,7 @@ use pext4_ondisk::time::Time;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::count::count;
 use crate::device::claim_to_replace;
 use crate::failure::Misuse;
 use crate::moment::source_date_epoch;
@@ -331,7 +332,10 @@ fn state(progress: &Progress) -> ProgressState {
 fn describe(image: &Path, summary: &Summary, time: Duration) -> String {
     let skipped = match summary.skipped {
         0 => String::new(),
-        count => format!("\n{count} names were left out: they cannot be read"),
+        skipped => {
+            let (one, many) = ("name was left out: it", "names were left out: they");
+            format!("\n{} cannot be read", count(skipped, one, many))
+        }
     };
     format!(
         "{}: {}, {} names with {}, {} free, in {:.2} s\nUUID {}{skipped}",

@@ -1,7 +1,7 @@
 //! `pext4 cat`: writes the content of files of an image.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result, bail};
@@ -10,7 +10,7 @@ use pext4_fs::{Attributes, FileType};
 
 use crate::device::ImageArgument;
 use crate::reader::Reader;
-use crate::{mode, names};
+use crate::{mode, names, output};
 
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
@@ -31,7 +31,7 @@ pub struct Arguments {
 /// The image cannot be read; a path leads to no regular file.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
-    let mut output = io::stdout().lock();
+    let mut output = output::standard();
     for path in &arguments.paths {
         reader.with(path, true, |attributes| {
             copy(&reader, path, attributes, &mut output)

@@ -4,7 +4,7 @@
 //! something is wrong, 8 the image could not be checked, 12 both, 16 the command line was invalid,
 //! 32 cancelled.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +21,7 @@ use crate::columns::{self, Side};
 use crate::device::ImageArgument;
 use crate::failure::{self, Reported};
 use crate::names;
-use crate::output::print_error;
+use crate::output::{self, print_error};
 use crate::progress::{self, Measure, ProgressState};
 
 const FINDINGS: u8 = 4;
@@ -95,7 +95,7 @@ fn checked(arguments: &Arguments) -> Result<u8> {
 }
 
 fn write_report(arguments: &Arguments, report: &Report) -> io::Result<()> {
-    let mut output = BufWriter::new(io::stdout().lock());
+    let mut output = output::buffered();
     if arguments.json {
         record::write(&mut output, &Summary::of(&arguments.image.file, report))?;
     } else {

@@ -1,6 +1,6 @@
 //! `pext4 info`: shows the superblock of an image.
 
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -15,7 +15,7 @@ use super::record;
 use crate::columns::{self, Side};
 use crate::device::ImageArgument;
 use crate::superblock::{needs_replay, read};
-use crate::{moment, names, size};
+use crate::{moment, names, output, size};
 
 /// Show what an image is: size, features, state
 #[derive(Args)]
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let name = || arguments.image.file.display().to_string();
     let geometry = Geometry::of(&superblock).with_context(name)?;
     let info = Info::of(&superblock, &geometry);
-    let mut output = BufWriter::new(io::stdout().lock());
+    let mut output = output::buffered();
     if arguments.json {
         record::write(&mut output, &info)?;
     } else {
@@ -240,11 +240,11 @@ fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
     );
     line("Journal", info.journal.to_owned());
     line("Features", info.features.join(" "));
-    line("Mounted on", shown(&superblock.last_mounted));
+    line("Last mounted on", shown(&superblock.last_mounted));
     line("Mounts", info.mounts.to_string());
     line("Created", date(superblock.make_time));
-    line("Mounted", date(superblock.mount_time));
-    line("Written", date(superblock.write_time));
-    line("Checked", date(superblock.check_time));
+    line("Last mounted", date(superblock.mount_time));
+    line("Last written", date(superblock.write_time));
+    line("Last checked", date(superblock.check_time));
     rows
 }

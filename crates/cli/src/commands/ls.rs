@@ -1,7 +1,7 @@
 //! `pext4 ls`: lists a directory of an image. After a file that cannot be read it continues.
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use crate::columns::{self, Side};
 use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
 use crate::reader::Reader;
-use crate::{mode, moment, names};
+use crate::{mode, moment, names, output};
 
 /// List a directory of an image, without mounting it
 #[derive(Args)]
@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             target: None,
         }])
     })?;
-    let mut output = BufWriter::new(io::stdout().lock());
+    let mut output = output::buffered();
     if arguments.json {
         let records: Vec<_> = files
             .iter()

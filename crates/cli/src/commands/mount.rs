@@ -87,6 +87,16 @@ impl Arguments {
         }
     }
 
+    /// The image or block device.
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    /// The options, one by one.
+    pub fn option_words(&self) -> impl Iterator<Item = &str> {
+        self.options.iter().flat_map(|list| list.split(','))
+    }
+
     /// The command line by which this program serves the same mount.
     fn for_server(&self) -> Vec<OsString> {
         let mut words = vec!["mount".into(), SERVE.into()];

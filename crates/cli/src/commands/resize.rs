@@ -1,6 +1,6 @@
 //! `pext4 resize`: makes a file system larger or smaller, without mounting it.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -10,9 +10,10 @@ use pext4_image::resize::{Options, Preview, Progress, Resize, Summary, Target, W
 use serde::Serialize;
 
 use crate::columns::{self, Side};
+use crate::count::count;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
-use crate::{device, size};
+use crate::{device, output, size, superblock};
 
 /// Make a file system larger or smaller, without mounting it
 #[derive(Args)]
@@ -80,6 +81,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         false => Access::ReadWrite,
     };
     let device = device::open(image, access)?;
+    // Tells a file that is no ext4, or a disk with partitions, from a damaged image.
+    superblock::read(image, 0)?;
     let options = Options {
         in_place: arguments.in_place,
     };
@@ -173,7 +176,7 @@ impl Done {
 
 /// Prints what will be done, and the state after an interruption.
 fn print_preview(image: &Path, preview: &Preview) -> io::Result<()> {
-    let mut output = BufWriter::new(io::stdout().lock());
+    let mut output = output::buffered();
     if preview.is_idle {
         let bytes = size::show(preview.summary.bytes());
         writeln!(output, "{}: it is {bytes} already", image.display())?;
@@ -226,7 +229,8 @@ fn rows(image: &Path, summary: &Summary, way: Way) -> Vec<Vec<String>> {
         rows.push(("Layout", text.to_owned()));
     }
     if summary.replayed > 0 {
-        let text = format!("{} transactions replayed", summary.replayed);
+        let (one, many) = ("transaction replayed", "transactions replayed");
+        let text = count(summary.replayed, one, many);
         rows.push(("Journal", text));
     }
     rows.push(("Way", describe(way).to_owned()));

@@ -1,7 +1,7 @@
 //! `pext4 stat`: shows everything that an image stores about a file.
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Result;
@@ -13,7 +13,7 @@ use super::record::{self, Record};
 use crate::columns::{self, Side};
 use crate::device::ImageArgument;
 use crate::reader::Reader;
-use crate::{mode, moment, names, size};
+use crate::{mode, moment, names, output, size};
 
 /// The number of ranges that are requested at a time.
 const RANGES: usize = 1024;
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let found = reader.with(&arguments.path, false, |attributes| {
         state(&reader, attributes, arguments.extents)
     })?;
-    let mut output = BufWriter::new(io::stdout().lock());
+    let mut output = output::buffered();
     if arguments.json {
         record::write(&mut output, &whole(arguments.path.as_bytes(), &found))?;
     } else {

@@ -3,7 +3,7 @@
 //! They are the value of an extended attribute that the mount does not list. Any user can read it
 //! from any file of the mount, and nothing appears in the directory.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +11,8 @@ use clap::Args;
 use pext4_fuse::dispatch::{OPTIMIZE_SCAN, REPORT, REPORT_JSON};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
+
+use crate::output;
 
 /// The size of the buffer in bytes, larger than any report.
 const ROOM: usize = 64 << 10;
@@ -48,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let attribute = if arguments.json { REPORT_JSON } else { REPORT };
     let report = report(directory, attribute).with_context(name)?;
-    let mut output = io::stdout().lock();
+    let mut output = output::standard();
     output.write_all(&report)?;
     if arguments.json {
         writeln!(output)?;

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result, bail};
@@ -14,10 +14,11 @@ use clap::Args;
 use pext4_fs::{Attributes, FileType, InodeNumber};
 
 use super::record::Record;
+use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
 use crate::reader::Reader;
-use crate::{names, size};
+use crate::{names, output, size};
 
 /// Show an image's files as a tree
 #[derive(Args)]
@@ -68,7 +69,7 @@ struct Walk<'a> {
 /// The image, or a file in it, cannot be read; the path does not lead to a directory.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
-    let mut output = BufWriter::new(io::stdout().lock());
+    let mut output = output::buffered();
     reader.with(&arguments.path, true, |root| {
         if root.file_type != FileType::Directory {
             let (image, path) = (arguments.image.file.display(), &arguments.path);
@@ -227,8 +228,4 @@ impl<'a> Walk<'a> {
         )?;
         Ok(())
     }
-}
-
-fn count(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }

@@ -165,6 +165,12 @@ impl EditSession {
 
 /// Refuses the name of an attribute that has no index in the format, or that ext4 uses internally.
 fn check_attribute(name: &[u8], path: &[u8]) -> Result<()> {
+    if name.len() > xattr::MAX_NAME {
+        return refuse(
+            path,
+            format!("an attribute's name has at most {} bytes", xattr::MAX_NAME),
+        );
+    }
     if xattr::split_name(name).is_some_and(|(index, _)| xattr::is_visible(index)) {
         return Ok(());
     }

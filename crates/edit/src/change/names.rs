@@ -179,6 +179,12 @@ impl EditSession {
         into: IntoDirectory,
     ) -> Result<()> {
         let found = self.resolve_link(target)?;
+        if found.kind() == FileType::Directory {
+            return refuse(
+                target,
+                "is a directory, which gets no second name; -s makes a symbolic link",
+            );
+        }
         let entry = self.destination_of_link(target, path, into)?;
         self.check_vacant(&entry, force)?;
         let writer = TreeWriter::new(self, Overrides::default());

@@ -244,9 +244,12 @@ fn bypass_log(
 
 fn note_replay(report: &recovery::Recovered, place: &str, notes: &mut Vec<String>) {
     if report.transactions > 0 {
+        let plural = |count| if count == 1 { "" } else { "s" };
+        let (transactions, blocks) = (report.transactions, report.blocks);
         notes.push(format!(
-            "replayed {} transactions of the journal ({} blocks) {place}",
-            report.transactions, report.blocks
+            "replayed {transactions} transaction{} of the journal ({blocks} block{}) {place}",
+            plural(u64::from(transactions)),
+            plural(blocks),
         ));
     }
 }

@@ -10,7 +10,6 @@
 //! is used then: the mount reads by the copy, and it is turned read-only.
 
 use pext4_block::Device;
-use pext4_ondisk::Corrupt;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{
     Flags, OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, Superblock,
@@ -18,9 +17,6 @@ use pext4_ondisk::superblock::{
 
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
-
-/// Where a superblock has its magic number.
-const MAGIC_AT: usize = 0x38;
 
 /// Features that a mount or a check may set or clear.
 const CHANGED_FEATURES: Features = Features {
@@ -53,7 +49,7 @@ pub(super) fn read(
         return Err(match copies(device, None).next() {
             Some(_) => corrupt.into(),
             None => Error::NotExt4 {
-                magic: u16::from_le_bytes([bytes[MAGIC_AT], bytes[MAGIC_AT + 1]]),
+                magic: Superblock::magic_of(&bytes),
             },
         });
     };
@@ -91,8 +87,7 @@ fn read_bytes(device: &dyn Device) -> Result<[u8; SUPERBLOCK_SIZE]> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     let size = device.size();
     if size < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
-        let problem = format!("{size} bytes are too few for an ext4 file system");
-        return Err(Corrupt::new("image", problem).into());
+        return Err(Error::TooShort { size });
     }
     device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
     Ok(bytes)
