@@ -308,9 +308,12 @@ pub(crate) struct Limit {
 /// `freed`; frees pointer blocks that become empty. Returns the end of the range for the next call, or
 /// `None` when everything is unmapped.
 ///
+/// A step that meets damage after it has unmapped something ends before it: what is unmapped so far is
+/// consistent, and the next step fails before it changes anything.
+///
 /// # Errors
 ///
-/// `Corrupt` for pointers that leave the file system; the store's own.
+/// `Corrupt` for pointers that leave the file system; the store's own. Nothing is changed then.
 pub(crate) fn remove<N: NodeStore>(
     root: &mut Root,
     nodes: &mut N,
@@ -344,6 +347,16 @@ pub(crate) fn remove<N: NodeStore>(
     Ok(cut.stopped)
 }
 
+/// The block to which a pointer leads, which can be a file's or, with levels below it, be read.
+fn target<N: NodeStore>(nodes: &N, pointer: u32, levels: usize) -> Result<BlockNumber> {
+    let block = checked(nodes, pointer, 1)?;
+    match levels {
+        0 => nodes.check_mapped(block, 1)?,
+        _ => nodes.read(block, depth(levels), |_| Ok(()))?,
+    }
+    Ok(block)
+}
+
 /// The state of a removal.
 struct Cut<'a> {
     range: Range<u64>,
@@ -369,7 +382,13 @@ impl Cut<'_> {
         if pointer == 0 || end <= self.range.start || base >= self.range.end {
             return Ok(false);
         }
-        let block = checked(nodes, pointer, 1)?;
+        let block = match target(nodes, pointer, levels) {
+            Err(_) if self.used > 0 => {
+                self.stopped = Some(end.min(self.range.end));
+                return Ok(false);
+            }
+            block => block?,
+        };
         if levels == 0 {
             return Ok(self.data(block, base));
         }

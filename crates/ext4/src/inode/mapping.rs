@@ -122,6 +122,10 @@ impl NodeStore for Nodes<'_, '_> {
         look(&state.page)
     }
 
+    fn check_mapped(&self, start: BlockNumber, length: u32) -> Result<()> {
+        self.inodes.check_not_metadata(start, length)
+    }
+
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let stamp = self.stamp();
         let buffer = self.inodes.store.near_block(block)?;
@@ -377,9 +381,6 @@ impl Inodes {
             } else {
                 remove_extents(root, nodes, range, budget, is_metadata, &mut freed)?
             };
-            for &(start, length) in &freed {
-                self.check_not_metadata(start, length)?;
-            }
             nodes.count(
                 -freed
                     .iter()

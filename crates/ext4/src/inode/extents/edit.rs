@@ -89,7 +89,7 @@ impl<S: NodeStore> Editor<'_, S> {
         Ok(())
     }
 
-    /// The root's only child, if its entries would fit into the root.
+    /// The root's only child, if it can be read and its entries would fit into the root.
     fn only_child(&self) -> Result<Option<(BlockNumber, u16, Vec<EntryBytes>)>> {
         let bounds = self.store.bounds();
         let node = parse_root(self.root, &bounds)?;
@@ -98,14 +98,14 @@ impl<S: NodeStore> Editor<'_, S> {
         }
         let (index, depth) = (node.index(0, &bounds)?, node.depth() - 1);
         let end = u64::from(u32::MAX);
-        let entries: Option<Vec<EntryBytes>> = self
-            .store
-            .read(index.child, depth, |bytes| {
+        let entries: Result<Option<Vec<EntryBytes>>> =
+            self.store.read(index.child, depth, |bytes| {
                 let child = parse_placed(bytes, depth, &index, end, &bounds)?;
                 let fits = child.len() <= extent::capacity(ROOT_SIZE);
                 Ok(fits.then(|| child.entries().to_vec()))
-            })
-            .map_err(|error| error.in_block(index.child))?;
+            });
+        // A child that cannot be read may stay: who needs what it maps will report it.
+        let entries = entries.ok().flatten();
         Ok(entries.map(|entries| (index.child, depth, entries)))
     }
 

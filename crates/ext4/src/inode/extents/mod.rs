@@ -61,6 +61,15 @@ pub trait NodeStore {
         look: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R>;
 
+    /// Fails if blocks that lie within the bounds cannot be a file's.
+    ///
+    /// # Errors
+    ///
+    /// They are the file system's own.
+    fn check_mapped(&self, _start: BlockNumber, _length: u32) -> Result<()> {
+        Ok(())
+    }
+
     /// Changes the bytes of a node in place, within the caller's transaction.
     ///
     /// # Errors

@@ -23,10 +23,13 @@ struct Found {
 /// A leaf that loses all its extents is freed, with ancestors that lose all their entries. The tree
 /// loses a level when the rest fits into the root.
 ///
+/// A step that meets damage after it has unmapped something ends before it: what is unmapped so far is
+/// consistent, and the next step fails before it changes anything.
+///
 /// # Errors
 ///
-/// `Refused(NoSpace)` from the store, with nothing changed, if a hole in the middle of an extent
-/// needs a node; `Corrupt`; those of reading.
+/// `Refused(NoSpace)` from the store if a hole in the middle of an extent needs a node; `Corrupt`;
+/// those of reading. Nothing is changed then.
 pub fn remove<S: NodeStore>(
     root: &mut [u8; ROOT_SIZE],
     store: &mut S,
@@ -40,9 +43,17 @@ pub fn remove<S: NodeStore>(
     while !range.is_empty() {
         let last = u32::try_from(range.end - 1).expect("the end was cut to 32 bits");
         let most = budget.saturating_sub(1).max(1);
-        let (path, found) = descend(root, store, LogicalBlock(last), |leaf| {
+        let found = descend(root, store, LogicalBlock(last), |leaf| {
             find(leaf, &range, most)
-        })?;
+        });
+        let checked = found.and_then(|(path, found)| {
+            check_mapped(store, &found.extents, &range)?;
+            Ok((path, found))
+        });
+        let (path, found) = match checked {
+            Err(_) if changed => return Ok(Some(range.end)),
+            checked => checked?,
+        };
         let Some(leftmost) = found.extents.last() else {
             break;
         };
@@ -55,10 +66,8 @@ pub fn remove<S: NodeStore>(
         budget = budget.saturating_sub(count).saturating_sub(1);
         Editor { root, store }.replace(path, found.slots, &remains(&found.extents, &range))?;
         changed = true;
-        for extent in &found.extents {
-            if let Some(part) = extent.part(range.start, range.end) {
-                freed(part.start, part.length);
-            }
+        for part in parts(&found.extents, &range) {
+            freed(part.start, part.length);
         }
         range.end = end;
     }
@@ -87,6 +96,18 @@ fn find(leaf: &Leaf<'_>, range: &Range<u64>, most: u32) -> Result<Found> {
         slots: first..leaf.slot,
         extents,
     })
+}
+
+/// The parts of the extents in the range.
+fn parts(extents: &[Extent], range: &Range<u64>) -> impl Iterator<Item = Extent> {
+    let (start, end) = (range.start, range.end);
+    extents
+        .iter()
+        .filter_map(move |extent| extent.part(start, end))
+}
+
+fn check_mapped<S: NodeStore>(store: &S, extents: &[Extent], range: &Range<u64>) -> Result<()> {
+    parts(extents, range).try_for_each(|part| store.check_mapped(part.start, part.length))
 }
 
 /// The parts of the extents outside the range: the head of the first and the tail of the last.

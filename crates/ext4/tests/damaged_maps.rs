@@ -1,0 +1,100 @@
+//! A file whose map is damaged in one of its nodes: the file suffers, and nothing else does.
+
+mod images;
+
+use images::Image;
+use pext4_fs::{AllocateMode, CreateAttributes, Error, InodeNumber, SetAttributes, Volume};
+
+const BLOCK: u64 = 1024;
+/// More than fit into two leaves, or below the first pointer block.
+const PIECES: u64 = 200;
+
+/// An image with the file `/file`, in which every other block is a hole, and the inode of that file.
+fn with_file(arguments: &[&str]) -> Option<(Image, InodeNumber)> {
+    let image = Image::make(arguments)?;
+    let volume = image.open();
+    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
+    let file = made.expect("a file").inode;
+    for piece in 0..PIECES {
+        let written = volume.write(file, piece * 2 * BLOCK, &[7; BLOCK as usize]);
+        assert_eq!(written.expect("written"), BLOCK as usize);
+    }
+    volume.close().expect("it closes");
+    Some((image, file))
+}
+
+/// The number of the block that debugfs shows with this label in the map of `/file`.
+fn node(image: &Image, label: &str) -> usize {
+    let told = image.debugfs("stat file");
+    let number = told.split(label).nth(1).expect("a node of its own");
+    let digits = number.bytes().take_while(u8::is_ascii_digit).count();
+    number[..digits].parse().expect("a number")
+}
+
+fn cut(volume: &Volume, file: InodeNumber, size: u64) -> pext4_fs::Result<()> {
+    let change = SetAttributes {
+        size: Some(size),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes(file, &change).map(drop)
+}
+
+#[test]
+fn damage_in_one_node_does_not_stop_the_volume() {
+    type Act = fn(&Volume, InodeNumber) -> pext4_fs::Result<()>;
+    let acts: [(&str, bool, Act); 4] = [
+        ("unlink", true, |volume, _| {
+            volume.unlink(InodeNumber::ROOT, b"file")
+        }),
+        ("cut to nothing", false, |volume, file| cut(volume, file, 0)),
+        ("cut", false, |volume, file| cut(volume, file, 4 * BLOCK)),
+        ("punch", false, |volume, file| {
+            volume.allocate(file, AllocateMode::PunchHole, 0, PIECES * BLOCK)
+        }),
+    ];
+    let formats: [(&[&str], &str, &[u8]); 3] = [
+        // The checksum of the first leaf is wrong then.
+        (&["-b", "1024", "-O", "metadata_csum"], "(ETB0):", &[9; 100]),
+        (
+            &["-b", "1024", "-O", "^metadata_csum"],
+            "(ETB0):",
+            &[9; 100],
+        ),
+        // A pointer that leaves the image.
+        (
+            &["-b", "1024", "-O", "^extent,^64bit"],
+            "(IND):",
+            &[0xF0; 8],
+        ),
+    ];
+    for (arguments, label, damage) in formats {
+        for (name, works, act) in acts {
+            let Some((image, file)) = with_file(arguments) else {
+                return;
+            };
+            let at = node(&image, label) * BLOCK as usize;
+            image.change(|bytes| bytes[at..at + damage.len()].copy_from_slice(damage));
+            let volume = image.open();
+            let new = CreateAttributes::default();
+            volume
+                .create(InodeNumber::ROOT, b"before", &new)
+                .expect("a file");
+            let done = act(&volume, file);
+            let case = format!("{arguments:?}, {name}: {done:?}");
+            assert_eq!(done.is_ok(), works, "{case}");
+            assert!(
+                done.is_ok() || matches!(done, Err(Error::Corrupt(_))),
+                "{case}"
+            );
+            assert!(volume.failure().is_none(), "{case}");
+            volume
+                .create(InodeNumber::ROOT, b"after", &new)
+                .expect(&case);
+            volume.close().expect(&case);
+            let volume = image.open();
+            for path in ["/before", "/after"] {
+                volume.paths().metadata(path).expect(&case);
+            }
+        }
+    }
+}
