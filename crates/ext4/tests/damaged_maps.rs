@@ -6,8 +6,8 @@ use images::Image;
 use pext4_fs::{AllocateMode, CreateAttributes, Error, InodeNumber, SetAttributes, Volume};
 
 const BLOCK: u64 = 1024;
-/// More than fit into two leaves, or below the first pointer block.
-const PIECES: u64 = 200;
+/// More than fit into two leaves, or below two pointer blocks.
+const PIECES: u64 = 400;
 
 /// An image with the file `/file`, in which every other block is a hole, and the inode of that file.
 fn with_file(arguments: &[&str]) -> Option<(Image, InodeNumber)> {
@@ -49,10 +49,10 @@ fn damage_in_one_node_does_not_stop_the_volume() {
         ("cut to nothing", false, |volume, file| cut(volume, file, 0)),
         ("cut", false, |volume, file| cut(volume, file, 4 * BLOCK)),
         ("punch", false, |volume, file| {
-            volume.allocate(file, AllocateMode::PunchHole, 0, PIECES * BLOCK)
+            volume.allocate(file, AllocateMode::PunchHole, 0, 2 * PIECES * BLOCK)
         }),
     ];
-    let formats: [(&[&str], &str, &[u8]); 3] = [
+    let formats: [(&[&str], &str, &[u8]); 4] = [
         // The checksum of the first leaf is wrong then.
         (&["-b", "1024", "-O", "metadata_csum"], "(ETB0):", &[9; 100]),
         (
@@ -60,11 +60,16 @@ fn damage_in_one_node_does_not_stop_the_volume() {
             "(ETB0):",
             &[9; 100],
         ),
-        // A pointer that leaves the image.
+        // Pointers that leave the image: to data, and to a pointer block beside others.
         (
             &["-b", "1024", "-O", "^extent,^64bit"],
             "(IND):",
             &[0xF0; 8],
+        ),
+        (
+            &["-b", "1024", "-O", "^extent,^64bit"],
+            "(DIND):",
+            &[0xF0; 4],
         ),
     ];
     for (arguments, label, damage) in formats {
@@ -80,7 +85,7 @@ fn damage_in_one_node_does_not_stop_the_volume() {
                 .create(InodeNumber::ROOT, b"before", &new)
                 .expect("a file");
             let done = act(&volume, file);
-            let case = format!("{arguments:?}, {name}: {done:?}");
+            let case = format!("{label} {name}: {done:?}");
             assert_eq!(done.is_ok(), works, "{case}");
             assert!(
                 done.is_ok() || matches!(done, Err(Error::Corrupt(_))),

@@ -23,7 +23,7 @@ const PREFIXES: [(u8, &[u8]); 5] = [
 ];
 
 /// Splits a full name (`user.x`) into the number of its prefix and the rest; `None` if the prefix
-/// has no number or nothing follows it.
+/// has no number, nothing follows it, or a NUL byte does.
 #[must_use]
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     if let Some((index, _)) = WHOLE.iter().find(|(_, whole)| *whole == full) {
@@ -31,7 +31,7 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     }
     PREFIXES.iter().find_map(|(index, prefix)| {
         let rest = full.strip_prefix(*prefix)?;
-        (!rest.is_empty()).then_some((*index, rest))
+        (!rest.is_empty() && !rest.contains(&0)).then_some((*index, rest))
     })
 }
 
