@@ -52,6 +52,33 @@ fn a_copy_that_is_stopped_leaves_nothing() {
     assert_eq!(names, 1, "the image alone");
 }
 
+/// Another reader of this process may be at work under the name that is tried first.
+#[test]
+fn a_copy_leaves_alone_what_has_its_temporary_name() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let occupied = |attempt: u32| {
+        let name = format!(".out.pext4-{}.{attempt}", std::process::id());
+        folder.path().join(name)
+    };
+    fs::write(occupied(0), b"a file").expect("room");
+    fs::create_dir(occupied(1)).expect("room");
+    let out = folder.path().join("out");
+    for path in ["/", "/etc/passwd", "/link"] {
+        get(&image, path, &out).expect("a third name is free");
+        let _ = fs::remove_dir_all(&out).or_else(|_| fs::remove_file(&out));
+    }
+    for attempt in 2..100 {
+        fs::write(occupied(attempt), b"a file").expect("room");
+    }
+    for path in ["/", "/etc/passwd", "/link"] {
+        let error = get(&image, path, &out).expect_err("no name is free");
+        assert!(error.contains("exists"), "{error}");
+    }
+    assert!((0..100).all(|attempt| occupied(attempt).exists()));
+    assert_eq!(fs::read(occupied(0)).expect("it is there"), b"a file");
+}
+
 #[test]
 fn holes_are_written_as_zeroes_if_that_is_wanted() {
     let folder = scratch();
