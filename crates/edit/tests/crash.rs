@@ -242,11 +242,15 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
                 seen[2] += 1;
             }
             Some(CommitOutcome::Unknown) => {
-                assert!(text.contains("made or not"), "write {nth}: {text}");
+                assert!(
+                    text.contains("whether the edit was made"),
+                    "write {nth}: {text}"
+                );
                 seen[1] += 1;
             }
             None | Some(CommitOutcome::NotCommitted) => {
-                let claims = text.contains("as soon as") || text.contains("made or not");
+                let claims =
+                    text.contains("as soon as") || text.contains("whether the edit was made");
                 assert!(!is_made && !claims, "write {nth}: {text}");
                 seen[0] += 1;
             }
