@@ -73,11 +73,11 @@ pub struct Copied {
     /// Bytes of data.
     pub bytes: u64,
     /// The number of devices that were left out.
-    pub devices_left: u64,
+    pub devices_skipped: u64,
     /// The number of extended attributes that were not copied.
-    pub attributes_left: u64,
+    pub attributes_skipped: u64,
     /// The number of files that could not be read and were left out.
-    pub unreadable_left: u64,
+    pub unreadable_skipped: u64,
 }
 
 impl Reader {
@@ -160,10 +160,10 @@ impl Reader {
             }
             return Err(error);
         }
-        let (copied, unreadable_left) = (extractor.copied, extractor.unreadable.left);
+        let (copied, unreadable_skipped) = (extractor.copied, extractor.unreadable.skipped);
         Ok(Copied {
             path: target,
-            unreadable_left,
+            unreadable_skipped,
             ..copied
         })
     }
@@ -433,7 +433,7 @@ impl Extractor<'_, '_> {
         };
         let is_device = kind.is_block_device() || kind.is_char_device();
         if is_device && self.options.skip_devices {
-            self.copied.devices_left += 1;
+            self.copied.devices_skipped += 1;
             return Ok(false);
         }
         let number = rustix::fs::makedev(metadata.device.major, metadata.device.minor);
@@ -469,7 +469,7 @@ impl Extractor<'_, '_> {
             if let Some(value) = self.wanted(name, value) {
                 let key = OsStr::from_bytes(name);
                 let done = rustix::fs::fsetxattr(file, key, &value, XattrFlags::empty());
-                self.copied.attributes_left += u64::from(done.is_err());
+                self.copied.attributes_skipped += u64::from(done.is_err());
             }
         }
         rustix::fs::fchmod(file, self.first_mode(metadata))
@@ -496,7 +496,7 @@ impl Extractor<'_, '_> {
             rustix::fs::chmodat(parent, name, self.mode(metadata), AtFlags::empty())
                 .with_host_file(&self.host_path(source), "give it its mode")?;
         }
-        self.copied.attributes_left += metadata.xattrs.len() as u64;
+        self.copied.attributes_skipped += metadata.xattrs.len() as u64;
         rustix::fs::utimensat(parent, name, &times(metadata), flags)
             .with_host_file(&self.host_path(source), "give it its times")
     }
@@ -505,12 +505,12 @@ impl Extractor<'_, '_> {
     fn wanted(&mut self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
         let is_users = name.starts_with(b"user.") || acl::is_list(name);
         if !is_users && !self.options.owners {
-            self.copied.attributes_left += 1;
+            self.copied.attributes_skipped += 1;
             return None;
         }
         if acl::is_list(name) {
             let list = acl::stored_to_call(value).ok();
-            self.copied.attributes_left += u64::from(list.is_none());
+            self.copied.attributes_skipped += u64::from(list.is_none());
             return list;
         }
         Some(value.to_vec())

@@ -192,7 +192,7 @@ fn what_fits_no_transaction_is_refused_where_nothing_can_be_cloned() {
     let format = Format::new(16 << 20, 1024, Features::NoJournal);
     let base = filled(&format, &mut random);
     let error = EditSession::from_device(Arc::new(base.fork()), &EditOptions::default());
-    let error = error.err().expect("it has no journal").to_string();
+    let error = error.expect_err("it has no journal").to_string();
     assert!(error.contains("no journal"), "{error}");
     let options = EditOptions {
         way: Way::Clone,
