@@ -48,6 +48,7 @@ mod summary;
 mod superblock;
 mod volume;
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -149,6 +150,17 @@ pub struct Options {
     /// Cancels the check when set. The type is the standard library's, so that a signal handler can
     /// set it.
     pub cancel: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Options")
+            .field("threads", &self.threads)
+            .field("has_progress", &self.progress.is_some())
+            .field("cancel", &self.cancel)
+            .finish()
+    }
 }
 
 /// The result of a check that ran.
