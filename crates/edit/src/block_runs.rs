@@ -24,6 +24,12 @@ impl BlockRuns {
         self.ends.insert(start, end);
     }
 
+    /// Whether a block is in the set.
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        let before = self.ends.range(..=block).next_back();
+        before.is_some_and(|(_, &end)| block < end)
+    }
+
     /// The runs, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ends.iter().map(|(&start, &end)| start..end)
@@ -41,6 +47,9 @@ mod tests {
             runs.add(blocks);
         }
         assert_eq!(runs.iter().collect::<Vec<_>>(), [5..6, 10..40, 41..42]);
+        let found: Vec<u64> = (0..50).filter(|&block| runs.contains(block)).collect();
+        let expected: Vec<u64> = runs.iter().flatten().collect();
+        assert_eq!(found, expected);
         runs.add(0..100);
         assert!(runs.iter().eq(std::iter::once(0..100)), "{runs:?}");
     }

@@ -82,9 +82,7 @@ pub enum EditError {
 fn consequence(outcome: CommitOutcome) -> &'static str {
     match outcome {
         CommitOutcome::NotCommitted => "",
-        CommitOutcome::Unknown => {
-            "; the edit is made or not, as whoever opens the image next will find"
-        }
+        CommitOutcome::Unknown => "; whether the edit was made shows when the image is next opened",
         CommitOutcome::Committed => "; the edit is made as soon as the image is opened for writing",
     }
 }

@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::ops::Range;
 
 use pext4_block::Device;
 use pext4_fs::Result;
@@ -15,6 +14,8 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, bitmap};
+
+use crate::block_runs::BlockRuns;
 
 /// Descriptors are read in pieces of this many blocks.
 const BLOCKS_AT_ONCE: u64 = 64;
@@ -24,8 +25,8 @@ pub(crate) struct FreeMap {
     geometry: Geometry,
     /// The block bitmap of each group; `None` if it was never written.
     written: Vec<Option<WrittenBitmap>>,
-    /// Blocks of the file system's metadata, sorted. Without a bitmap these are the used blocks.
-    metadata: Vec<Range<u64>>,
+    /// Blocks of the file system's metadata. Without a bitmap these are the used blocks.
+    metadata: BlockRuns,
     bitmaps: HashMap<u32, Box<[u8]>>,
 }
 
@@ -46,7 +47,7 @@ impl FreeMap {
         let geometry = Geometry::of(&read_superblock(device)?)?;
         let mut map = Self {
             written: Vec::new(),
-            metadata: Vec::new(),
+            metadata: BlockRuns::default(),
             bitmaps: HashMap::new(),
             geometry,
         };
@@ -56,14 +57,13 @@ impl FreeMap {
             let descriptor = window.descriptor(device, &geometry, group)?;
             map.add_group(&descriptor);
         }
-        map.metadata.sort_unstable_by_key(|run| run.start);
         Ok(map)
     }
 
     fn add_superblock_copies(&mut self, group: GroupNumber) {
         let first = self.geometry.first_block(group).get();
         let count = u64::from(self.geometry.superblock_overhead(group));
-        self.metadata.push(first..first.saturating_add(count));
+        self.add_metadata(first, count);
     }
 
     fn add_group(&mut self, descriptor: &GroupDescriptor) {
@@ -80,8 +80,13 @@ impl FreeMap {
             (descriptor.inode_bitmap, 1),
             (descriptor.inode_table, table),
         ] {
-            let start = start.get();
-            self.metadata.push(start..start.saturating_add(count));
+            self.add_metadata(start.get(), count);
+        }
+    }
+
+    fn add_metadata(&mut self, start: u64, count: u64) {
+        if count > 0 {
+            self.metadata.add(start..start.saturating_add(count));
         }
     }
 
@@ -101,13 +106,13 @@ impl FreeMap {
         };
         let written = self.written.get(group.get() as usize).copied().flatten();
         let Some(written) = written else {
-            return Ok(!self.is_metadata(block));
+            return Ok(!self.metadata.contains(block));
         };
         if !self.bitmaps.contains_key(&group.get()) {
             let bitmap = self.read_bitmap(device, written)?;
             self.bitmaps.insert(group.get(), bitmap);
         }
-        Ok(!bitmap::test(&self.bitmaps[&group.get()], cluster) && !self.is_metadata(block))
+        Ok(!bitmap::test(&self.bitmaps[&group.get()], cluster) && !self.metadata.contains(block))
     }
 
     /// The bitmap of a group, in which all blocks are used if it does not have its checksum.
@@ -130,11 +135,6 @@ impl FreeMap {
             let computed = bitmap::block_bitmap_checksum(seed, bitmap, clusters);
             GroupDescriptor::matches(stored, computed, geometry)
         })
-    }
-
-    fn is_metadata(&self, block: u64) -> bool {
-        let after = self.metadata.partition_point(|run| run.start <= block);
-        after > 0 && self.metadata[after - 1].contains(&block)
     }
 }
 
@@ -195,9 +195,33 @@ impl DescriptorWindow {
 #[cfg(test)]
 mod tests {
     use pext4_block::Device;
+    use pext4_ondisk::BlockNumber;
+    use pext4_ondisk::group_descriptor::GroupDescriptor;
     use pext4_testkit::oracle::format::{Features, Format};
 
     use super::FreeMap;
+
+    /// A descriptor that places a bitmap in the middle of the inode table does not make the rest of
+    /// the table free.
+    #[test]
+    fn metadata_that_overlaps_is_in_use_to_its_end() {
+        let format = Format::new(4 << 20, 1024, Features::Debian12);
+        let device = format.device().expect("mke2fs is there");
+        let mut map = FreeMap::open(&device).expect("sound descriptors");
+        let length = u64::from(map.geometry.inode_table_blocks);
+        let is_free = |map: &mut FreeMap, block| map.is_free(&device, block).expect("memory");
+        let mut run = |start: &u64| (*start..=start + length).all(|block| is_free(&mut map, block));
+        let table = (1..4096).find(&mut run).expect("it is nearly empty");
+        let mut descriptor = GroupDescriptor::default();
+        descriptor.inode_table = BlockNumber(table);
+        descriptor.block_bitmap = BlockNumber(table + 1);
+        map.add_group(&descriptor);
+        assert!(length > 3);
+        for block in table..table + length {
+            assert!(!is_free(&mut map, block), "{block}");
+        }
+        assert!(is_free(&mut map, table + length));
+    }
 
     #[test]
     fn a_bitmap_with_a_wrong_checksum_has_no_free_blocks() {

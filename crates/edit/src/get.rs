@@ -1,9 +1,10 @@
 //! Copies out of an image, onto the host.
 //!
 //! The image may be hostile. Nothing is written outside of the copy: every file is created
-//! (`O_EXCL`, `O_NOFOLLOW`) by its name in the descriptor of its directory, below a new directory
-//! that no other user may enter until the copy is complete. Names with slashes, `.` and `..` are
-//! refused when they are listed. The whole copy has a temporary name until it is complete.
+//! (`O_EXCL`, `O_NOFOLLOW`) by its name in the descriptor of its directory. A tree is created as a
+//! new directory that no other user may enter until the copy is complete. Names with slashes, `.`
+//! and `..` are refused when they are listed. The whole copy, also that of a single file, has a
+//! temporary name until it is complete.
 //!
 //! Modes, times (nanoseconds), holes, hard links and `user.` attributes are always kept; owners,
 //! set-user-ID bits, devices and other attributes only if root copies.
@@ -38,6 +39,9 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// How many temporary names are tried, if files with these names exist.
+const MAX_ATTEMPTS: u32 = 100;
+
 /// How to copy out.
 #[derive(Clone, Debug)]
 pub struct GetOptions {
@@ -69,11 +73,11 @@ pub struct Copied {
     /// Bytes of data.
     pub bytes: u64,
     /// The number of devices that were left out.
-    pub devices_left: u64,
+    pub devices_skipped: u64,
     /// The number of extended attributes that were not copied.
-    pub attributes_left: u64,
+    pub attributes_skipped: u64,
     /// The number of files that could not be read and were left out.
-    pub unreadable_left: u64,
+    pub unreadable_skipped: u64,
 }
 
 impl Reader {
@@ -128,13 +132,13 @@ impl Reader {
         let name = target.file_name().unwrap_or_default();
         check_vacant(&target, options)?;
         let directory = open_directory(parent).with_host_file(parent, "open it")?;
-        let temporary = temporary_name(name, &format!(".pext4-{}", std::process::id()));
         let mut extractor = Extractor {
             image,
             progress: self.progress(),
             options,
             base: directory.as_fd(),
-            temporary: &temporary,
+            temporary: OsString::new(),
+            has_made_top: false,
             target: &target,
             from: path,
             links: HashMap::new(),
@@ -143,19 +147,23 @@ impl Reader {
             copied: Copied::default(),
         };
         let done = extractor
-            .extract(directory.as_fd(), &temporary, &source, Path::new(""), 0)
+            .extract_top(name, &source)
             .and_then(|()| extractor.close_directories())
-            .and_then(|()| rename_into_place(&directory, &temporary, name, &target, options));
+            .and_then(|()| {
+                rename_into_place(&directory, &extractor.temporary, name, &target, options)
+            });
         if let Err(error) = done {
-            let left = parent.join(&temporary);
-            // If this fails, the copy stays under its temporary name.
-            let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
+            if extractor.has_made_top {
+                let left = parent.join(&extractor.temporary);
+                // If this fails, the copy stays under its temporary name.
+                let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
+            }
             return Err(error);
         }
-        let (copied, unreadable_left) = (extractor.copied, extractor.unreadable.left);
+        let (copied, unreadable_skipped) = (extractor.copied, extractor.unreadable.skipped);
         Ok(Copied {
             path: target,
-            unreadable_left,
+            unreadable_skipped,
             ..copied
         })
     }
@@ -243,7 +251,9 @@ struct Extractor<'r, 'l> {
     options: &'r GetOptions,
     /// The parent directory of the copy and the copy's temporary name there, for hard links.
     base: BorrowedFd<'r>,
-    temporary: &'r OsStr,
+    temporary: OsString,
+    /// Whether the file of that name is the copy. If not, it belongs to somebody else.
+    has_made_top: bool,
     /// The final path of the copy, for errors, and the path in the image.
     target: &'r Path,
     from: &'r [u8],
@@ -258,6 +268,25 @@ struct Extractor<'r, 'l> {
 }
 
 impl Extractor<'_, '_> {
+    /// Creates the whole copy under the first temporary name that is free. The process ID in the
+    /// name does not tell two readers of one process apart.
+    fn extract_top(&mut self, name: &OsStr, source: &ImageFile) -> Result<()> {
+        self.progress.add_file()?;
+        let base = self.base;
+        for attempt in 0..MAX_ATTEMPTS {
+            let mark = format!(".pext4-{}.{attempt}", std::process::id());
+            let temporary = temporary_name(name, &mark);
+            temporary.clone_into(&mut self.temporary);
+            match self.extract(base, &temporary, source, Path::new(""), 0) {
+                Err(EditError::Host { source, .. })
+                    if !self.has_made_top && source.kind() == io::ErrorKind::AlreadyExists => {}
+                done => return done,
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::AlreadyExists))
+            .with_host_file(self.target, "make a file beside it")
+    }
+
     /// Creates `source` as `name` in `directory`. `path` is relative to the top.
     fn extract(
         &mut self,
@@ -276,7 +305,9 @@ impl Extractor<'_, '_> {
                 .and_then(|above| rustix::fs::linkat(&above, old, directory, name, flags))
                 .with_host_file(&self.host_path(source), "make its other name");
         }
-        self.progress.add_file()?;
+        if depth > 0 {
+            self.progress.add_file()?;
+        }
         let made = match metadata.kind {
             FileType::Directory => {
                 self.directory(directory, name, source, &metadata, path, depth)?
@@ -286,6 +317,7 @@ impl Extractor<'_, '_> {
                 let target = OsStr::from_bytes(&metadata.target);
                 rustix::fs::symlinkat(target, directory, name)
                     .with_host_file(&self.host_path(source), "make it")?;
+                self.has_made_top = true;
                 self.apply_metadata_by_name(directory, name, source, &metadata)?;
                 true
             }
@@ -302,7 +334,7 @@ impl Extractor<'_, '_> {
     /// system accepts.
     fn open_above(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut at = rustix::fs::openat(self.base, self.temporary, flags, Mode::empty())?;
+        let mut at = rustix::fs::openat(self.base, &self.temporary, flags, Mode::empty())?;
         for name in path.parent().into_iter().flatten() {
             at = rustix::fs::openat(&at, name, flags, Mode::empty())?;
         }
@@ -313,7 +345,7 @@ impl Extractor<'_, '_> {
     fn close_directories(&self) -> Result<()> {
         let close = |path: &Path, mode: Mode| {
             let here = match path.file_name() {
-                None => rustix::fs::openat(self.base, self.temporary, DIRECTORY, Mode::empty())?,
+                None => rustix::fs::openat(self.base, &self.temporary, DIRECTORY, Mode::empty())?,
                 Some(name) => {
                     rustix::fs::openat(self.open_above(path)?, name, DIRECTORY, Mode::empty())?
                 }
@@ -338,6 +370,7 @@ impl Extractor<'_, '_> {
         let private = Mode::RWXU;
         rustix::fs::mkdirat(parent, name, private)
             .with_host_file(&self.host_path(source), "make it")?;
+        self.has_made_top = true;
         let here = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty());
         let here = here.with_host_file(&self.host_path(source), "open it")?;
         for (name, child) in self.image.readable_children(source, &mut self.unreadable)? {
@@ -364,6 +397,7 @@ impl Extractor<'_, '_> {
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.with_host_file(&self.host_path(source), "make it")?);
+        let is_top = !std::mem::replace(&mut self.has_made_top, true);
         let mut bytes = 0;
         let copied = self.image.content(source, metadata, &mut |offset, piece| {
             bytes += piece.len() as u64;
@@ -374,6 +408,7 @@ impl Extractor<'_, '_> {
         if copied.is_err() {
             rustix::fs::unlinkat(parent, name, AtFlags::empty())
                 .with_host_file(&self.host_path(source), "remove what was copied of it")?;
+            self.has_made_top = !is_top;
         }
         copied?;
         self.copied.bytes += bytes;
@@ -398,7 +433,7 @@ impl Extractor<'_, '_> {
         };
         let is_device = kind.is_block_device() || kind.is_char_device();
         if is_device && self.options.skip_devices {
-            self.copied.devices_left += 1;
+            self.copied.devices_skipped += 1;
             return Ok(false);
         }
         let number = rustix::fs::makedev(metadata.device.major, metadata.device.minor);
@@ -411,6 +446,7 @@ impl Extractor<'_, '_> {
             }),
             done => done.with_host_file(&self.host_path(source), "make it"),
         }?;
+        self.has_made_top = true;
         self.apply_metadata_by_name(parent, name, source, metadata)?;
         Ok(true)
     }
@@ -433,7 +469,7 @@ impl Extractor<'_, '_> {
             if let Some(value) = self.wanted(name, value) {
                 let key = OsStr::from_bytes(name);
                 let done = rustix::fs::fsetxattr(file, key, &value, XattrFlags::empty());
-                self.copied.attributes_left += u64::from(done.is_err());
+                self.copied.attributes_skipped += u64::from(done.is_err());
             }
         }
         rustix::fs::fchmod(file, self.first_mode(metadata))
@@ -460,7 +496,7 @@ impl Extractor<'_, '_> {
             rustix::fs::chmodat(parent, name, self.mode(metadata), AtFlags::empty())
                 .with_host_file(&self.host_path(source), "give it its mode")?;
         }
-        self.copied.attributes_left += metadata.xattrs.len() as u64;
+        self.copied.attributes_skipped += metadata.xattrs.len() as u64;
         rustix::fs::utimensat(parent, name, &times(metadata), flags)
             .with_host_file(&self.host_path(source), "give it its times")
     }
@@ -469,12 +505,12 @@ impl Extractor<'_, '_> {
     fn wanted(&mut self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
         let is_users = name.starts_with(b"user.") || acl::is_list(name);
         if !is_users && !self.options.owners {
-            self.copied.attributes_left += 1;
+            self.copied.attributes_skipped += 1;
             return None;
         }
         if acl::is_list(name) {
             let list = acl::stored_to_call(value).ok();
-            self.copied.attributes_left += u64::from(list.is_none());
+            self.copied.attributes_skipped += u64::from(list.is_none());
             return list;
         }
         Some(value.to_vec())

@@ -17,18 +17,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use pext4_block::next_data;
 use pext4_fs::{DeviceNumber, FileType, Time};
 use pext4_ondisk::acl;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, RawDirEntry};
 use rustix::io::Errno;
 
 use crate::error::{EditError, HostContext, Result, Shown};
-use crate::host_data::next_data;
-use crate::source::{FileMetadata, Sink, Source};
+use crate::source::{FileMetadata, PIECE, Sink, Source};
 use directory::{HostDirectory, OpenDirectories, base};
 
-/// Bytes of a file read at a time.
-const PIECE: usize = 1 << 20;
 /// Bytes of a directory read at a time.
 const LISTING: usize = 64 << 10;
 /// Linux's maximum length of an extended attribute's value, and of the list of names.
@@ -191,12 +189,10 @@ impl Source for HostTree<'_> {
         }
         let mut piece = vec![0; PIECE];
         let mut at = 0;
-        while let Some((start, end)) =
-            next_data(&file, at, before.len()).with_host_file(path, "read it")?
-        {
-            at = start;
-            while at < end {
-                let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
+        while let Some(data) = next_data(&file, at, before.len()).with_host_file(path, "read it")? {
+            at = data.start;
+            while at < data.end {
+                let length = usize::try_from(data.end - at).map_or(PIECE, |left| left.min(PIECE));
                 let read = file
                     .read_at(&mut piece[..length], at)
                     .with_host_file(path, "read it")?;

@@ -11,11 +11,8 @@ use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
 use pext4_ondisk::Corrupt;
 
 use crate::error::{FsContext, Result};
-use crate::source::{FileMetadata, Sink, Source};
+use crate::source::{FileMetadata, PIECE, Sink, Source};
 use crate::unreadable::Unreadable;
-
-/// Bytes read at a time.
-const PIECE: usize = 1 << 20;
 
 /// A volume as a source.
 pub(crate) struct ImageTree<'v> {

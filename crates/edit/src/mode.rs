@@ -4,8 +4,8 @@
 //! change names them: by `s`, by an octal digit that sets them, by an octal number of five digits
 //! or more (`00755`), or by one behind an operator (`=755`). A change without classes (`+w`, `=rw`)
 //! applies to all of them, and as under the umask 022: not to the write permission of group and
-//! others. Unlike coreutils', it is so under every umask of the caller, so that one edit gives one
-//! image.
+//! others. It does so whatever the caller's umask is, unlike coreutils, so that an edit gives the
+//! same image for every caller.
 
 use std::str::FromStr;
 

@@ -17,6 +17,7 @@ use crate::tree_writer::MAX_DEPTH;
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// An opened image.
+#[derive(Debug)]
 pub struct Reader {
     volume: Volume,
     progress: Arc<Progress>,

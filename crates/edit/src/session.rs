@@ -22,11 +22,12 @@
 //! happen at places that depend on the changes alone.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Access, Device, FileDevice, Page, loops};
+use pext4_block::{Access, CloneMethod, Device, FileDevice, Page, loops};
 use pext4_fs::options::{BusyGroups, Reserve, Scaling, StreamGoals, Width};
 use pext4_fs::{CommitOutcome, MountOptions, OfflineJournal, Time, Volume};
 use pext4_ondisk::superblock::{self, State, Superblock};
@@ -35,7 +36,7 @@ use pext4_sync::{time, topology};
 
 use crate::error::{EditError, FsContext, HostContext, Result};
 use crate::free::{FreeMap, read_superblock};
-use crate::image_clone::{CloneMethod, ImageClone};
+use crate::image_clone::ImageClone;
 use crate::progress::Progress;
 use crate::staging::{Changes, Staging};
 
@@ -129,6 +130,15 @@ pub struct EditSession {
     progress: Arc<Progress>,
 }
 
+impl fmt::Debug for EditSession {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("EditSession")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
 impl EditSession {
     /// Opens an image for changes.
     ///
@@ -217,10 +227,6 @@ impl EditSession {
     /// The file system with the changes so far. Changes that are made here directly belong to the
     /// session too, but only those by [`EditSession::apply`](crate::EditSession::apply) are
     /// deterministic.
-    ///
-    /// # Panics
-    ///
-    /// Never: a session has its volume until it is consumed.
     #[must_use]
     pub fn volume(&self) -> &Volume {
         self.volume
@@ -330,17 +336,17 @@ impl EditSession {
     }
 
     fn switch_to_clone(&self, reason: String) -> Result<()> {
-        let Some(file) = &self.file else {
+        let refuse = |advice: &str| {
             let name = self.name.display();
-            return Err(EditError::Refused(format!(
-                "{name}: it takes more than one transaction: {reason}"
-            )));
+            Err(EditError::Refused(format!(
+                "{name}: it cannot be made in one transaction: {reason}{advice}"
+            )))
+        };
+        let Some(file) = &self.file else {
+            return refuse("");
         };
         if self.options.way == Way::Transaction {
-            let name = self.name.display();
-            return Err(EditError::Refused(format!(
-                "{name}: it takes more than one transaction: {reason}; a clone could take it"
-            )));
+            return refuse("; a clone could take it");
         }
         (self.options.on_clone)(&reason);
         let clone = self
@@ -431,7 +437,8 @@ impl EditSession {
 impl Drop for EditSession {
     fn drop(&mut self) {
         // The volume is closed when it is dropped, and that must not write to the image. After a
-        // commit there is nothing left that could be discarded.
+        // commit in place nothing is staged any more; after a clone, what is staged belongs to the
+        // old image.
         self.staging.abandon();
     }
 }
@@ -441,6 +448,16 @@ pub struct Prepared {
     session: EditSession,
     changes: Changes,
     plan: Plan,
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Prepared")
+            .field("session", &self.session)
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Prepared {
@@ -466,7 +483,7 @@ impl Prepared {
             Plan::Clone { .. } => {
                 let clone = self.session.clone.take();
                 let (clone, _) = clone.expect("a plan of a clone is made of one");
-                clone.rename_into_place(&self.session.progress)?;
+                clone.put_in_place(&self.session.progress)?;
             }
         }
         Ok(self.plan)

@@ -4,6 +4,9 @@ use pext4_fs::{DeviceNumber, FileType, Time};
 
 use crate::error::Result;
 
+/// Bytes of data that are read at a time.
+pub(crate) const PIECE: usize = 1 << 20;
+
 /// Everything about a file but its content.
 #[derive(Clone, Debug)]
 pub(crate) struct FileMetadata {

@@ -13,6 +13,7 @@ use pext4_fs::{
 };
 
 use pext4_ondisk::acl;
+use pext4_ondisk::inode::{MAX_MAJOR, MAX_MINOR};
 
 use crate::error::{FsContext, Result, Shown, refuse};
 use crate::image_tree::join;
@@ -22,10 +23,6 @@ use crate::source::{FileMetadata, Source};
 
 /// The maximum depth of nested directories. Paths that Linux accepts are no deeper.
 pub(crate) const MAX_DEPTH: u32 = 1024;
-
-/// The largest device numbers that ext4 can store.
-const MAX_MAJOR: u32 = 0xFFF;
-const MAX_MINOR: u32 = 0xF_FFFF;
 
 /// Attributes that replace those of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,14 +10,14 @@ pub(crate) struct Unreadable<'r, 's> {
     /// Called for each skipped file. Without it an unreadable file is an error.
     on_skipped: Option<&'r mut OnSkipped<'s>>,
     /// The number of skipped files.
-    pub(crate) left: u64,
+    pub(crate) skipped: u64,
 }
 
 impl<'r, 's> Unreadable<'r, 's> {
     pub(crate) fn new(on_skipped: Option<&'r mut OnSkipped<'s>>) -> Self {
         Self {
             on_skipped,
-            left: 0,
+            skipped: 0,
         }
     }
 
@@ -30,7 +30,7 @@ impl<'r, 's> Unreadable<'r, 's> {
         match (read, &mut self.on_skipped) {
             (Err(error @ EditError::AtPath { .. }), Some(on_skipped)) => {
                 on_skipped(&error);
-                self.left += 1;
+                self.skipped += 1;
                 Ok(None)
             }
             (read, _) => read.map(Some),

@@ -304,7 +304,7 @@ fn what_cannot_be_read_is_left_out_of_an_export_if_that_is_wanted() {
         ..ExportOptions::default()
     };
     let exported = reader.export_with("/", &mut bytes, options);
-    assert_eq!(exported.expect("it is left out").unreadable_left, 1);
+    assert_eq!(exported.expect("it is left out").unreadable_skipped, 1);
     assert!(
         matches!(&told[..], [one] if one.contains("/dir/odd: ")),
         "{told:?}"

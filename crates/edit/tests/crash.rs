@@ -192,7 +192,7 @@ fn what_fits_no_transaction_is_refused_where_nothing_can_be_cloned() {
     let format = Format::new(16 << 20, 1024, Features::NoJournal);
     let base = filled(&format, &mut random);
     let error = EditSession::from_device(Arc::new(base.fork()), &EditOptions::default());
-    let error = error.err().expect("it has no journal").to_string();
+    let error = error.expect_err("it has no journal").to_string();
     assert!(error.contains("no journal"), "{error}");
     let options = EditOptions {
         way: Way::Clone,
@@ -242,11 +242,15 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
                 seen[2] += 1;
             }
             Some(CommitOutcome::Unknown) => {
-                assert!(text.contains("made or not"), "write {nth}: {text}");
+                assert!(
+                    text.contains("whether the edit was made"),
+                    "write {nth}: {text}"
+                );
                 seen[1] += 1;
             }
             None | Some(CommitOutcome::NotCommitted) => {
-                let claims = text.contains("as soon as") || text.contains("made or not");
+                let claims =
+                    text.contains("as soon as") || text.contains("whether the edit was made");
                 assert!(!is_made && !claims, "write {nth}: {text}");
                 seen[0] += 1;
             }

@@ -52,6 +52,33 @@ fn a_copy_that_is_stopped_leaves_nothing() {
     assert_eq!(names, 1, "the image alone");
 }
 
+/// Another reader of this process may be at work under the name that is tried first.
+#[test]
+fn a_copy_leaves_alone_what_has_its_temporary_name() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let occupied = |attempt: u32| {
+        let name = format!(".out.pext4-{}.{attempt}", std::process::id());
+        folder.path().join(name)
+    };
+    fs::write(occupied(0), b"a file").expect("room");
+    fs::create_dir(occupied(1)).expect("room");
+    let out = folder.path().join("out");
+    for path in ["/", "/etc/passwd", "/link"] {
+        get(&image, path, &out).expect("a third name is free");
+        let _ = fs::remove_dir_all(&out).or_else(|_| fs::remove_file(&out));
+    }
+    for attempt in 2..100 {
+        fs::write(occupied(attempt), b"a file").expect("room");
+    }
+    for path in ["/", "/etc/passwd", "/link"] {
+        let error = get(&image, path, &out).expect_err("no name is free");
+        assert!(error.contains("exists"), "{error}");
+    }
+    assert!((0..100).all(|attempt| occupied(attempt).exists()));
+    assert_eq!(fs::read(occupied(0)).expect("it is there"), b"a file");
+}
+
 #[test]
 fn holes_are_written_as_zeroes_if_that_is_wanted() {
     let folder = scratch();
@@ -151,7 +178,7 @@ fn what_cannot_be_read_is_left_out_if_that_is_wanted() {
     let got = reader
         .get_readable("/rescue", &out, &GetOptions::default(), &mut leave)
         .expect("the rest is sound");
-    assert_eq!(got.unreadable_left, 2, "{told:?}");
+    assert_eq!(got.unreadable_skipped, 2, "{told:?}");
     let spoilt = format!("/rescue/{unmapped}: ");
     assert!(told.iter().any(|one| one.contains(&spoilt)), "{told:?}");
     let there: Vec<String> = fs::read_dir(&out)
@@ -174,6 +201,33 @@ fn what_cannot_be_read_is_left_out_if_that_is_wanted() {
     for name in &there {
         assert_eq!(fs::read(out.join(name)).expect("readable"), b"some bytes");
     }
+}
+
+/// Below it, what cannot be read may be skipped.
+#[test]
+fn what_was_asked_for_is_not_skipped() {
+    let folder = scratch();
+    let image = image(folder.path());
+    // The superblock's block holds no attributes.
+    let spoilt = "set_inode_field /etc file_acl 1".to_owned();
+    debugfs::command(&image, &[spoilt]).expect("debugfs is there");
+    let reader = Reader::open(&image).expect("the rest is sound");
+    let mut leave = |_: &EditError| {};
+    let out = folder.path().join("out");
+    let options = GetOptions::default();
+    let got = reader.get_readable("/etc", &out, &options, &mut leave);
+    let why_not = got.expect_err("its attributes are none").to_string();
+    let export = |path: &str| {
+        let mut leave = |_: &EditError| {};
+        let options = ExportOptions {
+            on_skipped: Some(&mut leave),
+            ..ExportOptions::default()
+        };
+        reader.export_with(path, &mut Vec::new(), options)
+    };
+    let exported = export("/etc").expect_err("as by get");
+    assert_eq!(exported.to_string(), why_not);
+    assert_eq!(export("/").expect("the rest").unreadable_skipped, 1);
 }
 
 /// Neither by its own name nor through a link to it.
@@ -391,7 +445,7 @@ fn capabilities_of_files_outlive_the_change_of_owner() {
     session.finish().expect("there is room");
     let out = folder.path().join("out");
     let got = get(&image, "/etc/passwd", &out).expect("there is room");
-    assert_eq!(got.attributes_left, 0);
+    assert_eq!(got.attributes_skipped, 0);
     let mut value = [0; 64];
     let length = rustix::fs::getxattr(&out, "security.capability", value.as_mut_slice());
     let length = length.expect("it is there");

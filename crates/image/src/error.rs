@@ -23,11 +23,8 @@ pub enum Error {
     #[error("{0}")]
     Impossible(String),
     /// A resize failed after its commit. Repeating it with a relative size would change the size
-    /// twice.
-    #[error(
-        "the resize is made and will be applied when the image is next opened for writing, so do not \
-         repeat it: only its last steps failed: {0}"
-    )]
+    /// twice. If the log still holds it, the next open for writing applies it.
+    #[error("the resize is made, so do not repeat it; only its last steps failed: {0}")]
     AfterCommit(#[source] Box<Self>),
     /// The caller asked to stop.
     #[error("interrupted; nothing was left behind")]

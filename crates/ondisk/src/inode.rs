@@ -32,6 +32,10 @@ pub const BLOCK_AREA: usize = 60;
 pub const EXTRA_SIZE: u16 = 32;
 /// Most links of one inode (`EXT4_LINK_MAX`).
 pub const MAX_LINKS: u16 = 65000;
+/// The largest major number of a device.
+pub const MAX_MAJOR: u32 = 0xFFF;
+/// The largest minor number of a device.
+pub const MAX_MINOR: u32 = 0xF_FFFF;
 
 const STRUCTURE: &str = "inode";
 const CHECKSUM_LOW_AT: usize = 0x7C;

@@ -56,10 +56,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         || progress.stop(),
         || exported(arguments, &reader),
     )??;
-    if exported.sockets_left > 0 && !arguments.quiet {
+    if exported.sockets_skipped > 0 && !arguments.quiet {
         print_error(format_args!(
             "pext4: {} sockets were left out: tar has no form for them",
-            exported.sockets_left
+            exported.sockets_skipped
         ));
     }
     Ok(())

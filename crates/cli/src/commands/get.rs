@@ -88,9 +88,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             path: names::text(got.path.as_os_str().as_bytes()),
             files: got.files,
             bytes: got.bytes,
-            devices_left: got.devices_left,
-            attributes_left: got.attributes_left,
-            unreadable_left: got.unreadable_left,
+            devices_left: got.devices_skipped,
+            attributes_left: got.attributes_skipped,
+            unreadable_left: got.unreadable_skipped,
         };
         print_result(serde_json::to_string_pretty(&report)?, "the copy was made")?;
         return Ok(());
@@ -99,8 +99,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     let left = [
-        (got.devices_left, "devices were left out"),
-        (got.attributes_left, "extended attributes were not kept"),
+        (got.devices_skipped, "devices were left out"),
+        (got.attributes_skipped, "extended attributes were not kept"),
     ];
     for (count, what) in left.into_iter().filter(|(count, _)| *count > 0) {
         print_error(format_args!("pext4: {count} {what}"));

@@ -14,14 +14,11 @@ use crate::host::{self, HostTree};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::reader::Reader;
 use crate::session::EditSession;
-use crate::source::Source;
+use crate::source::{PIECE, Source};
 use crate::tree_writer::{ContentWriter, Overrides, TreeWriter, find};
 
-/// Bytes read from a stream at a time.
-const PIECE: usize = 1 << 20;
-
 impl EditSession {
-    /// Makes a file of what a stream gives, in file of what is there.
+    /// Writes a stream to a file, and replaces an existing one.
     ///
     /// # Errors
     ///

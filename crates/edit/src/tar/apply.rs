@@ -19,11 +19,8 @@ use crate::error::{EditError, FsContext, Result, Shown, refuse};
 use crate::image_tree::join;
 use crate::lists;
 use crate::session::EditSession;
-use crate::source::FileMetadata;
+use crate::source::{FileMetadata, PIECE};
 use crate::tree_writer::{ContentWriter, Overrides, TreeWriter};
-
-/// Bytes read at a time.
-const PIECE: usize = 1 << 20;
 
 /// What was unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

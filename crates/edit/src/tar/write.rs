@@ -10,6 +10,7 @@
 //! counted.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::error::{FsContext, HostContext, Result};
 use crate::image_tree::{ImageFile, ImageTree, next_data};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
-use crate::source::{FileMetadata, Source};
+use crate::source::{FileMetadata, PIECE, Source};
 use crate::unreadable::{OnSkipped, Unreadable};
 
 /// The largest numbers in octal fields of 8 and of 12 bytes.
@@ -46,9 +47,9 @@ pub struct Exported {
     /// Bytes of data.
     pub bytes: u64,
     /// The number of sockets, which have no form in tar and are left out.
-    pub sockets_left: u64,
+    pub sockets_skipped: u64,
     /// The number of files that could not be read and were left out.
-    pub unreadable_left: u64,
+    pub unreadable_skipped: u64,
 }
 
 /// How an image is exported.
@@ -57,9 +58,19 @@ pub struct ExportOptions<'o, 's> {
     /// Write the holes of files as zeroes, for readers that do not know GNU's sparse form (as that
     /// of busybox). Zeroes may be a large part of the archive then.
     pub whole_files: bool,
-    /// Skip files that cannot be read in the image, after calling this. Each file is read twice, to
+    /// Skip files below the directory that cannot be read in the image, after calling this. Each file is read twice, to
     /// know that before its header is written. Without it such a file is an error.
     pub on_skipped: Option<&'o mut OnSkipped<'s>>,
+}
+
+impl fmt::Debug for ExportOptions<'_, '_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ExportOptions")
+            .field("whole_files", &self.whole_files)
+            .field("skips_unreadable", &self.on_skipped.is_some())
+            .finish()
+    }
 }
 
 impl Reader {
@@ -77,7 +88,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// As [`Self::export`]. If unreadable files are skipped: the path does not exist; `Host` errors
+    /// As [`Self::export`]. If unreadable files are skipped: the path does not exist or cannot be read
+    /// itself; `Host` errors
     /// of `output`; a file that can be read the first time and not the second.
     pub fn export_with(
         &self,
@@ -94,11 +106,11 @@ impl Reader {
             whole_files: options.whole_files,
             unreadable: Unreadable::new(options.on_skipped),
             links: HashMap::new(),
+            piece: vec![0; PIECE],
             exported: Exported::default(),
         };
         let top = self.find(path)?;
-        let found = exporter.image.attributes(&top);
-        if found.is_ok_and(|found| found.file_type != FileType::Directory) {
+        if exporter.image.attributes(&top)?.file_type != FileType::Directory {
             return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(path);
         }
         exporter.write_tree(&top)?;
@@ -109,7 +121,7 @@ impl Reader {
             .flush()
             .with_host_file("output".as_ref(), "write it")?;
         Ok(Exported {
-            unreadable_left: exporter.unreadable.left,
+            unreadable_skipped: exporter.unreadable.skipped,
             ..exporter.exported
         })
     }
@@ -125,6 +137,8 @@ struct Exporter<'r, 'l> {
     unreadable: Unreadable<'r, 'l>,
     /// The first name of files with several names.
     links: HashMap<(u64, u64), Vec<u8>>,
+    /// The buffer for data.
+    piece: Vec<u8>,
     exported: Exported,
 }
 
@@ -139,8 +153,13 @@ impl Exporter<'_, '_> {
         let mut rest = vec![(b"./".to_vec(), top.clone(), 0)];
         while let Some((name, file, depth)) = rest.pop() {
             let metadata = self.readable(&file);
-            let Some(metadata) = self.unreadable.or_skip(metadata)? else {
-                continue;
+            // What was asked for is not skipped.
+            let metadata = match depth {
+                0 => metadata?,
+                _ => match self.unreadable.or_skip(metadata)? {
+                    Some(metadata) => metadata,
+                    None => continue,
+                },
             };
             self.write_one(&name, &file, &metadata)?;
             if metadata.kind != FileType::Directory {
@@ -174,7 +193,7 @@ impl Exporter<'_, '_> {
 
     fn write_one(&mut self, name: &[u8], file: &ImageFile, metadata: &FileMetadata) -> Result<()> {
         if metadata.kind == FileType::Socket {
-            self.exported.sockets_left += 1;
+            self.exported.sockets_skipped += 1;
             return Ok(());
         }
         self.exported.files += 1;
@@ -250,23 +269,19 @@ impl Exporter<'_, '_> {
     }
 
     fn put_data(&mut self, file: &ImageFile, start: u64, end: u64) -> Result<()> {
-        let mut piece = vec![0; 1 << 20];
         let mut at = start;
         while at < end {
-            let length =
-                usize::try_from(end - at).map_or(piece.len(), |left| left.min(piece.len()));
-            let read = self
-                .reader
-                .volume()
-                .read(file.inode, at, &mut piece[..length]);
+            let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
+            let piece = &mut self.piece[..length];
+            let read = self.reader.volume().read(file.inode, at, piece);
             let read = read.with_path(&file.path)?;
             if read == 0 {
                 // The file is shorter than its header says. Pad it, since the archive must stay
                 // aligned.
-                piece[..length].fill(0);
+                piece.fill(0);
             }
             let read = if read == 0 { length } else { read };
-            self.put(&piece[..read])?;
+            put(self.output, &self.piece[..read])?;
             self.progress.add_bytes(read)?;
             at += read as u64;
         }
@@ -300,10 +315,14 @@ impl Exporter<'_, '_> {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.output
-            .write_all(bytes)
-            .with_host_file("output".as_ref(), "write it")
+        put(self.output, bytes)
     }
+}
+
+fn put(output: &mut dyn Write, bytes: &[u8]) -> Result<()> {
+    output
+        .write_all(bytes)
+        .with_host_file("output".as_ref(), "write it")
 }
 
 impl Header {

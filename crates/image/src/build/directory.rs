@@ -212,8 +212,7 @@ impl<'a> DirectoryWriter<'a> {
             return self.tree.add(landing.parent, name, metadata);
         };
         let is_own = self.tree.node(old).source == self.number;
-        let are_directories =
-            self.tree.node(old).is_directory() && metadata.mode & 0o170_000 == 0o040_000;
+        let are_directories = self.tree.node(old).is_directory() && metadata.is_directory();
         if is_own && !are_directories {
             let place = self.tree.shown_path(old);
             let problem = format!(

@@ -11,7 +11,8 @@ use thiserror::Error as ThisError;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why no image was built. A failed build leaves nothing under the image's name, and an existing
-/// image is unchanged.
+/// image is unchanged, except if only the folder could not be synced afterwards: then the image is
+/// complete.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum Error {

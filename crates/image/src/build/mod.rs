@@ -372,8 +372,9 @@ impl Builder {
 
     /// Builds the image.
     ///
+    /// # Errors
     /// The error names the path and the problem. Nothing is left behind then, and an existing image
-    /// is unchanged.
+    /// is unchanged, except as [`Error`] says.
     pub fn build(mut self, image: &Path) -> Result<Summary> {
         self.rules.latest = self.date;
         self.rules.exclude = rules::path_patterns(&self.exclude).map_err(Error::Impossible)?;
@@ -585,14 +586,12 @@ impl Builder {
     /// The date of the image. Checkers consider a superblock with a future write time damaged, so
     /// future times of the input are ignored.
     fn time(&self, tree: &Tree) -> i64 {
-        let now = plan::now();
-        let latest = || {
-            tree.nodes
-                .iter()
-                .filter(|node| !node.is_removed && node.seconds <= now)
-                .map(|node| node.seconds)
-        };
-        let time = self.date.or_else(|| latest().max()).unwrap_or(0);
+        let time = self.date.unwrap_or_else(|| {
+            let now = plan::now();
+            let nodes = tree.nodes.iter().filter(|node| !node.is_removed);
+            let past = nodes.map(|node| node.seconds).filter(|&time| time <= now);
+            past.max().unwrap_or(0)
+        });
         time.clamp(0, i64::from(u32::MAX))
     }
 

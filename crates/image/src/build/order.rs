@@ -58,8 +58,8 @@ impl Order {
     }
 }
 
-/// Sorts the tree and assigns inode numbers from `first` on. Adds `lost+found` with the metadata
-/// `made` if no source contained it.
+/// Sorts the tree and assigns inode numbers from `first` on. Adds `lost+found` with
+/// `lost_found_metadata` if no source contained it.
 pub(super) fn order(
     tree: &mut Tree,
     first: u32,
@@ -303,7 +303,7 @@ impl OrderBuilder {
         buffer.extend(node.size.to_le_bytes());
         buffer.extend(node.seconds.to_le_bytes());
         buffer.extend(sets[node.attributes as usize]);
-        if node.mode & 0o170_000 == 0o120_000 {
+        if node.is_symlink() {
             buffer.extend_from_slice(tree.target(owner));
         }
         if let Some(segments) = tree.segments.get(&owner) {

@@ -146,12 +146,13 @@ impl Output {
         copy_permissions(&self.target, &self.file).map_err(failed)
     }
 
-    /// Makes the new name durable.
+    /// Makes the new name of an image durable, which is complete by now.
     pub fn sync_folder(target: &Path) -> Result<()> {
+        const ACTION: &str = "make its name durable (the image itself is complete)";
         let target = &resolve_link(target);
         File::open(folder_of(target))
             .and_then(|folder| folder.sync_all())
-            .map_err(|cause| Error::output(target, "make its name durable", cause))
+            .map_err(|cause| Error::output(target, ACTION, cause))
     }
 }
 
@@ -298,6 +299,14 @@ mod tests {
         assert!(is_file_at(&fd_path(&one), &one));
         assert!(!is_file_at(&fd_path(&one), &two));
         assert!(!is_file_at("/proc/none".as_ref(), &one));
+    }
+
+    #[test]
+    fn an_image_whose_name_is_not_durable_is_said_to_be_complete() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let target = folder.path().join("gone").join("image");
+        let error = Output::sync_folder(&target).expect_err("there is no folder");
+        assert!(error.to_string().contains("itself is complete"), "{error}");
     }
 
     /// Hosts without `O_TMPFILE` are rare, so this test creates the named file directly.

@@ -13,9 +13,9 @@ use pext4_ondisk::xattr::MAX_REFERENCES;
 use pext4_ondisk::{BlockNumber, LogicalBlock};
 
 use super::order::Order;
-use super::shape::{EXTENTS_IN_INODE, MAX_EXTENT_BLOCKS, Shape, block_ranges};
+use super::shape::{EXTENTS_IN_INODE, Shape, block_ranges};
 use super::tree::{Id, Tree};
-use crate::mkfs::layout::Layout;
+use crate::mkfs::layout::{Layout, MAX_EXTENT_BLOCKS};
 
 /// Maximum number of files in a batch.
 const MAX_BATCH_FILES: usize = 1024;

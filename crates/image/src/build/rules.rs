@@ -275,7 +275,7 @@ impl PathRule {
     fn apply(&self, metadata: &mut Metadata) {
         // A symbolic link always has all permissions.
         if let Some(mode) = self.mode
-            && metadata.mode & 0o170_000 != 0o120_000
+            && !metadata.is_symlink()
         {
             metadata.mode = metadata.mode & 0o170_000 | mode;
         }

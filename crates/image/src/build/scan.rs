@@ -453,7 +453,7 @@ impl Scan<'_> {
 
     /// Returns the number that a directory gets.
     fn add_to_batch(&self, name: &CStr, mut found: ScannedEntry, batch: &mut Batch) -> Option<u32> {
-        let is_directory = found.metadata.mode & 0o170_000 == 0o040_000;
+        let is_directory = found.metadata.is_directory();
         let number = is_directory.then(|| self.next_directory.fetch_add(1, Ordering::Relaxed));
         found.directory = number;
         batch.push(name.to_bytes(), found);

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use pext4_ondisk::directory::{Format, record_length, usable_length};
+use pext4_ondisk::directory::{FileType, Format, record_length, usable_length};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::extent;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
@@ -18,11 +18,10 @@ use super::order::Order;
 use super::threads::run_on_threads;
 use super::tree::{INLINE, Id, ROOT, Tree};
 use crate::mkfs::contents::{LOST_FOUND_BYTES, MAX_LOST_FOUND_BLOCKS};
+use crate::mkfs::layout::MAX_EXTENT_BLOCKS;
 
 /// How many directories a thread takes at a time.
 const DIRECTORIES_PER_TURN: usize = 64;
-/// The maximum number of blocks in an extent.
-pub(super) const MAX_EXTENT_BLOCKS: u64 = 32768;
 /// The number of extents that fit into an inode.
 pub(super) const EXTENTS_IN_INODE: usize = 4;
 
@@ -98,11 +97,11 @@ impl Shape {
     /// Number of content blocks that a file maps.
     pub fn content_blocks(&self, tree: &Tree, id: Id) -> u64 {
         let node = tree.node(id);
-        match node.mode & 0o170_000 {
-            0o040_000 => u64::from(self.directory(tree, id).blocks),
-            0o120_000 => u64::from(node.size >= pext4_ondisk::inode::BLOCK_AREA as u64),
-            0o100_000 if node.first_block == INLINE => 0,
-            0o100_000 => match tree.segments.get(&id) {
+        match node.file_type() {
+            FileType::Directory => u64::from(self.directory(tree, id).blocks),
+            FileType::Symlink => u64::from(node.size >= pext4_ondisk::inode::BLOCK_AREA as u64),
+            FileType::Regular if node.first_block == INLINE => 0,
+            FileType::Regular => match tree.segments.get(&id) {
                 None => node.size.div_ceil(self.block_size),
                 Some(segments) => block_ranges(segments, self.block_size)
                     .iter()
@@ -389,21 +388,21 @@ fn file_problem(tree: &Tree, id: Id, features: &Features, block_size: u64) -> Op
     if node.attributes != 0 && !features.has_compat(Compat::EXT_ATTR) {
         return Some(without("ext_attr"));
     }
-    match node.mode & 0o170_000 {
-        0o100_000 if node.size.div_ceil(block_size) > u64::from(u32::MAX) => Some(format!(
+    match node.file_type() {
+        FileType::Regular if node.size.div_ceil(block_size) > u64::from(u32::MAX) => Some(format!(
             "its {} bytes are more than ext4 holds in a file",
             node.size
         )),
-        0o100_000 if node.size >> 31 > 0 && !has(ReadOnlyCompat::LARGE_FILE) => {
+        FileType::Regular if node.size >> 31 > 0 && !has(ReadOnlyCompat::LARGE_FILE) => {
             Some(without("large_file"))
         }
-        0o120_000 if node.size == 0 => Some("it is a link that leads nowhere".to_owned()),
-        0o120_000 if node.size >= block_size => Some(format!(
+        FileType::Symlink if node.size == 0 => Some("it is a link that leads nowhere".to_owned()),
+        FileType::Symlink if node.size >= block_size => Some(format!(
             "it is a link to a path of {} bytes, a block holds {}",
             node.size,
             block_size - 1
         )),
-        0o040_000 if node.links == 1 && !has(ReadOnlyCompat::DIR_NLINK) => {
+        FileType::Directory if node.links == 1 && !has(ReadOnlyCompat::DIR_NLINK) => {
             Some(without("dir_nlink"))
         }
         _ => None,

@@ -54,6 +54,21 @@ pub(super) struct Metadata {
     pub source: u16,
 }
 
+impl Metadata {
+    /// The file type; `None` for undefined bits.
+    pub fn file_type(&self) -> Option<FileType> {
+        FileType::from_mode(self.mode)
+    }
+
+    pub fn is_directory(&self) -> bool {
+        self.file_type() == Some(FileType::Directory)
+    }
+
+    pub fn is_symlink(&self) -> bool {
+        self.file_type() == Some(FileType::Symlink)
+    }
+}
+
 /// A name and its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
@@ -88,15 +103,15 @@ impl Node {
     }
 
     pub fn is_directory(&self) -> bool {
-        self.mode & 0o170_000 == 0o040_000
+        FileType::from_mode(self.mode) == Some(FileType::Directory)
     }
 
     pub fn is_regular(&self) -> bool {
-        self.mode & 0o170_000 == 0o100_000
+        FileType::from_mode(self.mode) == Some(FileType::Regular)
     }
 
     pub fn is_symlink(&self) -> bool {
-        self.mode & 0o170_000 == 0o120_000
+        FileType::from_mode(self.mode) == Some(FileType::Symlink)
     }
 
     fn set(&mut self, metadata: &Metadata) {
@@ -330,7 +345,7 @@ impl Tree {
     /// Adds a name to a directory, and replaces or merges an existing one. The index must exist.
     pub fn put(&mut self, parent: Id, name: &[u8], metadata: &Metadata) -> Result<Id> {
         if let Some(old) = self.child(parent, name) {
-            let both = self.node(old).is_directory() && metadata.mode & 0o170_000 == 0o040_000;
+            let both = self.node(old).is_directory() && metadata.is_directory();
             if both {
                 self.node_mut(old).set(metadata);
                 return Ok(old);

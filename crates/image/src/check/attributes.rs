@@ -16,7 +16,7 @@ use super::Examination;
 use super::catalogue::Kind;
 use super::encryption::Context;
 use super::findings::Place;
-use super::inode::Subject;
+use super::inode::InodeSubject;
 use super::volume::InodeError;
 
 /// The number of locks, each for a part of the counts.
@@ -70,6 +70,7 @@ impl UseCounts {
     /// Everything whose stored count is wrong: its number, the stored count, the uses found.
     fn wrong(&self) -> Vec<(u64, u64, u64)> {
         let mut wrong = Vec::new();
+        // Of many findings only the first are kept, so their order must not be that of a hash map.
         for shard in &self.shards {
             for (number, uses) in shard.lock().iter() {
                 if let Some(stored) = uses.stored.filter(|&stored| stored != uses.found) {
@@ -77,6 +78,7 @@ impl UseCounts {
                 }
             }
         }
+        wrong.sort_unstable();
         wrong
     }
 }
@@ -109,7 +111,7 @@ impl Attributes {
 }
 
 /// Checks an inode's attributes.
-pub(super) fn check(subject: &Subject<'_>) -> Attributes {
+pub(super) fn check(subject: &InodeSubject<'_>) -> Attributes {
     let mut attributes = Attributes::default();
     let examination = subject.examination;
     let place = Place::inode(subject.number);
@@ -149,7 +151,7 @@ fn context_in(examination: &Examination, block: BlockNumber) -> Option<Context> 
 }
 
 /// Checks and records the encryption context of an inode that is marked as encrypted.
-fn check_context(subject: &Subject<'_>, context: Option<Context>) {
+fn check_context(subject: &InodeSubject<'_>, context: Option<Context>) {
     match context {
         None => subject.report(Kind::InodeFlags, || {
             "encrypted, without the attribute that tells how".to_owned()
@@ -169,7 +171,7 @@ fn inline_length(attribute: &Attribute) -> Option<usize> {
     }
 }
 
-fn check_reference(subject: &Subject<'_>, block: BlockNumber, attributes: &mut Attributes) {
+fn check_reference(subject: &InodeSubject<'_>, block: BlockNumber, attributes: &mut Attributes) {
     if !subject.features().has_compat(Compat::EXT_ATTR) {
         subject.report(Kind::FeatureMissing, || {
             format!("attributes in block {block}, without ext_attr")
@@ -297,5 +299,23 @@ pub(super) fn check_counts(examination: &Examination) {
         examination.findings.add(Kind::XattrReferences, place, || {
             format!("counts {stored} users, has {found}")
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::UseCounts;
+
+    #[test]
+    fn wrong_counts_are_in_the_order_of_their_numbers() {
+        let counts = UseCounts::new();
+        for number in (0..1000).rev() {
+            counts.add(number);
+            counts.set_stored(number, 1 + number % 2);
+        }
+        let wrong = counts.wrong();
+        assert_eq!(wrong.len(), 500);
+        assert_eq!(wrong[0], (1, 2, 1));
+        assert!(wrong.is_sorted());
     }
 }

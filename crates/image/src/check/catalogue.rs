@@ -124,6 +124,8 @@ catalogue! {
     MetadataOverlap = "metadata-overlap", Serious;
     /// A block could not be read.
     Unreadable = "unreadable", Serious;
+    /// There is more of something than is kept, and the rest of it was not checked.
+    LimitReached = "limit-reached", Note;
 
     /// An inode's checksum is wrong.
     InodeChecksum = "inode-checksum", Serious;
@@ -165,7 +167,7 @@ catalogue! {
     OrphanFlag = "orphan-flag", Problem;
     /// An entry of the orphan list or file leads nowhere, or the list is a loop.
     OrphanEntry = "orphan-entry", Problem;
-    /// Inodes wait to be deleted or cut; a mount will do that.
+    /// Inodes wait to be deleted or truncated; a mount will do that.
     OrphansPending = "orphans-pending", Note;
     /// A node of an extent tree has a header that cannot be.
     ExtentHeader = "extent-header", Serious;

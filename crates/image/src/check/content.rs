@@ -10,7 +10,7 @@ use pext4_ondisk::{InodeNumber, xattr};
 
 use super::attributes::Attributes;
 use super::catalogue::Kind;
-use super::inode::{Mapped, Subject, check_large, has_map};
+use super::inode::{InodeSubject, Mapped, check_large, has_map};
 use super::mapping::Collector;
 
 /// The maximum number of logical blocks of a file: their numbers have 32 bits.
@@ -19,7 +19,7 @@ const MAX_BLOCKS: u64 = 1 << 32;
 const MAX_VALUE_SIZE: u64 = 16 << 20;
 
 /// Checks size and content.
-pub(super) fn check(subject: &Subject<'_>, mapped: &Mapped, attributes: &Attributes) {
+pub(super) fn check(subject: &InodeSubject<'_>, mapped: &Mapped, attributes: &Attributes) {
     if subject.number == InodeNumber::RESIZE {
         return check_large(subject);
     }
@@ -39,7 +39,7 @@ pub(super) fn check(subject: &Subject<'_>, mapped: &Mapped, attributes: &Attribu
     }
 }
 
-fn block_size(subject: &Subject<'_>) -> u64 {
+fn block_size(subject: &InodeSubject<'_>) -> u64 {
     u64::from(subject.examination.volume.geometry.block_size)
 }
 
@@ -56,13 +56,13 @@ pub(super) fn max_size(inode: &Inode, geometry: &Geometry) -> u64 {
     (blocks * block_size).min(MAX_BLOCKS * block_size - 1)
 }
 
-fn check_regular(subject: &Subject<'_>, mapped: &Mapped) {
+fn check_regular(subject: &InodeSubject<'_>, mapped: &Mapped) {
     check_large(subject);
     let max = max_size(subject.inode, &subject.examination.volume.geometry);
     if subject.inode.size > max {
         let size = subject.inode.size;
         return subject.report(Kind::InodeSize, || {
-            format!("{size} bytes, of which no more than {max} can have a place")
+            format!("{size} bytes, but its map can address only {max}")
         });
     }
     if subject.inode.flags.contains(InodeFlags::VERITY) {
@@ -82,7 +82,7 @@ fn check_regular(subject: &Subject<'_>, mapped: &Mapped) {
 
 /// Checks the hash of an attribute's value that is stored in this inode. A value with shared blocks
 /// is not read, since many inodes may share them; they are reported elsewhere.
-fn check_value(subject: &Subject<'_>, mapped: &Mapped) {
+fn check_value(subject: &InodeSubject<'_>, mapped: &Mapped) {
     let size = subject.inode.size;
     if size > MAX_VALUE_SIZE {
         return subject.report(Kind::ValueInode, || format!("a value of {size} bytes"));
@@ -105,7 +105,7 @@ fn check_value(subject: &Subject<'_>, mapped: &Mapped) {
 }
 
 /// The hash of the value's bytes; `None` if the value has a hole.
-fn value_hash(subject: &Subject<'_>, size: u64) -> io::Result<Option<u32>> {
+fn value_hash(subject: &InodeSubject<'_>, size: u64) -> io::Result<Option<u32>> {
     let volume = &subject.examination.volume;
     let runs = Collector::collect(volume, subject.number, subject.inode);
     let mut hash = volume.geometry.value_seed;
@@ -124,7 +124,7 @@ fn value_hash(subject: &Subject<'_>, size: u64) -> io::Result<Option<u32>> {
     Ok(Some(hash))
 }
 
-fn check_directory(subject: &Subject<'_>, mapped: &Mapped) {
+fn check_directory(subject: &InodeSubject<'_>, mapped: &Mapped) {
     if mapped.is_partial() {
         return;
     }
@@ -143,7 +143,7 @@ fn check_directory(subject: &Subject<'_>, mapped: &Mapped) {
     }
 }
 
-fn check_symlink(subject: &Subject<'_>, mapped: &Mapped) {
+fn check_symlink(subject: &InodeSubject<'_>, mapped: &Mapped) {
     let inode = subject.inode;
     if mapped.is_partial() {
         return;
@@ -188,7 +188,7 @@ fn check_symlink(subject: &Subject<'_>, mapped: &Mapped) {
 }
 
 /// Checks an encrypted target: 16 bits with its length, then ciphertext, which may be any bytes.
-fn check_encrypted_symlink(subject: &Subject<'_>, mapped: &Mapped) {
+fn check_encrypted_symlink(subject: &InodeSubject<'_>, mapped: &Mapped) {
     let inode = subject.inode;
     let (size, block_size) = (inode.size, block_size(subject));
     if inode.is_fast_symlink() {
@@ -207,7 +207,7 @@ fn check_encrypted_symlink(subject: &Subject<'_>, mapped: &Mapped) {
     }
 }
 
-fn check_ciphertext(subject: &Subject<'_>, bytes: &[u8]) {
+fn check_ciphertext(subject: &InodeSubject<'_>, bytes: &[u8]) {
     const LENGTH_SIZE: u64 = 2;
     let length = bytes
         .first_chunk()
@@ -220,7 +220,7 @@ fn check_ciphertext(subject: &Subject<'_>, bytes: &[u8]) {
     }
 }
 
-fn check_special(subject: &Subject<'_>) {
+fn check_special(subject: &InodeSubject<'_>) {
     if subject.inode.size != 0 {
         subject.report(Kind::SpecialFile, || {
             format!("a size of {} bytes", subject.inode.size)
@@ -229,7 +229,7 @@ fn check_special(subject: &Subject<'_>) {
 }
 
 /// Checks inline content. A regular file may be longer than its data; the rest reads as zeroes.
-fn check_inline(subject: &Subject<'_>, mapped: &Mapped, attributes: &Attributes) {
+fn check_inline(subject: &InodeSubject<'_>, mapped: &Mapped, attributes: &Attributes) {
     let size = subject.inode.size;
     let area = BLOCK_AREA as u64;
     let more = match attributes.inline {

@@ -43,6 +43,8 @@ pub(super) struct Tree<'a> {
     left: Budget,
     /// There were more blocks, which were not read.
     is_cut_short: AtomicBool,
+    /// There were names that were not compared with the others of their directory.
+    are_names_left: AtomicBool,
 }
 
 /// The state of one thread.
@@ -62,7 +64,7 @@ struct Piece {
 
 /// A directory that is being checked.
 #[derive(Clone, Copy)]
-pub(super) struct Subject<'a> {
+pub(super) struct DirectorySubject<'a> {
     pub(super) tree: &'a Tree<'a>,
     pub(super) place: usize,
     pub(super) directory: &'a Directory,
@@ -92,6 +94,7 @@ impl<'a> Tree<'a> {
             workers,
             left: Budget::new(examination.volume.geometry.blocks_count),
             is_cut_short: AtomicBool::new(false),
+            are_names_left: AtomicBool::new(false),
         }
     }
 
@@ -125,19 +128,19 @@ impl<'a> Tree<'a> {
         );
     }
 
-    /// Whether directories have blocks that were not read.
+    /// Whether directories have blocks that were not read, or names that were not compared.
     pub(super) fn is_cut_short(&self) -> bool {
-        self.is_cut_short.load(Ordering::Relaxed)
+        self.is_cut_short.load(Ordering::Relaxed) || self.are_names_left.load(Ordering::Relaxed)
     }
 
-    pub(super) fn subject(&self, place: usize) -> Subject<'_> {
+    pub(super) fn subject(&self, place: usize) -> DirectorySubject<'_> {
         let directory = &self.directories.list[place];
         let inode = InodeNumber(directory.inode);
         let policy = match directory.is_encrypted {
             true => self.examination.policies.of(inode).flatten(),
             false => None,
         };
-        Subject {
+        DirectorySubject {
             tree: self,
             place,
             directory,
@@ -165,7 +168,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-impl Subject<'_> {
+impl DirectorySubject<'_> {
     pub(super) fn number(&self) -> InodeNumber {
         InodeNumber(self.directory.inode)
     }
@@ -213,6 +216,16 @@ impl Subject<'_> {
             });
         }
         may
+    }
+
+    /// Reports, for one directory of the image, that it has more names than are kept.
+    pub(super) fn stop_comparing(&self) {
+        if !self.tree.are_names_left.swap(true, Ordering::Relaxed) {
+            self.report(Kind::LimitReached, None, || {
+                "it has too many names to compare all: among the rest duplicates are not found"
+                    .to_owned()
+            });
+        }
     }
 
     fn examine(&self, thread: &mut ThreadState) {

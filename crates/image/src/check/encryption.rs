@@ -13,7 +13,7 @@ use pext4_ondisk::xattr::{Attribute, Value};
 use pext4_sync::{Class, Mutex};
 
 use super::catalogue::Kind;
-use super::directories::Subject;
+use super::directories::DirectorySubject;
 
 /// The index of the attribute prefix for encryption.
 const INDEX_ENCRYPTION: u8 = 9;
@@ -121,7 +121,7 @@ impl Policies {
 /// Checks the target of a name in an encrypted directory. Pipes, sockets and devices have no
 /// content and are not encrypted.
 pub(super) fn check_target(
-    directory: &Subject<'_>,
+    directory: &DirectorySubject<'_>,
     target: InodeNumber,
     kind: Option<FileType>,
     block: Option<u64>,

@@ -11,7 +11,7 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::htree::{self, CONTINUED, RootInfo};
 
 use super::catalogue::Kind;
-use super::directories::Subject;
+use super::directories::DirectorySubject;
 use super::leaf;
 
 /// The end of the range of hashes.
@@ -45,7 +45,7 @@ pub(super) struct Index {
 }
 
 struct Walk<'a> {
-    subject: &'a Subject<'a>,
+    subject: &'a DirectorySubject<'a>,
     index: Index,
     /// One bit for every block that was visited.
     visited: Vec<u8>,
@@ -55,7 +55,7 @@ struct Walk<'a> {
 }
 
 /// Walks over the index of a directory.
-pub(super) fn walk(subject: &Subject<'_>) -> Index {
+pub(super) fn walk(subject: &DirectorySubject<'_>) -> Index {
     let blocks = subject.blocks().min(htree::BLOCK_MASK);
     let volume = &subject.tree.examination.volume;
     let mut walk = Walk {

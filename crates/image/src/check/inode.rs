@@ -25,14 +25,14 @@ pub(super) struct Examined {
 }
 
 /// An inode in use, with the context of its checks.
-pub(super) struct Subject<'a> {
+pub(super) struct InodeSubject<'a> {
     pub(super) examination: &'a Examination,
     pub(super) number: InodeNumber,
     pub(super) inode: &'a Inode,
     pub(super) kind: Option<FileType>,
 }
 
-impl Subject<'_> {
+impl InodeSubject<'_> {
     pub(super) fn report(&self, kind: Kind, text: impl FnOnce() -> String) {
         self.examination
             .findings
@@ -71,7 +71,7 @@ pub(super) fn examine(
         return Examined::default();
     }
     gathered.counts.inodes += 1;
-    let subject = Subject {
+    let subject = InodeSubject {
         examination,
         number,
         inode: &inode,
@@ -100,7 +100,7 @@ pub(super) fn examine(
     }
 }
 
-fn may_overflow(subject: &Subject<'_>) -> bool {
+fn may_overflow(subject: &InodeSubject<'_>) -> bool {
     subject.inode.links == 1 && subject.has(InodeFlags::INDEX)
 }
 
@@ -145,7 +145,7 @@ fn unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     if is_inode_number(examination, inode.deletion_time) {
         let next = inode.deletion_time;
         report(format!(
-            "instead of a time, number {next} of a list of orphans it is not in"
+            "its time of deletion is inode number {next}, as in a list of orphans, but it is in none"
         ));
     }
     if number == InodeNumber::ROOT {
@@ -174,7 +174,7 @@ fn is_inode_number(examination: &Examination, time: u32) -> bool {
     time != 0 && time < count && written.all(|time| time >= i64::from(count))
 }
 
-fn check_fields(subject: &Subject<'_>, slot: &[u8], is_orphan: bool) {
+fn check_fields(subject: &InodeSubject<'_>, slot: &[u8], is_orphan: bool) {
     let inode = subject.inode;
     let is_reserved = subject.number < subject.examination.volume.geometry.first_inode;
     if subject.kind.is_none() && !is_reserved {
@@ -196,7 +196,7 @@ fn check_fields(subject: &Subject<'_>, slot: &[u8], is_orphan: bool) {
 }
 
 /// Whether it is an inode of the file system itself, for which fewer rules hold.
-fn is_own(subject: &Subject<'_>) -> bool {
+fn is_own(subject: &InodeSubject<'_>) -> bool {
     let first = subject.examination.volume.geometry.first_inode;
     subject.number < first && subject.number != InodeNumber::ROOT
 }
@@ -204,7 +204,7 @@ fn is_own(subject: &Subject<'_>) -> bool {
 /// Flags, whether the inode must not have them, and what is wrong if it has.
 type FlagRule = (InodeFlags, bool, &'static str);
 
-fn flag_rules(subject: &Subject<'_>) -> [FlagRule; 12] {
+fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 12] {
     let is = |kind| subject.kind == Some(kind);
     let incompat = |bits| subject.features().has_incompat(bits);
     let has_map = is(FileType::Regular) || is(FileType::Directory) || is(FileType::Symlink);
@@ -270,13 +270,13 @@ fn flag_rules(subject: &Subject<'_>) -> [FlagRule; 12] {
         (
             InodeFlags::IMMUTABLE | InodeFlags::APPEND,
             is_special || is(FileType::Symlink),
-            "it may not be changed, which is for files and directories only",
+            "immutable or append-only, which only files and directories may be",
         ),
     ]
 }
 
 /// Reports the first rule on flags that the inode breaks.
-fn check_flags(subject: &Subject<'_>) {
+fn check_flags(subject: &InodeSubject<'_>) {
     let mut broken = flag_rules(subject)
         .into_iter()
         .filter(|(flags, is_forbidden, _)| *is_forbidden && subject.inode.flags.intersects(*flags));
@@ -291,7 +291,7 @@ fn check_flags(subject: &Subject<'_>) {
     subject.report(Kind::InodeFlags, || text.to_owned());
 }
 
-fn uses_block_map(subject: &Subject<'_>) -> bool {
+fn uses_block_map(subject: &InodeSubject<'_>) -> bool {
     has_map(subject)
         && subject.number != InodeNumber::RESIZE
         && !subject.inode.has_extents()
@@ -299,7 +299,7 @@ fn uses_block_map(subject: &Subject<'_>) -> bool {
 }
 
 /// Whether the block area maps blocks.
-pub(super) fn has_map(subject: &Subject<'_>) -> bool {
+pub(super) fn has_map(subject: &InodeSubject<'_>) -> bool {
     let mappable = match subject.kind {
         Some(FileType::Regular | FileType::Directory) => true,
         Some(FileType::Symlink) => !subject.inode.is_fast_symlink(),
@@ -308,17 +308,20 @@ pub(super) fn has_map(subject: &Subject<'_>) -> bool {
     mappable && !subject.inode.has_inline_data()
 }
 
-fn check_zeroes(subject: &Subject<'_>, slot: &[u8]) {
+fn check_zeroes(subject: &InodeSubject<'_>, slot: &[u8]) {
     let inode = subject.inode;
     let is_wide = subject.features().has_incompat(Incompat::SIXTY_FOUR_BIT);
     let is_huge = subject
         .features()
         .has_read_only_compat(ReadOnlyCompat::HUGE_FILE);
     let address = &slot[OBSOLETE_ADDRESS_AT..OBSOLETE_ADDRESS_AT + 4];
-    let is_own = subject.number == InodeNumber::RESIZE
-        || special::hidden(&subject.examination.volume).contains(&subject.number);
+    let may_have_address = subject.number == InodeNumber::RESIZE
+        || subject.examination.hidden.contains(&subject.number);
     let fields = [
-        (address != [0; 4] && !is_own, "the address of a fragment"),
+        (
+            address != [0; 4] && !may_have_address,
+            "the address of a fragment",
+        ),
         (
             !is_wide && inode.file_acl.get() >> 32 != 0,
             "the upper half of the attribute block",
@@ -336,7 +339,7 @@ fn check_zeroes(subject: &Subject<'_>, slot: &[u8]) {
 }
 
 /// Reports times before 1970 with both epoch bits set, which only an old bug wrote.
-fn check_times(subject: &Subject<'_>, slot: &[u8]) {
+fn check_times(subject: &InodeSubject<'_>, slot: &[u8]) {
     if subject.has(InodeFlags::EA_INODE) {
         return;
     }
@@ -397,7 +400,7 @@ impl Mapped {
 
 /// Claims the blocks of a walk.
 struct Claimer<'a, 'b> {
-    subject: &'a Subject<'a>,
+    subject: &'a InodeSubject<'a>,
     mapped: Mapped,
     /// The list to which a directory's runs are added.
     runs: Option<&'b mut Vec<DirectoryRun>>,
@@ -405,7 +408,7 @@ struct Claimer<'a, 'b> {
     last: Option<(u64, u64)>,
 }
 
-fn map(subject: &Subject<'_>, gathered: &mut Gathered) -> Mapped {
+fn map(subject: &InodeSubject<'_>, gathered: &mut Gathered) -> Mapped {
     let is_directory = subject.kind == Some(FileType::Directory);
     let runs = &mut gathered.directories.runs;
     let mapped = Mapped {
@@ -438,8 +441,8 @@ impl Claimer<'_, '_> {
         let claimed = examination.claims.claim_run(start, length);
         self.mapped.is_shared |= claimed != Claimed::First;
         if claimed == Claimed::Uncounted && examination.claims.cut_short() {
-            let text = "files lay claim to so many blocks of others that what this one and those after it use was \
-                        not counted";
+            let text = "files claim so many blocks of each other that the blocks of this file and of \
+                        later ones were not counted";
             self.report(Kind::BlockShared, Some(start), text.to_owned());
         }
     }
@@ -514,7 +517,7 @@ impl Visitor for Claimer<'_, '_> {
 }
 
 /// Attributes, content, size and space, which depend on each other.
-fn check_contents(subject: &Subject<'_>, gathered: &mut Gathered, mapped: &Mapped) {
+fn check_contents(subject: &InodeSubject<'_>, gathered: &mut Gathered, mapped: &Mapped) {
     let attributes = attributes::check(subject);
     content::check(subject, mapped, &attributes);
     gathered.usage.charge(subject, attributes.values);
@@ -542,7 +545,7 @@ fn check_contents(subject: &Subject<'_>, gathered: &mut Gathered, mapped: &Mappe
 }
 
 /// Reports a size that needs `large_file` if the feature is not set.
-pub(super) fn check_large(subject: &Subject<'_>) {
+pub(super) fn check_large(subject: &InodeSubject<'_>) {
     let is_known = subject
         .features()
         .has_read_only_compat(ReadOnlyCompat::LARGE_FILE);
@@ -553,7 +556,7 @@ pub(super) fn check_large(subject: &Subject<'_>) {
     }
 }
 
-fn note_directory(subject: &Subject<'_>, gathered: &mut Gathered, mapped: &Mapped) {
+fn note_directory(subject: &InodeSubject<'_>, gathered: &mut Gathered, mapped: &Mapped) {
     if subject.kind != Some(FileType::Directory) {
         return;
     }

@@ -314,7 +314,10 @@ fn in_use(examination: &Examination, number: GroupNumber) -> u32 {
                 ..Place::group(number)
             };
             examination.findings.add(Kind::TableUnused, place, || {
-                format!("{admitted} inodes of the table are used, by the bitmap one behind them is")
+                format!(
+                    "the descriptor counts {admitted} inodes as used, but the bitmap has a later one \
+                     in use"
+                )
             });
             all
         }

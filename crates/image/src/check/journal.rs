@@ -78,7 +78,9 @@ fn check_superblock(number: InodeNumber, journal: &JournalSuperblock, findings: 
     if journal.users() > 1 {
         findings.add(Kind::JournalSuperblock, place(), || {
             let users = journal.users();
-            format!("{users} file systems use it, which only a journal of its own device may say")
+            format!(
+                "{users} file systems use it, but only a journal on a device of its own may be shared"
+            )
         });
     }
     if journal.errno != 0 {

@@ -7,7 +7,7 @@ use pext4_ondisk::inode::Inode;
 use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value};
 
 use super::catalogue::Kind;
-use super::directories::{Subject, ThreadState};
+use super::directories::{DirectorySubject, ThreadState};
 use super::encryption;
 use super::htree::Leaf;
 use super::names;
@@ -25,7 +25,7 @@ pub(super) type Expected<'a> = Option<(&'a Leaf, Option<Hasher>)>;
 
 /// Checks a block of directory entries.
 pub(super) fn block(
-    subject: &Subject<'_>,
+    subject: &DirectorySubject<'_>,
     thread: &mut ThreadState,
     logical: u32,
     block: u64,
@@ -69,7 +69,7 @@ pub(super) fn block(
 }
 
 /// Checks the checksum in a block's tail. Without a tail, records extend to the end of the block.
-fn check_sum(subject: &Subject<'_>, block: u64, bytes: &[u8]) -> Format {
+fn check_sum(subject: &DirectorySubject<'_>, block: u64, bytes: &[u8]) -> Format {
     let volume = &subject.tree.examination.volume;
     let Some(seed) = volume.seed else {
         return volume.format;
@@ -94,7 +94,7 @@ fn check_sum(subject: &Subject<'_>, block: u64, bytes: &[u8]) -> Format {
 
 /// Checks the first two records of a directory: their file type must be a directory or unknown, and
 /// a zero must follow each name.
-pub(super) fn check_dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
+pub(super) fn check_dot_names(subject: &DirectorySubject<'_>, block: u64, bytes: &[u8]) {
     let has_kinds = subject.tree.examination.volume.format.has_file_types;
     let names: [(&[u8], usize, _); 2] = [
         (b".", 0, Kind::DirectoryDot),
@@ -123,7 +123,7 @@ pub(super) fn check_dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
 /// Checks whether a record is long enough. A mount reads only the length of a free record, but
 /// e2fsck also requires that it has room for its former name.
 fn check_record_length(
-    subject: &Subject<'_>,
+    subject: &DirectorySubject<'_>,
     record: &Record<'_>,
     bytes: &[u8],
     block: Option<u64>,
@@ -144,7 +144,12 @@ fn check_record_length(
 
 /// Checks the file type byte: it must be a known type or zero, and zero without the `filetype`
 /// feature.
-fn check_file_type(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
+fn check_file_type(
+    subject: &DirectorySubject<'_>,
+    record: &Record<'_>,
+    bytes: &[u8],
+    block: Option<u64>,
+) {
     let Some(entry) = record.entry else {
         return;
     };
@@ -153,13 +158,18 @@ fn check_file_type(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], blo
     if byte != 0 && (!has_kinds || entry.file_type.is_none()) {
         subject.report(Kind::EntryFileType, block, || {
             let (name, inode) = (entry.name.escape_ascii(), entry.inode);
-            format!("'{name}', inode {inode}: kind {byte}, which there is not")
+            format!("'{name}', inode {inode}: unknown kind {byte}")
         });
     }
 }
 
 /// Checks one of the first two records of a directory.
-fn check_dot_record(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'_>>, block: u64) {
+fn check_dot_record(
+    subject: &DirectorySubject<'_>,
+    position: u32,
+    entry: Option<&Entry<'_>>,
+    block: u64,
+) {
     let (expected, kind): (&[u8], _) = if position == 0 {
         (b".", Kind::DirectoryDot)
     } else {
@@ -180,7 +190,7 @@ fn check_dot_record(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'
 }
 
 fn name(
-    subject: &Subject<'_>,
+    subject: &DirectorySubject<'_>,
     thread: &mut ThreadState,
     entry: &Entry<'_>,
     block: Option<u64>,
@@ -212,13 +222,15 @@ fn name(
         }
         None => names::key(text),
     };
-    thread.seen.add(key, text);
+    if !thread.seen.add(key, text) {
+        subject.stop_comparing();
+    }
     subject.entry(entry.name, entry.inode, entry.file_type, block);
 }
 
 /// Whether an unencrypted name is possible. If the directory folds case and the encoding is strict,
 /// the name must be valid in the encoding, and UTF-8 is the only one.
-fn is_possible(subject: &Subject<'_>, name: &[u8]) -> bool {
+fn is_possible(subject: &DirectorySubject<'_>, name: &[u8]) -> bool {
     /// The flag for a strict encoding.
     const STRICT: u16 = 1;
     let superblock = &subject.tree.examination.volume.superblock;
@@ -227,7 +239,7 @@ fn is_possible(subject: &Subject<'_>, name: &[u8]) -> bool {
 }
 
 /// The folded name, if the directory folds case. Only ASCII names are folded here.
-fn fold(subject: &Subject<'_>, name: &[u8]) -> Option<Vec<u8>> {
+fn fold(subject: &DirectorySubject<'_>, name: &[u8]) -> Option<Vec<u8>> {
     let folds = subject.directory.folds_case && !subject.directory.is_encrypted;
     (folds && name.is_ascii()).then(|| name.to_ascii_lowercase())
 }
@@ -235,7 +247,7 @@ fn fold(subject: &Subject<'_>, name: &[u8]) -> Option<Vec<u8>> {
 /// The name's hash in the index, if it can be computed here.
 fn hash(
     name: &[u8],
-    subject: &Subject<'_>,
+    subject: &DirectorySubject<'_>,
     expected: Expected<'_>,
 ) -> Option<pext4_ondisk::dirhash::Hash> {
     let (_, hasher) = expected?;
@@ -251,7 +263,7 @@ fn hash(
 
 /// Checks an inline directory: the parent's number and entries in the inode, then more entries in
 /// an attribute.
-pub(super) fn inline(subject: &Subject<'_>, thread: &mut ThreadState) {
+pub(super) fn inline(subject: &DirectorySubject<'_>, thread: &mut ThreadState) {
     let examination = subject.tree.examination;
     let Ok(inode) = examination
         .volume
@@ -282,7 +294,7 @@ fn inline_rest(inode: &Inode) -> Box<[u8]> {
     rest.unwrap_or_default()
 }
 
-fn region(subject: &Subject<'_>, thread: &mut ThreadState, bytes: &[u8]) {
+fn region(subject: &DirectorySubject<'_>, thread: &mut ThreadState, bytes: &[u8]) {
     let format = subject.tree.examination.volume.format.inline();
     for record in directory::records(bytes, format) {
         match record {

@@ -97,7 +97,7 @@ impl<V: Visitor> Tree<'_, V> {
         }
     }
 
-    /// The entries of a node that maps logical blocks from `least` to before `end`.
+    /// The entries of a node that maps logical blocks from `start` to before `end`.
     fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>, start: u64, end: u64) {
         if node.depth() == 0 {
             self.leaf(node, block, start, end);

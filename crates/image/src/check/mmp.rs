@@ -33,5 +33,5 @@ pub(super) fn check(volume: &Volume, findings: &Findings) {
         Use::Mounted(_) => "a mount",
         Use::Unknown(_) => "somebody unknown",
     };
-    findings.add(Kind::MmpInUse, place(), || format!("{text} was there last"));
+    findings.add(Kind::MmpInUse, place(), || format!("last used by {text}"));
 }

@@ -48,6 +48,7 @@ mod summary;
 mod superblock;
 mod volume;
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -149,6 +150,17 @@ pub struct Options {
     /// Cancels the check when set. The type is the standard library's, so that a signal handler can
     /// set it.
     pub cancel: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Options")
+            .field("threads", &self.threads)
+            .field("has_progress", &self.progress.is_some())
+            .field("cancel", &self.cancel)
+            .finish()
+    }
 }
 
 /// The result of a check that ran.
@@ -269,7 +281,9 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     Ok(Report {
         findings: found,
         counts: kinds,
-        is_complete: !tree.is_cut_short() && !examination.claims.is_cut_short(),
+        is_complete: !tree.is_cut_short()
+            && !examination.claims.is_cut_short()
+            && !examination.orphans.is_cut_short,
         files: counts.files,
         directories: counts.directories,
         inodes: counts.inodes,
@@ -284,6 +298,13 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
 /// checked; the findings then say why.
 fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, Vec<Group>)>> {
     let opened = superblock::open(&*device, findings)?;
+    // A mount needs a sound superblock before the replay, so its defects are reported even if the
+    // replay mends them, but not again if they remain.
+    let repeated = Findings::new();
+    let after = match findings.is_empty() {
+        true => findings,
+        false => &repeated,
+    };
     if !superblock::check_size(&device, &opened.geometry, findings)? {
         return Ok(None);
     }
@@ -292,7 +313,7 @@ fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, 
         // Errors before the replay may be gone after it, so these findings are dropped.
         let groups = descriptors::read(&volume, &Findings::new());
         if let Some(replayed) = journal::check(&volume, &groups, findings) {
-            let opened = superblock::open(&*replayed, findings)?;
+            let opened = superblock::open(&*replayed, after)?;
             if !superblock::check_size(&replayed, &opened.geometry, findings)? {
                 return Ok(None);
             }

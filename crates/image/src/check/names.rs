@@ -20,16 +20,20 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Adds a name. Equal names have equal keys.
-    pub(super) fn add(&mut self, key: u64, name: &[u8]) {
+    /// Adds a name. Equal names have equal keys. False if too much was added already; the name is
+    /// not kept then.
+    #[must_use]
+    pub(super) fn add(&mut self, key: u64, name: &[u8]) -> bool {
         let (Ok(start), Ok(length)) = (u32::try_from(self.bytes.len()), u8::try_from(name.len()))
         else {
-            return;
+            return false;
         };
-        if self.names.len() < MAX_NAMES && self.bytes.len() + name.len() <= MAX_BYTES {
+        let has_room = self.names.len() < MAX_NAMES && self.bytes.len() + name.len() <= MAX_BYTES;
+        if has_room {
             self.bytes.extend_from_slice(name);
             self.names.push(Name { key, start, length });
         }
+        has_room
     }
 
     /// Reports every name that was added more than once, and removes all names.
@@ -67,9 +71,10 @@ mod tests {
     #[test]
     fn long_names_are_kept_up_to_so_many_bytes() {
         let mut seen = Seen::default();
-        for number in 0..=MAX_BYTES as u64 / 255 {
-            seen.add(number, &[b'n'; 255]);
+        for number in 0..MAX_BYTES as u64 / 255 {
+            assert!(seen.add(number, &[b'n'; 255]));
         }
+        assert!(!seen.add(0, &[b'n'; 255]), "the caller learns of it");
         assert!(seen.bytes.len() <= MAX_BYTES);
         assert_eq!(seen.names.len(), MAX_BYTES / 255);
     }
@@ -78,7 +83,7 @@ mod tests {
     fn names_of_one_key_are_told_apart() {
         let mut seen = Seen::default();
         for (key, name) in [(1, "a"), (2, "b"), (1, "c"), (1, "a"), (2, "bb"), (1, "a")] {
-            seen.add(key, name.as_bytes());
+            assert!(seen.add(key, name.as_bytes()));
         }
         let mut twice = Vec::new();
         seen.duplicates(|name| twice.push(name.to_vec()));

@@ -23,6 +23,8 @@ const MAX_BLOCKS: u64 = 1 << 16;
 #[derive(Default)]
 pub(super) struct Orphans {
     numbers: HashSet<u32>,
+    /// There were more, which were not kept.
+    pub(super) is_cut_short: bool,
 }
 
 impl Orphans {
@@ -51,7 +53,7 @@ pub(super) fn collect(volume: &Volume, groups: &[Group], findings: &Findings) ->
     let count = search.orphans.numbers.len();
     if count > 0 {
         findings.add(Kind::OrphansPending, Place::whole(), || {
-            format!("{count} inodes wait to be deleted or cut")
+            format!("{count} inodes wait to be deleted or truncated")
         });
     }
     search.orphans
@@ -79,6 +81,11 @@ impl Search<'_> {
             return None;
         }
         if self.orphans.numbers.len() >= MAX_ORPHANS {
+            if !std::mem::replace(&mut self.orphans.is_cut_short, true) {
+                self.findings.add(Kind::LimitReached, Place::whole(), || {
+                    format!("more than {MAX_ORPHANS} orphans; the rest were not checked")
+                });
+            }
             return None;
         }
         if !self.orphans.numbers.insert(number.get()) {

@@ -16,9 +16,9 @@ use pext4_ondisk::{BlockNumber, InodeNumber};
 use super::Examination;
 use super::catalogue::Kind;
 use super::findings::Place;
-use super::inode::Subject;
+use super::inode::InodeSubject;
 use super::quota_tree::{self, File};
-use super::special::{GROUP_QUOTA, USER_QUOTA, hidden};
+use super::special::{GROUP_QUOTA, USER_QUOTA};
 use super::volume::Volume;
 
 /// The usage of one owner.
@@ -43,9 +43,9 @@ pub(super) struct Usage([BTreeMap<u32, Taken>; 3]);
 impl Usage {
     /// Charges an inode to its owners. `values` is the number of its attribute values that are
     /// stored in inodes of their own.
-    pub(super) fn charge(&mut self, subject: &Subject<'_>, values: u64) {
+    pub(super) fn charge(&mut self, subject: &InodeSubject<'_>, values: u64) {
         let volume = &subject.examination.volume;
-        if !has_quota(&volume.geometry.features) || is_not_charged(volume, subject) {
+        if !has_quota(&volume.geometry.features) || is_not_charged(subject) {
             return;
         }
         let inode = subject.inode;
@@ -80,11 +80,12 @@ fn has_quota(features: &Features) -> bool {
 
 /// Whether an inode is not charged: inodes of the file system itself, and attribute values, which
 /// are charged through the attribute.
-fn is_not_charged(volume: &Volume, subject: &Subject<'_>) -> bool {
+fn is_not_charged(subject: &InodeSubject<'_>) -> bool {
+    let volume = &subject.examination.volume;
     let number = subject.number;
     (number < volume.geometry.first_inode && number != InodeNumber::ROOT)
         || subject.inode.flags.contains(InodeFlags::EA_INODE)
-        || hidden(volume).contains(&number)
+        || subject.examination.hidden.contains(&number)
 }
 
 /// The number of an inode's owner.
@@ -139,7 +140,7 @@ pub(super) fn check(examination: &Examination, usage: &Usage) {
 fn is_file(examination: &Examination, number: InodeNumber) -> bool {
     let volume = &examination.volume;
     let inode = volume.inode(&examination.groups, number);
-    let is_own = number < volume.geometry.first_inode || hidden(volume).contains(&number);
+    let is_own = number < volume.geometry.first_inode || examination.hidden.contains(&number);
     !is_own && inode.is_ok_and(|inode| inode.links != 0)
 }
 

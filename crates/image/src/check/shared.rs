@@ -18,7 +18,7 @@ use super::catalogue::Kind;
 use super::claims::{self, GroupClaims, by_group};
 use super::descriptors::metadata_runs;
 use super::findings::Place;
-use super::inode::{Subject, has_map};
+use super::inode::{InodeSubject, has_map};
 use super::inodes::Inodes;
 use super::mapping::{self, Run, Visitor};
 use super::parallel::Workers;
@@ -61,7 +61,7 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
     if again.is_empty() || features.has_read_only_compat(ReadOnlyCompat::SHARED_BLOCKS) {
         return;
     }
-    let budget = Limits {
+    let limits = Limits {
         nodes: Budget::new(MAX_NODES),
         blocks: claims::budget(&examination.volume.geometry),
     };
@@ -72,7 +72,7 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
             inodes,
             GroupNumber(group),
             &again,
-            &budget,
+            &limits,
             uses,
         );
     });
@@ -81,7 +81,7 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
         let mut finder = Finder {
             examination,
             again: &again,
-            budget: &budget,
+            limits: &limits,
             number: bad_blocks::NUMBER,
             uses: &mut uses,
             nodes: HashSet::new(),
@@ -106,7 +106,7 @@ fn search(
     inodes: &Inodes,
     group: GroupNumber,
     again: &BTreeMap<u32, GroupClaims>,
-    budget: &Limits,
+    limits: &Limits,
     uses: &mut Vec<Use>,
 ) {
     let volume = &examination.volume;
@@ -124,7 +124,7 @@ fn search(
         let mut finder = Finder {
             examination,
             again,
-            budget,
+            limits,
             number,
             uses,
             nodes: HashSet::new(),
@@ -136,7 +136,7 @@ fn search(
 struct Finder<'a, 'b> {
     examination: &'a Examination,
     again: &'a BTreeMap<u32, GroupClaims>,
-    budget: &'a Limits,
+    limits: &'a Limits,
     number: InodeNumber,
     uses: &'b mut Vec<Use>,
     nodes: HashSet<BlockNumber>,
@@ -144,7 +144,7 @@ struct Finder<'a, 'b> {
 
 impl Finder<'_, '_> {
     fn look(&mut self, inode: &Inode) {
-        let subject = Subject {
+        let subject = InodeSubject {
             examination: self.examination,
             number: self.number,
             inode,
@@ -163,7 +163,7 @@ impl Finder<'_, '_> {
     }
 
     fn note(&mut self, start: BlockNumber, length: u64) {
-        if !self.budget.blocks.take(length) {
+        if !self.limits.blocks.take(length) {
             return;
         }
         let geometry = &self.examination.volume.geometry;
@@ -189,7 +189,7 @@ impl Finder<'_, '_> {
 impl Visitor for Finder<'_, '_> {
     fn node(&mut self, block: BlockNumber) -> bool {
         self.note(block, 1);
-        self.budget.nodes.take(1) && self.nodes.insert(block)
+        self.limits.nodes.take(1) && self.nodes.insert(block)
     }
 
     fn run(&mut self, run: Run) {

@@ -12,7 +12,7 @@ use super::bad_blocks;
 use super::catalogue::Kind;
 use super::content::max_size;
 use super::findings::Place;
-use super::inode::Subject;
+use super::inode::InodeSubject;
 use super::volume::Volume;
 
 const BAD_BLOCKS: u32 = bad_blocks::NUMBER.get();
@@ -58,7 +58,7 @@ pub(super) fn report_missing_root(examination: &Examination, why: &str) {
 }
 
 /// Checks whether an inode with this number may be in use.
-pub(super) fn check(subject: &Subject<'_>) {
+pub(super) fn check(subject: &InodeSubject<'_>) {
     let number = subject.number;
     if number == InodeNumber::ROOT && subject.kind != Some(FileType::Directory) {
         report_missing_root(subject.examination, "it is no directory");
@@ -68,7 +68,7 @@ pub(super) fn check(subject: &Subject<'_>) {
         && number != InodeNumber::ROOT
         && number != InodeNumber::RESIZE
         && number.get() != BOOT_LOADER
-        && !hidden(volume).contains(&number);
+        && !subject.examination.hidden.contains(&number);
     let (kind, needs_mode) = finding_kind(number);
     let (mode, links) = (subject.inode.mode, subject.inode.links);
     if is_reserved && (mode != 0 || !needs_mode) {
@@ -81,7 +81,7 @@ pub(super) fn check(subject: &Subject<'_>) {
 
 /// Reports an orphan file whose feature was removed: no name leads to it, so no other check would
 /// report it. One with the number of the journal or a quota file is not checked.
-fn check_left_behind(subject: &Subject<'_>) {
+fn check_left_behind(subject: &InodeSubject<'_>) {
     let number = subject.examination.volume.superblock.orphan_file_inode;
     let has_other_use = matches!(number.get(), USER_QUOTA | GROUP_QUOTA | JOURNAL);
     let has_feature = subject.features().has_compat(Compat::ORPHAN_FILE);
@@ -112,7 +112,7 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
     check_unused_flags(examination, number, inode);
     let volume = &examination.volume;
     let is_long = inode.size > max_size(inode, &volume.geometry);
-    if hidden(volume).contains(&number) {
+    if examination.hidden.contains(&number) {
         return;
     }
     if number == InodeNumber::RESIZE {

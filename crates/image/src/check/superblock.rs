@@ -176,7 +176,7 @@ pub(super) fn check_size(
     if size > device.size() {
         findings.add(Kind::DeviceTooSmall, Place::whole(), || {
             format!(
-                "{} blocks of {} bytes do not lie in {} bytes",
+                "{} blocks of {} bytes need more than the device's {} bytes",
                 geometry.blocks_count,
                 geometry.block_size,
                 device.size()
@@ -241,7 +241,7 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
         field(format!("names fold case by encoding {encoding}"));
     }
     if superblock.journal_uuid != [0; 16] && !has_outer_journal(superblock) {
-        field("the UUID of a journal elsewhere, and there is none".to_owned());
+        field("an external journal is named by its UUID, but none is used".to_owned());
     }
     if superblock
         .features

@@ -12,7 +12,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
 use super::layout::Layout;
 use super::map::map_blocks;
 use super::plan::Options;
-use super::resize;
+use super::resize_inode;
 use crate::error::{Error, Result};
 use pext4_ondisk::directory::FileType;
 
@@ -54,7 +54,7 @@ pub(crate) fn place_system(
     files: &mut Files,
 ) -> Result<()> {
     if superblock.features.compat.contains(Compat::RESIZE_INODE) {
-        resize::place(layout, superblock, files)?;
+        resize_inode::place(layout, superblock, files)?;
     }
     if superblock.features.compat.contains(Compat::ORPHAN_FILE) {
         place_orphan_file(layout, superblock, files)?;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use pext4_ondisk::extent::MAX_WRITTEN_LENGTH;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::superblock::Superblock;
@@ -15,8 +16,20 @@ use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, bitmap};
 use super::Run;
 use crate::error::{Error, Result};
 
-/// The maximum number of blocks in an extent.
-const MAX_EXTENT_BLOCKS: u64 = 32768;
+/// The maximum number of blocks in an extent with data.
+pub(crate) const MAX_EXTENT_BLOCKS: u64 = MAX_WRITTEN_LENGTH as u64;
+/// The minimum number of blocks in the last group besides its metadata.
+const MIN_DATA: u32 = 50;
+
+/// The minimum number of blocks in a last group: its metadata and some data.
+pub(crate) fn min_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
+    let bitmaps = 2;
+    geometry
+        .inode_table_blocks
+        .saturating_add(bitmaps)
+        .saturating_add(geometry.superblock_overhead(group))
+        .saturating_add(MIN_DATA)
+}
 
 /// Allocation state of all groups.
 pub(crate) struct Layout {

@@ -12,9 +12,10 @@ pub(crate) mod contents;
 pub(crate) mod layout;
 mod map;
 pub(crate) mod plan;
-mod resize;
+pub(crate) mod resize_inode;
 pub(crate) mod writer;
 
+use std::fmt;
 use std::ops::Range;
 
 use pext4_block::Device;
@@ -51,6 +52,15 @@ pub struct Design {
     superblock: Superblock,
     layout: Layout,
     files: Files,
+}
+
+impl fmt::Debug for Design {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Design")
+            .field("geometry", &self.layout.geometry)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Design {

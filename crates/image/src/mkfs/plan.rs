@@ -1,16 +1,16 @@
 //! Chooses sizes and features, and returns them as a superblock.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use pext4_ondisk::dirhash::HashVersion;
 use pext4_ondisk::feature::{Compat, Feature, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::EXTRA_SIZE;
 use pext4_ondisk::superblock::{ErrorPolicy, Flags, State, Superblock};
 use pext4_ondisk::{InodeNumber, checksum};
+use pext4_sync::time;
 use uuid::Uuid;
 
 use super::contents::{MIN_JOURNAL_BLOCKS, default_journal_blocks};
+use super::layout::min_blocks;
 use crate::error::{Error, Result};
 
 /// Log2 of the number of groups in a flexible group.
@@ -381,10 +381,7 @@ fn random_hash_seed() -> [u32; 4] {
 
 /// The current time, in seconds since 1970.
 pub(crate) fn now() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    i64::try_from(time::since_epoch().as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Sets the number of inodes: the same in every group, in whole blocks of the table and whole bytes
@@ -533,7 +530,6 @@ fn without_too_small_last_group(superblock: &Superblock) -> Result<Option<u64>> 
     rounded.blocks_count = shorter + per_group;
     let geometry = Geometry::of(&rounded)?;
     let last = geometry.groups().next_back();
-    let overhead = last.map_or(0, |last| geometry.superblock_overhead(last));
-    let needed = overhead + 2 + geometry.inode_table_blocks + 50;
+    let needed = last.map_or(0, |last| min_blocks(&geometry, last));
     Ok((left < u64::from(needed)).then_some(shorter))
 }

@@ -92,7 +92,7 @@ impl<'a> Mover<'a> {
         image.put_inode(number, &inode)
     }
 
-    /// Allocates up to `most` contiguous blocks.
+    /// Allocates up to `max_blocks` contiguous blocks.
     fn allocate(&mut self, image: &mut Image<'_>, max_blocks: u64) -> Result<Run> {
         let run = image.allocate(&self.shape.geometry, &mut self.cursor, max_blocks)?;
         run.ok_or_else(|| no_room(self.shape))

@@ -17,7 +17,6 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
 use super::image::{Image, read_superblock};
 use super::map;
-use super::run::now;
 use crate::error::{Error, Result};
 
 /// A journal with an empty log.
@@ -217,11 +216,11 @@ impl Log {
             at += u32::try_from(row.len()).expect("a descriptor and what it describes");
         }
         device.flush()?;
-        let (seconds, nanoseconds) = now();
+        let now = pext4_sync::time::since_epoch();
         let commit = Commit {
             sequence: tid,
-            seconds,
-            nanoseconds,
+            seconds: now.as_secs(),
+            nanoseconds: now.subsec_nanos(),
             transaction_sum: TransactionSum::None,
         };
         self.area.write(device, at, &[&commit.encode(&format)])?;

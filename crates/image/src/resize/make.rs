@@ -68,6 +68,7 @@ impl Plan {
     /// Computes how the file system on `device` gets the requested size. Replays the journal first;
     /// writes nothing else.
     ///
+    /// # Errors
     /// `Impossible`, with the reason, if the size or a feature is not supported; `Corrupt`; `Io`.
     pub fn make(device: &dyn Device, target: Target) -> Result<Self> {
         check_features(&read_superblock(device)?)?;

@@ -14,6 +14,7 @@
 
 mod clone;
 mod copies;
+mod device;
 mod entries;
 mod files;
 mod grow;
@@ -22,7 +23,6 @@ mod journal;
 mod make;
 mod map;
 mod orphans;
-mod path;
 mod plan;
 mod progress;
 mod renumber;
@@ -37,8 +37,8 @@ mod trailing;
 mod vacate;
 mod values;
 
+pub use device::{Options, Preview, Resize};
 pub use make::Target;
-pub use path::{Options, Preview, Resize};
 pub use plan::Plan;
 pub use progress::Progress;
 pub use run::Way;

@@ -7,6 +7,7 @@
 //! the journal.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use pext4_ondisk::BlockNumber;
@@ -48,6 +49,15 @@ pub struct Plan {
     pub(super) log: Option<Log>,
     pub(super) replayed: u32,
     pub(super) progress: Arc<Progress>,
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Plan")
+            .field("summary", &self.summary())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Plan {

@@ -1,23 +1,18 @@
 //! Rewrites the resize inode, which reserves blocks behind the descriptors for their growth.
 //!
-//! It has only a double-indirect block. That block points to the reserved blocks of group 0, each
-//! at the index of its number among all descriptor blocks; each of these, interpreted as an
-//! indirect block, points to its own copies in the groups with a superblock copy. All of it follows
-//! from the geometry, so it is rewritten rather than edited. A missing double-indirect block is
-//! created: early versions left it out if nothing was reserved. If descriptors grow with `meta_bg`
-//! from now on, the inode is removed.
+//! All that it maps follows from the geometry (see [`Content`]), so it is rewritten rather than
+//! edited. A missing double-indirect block is created: early versions left it out if nothing was
+//! reserved. If descriptors grow with `meta_bg` from now on, the inode is removed.
 
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, indirect};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, indirect};
 
 use super::image::Image;
 use super::shape::Shape;
 use super::space::Cursor;
 use crate::error::{Error, Result};
-
-/// Index of the double-indirect pointer in `i_block`.
-const DOUBLE: usize = 13;
+use crate::mkfs::resize_inode::{Content, DOUBLE};
 
 /// Rewrites the inode for the new shape. Its double-indirect block moves if `is_vacated`.
 pub(super) fn rewrite(
@@ -68,33 +63,19 @@ fn refill(
 ) -> Result<()> {
     let geometry = &shape.geometry;
     let mut inode = image.inode(InodeNumber::RESIZE)?;
-    let reserved = geometry.reserved_gdt_blocks;
+    let content = Content::of(geometry).ok_or_else(too_far)?;
     let old = double_block(image, &inode.block)?;
     let double = match old.filter(|block| !is_vacated(block.get())) {
         Some(block) => block,
         None => low_block(image, geometry, cursor)?,
     };
-    let pointers = image.block_size() / 4;
-    let backups: Vec<u64> = geometry
-        .groups()
-        .skip(1)
-        .filter(|&group| geometry.has_superblock(group))
-        .map(|group| distance(geometry, group))
-        .collect();
-    let mut map = vec![0; image.block_size()];
-    for index in geometry.descriptor_blocks..geometry.descriptor_blocks + reserved {
-        let block = geometry.descriptor_block(index).get();
-        indirect::set_entry(&mut map, index as usize % pointers, pointer(block)?);
-        let mut copies = vec![0; image.block_size()];
-        for (slot, backup) in backups.iter().enumerate() {
-            indirect::set_entry(&mut copies, slot, pointer(block + backup)?);
-        }
-        image.put(BlockNumber(block), copies);
+    for (block, copies) in content.reserved {
+        image.put(block, copies);
     }
-    image.put(double, map);
-    indirect::set_entry(&mut inode.block, DOUBLE, pointer(double.get())?);
-    let blocks = 1 + u64::from(reserved) * (1 + backups.len() as u64);
-    let sectors = blocks * u64::from(geometry.block_size / 512);
+    image.put(double, content.map);
+    let pointer = u32::try_from(double.get()).map_err(|_| too_far())?;
+    indirect::set_entry(&mut inode.block, DOUBLE, pointer);
+    let sectors = content.count * u64::from(geometry.block_size / 512);
     let huge = shape
         .superblock
         .features
@@ -103,12 +84,6 @@ fn refill(
         return Err(too_far());
     }
     image.put_inode(InodeNumber::RESIZE, &inode)
-}
-
-/// The distance in blocks between the originals in group 0 and a group's copies. With 1 KiB blocks
-/// both are one block later, like group 0.
-fn distance(geometry: &Geometry, group: GroupNumber) -> u64 {
-    u64::from(group.get()) * u64::from(geometry.blocks_per_group)
 }
 
 /// Allocates a block. Low numbers, which fit into a pointer, are tried first.
@@ -121,10 +96,6 @@ fn low_block(
     let run =
         run.ok_or_else(|| Error::Impossible("no block is free for the resize inode".to_owned()))?;
     Ok(BlockNumber(run.start))
-}
-
-fn pointer(block: u64) -> Result<u32> {
-    u32::try_from(block).map_err(|_| too_far())
 }
 
 fn too_far() -> Error {

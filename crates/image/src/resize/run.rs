@@ -17,7 +17,6 @@
 //! has the error flag until everything is written, so that an interrupted resize is detected.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pext4_block::Device;
 use pext4_ondisk::BlockNumber;
@@ -30,6 +29,7 @@ use super::plan::{Move, Plan};
 use super::progress::Progress;
 use super::space::Run;
 use crate::error::{Error, Result};
+use crate::mkfs::plan;
 
 /// Size of one copy or write in bytes.
 const CHUNK: u64 = 4 << 20;
@@ -52,6 +52,7 @@ impl Plan {
     /// the range of both file systems; they may be the same device. From byte `zero_from` on, `to`
     /// reads as zeroes.
     ///
+    /// # Errors
     /// `Io`; `AfterCommit` if only the last steps of [`Way::Journal`] failed; `Impossible` for it
     /// if [`Plan::fits_journal`] is false.
     pub fn run(
@@ -77,7 +78,7 @@ impl Plan {
             old.state.insert(State::ERRORS);
             write_primary(to, &old)?;
         }
-        self.shape.superblock.write_time = i64::try_from(now().0).unwrap_or(i64::MAX);
+        self.shape.superblock.write_time = plan::now();
         for moved in &self.moves {
             writer.copy(from, moved)?;
         }
@@ -199,14 +200,6 @@ fn with_recover(superblock: &Superblock) -> Superblock {
     let mut marked = superblock.clone();
     marked.features.incompat.insert(Incompat::RECOVER);
     marked
-}
-
-/// The current time in seconds and nanoseconds since 1970.
-pub(super) fn now() -> (u64, u32) {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    (since.as_secs(), since.subsec_nanos())
 }
 
 struct Writer<'a> {

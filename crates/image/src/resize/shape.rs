@@ -15,9 +15,7 @@ use pext4_ondisk::geometry::{Geometry, MAX_BLOCKS};
 use pext4_ondisk::superblock::Superblock;
 
 use crate::error::{Error, Result};
-
-/// The minimum number of blocks in the last group besides its metadata.
-const MIN_DATA: u32 = 50;
+use crate::mkfs::layout::min_blocks;
 
 /// A superblock and its geometry.
 #[derive(Clone)]
@@ -105,18 +103,6 @@ fn approximate_geometry(superblock: &Superblock, old: &Geometry) -> Geometry {
         features: superblock.features,
         ..*old
     }
-}
-
-/// The minimum number of blocks in a last group.
-pub(super) fn min_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
-    group_metadata_blocks(geometry)
-        .saturating_add(geometry.superblock_overhead(group))
-        .saturating_add(MIN_DATA)
-}
-
-/// The number of blocks of a group's bitmaps and inode table.
-fn group_metadata_blocks(geometry: &Geometry) -> u32 {
-    geometry.inode_table_blocks.saturating_add(2)
 }
 
 fn too_small(geometry: &Geometry) -> Error {

@@ -116,7 +116,7 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// Allocates up to `most` contiguous blocks from the cursor on. `None` if no block is free.
+    /// Allocates up to `max_blocks` contiguous blocks from the cursor on. `None` if no block is free.
     pub fn allocate(
         &mut self,
         geometry: &Geometry,

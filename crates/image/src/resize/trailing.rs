@@ -1,11 +1,7 @@
 //! Data in an image file behind its file system.
 
-use std::io;
-
-use pext4_block::{Device, FileDevice};
+use pext4_block::{Device, FileDevice, next_data};
 use pext4_ondisk::BlockNumber;
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
 
 use super::plan::Plan;
 use crate::error::{Error, Result};
@@ -29,11 +25,11 @@ fn find_byte(
     let mut piece = Vec::new();
     let mut at = from;
     while at < to {
-        match next_data(device, at)? {
-            Some(data) if data < to => at = data,
-            _ => return Ok(None),
-        }
-        let length = (to - at).min(STEP);
+        let Some(data) = next_data(device.file(), at, to)? else {
+            return Ok(None);
+        };
+        at = data.start;
+        let length = (data.end - at).min(STEP);
         piece.resize(usize::try_from(length).expect("at most a step"), 0);
         device.read_at(at, &mut piece)?;
         let mut found = (at..).zip(&piece).filter(|&(_, &byte)| byte != 0);
@@ -43,16 +39,6 @@ fn find_byte(
         at += length;
     }
     Ok(None)
-}
-
-fn next_data(device: &FileDevice, at: u64) -> Result<Option<u64>> {
-    match rustix::fs::seek(device.file(), SeekFrom::Data(at)) {
-        Ok(data) => Ok(Some(data)),
-        Err(Errno::NXIO) => Ok(None),
-        // A host without support for holes has data everywhere.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(at)),
-        Err(errno) => Err(io::Error::from(errno).into()),
-    }
 }
 
 /// Refuses a growth that would overwrite data behind `old`, the end of the file system. Bytes that

@@ -135,6 +135,36 @@ fn directories_that_lie_in_one_place_are_not_read_again_and_again() {
     assert!(device.bytes() < 5 * SIZE, "{} bytes", device.bytes());
 }
 
+/// More names than are kept, in a directory without an index.
+#[test]
+fn names_that_are_not_compared_are_reported() {
+    /// More than are kept.
+    const NAMES: usize = (1 << 22) + 1000;
+    const BLOCK: usize = 4096;
+    if !have_tools() {
+        return;
+    }
+    // The shortest records, all of one name and inode, except for the last, which fills the block.
+    let mut block = [11, 0, 0, 0, 12, 0, 1, 0, b'n', 0, 0, 0].repeat(BLOCK / 12);
+    block.resize(BLOCK, 0);
+    block[BLOCK - 16 + 4] = 16;
+    let count = NAMES.div_ceil(BLOCK / 12);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("names"), block.repeat(count)).expect("a file");
+    let options = ["-b", "4096", "-O", "^has_journal,^metadata_csum"];
+    let Some(mut image) = make_from(64 << 20, &options, Some(folder.path())) else {
+        return;
+    };
+    let names = image.find("/names");
+    image.edit_inode(names, |inode| inode.mode = 0o040_755);
+    let report = check_on(image.device());
+    assert!(!report.is_complete, "not all names were compared");
+    let is_it = |one: &&check::Finding| one.kind == Kind::LimitReached;
+    let told: Vec<_> = report.findings.iter().filter(is_it).collect();
+    assert_eq!(told.len(), 1, "{:?}", report.findings);
+    assert_eq!(told[0].place.inode, Some(names));
+}
+
 /// A few bytes of an inode claim nearly all blocks, four times.
 fn claim_all(inode: &mut pext4_ondisk::inode::Inode) {
     const LENGTH: u16 = 16_000;
@@ -157,7 +187,7 @@ fn blocks_are_not_counted_for_each_of_many_files_that_claim_them_all() {
     };
     let report = check_on(image.device());
     assert!(!report.is_complete, "not all was counted");
-    let is_it = |one: &&check::Finding| one.text.contains("was not counted");
+    let is_it = |one: &&check::Finding| one.text.contains("were not counted");
     let told: Vec<_> = report.findings.iter().filter(is_it).collect();
     assert_eq!(told.len(), 1, "{:?}", report.findings);
     assert!(

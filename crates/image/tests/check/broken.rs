@@ -13,8 +13,8 @@ use super::corruptions::Beside::{self, Complains, NotAsked, Silent};
 use super::corruptions::{Edit, corruptions};
 use super::image::{Image, have_tools, make, names};
 
-/// Findings that no modification of an image causes; tested elsewhere.
-const ELSEWHERE: [Kind; 1] = [Kind::Unreadable];
+/// Findings that no modification of a small image causes; tested elsewhere.
+const ELSEWHERE: [Kind; 2] = [Kind::Unreadable, Kind::LimitReached];
 
 #[test]
 fn every_finding_has_a_corruption() {
@@ -146,6 +146,20 @@ fn blocks_shared_with_lists_of_the_system_name_them() {
     ] {
         assert!(texts.contains(&&*expected), "{expected}: {texts:#?}");
     }
+}
+
+/// The superblock is read before and after the replay.
+#[test]
+fn a_defect_of_a_superblock_is_counted_once() {
+    let Some(mut image) = base(Base::Dirty) else {
+        return;
+    };
+    image.bytes[1024 + 0x3FC] ^= 1;
+    let report = image.check().expect("an ext4");
+    assert!(names(&report).contains(&Kind::JournalPending.name()));
+    let is_it = |one: &&(Kind, u64)| one.0 == Kind::SuperblockChecksum;
+    let count = report.counts.iter().find(is_it);
+    assert_eq!(count, Some(&(Kind::SuperblockChecksum, 1)));
 }
 
 #[test]

@@ -167,9 +167,7 @@ fn an_image_mounted_elsewhere_is_not_written() {
     device
         .write_at(start, &1u32.to_be_bytes())
         .expect("it lies within");
-    let told = Plan::make(&device, Target::More(20 * MIB))
-        .err()
-        .expect("a refusal");
+    let told = Plan::make(&device, Target::More(20 * MIB)).expect_err("a refusal");
     assert!(told.to_string().contains("in use"), "{told}");
     let begins = u32::from_le_bytes(1u32.to_be_bytes());
     assert_eq!(word(start), begins, "its journal was replayed");

@@ -163,8 +163,8 @@ impl<'a> Layer<'a> {
         destination: &Destination,
         name: &[u8],
     ) -> Option<Id> {
-        let is_directory = record.metadata.mode & 0o170_000 == 0o040_000;
-        if !is_directory || self.has_whiteouts || !destination.missing.is_empty() {
+        if !record.metadata.is_directory() || self.has_whiteouts || !destination.missing.is_empty()
+        {
             return None;
         }
         lookup::directory_behind_link(tree, destination.at, name, self.number)
@@ -198,7 +198,7 @@ impl<'a> Layer<'a> {
     }
 
     fn apply_root(&self, tree: &mut Tree, record: &Record) -> Result<()> {
-        if record.metadata.mode & 0o170_000 != 0o040_000 {
+        if !record.metadata.is_directory() {
             return Err(Error::unsound(self.archive, "its root is no directory"));
         }
         let mut metadata = record.metadata;

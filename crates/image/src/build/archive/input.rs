@@ -270,14 +270,17 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
     let results = Arc::new(Queue::new(1));
     let (thread_shared, thread_result) = (Arc::clone(&shared), Arc::clone(&results));
     thread::try_spawn("pext4-stream", move || {
-        let result = CloseOnDrop(thread_result);
+        let end = StreamEnd {
+            shared: Arc::clone(&thread_shared),
+            results: thread_result,
+        };
         let mut reader = StreamReader {
             reader: BufReader::with_capacity(CHUNK_BYTES, raw),
             shared: &thread_shared,
             trailing_left: MAX_TRAILING_BYTES,
         };
         let done = reader.run(max_trailing);
-        result.0.put(done.map(|()| reader.reader.into_inner()));
+        end.results.put(done.map(|()| reader.reader.into_inner()));
     })
     .map_err(|cause| Error::source(path, "start a thread to read it", cause))?;
     let input = StreamInput {
@@ -295,7 +298,7 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
     done?;
     let result = results.take_or_check(|| progress.check())?;
     result
-        .expect("the thread that reads does not panic")
+        .unwrap_or_else(|| Err(thread_failed()))
         .map_err(|cause| Error::source(path, "read it", cause))
 }
 
@@ -308,13 +311,24 @@ struct Shared {
     is_sound: AtomicBool,
 }
 
-/// Closes the queue when a thread ends, even by a panic.
-struct CloseOnDrop<T>(Arc<Queue<T>>);
+/// Ends what the consumer waits for when the thread that reads a stream ends, even by a panic, as
+/// of a decoder.
+struct StreamEnd<R> {
+    shared: Arc<Shared>,
+    results: Arc<Queue<io::Result<R>>>,
+}
 
-impl<T> Drop for CloseOnDrop<T> {
+impl<R> Drop for StreamEnd<R> {
     fn drop(&mut self) {
-        self.0.close();
+        // Only a thread that panics gets here before the consumer has abandoned the chunks.
+        self.shared.chunks.put(Err(thread_failed()));
+        self.shared.chunks.close();
+        self.results.close();
     }
+}
+
+fn thread_failed() -> io::Error {
+    io::Error::other("the thread that reads it failed")
 }
 
 /// The thread that reads a stream.
@@ -436,5 +450,68 @@ fn send(reader: &mut dyn BufRead, chunks: &Queue<io::Result<Vec<u8>>>) -> io::Re
         if !chunks.put(Ok(chunk)) {
             return Ok(false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Cursor, Read};
+    use std::path::Path;
+    use std::time::Duration;
+
+    use pext4_sync::thread;
+    use pext4_tar::{BLOCK, Blocks};
+
+    use super::super::super::progress::Progress;
+    use super::super::spool::Spool;
+    use super::with_stream;
+
+    /// A stream whose decoder has a defect.
+    struct Defect;
+
+    impl Read for Defect {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            panic!("a defect of a decoder");
+        }
+    }
+
+    /// Reads blocks until the first `taken` of them or the end, and returns the error.
+    fn error_of(stream: impl Read + Send + 'static, taken: usize) -> String {
+        let progress = std::sync::Arc::new(Progress::default());
+        let watched = std::sync::Arc::clone(&progress);
+        thread::try_spawn("watchdog", move || {
+            thread::sleep(Duration::from_secs(20));
+            watched.stop();
+        })
+        .expect("a thread");
+        let spool = Spool::new(tempfile::tempfile().expect("a temporary file"));
+        let path = Path::new("archive");
+        let read = with_stream(
+            stream,
+            path,
+            spool.writer(path),
+            1,
+            &progress,
+            |mut input| {
+                let mut block = [0; BLOCK];
+                for _ in 0..taken {
+                    if !input.read_block(&mut block)? {
+                        break;
+                    }
+                }
+                Ok(input)
+            },
+        );
+        read.map(drop).expect_err("the thread panics").to_string()
+    }
+
+    #[test]
+    fn a_panic_of_the_thread_that_reads_is_an_error() {
+        let good = || Cursor::new(vec![0; 2 * BLOCK]);
+        let failed = "archive: cannot read it: the thread that reads it failed";
+        assert_eq!(error_of(Defect, 9), failed);
+        assert_eq!(error_of(good().chain(Defect), 9), failed);
+        // Behind what the consumer needs.
+        assert_eq!(error_of(good().chain(Defect), 1), failed);
     }
 }

@@ -16,6 +16,7 @@ pub(super) mod spool;
 use std::ops::Range;
 use std::path::Path;
 
+use pext4_ondisk::inode::{MAX_MAJOR, MAX_MINOR};
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::xattr::Attribute;
 use pext4_tar::{Entry, Kind, ReadError};
@@ -239,7 +240,7 @@ fn metadata(entry: &Entry) -> std::result::Result<Metadata, String> {
 
 /// A device number in the form of `Metadata::size`.
 fn device((major, minor): (u32, u32)) -> std::result::Result<u64, String> {
-    if major >= 1 << 12 || minor >= 1 << 20 {
+    if major > MAX_MAJOR || minor > MAX_MINOR {
         return Err(format!("ext4 holds no device {major}:{minor}"));
     }
     Ok(u64::from(major) << 32 | u64::from(minor))

@@ -8,7 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{SeekFrom, Statx};
+use pext4_block::next_data;
+use pext4_ondisk::directory::FileType;
+use rustix::fs::Statx;
 use rustix::io::Errno;
 
 use super::super::attributes::RawAttribute;
@@ -58,15 +60,15 @@ pub(super) fn key(stat: &Statx) -> LinkKey {
 impl ScannedEntry {
     /// The entry with the results of `statx`; the rest is empty.
     pub fn from_statx(stat: &Statx) -> Self {
-        let kind = stat.stx_mode & 0o170_000;
+        let kind = FileType::from_mode(stat.stx_mode);
         let size = match kind {
-            0o100_000 => stat.stx_size,
-            0o020_000 | 0o060_000 => {
+            Some(FileType::Regular) => stat.stx_size,
+            Some(FileType::CharacterDevice | FileType::BlockDevice) => {
                 u64::from(stat.stx_rdev_major) << 32 | u64::from(stat.stx_rdev_minor)
             }
             _ => 0,
         };
-        let has_more_names = kind != 0o040_000 && stat.stx_nlink > 1;
+        let has_more_names = kind != Some(FileType::Directory) && stat.stx_nlink > 1;
         let mut entry = Self {
             metadata: Metadata {
                 mode: stat.stx_mode,
@@ -256,20 +258,9 @@ fn with_room(
 pub(super) fn segments(file: &File, size: u64) -> io::Result<Option<Box<[Range<u64>]>>> {
     let mut ranges = Vec::new();
     let mut at = 0;
-    while at < size {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
-            // The file system does not support the call.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size);
-        if start >= end {
-            break;
-        }
-        ranges.push(start..end);
-        at = end;
+    while let Some(data) = next_data(file, at, size)? {
+        at = data.end;
+        ranges.push(data);
     }
     let is_whole = matches!(ranges.as_slice(), [range] if *range == (0..size));
     Ok((!is_whole).then(|| ranges.into_boxed_slice()))

@@ -1,5 +1,6 @@
 //! Encodes the inodes.
 
+use pext4_ondisk::directory::FileType;
 use pext4_ondisk::extent::{self, Extent};
 use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::inode::{Inode, InodeFlags};
@@ -7,9 +8,10 @@ use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
 
 use super::super::error::{Error, Result};
-use super::super::shape::{MAX_EXTENT_BLOCKS, extra_size};
+use super::super::shape::extra_size;
 use super::super::tree::Id;
 use super::{Image, build_tree};
+use crate::mkfs::layout::MAX_EXTENT_BLOCKS;
 
 /// Encodes inodes, and reuses their memory.
 pub(super) struct InodeEncoder<'a> {
@@ -65,14 +67,14 @@ impl<'a> InodeEncoder<'a> {
             }
             inode.tail.copy_from_slice(&self.last_set.1);
         }
-        match node.mode & 0o170_000 {
-            0o120_000 if inode.set_fast_symlink_target(image.tree.target(id)) => {}
-            0o020_000 | 0o060_000 => {
+        match node.file_type() {
+            FileType::Symlink if inode.set_fast_symlink_target(image.tree.target(id)) => {}
+            FileType::CharacterDevice | FileType::BlockDevice => {
                 let low = u32::try_from(node.size & u64::from(u32::MAX)).expect("masked");
                 let high = u32::try_from(node.size >> 32).expect("what is left of 64 bits");
                 inode.set_device(high, low);
             }
-            0o010_000 | 0o140_000 => {}
+            FileType::Fifo | FileType::Socket => {}
             _ => match inline {
                 Some(content) => {
                     inode.size = content.len() as u64;

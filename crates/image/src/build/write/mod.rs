@@ -9,6 +9,7 @@ mod data;
 mod directory;
 mod inode;
 
+use pext4_ondisk::directory::FileType;
 use pext4_ondisk::extent;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
@@ -272,9 +273,9 @@ impl Worker<'_> {
     fn write_content(&mut self, id: Id) -> Result<u64> {
         let image = self.image;
         let node = image.tree.node(id);
-        match node.mode & 0o170_000 {
-            0o040_000 => directory::write(image, id, &mut self.data).map(|()| 0),
-            0o120_000 if node.size >= pext4_ondisk::inode::BLOCK_AREA as u64 => {
+        match node.file_type() {
+            FileType::Directory => directory::write(image, id, &mut self.data).map(|()| 0),
+            FileType::Symlink if node.size >= pext4_ondisk::inode::BLOCK_AREA as u64 => {
                 let block_size = image.block_size();
                 let at = node.first_block * block_size as u64;
                 let target = image.tree.target(id);
@@ -282,7 +283,7 @@ impl Worker<'_> {
                     .copy_from_slice(target);
                 Ok(0)
             }
-            0o100_000 if node.size > 0 => {
+            FileType::Regular if node.size > 0 => {
                 let bytes = image.shape.content_blocks(image.tree, id) * image.shape.block_size;
                 if bytes >= LARGE {
                     return Ok(0);

@@ -3,6 +3,7 @@
 //! A file is extended before anything is written and truncated after everything is durable, so it
 //! is never shorter than its file system.
 
+use std::fmt;
 use std::fs;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use pext4_block::{Device, FileDevice, OverlayDevice};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
-use super::clone::ImageClone;
+use super::clone::ResizedClone;
 use super::image::read_superblock;
 use super::make::Target;
 use super::plan::Plan;
@@ -55,6 +56,16 @@ impl Preview {
     }
 }
 
+impl fmt::Debug for Resize {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Resize")
+            .field("device", &self.device.path())
+            .field("planned", &self.planned())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Resize {
     /// Plans a resize without writing anything: a journal is replayed in memory.
     ///
@@ -67,6 +78,7 @@ impl Resize {
     /// Plans the resize of an image that is open for writing. Replays its journal, unless the
     /// resize is impossible; writes nothing else.
     ///
+    /// # Errors
     /// As [`Plan::make`]; `Impossible` if only [`Way::InPlace`] is possible and not requested, if a
     /// block device is too small, or if data behind the file system would be overwritten.
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
@@ -100,6 +112,7 @@ impl Resize {
 
     /// Runs the resize. Returns the new size of the file or device in bytes.
     ///
+    /// # Errors
     /// `Io`: except for [`Way::InPlace`], the image then contains the old file system and has its
     /// length. `AfterCommit`: the image contains the new one, or will after the next open.
     pub fn run(mut self) -> Result<u64> {
@@ -114,11 +127,11 @@ impl Resize {
         };
         if self.way == Way::Clone {
             let kept = before.min(after);
-            let clone = ImageClone::create(&self.device, kept, after, &self.plan.progress)?;
+            let clone = ResizedClone::create(&self.device, kept, after, &self.plan.progress)?;
             let progress = Arc::clone(&self.plan.progress);
             self.plan
                 .run(&self.device, clone.device(), Way::Clone, before)?;
-            clone.put_in_place(&self.device, &progress)?;
+            clone.put_in_place(&progress)?;
             return Ok(after);
         }
         if after > before {
