@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pext4_fs::{AllocateMode, Error, InodeNumber};
+use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::thread;
 
 use super::{Answer, Dispatch, Errno};
@@ -10,9 +11,6 @@ use super::{Answer, Dispatch, Errno};
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
-
-/// The inode flag of append-only files.
-const APPEND_ONLY: u32 = 0x20;
 
 /// How often, and at which interval, a write from the page cache polls whether an append-only file
 /// has grown to the write's offset.
@@ -109,7 +107,7 @@ impl Dispatch {
         is_writeback: bool,
     ) -> Answer<usize> {
         let mut attributes = self.answer(self.volume.attributes(inode))?;
-        if attributes.flags & APPEND_ONLY == 0 {
+        if attributes.flags & InodeFlags::APPEND.bits() == 0 {
             return Ok(0);
         }
         // The bytes before `offset` are most likely being written by another thread, and its write

@@ -2,7 +2,7 @@
 //!
 //! The kernel releases a deleted file with `FORGET`, a message that has no reply, so a request that
 //! was sent after it may be served first and find the volume full. This state lasts for moments. A
-//! deleted file that a process keeps open looks the same but may stay for any time. So when all
+//! deleted file that a process keeps open looks the same but may stay indefinitely. So when all
 //! retries of an operation have failed, [`SpaceRetry`] remembers the set of deleted files. While
 //! the set is unchanged, other operations retry only once, after a short pause, in case one of
 //! these files has just been closed.
