@@ -34,7 +34,7 @@ use crate::options::KernelOptions;
 use crate::pending_errors::PendingErrors;
 use space_retry::SpaceRetry;
 
-pub use attributes::Change;
+pub use attributes::{Change, Named};
 pub use data::Whence;
 pub use directory::Listed;
 pub use namespace::NewMode;

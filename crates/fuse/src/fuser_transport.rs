@@ -36,7 +36,7 @@ use fuser::{
 use pext4_fs::{Attributes, SetTime};
 
 use crate::access_policy::AccessPolicy;
-use crate::dispatch::{Answer, Change, Dispatch, Errno, Listed, NewMode, Whence};
+use crate::dispatch::{Answer, Change, Dispatch, Errno, Listed, Named, NewMode, Whence};
 use crate::offload::Offload;
 use crate::pending_errors::PendingErrors;
 use crate::placement::{self, Servers};
@@ -211,10 +211,14 @@ impl Filesystem for FuserTransport {
             modified: modified.map(time_to_set),
             changed: changed.map(|time| SetTime::To(time_from_fuser(time))),
         };
-        let (caller, of_open_file) = (caller(request), file.is_some());
+        let caller = caller(request);
+        let named = match file {
+            Some(_) => Named::OpenFile,
+            None => Named::Node,
+        };
         let set = move |context: Context<'_>, []: [&[u8]; 0]| {
             let dispatch = context.dispatch;
-            dispatch.set_attributes(caller, node.0, &change, of_open_file)
+            dispatch.set_attributes(caller, node.0, &change, named)
         };
         self.run_or_offload([], set, attributes, reply);
     }

@@ -69,7 +69,7 @@ struct Walk<'a> {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
     let mut output = BufWriter::new(io::stdout().lock());
-    reader.with(&arguments.path, true, |root| {
+    reader.with(&arguments.path, |root| {
         if root.file_type != FileType::Directory {
             let (image, path) = (arguments.image.file.display(), &arguments.path);
             bail!(

@@ -10,6 +10,16 @@ const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o0010;
 
+/// What a request names. The kernel names an open file when it writes back the times that it kept;
+/// for a program it does so only for a new size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// Only the node.
+    Node,
+    /// An open file of the node.
+    OpenFile,
+}
+
 /// The changes that `SETATTR` asks for; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -130,9 +140,7 @@ impl Dispatch {
     }
 
     /// Changes attributes. A new mode also updates the access list. A new owner clears the set-id
-    /// bits, as does a new size unless root sets it. `of_open_file`: the request names an open file,
-    /// as the kernel's does when it writes back the times that it kept, and a program's does only
-    /// for a new size.
+    /// bits, as does a new size unless root sets it.
     ///
     /// # Errors
     /// `EPERM` if the caller is neither root nor the owner, and its `chown` names no owner and
@@ -142,7 +150,7 @@ impl Dispatch {
         caller: Caller,
         node: u64,
         change: &Change,
-        of_open_file: bool,
+        named: Named,
     ) -> Answer<Attributes> {
         let inode = Self::inode(node)?;
         if let Some((modified, changed)) = change.times_written_back() {
@@ -155,7 +163,7 @@ impl Dispatch {
                     ..attributes
                 });
             }
-            if of_open_file && is_protected(attributes.flags) {
+            if named == Named::OpenFile && is_protected(attributes.flags) {
                 return self.answer(self.volume.write_back_times(inode, modified, changed));
             }
         }
@@ -244,7 +252,9 @@ mod tests {
     use pext4_fs::{CreateAttributes, DeviceNumber, InodeNumber, Refusal, SetTime, Time, Volume};
     use pext4_ondisk::acl::{self, Entry};
 
-    use super::{Attributes, Caller, Change, Errno, FileType, may_take_set_id, without_set_id};
+    use super::{
+        Attributes, Caller, Change, Errno, FileType, Named, may_take_set_id, without_set_id,
+    };
     use crate::node::node_of;
     use crate::testing;
 
@@ -427,7 +437,7 @@ mod tests {
             uid: Some(1000),
             ..Change::default()
         };
-        let refused = dispatch.set_attributes(root, file, &change, false);
+        let refused = dispatch.set_attributes(root, file, &change, Named::Node);
         assert_eq!(refused, Err(Errno::NO_SPACE));
         assert!(state() == before, "a refused change has changed something");
 
@@ -435,7 +445,7 @@ mod tests {
         let removed = dispatch.unlink(root_directory, b"all the rest");
         removed.expect("it is there");
         volume.sync().expect("a device in memory");
-        let changed = dispatch.set_attributes(root, file, &change, false);
+        let changed = dispatch.set_attributes(root, file, &change, Named::Node);
         let changed = changed.expect("there is room again");
         assert_eq!((changed.uid, changed.mode & 0o7777), (1000, 0o4750));
         let (mode, list) = state();
