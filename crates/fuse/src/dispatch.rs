@@ -235,8 +235,8 @@ impl Dispatch {
     }
 
     /// Runs a request on a thread of the transport. `None` if it found no space and deleted files
-    /// may be freed at any moment: the caller then repeats the request on a thread that may wait.
-    /// Requests can be repeated without harm.
+    /// may be freed at any moment, or if it is a write that has to follow another one: the caller
+    /// then repeats the request on a thread that may wait. Requests can be repeated without harm.
     pub(crate) fn attempt<T>(request: impl FnOnce() -> Answer<T>) -> Option<Answer<T>> {
         space_retry::without_waiting(request)
     }
