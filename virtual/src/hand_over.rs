@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_utils::CachePadded;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -100,9 +100,9 @@ fn run(processors: &[usize], lines: usize) -> Result<Used> {
     });
     let threads = (1..).zip(processors).map(|(number, &processor)| {
         let shared = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            let _ = pin(processor);
-            use_lock(&shared, number)
+        std::thread::spawn(move || -> Result<Used> {
+            pin(processor)?;
+            Ok(use_lock(&shared, number))
         })
     });
     let threads: Vec<_> = threads.collect();
@@ -114,7 +114,8 @@ fn run(processors: &[usize], lines: usize) -> Result<Used> {
         time: Duration::ZERO,
     };
     for thread in threads {
-        let own = thread.join().ok().context("measuring a hand-over")?;
+        let own = thread.join();
+        let own = own.map_err(|_| anyhow!("a measuring thread panicked"))??;
         used.operations += own.operations;
         used.handed += own.handed;
         used.time += own.time;

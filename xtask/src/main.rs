@@ -1,8 +1,8 @@
 //! Development tasks of the pext4 workspace: `cargo xtask COMMAND`.
 //!
 //! `test` runs what the README promises; continuous integration runs it too. The campaigns
-//! (`crash`, `soak`, `fuzz`, `loom`, `tsan`) run the same tests with more effort; each prints the
-//! seed of every failure.
+//! (`crash`, `soak`, `settings`, `fuzz`, `loom`, `tsan`) run the same tests with more effort; each
+//! prints the seed of every failure.
 
 mod bench;
 mod campaigns;
@@ -24,7 +24,8 @@ Chores of the pext4 workspace.
   cargo xtask settings [EFFORT] crashes and random operations in every setting of the mechanisms
                                 that keep cores apart, EFFORT (1) times the default
   cargo xtask fuzz [TARGET [SECONDS]]
-                                coverage-guided; wants nightly and cargo-fuzz
+                                coverage-guided (60 s each; 600 s for a single one); wants nightly
+                                and cargo-fuzz
   cargo xtask loom              exhaustive interleavings of the lock-free pieces
   cargo xtask tsan              the engine's tests, watched by ThreadSanitizer; wants nightly with
                                 rust-src

@@ -113,7 +113,7 @@ fn in_file(text: &str, is_test: bool) -> impl Iterator<Item = String> {
 fn first_test_line(lines: &[&str]) -> usize {
     let is_start = |pair: &[&str]| {
         let attribute = pair[0].starts_with("#[cfg(") && pair[0].contains("test");
-        attribute && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+        attribute && without_visibility(pair[1]).starts_with("mod ") && pair[1].ends_with('{')
     };
     lines.windows(2).position(is_start).unwrap_or(lines.len())
 }
@@ -183,20 +183,20 @@ fn body_length(lines: &[&str], closing: &str) -> usize {
 }
 
 fn function_name(code: &str) -> Option<&str> {
-    let mut rest = code;
-    for prefix in [
-        "pub(crate) ",
-        "pub(super) ",
-        "pub(in ",
-        "pub ",
-        "const ",
-        "async ",
-        "unsafe ",
-    ] {
+    let mut rest = without_visibility(code);
+    for prefix in ["const ", "async ", "unsafe "] {
         rest = rest.strip_prefix(prefix).unwrap_or(rest);
     }
     let name = rest.strip_prefix("fn ")?;
     name.split(['(', '<']).next()
+}
+
+/// An item without `pub`, `pub(crate)` or `pub(in ...)` before it.
+fn without_visibility(code: &str) -> &str {
+    let scoped = code.strip_prefix("pub(");
+    let item = scoped.and_then(|scope| scope.split_once(") "));
+    let item = item.map(|(_, item)| item);
+    item.or_else(|| code.strip_prefix("pub ")).unwrap_or(code)
 }
 
 #[cfg(test)]
@@ -215,6 +215,15 @@ mod tests {
             told(&long),
             [format!("3: `long` has {} lines", LONGEST_FUNCTION + 4)]
         );
+        for visibility in [
+            "",
+            "pub(crate) ",
+            "pub(in crate::build) ",
+            "pub const unsafe ",
+        ] {
+            let long = format!("//! A contract.\n\n{visibility}fn long() {{\n{body}}}\n");
+            assert_eq!(told(&long).len(), 1, "{visibility}");
+        }
         let declared = format!("//! A contract.\n\nfn short();\n{body}");
         assert!(told(&declared).is_empty());
     }
@@ -227,10 +236,12 @@ mod tests {
             [format!("2: `{word}`")]
         );
         let unwrap = [".unwrap", "()"].concat();
-        let both = format!(
-            "//! A contract.\nlet a = b{unwrap};\n#[cfg(test)]\nmod tests {{\nlet a = b{unwrap};\n}}\n"
-        );
-        assert_eq!(told(&both).len(), 1);
+        for visibility in ["", "pub(crate) ", "pub(super) "] {
+            let both = format!(
+                "//! A contract.\nlet a = b{unwrap};\n#[cfg(test)]\n{visibility}mod tests {{\nlet a = b{unwrap};\n}}\n"
+            );
+            assert_eq!(told(&both).len(), 1, "{visibility}");
+        }
         assert_eq!(told("fn f() {}\n").len(), 1);
     }
 }

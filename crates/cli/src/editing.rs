@@ -46,7 +46,7 @@ pub struct How {
     /// edit of the same image; else SOURCE_DATE_EPOCH does the same
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     mtime: Option<pext4_fs::Time>,
-    /// How to make all of it true at once
+    /// How the changes reach the image
     #[arg(long, value_enum, default_value = "auto", value_name = "WAY")]
     by: By,
     /// Say nothing but errors

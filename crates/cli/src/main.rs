@@ -25,6 +25,7 @@ mod names;
 mod output;
 mod owner;
 mod partitions;
+mod program;
 mod progress;
 mod reader;
 mod script;

@@ -1,6 +1,7 @@
 //! File types, permissions and flags as text.
 
 use pext4_fs::FileType;
+use pext4_ondisk::inode::InodeFlags;
 
 /// The name of a file type.
 pub fn word(file_type: FileType) -> &'static str {
@@ -60,35 +61,37 @@ pub fn show(file_type: FileType, mode: u16) -> String {
     text
 }
 
-/// Names of the flags that `lsattr` shows, by their bits.
-const FLAGS: [(u32, &str); 17] = [
-    (0x0000_0001, "secure-deletion"),
-    (0x0000_0002, "undelete"),
-    (0x0000_0004, "compress"),
-    (0x0000_0008, "sync"),
-    (0x0000_0010, "immutable"),
-    (0x0000_0020, "append-only"),
-    (0x0000_0040, "no-dump"),
-    (0x0000_0080, "no-atime"),
-    (0x0000_0800, "encrypted"),
-    (0x0000_1000, "indexed"),
-    (0x0000_4000, "journal-data"),
-    (0x0001_0000, "dir-sync"),
-    (0x0002_0000, "top-of-hierarchy"),
-    (0x0008_0000, "extents"),
-    (0x1000_0000, "inline-data"),
-    (0x2000_0000, "project-inherit"),
-    (0x4000_0000, "casefold"),
+/// Names of the flags that `lsattr` shows.
+const FLAGS: [(InodeFlags, &str); 17] = [
+    (InodeFlags::SECRM, "secure-deletion"),
+    (InodeFlags::UNRM, "undelete"),
+    (InodeFlags::COMPR, "compress"),
+    (InodeFlags::SYNC, "sync"),
+    (InodeFlags::IMMUTABLE, "immutable"),
+    (InodeFlags::APPEND, "append-only"),
+    (InodeFlags::NODUMP, "no-dump"),
+    (InodeFlags::NOATIME, "no-atime"),
+    (InodeFlags::ENCRYPT, "encrypted"),
+    (InodeFlags::INDEX, "indexed"),
+    (InodeFlags::JOURNAL_DATA, "journal-data"),
+    (InodeFlags::DIRSYNC, "dir-sync"),
+    (InodeFlags::TOPDIR, "top-of-hierarchy"),
+    (InodeFlags::EXTENTS, "extents"),
+    (InodeFlags::INLINE_DATA, "inline-data"),
+    (InodeFlags::PROJINHERIT, "project-inherit"),
+    (InodeFlags::CASEFOLD, "casefold"),
 ];
 
 /// The names of the flags that are set; unknown ones as one number.
 pub fn flags(flags: u32) -> Vec<String> {
     let mut names: Vec<String> = FLAGS
         .iter()
-        .filter(|(bit, _)| flags & bit != 0)
+        .filter(|(flag, _)| flags & flag.bits() != 0)
         .map(|(_, name)| (*name).to_owned())
         .collect();
-    let rest = FLAGS.iter().fold(flags, |rest, (bit, _)| rest & !bit);
+    let rest = FLAGS
+        .iter()
+        .fold(flags, |rest, (flag, _)| rest & !flag.bits());
     if rest != 0 {
         names.push(format!("{rest:#x}"));
     }

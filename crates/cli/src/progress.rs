@@ -44,6 +44,8 @@ pub enum Measure {
     BytesSoFar,
     /// Percent of a known total, which the text names.
     Percent,
+    /// Measurements, of a known total; the text names the present one.
+    Points,
 }
 
 impl Measure {
@@ -57,6 +59,7 @@ impl Measure {
             }
             Self::BytesSoFar => "{prefix:9} {msg}, {bytes}  {bytes_per_sec}",
             Self::Percent => "{prefix:9} [{bar:30}] {percent} % of {msg}",
+            Self::Points => "{prefix}  [{bar:30}] {pos}/{len}  {msg}",
         }
     }
 
@@ -312,6 +315,7 @@ mod tests {
             Measure::Bytes,
             Measure::BytesSoFar,
             Measure::Percent,
+            Measure::Points,
         ] {
             bar.show(&ProgressState {
                 measure,

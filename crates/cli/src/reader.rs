@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use pext4_block::Access;
+use pext4_fs::path::HeldInode;
 use pext4_fs::{Attributes, FileType, InodeNumber, MountOptions, Volume};
 
 use crate::device::ImageArgument;
@@ -33,30 +34,28 @@ impl Reader {
         Ok(Self { volume })
     }
 
-    /// Calls `with` with the attributes of the file that a path of the image leads to. A link at
-    /// the end is followed if `follow`.
+    /// Calls `with` with the attributes of the file that a path of the image leads to.
     ///
     /// # Errors
     /// The path does not exist; errors of `with`.
-    pub fn with<R>(
+    pub fn with<R>(&self, path: &OsStr, with: impl FnOnce(&Attributes) -> Result<R>) -> Result<R> {
+        with_held(path, self.volume.paths().resolve(path.as_bytes()), with)
+    }
+
+    /// As [`Reader::with`], but a link at the end is not followed.
+    ///
+    /// # Errors
+    /// As [`Reader::with`].
+    pub fn with_link<R>(
         &self,
         path: &OsStr,
-        follow: bool,
         with: impl FnOnce(&Attributes) -> Result<R>,
     ) -> Result<R> {
-        let (paths, bytes) = (self.volume.paths(), path.as_bytes());
-        if bytes.is_empty() {
-            bail!("an empty path leads nowhere; `/` is the root");
-        }
-        let held = if follow {
-            paths.resolve(bytes)
-        } else {
-            paths.resolve_link(bytes)
-        };
-        let name = || names::show(bytes);
-        let held = held.with_context(name)?;
-        let attributes = held.attributes().with_context(name)?;
-        with(&attributes)
+        with_held(
+            path,
+            self.volume.paths().resolve_link(path.as_bytes()),
+            with,
+        )
     }
 
     /// Calls `with` with the attributes behind one name of a directory.
@@ -99,4 +98,19 @@ impl Reader {
         }
         Ok(Some(self.volume.read_link(attributes.inode)?))
     }
+}
+
+fn with_held<R>(
+    path: &OsStr,
+    held: pext4_fs::Result<HeldInode<&Volume>>,
+    with: impl FnOnce(&Attributes) -> Result<R>,
+) -> Result<R> {
+    let bytes = path.as_bytes();
+    if bytes.is_empty() {
+        bail!("an empty path leads nowhere; `/` is the root");
+    }
+    let name = || names::show(bytes);
+    let held = held.with_context(name)?;
+    let attributes = held.attributes().with_context(name)?;
+    with(&attributes)
 }

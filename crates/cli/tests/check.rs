@@ -50,6 +50,26 @@ fn a_broken_image_is_told_by_the_status() {
 }
 
 #[test]
+fn findings_that_cannot_be_written_are_told_by_the_status() {
+    let place = made();
+    let status = |arguments: &[&str]| {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut check = pext4(["check"]);
+        check.args(arguments).stdout(full.expect("Linux has it"));
+        let output = run(check.arg(&place.image));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            text,
+            "pext4: standard output: No space left on device (os error 28)\n"
+        );
+        output.status.code()
+    };
+    assert_eq!((status(&[]), status(&["--json"])), (Some(8), Some(8)));
+    spoil(&place);
+    assert_eq!((status(&[]), status(&["--json"])), (Some(12), Some(12)));
+}
+
+#[test]
 fn the_status_tells_why_nothing_was_checked() {
     let place = Place::empty();
     let status = |words: &[&str]| run(pext4(["check"]).args(words)).status.code();

@@ -29,16 +29,17 @@ use pext4_fs::{
 };
 
 use crate::error_log::ErrorLog;
-use crate::node::{inode_of, node_of};
+use crate::node::inode_of;
 use crate::options::KernelOptions;
 use crate::pending_errors::PendingErrors;
 use space_retry::SpaceRetry;
 
-pub use attributes::Change;
+pub use attributes::{Change, Named};
 pub use data::Whence;
 pub use directory::Listed;
+pub use namespace::NewMode;
 pub(crate) use namespace::encode_device;
-pub use xattr::{OPTIMIZE_SCAN, REPORT, REPORT_JSON, Sized, fit};
+pub use xattr::{XattrReply, fit};
 
 /// The result of a request, or the error number for the caller.
 pub type Answer<T> = Result<T, Errno>;
@@ -84,14 +85,14 @@ pub struct Caller {
     /// Group id.
     pub gid: u32,
     /// Id of the calling thread.
-    pub process: u32,
+    pub thread: u32,
 }
 
 impl Caller {
     /// Whether the caller is in a group. If its supplementary groups cannot be read, only its own
     /// group counts.
     fn is_in_group(self, group: u32) -> bool {
-        let status = || fs::read_to_string(format!("/proc/{}/status", self.process)).ok();
+        let status = || fs::read_to_string(format!("/proc/{}/status", self.thread)).ok();
         self.gid == group || status().is_some_and(|status| names_group(&status, group))
     }
 
@@ -126,16 +127,13 @@ fn names_group(status: &str, group: u32) -> bool {
 /// A node that was looked up or made; the caller has one more hold on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Its number.
-    pub node: u64,
-    /// Its attributes.
+    /// Its attributes, with the inode number, from which the kernel gets the node's.
     pub attributes: Attributes,
 }
 
 impl Found {
     fn of(entry: Entry) -> Self {
         Self {
-            node: node_of(entry.inode),
             attributes: entry.attributes,
         }
     }
@@ -237,8 +235,8 @@ impl Dispatch {
     }
 
     /// Runs a request on a thread of the transport. `None` if it found no space and deleted files
-    /// may be freed at any moment: the caller then repeats the request on a thread that may wait.
-    /// Requests can be repeated without harm.
+    /// may be freed at any moment, or if it is a write that has to follow another one: the caller
+    /// then repeats the request on a thread that may wait. Requests can be repeated without harm.
     pub(crate) fn attempt<T>(request: impl FnOnce() -> Answer<T>) -> Option<Answer<T>> {
         space_retry::without_waiting(request)
     }

@@ -5,6 +5,7 @@
 //! that a corrupt image does not fill the log.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use pext4_sync::Mutex;
 use pext4_sync::order::Class;
@@ -48,6 +49,12 @@ impl ErrorLog {
         if count == MOST {
             (self.print)("further errors are not reported");
         }
+    }
+}
+
+impl fmt::Debug for ErrorLog {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ErrorLog").finish_non_exhaustive()
     }
 }
 

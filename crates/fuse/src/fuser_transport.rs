@@ -36,7 +36,7 @@ use fuser::{
 use pext4_fs::{Attributes, SetTime};
 
 use crate::access_policy::AccessPolicy;
-use crate::dispatch::{Answer, Change, Dispatch, Errno, Listed, Whence};
+use crate::dispatch::{Answer, Change, Dispatch, Errno, Listed, Named, NewMode, Whence};
 use crate::offload::Offload;
 use crate::pending_errors::PendingErrors;
 use crate::placement::{self, Servers};
@@ -211,11 +211,16 @@ impl Filesystem for FuserTransport {
             modified: modified.map(time_to_set),
             changed: changed.map(|time| SetTime::To(time_from_fuser(time))),
         };
-        attributes(
-            self.dispatch
-                .set_attributes(caller(request), node.0, &change, file.is_some()),
-            reply,
-        );
+        let caller = caller(request);
+        let named = match file {
+            Some(_) => Named::OpenFile,
+            None => Named::Node,
+        };
+        let set = move |context: Context<'_>, []: [&[u8]; 0]| {
+            let dispatch = context.dispatch;
+            dispatch.set_attributes(caller, node.0, &change, named)
+        };
+        self.run_or_offload([], set, attributes, reply);
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
@@ -241,7 +246,7 @@ impl Filesystem for FuserTransport {
         let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
             context
                 .dispatch
-                .make_node(caller, parent.0, name, mode, umask, device)
+                .make_node(caller, parent.0, name, NewMode { mode, umask }, device)
         };
         self.run_or_offload([name.as_bytes()], make, entry, reply);
     }
@@ -260,7 +265,7 @@ impl Filesystem for FuserTransport {
         let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
             context
                 .dispatch
-                .make_directory(caller, parent.0, name, mode, umask)
+                .make_directory(caller, parent.0, name, NewMode { mode, umask })
         };
         self.run_or_offload([name.as_bytes()], make, entry, reply);
     }

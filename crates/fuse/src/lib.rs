@@ -1,6 +1,6 @@
 //! The FUSE server of pext4: mounts a [`Volume`](pext4_fs::Volume) on a directory.
 //!
-//! Transport and dispatch are separate. [`dispatch`] executes the requests of the FUSE protocol on
+//! Transport and dispatch are separate. `dispatch` executes the requests of the FUSE protocol on
 //! a volume and does not know how they arrive; `fuser_transport` carries them over `/dev/fuse` with
 //! the crate `fuser`. A faster transport is a new file beside it.
 //!
@@ -16,7 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod access_policy;
-pub mod dispatch;
+mod dispatch;
 pub mod error_log;
 mod fuser_transport;
 pub mod mount;
@@ -25,10 +25,12 @@ mod offload;
 pub mod options;
 mod pending_errors;
 mod placement;
+pub mod report;
 mod server;
 mod signals;
+#[cfg(test)]
+mod testing;
 
-pub use dispatch::Dispatch;
 pub use error_log::ErrorLog;
 pub use mount::{MountError, Unmounter};
 pub use options::{ImageRange, OptionError, Options};

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::access_policy::AccessPolicy;
@@ -42,7 +43,7 @@ pub enum MountError {
     NoDevice,
     /// The device file cannot be opened.
     #[error("/dev/fuse is not accessible ({}); it should have mode 0666, or you be root", .0.kind())]
-    DeviceRefused(io::Error),
+    DeviceRefused(#[source] io::Error),
     /// The process is not root, and there is no helper.
     #[error("only root may mount without `fusermount3`; install the package fuse3")]
     NoHelper,
@@ -51,7 +52,7 @@ pub enum MountError {
     Helper(String),
     /// The path is not a directory, or cannot be accessed.
     #[error("{0}: {1}")]
-    Directory(PathBuf, io::Error),
+    Directory(PathBuf, #[source] io::Error),
     /// The mounted directory is in use.
     #[error("{0} is in use; `fuser -vm {0}` shows by whom")]
     Busy(PathBuf),
@@ -70,10 +71,10 @@ pub enum MountError {
     Dead(PathBuf),
     /// The system call failed otherwise.
     #[error("{0}: {1}")]
-    System(PathBuf, io::Error),
+    System(PathBuf, #[source] io::Error),
     /// The kernel and the server could not agree on the protocol.
     #[error("the kernel's side of FUSE: {0}")]
-    Handshake(io::Error),
+    Handshake(#[source] io::Error),
 }
 
 /// Checks early whether `directory` can be mounted on, and returns its path without symbolic links.
@@ -100,9 +101,9 @@ pub fn check(directory: &Path) -> Result<PathBuf, MountError> {
 
 fn open_device() -> Result<File, MountError> {
     let opened = OpenOptions::new().read(true).write(true).open(DEVICE);
-    opened.map_err(|error| match error.raw_os_error() {
+    opened.map_err(|error| match Errno::from_io_error(&error) {
         // No file, or no driver behind it.
-        Some(2 | 6 | 19) => MountError::NoDevice,
+        Some(Errno::NOENT | Errno::NXIO | Errno::NODEV) => MountError::NoDevice,
         _ => MountError::DeviceRefused(error),
     })
 }

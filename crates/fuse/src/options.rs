@@ -41,9 +41,9 @@ pub enum OptionError {
     },
 }
 
-const KNOWN: &str = "ro, rw, allow_other, default_permissions, commit=SECONDS, errors=continue|remount-ro, discard, \
-                     nodiscard, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, \
-                     nodiratime, dirsync, \
+const KNOWN: &str = "ro, rw, noload, allow_other, default_permissions, commit=SECONDS, \
+                     errors=continue|remount-ro, discard, nodiscard, suid, nosuid, dev, nodev, exec, noexec, \
+                     relatime, noatime, strictatime, diratime, nodiratime, dirsync, \
                      sync, async, defaults, grpid, nogrpid, offset=BYTES, sizelimit=BYTES, \
                      no_mbcache, mb_optimize_scan=0|1, \
                      scaling=SETTING[:SWITCH=VALUE...]";

@@ -1,5 +1,6 @@
 //! A mounted volume, from the mount until the image is closed.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,16 +30,18 @@ const MAX_THREADS: usize = 4;
 pub enum EndError {
     /// The transport failed before the directory was unmounted.
     #[error("the connection to the kernel failed: {0}")]
-    Connection(io::Error),
+    Connection(#[source] io::Error),
     /// The volume was not closed cleanly; the next mount replays its journal, if it has one.
     #[error("the image was not closed cleanly: {0}")]
-    Close(pext4_fs::Error),
+    Close(#[source] pext4_fs::Error),
     /// A thread still uses the volume; everything written so far is durable.
     #[error("a thread of the server failed; the next mount replays the journal")]
     Kept,
 }
 
-/// A volume that is mounted on a directory.
+/// A volume that is mounted on a directory. Only [`Server::wait`] closes the volume: if the server
+/// is dropped without it, the mount is served until the process ends, and the next mount replays
+/// the journal.
 pub struct Server {
     volume: Arc<Volume>,
     session: JoinHandle<io::Result<()>>,
@@ -138,6 +141,14 @@ impl Server {
     }
 }
 
+impl fmt::Debug for Server {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut server = formatter.debug_struct("Server");
+        server.field("unmounter", &self.unmounter);
+        server.finish_non_exhaustive()
+    }
+}
+
 fn config() -> Config {
     let threads = thread_count();
     let mut config = Config::default();
@@ -178,33 +189,15 @@ fn close(volume: Arc<Volume>) -> Result<(), EndError> {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::path::Path;
-    use std::process::Command;
     use std::sync::Arc;
 
-    use pext4_block::RamDevice;
-    use pext4_fs::{MountOptions, Volume};
     use pext4_sync::thread;
 
     use super::{EndError, Server};
     use crate::access_policy::AccessPolicy;
     use crate::mount::{self, Source, Unmounter};
     use crate::options::KernelOptions;
-
-    fn volume(folder: &Path) -> Option<Volume> {
-        let path = folder.join("image");
-        let mut mke2fs = Command::new("mke2fs");
-        let made = mke2fs
-            .args(["-q", "-F", "-t", "ext4"])
-            .arg(&path)
-            .arg("16M");
-        if !made.output().is_ok_and(|made| made.status.success()) {
-            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
-            return None;
-        }
-        let device = RamDevice::load(&path).expect("the image");
-        Some(Volume::open(Arc::new(device), MountOptions::default()).expect("a mount"))
-    }
+    use crate::testing;
 
     #[test]
     fn a_mount_whose_session_fails_is_unmounted() {
@@ -213,10 +206,7 @@ mod tests {
         let directory = folder.join("mount");
         std::fs::create_dir(&directory).expect("a free name");
         // Before the mount: mke2fs would access it and wait for it.
-        let Some(volume) = volume(&folder) else {
-            return;
-        };
-        let volume = Arc::new(volume);
+        let volume = Arc::new(testing::volume());
         let options = KernelOptions::default();
         let image = Source {
             file: folder.join("image"),

@@ -53,6 +53,7 @@ impl RepeatDetector {
 
 /// The signals that ask a process to end, which do not end it any more. They are caught before the
 /// directory is mounted: a process that ended right after would leave a mount without a server.
+#[derive(Debug)]
 pub struct CaughtSignals(Signals);
 
 impl CaughtSignals {

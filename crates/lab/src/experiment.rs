@@ -4,6 +4,7 @@
 //! before the next repetition begins: a disturbance affects all sides, and ratios hold. The first
 //! failure ends the experiment; a failed run prints no numbers.
 
+use std::fmt;
 use std::num::NonZero;
 use std::time::Duration;
 
@@ -50,6 +51,16 @@ pub struct Experiment {
     pub interrupt: Interrupt,
     /// Other settings, for the report.
     pub settings: Vec<(String, String)>,
+}
+
+impl fmt::Debug for Experiment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut experiment = formatter.debug_struct("Experiment");
+        experiment.field("workload", &self.workload.name());
+        experiment.field("tasks", &self.tasks);
+        experiment.field("settings", &self.settings);
+        experiment.finish_non_exhaustive()
+    }
 }
 
 /// A side with the name of its curve.

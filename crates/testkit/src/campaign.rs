@@ -3,9 +3,10 @@
 //! A run is derived from a seed: operations are generated against the model's state, run, and
 //! judged one by one; several times during the run and at its end, the whole tree is compared; then
 //! the image is closed and checked by e2fsck. A failing run is shrunk to few operations, which are
-//! written to `target/testkit/failed-*.ops`. Move such a file to the crate's `corpus/` and every
-//! test run replays it.
+//! written to `target/testkit/failed-*.ops`, below lines that say how the image is made and mounted
+//! ([`Stage::header`]). Move such a file to the crate's `corpus/` and every test run replays it.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,8 +28,14 @@ use crate::oracle::format::{Features, Format};
 use crate::outcome::{Answer, Subject};
 use crate::volume::VolumeSubject;
 
-/// The start of the line of an operations file that names the image.
-const HEADER: &str = "; image: ";
+/// Starts of lines at the head of an operations file: the image, the setting of the scaling
+/// mechanisms, the milliseconds between two commits, the bytes of the cache, and whether the volume
+/// may run out of space.
+const IMAGE: &str = "; image: ";
+const SCALING: &str = "; scaling: ";
+const COMMIT: &str = "; commit: ";
+const CACHE: &str = "; cache: ";
+const FILLS: &str = "; fills: ";
 /// Longest time of a single run; after it the run counts as hanging.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Limit of the runs for shrinking a failure.
@@ -87,6 +94,47 @@ impl Stage {
         )
     }
 
+    /// The head of an operations file, from which [`Stage::from_header`] makes the same stage.
+    #[must_use]
+    pub fn header(&self) -> String {
+        let lines = [
+            (IMAGE, self.format.describe()),
+            (SCALING, self.options.scaling.to_string()),
+            (COMMIT, self.options.commit_interval.as_millis().to_string()),
+            (CACHE, self.options.cache_size.to_string()),
+            (FILLS, self.may_fill.to_string()),
+        ];
+        lines
+            .map(|(start, value)| format!("{start}{value}\n"))
+            .concat()
+    }
+
+    /// The stage that the head of an operations file describes. Only the image must be there: a
+    /// file that was written by hand tells no more, and its volume may run out of space.
+    pub fn from_header(words: &str) -> Result<Self> {
+        let value = |start: &str| {
+            let mut lines = words.lines();
+            lines.find_map(|line| line.strip_prefix(start).map(str::trim))
+        };
+        let format = value(IMAGE).context("no line tells of the image")?;
+        let mut stage = Self::new(Format::parse(format)?)?;
+        if let Some(scaling) = value(SCALING) {
+            stage.options.scaling = Scaling::parse(scaling)?;
+        }
+        if let Some(milliseconds) = value(COMMIT) {
+            let milliseconds = milliseconds.parse().context(COMMIT)?;
+            stage.options.commit_interval = Duration::from_millis(milliseconds);
+        }
+        if let Some(bytes) = value(CACHE) {
+            stage.options.cache_size = bytes.parse().context(CACHE)?;
+        }
+        stage.may_fill = match value(FILLS) {
+            Some(fills) => fills.parse().context(FILLS)?,
+            None => true,
+        };
+        Ok(stage)
+    }
+
     /// A copy of the fresh image, for this run alone.
     #[must_use]
     pub fn device(&self) -> Arc<RamDevice> {
@@ -113,6 +161,12 @@ impl Stage {
         model.inline_room = self.format.features.inline_room();
         model.has_value_inodes = self.format.features == Features::Values;
         model
+    }
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Stage({})", self.describe())
     }
 }
 
@@ -150,7 +204,7 @@ pub fn compare(subject: &mut dyn Subject, model: &mut Model) -> Result<(), Strin
     }
 }
 
-/// Runs `count` generated operations, and compares the tree `comparisons` times in between. Returns
+/// Runs `count` generated operations, and compares the tree after every 400 and at the end. Returns
 /// the operations and, on failure, the problem.
 pub fn generate(
     subject: &mut dyn Subject,
@@ -308,19 +362,17 @@ pub fn shrink(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
 fn keep(stage: &Stage, name: &str, seed: u64, ops: &[Op], text: &str) -> Result<PathBuf> {
     let path = effort::failures().join(format!("failed-{name}-{seed}.ops"));
     let why: String = text.lines().map(|line| format!("; {line}\n")).collect();
-    let header = format!("{HEADER}{}\n{why}", stage.format.describe());
-    std::fs::write(&path, header + &text::print(ops)).context("writing the operations")?;
+    let kept = stage.header() + &why + &text::print(ops);
+    std::fs::write(&path, kept).context("writing the operations")?;
     Ok(path)
 }
 
-/// Replays a file of operations.
+/// Replays a file of operations, on the stage that its head describes.
 pub fn replay_file(path: &Path) -> Result<()> {
     let words = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let format = words.lines().find_map(|line| line.strip_prefix(HEADER));
-    let format = Format::parse(format.context("no line tells of the image")?)?;
-    let ops = text::parse(&words)?;
-    let stage = Stage::new(format)?.filling();
     let shown = path.display().to_string();
+    let stage = Stage::from_header(&words).with_context(|| shown.clone())?;
+    let ops = text::parse(&words)?;
     let result = effort::within(LIMIT, &shown.clone(), move || replay(&stage, &ops));
     match result {
         Ok(()) => Ok(()),
@@ -348,8 +400,40 @@ mod tests {
     #[test]
     fn the_header_of_a_kept_file_leads_back_to_the_image() {
         for format in crate::oracle::format::everyday(16 << 20) {
+            let format = format.with(&["-J", "size=1"]);
             let again = Format::parse(&format.describe()).expect("own words");
             assert_eq!(again.describe(), format.describe());
+            assert_eq!(again.extra, format.extra);
+        }
+    }
+
+    #[test]
+    fn a_kept_run_is_replayed_as_it_ran() {
+        let mut stage = Stage::new(Format::new(4 << 20, 1024, Features::Ext2)).expect("made");
+        stage.options.scaling = Scaling::parse("seeds,-frees").expect("both are known");
+        stage.options.commit_interval = Duration::from_millis(20);
+        stage.options.cache_size = 256 << 10;
+        let path = keep(&stage, "a-test-of-itself", 1, &[Op::Sync], "image: none").expect("kept");
+        let words = std::fs::read_to_string(&path).expect("it was written");
+        let replayed = replay_file(&path);
+        std::fs::remove_file(&path).expect("it is there");
+        let again = Stage::from_header(&words).expect("own words");
+        assert_eq!(again.header(), stage.header());
+        assert_eq!(again.options.scaling, stage.options.scaling);
+        assert_eq!(again.options.commit_interval, Duration::from_millis(20));
+        assert_eq!(
+            (again.options.cache_size, again.may_fill),
+            (256 << 10, false)
+        );
+        replayed.expect("nothing is wrong with it");
+
+        let by_hand = format!("{IMAGE}{}\n; A comment.\n", stage.format.describe());
+        let by_hand = Stage::from_header(&by_hand).expect("the image is enough");
+        assert_eq!(by_hand.options.scaling, Scaling::default());
+        assert!(by_hand.may_fill);
+        for wrong in ["; scaling: none", "; commit: soon", "; fills: perhaps"] {
+            let words = format!("{IMAGE}{}\n{wrong}\n", stage.format.describe());
+            assert!(Stage::from_header(&words).is_err(), "{wrong}");
         }
     }
 }

@@ -175,8 +175,8 @@ pub fn recovery(data: &[u8]) {
     let before: Arc<dyn Device> = Arc::new(device.fork());
     let done = recovery::recover(&device, &area, &mut superblock, blocks.into());
     assert_eq!(
-        seen.is_ok(),
-        done.is_ok() || !superblock.read_only_compat.is_empty()
+        done.is_ok(),
+        seen.is_ok() && superblock.read_only_compat.is_empty()
     );
     let Ok(replay) = seen else { return };
     let replayed = ReplayedDevice::new(before, Arc::new(replay));
@@ -235,4 +235,23 @@ fn changed(data: &[u8]) -> Option<RamDevice> {
             .expect("within");
     }
     Some(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::journal::feature::{JournalIncompat, JournalReadOnlyCompat};
+
+    use super::*;
+
+    #[test]
+    fn a_journal_may_be_unreadable_and_unwritable_at_once() {
+        let unknown = 1 << 31;
+        for (incompat, read_only_compat) in [(0, 0), (0, unknown), (unknown, 0), (unknown, unknown)]
+        {
+            let mut superblock = JournalSuperblock::new(BLOCK as u32, LOG_BLOCKS, [7; 16]);
+            superblock.incompat = JournalIncompat::from_bits_retain(incompat);
+            superblock.read_only_compat = JournalReadOnlyCompat::from_bits_retain(read_only_compat);
+            recovery(&superblock.encode());
+        }
+    }
 }

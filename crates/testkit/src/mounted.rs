@@ -213,7 +213,7 @@ impl MountedSubject {
                 rustix::fs::linkat(&of, "", &directory, name, AtFlags::EMPTY_PATH)?;
                 answer(&of)
             }
-            _ => self.run_removal(op),
+            _ => op.belongs_elsewhere(),
         }
     }
 
@@ -261,7 +261,7 @@ impl MountedSubject {
                 self.slots.remove(slot);
                 Ok(Answer::Done)
             }
-            _ => self.run_file(op),
+            _ => op.belongs_elsewhere(),
         }
     }
 
@@ -309,7 +309,7 @@ impl MountedSubject {
                     rustix::fs::fsync(&file)
                 })
             }
-            _ => self.run_attribute(op),
+            _ => op.belongs_elsewhere(),
         }
     }
 
@@ -344,7 +344,7 @@ impl MountedSubject {
                     AtFlags::empty(),
                 ))
             }
-            _ => self.run_xattr(op),
+            _ => op.belongs_elsewhere(),
         }
     }
 
@@ -377,21 +377,7 @@ impl MountedSubject {
                 done(rustix::fs::removexattr(proc_path(&self.walk(of)?), name))
             }
             Op::ListXattrs(of) => xattr_names(&self.walk(of)?).map(Answer::Names),
-            _ => self.run_other(op),
-        }
-    }
-
-    fn run_other(&mut self, op: &Op) -> Outcome {
-        match op {
-            Op::ReadLink(of) => read_link(&self.walk(of)?).map(Answer::Bytes),
-            Op::List { directory, at_once } => {
-                list(&self.walk(directory)?, *at_once as usize).map(Answer::Entries)
-            }
-            Op::Stat(of) => answer(self.walk(of)?),
-            Op::Statistics => self.statistics(),
-            Op::Sync => done(rustix::fs::syncfs(reopen(&self.root, OFlags::RDONLY)?)),
-            Op::Remount => self.open_again(),
-            _ => Err(Failure::new(EINVAL)),
+            _ => op.belongs_elsewhere(),
         }
     }
 
@@ -421,8 +407,44 @@ impl MountedSubject {
 }
 
 impl Subject for MountedSubject {
+    /// All variants are listed here, so that none is forgotten.
     fn run(&mut self, op: &Op) -> Outcome {
-        self.run_namespace(op)
+        match op {
+            Op::Lookup(_)
+            | Op::Create { .. }
+            | Op::MakeDirectory { .. }
+            | Op::MakeNode { .. }
+            | Op::MakeSymlink { .. }
+            | Op::Link { .. } => self.run_namespace(op),
+            Op::Unlink(_)
+            | Op::RemoveDirectory(_)
+            | Op::Rename { .. }
+            | Op::Hold { .. }
+            | Op::CreateUnnamed { .. }
+            | Op::Release(_) => self.run_removal(op),
+            Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Truncate { .. }
+            | Op::Allocate { .. }
+            | Op::SeekData { .. }
+            | Op::SeekHole { .. }
+            | Op::SyncFile { .. } => self.run_file(op),
+            Op::SetMode { .. } | Op::SetOwner { .. } | Op::SetTimes { .. } => {
+                self.run_attribute(op)
+            }
+            Op::SetXattr { .. }
+            | Op::GetXattr { .. }
+            | Op::RemoveXattr { .. }
+            | Op::ListXattrs(_) => self.run_xattr(op),
+            Op::ReadLink(of) => read_link(&self.walk(of)?).map(Answer::Bytes),
+            Op::List { directory, at_once } => {
+                list(&self.walk(directory)?, *at_once as usize).map(Answer::Entries)
+            }
+            Op::Stat(of) => answer(self.walk(of)?),
+            Op::Statistics => self.statistics(),
+            Op::Sync => done(rustix::fs::syncfs(reopen(&self.root, OFlags::RDONLY)?)),
+            Op::Remount => self.open_again(),
+        }
     }
 
     fn tree(&mut self) -> Result<Tree> {

@@ -231,7 +231,7 @@ impl VolumeSubject {
                 done(volume.rename(old.inode, old_name, new.inode, new_name, *mode))
             }
             Op::List { directory, at_once } => self.list(directory, *at_once),
-            _ => self.run_file(op),
+            _ => op.belongs_elsewhere(),
         }
     }
 
@@ -278,7 +278,7 @@ impl VolumeSubject {
                 self.release(*slot);
                 return Ok(Answer::Done);
             }
-            _ => return Err(Failure::new(EINVAL)),
+            _ => op.belongs_elsewhere(),
         };
         let before = self.slots.insert(number, slot);
         before
@@ -379,7 +379,7 @@ impl VolumeSubject {
                     false => volume.fsync(inode),
                 })
             }
-            _ => self.run_attribute(op),
+            _ => op.belongs_elsewhere(),
         }
     }
 
@@ -446,9 +446,7 @@ impl VolumeSubject {
                 let attributes = volume.attributes(self.walk(of)?.inode)?;
                 Ok(Answer::File(Facts::from(&attributes)))
             }
-            Op::Statistics => self.statistics(),
-            Op::Sync => done(volume.sync()),
-            _ => Err(Failure::new(EINVAL)),
+            _ => op.belongs_elsewhere(),
         }
     }
 
@@ -471,11 +469,39 @@ impl VolumeSubject {
 }
 
 impl Subject for VolumeSubject {
+    /// All variants are listed here, so that none is forgotten.
     fn run(&mut self, op: &Op) -> Outcome {
         match op {
+            Op::Lookup(_)
+            | Op::Create { .. }
+            | Op::MakeDirectory { .. }
+            | Op::MakeNode { .. }
+            | Op::MakeSymlink { .. }
+            | Op::Link { .. }
+            | Op::Unlink(_)
+            | Op::RemoveDirectory(_)
+            | Op::Rename { .. }
+            | Op::List { .. } => self.run_namespace(op),
             Op::Hold { .. } | Op::CreateUnnamed { .. } | Op::Release(_) => self.run_slot(op),
+            Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Truncate { .. }
+            | Op::Allocate { .. }
+            | Op::SeekData { .. }
+            | Op::SeekHole { .. }
+            | Op::SyncFile { .. } => self.run_file(op),
+            Op::SetMode { .. }
+            | Op::SetOwner { .. }
+            | Op::SetTimes { .. }
+            | Op::SetXattr { .. }
+            | Op::GetXattr { .. }
+            | Op::RemoveXattr { .. }
+            | Op::ListXattrs(_)
+            | Op::ReadLink(_)
+            | Op::Stat(_) => self.run_attribute(op),
+            Op::Statistics => self.statistics(),
+            Op::Sync => done(self.volume().sync()),
             Op::Remount => self.remount(),
-            _ => self.run_namespace(op),
         }
     }
 

@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Bytes in a block: 1024, 2048 or 4096
     #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse, default_value = "4096")]
     block_size: u64,
-    /// Inodes, at least; as many as needed and some more if absent
+    /// Minimum number of inodes; if absent, as many as needed and some more
     #[arg(short = 'N', value_name = "COUNT")]
     inodes: Option<u64>,
     /// Bytes in an inode

@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
     let mut output = output::standard();
     for path in &arguments.paths {
-        reader.with(path, true, |attributes| {
+        reader.with(path, |attributes| {
             copy(&reader, path, attributes, &mut output)
         })?;
     }

@@ -1,8 +1,8 @@
 //! `pext4 check`: whether an image is sound.
 //!
 //! The exit status is that of e2fsck, so that scripts can call either: 0 nothing is wrong, 4
-//! something is wrong, 8 the image could not be checked, 12 both, 16 the command line was invalid,
-//! 32 cancelled.
+//! something is wrong, 8 the image could not be checked or the report not be written, 12 both, 16
+//! the command line was invalid, 32 cancelled.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -87,11 +87,14 @@ fn checked(arguments: &Arguments) -> Result<u8> {
     let report = progress::watch(is_wanted, || last.state(), check);
     let report = report.map_err(anyhow::Error::from).with_context(name)?;
     match write_report(arguments, &report) {
+        Ok(()) => Ok(status(&report)),
         // The reader has closed the output. The status still depends on the findings.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        done => done?,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(status(&report)),
+        Err(error) => {
+            failure::report(&anyhow::Error::new(error).context("standard output"));
+            Ok(status(&report) | OPERATIONAL)
+        }
     }
-    Ok(status(&report))
 }
 
 fn write_report(arguments: &Arguments, report: &Report) -> io::Result<()> {

@@ -18,7 +18,7 @@ pub struct Arguments {
     /// The files
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// With everything below, but for symbolic links
+    /// Also everything below each directory; symbolic links stay as they are
     #[arg(short = 'R', long)]
     recursive: bool,
 }

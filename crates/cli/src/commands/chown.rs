@@ -18,10 +18,10 @@ pub struct Arguments {
     /// The files
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// With everything below; symbolic links themselves
+    /// Also everything below each directory; of a symbolic link, the link itself
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Of symbolic links themselves
+    /// Change symbolic links themselves, not the files that they lead to
     #[arg(long)]
     no_dereference: bool,
 }

@@ -20,7 +20,7 @@ pub struct Arguments {
     /// The image in which FROM is, if it is another one
     #[arg(long = "from", value_name = "IMAGE")]
     other: Option<PathBuf>,
-    /// Directories with all that is in them
+    /// Copy directories and everything in them
     #[arg(short, long, visible_short_aliases = ['R', 'a'])]
     recursive: bool,
     /// A directory at the destination is not entered: the source is put in its place or merged

@@ -94,8 +94,8 @@ impl Info {
             };
             (seconds != 0).then(|| moment::show_rfc3339(time))
         };
-        let label = padded(&superblock.volume_name);
-        let last_mounted_on = padded(&superblock.last_mounted);
+        let label = unpadded(&superblock.volume_name);
+        let last_mounted_on = unpadded(&superblock.last_mounted);
         Self {
             label: names::text(label),
             label_hex: names::hexadecimal_unless_text(label),
@@ -131,7 +131,7 @@ impl Info {
 }
 
 /// A name without the padding of its field.
-fn padded(name: &[u8]) -> &[u8] {
+fn unpadded(name: &[u8]) -> &[u8] {
     let end = name
         .iter()
         .position(|&byte| byte == 0)
@@ -172,7 +172,7 @@ fn journal(superblock: &Superblock) -> &'static str {
 }
 
 fn error(record: &ErrorRecord) -> String {
-    let function = names::show(padded(&record.function));
+    let function = names::show(unpadded(&record.function));
     let mut text = format!(
         "{} in {function}:{}",
         moment::show(record.time),
@@ -199,7 +199,7 @@ fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
         0 => String::new(),
         seconds => moment::show(seconds),
     };
-    let shown = |field: &[u8]| names::show(padded(field));
+    let shown = |field: &[u8]| names::show(unpadded(field));
     line("Image", name.to_owned());
     line("Label", shown(&superblock.volume_name));
     line("UUID", info.uuid.clone());

@@ -1,11 +1,8 @@
 //! `pext4 lab`: runs the workloads that measure scaling, on the library, on any mounted path, or on
 //! several file systems in turn.
 
-mod bar;
 mod report;
 mod run;
-
-use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -54,14 +51,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Report(arguments) => report::run(arguments),
         Command::Worker => pext4_lab::run::run_worker(),
     }
-}
-
-/// The path of this program, by which tasks are started.
-fn program() -> PathBuf {
-    let own = std::env::current_exe()
-        .ok()
-        .filter(|program| program.exists());
-    own.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
 fn listed(as_json: bool) -> Result<String> {

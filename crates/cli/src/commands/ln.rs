@@ -15,10 +15,10 @@ pub struct Arguments {
     target: OsString,
     /// The link
     path: OsString,
-    /// A symbolic link
+    /// Make a symbolic link
     #[arg(short, long)]
     symbolic: bool,
-    /// In place of what is there
+    /// Replace an existing file
     #[arg(short, long)]
     force: bool,
     /// A symbolic link to a directory at the link's path is not followed into it

@@ -42,7 +42,7 @@ struct File {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
     let mut read_errors = ReadErrors::default();
-    let files = reader.with(&arguments.path, true, |attributes| {
+    let files = reader.with(&arguments.path, |attributes| {
         if attributes.file_type == FileType::Directory {
             return Ok(children(&reader, attributes, &mut read_errors));
         }

@@ -14,7 +14,7 @@ pub struct Arguments {
     /// The directories
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// With the directories they lie in; what is there is no error
+    /// Also make missing parents; an existing directory is no error
     #[arg(short, long)]
     parents: bool,
     /// Permissions: octal (0750), or what changes of 0777 (go-w); letters without any of ugoa as

@@ -28,7 +28,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::mkfs;
 use crate::failure::{Misuse, Reported};
 use crate::output::print_error;
-use crate::{device, log, partitions, size};
+use crate::{device, log, partitions, program, size};
 
 /// The minimum size of the cache.
 const MIN_CACHE: u64 = 4 << 20;
@@ -143,7 +143,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         let paths = [&arguments.image, &arguments.directory];
         let paths = paths.into_iter().chain(&arguments.namespace);
-        close_behind(paths.filter_map(|path| named_descriptor(path)));
+        close_in_server(paths.filter_map(|path| named_descriptor(path)));
         start_in_background(&arguments.for_server())
     }
 }
@@ -195,7 +195,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
 
 /// Closes all descriptors except `kept` in the server. It runs for a long time, and a process that
 /// waits for the end of a pipe or for a lock would wait for the server.
-fn close_behind(kept: impl Iterator<Item = i32>) {
+fn close_in_server(kept: impl Iterator<Item = i32>) {
     const FIRST: i32 = 3;
     close_fds::set_fds_cloexec_threadsafe(FIRST, &kept.collect::<Vec<_>>());
 }
@@ -211,10 +211,7 @@ fn named_descriptor(path: &Path) -> Option<i32> {
 
 /// Starts the server and waits until its mount answers.
 fn start_in_background(words: &[OsString]) -> Result<()> {
-    // Use the program's own path, so that the process has its name. If the file was replaced, that
-    // path does not work.
-    let program = env::current_exe().ok().filter(|program| program.exists());
-    let mut server = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
+    let mut server = Command::new(program::path());
     let mut server = server
         .arg0("pext4")
         .args(words)
@@ -282,10 +279,11 @@ fn serve(
     let prepared = prepared
         .context("cannot wait for signals")
         .and_then(|()| ready());
-    if prepared.is_err() {
-        // The command fails, and its user would not know of the mount.
-        server.unmounter().end().context("cannot unmount again")?;
-    }
+    // The command fails, and its user would not know of the mount.
+    let unmounted = match prepared {
+        Ok(()) => Ok(()),
+        Err(_) => server.unmounter().end(),
+    };
     let ended = server.wait();
     if let Err(error) = &ended
         && !arguments.foreground
@@ -293,6 +291,7 @@ fn serve(
         log::message(&format!("{}: {error}", image.display()));
     }
     prepared?;
+    unmounted.context("cannot unmount again")?;
     ended.with_context(|| image.display().to_string())
 }
 

@@ -15,7 +15,7 @@ pub struct Arguments {
     from: OsString,
     /// Where to; a directory that is there takes it in
     to: OsString,
-    /// What is at the destination stays, and then nothing is moved
+    /// Move nothing if the destination exists
     #[arg(short, long)]
     no_clobber: bool,
     /// A directory at the destination is not entered: it is replaced if it is empty

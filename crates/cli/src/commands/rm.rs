@@ -14,10 +14,10 @@ pub struct Arguments {
     /// What to remove
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// Directories with all that is in them
+    /// Remove directories and everything in them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// What is not there is no error
+    /// A missing file is no error
     #[arg(short, long)]
     force: bool,
 }

@@ -77,7 +77,7 @@ struct Found {
 /// The image cannot be read; the path does not exist.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
-    let found = reader.with(&arguments.path, false, |attributes| {
+    let found = reader.with_link(&arguments.path, |attributes| {
         state(&reader, attributes, arguments.extents)
     })?;
     let mut output = output::buffered();

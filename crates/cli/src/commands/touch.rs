@@ -19,7 +19,7 @@ pub struct Arguments {
     /// The time, like 2024-05-01T12:00:00Z or @SECONDS; else the present
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
     date: Option<Time>,
-    /// Make nothing
+    /// Do not create missing files
     #[arg(short = 'c', long)]
     no_create: bool,
 }

@@ -70,7 +70,7 @@ struct Walk<'a> {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
     let mut output = output::buffered();
-    reader.with(&arguments.path, true, |root| {
+    reader.with(&arguments.path, |root| {
         if root.file_type != FileType::Directory {
             let (image, path) = (arguments.image.file.display(), &arguments.path);
             bail!(

@@ -105,7 +105,7 @@ fn wait_until_closed(
     let probe = LockProbe::open(image, offset, access)
         .context("it is unmounted, but cannot be seen to be closed")?;
     let start = time::now();
-    let mut output = false;
+    let mut has_reported = false;
     loop {
         if probe.try_lock()? {
             return Ok(Some(probe));
@@ -117,12 +117,12 @@ fn wait_until_closed(
         if waited > MAX_WAIT {
             bail!("{}: it is unmounted, but still not closed", image.display());
         }
-        if waited > SILENT && !output {
+        if waited > SILENT && !has_reported {
             print_error(format_args!(
                 "pext4: waiting for {} to be closed",
                 image.display()
             ));
-            output = true;
+            has_reported = true;
         }
         thread::sleep(INTERVAL);
     }

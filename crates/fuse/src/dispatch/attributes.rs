@@ -1,6 +1,6 @@
 //! Requests for attributes, and the set-id bits that a change of owner or content clears.
 
-use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, Time};
+use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, SetXattrMode, Time};
 use pext4_ondisk::acl;
 
 use super::ioctl::{is_immutable, is_protected};
@@ -9,6 +9,16 @@ use super::{Answer, Caller, Dispatch, Errno};
 const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o0010;
+
+/// What a request names. The kernel names an open file when it writes back the times that it kept;
+/// for a program it does so only for a new size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// Only the node.
+    Node,
+    /// An open file of the node.
+    OpenFile,
+}
 
 /// The changes that `SETATTR` asks for; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,9 +140,7 @@ impl Dispatch {
     }
 
     /// Changes attributes. A new mode also updates the access list. A new owner clears the set-id
-    /// bits, as does a new size unless root sets it. `of_open_file`: the request names an open file,
-    /// as the kernel's does when it writes back the times that it kept, and a program's does only
-    /// for a new size.
+    /// bits, as does a new size unless root sets it.
     ///
     /// # Errors
     /// `EPERM` if the caller is neither root nor the owner, and its `chown` names no owner and
@@ -142,7 +150,7 @@ impl Dispatch {
         caller: Caller,
         node: u64,
         change: &Change,
-        of_open_file: bool,
+        named: Named,
     ) -> Answer<Attributes> {
         let inode = Self::inode(node)?;
         if let Some((modified, changed)) = change.times_written_back() {
@@ -155,13 +163,11 @@ impl Dispatch {
                     ..attributes
                 });
             }
-            if of_open_file && is_protected(attributes.flags) {
+            if named == Named::OpenFile && is_protected(attributes.flags) {
                 return self.answer(self.volume.write_back_times(inode, modified, changed));
             }
         }
-        let mut permissions = change
-            .mode
-            .map(|mode| u16::try_from(mode & 0o7777).expect("twelve bits"));
+        let mut permissions = self.set_mode_and_list(inode, change)?;
         if change.clears_set_id(caller) {
             let attributes = self.answer(self.volume.attributes(inode))?;
             if !may_take_set_id(caller, &attributes, change) {
@@ -188,9 +194,6 @@ impl Dispatch {
             ..SetAttributes::default()
         };
         let attributes = self.answer(self.volume.set_attributes(inode, &set))?;
-        if change.mode.is_some() {
-            self.update_access_list(inode, attributes.mode)?;
-        }
         self.commit_change()?;
         Ok(attributes)
     }
@@ -211,26 +214,49 @@ impl Dispatch {
         Ok(permissions.is_some())
     }
 
-    fn update_access_list(&self, inode: InodeNumber, mode: u16) -> Answer<()> {
+    /// If the new mode also changes the file's access list, sets both, in one transaction: for the
+    /// list a block may be missing, and the two must not contradict each other. Returns the
+    /// permissions that are still to be set together with the other attributes.
+    fn set_mode_and_list(&self, inode: InodeNumber, change: &Change) -> Answer<Option<u16>> {
+        let Some(mode) = change.mode else {
+            return Ok(None);
+        };
+        let mode = u16::try_from(mode & 0o7777).expect("twelve bits");
         let Some(list) = self.acl(inode, acl::ACCESS)? else {
-            return Ok(());
+            return Ok(Some(mode));
         };
         let changed = list.clone().with_mode(mode);
         if changed == list {
-            return Ok(());
+            return Ok(Some(mode));
         }
-        let bytes = changed.to_disk();
-        self.answer(
+        // A set-id bit is meant for the owner that the same request sets, so it comes with the
+        // owner.
+        let changes_owner = change.uid.is_some() || change.gid.is_some();
+        let permissions = match changes_owner {
+            true => mode & !(SET_USER_ID | SET_GROUP_ID),
+            false => mode,
+        };
+        let stored = changed.to_disk();
+        self.answer(self.retry_if_full(|| {
             self.volume
-                .set_xattr(inode, acl::ACCESS, &bytes, Default::default()),
-        )
+                .set_access_list(inode, &stored, SetXattrMode::Any, permissions)
+        }))?;
+        Ok(changes_owner.then_some(mode))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Attributes, Caller, Change, FileType, may_take_set_id, without_set_id};
-    use pext4_fs::{DeviceNumber, InodeNumber, SetTime, Time};
+    use std::sync::Arc;
+
+    use pext4_fs::{CreateAttributes, DeviceNumber, InodeNumber, Refusal, SetTime, Time, Volume};
+    use pext4_ondisk::acl::{self, Entry};
+
+    use super::{
+        Attributes, Caller, Change, Errno, FileType, Named, may_take_set_id, without_set_id,
+    };
+    use crate::node::node_of;
+    use crate::testing;
 
     fn file(file_type: FileType, mode: u16) -> Attributes {
         Attributes {
@@ -279,7 +305,7 @@ mod tests {
         let caller = |uid| Caller {
             uid,
             gid: 0,
-            process: 1,
+            thread: 1,
         };
         let owned = |file_type, mode| Attributes {
             uid: 1000,
@@ -312,7 +338,7 @@ mod tests {
         let caller = |uid, gid| Caller {
             uid,
             gid,
-            process: 1,
+            thread: 1,
         };
         let (root, user) = (caller(0, 0), caller(1000, 1000));
         let size = Change {
@@ -345,6 +371,89 @@ mod tests {
             ..nobody
         };
         assert!(!times.clears_set_id(user));
+    }
+
+    /// An access list that is too long for the inode, as in a call.
+    fn long_list() -> Vec<u8> {
+        let entry = |tag, permissions, id| Entry {
+            tag,
+            permissions,
+            id,
+        };
+        let mut entries = vec![entry(acl::USER_OBJECT, 6, acl::NO_ID)];
+        entries.extend((1000..1050).map(|id| entry(acl::USER, 4, id)));
+        entries.push(entry(acl::GROUP_OBJECT, 4, acl::NO_ID));
+        entries.push(entry(acl::MASK, 4, acl::NO_ID));
+        entries.push(entry(acl::OTHER, 4, acl::NO_ID));
+        acl::encode_call(&entries)
+    }
+
+    /// Makes a file that takes all free blocks.
+    fn fill(volume: &Volume) {
+        let name = b"all the rest";
+        let made = volume.create(InodeNumber::ROOT, name, &CreateAttributes::default());
+        let file = made.expect("an inode is free").inode;
+        let mut size = 0;
+        for length in [1 << 16, 1 << 10] {
+            let bytes = vec![1; length];
+            let error = loop {
+                match volume.write(file, size, &bytes) {
+                    Ok(written) => size += written as u64,
+                    Err(error) => break error,
+                }
+            };
+            assert!(error.is(Refusal::NoSpace), "{error}");
+        }
+        volume.forget(file, 1);
+    }
+
+    #[test]
+    fn a_new_mode_and_its_access_list_are_set_together_or_not_at_all() {
+        let volume = Arc::new(testing::volume());
+        let dispatch = testing::dispatch(&volume);
+        let root = Caller {
+            uid: 0,
+            gid: 0,
+            thread: 1,
+        };
+        // Equal lists share a block, so a change of one needs another block.
+        let [file, _other] = [&b"file"[..], b"other"].map(|name| {
+            let made = volume.create(InodeNumber::ROOT, name, &CreateAttributes::default());
+            let node = node_of(made.expect("room").inode);
+            let set = dispatch.set_xattr(root, node, acl::ACCESS, &long_list(), 0);
+            set.expect("room for one block");
+            node
+        });
+        let state = || {
+            let mode = dispatch.attributes(file).expect("it is there").mode & 0o7777;
+            let list = dispatch.xattr(file, acl::ACCESS).expect("it is there");
+            (mode, list)
+        };
+        let before = state();
+        assert_eq!(before.0, 0o644);
+        fill(&volume);
+        let change = Change {
+            mode: Some(0o4750),
+            uid: Some(1000),
+            ..Change::default()
+        };
+        let refused = dispatch.set_attributes(root, file, &change, Named::Node);
+        assert_eq!(refused, Err(Errno::NO_SPACE));
+        assert!(state() == before, "a refused change has changed something");
+
+        let root_directory = node_of(InodeNumber::ROOT);
+        let removed = dispatch.unlink(root_directory, b"all the rest");
+        removed.expect("it is there");
+        volume.sync().expect("a device in memory");
+        let changed = dispatch.set_attributes(root, file, &change, Named::Node);
+        let changed = changed.expect("there is room again");
+        assert_eq!((changed.uid, changed.mode & 0o7777), (1000, 0o4750));
+        let (mode, list) = state();
+        let entries = acl::decode_call(&list).expect("it is valid");
+        let of = |tag| entries.iter().find(|entry| entry.tag == tag);
+        let limits = [acl::USER_OBJECT, acl::MASK, acl::OTHER];
+        let limits = limits.map(|tag| of(tag).expect("it was set").permissions);
+        assert_eq!((mode, limits), (0o4750, [7, 5, 0]));
     }
 
     #[test]

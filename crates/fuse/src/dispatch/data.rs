@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use pext4_fs::{AllocateMode, Error, InodeNumber};
+use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::thread;
 
-use super::{Answer, Dispatch, Errno};
+use super::{Answer, Dispatch, Errno, space_retry};
 
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
-
-/// The inode flag of append-only files.
-const APPEND_ONLY: u32 = 0x20;
 
 /// How often, and at which interval, a write from the page cache polls whether an append-only file
 /// has grown to the write's offset.
@@ -109,15 +107,18 @@ impl Dispatch {
         is_writeback: bool,
     ) -> Answer<usize> {
         let mut attributes = self.answer(self.volume.attributes(inode))?;
-        if attributes.flags & APPEND_ONLY == 0 {
+        if attributes.flags & InodeFlags::APPEND.bits() == 0 {
             return Ok(0);
         }
-        // The bytes before `offset` are most likely being written by another thread, and its write
-        // would find zeroes if this one came first. The kernel sends writes in order, so the other
-        // thread has its request already and does not wait for this thread.
+        // The bytes before `offset` are most likely being written by another request, and its write
+        // would find zeroes if this one came first. The other request may not have been read yet,
+        // so the transport's threads must not wait for it.
         for _ in 0..APPEND_POLLS {
             if !is_writeback || attributes.size >= offset {
                 break;
+            }
+            if !space_retry::may_wait() {
+                return Err(Errno::NOT_PERMITTED);
             }
             thread::sleep(APPEND_POLL_INTERVAL);
             attributes = self.answer(self.volume.attributes(inode))?;
@@ -196,7 +197,41 @@ impl Dispatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{AllocateMode, Errno, Whence, allocate_mode, is_access};
+    use std::sync::Arc;
+
+    use pext4_fs::{CreateAttributes, SetAttributes};
+
+    use super::{
+        AllocateMode, Dispatch, Errno, InodeFlags, InodeNumber, Whence, allocate_mode, is_access,
+    };
+    use crate::node::node_of;
+    use crate::testing;
+
+    #[test]
+    fn no_thread_of_the_transport_waits_for_an_earlier_append() {
+        let volume = Arc::new(testing::volume());
+        let made = volume.create(InodeNumber::ROOT, b"log", &CreateAttributes::default());
+        let inode = made.expect("room").inode;
+        let append_only = SetAttributes {
+            flags: Some((InodeFlags::APPEND | InodeFlags::EXTENTS).bits()),
+            ..SetAttributes::default()
+        };
+        let set = volume.set_attributes(inode, &append_only);
+        set.expect("a flag that is supported");
+        let dispatch = testing::dispatch(&volume);
+        let write = |offset| {
+            let write = || dispatch.write(node_of(inode), offset, &[7; 4096], true);
+            Dispatch::attempt(write)
+        };
+        assert_eq!(write(4096), None, "it comes before the first");
+        assert_eq!(write(0), Some(Ok(4096)));
+        assert_eq!(write(4096), Some(Ok(4096)));
+        assert_eq!(write(0), Some(Ok(4096)), "these bytes are there");
+        let mut bytes = vec![0; 3 * 4096];
+        let read = dispatch.read(node_of(inode), 0, &mut bytes, 0);
+        assert_eq!(read, Ok(2 * 4096));
+        assert!(bytes[..2 * 4096].iter().all(|&byte| byte == 7));
+    }
 
     #[test]
     fn a_read_changes_the_access_time_unless_it_serves_a_write_or_is_opened_without() {

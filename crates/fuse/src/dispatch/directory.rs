@@ -238,40 +238,18 @@ impl<'a> PlusReply<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::sync::Arc;
 
-    use pext4_block::RamDevice;
-    use pext4_fs::{Attributes, CreateAttributes, MountOptions, Volume};
+    use pext4_fs::{Attributes, CreateAttributes};
 
-    use super::{DirectoryEntry, Dispatch, FileType, Gathered, InodeNumber, Listed};
-    use crate::error_log::ErrorLog;
-    use crate::options::KernelOptions;
-
-    fn volume() -> Option<Volume> {
-        let folder = tempfile::tempdir().expect("a place for temporary files");
-        let path = folder.path().join("image");
-        let mut mke2fs = Command::new("mke2fs");
-        let made = mke2fs
-            .args(["-q", "-F", "-t", "ext4", "-b", "1024"])
-            .arg(&path)
-            .arg("16M");
-        if !made.output().is_ok_and(|made| made.status.success()) {
-            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
-            return None;
-        }
-        let device = RamDevice::load(&path).expect("the image");
-        Some(Volume::open(Arc::new(device), MountOptions::default()).expect("a mount"))
-    }
+    use super::{DirectoryEntry, FileType, Gathered, InodeNumber, Listed};
+    use crate::testing;
 
     /// In an indexed directory, a name may be removed and created again for another inode while the
     /// directory is listed. The hold is on that inode.
     #[test]
     fn a_full_reply_gives_back_the_hold_of_the_inode_that_was_read() {
-        let Some(volume) = volume() else {
-            return;
-        };
-        let volume = Arc::new(volume);
+        let volume = Arc::new(testing::volume());
         let root = InodeNumber::ROOT;
         let create = |name: &[u8]| {
             let made = volume.create(root, name, &CreateAttributes::default());
@@ -294,11 +272,7 @@ mod tests {
         let name = names[3..].iter().find(|name| name.starts_with(b"file"));
         let name = name.expect("there are 200");
         let old = volume.lookup(root, name).expect("it is there").inode;
-        let dispatch = Dispatch::new(
-            Arc::clone(&volume),
-            Arc::new(ErrorLog::new(|_| ())),
-            &KernelOptions::default(),
-        );
+        let dispatch = testing::dispatch(&volume);
         let mut read = None;
         let mut take = |listed: &Listed, attributes: Option<&Attributes>| {
             if listed.name == *first {

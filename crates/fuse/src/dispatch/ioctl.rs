@@ -8,6 +8,7 @@
 use std::sync::LazyLock;
 
 use pext4_fs::{Attributes, InodeNumber, SetAttributes};
+use pext4_ondisk::inode::InodeFlags;
 
 use super::{Answer, Caller, Dispatch, Errno};
 
@@ -27,10 +28,10 @@ const CHECKPOINT_AND_ERASE: u32 = 0x1 | 0x2;
 const CHECKPOINT_DRY_RUN: u32 = 0x4;
 
 /// The file must not change at all, or only grow.
-const IMMUTABLE: u32 = 0x10;
-const APPEND: u32 = 0x20;
+const IMMUTABLE: u32 = InodeFlags::IMMUTABLE.bits();
+const APPEND: u32 = InodeFlags::APPEND.bits();
 /// Data is written to the journal: only root may set this.
-const JOURNAL_DATA: u32 = 0x4000;
+const JOURNAL_DATA: u32 = InodeFlags::JOURNAL_DATA.bits();
 
 /// Bytes of the argument of the label commands.
 const LABEL_FIELD: usize = 256;
@@ -41,14 +42,14 @@ const EXTENDED_LENGTH: usize = 28;
 const PROJECT_AT: usize = 12;
 
 /// Flags of ext4 and their bit in the extended structure.
-const EXTENDED_BITS: [(u32, u32); 7] = [
-    (0x0000_0010, 0x0000_0008), // immutable
-    (0x0000_0020, 0x0000_0010), // append only
-    (0x0000_0008, 0x0000_0020), // synchronous
-    (0x0000_0080, 0x0000_0040), // no access times
-    (0x0000_0040, 0x0000_0080), // no dump
-    (0x2000_0000, 0x0000_0200), // children inherit the project
-    (0x0200_0000, 0x0000_8000), // direct access
+const EXTENDED_BITS: [(InodeFlags, u32); 7] = [
+    (InodeFlags::IMMUTABLE, 0x0000_0008),
+    (InodeFlags::APPEND, 0x0000_0010),
+    (InodeFlags::SYNC, 0x0000_0020),
+    (InodeFlags::NOATIME, 0x0000_0040),
+    (InodeFlags::NODUMP, 0x0000_0080),
+    (InodeFlags::PROJINHERIT, 0x0000_0200),
+    (InodeFlags::DAX, 0x0000_8000),
 ];
 
 /// Bits of the extended structure that Linux ignores on ext4: a real-time device and its inheritance,
@@ -58,7 +59,7 @@ const IGNORED_BITS: u32 = 0x0000_0001 | 0x0000_0100 | 0x0000_0400 | 0x0000_2000 
 fn to_extended(flags: u32) -> u32 {
     EXTENDED_BITS
         .iter()
-        .filter(|(ours, _)| flags & ours != 0)
+        .filter(|(ours, _)| flags & ours.bits() != 0)
         .fold(0, |bits, (_, bit)| bits | bit)
 }
 
@@ -70,9 +71,9 @@ fn from_extended(flags: u32, extended: u32) -> Answer<u32> {
     }
     Ok(EXTENDED_BITS.iter().fold(flags, |flags, (ours, bit)| {
         if extended & bit == 0 {
-            flags & !ours
+            flags & !ours.bits()
         } else {
-            flags | ours
+            flags | ours.bits()
         }
     }))
 }
@@ -126,7 +127,10 @@ impl Dispatch {
                 structure[..4].copy_from_slice(&extended.to_le_bytes());
                 Ok(structure)
             }
-            SET_EXTENDED if input.len() >= EXTENDED_LENGTH => {
+            SET_EXTENDED => {
+                if input.len() < EXTENDED_LENGTH {
+                    return Err(Errno::INVALID);
+                }
                 if word(&input[PROJECT_AT..])? != 0 {
                     return Err(Errno::NOT_SUPPORTED);
                 }
@@ -241,10 +245,14 @@ fn kernel_checks_flags() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::{
-        APPEND, CHECKPOINT, Caller, Dispatch, Errno, GET_FLAGS, IMMUTABLE, JOURNAL_DATA, SET_FLAGS,
-        TRIM, check_may_change_flags, from_extended, to_extended,
+        APPEND, CHECKPOINT, Caller, Dispatch, EXTENDED_LENGTH, Errno, GET_FLAGS, IMMUTABLE,
+        JOURNAL_DATA, SET_EXTENDED, SET_FLAGS, TRIM, check_may_change_flags, from_extended,
+        to_extended,
     };
+    use crate::testing;
 
     #[test]
     fn commands_that_wait_are_told_apart() {
@@ -259,7 +267,7 @@ mod tests {
             let caller = Caller {
                 uid,
                 gid: 0,
-                process: 1,
+                thread: 1,
             };
             let may = |checks| check_may_change_flags(caller, 1000, changed, checks).is_ok();
             assert!(may(true) == (uid == 0 || changed & JOURNAL_DATA == 0));
@@ -273,6 +281,32 @@ mod tests {
                 .any(|&flag| may(1000, flag))
         );
         assert!(!may(1001, 0) && !may(1001, 0x80));
+    }
+
+    #[test]
+    fn an_argument_that_is_too_short_is_invalid() {
+        let dispatch = testing::dispatch(&Arc::new(testing::volume()));
+        let root = Caller {
+            uid: 0,
+            gid: 0,
+            thread: 1,
+        };
+        let control = |command, length| dispatch.control(root, 1, command, &vec![0; length]);
+        let short = [
+            (SET_FLAGS, 3),
+            (SET_EXTENDED, EXTENDED_LENGTH - 1),
+            (TRIM, 23),
+            (CHECKPOINT, 3),
+        ];
+        for (command, length) in short {
+            assert_eq!(
+                control(command, length),
+                Err(Errno::INVALID),
+                "{command:#x}"
+            );
+        }
+        assert_eq!(control(SET_EXTENDED, EXTENDED_LENGTH), Ok(Vec::new()));
+        assert_eq!(control(0, 0), Err(Errno::NO_SUCH_COMMAND));
     }
 
     #[test]

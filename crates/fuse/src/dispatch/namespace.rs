@@ -5,6 +5,7 @@ use pext4_fs::{
     Whiteout,
 };
 use pext4_ondisk::acl::{self, Acl};
+use pext4_ondisk::inode::InodeFlags;
 
 use super::{Answer, Caller, Dispatch, Errno, Found};
 
@@ -17,11 +18,21 @@ const SOCKET: u32 = 0o140_000;
 
 /// Flags of a directory whose changes must be durable before they are answered: `S` and `D` of
 /// `chattr`.
-const SYNCHRONOUS: u32 = 0x8 | 0x1_0000;
+const SYNCHRONOUS: u32 = InodeFlags::SYNC.union(InodeFlags::DIRSYNC).bits();
 
 const RENAME_NO_REPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
+
+/// The mode that a caller asks for, and its umask, which applies unless the directory has a default
+/// list.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMode {
+    /// The mode, with the bits of the type where `mknod` is called.
+    pub mode: u32,
+    /// The bits that the new node does not get.
+    pub umask: u32,
+}
 
 /// The owner, mode and access lists of a new node, from the caller, the mode that it asks for, and
 /// the directory's default list.
@@ -41,8 +52,7 @@ impl Dispatch {
         Ok(self.answer_unless(found, Refusal::NotFound)?.map(Found::of))
     }
 
-    /// Makes a file of the type in `mode`. The caller's umask applies unless the directory has a
-    /// default list.
+    /// Makes a file of the type in `mode`.
     ///
     /// # Errors
     /// `EINVAL` for a type that `mknod` does not make; the volume's.
@@ -51,11 +61,10 @@ impl Dispatch {
         caller: Caller,
         parent: u64,
         name: &[u8],
-        mode: u32,
-        umask: u32,
+        mode: NewMode,
         device: u32,
     ) -> Answer<Found> {
-        let (kind, device) = match mode & TYPE_MASK {
+        let (kind, device) = match mode.mode & TYPE_MASK {
             0 | REGULAR => (FileType::Regular, 0),
             CHARACTER_DEVICE => (FileType::CharacterDevice, device),
             BLOCK_DEVICE => (FileType::BlockDevice, device),
@@ -64,7 +73,7 @@ impl Dispatch {
             _ => return Err(Errno::INVALID),
         };
         let parent = Self::inode(parent)?;
-        let new_node = self.new_node(caller, parent, mode, umask, false)?;
+        let new_node = self.new_node(caller, parent, mode, false)?;
         self.make(parent, name, &new_node, kind, device)
     }
 
@@ -77,11 +86,10 @@ impl Dispatch {
         caller: Caller,
         parent: u64,
         name: &[u8],
-        mode: u32,
-        umask: u32,
+        mode: NewMode,
     ) -> Answer<Found> {
         let parent = Self::inode(parent)?;
-        let new_node = self.new_node(caller, parent, mode, umask, true)?;
+        let new_node = self.new_node(caller, parent, mode, true)?;
         self.make(parent, name, &new_node, FileType::Directory, 0)
     }
 
@@ -162,7 +170,8 @@ impl Dispatch {
             self.answer(self.retry_if_full(rename))?;
             return self.commit_names(&[from, to]);
         }
-        let new_node = self.new_node(caller, from, 0, 0, false)?;
+        let no_bits = NewMode { mode: 0, umask: 0 };
+        let new_node = self.new_node(caller, from, no_bits, false)?;
         let list = new_node.access.map(|list| list.to_disk());
         let whiteout = Whiteout {
             owner: new_node.new,
@@ -228,10 +237,10 @@ impl Dispatch {
         &self,
         caller: Caller,
         parent: InodeNumber,
-        mode: u32,
-        umask: u32,
+        mode: NewMode,
         directory: bool,
     ) -> Answer<NewNode> {
+        let NewMode { mode, umask } = mode;
         let bits = |mode: u32| u16::try_from(mode & 0o7777).expect("twelve bits");
         let default = self.acl(parent, acl::DEFAULT)?;
         let (permissions, access) = match &default {

@@ -2,7 +2,7 @@
 //!
 //! The kernel releases a deleted file with `FORGET`, a message that has no reply, so a request that
 //! was sent after it may be served first and find the volume full. This state lasts for moments. A
-//! deleted file that a process keeps open looks the same but may stay for any time. So when all
+//! deleted file that a process keeps open looks the same but may stay indefinitely. So when all
 //! retries of an operation have failed, [`SpaceRetry`] remembers the set of deleted files. While
 //! the set is unchanged, other operations retry only once, after a short pause, in case one of
 //! these files has just been closed.
@@ -38,8 +38,8 @@ thread_local! {
     static WAIT_MODE: Cell<WaitMode> = const { Cell::new(WaitMode::Wait) };
 }
 
-/// Runs `request` on a thread that must not wait. `None` if it was cancelled: it found no space,
-/// and deleted files may be freed at any moment.
+/// Runs `request` on a thread that must not wait. `None` if it was cancelled because it would have
+/// to ([`may_wait`]): most often it found no space, and deleted files may be freed at any moment.
 pub(super) fn without_waiting<T>(request: impl FnOnce() -> T) -> Option<T> {
     WAIT_MODE.set(WaitMode::NoWait);
     let answer = request();
@@ -47,7 +47,7 @@ pub(super) fn without_waiting<T>(request: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Whether this thread may wait; if not, marks its request as cancelled.
-fn may_wait() -> bool {
+pub(super) fn may_wait() -> bool {
     let may_wait = WAIT_MODE.get() == WaitMode::Wait;
     if !may_wait {
         WAIT_MODE.set(WaitMode::Cancelled);

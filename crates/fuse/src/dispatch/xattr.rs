@@ -7,15 +7,7 @@ use pext4_fs::{Error, InodeNumber, Refusal, SetXattrMode};
 use pext4_ondisk::acl::{self, Acl, is_list};
 
 use super::{Answer, Caller, Dispatch, Errno};
-
-/// The attribute whose value is a report of the mount as text. The root has it, as has every file
-/// without an own attribute of this name; `listxattr` does not list it.
-pub const REPORT: &str = "user.pext4.report";
-/// The same report as JSON.
-pub const REPORT_JSON: &str = "user.pext4.report.json";
-/// Whether block searches use the index of groups: 0 or 1. Every user who may write to the root
-/// can set it there.
-pub const OPTIMIZE_SCAN: &str = "user.pext4.mb_optimize_scan";
+use crate::report::{OPTIMIZE_SCAN, REPORT, REPORT_JSON};
 
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -23,7 +15,7 @@ const XATTR_BOTH: i32 = XATTR_CREATE | XATTR_REPLACE;
 
 /// The answer to a caller that may ask for the length first.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Sized {
+pub enum XattrReply {
     /// The length of the value in bytes.
     Length(u32),
     /// The value.
@@ -34,12 +26,12 @@ pub enum Sized {
 ///
 /// # Errors
 /// `ERANGE` if the room is too small.
-pub fn fit(bytes: Vec<u8>, room: u32) -> Answer<Sized> {
+pub fn fit(bytes: Vec<u8>, room: u32) -> Answer<XattrReply> {
     let length = u32::try_from(bytes.len()).map_err(|_| Errno::RANGE)?;
     match room {
-        0 => Ok(Sized::Length(length)),
+        0 => Ok(XattrReply::Length(length)),
         _ if length > room => Err(Errno::RANGE),
-        _ => Ok(Sized::Bytes(bytes)),
+        _ => Ok(XattrReply::Bytes(bytes)),
     }
 }
 
@@ -218,16 +210,16 @@ fn is_missing(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Errno, Sized, fit};
+    use super::{Errno, XattrReply, fit};
 
     #[test]
     fn a_caller_without_room_learns_the_length() {
-        assert_eq!(fit(b"value".to_vec(), 0), Ok(Sized::Length(5)));
+        assert_eq!(fit(b"value".to_vec(), 0), Ok(XattrReply::Length(5)));
         assert_eq!(fit(b"value".to_vec(), 4), Err(Errno::RANGE));
         assert_eq!(
             fit(b"value".to_vec(), 5),
-            Ok(Sized::Bytes(b"value".to_vec()))
+            Ok(XattrReply::Bytes(b"value".to_vec()))
         );
-        assert_eq!(fit(Vec::new(), 8), Ok(Sized::Bytes(Vec::new())));
+        assert_eq!(fit(Vec::new(), 8), Ok(XattrReply::Bytes(Vec::new())));
     }
 }

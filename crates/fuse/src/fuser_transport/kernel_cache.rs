@@ -1,10 +1,11 @@
 //! Notifications that make the kernel drop what it has cached.
 //!
-//! The kernel may cache names, attributes and pages for any time. If the server changes one of
+//! The kernel may cache names, attributes and pages indefinitely. If the server changes one of
 //! them, it notifies the kernel here. On a notification about pages the kernel first writes the
 //! dirty ones, and these writes are served by the transport's threads, so none of those may send
-//! one. A notification about attributes waits only if the kernel is just evicting the inode, so it
-//! must be for a node that the caller of the request is using.
+//! one. A notification about attributes waits only if the kernel is just evicting the inode. So a
+//! thread of the transport sends one only for a node that its request's caller is using; all others
+//! are sent from the pool.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -25,8 +26,8 @@ impl KernelCache {
         self.notifier.get_or_init(notifier);
     }
 
-    /// Makes the kernel drop the attributes of a node, if the reply to the request does not update
-    /// them.
+    /// Makes the kernel drop the attributes of a node. Needed where the reply does not carry new
+    /// ones.
     pub(super) fn forget_attributes(&self, node: INodeNo) {
         self.forget(node, -1);
     }

@@ -10,7 +10,7 @@ use fuser::{
 use pext4_fs::Attributes;
 
 use super::translate::{attributes_for_fuser, nothing, unreadable};
-use crate::dispatch::{Answer, Caller, Errno, Found, Listed, Sized, fit};
+use crate::dispatch::{Answer, Caller, Errno, Found, Listed, XattrReply, fit};
 
 /// How long the kernel may cache names and attributes: only the kernel changes them.
 pub(super) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -23,7 +23,7 @@ pub(super) fn caller(request: &Request) -> Caller {
     Caller {
         uid: request.uid(),
         gid: request.gid(),
-        process: request.pid(),
+        thread: request.pid(),
     }
 }
 
@@ -59,8 +59,8 @@ pub(super) fn attributes(answer: Answer<Attributes>, reply: ReplyAttr) {
 
 pub(super) fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
     match answer.and_then(|bytes| fit(bytes, room)) {
-        Ok(Sized::Length(length)) => reply.size(length),
-        Ok(Sized::Bytes(bytes)) => reply.data(&bytes),
+        Ok(XattrReply::Length(length)) => reply.size(length),
+        Ok(XattrReply::Bytes(bytes)) => reply.data(&bytes),
         Err(errno) => reply.error(error(errno)),
     }
 }

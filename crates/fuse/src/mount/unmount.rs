@@ -1,5 +1,6 @@
 //! Unmounting a directory.
 
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +35,14 @@ pub struct Unmounter {
     made: Option<Mount>,
     /// Returns when the kernel has written its dirty pages.
     flush_pages: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Unmounter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut unmounter = formatter.debug_struct("Unmounter");
+        unmounter.field("directory", &self.directory);
+        unmounter.finish_non_exhaustive()
+    }
 }
 
 impl Unmounter {

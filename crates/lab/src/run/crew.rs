@@ -42,7 +42,7 @@ pub struct Moments {
 }
 
 /// The counts of all tasks between two moments.
-pub struct Window {
+pub struct WindowCounts {
     /// One sample for each task.
     pub samples: Vec<Sample>,
     /// CPU time in nanoseconds of everything that did the work, where it is known.
@@ -79,7 +79,7 @@ impl Crew {
     }
 
     /// Runs all tasks from the start to the end.
-    pub(super) fn timed(&mut self, moments: Moments) -> Result<Window> {
+    pub(super) fn timed(&mut self, moments: Moments) -> Result<WindowCounts> {
         match self {
             Self::Threads(crew) => crew.timed(moments),
             Self::Processes(crew) => crew.timed(moments),

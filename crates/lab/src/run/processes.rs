@@ -12,7 +12,7 @@ use pext4_sync::meter::Tallies;
 use serde::Serialize;
 
 use super::Sample;
-use super::crew::{Moments, Tasks, Window};
+use super::crew::{Moments, Tasks, WindowCounts};
 use super::driver::Length;
 use super::interrupt::Interrupt;
 use super::worker::{Hello, Order, Reply};
@@ -64,14 +64,14 @@ impl Processes {
         Ok(crew)
     }
 
-    pub fn timed(&mut self, moments: Moments) -> Result<Window> {
+    pub fn timed(&mut self, moments: Moments) -> Result<WindowCounts> {
         self.tell_all(Order::Timed(moments))?;
         let mut early = Vec::new();
         self.sleep(moments.count, &mut early)?;
         let before = clock::machine_cpu();
         self.sleep(moments.end, &mut early)?;
         let after = clock::machine_cpu();
-        Ok(Window {
+        Ok(WindowCounts {
             samples: self.gather(early)?,
             whole_cpu: before
                 .zip(after)

@@ -13,7 +13,7 @@ use pext4_sync::meter::{self, Tallies};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Sample;
-use super::crew::{Moments, Tasks, Window};
+use super::crew::{Moments, Tasks, WindowCounts};
 use super::driver::{Driver, Length, Phase};
 use super::interrupt::Interrupt;
 use crate::clock;
@@ -93,7 +93,7 @@ impl Threads {
         Ok(crew)
     }
 
-    pub fn timed(&mut self, moments: Moments) -> Result<Window> {
+    pub fn timed(&mut self, moments: Moments) -> Result<WindowCounts> {
         for counter in &*self.counters {
             counter.store(0, Ordering::Relaxed);
         }
@@ -114,7 +114,7 @@ impl Threads {
             sample.operations = after.counts[index] - before.counts[index];
             sample.nanoseconds = nanoseconds;
         }
-        Ok(Window {
+        Ok(WindowCounts {
             samples,
             whole_cpu: Some(after.cpu.saturating_sub(before.cpu)),
             locks: after.locks.since(&before.locks),

@@ -1,5 +1,6 @@
 //! Output of results: on a terminal, in figures, in a report.
 
+mod blocks;
 mod figure;
 mod markdown;
 mod number;

@@ -1,17 +1,17 @@
-//! The report: figures, and the tables between the marks of a document, from results that are kept.
+//! The report: figures, and tables between marks in the documents, made from saved results.
 //!
-//! `<!-- lab: NAME -->` in the document begins a block that is a workload's, `<!-- lab: end -->`
-//! ends it; what is between them is made anew each time, all else is the author's. Workloads with
-//! results but no block come into the block `rest`. The blocks `provenance`, `summary`, `compared`
-//! and `validation` are about all workloads. In the README the block `picture` holds one figure. A
-//! block whose name has no results, or that a document has twice, would never change again: that is
-//! an error.
+//! `<!-- lab: NAME -->` begins the block of the workload NAME and `<!-- lab: end -->` ends it; the
+//! report replaces what is between, and everything else is the author's. Results without a block of
+//! their own go into the block `rest`. `provenance`, `summary`, `compared` and `validation` cover
+//! all workloads; `picture` in the README holds one figure. A block whose name has no results, or
+//! that occurs twice, is an error.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use super::blocks::{END, fill, mark};
 use super::figure::{Curve, Figure, Rate, Sort, draw};
 use super::{markdown, overview};
 use crate::published::{self, Unit};
@@ -20,9 +20,6 @@ use crate::workloads;
 
 /// The workload of the README's picture.
 const PICTURE: &str = "fallocate2";
-/// How every mark begins, the end's too.
-const BEGIN: &str = "<!-- lab: ";
-const END: &str = "<!-- lab: end -->";
 /// Where the figures are, below the folder of the documents.
 const FIGURES: &str = "figures";
 
@@ -32,7 +29,7 @@ pub const DOCUMENTS: [&str; 2] = ["SCALING.md", "SCALING-TABLES.md"];
 /// A file that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Below the folder of the documents.
+    /// Its path, relative to the folder of the documents.
     pub name: String,
     /// Its content.
     pub text: String,
@@ -68,8 +65,8 @@ pub fn load(folder: &Path) -> Result<BTreeMap<String, Results>> {
     Ok(all)
 }
 
-/// All results of the folders in a folder, by folder and name: `two-sockets/mdtest`. No table of a
-/// workload and no figure has them.
+/// All results of the folders in a folder, by folder and name: `two-sockets/mdtest`. They appear in the
+/// overviews only.
 ///
 /// # Errors
 /// As [`load`].
@@ -122,7 +119,7 @@ pub fn report(
     let has_rest = |page: &Page| page.text.contains(&mark("rest"));
     if !rest.is_empty() && !documents.iter().any(has_rest) {
         bail!(
-            "there are results for which it has no block: add {} and {END}",
+            "no document has a block for some results: add {} and {END}",
             mark("rest")
         );
     }
@@ -160,47 +157,6 @@ pub fn readme(all: &BTreeMap<String, Results>, document: &str) -> Result<String>
     fill(document, &BTreeMap::from([("picture".to_owned(), text)]))
 }
 
-fn mark(name: &str) -> String {
-    format!("<!-- lab: {name} -->")
-}
-
-/// Puts texts between the marks that have their names.
-fn fill(document: &str, blocks: &BTreeMap<String, String>) -> Result<String> {
-    let mut text = document.to_owned();
-    for (name, block) in blocks {
-        let mark = mark(name);
-        let Some(start) = text.find(&mark) else {
-            continue;
-        };
-        let start = start + mark.len();
-        let end = text[start..]
-            .find(END)
-            .filter(|end| !text[start..start + end].contains(BEGIN))
-            .with_context(|| format!("{mark} is not closed"))?;
-        text.replace_range(start..start + end, &format!("\n{}\n", block.trim_end()));
-    }
-    check_marks(document, blocks)?;
-    Ok(text)
-}
-
-/// Refuses a block of a name that nothing is made for, and the second one of a name.
-fn check_marks(document: &str, blocks: &BTreeMap<String, String>) -> Result<()> {
-    let mut seen = BTreeSet::new();
-    let marks = document.match_indices(BEGIN).filter_map(|(place, _)| {
-        let rest = &document[place..];
-        rest.find("-->").map(|end| &rest[..end + "-->".len()])
-    });
-    for found in marks.filter(|found| *found != END) {
-        if !blocks.keys().any(|name| mark(name) == found) {
-            bail!("{found}: there are no results of that name; remove the block");
-        }
-        if !seen.insert(found) {
-            bail!("{found} is there twice");
-        }
-    }
-    Ok(())
-}
-
 /// Files among those of the figures that nothing makes.
 ///
 /// # Errors
@@ -222,7 +178,7 @@ pub fn left_over(folder: &Path, pages: &[Page]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What there is about one workload.
+/// The block of a workload: its description, figures, published numbers and tables.
 fn block(name: &str, own: &[(&String, &Results)], pages: &mut Vec<Page>) -> String {
     let mut text = String::new();
     if let Ok(workload) = workloads::find(name) {
@@ -288,7 +244,7 @@ fn of_file(file: &str, results: &Results) -> String {
         text.push_str(&format!("{table}\n"));
     }
     if let Some(table) = markdown::fragmentation(results) {
-        text.push_str(&format!("How the files lay afterwards:\n\n{table}\n"));
+        text.push_str(&format!("Layout of the files afterwards:\n\n{table}\n"));
     }
     let mut checks: Vec<&str> = results
         .series
@@ -306,8 +262,7 @@ fn of_file(file: &str, results: &Results) -> String {
     text
 }
 
-/// What was noted of the run. Of its points only those are named whose windows lacked something; what else
-/// was noted of them is in the file.
+/// The notes of a run. Of the notes about single points, only incomplete windows are listed.
 fn notes(notes: &[String]) -> String {
     let mut lines = Vec::new();
     let mut short: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -468,7 +423,7 @@ fn curve(results: &Results, series: &Series, part: &str) -> Option<Curve> {
     })
 }
 
-/// Rates become multiples of one task's.
+/// Turns rates into multiples of the rate of one task.
 fn relate(curve: &mut Curve) {
     let Some(alone) = curve
         .points
@@ -519,9 +474,7 @@ fn published_curves(name: &str, part: &str) -> Vec<Curve> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use super::{curve, fill, notes, relate};
+    use super::{curve, notes, relate};
     use crate::results::Results;
     use crate::results::samples::{point, results, series};
 
@@ -556,34 +509,6 @@ mod tests {
         let mut curve = curve(&results, &results.series[0], "operations").unwrap();
         relate(&mut curve);
         assert!(curve.points.is_empty());
-    }
-
-    #[test]
-    fn a_block_that_is_not_closed_takes_nothing_of_what_follows() {
-        let blocks = BTreeMap::from([("a".to_owned(), "new".to_owned())]);
-        let closed = "<!-- lab: a -->\nold\n<!-- lab: end -->\nwords\n";
-        let filled = "<!-- lab: a -->\nnew\n<!-- lab: end -->\nwords\n";
-        assert_eq!(fill(closed, &blocks).unwrap(), filled);
-        let open = "<!-- lab: a -->\nwords\n<!-- lab: b -->\n<!-- lab: end -->\n";
-        let told = fill(open, &blocks).unwrap_err().to_string();
-        assert_eq!(told, "<!-- lab: a --> is not closed");
-    }
-
-    #[test]
-    fn blocks_of_nothing_and_second_blocks_are_refused() {
-        let blocks = BTreeMap::from([("a".to_owned(), "new".to_owned())]);
-        let block = |name: &str| format!("<!-- lab: {name} -->\nold\n<!-- lab: end -->\n");
-        let told = fill(&(block("a") + &block("gone")), &blocks)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            told.starts_with("<!-- lab: gone -->: there are no results"),
-            "{told}"
-        );
-        let told = fill(&block("a").repeat(2), &blocks)
-            .unwrap_err()
-            .to_string();
-        assert_eq!(told, "<!-- lab: a --> is there twice");
     }
 
     #[test]

@@ -255,7 +255,7 @@ fn fragmentation(results: &Results) -> String {
         "average free",
     ];
     rows.insert(0, head.map(str::to_owned).to_vec());
-    format!("\nHow the files lie afterwards\n{}", align(&rows))
+    format!("\nLayout of the files afterwards\n{}", align(&rows))
 }
 
 fn fragmentation_row(series: &Series, tasks: u32, found: &Fragmentation) -> Vec<String> {

@@ -21,7 +21,7 @@ pub enum Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Clean => formatter.write_str("e2fsck -fn is content"),
+            Self::Clean => formatter.write_str("e2fsck -fn found nothing"),
             Self::Unchecked(why) => write!(formatter, "not checked: {why}"),
         }
     }

@@ -80,7 +80,8 @@ pub fn examine(
                 .map_err(|error| format!("rebuilding the device: {error}"))?;
         }
         applied = window.start;
-        let left = (budget.total - report.images).div_ceil(all.len() - number);
+        let left = budget.total.saturating_sub(report.images);
+        let left = left.div_ceil(all.len() - number);
         let share = Budget {
             window: budget.window.min(left.max(2)),
             ..budget
@@ -91,14 +92,14 @@ pub fn examine(
         report.windows += 1;
         for fates in fates(window, &recording.events, share, &mut random) {
             report.images += 1;
-            let left = image(&durable, &recording.events, window, &fates);
+            let image = image(&durable, &recording.events, window, &fates);
             let deep = random.chance(1, 6);
-            check(recording, window, &left, deep.then(|| random.fork())).map_err(|text| {
+            check(recording, window, &image, deep.then(|| random.fork())).map_err(|text| {
                 explain(
                     recording,
                     window,
                     &fates,
-                    &left,
+                    &image,
                     &format!("{name}-{seed}"),
                     &text,
                 )
@@ -214,9 +215,8 @@ fn explain(
     let image = folder.join(format!("crash-{name}.img"));
     let ops: PathBuf = folder.join(format!("crash-{name}.ops"));
     let until = recording.ops_until(window.end);
-    let saved = left
-        .save(&image)
-        .and_then(|()| std::fs::write(&ops, text::print(&until)));
+    let kept = recording.header.clone() + &text::print(&until);
+    let saved = left.save(&image).and_then(|()| std::fs::write(&ops, kept));
     format!(
         "cut at event {} (window from {}, {} operations started):\n{}\n  {text}\n\
          kept ({saved:?}) in {} and {}",

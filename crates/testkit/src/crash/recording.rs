@@ -1,5 +1,6 @@
 //! A run with a log of every write, and with the model's state after each operation of each thread.
 
+use std::fmt;
 use std::sync::Arc;
 
 use pext4_block::{Device, Event, RamDevice, RecordDevice};
@@ -35,6 +36,18 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// The operations of each thread.
     pub histories: Vec<History>,
+    /// The head of a file of these operations ([`Stage::header`]).
+    pub header: String,
+}
+
+impl fmt::Debug for Recording {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut recording = formatter.debug_struct("Recording");
+        recording.field("header", &self.header);
+        recording.field("events", &self.events.len());
+        recording.field("histories", &self.histories.len());
+        recording.finish_non_exhaustive()
+    }
 }
 
 /// Returns the next operation, given its number and the state before it.
@@ -105,6 +118,7 @@ impl Recording {
             base: base.fork(),
             events,
             histories,
+            header: stage.header(),
         })
     }
 
@@ -162,6 +176,7 @@ impl Recording {
             base,
             events,
             histories,
+            header: stage.header(),
         })
     }
 

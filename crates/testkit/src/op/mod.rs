@@ -329,6 +329,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// The end of a match on a group of the variants, which another match has assigned to it.
+    pub(crate) fn belongs_elsewhere(&self) -> ! {
+        unreachable!("{self} belongs to another group")
+    }
+
     /// Whether the operation never changes the tree.
     #[must_use]
     pub fn is_reading(&self) -> bool {

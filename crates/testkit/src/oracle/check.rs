@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::{output, text, tool};
+use super::{debugfs, output, text, tool};
 
 /// Runs `e2fsck -fn`; every complaint about the image is an error with e2fsck's output.
 pub fn e2fsck(image: &Path) -> Result<()> {
@@ -75,7 +75,7 @@ fn value_without_name<'a>(image: &Path, repair: &'a str) -> Option<&'a str> {
     let mut words = repair.split_whitespace();
     words.find(|word| word.eq_ignore_ascii_case("inode"))?;
     let number = words.next()?;
-    let told = debugfs(image, &format!("stat <{number}>")).ok()?;
+    let told = debugfs::ask(image, &format!("stat <{number}>")).ok()?;
     let (_, flags) = told.split_once("Flags: 0x")?;
     let flags = u32::from_str_radix(flags.split_whitespace().next()?, 16).ok()?;
     (flags & VALUE != 0).then_some(number)
@@ -83,13 +83,8 @@ fn value_without_name<'a>(image: &Path, repair: &'a str) -> Option<&'a str> {
 
 /// Removes what e2fsck moved into `lost+found`, which no file system would allow there.
 fn remove_found(image: &Path, number: &str) -> Result<()> {
-    debugfs(image, &format!("rm \"/lost+found/#{number}\""))?;
+    debugfs::command(image, &[format!("rm \"/lost+found/#{number}\"")])?;
     e2fsck(image).context("after removing the value of an attribute")
-}
-
-fn debugfs(image: &Path, request: &str) -> Result<String> {
-    let told = output(tool("debugfs").args(["-w", "-R", request]).arg(image))?;
-    Ok(text(&told))
 }
 
 /// The repairs that e2fsck reports: its questions with their subjects. The other parts of recovery

@@ -171,10 +171,11 @@ impl Format {
     #[must_use]
     pub fn describe(&self) -> String {
         let inodes = self.inodes.unwrap_or(0);
-        format!(
+        let format = format!(
             "{} {} {:?} {inodes}",
             self.size, self.block_size, self.features
-        )
+        );
+        [&[format], self.extra.as_slice()].concat().join(" ")
     }
 
     /// Parses the text of [`Format::describe`].
@@ -188,10 +189,10 @@ impl Format {
             .find(|one| format!("{one:?}") == name);
         let format = Self::new(size, block_size, features.context("unknown features")?);
         let inodes: u32 = word()?.parse()?;
-        Ok(if inodes == 0 {
-            format
-        } else {
-            format.inodes(inodes)
+        Ok(Self {
+            inodes: (inodes != 0).then_some(inodes),
+            extra: words.map(str::to_owned).collect(),
+            ..format
         })
     }
 }

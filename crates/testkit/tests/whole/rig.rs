@@ -42,6 +42,16 @@ fn a_device_that_ignores_flushes_is_found_out() {
     assert!(result.is_err(), "nothing was noticed in {result:?}");
 }
 
+/// Two images of a window are tried even where only one is left, which is not more than all.
+#[test]
+fn a_budget_of_one_image_is_enough() {
+    let ops = text::parse("create /a 644 0 0\nsync\ncreate /b 644 0 0\nsync\n");
+    let recording = Recording::replay(&stage(), &ops.expect("operations")).expect("it passes");
+    let budget = Budget { total: 1, ..BUDGET };
+    let report = crash::examine(&recording, "rig-one-image", 1, budget).expect("it is sound");
+    assert_eq!((report.windows, report.images), (1, 2));
+}
+
 /// A missing acknowledged operation is detected, and so is a foreign byte.
 #[test]
 fn what_was_acknowledged_and_is_missing_is_found_out() {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_fs::MountOptions;
 use pext4_fuse::ending_signals;
-use pext4_lab::experiment::Experiment;
+use pext4_lab::experiment::{Experiment, Progress};
 use pext4_lab::instructions::Instructions;
 use pext4_lab::results::{Machine, Results};
 use pext4_lab::run::Interrupt;
@@ -18,11 +18,10 @@ use pext4_lab::workloads::{self, Mix, Plan, Workload};
 use pext4_sync::meter;
 use signal_hook::consts::SIGQUIT;
 
-use super::bar::Bar;
-use super::program;
 use crate::failure::Misuse;
 use crate::output::{print, print_error};
-use crate::size;
+use crate::progress::{Bar, Measure, ProgressState};
+use crate::{program, size};
 
 /// The maximum number of tasks of a run. Each is a thread or a process.
 const MAX_TASKS: u32 = 4096;
@@ -58,10 +57,10 @@ pub struct Arguments {
     /// Settings: base, seeds, full; switches after one change it, as in full,-try-lock
     #[arg(long, value_name = "SETTING,...", allow_hyphen_values = true)]
     scaling: Option<String>,
-    /// Every mechanism off in turn
+    /// Measure with each mechanism off in turn
     #[arg(long, conflicts_with = "scaling")]
     ablate: bool,
-    /// A control that shares nothing runs beside
+    /// Also measure a control, whose tasks share nothing
     #[arg(long)]
     control: bool,
     /// Seconds that each measurement counts; 0.3, and more where many tasks share a processor
@@ -82,7 +81,7 @@ pub struct Arguments {
         conflicts_with_all = ["seconds", "warm_up"]
     )]
     steps: Option<u64>,
-    /// What draws repeat for
+    /// Seed of the random draws
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Files of a task, where it has many
@@ -100,7 +99,7 @@ pub struct Arguments {
     /// Users, where tasks play some (the seed had 2000)
     #[arg(long, value_name = "N", default_value_t = Plan::default().users)]
     users: u32,
-    /// What they do: alltests, custom, disk, fserver, new_fserver, new_dbase, shared
+    /// What the users do: alltests, custom, disk, fserver, new_fserver, new_dbase, shared
     #[arg(long, value_name = "NAME", default_value = "alltests", value_parser = mix)]
     mix: Mix,
     /// Fill the image to so many percent first, and leave what is free in pieces
@@ -133,10 +132,10 @@ pub struct Arguments {
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
-    /// Keep the results in this folder, WORKLOAD.json, or with another name after it
+    /// Write the results to WORKLOAD.json in this folder (see --tag)
     #[arg(long, value_name = "FOLDER")]
     save: Option<PathBuf>,
-    /// What comes after the workload in the name of that file
+    /// Text appended to WORKLOAD in the name of that file
     #[arg(long, value_name = "TEXT", requires = "save")]
     tag: Option<String>,
 }
@@ -332,7 +331,7 @@ fn run_one(
         cache: cache_size(arguments),
         control: arguments.control,
         checked: !arguments.no_check,
-        program: program(),
+        program: program::path(),
         interrupt: interrupt.clone(),
     };
     let settings = describe(arguments, &request)?;
@@ -359,7 +358,7 @@ fn run_one(
     let bar = Bar::new();
     let mut results = experiment
         .run(&mut field.entrants, &mut |progress| {
-            bar.show(workload.name(), progress)
+            bar.show(&state(workload, progress));
         })
         .with_context(|| workload.name())?;
     results.notes.append(&mut field.notes);
@@ -369,6 +368,17 @@ fn run_one(
             .push(format!("instructions were not counted: {why}"));
     }
     Ok(results)
+}
+
+/// The progress of a run, for the bar.
+fn state(workload: &dyn Workload, progress: Progress<'_>) -> ProgressState {
+    ProgressState {
+        measure: Measure::Points,
+        position: progress.done as u64,
+        length: progress.all as u64,
+        text: format!("{}, tasks {}", progress.side, progress.tasks),
+        ..ProgressState::elapsed(workload.name())
+    }
 }
 
 /// The settings that a reader needs to repeat the run, of images before they are created.
