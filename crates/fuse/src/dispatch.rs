@@ -11,6 +11,7 @@
 //! All calls take `&self` and may run concurrently. The only state besides the volume are the errors
 //! that listings still have to return (`PendingErrors`) and the memory of `SpaceRetry`.
 
+mod append_gaps;
 mod attributes;
 mod data;
 mod directory;
@@ -32,6 +33,7 @@ use crate::error_log::ErrorLog;
 use crate::node::inode_of;
 use crate::options::KernelOptions;
 use crate::pending_errors::PendingErrors;
+use append_gaps::AppendGaps;
 use space_retry::SpaceRetry;
 
 pub use attributes::{Change, Named};
@@ -152,6 +154,7 @@ pub struct Dispatch {
     /// Errors of listings whose replies have entries.
     listing_errors: PendingErrors<Errno>,
     space_retry: SpaceRetry,
+    append_gaps: AppendGaps,
 }
 
 /// Which reads change access times.
@@ -188,6 +191,7 @@ impl Dispatch {
             synchronous: options.synchronous,
             listing_errors: PendingErrors::new(),
             space_retry: SpaceRetry::new(),
+            append_gaps: AppendGaps::new(),
         }
     }
 
@@ -229,14 +233,15 @@ impl Dispatch {
         if let (Some(inode), 1..) = (inode_of(node), count) {
             // The kernel has the root without a lookup, so no reply has held it.
             if inode != InodeNumber::ROOT {
+                self.append_gaps.forget(inode);
                 self.volume.forget(inode, count);
             }
         }
     }
 
     /// Runs a request on a thread of the transport. `None` if it found no space and deleted files
-    /// may be freed at any moment, or if it is a write that has to follow another one: the caller
-    /// then repeats the request on a thread that may wait. Requests can be repeated without harm.
+    /// may be freed at any moment: the caller then repeats the request on a thread that may wait.
+    /// Requests can be repeated without harm.
     pub(crate) fn attempt<T>(request: impl FnOnce() -> Answer<T>) -> Option<Answer<T>> {
         space_retry::without_waiting(request)
     }

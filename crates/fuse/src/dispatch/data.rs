@@ -1,21 +1,15 @@
 //! Requests for file content: read, write, `fallocate`, `lseek`, `fsync`.
 
-use std::time::Duration;
+use std::ops::Range;
 
-use pext4_fs::{AllocateMode, Error, InodeNumber};
+use pext4_fs::{AllocateMode, Attributes, Error, InodeNumber};
 use pext4_ondisk::inode::InodeFlags;
-use pext4_sync::thread;
 
-use super::{Answer, Dispatch, Errno, space_retry};
+use super::{Answer, Dispatch, Errno};
 
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
-
-/// How often, and at which interval, a write from the page cache polls whether an append-only file
-/// has grown to the write's offset.
-const APPEND_POLLS: u32 = 2000;
-const APPEND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
@@ -52,6 +46,10 @@ fn is_access(flags: i32) -> bool {
     flags & ACCESS_MODE != WRITE_ONLY && flags & NO_ACCESS_TIME == 0
 }
 
+fn is_append_only(attributes: &Attributes) -> bool {
+    attributes.flags & InodeFlags::APPEND.bits() != 0
+}
+
 /// The mode that the flags of `fallocate` stand for.
 fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
     const KEEP_AND_PUNCH: u32 = KEEP_SIZE | PUNCH_HOLE;
@@ -64,6 +62,12 @@ fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
         KEEP_AND_ZERO => Ok(AllocateMode::ZeroRange { keep_size: true }),
         _ => Err(Errno::NOT_SUPPORTED),
     }
+}
+
+/// Where in a buffer that begins at `start` the bytes of a range are.
+fn place(range: &Range<u64>, start: u64) -> Range<usize> {
+    let within = |at: u64| usize::try_from(at - start).expect("within a buffer");
+    within(range.start)..within(range.end)
 }
 
 impl Dispatch {
@@ -88,49 +92,117 @@ impl Dispatch {
     /// The volume's.
     pub fn write(&self, node: u64, offset: u64, from: &[u8], is_writeback: bool) -> Answer<usize> {
         let inode = Self::inode(node)?;
-        let old = self.old_of_append_only(inode, offset, from, is_writeback)?;
-        let written = self.write_all(inode, offset + old as u64, &from[old..], is_writeback);
-        Ok(old + self.answer(written)?)
+        let attributes = self.answer(self.volume.attributes(inode))?;
+        if is_append_only(&attributes) {
+            return self.append(inode, offset, from, is_writeback);
+        }
+        let count = self.answer(self.write_all(inode, offset, from, is_writeback))?;
+        // The kernel sends the pieces of a direct write inside a file all at once, and takes a
+        // short one for a failure of the device.
+        let is_inside = offset.saturating_add(from.len() as u64) <= attributes.size;
+        if count < from.len() && is_inside && !is_writeback {
+            return Err(Errno::NO_SPACE);
+        }
+        Ok(count)
     }
 
-    /// How many bytes at the start of `from` an append-only file already contains at `offset`; 0
-    /// for other files.
-    ///
-    /// The kernel opens files without asking the server, so the server checks here that a write
-    /// only appends. From its page cache the kernel writes whole pages, with the old bytes before
-    /// the new ones.
-    fn old_of_append_only(
+    /// Writes to an append-only file: only behind its end and into gaps (see [`AppendGaps`]). From
+    /// its page cache the kernel writes whole pages, with the old bytes before the new ones.
+    fn append(
         &self,
         inode: InodeNumber,
         offset: u64,
         from: &[u8],
         is_writeback: bool,
     ) -> Answer<usize> {
-        let mut attributes = self.answer(self.volume.attributes(inode))?;
-        if attributes.flags & InodeFlags::APPEND.bits() == 0 {
-            return Ok(0);
+        let range = offset..offset.saturating_add(from.len() as u64);
+        let size = self.size_with_gap_before(inode, offset)?;
+        let inside = offset..size.clamp(offset, range.end);
+        let mut new = self.append_gaps.fill(inode, &inside);
+        let is_unchanged = self.has_bytes_outside(&new, inode, &inside, from);
+        if !matches!(is_unchanged, Ok(true)) {
+            new.into_iter()
+                .for_each(|gap| self.append_gaps.add(inode, gap));
+            return is_unchanged.and(Err(Errno::NOT_PERMITTED));
         }
-        // The bytes before `offset` are most likely being written by another request, and its write
-        // would find zeroes if this one came first. The other request may not have been read yet,
-        // so the transport's threads must not wait for it.
-        for _ in 0..APPEND_POLLS {
-            if !is_writeback || attributes.size >= offset {
+        new.push(inside.end..range.end);
+        let written = self.write_parts(inode, (offset, from), &new, is_writeback);
+        let done = written.as_ref().map_or(0, |done| *done);
+        self.append_gaps
+            .fill(inode, &(offset..offset + done as u64));
+        if done < from.len() {
+            // The kernel, or the repetition of this request, may write the rest again.
+            for gap in new.iter().filter(|part| part.end <= size) {
+                let rest = gap.start.max(offset + done as u64)..gap.end;
+                self.append_gaps.add(inode, rest);
+            }
+        }
+        self.answer(written)
+    }
+
+    /// Writes these parts of `from`, which begins at `offset`. Returns how many bytes of `from` the
+    /// file has then; fails if none of the parts could be written.
+    fn write_parts(
+        &self,
+        inode: InodeNumber,
+        (offset, from): (u64, &[u8]),
+        parts: &[Range<u64>],
+        is_writeback: bool,
+    ) -> Result<usize, Error> {
+        let mut has_written = false;
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            let within = place(part, offset);
+            match self.write_all(inode, part.start, &from[within.clone()], is_writeback) {
+                Ok(count) if count == within.len() => has_written = true,
+                Ok(count) => return Ok(within.start + count),
+                Err(_) if has_written => return Ok(within.start),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(from.len())
+    }
+
+    /// The size of an append-only file that will grow beyond `offset`. If `offset` is behind its
+    /// end, what is between is a gap.
+    fn size_with_gap_before(&self, inode: InodeNumber, offset: u64) -> Answer<u64> {
+        let size = || {
+            self.answer(self.volume.attributes(inode))
+                .map(|found| found.size)
+        };
+        let mut before = size()?;
+        // It ends, as every turn but the last finds the file longer, and still shorter than `offset`.
+        while before < offset {
+            self.append_gaps.add(inode, before..offset);
+            let now = size()?;
+            if now == before {
                 break;
             }
-            if !space_retry::may_wait() {
-                return Err(Errno::NOT_PERMITTED);
+            self.append_gaps.fill(inode, &(before..offset));
+            before = now;
+        }
+        Ok(before)
+    }
+
+    /// Whether the file has these bytes, which begin at the start of the range `inside`, but for
+    /// those in gaps.
+    fn has_bytes_outside(
+        &self,
+        gaps: &[Range<u64>],
+        inode: InodeNumber,
+        inside: &Range<u64>,
+        from: &[u8],
+    ) -> Answer<bool> {
+        let starts = std::iter::once(inside.start).chain(gaps.iter().map(|gap| gap.end));
+        let ends = gaps.iter().map(|gap| gap.start).chain([inside.end]);
+        for part in starts.zip(ends).map(|(start, end)| start..end) {
+            let expected = &from[place(&part, inside.start)];
+            let mut old = vec![0; expected.len()];
+            let read = self.answer(self.volume.read(inode, part.start, &mut old))?;
+            if read < old.len() || old != expected {
+                return Ok(false);
             }
-            thread::sleep(APPEND_POLL_INTERVAL);
-            attributes = self.answer(self.volume.attributes(inode))?;
         }
-        let below = attributes.size.saturating_sub(offset);
-        let length = usize::try_from(below).map_or(from.len(), |below| below.min(from.len()));
-        let mut old = vec![0; length];
-        let read = self.answer(self.volume.read(inode, offset, &mut old))?;
-        if read < length || old != from[..length] {
-            return Err(Errno::NOT_PERMITTED);
-        }
-        Ok(length)
+        Ok(true)
     }
 
     fn write_all(
@@ -166,6 +238,11 @@ impl Dispatch {
     pub fn allocate(&self, node: u64, flags: u32, offset: u64, length: u64) -> Answer<()> {
         let mode = allocate_mode(flags)?;
         let inode = Self::inode(node)?;
+        let attributes = self.answer(self.volume.attributes(inode))?;
+        if mode == AllocateMode::Extend && is_append_only(&attributes) {
+            // The kernel may still have bytes in its cache that belong into what is allocated.
+            self.size_with_gap_before(inode, offset.saturating_add(length))?;
+        }
         self.answer(self.retry_if_full(|| self.volume.allocate(inode, mode, offset, length)))?;
         self.commit_change()
     }
@@ -199,7 +276,7 @@ impl Dispatch {
 mod tests {
     use std::sync::Arc;
 
-    use pext4_fs::{CreateAttributes, SetAttributes};
+    use pext4_fs::{CreateAttributes, SetAttributes, Volume};
 
     use super::{
         AllocateMode, Dispatch, Errno, InodeFlags, InodeNumber, Whence, allocate_mode, is_access,
@@ -207,30 +284,92 @@ mod tests {
     use crate::node::node_of;
     use crate::testing;
 
+    const PAGE: usize = 4096;
+
+    /// An empty append-only file, and the requests for it.
+    struct Log {
+        volume: Arc<Volume>,
+        dispatch: Dispatch,
+        inode: InodeNumber,
+    }
+
+    impl Log {
+        fn new() -> Self {
+            let volume = Arc::new(testing::volume());
+            let made = volume.create(InodeNumber::ROOT, b"log", &CreateAttributes::default());
+            let inode = made.expect("room").inode;
+            let append_only = SetAttributes {
+                flags: Some((InodeFlags::APPEND | InodeFlags::EXTENTS).bits()),
+                ..SetAttributes::default()
+            };
+            let set = volume.set_attributes(inode, &append_only);
+            set.expect("a flag that is supported");
+            Self {
+                dispatch: testing::dispatch(&volume),
+                volume,
+                inode,
+            }
+        }
+
+        fn write(&self, page: usize, bytes: &[u8]) -> super::Answer<usize> {
+            let offset = (page * PAGE) as u64;
+            self.dispatch
+                .write(node_of(self.inode), offset, bytes, true)
+        }
+
+        fn allocate(&self, length: u64) {
+            let done = self.dispatch.allocate(node_of(self.inode), 0, 0, length);
+            done.expect("there is room");
+        }
+
+        fn content(&self) -> Vec<u8> {
+            let mut bytes = vec![0; 64 * PAGE];
+            let read = self.volume.read(self.inode, 0, &mut bytes);
+            bytes.truncate(read.expect("it can be read"));
+            bytes
+        }
+    }
+
     #[test]
-    fn no_thread_of_the_transport_waits_for_an_earlier_append() {
-        let volume = Arc::new(testing::volume());
-        let made = volume.create(InodeNumber::ROOT, b"log", &CreateAttributes::default());
-        let inode = made.expect("room").inode;
-        let append_only = SetAttributes {
-            flags: Some((InodeFlags::APPEND | InodeFlags::EXTENTS).bits()),
-            ..SetAttributes::default()
-        };
-        let set = volume.set_attributes(inode, &append_only);
-        set.expect("a flag that is supported");
-        let dispatch = testing::dispatch(&volume);
-        let write = |offset| {
-            let write = || dispatch.write(node_of(inode), offset, &[7; 4096], true);
-            Dispatch::attempt(write)
-        };
-        assert_eq!(write(4096), None, "it comes before the first");
-        assert_eq!(write(0), Some(Ok(4096)));
-        assert_eq!(write(4096), Some(Ok(4096)));
-        assert_eq!(write(0), Some(Ok(4096)), "these bytes are there");
-        let mut bytes = vec![0; 3 * 4096];
-        let read = dispatch.read(node_of(inode), 0, &mut bytes, 0);
-        assert_eq!(read, Ok(2 * 4096));
-        assert!(bytes[..2 * 4096].iter().all(|&byte| byte == 7));
+    fn pages_of_an_append_only_file_arrive_in_any_order() {
+        let log = Log::new();
+        let pages = [1, 2, 3, 4, 5].map(|byte| [byte; PAGE]);
+        for page in [3, 1, 4, 0, 2] {
+            assert_eq!(log.write(page, &pages[page]), Ok(PAGE), "page {page}");
+        }
+        assert!(log.content() == pages.concat());
+        assert_eq!(log.write(1, &pages[1]), Ok(PAGE), "the same once more");
+        for page in 0..5 {
+            let refused = log.write(page, &[9; PAGE]);
+            assert_eq!(refused, Err(Errno::NOT_PERMITTED), "page {page}");
+        }
+        assert!(log.content() == pages.concat());
+    }
+
+    #[test]
+    fn bytes_that_were_in_the_cache_reach_what_fallocate_added() {
+        let log = Log::new();
+        assert_eq!(log.write(0, &[1; 100]), Ok(100));
+        log.allocate(10 * PAGE as u64);
+        let mut page = [2; PAGE];
+        page[..100].fill(1);
+        assert_eq!(log.write(0, &page), Ok(PAGE), "100 bytes are old");
+        assert_eq!(log.write(0, &[3; PAGE]), Err(Errno::NOT_PERMITTED));
+        assert_eq!(log.content()[..PAGE], page);
+        log.dispatch.forget(node_of(log.inode), 1);
+        let late = log.write(5, &[4; PAGE]);
+        assert_eq!(late, Err(Errno::NOT_PERMITTED), "nothing waits any more");
+    }
+
+    #[test]
+    fn a_repeated_append_finds_its_gap_again() {
+        let log = Log::new();
+        assert_eq!(log.write(1, &[2; PAGE]), Ok(PAGE));
+        let mut mixed = [1; 2 * PAGE];
+        mixed[2 * PAGE - 1] = 9;
+        let refused = log.write(0, &mixed);
+        assert_eq!(refused, Err(Errno::NOT_PERMITTED), "it ends in old bytes");
+        assert_eq!(log.write(0, &[1; PAGE]), Ok(PAGE));
     }
 
     #[test]

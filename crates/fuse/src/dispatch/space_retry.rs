@@ -38,8 +38,8 @@ thread_local! {
     static WAIT_MODE: Cell<WaitMode> = const { Cell::new(WaitMode::Wait) };
 }
 
-/// Runs `request` on a thread that must not wait. `None` if it was cancelled because it would have
-/// to ([`may_wait`]): most often it found no space, and deleted files may be freed at any moment.
+/// Runs `request` on a thread that must not wait. `None` if it was cancelled: it found no space,
+/// and deleted files may be freed at any moment.
 pub(super) fn without_waiting<T>(request: impl FnOnce() -> T) -> Option<T> {
     WAIT_MODE.set(WaitMode::NoWait);
     let answer = request();
@@ -47,7 +47,7 @@ pub(super) fn without_waiting<T>(request: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Whether this thread may wait; if not, marks its request as cancelled.
-pub(super) fn may_wait() -> bool {
+fn may_wait() -> bool {
     let may_wait = WAIT_MODE.get() == WaitMode::Wait;
     if !may_wait {
         WAIT_MODE.set(WaitMode::Cancelled);
