@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 
 use common::Place;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use rustix::io::Errno;
 
 #[test]
@@ -92,6 +92,36 @@ fn a_writer_learns_of_a_full_disk_though_the_kernel_writes_later() {
     again.sync_all().unwrap();
     drop((again, nameless));
     assert_eq!(fs::read(mount.path("again")).unwrap(), piece);
+    mount.unmount();
+    place.check();
+}
+
+/// The kernel sends the pieces of such a write at once, and takes a short one for a failure of the
+/// device.
+#[test]
+fn a_direct_write_that_fits_only_in_part_is_no_failure_of_the_device() {
+    #[repr(C, align(4096))]
+    struct Aligned([u8; 1 << 20]);
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    File::create(mount.path("sparse"))
+        .and_then(|file| file.set_len(32 << 20))
+        .unwrap();
+    let fill = File::create(mount.path("fill")).unwrap();
+    let mut end = 0;
+    while fallocate(&fill, FallocateFlags::empty(), end, 65536).is_ok() {
+        end += 65536;
+    }
+    fill.set_len(end - (512 << 10)).unwrap();
+    fill.sync_all().unwrap();
+    let direct = OFlags::RDWR | OFlags::DIRECT;
+    let sparse = rustix::fs::open(mount.path("sparse"), direct, Mode::empty()).unwrap();
+    let bytes = Box::new(Aligned([1; 1 << 20]));
+    let written = File::from(sparse).write_at(&bytes.0, 1 << 20);
+    let refused = written.expect_err("there is half as much room");
+    assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
     mount.unmount();
     place.check();
 }
