@@ -69,16 +69,14 @@ impl Volume {
         if journal.will_write() {
             let search = recovery::search_options(&options);
             let store = new_store(Arc::clone(&view), superblock.clone(), geometry, search);
-            found_layers(Arc::new(store))?;
+            lowest_layers(&Arc::new(store), journal.journal_blocks.clone())?;
         }
         let log = journal.replay(&mut notes)?;
         let was_clean = superblock.state.contains(State::CLEAN);
         let device = if log.is_some() { device } else { view };
         let store = Arc::new(new_store(device, superblock, geometry, options));
-        let (groups, found) = found_layers(Arc::clone(&store))?;
         let overhead_blocks = overhead_blocks(&store, &journal.journal_blocks);
-        protect_system_files(&groups, journal.journal_blocks, &found)?;
-        let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
+        let (groups, orphans) = lowest_layers(&store, journal.journal_blocks)?;
         note_damage(&groups, &mut notes);
         let table = table::empty_table();
         let attribute_blocks = Arc::new(shared_blocks(&store));
@@ -251,25 +249,23 @@ fn check_features(
     check_shape(superblock, view)
 }
 
-/// The groups and the orphans of an image, whose root is a directory.
-fn found_layers(store: Arc<Store>) -> Result<(Arc<Groups>, recovery::FoundOrphans)> {
-    let groups = Groups::open(Arc::clone(&store))?;
-    let found = recovery::find_orphans(&store)?;
-    recovery::check_root(&store)?;
-    Ok((groups, found))
-}
-
-/// Protects the blocks of the journal and the orphan file from all other files.
-fn protect_system_files(
-    groups: &Groups,
-    journal: Vec<Range<u64>>,
-    found: &recovery::FoundOrphans,
-) -> Result<()> {
-    let mut blocks = journal;
+/// The groups and the orphans, and with them all that can prevent a mount: it is opened once before
+/// anything is written, and once more from what was written. The blocks of the journal and of the
+/// orphan file are protected from all other files.
+fn lowest_layers(
+    store: &Arc<Store>,
+    journal_blocks: Vec<Range<u64>>,
+) -> Result<(Arc<Groups>, Orphans)> {
+    let groups = Groups::open(Arc::clone(store))?;
+    let found = recovery::find_orphans(store)?;
+    recovery::check_root(store)?;
+    let mut own = journal_blocks;
     if let Some((_, homes)) = &found.file {
-        blocks.extend(homes.iter().map(|home| home.get()..home.get() + 1));
+        own.extend(homes.iter().map(|home| home.get()..home.get() + 1));
     }
-    groups.protect(blocks)
+    groups.protect(own)?;
+    let orphans = Orphans::open(Arc::clone(store), found.file, found.chain)?;
+    Ok((groups, orphans))
 }
 
 /// The geometry of the image; fails if the device is too small for it.

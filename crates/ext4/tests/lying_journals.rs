@@ -142,3 +142,34 @@ fn a_journal_device_is_refused_by_name() {
         assert!(error.to_string().contains("journal_dev"), "{error}");
     }
 }
+
+#[test]
+fn an_image_that_is_refused_after_its_journal_was_read_stays_as_it_was() {
+    let Some(image) = image("orphan_file,metadata_csum") else {
+        return;
+    };
+    // A block that nothing uses.
+    image.write_to_journal(&[(16_000, &[7; BLOCK])]);
+    let dirty = std::fs::read(&image.path).expect("the image");
+    // The log of an image that needs no replay is emptied, which is a write too.
+    image.debugfs_write("feature -needs_recovery");
+    image.debugfs_write("sif <2> mode 0100644");
+    let (device, opened) = open(&image, MountOptions::default());
+    opened.expect_err("the root is no directory");
+    assert_unchanged(&image, &device);
+
+    std::fs::write(&image.path, &dirty).expect("the image");
+    let told = image.debugfs("stats -h");
+    let number = told
+        .split("Orphan file inode:")
+        .nth(1)
+        .expect("there is one");
+    let number = number.split_whitespace().next().expect("a number");
+    let told = image.debugfs(&format!("bmap <{number}> 0"));
+    let block = told.lines().find_map(|line| line.trim().parse().ok());
+    let block: usize = block.expect("a number in a line of its own");
+    image.change(|bytes| bytes[block * BLOCK..][..BLOCK].fill(9));
+    let (device, opened) = open(&image, MountOptions::default());
+    opened.expect_err("the orphan file is damaged");
+    assert_unchanged(&image, &device);
+}

@@ -68,9 +68,10 @@ impl FoundJournal {
         }
     }
 
-    /// Whether the replay will write to the device.
+    /// Whether [`Self::replay`] will write to the device.
     pub(super) fn will_write(&self) -> bool {
-        self.replay.is_some() && self.log.is_some()
+        let log = self.log.as_ref();
+        log.is_some_and(|log| self.replay.is_some() || log.superblock.start != 0)
     }
 
     /// Does the replay, and empties a log whose content does not count. Returns the log that the
