@@ -173,3 +173,18 @@ fn an_image_that_is_refused_after_its_journal_was_read_stays_as_it_was() {
     opened.expect_err("the orphan file is damaged");
     assert_unchanged(&image, &device);
 }
+
+/// Programs that know no checksums in a journal can then read such an image.
+#[test]
+fn an_empty_log_has_checksums_where_the_file_system_has_some() {
+    const INCOMPATIBLE_FEATURES: usize = 0x28;
+    const CHECKSUMS: u8 = 0x10;
+    for (features, expected) in [("metadata_csum", CHECKSUMS), ("^metadata_csum", 0)] {
+        let Some(image) = image(features) else {
+            return;
+        };
+        let bytes = std::fs::read(&image.path).expect("the image");
+        let at = journal_block(&image, 0) * BLOCK + INCOMPATIBLE_FEATURES;
+        assert_eq!(bytes[at + 3] & CHECKSUMS, expected, "{features}");
+    }
+}

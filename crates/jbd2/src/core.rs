@@ -457,13 +457,19 @@ impl LogCore {
         let Log {
             area,
             mut superblock,
+            keeps_checksums,
         } = log;
         // The new features reach the disk with the first commit; the log is empty until then.
         let (format, ring) = prepare(&mut superblock, &**device)?;
         let area = Arc::new(area);
         let uuid = superblock.uuid;
-        let file = SuperblockFile::new(Arc::clone(device), Arc::clone(&area), superblock);
-        let file = Arc::new(file);
+        let (home, place) = (Arc::clone(device), Arc::clone(&area));
+        let file = Arc::new(SuperblockFile::new(
+            home,
+            place,
+            superblock,
+            keeps_checksums,
+        ));
         let checkpoint = Checkpoint::new(
             Arc::clone(device),
             Arc::clone(cache),

@@ -57,6 +57,9 @@ pub struct Log {
     pub area: LogArea,
     /// Its superblock, as [`recovery`](crate::recovery) left it.
     pub superblock: JournalSuperblock,
+    /// Whether the log has checksums also while it is empty. Those of a file system without
+    /// checksums do not, as in Linux: programs that know none of them can then read the image.
+    pub keeps_checksums: bool,
 }
 
 /// The journal of one mounted file system.

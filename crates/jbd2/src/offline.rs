@@ -47,13 +47,15 @@ impl OfflineTransaction {
         let Log {
             area,
             mut superblock,
+            keeps_checksums,
         } = log;
         // The new features reach the disk with the start of the log.
         let (format, ring) = prepare(&mut superblock, &*device)?;
         let area = Arc::new(area);
         let (uuid, tid) = (superblock.uuid, superblock.sequence);
         let writer = LogWriter::new(Arc::clone(&device), Arc::clone(&area), format, uuid, ring);
-        let superblock = SuperblockFile::new(Arc::clone(&device), Arc::clone(&area), superblock);
+        let (home, place) = (Arc::clone(&device), Arc::clone(&area));
+        let superblock = SuperblockFile::new(home, place, superblock, keeps_checksums);
         Ok(Self {
             device,
             area,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pext4_block::Device;
 use pext4_ondisk::Tid;
-use pext4_ondisk::journal::JournalSuperblock;
+use pext4_ondisk::journal::{JournalIncompat, JournalSuperblock};
 use pext4_sync::{Class, Mutex};
 
 use crate::error::JournalError;
@@ -19,12 +19,14 @@ use crate::recovery;
 pub(crate) struct SuperblockFile {
     device: Arc<dyn Device>,
     area: Arc<LogArea>,
+    /// See [`Log`](crate::Log).
+    keeps_checksums: bool,
     /// Held while writing, so it precedes the device's locks in the order.
     current: Mutex<Current>,
 }
 
 struct Current {
-    /// As on the device.
+    /// As on the device, except for the checksums of an empty log.
     superblock: JournalSuperblock,
     /// An abort has recorded its error; nothing else is written any more.
     is_aborted: bool,
@@ -36,10 +38,12 @@ impl SuperblockFile {
         device: Arc<dyn Device>,
         area: Arc<LogArea>,
         superblock: JournalSuperblock,
+        keeps_checksums: bool,
     ) -> Self {
         Self {
             device,
             area,
+            keeps_checksums,
             current: Mutex::new(
                 Class::Checkpoint,
                 Current {
@@ -105,7 +109,11 @@ impl SuperblockFile {
         }
         let mut changed = current.superblock.clone();
         if change(&mut changed) {
-            recovery::write_superblock(&*self.device, &self.area, &changed)?;
+            let mut written = changed.clone();
+            if written.start == 0 && !self.keeps_checksums {
+                written.incompat.remove(JournalIncompat::CSUM_V3);
+            }
+            recovery::write_superblock(&*self.device, &self.area, &written)?;
             current.superblock = changed;
         }
         Ok(())

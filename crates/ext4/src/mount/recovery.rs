@@ -222,6 +222,7 @@ pub(super) fn log_of(
     let log = Log {
         area,
         superblock: journal,
+        keeps_checksums: store.metadata_csum,
     };
     Ok((log, journal_blocks))
 }

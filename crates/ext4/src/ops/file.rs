@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::time::Time;
 use pext4_sync::Near;
 
 use super::new_inode::NewInode;
@@ -22,6 +23,11 @@ enum Writer {
     Caller,
     /// A cache that writes back data some time after the program wrote it, and sets the times itself.
     Cache,
+}
+
+/// The times of the last modification and of the last change.
+fn times_of_change(inode: &Inode) -> (Time, Time) {
+    inode.state(|state| (state.slot.modified, state.slot.changed))
 }
 
 impl Volume {
@@ -150,14 +156,19 @@ impl Volume {
             if writer == Writer::Caller {
                 return self.inodes.write_data(&inode, offset, from);
             }
-            let times = inode.state(|state| (state.slot.modified, state.slot.changed));
+            let times = times_of_change(&inode);
             let written = self.inodes.write_data(&inode, offset, from)?;
-            let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
-            inode.edit(&mut handle, Reach::Attributes, |state| {
-                (state.slot.modified, state.slot.changed) = times;
-            });
+            self.restore_times(&inode, times)?;
             Ok(written)
         })
+    }
+
+    fn restore_times(&self, inode: &Arc<Inode>, times: (Time, Time)) -> Result<()> {
+        let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
+        inode.edit(&mut handle, Reach::Attributes, |state| {
+            (state.slot.modified, state.slot.changed) = times;
+        });
+        Ok(())
     }
 
     /// `fallocate(2)`.
@@ -173,6 +184,32 @@ impl Volume {
         offset: u64,
         length: u64,
     ) -> Result<()> {
+        self.allocate_by(Writer::Caller, inode, mode, (offset, length))
+    }
+
+    /// As [`Volume::allocate`], for a cache above the volume that sets the times itself (see
+    /// [`Volume::write_back`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::allocate`].
+    pub fn allocate_back(
+        &self,
+        inode: InodeNumber,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        self.allocate_by(Writer::Cache, inode, mode, (offset, length))
+    }
+
+    fn allocate_by(
+        &self,
+        writer: Writer,
+        inode: InodeNumber,
+        mode: AllocateMode,
+        (offset, length): (u64, u64),
+    ) -> Result<()> {
         if length == 0 {
             return Err(Refusal::Invalid.into());
         }
@@ -181,6 +218,7 @@ impl Volume {
         // Before the lock is held, another thread may change the format of the map. It is held until
         // what a failed call has allocated was taken back.
         let _lock = self.run(|| super::lock_exclusive(&inode))?;
+        let times = times_of_change(&inode);
         let mut allocated = Allocated::nothing(&inode);
         let result =
             self.run(|| self.allocate_locked(&inode, mode, &(offset..end), &mut allocated));
@@ -191,6 +229,9 @@ impl Volume {
         if result.is_err() && !keeps_size {
             // If this fails too, the first error is the one to tell.
             let _ = self.run(|| self.inodes.take_back(&inode, &allocated));
+        }
+        if result.is_ok() && writer == Writer::Cache {
+            self.run(|| self.restore_times(&inode, times))?;
         }
         result
     }

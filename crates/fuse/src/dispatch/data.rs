@@ -231,7 +231,7 @@ impl Dispatch {
         Ok(done)
     }
 
-    /// `fallocate(2)` with its flags.
+    /// `fallocate(2)` with its flags. The kernel keeps the file's times itself, as for writes.
     ///
     /// # Errors
     /// `EOPNOTSUPP` for other combinations of flags than those of [`AllocateMode`]; the volume's.
@@ -243,7 +243,7 @@ impl Dispatch {
             // The kernel may still have bytes in its cache that belong into what is allocated.
             self.size_with_gap_before(inode, offset.saturating_add(length))?;
         }
-        self.answer(self.retry_if_full(|| self.volume.allocate(inode, mode, offset, length)))?;
+        self.answer(self.retry_if_full(|| self.volume.allocate_back(inode, mode, offset, length)))?;
         self.commit_change()
     }
 

@@ -280,7 +280,7 @@ mod tests {
         let cache = Arc::new(Cache::new(Arc::clone(&device), BLOCK, 1 << 20));
         let area = Arc::new(LogArea::new(BLOCK, &[(BlockNumber(0), 21)]).expect("one run"));
         let superblock = JournalSuperblock::new(BLOCK, 21, [0; 16]);
-        let file = SuperblockFile::new(Arc::clone(&device), Arc::clone(&area), superblock);
+        let file = SuperblockFile::new(Arc::clone(&device), Arc::clone(&area), superblock, true);
         file.begin(1, Tid(7)).expect("a ram device works");
         let checkpoint = Checkpoint::new(
             Arc::clone(&device),

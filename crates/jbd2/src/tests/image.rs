@@ -61,6 +61,7 @@ fn open(image: &Path, area: &LogArea) -> (Arc<dyn Device>, Arc<Journal>) {
         log: Some(Log {
             area: area.clone(),
             superblock,
+            keeps_checksums: true,
         }),
         client: Arc::new(Plain),
         commit_interval: NEVER,

@@ -509,6 +509,7 @@ fn an_unrecovered_log_is_not_opened() {
         log: Some(Log {
             area: area(LOG),
             superblock,
+            keeps_checksums: true,
         }),
         client: Arc::new(ToyClient {
             told: Mutex::new(Class::Leaf, Told::default()),

@@ -203,7 +203,11 @@ impl Toy {
         let log = log_blocks.map(|blocks| {
             let area = area(blocks);
             let superblock = recovery::read_superblock(&device, &area).expect("it is there");
-            Log { area, superblock }
+            Log {
+                area,
+                superblock,
+                keeps_checksums: true,
+            }
         });
         let cells: Vec<_> = (0..CELLS)
             .map(|index| Arc::new(load_cell(&*device, index)))

@@ -33,6 +33,7 @@ fn open(device: Arc<dyn Device>) -> OfflineTransaction {
     let log = Log {
         area: area(),
         superblock,
+        keeps_checksums: true,
     };
     OfflineTransaction::open(device, log).expect("the log is empty")
 }
