@@ -6,7 +6,7 @@ mod images;
 use std::time::Duration;
 
 use images::Image;
-use pext4_fs::{AccessTimes, CreateAttributes, InodeNumber, SetAttributes, SetTime};
+use pext4_fs::{AccessTimes, AllocateMode, CreateAttributes, InodeNumber, SetAttributes, SetTime};
 use pext4_ondisk::time::Time;
 use pext4_sync::time;
 
@@ -119,6 +119,14 @@ fn what_a_cache_writes_back_late_leaves_the_times() {
     let told = volume.attributes(file).expect("it is held");
     assert_eq!(told.size, 10_000);
     assert_eq!((told.modified, told.changed), (born.modified, born.changed));
+    let whole = AllocateMode::ZeroRange { keep_size: false };
+    for mode in [AllocateMode::Extend, AllocateMode::PunchHole, whole] {
+        let allocated = volume.allocate_back(file, mode, 0, 20_000);
+        allocated.expect("room for content");
+        let told = volume.attributes(file).expect("it is held");
+        let times = (told.modified, told.changed);
+        assert_eq!(times, (born.modified, born.changed), "{mode:?}");
+    }
     volume.write(file, 0, b"now").expect("room for content");
     let told = volume.attributes(file).expect("it is held");
     assert_eq!(told.modified.seconds, 1_700_000_006);

@@ -44,9 +44,10 @@ pub enum OptionError {
 const KNOWN: &str = "ro, rw, noload, allow_other, default_permissions, commit=SECONDS, \
                      errors=continue|remount-ro, discard, nodiscard, suid, nosuid, dev, nodev, exec, noexec, \
                      relatime, noatime, strictatime, diratime, nodiratime, dirsync, \
-                     sync, async, defaults, grpid, nogrpid, offset=BYTES, sizelimit=BYTES, \
+                     sync, async, grpid, nogrpid, offset=BYTES, sizelimit=BYTES, \
                      no_mbcache, mb_optimize_scan=0|1, \
-                     scaling=SETTING[:SWITCH=VALUE...]";
+                     scaling=SETTING[:SWITCH=VALUE...]; and without effect defaults, acl, user_xattr, \
+                     lazytime, auto, user, _netdev, nofail, comment=, x-* and the like";
 
 /// The options of a mount that concern the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,6 +204,13 @@ impl Options {
                 self.volume.scaling.optimize_scan = value == "1";
             }
             Some(("mb_optimize_scan", _)) => return Err(wrong("0 or 1")),
+            None if matches!(
+                option,
+                "commit" | "offset" | "sizelimit" | "errors" | "scaling"
+            ) =>
+            {
+                return Err(wrong("a value, after `=`"));
+            }
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -305,6 +313,8 @@ mod tests {
         };
         assert_eq!(image("offset=1048576,sizelimit=0"), whole);
         assert_eq!(image("sizelimit=4096").length, Some(4096));
+        let text = parsed("commit").unwrap_err().to_string();
+        assert_eq!(text, "option `commit` wants a value, after `=`");
         let text = parsed("offset=1M").unwrap_err().to_string();
         assert_eq!(text, "option `offset=1M` wants a number of bytes");
     }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_fs::Time;
 use pext4_ondisk::feature::{Compat, Incompat};
@@ -70,6 +70,12 @@ struct Info {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let superblock = read(&arguments.image.file, arguments.image.offset)?;
     let name = || arguments.image.file.display().to_string();
+    if superblock.features.has_incompat(Incompat::JOURNAL_DEV) {
+        bail!(
+            "{}: it is the journal of another image, and has no file system",
+            name()
+        );
+    }
     let geometry = Geometry::of(&superblock).with_context(name)?;
     let info = Info::of(&superblock, &geometry);
     let mut output = output::buffered();
@@ -160,9 +166,7 @@ fn on_error(policy: ErrorPolicy) -> &'static str {
 }
 
 fn journal(superblock: &Superblock) -> &'static str {
-    if superblock.features.has_incompat(Incompat::JOURNAL_DEV) {
-        "this is the journal of another image"
-    } else if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
+    if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
         "none"
     } else if superblock.journal_inode.get() == 0 {
         "on another device"

@@ -7,7 +7,7 @@
 use pext4_block::Device;
 use pext4_jbd2::{LogArea, recovery};
 use pext4_ondisk::directory::FileType;
-use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
+use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::journal::{
     Commit, DescriptorWriter, JournalIncompat, JournalSuperblock, RecordFormat, TransactionSum,
     header,
@@ -129,13 +129,8 @@ fn open_log(device: &dyn Device, superblock: &Superblock) -> Result<Log> {
     let runs = runs(&image, number)?;
     let area = LogArea::new(image.geometry.block_size, &runs)
         .map_err(|corrupt| corrupt.in_inode(number))?;
-    Ok(Log {
-        superblock: recovery::read_superblock(device, &area)?,
-        area,
-        keeps_checksums: superblock
-            .features
-            .has_read_only_compat(ReadOnlyCompat::METADATA_CSUM),
-    })
+    let superblock = recovery::read_superblock(device, &area)?;
+    Ok(Log { area, superblock })
 }
 
 /// The runs of a file. Fails if it has holes.
