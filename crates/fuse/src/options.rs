@@ -339,6 +339,6 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(matches!(parsed("commit"), Err(OptionError::Unknown(_))));
+        assert!(matches!(parsed("commits"), Err(OptionError::Unknown(_))));
     }
 }
