@@ -119,9 +119,11 @@ fn a_direct_write_that_fits_only_in_part_is_no_failure_of_the_device() {
     let direct = OFlags::RDWR | OFlags::DIRECT;
     let sparse = rustix::fs::open(mount.path("sparse"), direct, Mode::empty()).unwrap();
     let bytes = Box::new(Aligned([1; 1 << 20]));
-    let written = File::from(sparse).write_at(&bytes.0, 1 << 20);
+    let sparse = File::from(sparse);
+    let written = sparse.write_at(&bytes.0, 1 << 20);
     let refused = written.expect_err("there is half as much room");
     assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
+    drop((sparse, fill));
     mount.unmount();
     place.check();
 }

@@ -91,7 +91,7 @@ fn checked(arguments: &Arguments) -> Result<u8> {
         // The reader has closed the output. The status still depends on the findings.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(status(&report)),
         Err(error) => {
-            failure::report(&anyhow::Error::new(error).context("standard output"));
+            failure::report(&error.into());
             Ok(status(&report) | OPERATIONAL)
         }
     }

@@ -12,6 +12,7 @@ use clap::Args;
 use pext4_block::{Access, copy_permissions, loops, temporary_name};
 use pext4_edit::{ExportOptions, Exported, Reader};
 
+use crate::count::count;
 use crate::device::ImageArgument;
 use crate::output::print_error;
 use crate::progress::{self, ProgressState};
@@ -58,8 +59,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     )??;
     if exported.sockets_skipped > 0 && !arguments.quiet {
         print_error(format_args!(
-            "pext4: {} sockets were left out: tar has no form for them",
-            exported.sockets_skipped
+            "pext4: {} left out: tar has no form for them",
+            count(exported.sockets_skipped, "socket was", "sockets were")
         ));
     }
     Ok(())

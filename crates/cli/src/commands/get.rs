@@ -10,6 +10,7 @@ use pext4_block::Access;
 use pext4_edit::{Copied, GetOptions, Reader};
 use serde::Serialize;
 
+use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::Misuse;
 use crate::names;
@@ -98,12 +99,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.quiet {
         return Ok(());
     }
-    let left = [
-        (got.devices_skipped, "devices were left out"),
-        (got.attributes_skipped, "extended attributes were not kept"),
+    let devices = ("device was left out", "devices were left out");
+    let attributes = (
+        "extended attribute was not kept",
+        "extended attributes were not kept",
+    );
+    let skipped = [
+        (got.devices_skipped, devices),
+        (got.attributes_skipped, attributes),
     ];
-    for (count, what) in left.into_iter().filter(|(count, _)| *count > 0) {
-        print_error(format_args!("pext4: {count} {what}"));
+    for (number, (one, many)) in skipped.into_iter().filter(|(number, _)| *number > 0) {
+        print_error(format_args!("pext4: {}", count(number, one, many)));
     }
     Ok(())
 }

@@ -27,6 +27,18 @@ pub struct Arguments {
     json: bool,
 }
 
+/// One of a few words for programs, and what it means, for people.
+struct Term {
+    word: &'static str,
+    meaning: &'static str,
+}
+
+impl Serialize for Term {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word)
+    }
+}
+
 /// The superblock in JSON.
 #[derive(Serialize)]
 struct Info {
@@ -35,11 +47,11 @@ struct Info {
     #[serde(skip_serializing_if = "Option::is_none")]
     label_hex: Option<String>,
     uuid: String,
-    state: &'static str,
+    state: Term,
     errors: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
-    on_error: &'static str,
+    on_error: Term,
     size: u64,
     block_size: u32,
     blocks: u64,
@@ -51,7 +63,7 @@ struct Info {
     groups: u32,
     blocks_per_group: u32,
     inodes_per_group: u32,
-    journal: &'static str,
+    journal: Term,
     features: Vec<String>,
     last_mounted_on: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,34 +157,38 @@ fn unpadded(name: &[u8]) -> &[u8] {
     &name[..end]
 }
 
-fn state(superblock: &Superblock) -> &'static str {
-    if superblock.state.contains(State::ERRORS) {
-        "errors were found; run `e2fsck -f` on a copy"
+fn state(superblock: &Superblock) -> Term {
+    let (word, meaning) = if superblock.state.contains(State::ERRORS) {
+        ("errors", "errors were found; run `e2fsck -f` on a copy")
     } else if needs_replay(superblock) {
-        "in use, or not closed cleanly: a mount replays the journal"
+        let meaning = "in use, or not closed cleanly: a mount replays the journal";
+        ("needs-replay", meaning)
     } else if superblock.state.contains(State::CLEAN) {
-        "clean"
+        ("clean", "clean")
     } else {
-        "in use, or not closed cleanly"
-    }
+        ("not-closed", "in use, or not closed cleanly")
+    };
+    Term { word, meaning }
 }
 
-fn on_error(policy: ErrorPolicy) -> &'static str {
-    match policy {
-        ErrorPolicy::Continue | ErrorPolicy::Unknown(_) => "continue",
-        ErrorPolicy::RemountReadOnly => "remount read-only",
-        ErrorPolicy::Panic => "stop",
-    }
+fn on_error(policy: ErrorPolicy) -> Term {
+    let (word, meaning) = match policy {
+        ErrorPolicy::Continue | ErrorPolicy::Unknown(_) => ("continue", "continue"),
+        ErrorPolicy::RemountReadOnly => ("remount-ro", "remount read-only"),
+        ErrorPolicy::Panic => ("panic", "stop"),
+    };
+    Term { word, meaning }
 }
 
-fn journal(superblock: &Superblock) -> &'static str {
-    if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
-        "none"
+fn journal(superblock: &Superblock) -> Term {
+    let (word, meaning) = if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
+        ("none", "none")
     } else if superblock.journal_inode.get() == 0 {
-        "on another device"
+        ("external", "on another device")
     } else {
-        "in the image"
-    }
+        ("internal", "in the image")
+    };
+    Term { word, meaning }
 }
 
 fn error(record: &ErrorRecord) -> String {
@@ -207,7 +223,7 @@ fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
     line("Image", name.to_owned());
     line("Label", shown(&superblock.volume_name));
     line("UUID", info.uuid.clone());
-    line("State", info.state.to_owned());
+    line("State", info.state.meaning.to_owned());
     if info.errors > 0 {
         line(
             "Errors",
@@ -218,7 +234,7 @@ fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
             ),
         );
     }
-    line("On errors", info.on_error.to_owned());
+    line("On errors", info.on_error.meaning.to_owned());
     line("Size", size::show(info.size));
     line(
         "Free",
@@ -242,7 +258,7 @@ fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
         "Groups",
         format!("{} of {blocks} blocks and {inodes} inodes", info.groups),
     );
-    line("Journal", info.journal.to_owned());
+    line("Journal", info.journal.meaning.to_owned());
     line("Features", info.features.join(" "));
     line("Last mounted on", shown(&superblock.last_mounted));
     line("Mounts", info.mounts.to_string());
