@@ -118,6 +118,13 @@ fn a_helper_ends_with_the_statuses_of_mount() {
     let said = fail(&mut mount_missing("rw"), 32);
     assert!(said.contains("there is no such image"), "{said}");
     assert_eq!(succeed(&mut mount_missing("rw,nofail")), "");
+    // As `/sbin/mount.fuse` calls it.
+    let mut program = Command::new(env!("CARGO_BIN_EXE_pext4"));
+    program
+        .arg(&missing)
+        .arg(&place.point)
+        .args(["-o", "rw,nofail"]);
+    assert_eq!(succeed(&mut program), "");
     assert_eq!(succeed(helper(&link, &place).arg("-f")), "");
     assert_eq!(line(&place), None, "nothing was mounted");
     succeed(helper(&link, &place).args(["-s", "-o", "bogus,ro"]));

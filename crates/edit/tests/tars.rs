@@ -446,6 +446,23 @@ fn an_archive_behind_the_end_mark_is_not_lost_silently() {
     }
 }
 
+/// The first kilobyte of an image is mostly zeroes, as an archive without entries.
+#[test]
+fn an_image_is_not_taken_for_an_empty_archive() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let before = fs::read(&image).expect("readable");
+    let built = folder.path().join("built");
+    for error in [apply(&image, &before), build(&built, &before)] {
+        let error = error.expect_err("it is an image");
+        assert!(error.contains("is no tar archive"), "{error}");
+    }
+    assert!(fs::read(&image).expect("readable") == before);
+    for zeroes in [512, 1024, 10_240] {
+        build(&built, &vec![0; zeroes]).expect("an archive without entries");
+    }
+}
+
 #[test]
 fn links_in_an_archive_stay_inside_the_image() {
     let folder = scratch();

@@ -172,6 +172,7 @@ fn what_makes_no_sense_says_why() {
     let place = image("16M");
     succeed(&mut on(&place, "mkdir", &["-p", "/q/deeper"]));
     succeed(&mut on(&place, "touch", &["/file"]));
+    let long = format!("user.{}", "x".repeat(260));
     for (verb, arguments, status, says) in [
         (
             "mv",
@@ -204,6 +205,19 @@ fn what_makes_no_sense_says_why() {
             "write it in octal",
         ),
         ("mkdir", &["-m", "+900", "/n"], 2, "it is octal"),
+        (
+            "chown",
+            &["99999999999", "/file"],
+            2,
+            "an id is at most 4294967294",
+        ),
+        ("ln", &["/q", "/second"], 1, "/q: is a directory"),
+        (
+            "setxattr",
+            &["/file", &long, "bar"],
+            1,
+            "has at most 255 bytes",
+        ),
         (
             "edit",
             &["-f", "script", "--into", "/q"],
