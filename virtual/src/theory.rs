@@ -196,8 +196,8 @@ fn busiest(mut stations: Vec<Station>) -> Vec<Station> {
     stations
 }
 
-/// Whether no core holds the lock for nine tenths of the held time (its lead over the others is then
-/// eight tenths).
+/// Whether no core holds the lock for nine tenths of the held time (its lead over the others is
+/// then eight tenths).
 fn is_shared(lock: &LockUsage) -> bool {
     lock.lead.as_secs_f64() < 0.8 * lock.held.as_secs_f64()
 }

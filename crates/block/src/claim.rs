@@ -35,8 +35,8 @@ pub(crate) struct Claim {
     pub(crate) backing: Vec<File>,
 }
 
-/// An open file whose lock can be tried, to find out when its user is done with it. It is held until
-/// this is dropped.
+/// An open file whose lock can be tried, to find out when its user is done with it. It is held
+/// until this is dropped.
 #[derive(Debug)]
 pub struct LockProbe {
     file: File,

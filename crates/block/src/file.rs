@@ -272,8 +272,8 @@ impl FileDevice {
         found.any(|file| (file.dev(), file.ino()) == (device, inode))
     }
 
-    /// Whether it is a regular file of which the system stores less than its length, so that what is
-    /// written to it may take space that it did not have.
+    /// Whether it is a regular file of which the system stores less than its length, so that what
+    /// is written to it may take space that it did not have.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
         let metadata = self.file.metadata();

@@ -2,8 +2,9 @@
 //!
 //! If the host's file system can share blocks (reflink), the clone takes no time and no space; else
 //! data is copied and holes stay holes. It gets the permissions of the image, and its owner as far
-//! as this user may. What is copied is the open file, which the caller has locked, and only that one
-//! is replaced: if another program has moved it or put another file in its place, the clone fails.
+//! as this user may. What is copied is the open file, which the caller has locked, and only that
+//! one is replaced: if another program has moved it or put another file in its place, the clone
+//! fails.
 //!
 //! Until it is put in place its name is that of [`temporary_name`] with the caller's mark. The
 //! caller holds the lock of the image, so an existing file of that name was left by a killed

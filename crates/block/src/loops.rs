@@ -101,8 +101,8 @@ fn backing(folder: &Path) -> Option<Backing> {
     })
 }
 
-/// The innermost file behind a path, through loop devices, and the byte in it at which the outermost
-/// one begins.
+/// The innermost file behind a path, through loop devices, and the byte in it at which the
+/// outermost one begins.
 pub(crate) fn innermost_backing(path: &Path) -> Option<(Metadata, u64)> {
     let mut metadata = fs::metadata(path).ok()?;
     let mut start = 0u64;

@@ -1,9 +1,9 @@
 //! What can go wrong, sorted by who is to blame.
 //!
-//! `Io` is the device's, `Corrupt` the bytes', `NotExt4`, `TooShort` and `Unsupported` nobody's (there is no
-//! such file system, or a feature that this version does not read or write), `Refused` the caller's
-//! (POSIX), `Journal` says that an error has stopped the journal. Each has the errno that a system
-//! call would give.
+//! `Io` is the device's, `Corrupt` the bytes', `NotExt4`, `TooShort` and `Unsupported` nobody's
+//! (there is no such file system, or a feature that this version does not read or write), `Refused`
+//! the caller's (POSIX), `Journal` says that an error has stopped the journal. Each has the errno
+//! that a system call would give.
 
 use std::fmt;
 use std::io;
@@ -194,8 +194,8 @@ impl Error {
         }
     }
 
-    /// For an error of the journal while it is opened: it has not stopped then, and what is wrong is
-    /// the image, or the device.
+    /// For an error of the journal while it is opened: it has not stopped then, and what is wrong
+    /// is the image, or the device.
     pub(crate) fn opening(error: JournalError) -> Self {
         match error {
             JournalError::Corrupt(corrupt) => corrupt.into(),

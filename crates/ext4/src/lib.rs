@@ -2,8 +2,8 @@
 //!
 //! While a volume is mounted, memory is the truth, in structures made for many cores; bytes are
 //! made once, at commit. [`Volume`] is a mounted file system: `Send + Sync`, every operation takes
-//! `&self`. It works on inode numbers, as a server wants it; [`Volume::paths`] is the same on paths,
-//! in the manner of `std::fs`:
+//! `&self`. It works on inode numbers, as a server wants it; [`Volume::paths`] is the same on
+//! paths, in the manner of `std::fs`:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,17 +31,17 @@
 //!   Unless it is read-only, a volume has a thread of its own that commits and, with a journal, one
 //!   that writes blocks home; a commit of many objects starts more for its duration.
 //! - Drop blocks too. The last drop of a [`path::File`] or [`path::HeldInode`] whose file has lost
-//!   all its names deletes the file. The drop of a [`Volume`] commits everything, writes it home and
-//!   ends the threads; [`Volume::close`] does the same and reports errors.
+//!   all its names deletes the file. The drop of a [`Volume`] commits everything, writes it home
+//!   and ends the threads; [`Volume::close`] does the same and reports errors.
 //! - A program with an event loop keeps the volume in an `Arc` and gives whole pieces of work to a
-//!   thread that may sleep (`spawn_blocking`): the closure owns a clone of the `Arc`, or files that do
-//!   ([`path::Paths::new`]). These, and the last `Arc`, should be dropped there as well. Calls in
-//!   parallel scale, so more than one such thread is of use.
+//!   thread that may sleep (`spawn_blocking`): the closure owns a clone of the `Arc`, or files that
+//!   do ([`path::Paths::new`]). These, and the last `Arc`, should be dropped there as well. Calls
+//!   in parallel scale, so more than one such thread is of use.
 //! - No image and no error of a device makes a call panic. A panic, of a [`Device`] or by a bug,
 //!   unwinds through the call; the process may live on. If it struck between two changes of an
 //!   operation, or one of the volume's threads, the journal stops as it does when the device fails:
-//!   the volume is read-only from then on, [`Volume::failure`] says why, and the image keeps what was
-//!   durable.
+//!   the volume is read-only from then on, [`Volume::failure`] says why, and the image keeps what
+//!   was durable.
 //!
 //! # Layers
 //!

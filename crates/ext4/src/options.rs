@@ -60,8 +60,8 @@ pub struct MountOptions {
     /// Width and setting of each scaling mechanism.
     pub scaling: Scaling,
     /// Bypasses the journal: a commit writes its blocks home at once, as on an image without a
-    /// journal. This is only safe on a device that keeps either all that is written or nothing of it
-    /// when the volume is closed. An image whose journal must be replayed first is refused.
+    /// journal. This is only safe on a device that keeps either all that is written or nothing of
+    /// it when the volume is closed. An image whose journal must be replayed first is refused.
     pub bypass_journal: bool,
     /// Makes results deterministic: the same operations give the same bytes on every machine. The
     /// number is where the generations of new inodes are counted from, which otherwise are random.

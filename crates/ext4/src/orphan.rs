@@ -1,33 +1,34 @@
-//! Orphans: inodes that recovery must finish, because they lost their last name while in use or are being
-//! truncated in several transactions.
+//! Orphans: inodes that recovery must finish, because they lost their last name while in use or are
+//! being truncated in several transactions.
 //!
-//! An image with an orphan file has a slot for each orphan. If every slot is taken, or without such a file,
-//! orphans are chained: the superblock contains the number of the first, and each inode's deletion time that
-//! of the next. How slots are taken is a setting ([`OrphanSlots`]):
+//! An image with an orphan file has a slot for each orphan. If every slot is taken, or without such
+//! a file, orphans are chained: the superblock contains the number of the first, and each inode's
+//! deletion time that of the next. How slots are taken is a setting ([`OrphanSlots`]):
 //!
 //! - *list*: not at all; every orphan is chained, under one lock.
 //! - *locked*: under one lock for the whole file, from the front.
-//! - *lockless*: a slot is reserved by decrementing its block's count of free slots, if it is not 0, and then
-//!   found by compare-and-swap; shards start at different blocks.
-//! - *remembered*: as *lockless*, and an inode that was truncated keeps its slot, marked *idle*, while the
-//!   transaction runs, so that the next truncate in that transaction has one already. An idle slot is written
-//!   as empty when its block is captured, and free from then on, so no transaction leaves one behind
-//!   (rule 10).
+//! - *lockless*: a slot is reserved by decrementing its block's count of free slots, if it is not
+//!   0, and then found by compare-and-swap; shards start at different blocks.
+//! - *remembered*: as *lockless*, and an inode that was truncated keeps its slot, marked *idle*,
+//!   while the transaction runs, so that the next truncate in that transaction has one already. An
+//!   idle slot is written as empty when its block is captured, and free from then on, so no
+//!   transaction leaves one behind (rule 10).
 //!
-//! In all settings but the last an inode is an orphan during every truncate and every removal of its last
-//! name, as in Linux; in the last only if one transaction may not be enough.
+//! In all settings but the last an inode is an orphan during every truncate and every removal of
+//! its last name, as in Linux; in the last only if one transaction may not be enough.
 //!
-//! This module only records numbers. Mount cleans up with the operations of the inode layer; the owner of the
-//! inodes lends a [`Chain`] to rewrite the links.
+//! This module only records numbers. Mount cleans up with the operations of the inode layer; the
+//! owner of the inodes lends a [`Chain`] to rewrite the links.
 //!
-//! Invariants: a slot's number is written in the transaction that makes the inode an orphan and cleared in the
-//! one that finishes it. The chain in memory (`list`, from its end to its beginning) equals the chain on disk.
-//! `ORPHAN_PRESENT` is set before the first slot is used and cleared when the volume closes with every slot
-//! empty (rule D16).
+//! Invariants: a slot's number is written in the transaction that makes the inode an orphan and
+//! cleared in the one that finishes it. The chain in memory (`list`, from its end to its beginning)
+//! equals the chain on disk. `ORPHAN_PRESENT` is set before the first slot is used and cleared when
+//! the volume closes with every slot empty (rule D16).
 //!
-//! Locks: `list` [OrphanList] is held while the neighbour's inode and the superblock are changed. `whole_file`
-//! [OrphanSlot] is taken only by *locked*, before a block's `owed` [OrphanSlot], which is held to open the
-//! block in a transaction (see [`Opened`]) and to capture it. Slots themselves are atomic.
+//! Locks: `list` [OrphanList] is held while the neighbour's inode and the superblock are changed.
+//! `whole_file` [OrphanSlot] is taken only by *locked*, before a block's `owed` [OrphanSlot], which
+//! is held to open the block in a transaction (see [`Opened`]) and to capture it. Slots themselves
+//! are atomic.
 
 use std::sync::Arc;
 
@@ -185,8 +186,8 @@ impl Orphans {
         Ok(OrphanPlace::Chained)
     }
 
-    /// Removes `inode`, which is recorded at `place`. If it was chained, the caller overwrites its link
-    /// with a deletion time or zero.
+    /// Removes `inode`, which is recorded at `place`. If it was chained, the caller overwrites its
+    /// link with a deletion time or zero.
     ///
     /// # Errors
     ///
@@ -281,8 +282,9 @@ impl Orphans {
         slot_block.slots.clear(slot);
     }
 
-    /// Removes the inode at `place` from the orphans but lets it keep its slot while the transaction of
-    /// `handle` runs. Returns false, and changes nothing, if the setting or the place does not allow it.
+    /// Removes the inode at `place` from the orphans but lets it keep its slot while the
+    /// transaction of `handle` runs. Returns false, and changes nothing, if the setting or the
+    /// place does not allow it.
     pub fn set_idle(&self, handle: &mut Handle<'_>, place: OrphanPlace) -> bool {
         let OrphanPlace::Slot { block, slot } = place else {
             return false;
@@ -296,7 +298,8 @@ impl Orphans {
         true
     }
 
-    /// Records an inode again in the slot that it kept by [`Orphans::set_idle`] in the same transaction.
+    /// Records an inode again in the slot that it kept by [`Orphans::set_idle`] in the same
+    /// transaction.
     pub fn set_busy(&self, handle: &mut Handle<'_>, place: OrphanPlace) {
         if let OrphanPlace::Slot { block, slot } = place
             && let Some(slot_block) = self.blocks.get(block as usize)
@@ -329,7 +332,8 @@ impl SlotBlock {
         })
     }
 
-    /// Takes a slot for `inode`, searching from `from` on. Returns the slot and the number of races lost.
+    /// Takes a slot for `inode`, searching from `from` on. Returns the slot and the number of races
+    /// lost.
     fn take(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
@@ -370,8 +374,8 @@ impl SlotBlock {
             .map(|(slot, number)| if self.idle.is_set(slot) { 0 } else { number })
     }
 
-    /// The version for the transaction to which the block is owed, whose handles have all stopped. Frees
-    /// idle slots.
+    /// The version for the transaction to which the block is owed, whose handles have all stopped.
+    /// Frees idle slots.
     fn version(&self) -> Capture {
         let numbers: Vec<u32> = self.orphans().collect();
         let slots = self.slots.iter().enumerate();

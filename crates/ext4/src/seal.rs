@@ -1,5 +1,5 @@
-//! Checksums of metadata blocks: the stamp, set when a block is changed, selects its checksum; sealing
-//! computes it when the block is written, once per transaction.
+//! Checksums of metadata blocks: the stamp, set when a block is changed, selects its checksum;
+//! sealing computes it when the block is written, once per transaction.
 
 use pext4_block::Stamp;
 use pext4_ondisk::{BlockNumber, InodeNumber, directory, extent, htree, xattr};

@@ -1,13 +1,13 @@
-//! The base of every layer of the file system: the device, the buffers, the journal, and the properties of
-//! the image that do not change while it is mounted.
+//! The base of every layer of the file system: the device, the buffers, the journal, and the
+//! properties of the image that do not change while it is mounted.
 //!
-//! Layers hold `Arc<Store>` and their own state; no layer is passed "the whole file system". Blocks are read
-//! through [`Store::read_block`], which refuses numbers outside the file system, so no caller has to check a
-//! pointer read from disk a second time.
+//! Layers hold `Arc<Store>` and their own state; no layer is passed "the whole file system". Blocks
+//! are read through [`Store::read_block`], which refuses numbers outside the file system, so no
+//! caller has to check a pointer read from disk a second time.
 //!
-//! The superblock is a journalled object like any other (class `Superblock`): its decoded form is changed
-//! under a handle, and its bytes are made at capture. The free counts in it are updated when the volume
-//! closes, as in Linux.
+//! The superblock is a journalled object like any other (class `Superblock`): its decoded form is
+//! changed under a handle, and its bytes are made at capture. The free counts in it are updated
+//! when the volume closes, as in Linux.
 
 use std::io::{self, IoSlice};
 use std::sync::{Arc, OnceLock};
@@ -200,8 +200,8 @@ impl Store {
         Ok(self.cache.get(block)?)
     }
 
-    /// As [`Store::read_block`], for blocks that every core may use again and again: those of trees. The
-    /// reference returned is counted on the core's own cache lines.
+    /// As [`Store::read_block`], for blocks that every core may use again and again: those of
+    /// trees. The reference returned is counted on the core's own cache lines.
     ///
     /// # Errors
     ///
@@ -337,8 +337,8 @@ impl Store {
         slot.set_sectors(sectors, block_size, huge)
     }
 
-    /// Changes the superblock and writes it to its home block at once, bypassing the journal; durable on
-    /// return. Only for mount and close, when no transaction can contain it.
+    /// Changes the superblock and writes it to its home block at once, bypassing the journal;
+    /// durable on return. Only for mount and close, when no transaction can contain it.
     ///
     /// # Errors
     ///
@@ -364,8 +364,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the error, after applying the volume's `errors=` policy if it is `Corrupt`. The policy is
-    /// applied nowhere else.
+    /// Returns the error, after applying the volume's `errors=` policy if it is `Corrupt`. The
+    /// policy is applied nowhere else.
     pub fn apply_error_policy(&self, error: Error) -> Error {
         if let Error::Corrupt(corrupt) = &error {
             self.note_corruption(corrupt);
@@ -398,7 +398,8 @@ impl Store {
     }
 
     /// Adds errors that were recorded in the superblock, while the mount continues, to the running
-    /// transaction. Must be called without a handle. Before the journal is attached, they stay recorded.
+    /// transaction. Must be called without a handle. Before the journal is attached, they stay
+    /// recorded.
     pub fn commit_noted(&self) {
         // Called after every operation, so it writes nothing if nothing was noted.
         if !self.has_noted.load(Ordering::Relaxed) || self.try_journal().is_none() {
@@ -413,8 +414,8 @@ impl Store {
         }
     }
 
-    /// Writes data of files. If the device fails, the volume stops writing, and every thread that waits for
-    /// durability gets the error.
+    /// Writes data of files. If the device fails, the volume stops writing, and every thread that
+    /// waits for durability gets the error.
     ///
     /// # Errors
     ///
@@ -442,15 +443,16 @@ impl Store {
         }
     }
 
-    /// Stops all writing after an error of the journal or the device; `code` is its kind in the superblock.
+    /// Stops all writing after an error of the journal or the device; `code` is its kind in the
+    /// superblock.
     pub fn stop(&self, reason: &str, code: u8) {
         self.set_read_only();
         self.record_error(&Corrupt::new("journal", reason.to_owned()), code);
     }
 
-    /// Records an error in the superblock after the journal has stopped: in memory, and in the version in
-    /// the home block, since other changes in memory are not committed. A failure of the device is ignored
-    /// here, since the error that stopped the journal was reported.
+    /// Records an error in the superblock after the journal has stopped: in memory, and in the
+    /// version in the home block, since other changes in memory are not committed. A failure of the
+    /// device is ignored here, since the error that stopped the journal was reported.
     fn record_error(&self, corrupt: &Corrupt, code: u8) {
         let time = now().0;
         self.superblock

@@ -84,8 +84,8 @@ pub struct AccessLists<'a> {
     pub default: Option<&'a [u8]>,
 }
 
-/// What a rename leaves under the old name (`RENAME_WHITEOUT`): an overlay file system hides with it
-/// the file of the same name in a lower layer.
+/// What a rename leaves under the old name (`RENAME_WHITEOUT`): an overlay file system hides with
+/// it the file of the same name in a lower layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whiteout<'a> {
     /// Owner and group; its permission bits are zero.

@@ -2,8 +2,8 @@
 //!
 //! Every operation takes `&self` and may be called from many threads at once. The operations (in
 //! `ops`) work on inode numbers; an inode that a caller passes must be held (see
-//! [`Entry`](crate::Entry)) or have a name. `path` provides the same operations on paths, in the style
-//! of `std::fs`. `mount` opens a volume on a device and closes it.
+//! [`Entry`](crate::Entry)) or have a name. `path` provides the same operations on paths, in the
+//! style of `std::fs`. `mount` opens a volume on a device and closes it.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,8 +26,8 @@ pub struct Volume {
     pub(crate) directory_settings: DirectorySettings,
     /// Serialises moves between directories.
     pub(crate) rename_lock: Mutex<()>,
-    /// Whether directories may have more subdirectories than their link count can count (`dir_nlink`).
-    /// [immutable after mount]
+    /// Whether directories may have more subdirectories than their link count can count
+    /// (`dir_nlink`). [immutable after mount]
     pub(crate) many_subdirectories: bool,
     /// [immutable after mount]
     pub(crate) generation_seed: u64,
@@ -35,8 +35,8 @@ pub struct Volume {
     pub(crate) counted_generation: Option<AtomicU32>,
     /// `i_extra_isize` of new inodes in bytes. [immutable after mount]
     pub(crate) new_inode_extra_size: u16,
-    /// Whether the content of new files and directories is stored in the inode first (`inline_data`).
-    /// [immutable after mount]
+    /// Whether the content of new files and directories is stored in the inode first
+    /// (`inline_data`). [immutable after mount]
     pub(crate) begins_inline: bool,
     /// Blocks that the file system's own structures use. [immutable after mount]
     pub(crate) overhead_blocks: u64,
@@ -82,15 +82,15 @@ impl Volume {
         self.inodes.attribute_blocks.statistics()
     }
 
-    /// Messages for the user about this mount: a replayed journal, finished orphans, features that make it
-    /// read-only.
+    /// Messages for the user about this mount: a replayed journal, finished orphans, features that
+    /// make it read-only.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Whether searches for blocks use the index of groups (`mb_optimize_scan`) instead of scanning groups
-    /// one by one.
+    /// Whether searches for blocks use the index of groups (`mb_optimize_scan`) instead of scanning
+    /// groups one by one.
     #[must_use]
     pub fn optimizes_scan(&self) -> bool {
         self.inodes.groups.optimizes_scan()

@@ -9,7 +9,8 @@ const BLOCK: u64 = 1024;
 /// More than fit into two leaves, or below two pointer blocks.
 const PIECES: u64 = 400;
 
-/// An image with the file `/file`, in which every other block is a hole, and the inode of that file.
+/// An image with the file `/file`, in which every other block is a hole, and the inode of that
+/// file.
 fn with_file(arguments: &[&str]) -> Option<(Image, InodeNumber)> {
     let image = Image::make(arguments)?;
     let volume = image.open();

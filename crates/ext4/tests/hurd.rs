@@ -1,4 +1,5 @@
-//! Images that were made for the Hurd, whose inodes have other fields where Linux has the upper halves of numbers.
+//! Images that were made for the Hurd, whose inodes have other fields where Linux has the upper
+//! halves of numbers.
 
 mod images;
 

@@ -41,8 +41,8 @@ fn first_node(image: &Image) -> usize {
     number.expect("debugfs says where it lies")
 }
 
-/// The record at the start of a node is free; of what kind the file is that it does not name is nothing that e2fsck
-/// or Linux ask, where there are no checksums.
+/// The record at the start of a node is free; of what kind the file is that it does not name is
+/// nothing that e2fsck or Linux ask, where there are no checksums.
 #[test]
 fn the_free_record_of_a_node_may_name_a_kind_of_file() {
     let Some(image) = Image::make(&["-b", "1024", "-O", "^metadata_csum"]) else {

@@ -1,7 +1,7 @@
 //! The direction of this crate's modules: each imports only from those before it.
 //!
-//! The order is that of `docs/ARCHITECTURE.md`, "The strata". A module that imports from a later layer
-//! cannot be read, tested or reasoned about without that layer. Tests may import anything.
+//! The order is that of `docs/ARCHITECTURE.md`, "The strata". A module that imports from a later
+//! layer cannot be read, tested or reasoned about without that layer. Tests may import anything.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -597,8 +597,8 @@ fn a_cut_that_fails_leaves_the_file_for_the_next_mount() {
 
 #[test]
 fn a_damaged_file_loses_its_name_and_the_volume_goes_on() {
-    // With blocks of 1 KiB group 0 has its bitmaps and inode table well below block 200; a tree's first extent begins
-    // at word 5 of the map, its magic is in word 0.
+    // With blocks of 1 KiB group 0 has its bitmaps and inode table well below block 200; a tree's
+    // first extent begins at word 5 of the map, its magic is in word 0.
     let damages = ["sif file block[5] 130", "sif file block[0] 7"];
     for damage in damages {
         let Some(image) = image(&["-b", "1024"], &[7; 8000], &[damage]) else {

@@ -8,8 +8,8 @@
 //! clears the set-group-id bit if the caller is not in the file's group, and what even root may not
 //! do. There are no file handles; open and close send no request.
 //!
-//! All calls take `&self` and may run concurrently. The only state besides the volume are the errors
-//! that listings still have to return (`PendingErrors`) and the memory of `SpaceRetry`.
+//! All calls take `&self` and may run concurrently. The only state besides the volume are the
+//! errors that listings still have to return (`PendingErrors`) and the memory of `SpaceRetry`.
 
 mod append_gaps;
 mod attributes;

@@ -46,7 +46,8 @@ pub trait Client: Send + Sync {
     /// follow: these blocks may be reused.
     fn committed(&self, tid: Tid);
 
-    /// The journal was aborted; nothing is written any more. Called once, also if a commit panicked.
+    /// The journal was aborted; nothing is written any more. Called once, also if a commit
+    /// panicked.
     fn aborted(&self, error: &JournalError);
 }
 

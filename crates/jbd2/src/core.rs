@@ -232,7 +232,8 @@ impl Core {
         self.done.notify_all();
     }
 
-    /// Ends a notification of the client that began and did not succeed, so that no thread waits for it.
+    /// Ends a notification of the client that began and did not succeed, so that no thread waits
+    /// for it.
     pub(crate) fn give_up_notification(&self) {
         if self.requests.lock().notification == Notification::Started {
             self.finish_notification();

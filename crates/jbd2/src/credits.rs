@@ -68,8 +68,8 @@ pub(crate) struct Credits {
 }
 
 struct Slot {
-    /// [atomic] Negative if handles took more than they had asked for. It moves between cores, so it
-    /// shares no line with the pointers that every handle reads.
+    /// [atomic] Negative if handles took more than they had asked for. It moves between cores, so
+    /// it shares no line with the pointers that every handle reads.
     pool: CachePadded<AtomicI64>,
     /// [atomic] Negative only while a thread that subtracted too much has not added it again.
     leases: Sharded<AtomicI64>,

@@ -13,9 +13,9 @@
 //! Locking: none. The first handle of a transaction in a shard empties the shard's places, and then
 //! stores its transaction's number beside them. If two threads of one shard do so at once, one may
 //! erase what the other remembered, but a place that was filled in an earlier transaction is never
-//! taken for one of the running transaction. A handle lists a host first and fills its place then, so
-//! a handle that finds the place filled knows that the transaction is not empty: a thread that asks
-//! for its changes to be committed must not find it so. Two handles may list a host at once.
+//! taken for one of the running transaction. A handle lists a host first and fills its place then,
+//! so a handle that finds the place filled knows that the transaction is not empty: a thread that
+//! asks for its changes to be committed must not find it so. Two handles may list a host at once.
 
 use std::hash::BuildHasher;
 

@@ -209,7 +209,8 @@ impl Journal {
     }
 
     /// Commits, writes everything home, leaves an empty log, and ends the threads. No handle can be
-    /// started afterwards. A call during or after another one does nothing, and does not wait for it.
+    /// started afterwards. A call during or after another one does nothing, and does not wait for
+    /// it.
     ///
     /// # Errors
     ///

@@ -32,7 +32,8 @@ pub(crate) struct LogWriter {
     /// Where the next transaction begins.
     head: u32,
     /// The time of the last commit, in seconds and nanoseconds. Within a mount, times in the log
-    /// never decrease: otherwise a leftover of an earlier lap would look newer than the last commit.
+    /// never decrease: otherwise a leftover of an earlier lap would look newer than the last
+    /// commit.
     last_time: (u64, u32),
 }
 

@@ -267,8 +267,9 @@ pub const fn capacity(block_length: usize, start: usize, has_tail: bool) -> usiz
     block_length.saturating_sub(behind) / ENTRY_SIZE
 }
 
-/// Whether a block starts like a node: with a free record as long as the block. The record's file type
-/// may have any value, as for Linux and e2fsck. An empty leaf without a checksum tail looks the same.
+/// Whether a block starts like a node: with a free record as long as the block. The record's file
+/// type may have any value, as for Linux and e2fsck. An empty leaf without a checksum tail looks
+/// the same.
 #[must_use]
 pub fn looks_like_node(block: &[u8]) -> bool {
     let Some(start) = block.first_chunk::<8>() else {
@@ -281,8 +282,8 @@ pub fn looks_like_node(block: &[u8]) -> bool {
     start[..4] == [0; 4] && length == block.len() && start[6] == 0
 }
 
-/// Offset of limit and count in an index block with a checksum, root or node. e2fsck does not find the
-/// checksum of a node whose free record has a file type.
+/// Offset of limit and count in an index block with a checksum, root or node. e2fsck does not find
+/// the checksum of a node whose free record has a file type.
 fn entries_start(block: &[u8]) -> usize {
     if looks_like_node(block) && block[7] == 0 {
         NODE_ENTRIES_OFFSET

@@ -211,9 +211,10 @@ impl Inode {
         Self::try_decode(slot, inode, seed).map_err(|corrupt| corrupt.in_inode(inode))
     }
 
-    /// The same inode, read from a file system that was made for the Hurd: that has the upper half of the mode where
-    /// others have the upper half of the attribute block's number, and nothing where others have that of the block
-    /// count (`osd2` in the format's documents). Such an inode is not written.
+    /// The same inode, read from a file system that was made for the Hurd: that has the upper half
+    /// of the mode where others have the upper half of the attribute block's number, and nothing
+    /// where others have that of the block count (`osd2` in the format's documents). Such an inode
+    /// is not written.
     #[must_use]
     pub fn as_of_hurd(mut self) -> Self {
         self.blocks &= u64::from(u32::MAX);

@@ -392,7 +392,8 @@ impl Superblock {
         }
     }
 
-    /// Whether it was made for the Hurd (see [`Inode::as_of_hurd`](crate::inode::Inode::as_of_hurd)).
+    /// Whether it was made for the Hurd (see
+    /// [`Inode::as_of_hurd`](crate::inode::Inode::as_of_hurd)).
     #[must_use]
     pub fn is_for_hurd(&self) -> bool {
         self.creator_os == CREATOR_HURD

@@ -211,7 +211,8 @@ mod tests {
         assert_ne!(hash.hash_one(47u32), hash.hash_one(48u32));
     }
 
-    /// How many of `count` neighbourhoods, each `apart` from the one before, meet others in 1024 shards.
+    /// How many of `count` neighbourhoods, each `apart` from the one before, meet others in 1024
+    /// shards.
     fn meet(count: u32, apart: u32) -> usize {
         let hash = NeighbourHash::new(6);
         let shards = (0..count).map(|number| (hash.hash_one((number * apart) << 6) >> 32) & 1023);

@@ -180,9 +180,9 @@ mod running {
         }
     }
 
-    /// The processor that this thread runs on. The C library has it from the kernel in memory of the
-    /// thread (`rseq`, glibc from 2.35 on), or asks the vDSO; a system call is the last resort, and
-    /// on aarch64, which has no such call in its vDSO, the only other way.
+    /// The processor that this thread runs on. The C library has it from the kernel in memory of
+    /// the thread (`rseq`, glibc from 2.35 on), or asks the vDSO; a system call is the last resort,
+    /// and on aarch64, which has no such call in its vDSO, the only other way.
     #[allow(unsafe_code)]
     fn processor() -> usize {
         // SAFETY: the function takes no arguments and touches no memory of ours.

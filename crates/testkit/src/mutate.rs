@@ -248,9 +248,9 @@ fn xattr_block(image: &Path) -> Result<Option<u64>> {
         .filter(|&block| block != 0))
 }
 
-/// Makes debugfs write transactions into the journal: copies of directory blocks, and a revoke. They
-/// have checksums of this version if the image has any: debugfs 1.47.0 would write those of version 1
-/// without them, and a wrong one for the revoke.
+/// Makes debugfs write transactions into the journal: copies of directory blocks, and a revoke.
+/// They have checksums of this version if the image has any: debugfs 1.47.0 would write those of
+/// version 1 without them, and a wrong one for the revoke.
 pub fn write_journal(image: &Path, version: u8) -> Result<()> {
     let scratch = scratch();
     let data = scratch.path().join("data");

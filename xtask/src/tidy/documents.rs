@@ -1,5 +1,5 @@
-//! Checks that the documents name only what the sources have: an identifier in backticks that has an
-//! underscore or a path (`Groups::report`) must consist of words of some source. A name that was
+//! Checks that the documents name only what the sources have: an identifier in backticks that has
+//! an underscore or a path (`Groups::report`) must consist of words of some source. A name that was
 //! changed in the sources alone is found so, unless another thing has the old name.
 //!
 //! Names of other programs are allowed where the documents explain them: in the first column of the
@@ -82,8 +82,8 @@ fn ours_in_glossary(line: &str) -> &str {
     }
 }
 
-/// Whether this can only be a name of Rust: an identifier with an underscore, or a path of them, or a
-/// call of either without arguments.
+/// Whether this can only be a name of Rust: an identifier with an underscore, or a path of them, or
+/// a call of either without arguments.
 fn is_name(quoted: &str) -> bool {
     let name = quoted.strip_suffix("()").unwrap_or(quoted);
     let is_identifier = |part: &str| {

@@ -15,8 +15,8 @@ pub enum BlockKind {
     Leaf,
     /// The root or a node of an index, and its own checksum tail.
     Index,
-    /// Either; [`kind_of`] determines it from the bytes. Used to search an indexed directory block by
-    /// block; never for block 0, and never passed to `edit` or `append`.
+    /// Either; [`kind_of`] determines it from the bytes. Used to search an indexed directory block
+    /// by block; never for block 0, and never passed to `edit` or `append`.
     Either,
 }
 
@@ -28,7 +28,8 @@ pub trait DirectoryBlocks {
     /// Number of blocks of the file: its size divided by the block size.
     fn count(&self) -> u32;
 
-    /// Calls `look` with a block below [`Self::count`], whose checksum was verified according to `kind`.
+    /// Calls `look` with a block below [`Self::count`], whose checksum was verified according to
+    /// `kind`.
     ///
     /// # Errors
     ///
@@ -40,8 +41,9 @@ pub trait DirectoryBlocks {
         look: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R>;
 
-    /// Changes a block below [`Self::count`] within the caller's transaction. Its checksum is computed
-    /// according to `kind` from now on; `kind` changes when block 0 becomes the root of an index.
+    /// Changes a block below [`Self::count`] within the caller's transaction. Its checksum is
+    /// computed according to `kind` from now on; `kind` changes when block 0 becomes the root of an
+    /// index.
     ///
     /// # Errors
     ///
@@ -53,8 +55,8 @@ pub trait DirectoryBlocks {
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R>;
 
-    /// Makes sure that the next `blocks` calls of [`Self::append`] find space. Called at most once per
-    /// operation, before its first change; always followed by that many appends, unless the
+    /// Makes sure that the next `blocks` calls of [`Self::append`] find space. Called at most once
+    /// per operation, before its first change; always followed by that many appends, unless the
     /// operation fails.
     ///
     /// # Errors
@@ -94,8 +96,8 @@ pub trait DirectoryBlocks {
     /// Keeps that order for later replies of listings.
     fn keep_order(&self, order: &NameOrder);
 
-    /// Whether the directory is stored in its inode. Then its blocks are regions of the inode, one or
-    /// two leaves without `.` and `..`. The following methods are only for such directories.
+    /// Whether the directory is stored in its inode. Then its blocks are regions of the inode, one
+    /// or two leaves without `.` and `..`. The following methods are only for such directories.
     fn is_inline(&self) -> bool;
 
     /// The stored parent of a directory in its inode.
@@ -108,15 +110,16 @@ pub trait DirectoryBlocks {
     /// As [`Self::read`].
     fn set_inline_parent(&mut self, parent: InodeNumber) -> Result<()>;
 
-    /// Adds `bytes` free bytes to the second region. False, and nothing changed, if the inode has no room
-    /// for them.
+    /// Adds `bytes` free bytes to the second region. False, and nothing changed, if the inode has
+    /// no room for them.
     ///
     /// # Errors
     ///
     /// As [`Self::read`].
     fn widen_inline(&mut self, bytes: usize) -> Result<bool>;
 
-    /// Removes all names from the inode and reserves space for one block; the directory has no block yet.
+    /// Removes all names from the inode and reserves space for one block; the directory has no
+    /// block yet.
     ///
     /// # Errors
     ///
@@ -194,8 +197,9 @@ pub(super) fn hash(hasher: &Hasher, name: &[u8]) -> u32 {
 
 /// Whether a block of an indexed directory, other than its first, is a leaf or a node of the index.
 ///
-/// A node starts with an unused entry as long as the block, so that an old kernel sees an empty leaf. An
-/// empty leaf without a checksum tail looks the same, but then there is no checksum to verify.
+/// A node starts with an unused entry as long as the block, so that an old kernel sees an empty
+/// leaf. An empty leaf without a checksum tail looks the same, but then there is no checksum to
+/// verify.
 #[must_use]
 pub fn kind_of(bytes: &[u8]) -> BlockKind {
     if htree::looks_like_node(bytes) {

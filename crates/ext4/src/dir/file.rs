@@ -1,12 +1,12 @@
 //! One directory's file: its blocks, by way of the extent tree, the buffers and the journal.
 //!
-//! A reader holds the directory's lock for reading; a caller that changes something holds it for writing
-//! (or, for one leaf, holds it for reading together with the leaf's lock) and lends a handle. Reserved
-//! blocks are mapped at once, beyond the end of the file, and `append` only moves the end: after the first
-//! change of an operation nothing can fail for lack of space.
+//! A reader holds the directory's lock for reading; a caller that changes something holds it for
+//! writing (or, for one leaf, holds it for reading together with the leaf's lock) and lends a
+//! handle. Reserved blocks are mapped at once, beyond the end of the file, and `append` only moves
+//! the end: after the first change of an operation nothing can fail for lack of space.
 //!
-//! If a directory is stored in its inode, its regions are presented as blocks; a change stores the whole
-//! content in the slot again.
+//! If a directory is stored in its inode, its regions are presented as blocks; a change stores the
+//! whole content in the slot again.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -26,8 +26,8 @@ use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach};
 use crate::seal;
 
-/// A leaf that was read, with a reference to its buffer, so that a change of it does not have to find the
-/// buffer again. Valid while the directory's lock is held.
+/// A leaf that was read, with a reference to its buffer, so that a change of it does not have to
+/// find the buffer again. Valid while the directory's lock is held.
 pub struct LeafBuffer {
     block: LogicalBlock,
     buffer: Near<Buffer>,
@@ -73,9 +73,9 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         }
     }
 
-    /// The same directory, for a caller that will change the leaf that it reads. Even reads take the
-    /// leaf's lock for writing: a core that first reads the leaf's cache lines and then writes them would
-    /// have to transfer all of them twice.
+    /// The same directory, for a caller that will change the leaf that it reads. Even reads take
+    /// the leaf's lock for writing: a core that first reads the leaf's cache lines and then writes
+    /// them would have to transfer all of them twice.
     #[must_use]
     pub fn for_update(self) -> Self {
         Self {
@@ -191,8 +191,8 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         }
     }
 
-    /// Calls `look` with a region of a directory stored in its inode. The first region is published and
-    /// read without a lock.
+    /// Calls `look` with a region of a directory stored in its inode. The first region is published
+    /// and read without a lock.
     fn read_region<R>(
         &self,
         block: LogicalBlock,
@@ -278,8 +278,8 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         if self.is_inline {
             return self.edit_region(block, change);
         }
-        // Verified here as well: the block may have been evicted since it was read, and after the edit
-        // its checksum is stale until the commit.
+        // Verified here as well: the block may have been evicted since it was read, and after the
+        // edit its checksum is stale until the commit.
         let buffer = self.buffer(block, kind)?;
         let stamp = self.stamp(kind);
         let answer = self.handle().edit(&buffer, stamp, change);

@@ -1,9 +1,9 @@
 //! How a directory grows: a leaf splits in two, index nodes split, the root moves a level down.
 //!
-//! All of it happens in one call and in this order: the leaf's names are sorted and divided in memory;
-//! blocks are reserved; a full root moves its entries to a node of their own; full nodes on the path to
-//! the leaf are split from the top down, so that each finds room in its parent; last, both halves of the
-//! leaf are written and the right one gets its index entry.
+//! All of it happens in one call and in this order: the leaf's names are sorted and divided in
+//! memory; blocks are reserved; a full root moves its entries to a node of their own; full nodes on
+//! the path to the leaf are split from the top down, so that each finds room in its parent; last,
+//! both halves of the leaf are written and the right one gets its index entry.
 
 use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::directory::{self, Entry};
@@ -28,7 +28,8 @@ struct Halves<'a> {
 }
 
 impl Halves<'_> {
-    /// Divides names so that both halves need about the same number of bytes; `None` below two names.
+    /// Divides names so that both halves need about the same number of bytes; `None` below two
+    /// names.
     fn of<'a>(entries: Vec<Entry<'a>>, hasher: &Hasher) -> Option<Halves<'a>> {
         let mut sorted: Vec<(u32, Entry<'a>)> = entries
             .into_iter()
@@ -63,8 +64,8 @@ fn middle(sorted: &[(u32, Entry<'_>)]) -> Option<usize> {
     })
 }
 
-/// Turns the one full block of a directory into the root of an index over two leaves, and inserts a name
-/// into one of them.
+/// Turns the one full block of a directory into the root of an index over two leaves, and inserts a
+/// name into one of them.
 pub(super) fn index_and_insert<B: DirectoryBlocks>(
     blocks: &mut B,
     hasher: Hasher,
@@ -78,8 +79,8 @@ pub(super) fn index_and_insert<B: DirectoryBlocks>(
     let halves = Halves::of(entries, &hasher)
         .ok_or_else(|| corrupt_in(blocks, ROOT, "is full without names"))?;
     blocks.reserve(2)?;
-    // A changed block stays in memory. Otherwise it could be evicted and read again half way, and would then
-    // be verified as the index root that it is about to become.
+    // A changed block stays in memory. Otherwise it could be evicted and read again half way, and
+    // would then be verified as the index root that it is about to become.
     blocks.edit(ROOT, BlockKind::Leaf, |_| ())?;
     let left = blocks.append(BlockKind::Leaf)?;
     let right = blocks.append(BlockKind::Leaf)?;
@@ -177,8 +178,8 @@ fn insert_child<B: DirectoryBlocks>(
     }
 }
 
-/// Moves the root's entries to a new node, the root's only child. A node has room for three more entries
-/// than the root, so it is not full.
+/// Moves the root's entries to a new node, the root's only child. A node has room for three more
+/// entries than the root, so it is not full.
 fn deepen<B: DirectoryBlocks>(blocks: &mut B, path: &mut Path) -> Result<()> {
     let has_tail = blocks.settings().format.has_tail;
     let entries = entries_of(blocks, ROOT)?;

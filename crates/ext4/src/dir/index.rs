@@ -1,14 +1,14 @@
 //! The index of a directory (htree): the path from a name's hash to a leaf.
 //!
-//! The root is block 0, after `.` and `..`; below it is at most one level of nodes, two with `large_dir`.
-//! An index entry contains the lowest hash of a child and its block. The first entry of a block has no hash
-//! of its own; its lowest hash is that of the parent's entry. If names of one hash fill more than one leaf,
-//! the entries of the leaves that continue them have that hash with its low bit set, and a lookup of such a
-//! name continues from leaf to leaf.
+//! The root is block 0, after `.` and `..`; below it is at most one level of nodes, two with
+//! `large_dir`. An index entry contains the lowest hash of a child and its block. The first entry
+//! of a block has no hash of its own; its lowest hash is that of the parent's entry. If names of
+//! one hash fill more than one leaf, the entries of the leaves that continue them have that hash
+//! with its low bit set, and a lookup of such a name continues from leaf to leaf.
 //!
-//! A [`Path`] is a path that was walked: for each level the block, the position of the entry that was
-//! followed, and the hash of the entry after it. It is valid while the directory's lock is held and nothing
-//! is changed except through the path itself.
+//! A [`Path`] is a path that was walked: for each level the block, the position of the entry that
+//! was followed, and the hash of the entry after it. It is valid while the directory's lock is held
+//! and nothing is changed except through the path itself.
 
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::htree::{Index, RootInfo};
@@ -94,7 +94,8 @@ impl Path {
         Ok(Some(path))
     }
 
-    /// Reads the child of the last frame, which is a node, and follows the entry in it that `choose` returns.
+    /// Reads the child of the last frame, which is a node, and follows the entry in it that
+    /// `choose` returns.
     fn step_down<B: DirectoryBlocks>(
         &mut self,
         blocks: &B,
@@ -148,7 +149,8 @@ impl Path {
         self.hasher
     }
 
-    /// The lowest hash of the next leaf; its low bit is set if that leaf continues this one's last hash.
+    /// The lowest hash of the next leaf; its low bit is set if that leaf continues this one's last
+    /// hash.
     pub(super) fn next_hash(&self) -> Option<u32> {
         self.frames.iter().rev().find_map(|frame| frame.next)
     }
@@ -236,8 +238,8 @@ impl Path {
         self.frames.insert(0, above);
     }
 
-    /// After the entries of the node at `level` from `half` on were moved to `right`, the next child of its
-    /// parent.
+    /// After the entries of the node at `level` from `half` on were moved to `right`, the next
+    /// child of its parent.
     pub(super) fn choose_half(&mut self, level: usize, half: usize, right: LogicalBlock) {
         let frame = &mut self.frames[level];
         if frame.position >= half {
@@ -286,7 +288,8 @@ pub(super) fn read_index(bytes: &[u8], block: LogicalBlock, has_tail: bool) -> D
 /// A step through the entry at `position`.
 ///
 /// # Errors
-/// `Corrupt` if the block has no such entry: it had one before, so the image uses the block in two places.
+/// `Corrupt` if the block has no such entry: it had one before, so the image uses the block in two
+/// places.
 fn step_at(index: &Index<'_>, block: LogicalBlock, position: usize) -> Decoded<Step> {
     let behind = position + 1;
     if position >= index.count() {

@@ -1,10 +1,11 @@
 //! Directories stored in their inode (`inline_data`): how they grow, and how they move out of it.
 //!
-//! Such a directory has no `.`, and the number of its parent is stored separately. Its names are in one or
-//! two *regions*, which are leaves in everything except their size and their checksum: through
-//! [`DirectoryBlocks`] they look like blocks 0 and 1, so the functions that find, insert, replace and remove
-//! names in leaves work on them. The second region grows by the space that a name needs, as long as the
-//! inode has room. After that all names move to a first block, and the directory is like any other.
+//! Such a directory has no `.`, and the number of its parent is stored separately. Its names are in
+//! one or two *regions*, which are leaves in everything except their size and their checksum:
+//! through [`DirectoryBlocks`] they look like blocks 0 and 1, so the functions that find, insert,
+//! replace and remove names in leaves work on them. The second region grows by the space that a
+//! name needs, as long as the inode has room. After that all names move to a first block, and the
+//! directory is like any other.
 
 use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::directory::{Entry, record_length};

@@ -104,7 +104,8 @@ pub(super) fn room_in<B: DirectoryBlocks>(
     })
 }
 
-/// Inserts a name into a leaf if it has room, compacting the leaf if needed; returns whether it had.
+/// Inserts a name into a leaf if it has room, compacting the leaf if needed; returns whether it
+/// had.
 pub(super) fn insert<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,
@@ -185,7 +186,8 @@ pub(super) fn unpack<'a, B: DirectoryBlocks>(
         .map_err(|corrupt| blocks::place(blocks.inode(), block, corrupt))
 }
 
-/// Writes a leaf with exactly these entries. They fit, unless the image uses the block in two places.
+/// Writes a leaf with exactly these entries. They fit, unless the image uses the block in two
+/// places.
 pub(super) fn write<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,

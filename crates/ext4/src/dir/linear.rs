@@ -45,8 +45,8 @@ pub(super) fn for_each_in<B: DirectoryBlocks>(
     })
 }
 
-/// Inserts a name into the first block with room. If there is none, the directory gets another block, or
-/// an index if it has a single block. A directory stored in its inode grows there first.
+/// Inserts a name into the first block with room. If there is none, the directory gets another
+/// block, or an index if it has a single block. A directory stored in its inode grows there first.
 pub(super) fn insert<B: DirectoryBlocks>(blocks: &mut B, new: &Entry<'_>) -> Result<()> {
     for block in 0..blocks.count() {
         if leaf::insert(blocks, LogicalBlock(block), new)? {

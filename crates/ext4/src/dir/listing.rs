@@ -1,23 +1,25 @@
 //! Listing a directory in an order that insertions and removals do not disturb.
 //!
-//! A cookie is the position at which a listing continues. 0 is `.`, 1 is `..`, and every other entry has a
-//! cookie that is computed only from its name: the upper 31 bits of the hash that orders the index, then 32
-//! bits of a hash with a key chosen at mount. An entry that exists throughout a listing is returned exactly
-//! once, whatever is inserted, removed, split or indexed between two calls. Linear directories use the same
-//! cookies, since they may become indexed at any time.
+//! A cookie is the position at which a listing continues. 0 is `.`, 1 is `..`, and every other
+//! entry has a cookie that is computed only from its name: the upper 31 bits of the hash that
+//! orders the index, then 32 bits of a hash with a key chosen at mount. An entry that exists
+//! throughout a listing is returned exactly once, whatever is inserted, removed, split or indexed
+//! between two calls. Linear directories use the same cookies, since they may become indexed at any
+//! time.
 //!
-//! Linux uses the index's minor hash where we use the keyed one. The minor hash is zero for the legacy hash
-//! and can be forged for the others, so an image could contain more names with one cookie than a reply has
-//! room for.
+//! Linux uses the index's minor hash where we use the keyed one. The minor hash is zero for the
+//! legacy hash and can be forged for the others, so an image could contain more names with one
+//! cookie than a reply has room for.
 //!
-//! A leaf that cannot be read is skipped. Names in it after the damage are missing from the listing, other
-//! names are not, and its error is returned after everything else was listed. If too many leaves are
-//! damaged, the listing ends.
+//! A leaf that cannot be read is skipped. Names in it after the damage are missing from the
+//! listing, other names are not, and its error is returned after everything else was listed. If too
+//! many leaves are damaged, the listing ends.
 //!
-//! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes), and at
-//! most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory is gathered as
-//! a whole under the same limit. If it has more than a few blocks, its names are sorted once and the order
-//! is kept (`ordered`); if it is too long for that, it is read again for each batch.
+//! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes),
+//! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory
+//! is gathered as a whole under the same limit. If it has more than a few blocks, its names are
+//! sorted once and the order is kept (`ordered`); if it is too long for that, it is read again for
+//! each batch.
 
 mod ordered;
 
@@ -55,25 +57,26 @@ pub struct Listed<'a> {
     pub name: &'a [u8],
     /// The entry's own cookie: a listing from it starts with this entry.
     pub cookie: u64,
-    /// The cookie with which a listing continues after this entry: `cookie + 1`, or `cookie` itself if
-    /// more entries with the same cookie follow.
+    /// The cookie with which a listing continues after this entry: `cookie + 1`, or `cookie` itself
+    /// if more entries with the same cookie follow.
     pub next_cookie: u64,
 }
 
-/// Calls `visit` with the entries whose cookies are `from` or higher, in the order of their cookies, until
-/// it returns false. The entry for which it returned false counts as not listed.
+/// Calls `visit` with the entries whose cookies are `from` or higher, in the order of their
+/// cookies, until it returns false. The entry for which it returned false counts as not listed.
 ///
-/// Entries that share a cookie are listed one after the other, and only the last of them has a higher
-/// `next_cookie`. A caller that divides a listing into replies must put all of them into one: if the last
-/// does not fit, the reply ends before the first, or the next reply lists them again.
+/// Entries that share a cookie are listed one after the other, and only the last of them has a
+/// higher `next_cookie`. A caller that divides a listing into replies must put all of them into
+/// one: if the last does not fit, the reply ends before the first, or the next reply lists them
+/// again.
 ///
 /// `visit` runs under the directory's lock and must not use the directory.
 ///
 /// # Errors
 ///
-/// `Corrupt` for impossible bytes on the path; those of the blocks. An error of a leaf is returned after
-/// the visitor has returned false or seen the rest of the directory; a listing that continues after that
-/// leaf does not report it again.
+/// `Corrupt` for impossible bytes on the path; those of the blocks. An error of a leaf is returned
+/// after the visitor has returned false or seen the rest of the directory; a listing that continues
+/// after that leaf does not report it again.
 pub fn list<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,
@@ -186,8 +189,8 @@ fn gather_run<B: DirectoryBlocks>(
         let (lowest, highest) = path.leaf_range(blocks)?;
         let read = leaf::for_each(blocks, path.leaf(), BlockKind::Leaf, |entry| {
             if !is_dot(entry.name) {
-                // A name in the wrong leaf (its hash was computed with the other signedness of `char`)
-                // is listed where it is rather than not at all.
+                // A name in the wrong leaf (its hash was computed with the other signedness of
+                // `char`) is listed where it is rather than not at all.
                 let major = blocks::hash(&hasher, entry.name).clamp(lowest, highest);
                 batch.add(cookie(major, key, entry.name), entry);
             }
@@ -242,7 +245,8 @@ struct SkippedLeaves {
 }
 
 impl SkippedLeaves {
-    /// Records a leaf that cannot be read, because of the device or its bytes. Fails if there are too many.
+    /// Records a leaf that cannot be read, because of the device or its bytes. Fails if there are
+    /// too many.
     fn note(&mut self, read: Result<()>) -> Result<()> {
         let error = match read {
             Err(error @ (Error::Corrupt(_) | Error::Io(_))) => error,

@@ -1,28 +1,28 @@
 //! Directories: maps from names to inodes.
 //!
-//! A directory is a file of blocks. A linear directory is searched from end to end; a larger one has
-//! an index (htree) of name hashes whose leaves are ordinary linear blocks. Everything here works on
-//! [`DirectoryBlocks`], one directory's file, and knows neither buffers nor journal, so that it can
-//! be tested in memory. Implementations of the trait verify checksums on reading and dirty blocks in a
-//! transaction on editing.
+//! A directory is a file of blocks. A linear directory is searched from end to end; a larger one
+//! has an index (htree) of name hashes whose leaves are ordinary linear blocks. Everything here
+//! works on [`DirectoryBlocks`], one directory's file, and knows neither buffers nor journal, so
+//! that it can be tested in memory. Implementations of the trait verify checksums on reading and
+//! dirty blocks in a transaction on editing.
 //!
 //! Life cycle: [`init`] writes the first block with `.` and `..`; [`insert`] fills it. When it
-//! overflows it becomes the root of an index over two leaves; full leaves split in two by hash, full
-//! index nodes split likewise, and a full root moves its entries one level down. Blocks are never
-//! freed: a directory only grows. A directory that is stored in its inode moves to a first block when
-//! the inode is full (`inline`).
+//! overflows it becomes the root of an index over two leaves; full leaves split in two by hash,
+//! full index nodes split likewise, and a full root moves its entries one level down. Blocks are
+//! never freed: a directory only grows. A directory that is stored in its inode moves to a first
+//! block when the inode is full (`inline`).
 //!
-//! Locking: the caller holds the directory's lock, exclusively for functions with `&mut`, shared for
-//! the others. A single name of an indexed directory can be changed under the shared lock together
-//! with the lock of its leaf ([`NameLeaf`]). No state is kept between calls.
+//! Locking: the caller holds the directory's lock, exclusively for functions with `&mut`, shared
+//! for the others. A single name of an indexed directory can be changed under the shared lock
+//! together with the lock of its leaf ([`NameLeaf`]). No state is kept between calls.
 //!
 //! No undo: each operation reads and checks everything that it is going to change, then calls
 //! [`DirectoryBlocks::reserve`], and only then changes the first byte. So a full volume is detected
 //! while the directory is unchanged.
 //!
-//! Impossible bytes give `Corrupt`, with the inode and the directory's block. An index of an unknown
-//! kind (hash version, flags, or without the `dir_index` feature) is no error: its leaves are searched
-//! one by one and names can be removed, but not inserted.
+//! Impossible bytes give `Corrupt`, with the inode and the directory's block. An index of an
+//! unknown kind (hash version, flags, or without the `dir_index` feature) is no error: its leaves
+//! are searched one by one and names can be removed, but not inserted.
 
 mod blocks;
 mod file;
@@ -48,11 +48,11 @@ use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;
 use index::{Path, Seek};
 
-/// Maximum number of blocks that one [`insert`] adds to a directory: a leaf, and a node on both levels
-/// of the deepest index.
+/// Maximum number of blocks that one [`insert`] adds to a directory: a leaf, and a node on both
+/// levels of the deepest index.
 pub const MAX_BLOCKS_ADDED: u32 = 3;
-/// Maximum number of blocks that one [`insert`] changes: those it adds, those they were split from, and
-/// the root. Every other operation changes one.
+/// Maximum number of blocks that one [`insert`] changes: those it adds, those they were split from,
+/// and the root. Every other operation changes one.
 pub const MAX_BLOCKS_CHANGED: u32 = 7;
 
 /// The entry of a name.
@@ -101,13 +101,13 @@ pub fn parent<B: DirectoryBlocks>(blocks: &B) -> Result<InodeNumber> {
     Ok(find_dot(blocks, b"..")?.inode)
 }
 
-/// Inserts a name, which must not be in the directory yet: the caller has looked it up without releasing
-/// the lock since.
+/// Inserts a name, which must not be in the directory yet: the caller has looked it up without
+/// releasing the lock since.
 ///
 /// # Errors
 ///
-/// `Refused(NoSpace | DirectoryFull)` when the volume or the index is full, `Refused(NameTooLong)` or
-/// `Refused(Invalid)` for names that no entry can have, `Unsupported` if the index is of an
+/// `Refused(NoSpace | DirectoryFull)` when the volume or the index is full, `Refused(NameTooLong)`
+/// or `Refused(Invalid)` for names that no entry can have, `Unsupported` if the index is of an
 /// unknown kind, `Corrupt`, and those of the blocks. After a refusal the directory is unchanged.
 pub fn insert<B: DirectoryBlocks>(
     blocks: &mut B,
@@ -201,8 +201,8 @@ fn find_changeable<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<FoundE
     find(blocks, name)?.ok_or_else(|| Refusal::NotFound.into())
 }
 
-/// The entry of `.` or `..`, which are at the start of the first block, whether it is a leaf or an index's
-/// root. A directory stored in its inode stores only the number of its parent.
+/// The entry of `.` or `..`, which are at the start of the first block, whether it is a leaf or an
+/// index's root. A directory stored in its inode stores only the number of its parent.
 fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<FoundEntry> {
     let block = LogicalBlock(0);
     let (own, parent) = if blocks.is_inline() {

@@ -1,10 +1,11 @@
-//! The one leaf that contains a name, or would contain it: what a change of a single name must lock, and
-//! what it changes.
+//! The one leaf that contains a name, or would contain it: what a change of a single name must
+//! lock, and what it changes.
 //!
-//! In an indexed directory a name belongs to the leaf of its hash, unless names of the same hash continue
-//! in the next leaf; then there is no single leaf, and no [`NameLeaf`]. A `NameLeaf` stays valid while the
-//! directory's lock is held shared, since the index changes only under the exclusive lock. What it returns
-//! about the leaf's content stays valid only while the leaf's lock is held as well.
+//! In an indexed directory a name belongs to the leaf of its hash, unless names of the same hash
+//! continue in the next leaf; then there is no single leaf, and no [`NameLeaf`]. A `NameLeaf` stays
+//! valid while the directory's lock is held shared, since the index changes only under the
+//! exclusive lock. What it returns about the leaf's content stays valid only while the leaf's lock
+//! is held as well.
 
 use pext4_ondisk::directory::Entry;
 use pext4_ondisk::{InodeNumber, LogicalBlock};
@@ -43,8 +44,8 @@ pub fn leaf_of<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Nam
     Ok(path.map(|path| NameLeaf { leaf: path.leaf() }))
 }
 
-/// The room that the directory has, without growing, for a name that is not in it. `None` if it must
-/// grow first or cannot take names. Valid while the directory's lock is held exclusively.
+/// The room that the directory has, without growing, for a name that is not in it. `None` if it
+/// must grow first or cannot take names. Valid while the directory's lock is held exclusively.
 ///
 /// # Errors
 ///

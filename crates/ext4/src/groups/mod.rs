@@ -82,7 +82,8 @@ pub struct Groups {
     pub(crate) store: Arc<Store>,
     slots: Box<[Slot]>,
     metadata: MetadataMap,
-    /// The corrupt descriptors of groups that a read-only mount does without. [immutable after mount]
+    /// The corrupt descriptors of groups that a read-only mount does without. [immutable after
+    /// mount]
     damaged: BTreeMap<GroupNumber, Corrupt>,
     /// Descriptors that a read-only mount uses despite a wrong checksum. [immutable after mount]
     unsummed: Vec<Corrupt>,
@@ -318,8 +319,8 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if they share blocks with each other, or with bitmaps, tables and descriptors, unless the mount
-    /// only reads.
+    /// `Corrupt` if they share blocks with each other, or with bitmaps, tables and descriptors,
+    /// unless the mount only reads.
     pub fn protect(&self, blocks: Vec<Range<u64>>) -> Result<()> {
         let (protected, shared) = self.judge_protected(blocks);
         match shared {

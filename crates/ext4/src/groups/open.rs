@@ -3,8 +3,9 @@
 //! A writable mount fails if one descriptor is corrupt, since allocation relies on its counts. A
 //! read-only mount, which may be the last resort for a damaged image, continues with the other
 //! groups. Nothing is known about a group with a corrupt descriptor, and access to one of its
-//! inodes returns the descriptor's error. If only the checksum of a descriptor is wrong, a read-only
-//! mount uses it, as Linux does: it can read nothing that an inode's own checksum does not confirm.
+//! inodes returns the descriptor's error. If only the checksum of a descriptor is wrong, a
+//! read-only mount uses it, as Linux does: it can read nothing that an inode's own checksum does
+//! not confirm.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -8,11 +8,11 @@
 //! - *Locked*: one goal, under the lock that also guards the list of freed extents.
 //! - *Slots*: several, chosen by inode number, so that a file that is written to from different
 //!   cores keeps its goal.
-//! - *Spread*: sixteen goals for each core, chosen by a hash of the inode number. The first files of
-//!   several directories often have the same index in different groups, so their numbers are equal
-//!   modulo most counts of slots; their hashes are not. Two files may still share a goal; so each
-//!   file remembers its own while it is in memory, and uses the shared one only for its first run.
-//!   A file that finds the group of its goal locked moves to another group and stays there, so
+//! - *Spread*: sixteen goals for each core, chosen by a hash of the inode number. The first files
+//!   of several directories often have the same index in different groups, so their numbers are
+//!   equal modulo most counts of slots; their hashes are not. Two files may still share a goal; so
+//!   each file remembers its own while it is in memory, and uses the shared one only for its first
+//!   run. A file that finds the group of its goal locked moves to another group and stays there, so
 //!   files that grow at the same time end up in different groups, wherever they began.
 //! - *Inode*: one goal per inode (two inodes may share one, if their numbers are equal modulo the
 //!   count). Files that begin in the same group then contend there again.

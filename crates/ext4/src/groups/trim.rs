@@ -1,9 +1,9 @@
 //! Discarding free blocks on the device (`FITRIM`).
 //!
 //! Blocks that are free in the buddy can be allocated at any time, so a group is held while the
-//! device discards its free runs. A device may be slow, and the committer may wait for the group, so
-//! the group is released after every few runs and the search continues where it was. Blocks that a
-//! transaction freed which is not durable yet, and preallocated blocks, are not free there.
+//! device discards its free runs. A device may be slow, and the committer may wait for the group,
+//! so the group is released after every few runs and the search continues where it was. Blocks that
+//! a transaction freed which is not durable yet, and preallocated blocks, are not free there.
 
 use std::ops::Range;
 

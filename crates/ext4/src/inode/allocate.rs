@@ -1,13 +1,13 @@
 //! Allocating the blocks of a file ahead of its content (`fallocate(2)`).
 //!
-//! Unless the caller keeps the size, it grows with every run of blocks, in the transaction of that run.
-//! So neither a failure nor a power cut leaves blocks behind the size that nobody asked for. They would
-//! be legal, but hard to find; and e2fsck 1.47.0, which judges the index of a tree of several levels by
-//! the size, takes such a tree for damaged, and its repair clears the file.
+//! Unless the caller keeps the size, it grows with every run of blocks, in the transaction of that
+//! run. So neither a failure nor a power cut leaves blocks behind the size that nobody asked for.
+//! They would be legal, but hard to find; and e2fsck 1.47.0, which judges the index of a tree of
+//! several levels by the size, takes such a tree for damaged, and its repair clears the file.
 //!
-//! A call that fails takes back what it has allocated ([`Inodes::take_back`]): a caller that caches the
-//! size could not learn of a new one from an error. The inode's `lock` is held from the first run to
-//! that, so nobody has used the blocks.
+//! A call that fails takes back what it has allocated ([`Inodes::take_back`]): a caller that caches
+//! the size could not learn of a new one from an error. The inode's `lock` is held from the first
+//! run to that, so nobody has used the blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl Allocated {
 }
 
 impl Inodes {
-    /// Allocates every block of a range of bytes that has none, unwritten, and notes it in `allocated`.
-    /// The size grows to `offset + length` unless `keep_size`.
+    /// Allocates every block of a range of bytes that has none, unwritten, and notes it in
+    /// `allocated`. The size grows to `offset + length` unless `keep_size`.
     ///
     /// # Errors
     ///
@@ -121,8 +121,8 @@ impl Inodes {
         Ok(is_any)
     }
 
-    /// Frees what a failed call has allocated, and gives the file its size back. The caller has held
-    /// the inode's lock since it called [`Allocated::nothing`].
+    /// Frees what a failed call has allocated, and gives the file its size back. The caller has
+    /// held the inode's lock since it called [`Allocated::nothing`].
     ///
     /// # Errors
     ///

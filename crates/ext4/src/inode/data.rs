@@ -1,15 +1,16 @@
 //! The bytes of a file: read, write, punch, seek.
 //!
-//! Data goes straight to the device; the page cache of the host, or of FUSE, is the cache. A block's
-//! data is on the device's queue before the handle that maps the block stops, so the commit's flush
-//! covers it (ordered data). Blocks that are allocated without data are mapped unwritten.
+//! Data goes straight to the device; the page cache of the host, or of FUSE, is the cache. A
+//! block's data is on the device's queue before the handle that maps the block stops, so the
+//! commit's flush covers it (ordered data). Blocks that are allocated without data are mapped
+//! unwritten.
 //!
-//! If a file ends inside a block, the bytes beyond its end must read as zeroes once the file grows. They
-//! are zeroed when the file grows, not when it is truncated, and not before the truncate is durable,
-//! since a crash may bring the longer file back (rule 9 of the design).
+//! If a file ends inside a block, the bytes beyond its end must read as zeroes once the file grows.
+//! They are zeroed when the file grows, not when it is truncated, and not before the truncate is
+//! durable, since a crash may bring the longer file back (rule 9 of the design).
 //!
-//! Callers of all functions hold the inode's `lock`: shared for functions that only read, exclusive for
-//! those that change something.
+//! Callers of all functions hold the inode's `lock`: shared for functions that only read, exclusive
+//! for those that change something.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -39,8 +40,8 @@ pub(super) fn logical(block: u64) -> Result<LogicalBlock> {
     ))
 }
 
-/// Largest size in bytes for which the inode can count all blocks in 32 bits, even if every block is an
-/// extent of its own and the inode has a block of attributes.
+/// Largest size in bytes for which the inode can count all blocks in 32 bits, even if every block
+/// is an extent of its own and the inode has a block of attributes.
 fn largest_size_without_huge_file(block_size: u32) -> u64 {
     let countable = u32::MAX / (block_size / 512);
     let nodes = extent::nodes_needed(countable as usize, block_size as usize) as u64;
@@ -59,7 +60,8 @@ impl Inodes {
     }
 
     /// Largest size of a file in bytes: 2^32 - 1 blocks; or what a block map can map; or, without
-    /// `huge_file`, as many blocks as the inode can count together with the nodes of the worst tree.
+    /// `huge_file`, as many blocks as the inode can count together with the nodes of the worst
+    /// tree.
     #[must_use]
     pub fn largest_size(&self, inode: &Inode) -> u64 {
         if self.maps_by_pointers(inode) {
@@ -128,8 +130,8 @@ impl Inodes {
         }
     }
 
-    /// Writes `from` at `offset`, extending the file if needed. Returns the number of bytes written:
-    /// fewer than given only if there is no space for the rest.
+    /// Writes `from` at `offset`, extending the file if needed. Returns the number of bytes
+    /// written: fewer than given only if there is no space for the rest.
     ///
     /// # Errors
     ///
@@ -175,8 +177,8 @@ impl Inodes {
         }
     }
 
-    /// Writes the part of `data` that falls into the first mapping. Returns its end and whether times
-    /// and size are updated already.
+    /// Writes the part of `data` that falls into the first mapping. Returns its end and whether
+    /// times and size are updated already.
     fn write_piece(&self, inode: &Arc<Inode>, position: u64, data: &[u8]) -> Result<(u64, bool)> {
         let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
         let wanted_end = position + data.len() as u64;
@@ -271,7 +273,8 @@ impl Inodes {
         piece.start / self.block_bytes()..piece.end.div_ceil(self.block_bytes())
     }
 
-    /// Writes a piece into newly allocated blocks and zeroes around it up to the edges of the blocks.
+    /// Writes a piece into newly allocated blocks and zeroes around it up to the edges of the
+    /// blocks.
     fn write_padded(&self, extent: &Extent, piece: &Piece, data: &[u8]) -> Result<()> {
         let block_bytes = self.block_bytes();
         let zeroes = vec![0; bytes(block_bytes)];
@@ -324,8 +327,8 @@ impl Inodes {
     }
 
     /// Zeroes the bytes between the end of the file and the end of its last block, before the file
-    /// grows. Returns whether it wrote. Must be called without a handle: it may wait for a truncate to
-    /// become durable.
+    /// grows. Returns whether it wrote. Must be called without a handle: it may wait for a truncate
+    /// to become durable.
     ///
     /// # Errors
     ///

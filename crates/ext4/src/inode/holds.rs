@@ -1,11 +1,11 @@
 //! The number of holds of each inode.
 //!
-//! Holds are counted separately from the inodes in memory: a kernel that caches millions of names holds
-//! as many inodes, and only a number for each must stay in memory. The counts are in pages, indexed by
-//! inode number, that are allocated when first needed. A page is never freed, so the memory is at most
-//! four bytes per inode of the image. Every count is atomic;
-//! [`Inode::claim_reaping`](super::Inode::claim_reaping) says how they are ordered against an inode's
-//! links.
+//! Holds are counted separately from the inodes in memory: a kernel that caches millions of names
+//! holds as many inodes, and only a number for each must stay in memory. The counts are in pages,
+//! indexed by inode number, that are allocated when first needed. A page is never freed, so the
+//! memory is at most four bytes per inode of the image. Every count is atomic;
+//! [`Inode::claim_reaping`](super::Inode::claim_reaping) says how they are ordered against an
+//! inode's links.
 
 use std::sync::OnceLock;
 

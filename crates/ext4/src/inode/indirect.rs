@@ -2,12 +2,12 @@
 //!
 //! The inode's slot points to the first 12 blocks and to three trees of pointer blocks, of one, two
 //! and three levels; see `pext4_ondisk::indirect`. It has no unwritten blocks and no checksums. A
-//! pointer block exists only while it points to something: mapping the first block below it allocates
-//! it, unmapping the last one frees it.
+//! pointer block exists only while it points to something: mapping the first block below it
+//! allocates it, unmapping the last one frees it.
 //!
 //! Everything here works on [`NodeStore`], as the extent tree does, and follows its rules: the
-//! caller holds the map lock, exclusively for changes; what a change may need is reserved before its
-//! first step; no pointer is used before it is checked.
+//! caller holds the map lock, exclusively for changes; what a change may need is reserved before
+//! its first step; no pointer is used before it is checked.
 
 use std::ops::Range;
 
@@ -69,8 +69,8 @@ fn fan_out<N: NodeStore>(nodes: &N) -> u64 {
     nodes.block_size() as u64 / 4
 }
 
-/// Largest size of a file in bytes: limited by what the map can map and, without `huge_file`, by what
-/// the inode can count in units of 512 bytes.
+/// Largest size of a file in bytes: limited by what the map can map and, without `huge_file`, by
+/// what the inode can count in units of 512 bytes.
 pub(crate) fn largest_size(block_size: u32, huge: bool) -> u64 {
     let fan_out = u64::from(indirect::pointers_per_block(block_size));
     let countable = u64::from(u32::MAX) / u64::from(block_size / 512);
@@ -118,8 +118,8 @@ pub(crate) fn direct_blocks(root: &Root) -> impl Iterator<Item = BlockNumber> + 
         .map(|pointer| BlockNumber(u64::from(pointer)))
 }
 
-/// Number of blocks from `logical` on whose pointers are adjacent: the longest run that can be mapped at
-/// once. `None` beyond what the map can map.
+/// Number of blocks from `logical` on whose pointers are adjacent: the longest run that can be
+/// mapped at once. `None` beyond what the map can map.
 pub(crate) fn room(logical: LogicalBlock, block_size: u32) -> Option<u32> {
     let fan_out = u64::from(indirect::pointers_per_block(block_size));
     let place = Place::of(logical, fan_out)?;
@@ -192,7 +192,8 @@ fn hole(logical: LogicalBlock, length: u64) -> Mapping {
     Mapping::Hole { logical, length }
 }
 
-/// The mapping given by the pointers from index `at` on that refer to contiguous blocks, or are all 0.
+/// The mapping given by the pointers from index `at` on that refer to contiguous blocks, or are all
+/// 0.
 fn run<N: NodeStore>(
     nodes: &N,
     pointers: &[u8],
@@ -305,11 +306,11 @@ pub(crate) struct Limit {
 }
 
 /// Unmaps a range from its end backwards, as far as the limit allows. Appends the unmapped runs to
-/// `freed`; frees pointer blocks that become empty. Returns the end of the range for the next call, or
-/// `None` when everything is unmapped.
+/// `freed`; frees pointer blocks that become empty. Returns the end of the range for the next call,
+/// or `None` when everything is unmapped.
 ///
-/// A step that meets damage after it has unmapped something ends before it: what is unmapped so far is
-/// consistent, and the next step fails before it changes anything.
+/// A step that meets damage after it has unmapped something ends before it: what is unmapped so far
+/// is consistent, and the next step fails before it changes anything.
 ///
 /// # Errors
 ///
@@ -370,7 +371,8 @@ struct Cut<'a> {
 }
 
 impl Cut<'_> {
-    /// Removes the blocks below a pointer that are in the range; true if the pointer must be cleared.
+    /// Removes the blocks below a pointer that are in the range; true if the pointer must be
+    /// cleared.
     fn child<N: NodeStore>(
         &mut self,
         nodes: &mut N,
@@ -404,8 +406,8 @@ impl Cut<'_> {
         Ok(is_empty)
     }
 
-    /// Removes the blocks below a pointer block that are in the range. True if it is empty then; an empty
-    /// one is not changed, since the caller frees it.
+    /// Removes the blocks below a pointer block that are in the range. True if it is empty then; an
+    /// empty one is not changed, since the caller frees it.
     fn below<N: NodeStore>(
         &mut self,
         nodes: &mut N,

@@ -1,17 +1,19 @@
 //! Content that is stored in the inode itself (`inline_data`).
 //!
-//! A file's content starts there and stays while it fits beside the other attributes. Content that does
-//! not fit moves to a block as a whole, in one transaction: the bytes are on the device's queue before the
-//! handle that maps the block stops (ordered data), and the slot changes from one format to the other at
-//! once. The content never moves back. Since it is part of the slot, it is journalled, `fdatasync` waits
-//! for the transaction that changed it, and there is no tail beyond the end of the file: the area beyond
-//! the size is not assumed to be zero.
+//! A file's content starts there and stays while it fits beside the other attributes. Content that
+//! does not fit moves to a block as a whole, in one transaction: the bytes are on the device's
+//! queue before the handle that maps the block stops (ordered data), and the slot changes from one
+//! format to the other at once. The content never moves back. Since it is part of the slot, it is
+//! journalled, `fdatasync` waits for the transaction that changed it, and there is no tail beyond
+//! the end of the file: the area beyond the size is not assumed to be zero.
 //!
-//! A file may be longer than its content in the inode, even longer than the inode has room for: the rest
-//! reads as zeroes. `mke2fs -d` makes such files from sources with little data and large holes.
+//! A file may be longer than its content in the inode, even longer than the inode has room for: the
+//! rest reads as zeroes. `mke2fs -d` makes such files from sources with little data and large
+//! holes.
 //!
-//! Locking: as in `data`; the content changes under the inode's lock held exclusively. Up to 60 bytes are
-//! read from the published root, without a lock; longer content is read under the lock of the state.
+//! Locking: as in `data`; the content changes under the inode's lock held exclusively. Up to 60
+//! bytes are read from the published root, without a lock; longer content is read under the lock of
+//! the state.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -48,7 +50,8 @@ impl Inode {
             .map_err(|corrupt| corrupt.in_inode(self.number()).into())
     }
 
-    /// The content stored in the inode, cut at the size. If the file is longer, the rest of it is zeroes.
+    /// The content stored in the inode, cut at the size. If the file is longer, the rest of it is
+    /// zeroes.
     pub(crate) fn inline_content(&self) -> Result<Vec<u8>> {
         let size = usize::try_from(self.size()).unwrap_or(usize::MAX);
         let root = self.root();
@@ -83,8 +86,9 @@ impl Inode {
         })
     }
 
-    /// Removes the content from the slot, which then has an empty map. The size is `size` from then on:
-    /// readers of attributes see it at once, so a file whose content moves elsewhere keeps its own.
+    /// Removes the content from the slot, which then has an empty map. The size is `size` from then
+    /// on: readers of attributes see it at once, so a file whose content moves elsewhere keeps its
+    /// own.
     pub(crate) fn end_inline(
         &self,
         handle: &mut Handle<'_>,
@@ -174,8 +178,8 @@ impl Inodes {
         Ok(count)
     }
 
-    /// The next offset at or after `offset`, which is inside the file, that has data (`data`), or that is in
-    /// a hole.
+    /// The next offset at or after `offset`, which is inside the file, that has data (`data`), or
+    /// that is in a hole.
     pub(super) fn seek_inline(&self, inode: &Inode, offset: u64, data: bool) -> Result<u64> {
         let end = inode.inline_content()?.len() as u64;
         match data {
@@ -200,20 +204,20 @@ impl Inodes {
         })
     }
 
-    /// Sets the size of content in the inode, if there is room. If not, moves the content out with its
-    /// old size and returns false.
+    /// Sets the size of content in the inode, if there is room. If not, moves the content out with
+    /// its old size and returns false.
     pub(super) fn resize_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
         self.change_inline(inode, size, |_| {})
     }
 
-    /// Extends content in the inode to at least `size` bytes, if there is room. If not, moves it out and
-    /// returns false.
+    /// Extends content in the inode to at least `size` bytes, if there is room. If not, moves it
+    /// out and returns false.
     pub(super) fn extend_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
         self.resize_inline(inode, inode.size().max(size))
     }
 
-    /// Zeroes a range of content in the inode, if the file fits there. If not, moves the content out
-    /// unchanged and returns false.
+    /// Zeroes a range of content in the inode, if the file fits there. If not, moves the content
+    /// out unchanged and returns false.
     pub(super) fn punch_inline(&self, inode: &Arc<Inode>, start: u64, end: u64) -> Result<bool> {
         self.change_inline(inode, inode.size(), |content| {
             let length = content.len() as u64;
@@ -222,8 +226,8 @@ impl Inodes {
         })
     }
 
-    /// Resizes content in the inode and applies `change`, if there is room. If not, moves the content
-    /// out unchanged and returns false.
+    /// Resizes content in the inode and applies `change`, if there is room. If not, moves the
+    /// content out unchanged and returns false.
     fn change_inline(
         &self,
         inode: &Arc<Inode>,

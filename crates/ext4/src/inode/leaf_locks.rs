@@ -1,21 +1,21 @@
 //! Locks of the leaves of one directory.
 //!
-//! A directory has about as many of these locks as blocks, up to a limit; the block of a leaf selects its
-//! lock, so leaves may share one. When a directory outgrows its locks, which happens under its exclusive
-//! lock when no thread uses one, it gets a larger set. So their memory stays proportional to the
-//! directory's. A thread that changes a name in a leaf holds the directory's lock shared and, during the
-//! change, the leaf's lock exclusively.
+//! A directory has about as many of these locks as blocks, up to a limit; the block of a leaf
+//! selects its lock, so leaves may share one. When a directory outgrows its locks, which happens
+//! under its exclusive lock when no thread uses one, it gets a larger set. So their memory stays
+//! proportional to the directory's. A thread that changes a name in a leaf holds the directory's
+//! lock shared and, during the change, the leaf's lock exclusively.
 //!
 //! A counter next to each lock lets other threads validate what they read without the lock. It is
-//! incremented under the lock *after* the leaf has changed, and before the link count of the name's inode
-//! changes:
+//! incremented under the lock *after* the leaf has changed, and before the link count of the name's
+//! inode changes:
 //!
-//! - If a thread reads the leaf, then takes the lock and finds the count unchanged since before it read
-//!   the leaf, it does not have to read the leaf again.
-//! - A lookup that finds a name and then holds its inode must be sure that the name still existed when it
-//!   had the hold, since otherwise the inode may have been freed meanwhile. It is sure if the count of
-//!   removals is unchanged since before it read the leaf. (A counter incremented before the change would
-//!   not do: the lookup could start between the increment and the change.)
+//! - If a thread reads the leaf, then takes the lock and finds the count unchanged since before it
+//!   read the leaf, it does not have to read the leaf again.
+//! - A lookup that finds a name and then holds its inode must be sure that the name still existed
+//!   when it had the hold, since otherwise the inode may have been freed meanwhile. It is sure if
+//!   the count of removals is unchanged since before it read the leaf. (A counter incremented
+//!   before the change would not do: the lookup could start between the increment and the change.)
 
 use std::sync::OnceLock;
 
@@ -24,7 +24,8 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, MutexGuard, Sharded, topology};
 
-/// Locks per shard. Threads that create files in one directory contend if their leaves share a lock.
+/// Locks per shard. Threads that create files in one directory contend if their leaves share a
+/// lock.
 const FOR_EACH_SHARD: usize = 8;
 /// What one removal adds to the counter. Additions of names that overflow the lower half count as a
 /// removal, which only costs some reader a second look.
@@ -59,8 +60,8 @@ pub struct LeafGuard<'a> {
 }
 
 impl LeafLocks {
-    /// The lock of the leaf in `block` of the directory, which has `blocks` blocks while the caller holds
-    /// its lock.
+    /// The lock of the leaf in `block` of the directory, which has `blocks` blocks while the caller
+    /// holds its lock.
     pub fn leaf(&self, block: LogicalBlock, blocks: u32) -> LeafLock<'_> {
         let locks = blocks.clamp(FEWEST, MOST).next_power_of_two();
         let level = &self.levels[(locks / FEWEST).ilog2() as usize];
@@ -94,9 +95,9 @@ impl<'a> LeafLock<'a> {
         self.stripe.changes.load(Ordering::SeqCst)
     }
 
-    /// As [`Self::changes`], for a thread that will change the leaf. It reads by a write, so that the
-    /// cache line is exclusive to this core before the lock is taken; a read followed by a write would
-    /// transfer the line twice.
+    /// As [`Self::changes`], for a thread that will change the leaf. It reads by a write, so that
+    /// the cache line is exclusive to this core before the lock is taken; a read followed by a
+    /// write would transfer the line twice.
     pub fn changes_for_update(self) -> u64 {
         self.stripe.changes.fetch_add(0, Ordering::SeqCst)
     }
@@ -115,8 +116,8 @@ impl LeafGuard<'_> {
 
     /// Counts a removed name, before the links of its inode change.
     pub fn note_removal(&self) {
-        // Sequentially consistent with the count of holds: either a lookup sees this removal, or the thread
-        // that frees the inode sees the hold of the lookup.
+        // Sequentially consistent with the count of holds: either a lookup sees this removal, or
+        // the thread that frees the inode sees the hold of the lookup.
         self.stripe.changes.fetch_add(REMOVAL, Ordering::SeqCst);
     }
 }

@@ -1,4 +1,5 @@
-//! Converting a file's map between its two formats at the owner's request (`chattr -e`, `chattr +e`).
+//! Converting a file's map between its two formats at the owner's request (`chattr -e`, `chattr
+//! +e`).
 //!
 //! Only maps that fit into the inode in both formats are converted, so nothing is allocated and one
 //! change of the slot is enough. As on Linux: to pointers, one written run within the twelve direct
@@ -24,11 +25,13 @@ pub(crate) type Root = [u8; extent::ROOT_SIZE];
 const POINTERS: usize = DIRECT + MAX_DEPTH;
 
 impl Inodes {
-    /// The root that the file's map would have in the other format. The caller holds the file's lock.
+    /// The root that the file's map would have in the other format. The caller holds the file's
+    /// lock.
     ///
     /// # Errors
     ///
-    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode, `Corrupt`.
+    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode,
+    /// `Corrupt`.
     pub(crate) fn root_in_other_format(&self, inode: &Inode) -> Result<Root> {
         let root = inode.root();
         if inode.is_inline() {
@@ -48,7 +51,8 @@ impl Inodes {
         Ok(other)
     }
 
-    /// Switches the file's map to the other format; `other` comes from [`Self::root_in_other_format`].
+    /// Switches the file's map to the other format; `other` comes from
+    /// [`Self::root_in_other_format`].
     pub(crate) fn set_map_format(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, other: Root) {
         let _map = inode.map.write();
         inode.edit(handle, Reach::Data, |state| {

@@ -1,13 +1,13 @@
-//! Maps a file's blocks to the device's: connects the extent tree or block map with the journal, the
-//! buffers and the allocator.
+//! Maps a file's blocks to the device's: connects the extent tree or block map with the journal,
+//! the buffers and the allocator.
 //!
-//! The tree's root is in the inode's slot. A change copies the root, runs the tree operation under the
-//! map lock held for writing, and stores the root again under the state lock, so the committer sees
-//! either the old root or the new one. Tree nodes are edited in place as shared pages. An operation
-//! reserves the nodes that it may need before its first change (there is no undo).
+//! The tree's root is in the inode's slot. A change copies the root, runs the tree operation under
+//! the map lock held for writing, and stores the root again under the state lock, so the committer
+//! sees either the old root or the new one. Tree nodes are edited in place as shared pages. An
+//! operation reserves the nodes that it may need before its first change (there is no undo).
 //!
-//! Files of the older format have a block map in place of the tree (`indirect`), on the same node store:
-//! its pointer blocks are nodes without checksums.
+//! Files of the older format have a block map in place of the tree (`indirect`), on the same node
+//! store: its pointer blocks are nodes without checksums.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::inode::{Inode, Map, Reach};
 use crate::mballoc::{Purpose, Request, Zone};
 use crate::seal;
 
-/// Maximum number of blocks of a directory or symbolic link that one step frees: each needs a revoke
-/// record.
+/// Maximum number of blocks of a directory or symbolic link that one step frees: each needs a
+/// revoke record.
 pub(crate) const MAX_FORGOTTEN: u32 = 64;
 
 /// The tree nodes of one inode.
@@ -81,8 +81,8 @@ impl<'a, 'h> Nodes<'a, 'h> {
         Ok(())
     }
 
-    /// Whether a node must still be verified. A pointer block has nothing to verify: each pointer is
-    /// checked when it is used.
+    /// Whether a node must still be verified. A pointer block has nothing to verify: each pointer
+    /// is checked when it is used.
     fn is_unverified(&self, buffer: &Buffer) -> bool {
         !self.are_pointers && !buffer.is_verified()
     }
@@ -129,8 +129,8 @@ impl NodeStore for Nodes<'_, '_> {
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let stamp = self.stamp();
         let buffer = self.inodes.store.near_block(block)?;
-        // The node may have been evicted since it was read, and after the edit its checksum is stale until
-        // the commit.
+        // The node may have been evicted since it was read, and after the edit its checksum is
+        // stale until the commit.
         if !self.are_pointers {
             let verified = buffer.verify(|page| self.verify_sum(page));
             verified.map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
@@ -245,8 +245,8 @@ impl Inodes {
         self.lookup_with_root(inode, &inode.root(), logical)
     }
 
-    /// As [`Self::lookup`], without the map lock, if the map cannot change: that of a directory whose lock
-    /// the caller holds. `root` is the root of the map, read while holding that lock.
+    /// As [`Self::lookup`], without the map lock, if the map cannot change: that of a directory
+    /// whose lock the caller holds. `root` is the root of the map, read while holding that lock.
     ///
     /// # Errors
     ///
@@ -353,8 +353,9 @@ impl Inodes {
         })
     }
 
-    /// Unmaps and frees the blocks of a range, from its end backwards, touching at most `budget` tree
-    /// entries. Returns the end of the range for the next call, or `None` when everything is freed.
+    /// Unmaps and frees the blocks of a range, from its end backwards, touching at most `budget`
+    /// tree entries. Returns the end of the range for the next call, or `None` when everything is
+    /// freed.
     ///
     /// # Errors
     ///
@@ -424,7 +425,8 @@ impl Inodes {
         self.groups.goal_of(inode.number())
     }
 
-    /// Allocates blocks for the start of a hole and maps them: one run, possibly shorter than the hole.
+    /// Allocates blocks for the start of a hole and maps them: one run, possibly shorter than the
+    /// hole.
     ///
     /// `fill` writes the data of written blocks before they are mapped.
     ///
@@ -504,7 +506,8 @@ impl Inodes {
         self.store.may_use_reserve(attributes.uid, attributes.gid)
     }
 
-    /// The goal for `logical`: after the block that precedes it in the file, else the inode's group.
+    /// The goal for `logical`: after the block that precedes it in the file, else the inode's
+    /// group.
     fn goal(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
         let before = match logical.checked_sub(1u32) {
             Some(before) => self.lookup_locked(inode, before)?,

@@ -1,11 +1,12 @@
 //! Inodes in memory.
 //!
-//! Life cycle: the table *loads* an inode when somebody names its number, or *inserts* it when it is
-//! created. Callers *hold* it (a count, like FUSE's lookup count), and operations work on an
-//! `Arc<Inode>`. When the last name and the last hold are gone it is *reaped*: its blocks and its number
-//! are freed, and the object stays in the table as *dead* until the last transaction that changed it is
-//! durable, because until then it may still owe its slot's bytes. If the number is allocated again
-//! before that, the old object hands its debt to its transaction first ([`Inode::retire`]).
+//! Life cycle: the table *loads* an inode when somebody names its number, or *inserts* it when it
+//! is created. Callers *hold* it (a count, like FUSE's lookup count), and operations work on an
+//! `Arc<Inode>`. When the last name and the last hold are gone it is *reaped*: its blocks and its
+//! number are freed, and the object stays in the table as *dead* until the last transaction that
+//! changed it is durable, because until then it may still owe its slot's bytes. If the number is
+//! allocated again before that, the old object hands its debt to its transaction first
+//! ([`Inode::retire`]).
 //!
 //! Locks, from outer to inner:
 //!
@@ -13,7 +14,8 @@
 //!   directory can see. Taken before a handle is started.
 //! - `map` [InodeMap] guards the shape of the extent tree and the preallocation.
 //! - `state` [InodeState] guards the decoded slot. The committer takes it, so nothing sleeps while
-//!   holding it. The fields that are read most often can be read without it (`published_fields.rs`).
+//!   holding it. The fields that are read most often can be read without it
+//!   (`published_fields.rs`).
 
 pub mod allocate;
 pub mod data;
@@ -90,8 +92,8 @@ pub struct State {
     pub slot: Slot,
     /// Where the inode is recorded as an orphan, if it is one.
     pub orphan: Option<OrphanPlace>,
-    /// The orphan slot that the inode keeps while this transaction runs, although it is no longer an
-    /// orphan.
+    /// The orphan slot that the inode keeps while this transaction runs, although it is no longer
+    /// an orphan.
     pub idle_slot: Option<(Tid, OrphanPlace)>,
     /// The last transaction that an `fsync` must wait for.
     pub sync_tid: Option<Tid>,
@@ -105,8 +107,8 @@ pub struct State {
     pub tail_is_zero: bool,
     /// Whether the inode is on the list of files whose tail must still be zeroed (`tails.rs`).
     pub tail_is_listed: bool,
-    /// Whether a truncate failed half way, so that blocks beyond the end may still be mapped, whose old
-    /// content must not become visible again.
+    /// Whether a truncate failed half way, so that blocks beyond the end may still be mapped, whose
+    /// old content must not become visible again.
     pub cut_is_unfinished: bool,
     /// No name and no hold is left, and a thread is freeing the inode or has freed it.
     pub dead: bool,
@@ -236,8 +238,8 @@ impl Inode {
         self.fold_names(state);
     }
 
-    /// Notes that names of this directory were changed at `time`. In each transaction one of the callers
-    /// touches the inode; within one tick of the clock the others write nothing.
+    /// Notes that names of this directory were changed at `time`. In each transaction one of the
+    /// callers touches the inode; within one tick of the clock the others write nothing.
     pub(crate) fn note_names_changed(&self, handle: &mut Handle<'_>, time: Time) {
         let names = &self.published.names;
         let is_elected = names.claim(handle.tid());
@@ -247,8 +249,8 @@ impl Inode {
         }
     }
 
-    /// Folds the time that changes of names have set, in the transaction to which the state is owed, into
-    /// the state. Must run before the state is changed or captured.
+    /// Folds the time that changes of names have set, in the transaction to which the state is
+    /// owed, into the state. Must run before the state is changed or captured.
     fn fold_names(&self, state: &mut State) {
         let names = &self.published.names;
         let owed_to = state.owed.to().filter(|_| self.is_directory());
@@ -262,9 +264,9 @@ impl Inode {
         }
     }
 
-    /// Hands the debt of a dead inode to the transaction to which it is owed, so that a new inode can use
-    /// the number: a version owed to an older transaction is captured; a version owed to this handle's
-    /// own transaction is dropped, because the new inode's version replaces it.
+    /// Hands the debt of a dead inode to the transaction to which it is owed, so that a new inode
+    /// can use the number: a version owed to an older transaction is captured; a version owed to
+    /// this handle's own transaction is dropped, because the new inode's version replaces it.
     pub(crate) fn retire(&self, handle: &mut Handle<'_>) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -327,8 +329,8 @@ impl Inode {
         }
     }
 
-    /// Sectors that `stat` adds for content stored in the inode, as Linux does: a reader that sees a
-    /// size but no sectors would take the file for one hole.
+    /// Sectors that `stat` adds for content stored in the inode, as Linux does: a reader that sees
+    /// a size but no sectors would take the file for one hole.
     fn inline_sectors(&self, slot: &Slot) -> u64 {
         if slot.has_inline_data() && self.file_type == FileType::Regular {
             slot.size.div_ceil(512)
@@ -392,9 +394,9 @@ impl Inode {
 
     /// Claims the right to reap an inode without names and holds. Returns true once.
     ///
-    /// A thread that removes the last link does so under the state lock and then checks the holds. A
-    /// thread that gives back the last hold checks the links under the state lock afterwards. So one
-    /// of the two sees that both are gone.
+    /// A thread that removes the last link does so under the state lock and then checks the holds.
+    /// A thread that gives back the last hold checks the links under the state lock afterwards. So
+    /// one of the two sees that both are gone.
     pub(crate) fn claim_reaping(&self, holds: &Holds) -> bool {
         let mut state = self.state.lock();
         let due = state.slot.links == 0 && !state.dead && holds.is_free(self.number);

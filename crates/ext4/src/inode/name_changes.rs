@@ -1,25 +1,26 @@
 //! Times of a directory whose names change, kept outside its state.
 //!
-//! Adding or removing a name sets the directory's times. In one directory many cores do so at once, so
-//! it must not make all of them take one lock at each tick of the clock. The time is kept here until a
-//! thread that holds the state's lock *folds* it into the state: the next change of the state, or the
-//! capture of its bytes. Readers of the times include the time that is kept here.
+//! Adding or removing a name sets the directory's times. In one directory many cores do so at once,
+//! so it must not make all of them take one lock at each tick of the clock. The time is kept here
+//! until a thread that holds the state's lock *folds* it into the state: the next change of the
+//! state, or the capture of its bytes. Readers of the times include the time that is kept here.
 //!
 //! There may be times of two transactions at once: of the running one, and of the one that is being
-//! committed, whose bytes must not contain the later time. So there are two places, chosen by the parity
-//! of the transaction's number. A place is empty when it is used again, since a transaction's bytes are
-//! captured before the second transaction after it opens.
+//! committed, whose bytes must not contain the later time. So there are two places, chosen by the
+//! parity of the transaction's number. A place is empty when it is used again, since a
+//! transaction's bytes are captured before the second transaction after it opens.
 //!
-//! Every transaction that changes names of the directory must touch the directory. One of the threads
-//! that change names is elected for this by an atomic ([`NameChanges::claim`]). The others do not wait:
-//! the transaction cannot close before the elected thread has touched the directory and stopped its
-//! handle. Until then the claim tells a sync of the directory which transaction to wait for.
+//! Every transaction that changes names of the directory must touch the directory. One of the
+//! threads that change names is elected for this by an atomic ([`NameChanges::claim`]). The others
+//! do not wait: the transaction cannot close before the elected thread has touched the directory
+//! and stopped its handle. Until then the claim tells a sync of the directory which transaction to
+//! wait for.
 //!
-//! Invariants: a claim is never of an earlier transaction than the claim before it, since only threads
-//! with a handle of the running transaction claim. The newest time is in the place of the transaction
-//! claimed last, else in that of the transaction before, else in the state. The attributes published of
-//! the state expire before a time is folded in, so a reader that combines them with the times here never
-//! sees a time go back (see `Published::read_with`).
+//! Invariants: a claim is never of an earlier transaction than the claim before it, since only
+//! threads with a handle of the running transaction claim. The newest time is in the place of the
+//! transaction claimed last, else in that of the transaction before, else in the state. The
+//! attributes published of the state expire before a time is folded in, so a reader that combines
+//! them with the times here never sees a time go back (see `Published::read_with`).
 
 use pext4_ondisk::Tid;
 use pext4_ondisk::time::Time;
@@ -46,8 +47,8 @@ impl NameChanges {
         }
     }
 
-    /// Elects one thread per transaction to touch the directory: true for the elected caller, which has an
-    /// open handle of `tid`.
+    /// Elects one thread per transaction to touch the directory: true for the elected caller, which
+    /// has an open handle of `tid`.
     pub(super) fn claim(&self, tid: Tid) -> bool {
         let before = self.claimed.load(Ordering::Relaxed);
         let now = u64::from(tid.0) + 1;
@@ -58,7 +59,8 @@ impl NameChanges {
                 .is_ok()
     }
 
-    /// Records the time of a change under an open handle of `tid`; writes nothing if it is recorded already.
+    /// Records the time of a change under an open handle of `tid`; writes nothing if it is recorded
+    /// already.
     pub(super) fn note(&self, tid: Tid, time: Time) {
         let words = words_of(time);
         let kept = self.place(tid);
@@ -68,14 +70,14 @@ impl NameChanges {
         }
     }
 
-    /// Whether a time of `tid` is recorded. The caller holds the lock of the state; other threads may record
-    /// one at any moment.
+    /// Whether a time of `tid` is recorded. The caller holds the lock of the state; other threads
+    /// may record one at any moment.
     pub(super) fn has(&self, tid: Tid) -> bool {
         self.place(tid).load(Ordering::Relaxed) != NONE
     }
 
-    /// Removes and returns the time of `tid`. The caller holds the lock of the state, has expired what is
-    /// published of it, and folds the time in.
+    /// Removes and returns the time of `tid`. The caller holds the lock of the state, has expired
+    /// what is published of it, and folds the time in.
     pub(super) fn take(&self, tid: Tid) -> Option<Time> {
         time_of(self.place(tid).swap(NONE, Ordering::AcqRel))
     }
@@ -255,7 +257,8 @@ mod models {
         }
     }
 
-    /// Whichever of two threads is elected, neither waits for the other, and each sees its own change.
+    /// Whichever of two threads is elected, neither waits for the other, and each sees its own
+    /// change.
     #[test]
     fn what_was_noted_is_told() {
         pext4_sync::model(|| {
@@ -281,8 +284,8 @@ mod models {
             directory.names.claim(LAST);
             directory.names.note(LAST, Time::from_seconds(1));
             let beside = Arc::clone(&directory);
-            // The reader must be the spawned thread: loom does not try an earlier position for a store whose own
-            // thread has loaded before.
+            // The reader must be the spawned thread: loom does not try an earlier position for a
+            // store whose own thread has loaded before.
             let reader = thread::spawn("reader", move || {
                 let (first, second) = (beside.told(), beside.told());
                 assert!(first != 0 && second >= first, "{first} {second}");

@@ -1,11 +1,11 @@
 //! Copies of the fields of an inode's state that can be read without its lock.
 //!
 //! A thread that changes the state calls [`PublishedFields::update`] before it releases the lock.
-//! Single fields are then read one by one: two of them are consistent only if the reader holds a lock
-//! that keeps both from changing. Groups of fields (the attributes that `stat` returns; the root of the
-//! map) are published together once they have been read twice without a change in between. The times of
-//! a directory that are not in its state yet are read together with its attributes
-//! (`name_changes.rs`).
+//! Single fields are then read one by one: two of them are consistent only if the reader holds a
+//! lock that keeps both from changing. Groups of fields (the attributes that `stat` returns; the
+//! root of the map) are published together once they have been read twice without a change in
+//! between. The times of a directory that are not in its state yet are read together with its
+//! attributes (`name_changes.rs`).
 
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::time::Time;
@@ -28,8 +28,8 @@ pub(super) struct PublishedFields {
     dead: AtomicBool,
     size: AtomicU64,
     flags: AtomicU32,
-    /// The mode in the upper half, the group in the lower: a new file in a directory needs both to get its
-    /// group.
+    /// The mode in the upper half, the group in the lower: a new file in a directory needs both to
+    /// get its group.
     mode_and_group: AtomicU64,
     links: AtomicU32,
     generation: AtomicU32,
@@ -75,8 +75,8 @@ impl PublishedFields {
         self.root.expire_unless(|| words_of(&slot.block));
     }
 
-    /// Makes readers stop using the published attributes, which are about to change. The caller holds the
-    /// lock of the state.
+    /// Makes readers stop using the published attributes, which are about to change. The caller
+    /// holds the lock of the state.
     pub(super) fn expire_attributes(&self) {
         self.attributes.expire();
     }
@@ -141,8 +141,8 @@ impl PublishedFields {
         Some(root)
     }
 
-    /// Publishes `attributes`, which the caller has read from the state and whose lock it holds. Returns
-    /// them with the directory times that are not in the state yet.
+    /// Publishes `attributes`, which the caller has read from the state and whose lock it holds.
+    /// Returns them with the directory times that are not in the state yet.
     pub(super) fn publish_attributes(&self, attributes: Attributes) -> Attributes {
         self.attributes.offer(|| pack(&attributes));
         with_names(attributes, self.names.newest())

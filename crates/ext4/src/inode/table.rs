@@ -2,8 +2,8 @@
 //!
 //! An inode is loaded while its shard of the table is locked, so that two loaders cannot end up
 //! with two objects of one inode, one of them stale. It leaves the table only when no thread uses
-//! it and the last transaction that changed it is durable: before that, its slot on disk (and in the
-//! buffer of the inode table) is older than the object.
+//! it and the last transaction that changed it is durable: before that, its slot on disk (and in
+//! the buffer of the inode table) is older than the object.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ use crate::types::FileType;
 
 /// Maximum number of inodes that each core remembers.
 const MAX_NEAR: usize = 32;
-/// Logarithm of the number of neighbouring inodes that share a shard: a core that creates files takes
-/// consecutive numbers, and those of one block of the inode table should be in one shard.
+/// Logarithm of the number of neighbouring inodes that share a shard: a core that creates files
+/// takes consecutive numbers, and those of one block of the inode table should be in one shard.
 const NEIGHBOUR_BITS: u32 = 7;
 /// Inodes by which a shard may grow before its size is checked again.
 const LOOK_AGAIN: usize = 16;
@@ -92,8 +92,8 @@ pub struct Inodes {
     shard_share: usize,
     /// Inodes in memory, approximately.
     resident: Estimate,
-    /// By shard of the table, the number of inodes at which it evicts next: so a shard whose inodes are
-    /// all in use is not scanned again for every new inode.
+    /// By shard of the table, the number of inodes at which it evicts next: so a shard whose inodes
+    /// are all in use is not scanned again for every new inode.
     evict_at: Sharded<AtomicUsize>,
 }
 
@@ -278,13 +278,13 @@ impl Inodes {
         Ok(SlotPlace { block, offset })
     }
 
-    /// Puts a new inode, whose number was just allocated, into the table. If an earlier inode of that
-    /// number still owes its bytes, it is retired first.
+    /// Puts a new inode, whose number was just allocated, into the table. If an earlier inode of
+    /// that number still owes its bytes, it is retired first.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if the number has no slot, is reserved, or belongs to an inode in use: then the inode
-    /// bitmap is damaged. The number stays allocated, and its group allocates no more inodes.
+    /// `Corrupt` if the number has no slot, is reserved, or belongs to an inode in use: then the
+    /// inode bitmap is damaged. The number stays allocated, and its group allocates no more inodes.
     pub fn insert_new(
         &self,
         handle: &mut Handle<'_>,
@@ -323,9 +323,9 @@ impl Inodes {
         corrupt.in_inode(number).into()
     }
 
-    /// Evicts unused inodes from the shard into which inode `number` goes, if both that shard and all
-    /// shards together exceed their share of memory. Both are checked because on many cores there are
-    /// many shards, and some have twice their share long before the total is reached.
+    /// Evicts unused inodes from the shard into which inode `number` goes, if both that shard and
+    /// all shards together exceed their share of memory. Both are checked because on many cores
+    /// there are many shards, and some have twice their share long before the total is reached.
     fn make_room(&self, number: InodeNumber) {
         let shard = self.table.shard_of(&number);
         let evict_at = self.evict_at.get(shard);
@@ -346,8 +346,8 @@ impl Inodes {
         self.resident.add(-gone);
         let left = self.table.shard_len(shard);
         if left >= MAX_SHARES * self.shard_share {
-            // Most of them wait until their transaction is durable, so ask for a commit. A read-only mount has
-            // no journal.
+            // Most of them wait until their transaction is durable, so ask for a commit. A
+            // read-only mount has no journal.
             if let Some(journal) = self.store.try_journal() {
                 journal.request_commit();
             }
@@ -357,9 +357,9 @@ impl Inodes {
         evict_at.store(next, Ordering::Relaxed);
     }
 
-    /// Whether an inode may leave memory. A held inode may: its count of holds is kept elsewhere. A held
-    /// inode without a name may not, and an orphan may not, because only the object knows its place
-    /// among the orphans.
+    /// Whether an inode may leave memory. A held inode may: its count of holds is kept elsewhere. A
+    /// held inode without a name may not, and an orphan may not, because only the object knows its
+    /// place among the orphans.
     fn may_leave(&self, inode: &Arc<Inode>) -> bool {
         if Arc::strong_count(inode) != 1 || (!inode.is_dead() && inode.take_used()) {
             return false;
@@ -389,7 +389,8 @@ impl Inodes {
         inode.mark_used();
     }
 
-    /// Adds one hold of a number that some name refers to; ignores numbers that the image does not have.
+    /// Adds one hold of a number that some name refers to; ignores numbers that the image does not
+    /// have.
     pub(crate) fn hold_number(&self, number: InodeNumber) {
         if number.get() <= self.store.geometry.inodes_count {
             self.holds.take(number);
@@ -442,8 +443,8 @@ impl Inodes {
         Ok(())
     }
 
-    /// Removes an inode from the orphans, if it is one (at most three credits). An inode that still has
-    /// links may keep its slot while the transaction runs.
+    /// Removes an inode from the orphans, if it is one (at most three credits). An inode that still
+    /// has links may keep its slot while the transaction runs.
     ///
     /// # Errors
     ///

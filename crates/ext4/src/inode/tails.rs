@@ -1,11 +1,12 @@
 //! Files that were truncated inside a block and still have old bytes beyond their end.
 //!
-//! A truncate becomes durable with its transaction, and only after that may the bytes that it cut off be
-//! overwritten: otherwise a power cut could leave the old size with zeroes in the file. An operation that
-//! makes the file grow zeroes them first ([`Inodes::zero_tail`]). Linux does not do this: it assumes that
-//! the bytes beyond the end are zero on disk. So every file that was truncated is listed here, once, and
-//! `sync` and unmount zero the tails of all listed files, durably. An inode number that is reused many
-//! times can be listed as many times; a list that has grown removes such duplicates.
+//! A truncate becomes durable with its transaction, and only after that may the bytes that it cut
+//! off be overwritten: otherwise a power cut could leave the old size with zeroes in the file. An
+//! operation that makes the file grow zeroes them first ([`Inodes::zero_tail`]). Linux does not do
+//! this: it assumes that the bytes beyond the end are zero on disk. So every file that was
+//! truncated is listed here, once, and `sync` and unmount zero the tails of all listed files,
+//! durably. An inode number that is reused many times can be listed as many times; a list that has
+//! grown removes such duplicates.
 //!
 //! Locking: the lists are per shard, of class `Leaf`; no list is locked while a file is processed.
 
@@ -72,13 +73,13 @@ impl Tails {
 }
 
 impl Inodes {
-    /// Zeroes the tails of all listed files, durably. Must be called without a handle and without the
-    /// lock of an inode; it waits until the truncates are durable.
+    /// Zeroes the tails of all listed files, durably. Must be called without a handle and without
+    /// the lock of an inode; it waits until the truncates are durable.
     ///
     /// # Errors
     ///
-    /// The first `Corrupt` or `Io`. After an error of the device the file stays listed for the next call;
-    /// a damaged file is reported once.
+    /// The first `Corrupt` or `Io`. After an error of the device the file stays listed for the next
+    /// call; a damaged file is reported once.
     pub fn zero_tails(&self) -> Result<()> {
         let mut outcome = Ok(());
         let mut wrote = false;

@@ -1,10 +1,11 @@
-//! Truncating files: in one transaction if the work fits, else in several under an orphan entry, so that
-//! recovery finishes a truncate that a crash interrupted.
+//! Truncating files: in one transaction if the work fits, else in several under an orphan entry, so
+//! that recovery finishes a truncate that a crash interrupted.
 //!
-//! A handle requests credits for one *step* of a few tree entries at a time. Freed runs are mostly in
-//! groups that the transaction has changed before, and then cost no credits, so the credits of the first
-//! step are usually enough for the next as well. This way a file in a hundred pieces is truncated without
-//! holding credits for a hundred groups, which other cores of a large machine would have to do without.
+//! A handle requests credits for one *step* of a few tree entries at a time. Freed runs are mostly
+//! in groups that the transaction has changed before, and then cost no credits, so the credits of
+//! the first step are usually enough for the next as well. This way a file in a hundred pieces is
+//! truncated without holding credits for a hundred groups, which other cores of a large machine
+//! would have to do without.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,13 +23,13 @@ use crate::inode::{Inode, Reach, present};
 use crate::statistics::Event;
 use crate::types::FileType;
 
-/// Maximum number of tree entries that a step removes: the extents that fit into an inode, and one for
-/// their leaf.
+/// Maximum number of tree entries that a step removes: the extents that fit into an inode, and one
+/// for their leaf.
 const STEP_ENTRIES: u32 = 5;
 /// Maximum number of steps under one handle, so that no commit waits long for it.
 const MAX_STEPS: u32 = 16;
-/// Metadata blocks that a step may dirty besides those of the freed runs: the tree's path, the inode,
-/// the orphan entry, the superblock.
+/// Metadata blocks that a step may dirty besides those of the freed runs: the tree's path, the
+/// inode, the orphan entry, the superblock.
 const STEP_BASE_CREDITS: u32 = 24;
 /// The same for a truncate without tree nodes: the inode, the orphan entry, the superblock.
 const ROOT_BASE_CREDITS: u32 = 8;
@@ -40,9 +41,9 @@ impl Inodes {
         groups.saturating_mul(CREDITS_PER_GROUP)
     }
 
-    /// Metadata blocks that one step may dirty, plus the revokes that it may record. With tiny groups and
-    /// a tiny journal it is limited to what one operation can have while others run; then a step is one
-    /// run and its leaf.
+    /// Metadata blocks that one step may dirty, plus the revokes that it may record. With tiny
+    /// groups and a tiny journal it is limited to what one operation can have while others run;
+    /// then a step is one run and its leaf.
     fn step_credits(&self, inode: &Inode) -> u32 {
         let wanted = STEP_BASE_CREDITS
             .saturating_add(most_revokes(inode))
@@ -50,9 +51,9 @@ impl Inodes {
         wanted.min(self.store.journal().max_credits() / 2)
     }
 
-    /// Metadata blocks that the first step of truncating this inode may dirty. The caller holds its lock.
-    /// Most files are mapped by a few extents in the inode itself, so this counts them: on a large
-    /// machine every core may hold these credits of one transaction at the same time.
+    /// Metadata blocks that the first step of truncating this inode may dirty. The caller holds its
+    /// lock. Most files are mapped by a few extents in the inode itself, so this counts them: on a
+    /// large machine every core may hold these credits of one transaction at the same time.
     pub(crate) fn cut_credits(&self, inode: &Inode) -> u32 {
         if !self.has_block_map(inode) {
             return ROOT_BASE_CREDITS;
@@ -67,7 +68,8 @@ impl Inodes {
         }
     }
 
-    /// The number of extents, or runs of blocks, of a map without nodes; `None` if the map has nodes.
+    /// The number of extents, or runs of blocks, of a map without nodes; `None` if the map has
+    /// nodes.
     fn root_extents(&self, inode: &Inode) -> Option<u32> {
         let (has_extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
         if !has_extents {
@@ -138,10 +140,10 @@ impl Inodes {
         });
     }
 
-    /// Finishes a truncate that a crash or an error interrupted: frees the blocks beyond the size. This
-    /// must happen before the file grows, or the old content would reappear; before blocks are allocated
-    /// beyond its end, or they would be freed as part of the truncate; and before the inode stops being an
-    /// orphan. The caller holds the inode's lock for writing and no handle.
+    /// Finishes a truncate that a crash or an error interrupted: frees the blocks beyond the size.
+    /// This must happen before the file grows, or the old content would reappear; before blocks are
+    /// allocated beyond its end, or they would be freed as part of the truncate; and before the
+    /// inode stops being an orphan. The caller holds the inode's lock for writing and no handle.
     ///
     /// # Errors
     ///
@@ -172,7 +174,8 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io`; then the inode stays an orphan, and [`Inodes::finish_cut`] must be called.
+    /// `Corrupt` or `Io`; then the inode stays an orphan, and [`Inodes::finish_cut`] must be
+    /// called.
     pub fn cut(&self, handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
         let cut = self.cut_off(handle, inode, first);
         if cut.is_err() {
@@ -187,7 +190,8 @@ impl Inodes {
         }
         let begun = self.unmap_steps(&mut handle, inode, first..u64::MAX);
         if begun.is_err() && !self.orphans.is_eager() {
-            // The new size stays; the next mount frees the rest. Of two errors the first is more specific.
+            // The new size stays; the next mount frees the rest. Of two errors the first is more
+            // specific.
             let _ = self.add_orphan(&mut handle, inode);
         }
         let mut left = begun?;
@@ -224,8 +228,8 @@ impl Inodes {
         Ok(())
     }
 
-    /// Takes steps while the handle has or gets the credits. Returns the end of the range for the next
-    /// step, or `None` when everything is freed.
+    /// Takes steps while the handle has or gets the credits. Returns the end of the range for the
+    /// next step, or `None` when everything is freed.
     fn unmap_steps(
         &self,
         handle: &mut Handle<'_>,
@@ -279,7 +283,8 @@ impl Inodes {
         }
     }
 
-    /// Whether [`Inodes::free_all_blocks`] can free all blocks: the map has no nodes and fits one step.
+    /// Whether [`Inodes::free_all_blocks`] can free all blocks: the map has no nodes and fits one
+    /// step.
     ///
     /// # Errors
     ///

@@ -1,14 +1,16 @@
 //! Inodes that contain values of attributes (`ea_inode`).
 //!
-//! Life cycle: such an inode is created without a name and without references, as an orphan that a crash
-//! frees. When its content is on the device it becomes a *value inode*: one transaction sets its flag and
-//! the hash of its content, a first reference and a link. Each attribute entry that refers to it counts as
-//! one reference, however many inodes share the block of the entry. Dropping the last reference clears the
-//! flag and the link in the transaction that removes the entry. Then the inode is an orphan again, like
-//! any other nameless file, and the thread that dropped the reference reaps it when it holds no lock.
+//! Life cycle: such an inode is created without a name and without references, as an orphan that a
+//! crash frees. When its content is on the device it becomes a *value inode*: one transaction sets
+//! its flag and the hash of its content, a first reference and a link. Each attribute entry that
+//! refers to it counts as one reference, however many inodes share the block of the entry. Dropping
+//! the last reference clears the flag and the link in the transaction that removes the entry. Then
+//! the inode is an orphan again, like any other nameless file, and the thread that dropped the
+//! reference reaps it when it holds no lock.
 //!
-//! Locking: the content does not change while there is a reference, so a thread that holds the lock of an
-//! owner reads it without the value inode's lock. References are counted under the lock of the state.
+//! Locking: the content does not change while there is a reference, so a thread that holds the lock
+//! of an owner reads it without the value inode's lock. References are counted under the lock of
+//! the state.
 
 use std::sync::Arc;
 
@@ -63,8 +65,8 @@ impl Values {
         self.seen.get(&hash)
     }
 
-    /// Queues an inode without name and references for [`Self::take_deferred`], to be reaped by a thread that
-    /// holds no lock.
+    /// Queues an inode without name and references for [`Self::take_deferred`], to be reaped by a
+    /// thread that holds no lock.
     pub(crate) fn defer_reaping(&self, inode: Arc<Inode>) {
         self.to_reap.push(inode);
     }
@@ -122,8 +124,8 @@ impl Inodes {
         self.read_value_of(&inode, size)
     }
 
-    /// As [`Inodes::read_value`], with the inode instead of the hash. While the caller keeps the `Arc`, it
-    /// refers to this inode even if the number is reused.
+    /// As [`Inodes::read_value`], with the inode instead of the hash. While the caller keeps the
+    /// `Arc`, it refers to this inode even if the number is reused.
     pub(crate) fn value_of(&self, number: InodeNumber, size: u32) -> Result<(Vec<u8>, Arc<Inode>)> {
         let inode = self.value_inode(number)?.into_own();
         let (value, _) = self.read_value_of(&inode, size)?;
@@ -207,8 +209,8 @@ impl Inodes {
         Ok(self.try_add_value_reference(handle, &inode))
     }
 
-    /// As [`Inodes::add_value_reference`], for an inode that was a value inode when it was found and may have
-    /// been freed since.
+    /// As [`Inodes::add_value_reference`], for an inode that was a value inode when it was found
+    /// and may have been freed since.
     pub(crate) fn try_add_value_reference(
         &self,
         handle: &mut Handle<'_>,

@@ -1,11 +1,11 @@
 //! Writing zeroes, where a file must read as zeroes and its blocks must stay allocated.
 //!
-//! There are two cases, both for lack of space. A range to be zeroed could free its blocks and allocate
-//! unwritten ones, but other threads could take the freed blocks first, or the space could wait for a
-//! commit. And writing a part of an unwritten extent splits it, for which the tree may have to grow;
-//! converting all of it does not. The second case writes with an open handle, so a commit waits for up to
-//! one extent of zeroes (128 MiB with blocks of 4 KiB); it writes each block once, since a written extent
-//! is not split again.
+//! There are two cases, both for lack of space. A range to be zeroed could free its blocks and
+//! allocate unwritten ones, but other threads could take the freed blocks first, or the space could
+//! wait for a commit. And writing a part of an unwritten extent splits it, for which the tree may
+//! have to grow; converting all of it does not. The second case writes with an open handle, so a
+//! commit waits for up to one extent of zeroes (128 MiB with blocks of 4 KiB); it writes each block
+//! once, since a written extent is not split again.
 //!
 //! Callers of all functions hold the inode's `lock` exclusively.
 
@@ -31,7 +31,8 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// As [`Inodes::allocate_data`]. If space is short, the range keeps the blocks that it had before.
+    /// As [`Inodes::allocate_data`]. If space is short, the range keeps the blocks that it had
+    /// before.
     pub fn zero_data(
         &self,
         inode: &Arc<Inode>,
@@ -69,9 +70,9 @@ impl Inodes {
         Ok(is_any)
     }
 
-    /// Converts a whole unwritten extent, up to the end of the file, to a written one. The blocks of
-    /// `written` have their data already; zeroes are written to all others. So preallocated blocks can be
-    /// written even if no block is left for the tree to grow.
+    /// Converts a whole unwritten extent, up to the end of the file, to a written one. The blocks
+    /// of `written` have their data already; zeroes are written to all others. So preallocated
+    /// blocks can be written even if no block is left for the tree to grow.
     pub(super) fn convert_around(
         &self,
         handle: &mut Handle<'_>,

@@ -15,8 +15,8 @@
 //! [`walk`](super::walk) determines the order of groups. Groups are chosen by hints and tested
 //! again under the lock (rule D5). A corrupt group is skipped; a goal in one counts as no goal.
 //!
-//! What is found for a large file, at its goal too, becomes the stream goal, as in Linux. Files that
-//! remember goals of their own tell others only where the criteria have led them.
+//! What is found for a large file, at its goal too, becomes the stream goal, as in Linux. Files
+//! that remember goals of their own tell others only where the criteria have led them.
 
 use std::sync::Arc;
 

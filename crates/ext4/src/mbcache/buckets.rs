@@ -1,10 +1,10 @@
-//! The cache as Linux rewrote it: one table by the content's hash, a lock per bucket, and recency kept
-//! separately.
+//! The cache as Linux rewrote it: one table by the content's hash, a lock per bucket, and recency
+//! kept separately.
 //!
-//! A hit takes its bucket's lock, counts a holder, and sets the *referenced* bit of the entry if it is not
-//! set. The list of recency is changed only when an entry is added or removed; a thread that makes room goes
-//! round it like the hand of a clock. A block with the maximum number of references is not *reusable* and is
-//! skipped without reading its buffer.
+//! A hit takes its bucket's lock, counts a holder, and sets the *referenced* bit of the entry if it
+//! is not set. The list of recency is changed only when an entry is added or removed; a thread that
+//! makes room goes round it like the hand of a clock. A block with the maximum number of references
+//! is not *reusable* and is skipped without reading its buffer.
 //!
 //! Order: a bucket and the list are never locked together.
 

@@ -1,8 +1,8 @@
 //! One cache for all volumes under one lock: the original design of Linux.
 //!
-//! An entry is found by its block or by its content's hash. While a thread holds it, it is not on the list of
-//! recency; when the last holder releases it, it goes to the end of that list, so each hit moves it twice.
-//! Entries that no longer fit are removed from the front.
+//! An entry is found by its block or by its content's hash. While a thread holds it, it is not on
+//! the list of recency; when the last holder releases it, it goes to the end of that list, so each
+//! hit moves it twice. Entries that no longer fit are removed from the front.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,35 +1,37 @@
 //! The cache of attribute blocks that several inodes can share: it finds blocks by their content.
 //!
-//! Many inodes have equal attributes (access control lists, security labels), and the format lets up to
-//! 1,024 inodes share one block. An operation that is about to write a block searches here, by the hash of its
-//! content, for an existing one, and takes a reference to it instead of allocating a block of its own.
+//! Many inodes have equal attributes (access control lists, security labels), and the format lets
+//! up to 1,024 inodes share one block. An operation that is about to write a block searches here,
+//! by the hash of its content, for an existing one, and takes a reference to it instead of
+//! allocating a block of its own.
 //!
-//! What the cache returns is a hint; the truth is in the block, under its buffer's lock. But the cache
-//! guarantees one thing, which keeps a search from reviving a freed block (the journal would take that for a
-//! cancelled revoke):
+//! What the cache returns is a hint; the truth is in the block, under its buffer's lock. But the
+//! cache guarantees one thing, which keeps a search from reviving a freed block (the journal would
+//! take that for a cancelled revoke):
 //!
-//! > If an entry is still in the cache while its block's buffer is locked for writing, the block is in use as
-//! > an attribute block, or may be until the running transaction closes.
+//! > If an entry is still in the cache while its block's buffer is locked for writing, the block is
+//! > in use as an attribute block, or may be until the running transaction closes.
 //!
-//! This holds because an entry is inserted only by a thread whose inode has a reference and that holds the
-//! buffer's lock; and because a thread that drops the last reference, or changes a block with one owner in
-//! place, first withdraws the entry, under the buffer's lock held for writing ([`SharedBlocks::judge_leaving`],
-//! [`SharedBlocks::judge_change`]). So a thread that found a block locks the buffer and checks again
-//! ([`SharedBlocks::judge_taking`]): is the entry still in the cache, is the content equal byte for byte, is
-//! there room for another reference?
+//! This holds because an entry is inserted only by a thread whose inode has a reference and that
+//! holds the buffer's lock; and because a thread that drops the last reference, or changes a block
+//! with one owner in place, first withdraws the entry, under the buffer's lock held for writing
+//! ([`SharedBlocks::judge_leaving`], [`SharedBlocks::judge_change`]). So a thread that found a
+//! block locks the buffer and checks again ([`SharedBlocks::judge_taking`]): is the entry still in
+//! the cache, is the content equal byte for byte, is there room for another reference?
 //!
 //! A setting selects how entries are stored ([`AttributeCache`]):
 //!
 //! - `global`: one cache for all volumes under one lock, with recency updated on each hit;
 //! - `split`: a cache per volume, with locks per chain, per entry, and one for recency;
-//! - `buckets`: a lock per bucket; a hit sets a bit, recency is a clock; blocks with the maximum number of
-//!   references are skipped;
-//! - `sharded`: words in a table of fixed size without locks; a hit writes nothing if the block was hit
-//!   before. References are counted per core where cores meet ([`OwnCounts`]).
+//! - `buckets`: a lock per bucket; a hit sets a bit, recency is a clock; blocks with the maximum
+//!   number of references are skipped;
+//! - `sharded`: words in a table of fixed size without locks; a hit writes nothing if the block was
+//!   hit before. References are counted per core where cores meet ([`OwnCounts`]).
 //!
-//! In the first three settings a candidate is *held* from when it is found until it is checked, and a held
-//! entry cannot be withdrawn: a thread that drops the last reference waits, and a thread that would change the
-//! block in place takes a new block instead. `sharded` has no holders and needs none.
+//! In the first three settings a candidate is *held* from when it is found until it is checked, and
+//! a held entry cannot be withdrawn: a thread that drops the last reference waits, and a thread
+//! that would change the block in place takes a new block instead. `sharded` has no holders and
+//! needs none.
 //!
 //! Locking: table locks (class `AttributeCache`) come after the buffer's.
 
@@ -71,11 +73,13 @@ trait Table: Send + Sync {
     /// Inserts an entry, unless it exists or finds no place. Returns whether it was inserted. The
     /// caller has locked the block's buffer.
     fn insert(&self, key: u32, block: u64, reusable: bool) -> bool;
-    /// The first entry with this key, or the next one after `after`. Holds it, if this table has holders.
+    /// The first entry with this key, or the next one after `after`. Holds it, if this table has
+    /// holders.
     fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry>;
     /// Releases an entry that was found.
     fn put(&self, found: &FoundEntry);
-    /// Whether an entry that was found is still in the table. The caller has locked the block's buffer.
+    /// Whether an entry that was found is still in the table. The caller has locked the block's
+    /// buffer.
     fn has(&self, found: &FoundEntry) -> bool;
     /// Removes the entry of a block, unless it is held.
     fn withdraw(&self, key: u32, block: u64) -> Withdrawal;
@@ -107,7 +111,8 @@ pub struct AttributeCacheStatistics {
     pub capped: u64,
     /// Times a thread waited for a holder, or took a new block because of one.
     pub held: u64,
-    /// Blocks at which cores met, and whose references were counted per core until the end of a transaction.
+    /// Blocks at which cores met, and whose references were counted per core until the end of a
+    /// transaction.
     pub apart: u64,
 }
 
@@ -228,8 +233,8 @@ impl SharedBlocks {
         }
     }
 
-    /// Whether a search that found only `busy` blocks of its content, all of them busy, should end with a
-    /// copy rather than wait.
+    /// Whether a search that found only `busy` blocks of its content, all of them busy, should end
+    /// with a copy rather than wait.
     #[must_use]
     pub fn rather_copies(&self, busy: u32) -> bool {
         self.avoids_busy() && (1..MAX_COPIES).contains(&busy)
@@ -275,8 +280,8 @@ impl SharedBlocks {
         }
     }
 
-    /// Inserts an entry for a block with these bytes. The caller has locked its buffer, and the caller's
-    /// inode has a reference.
+    /// Inserts an entry for a block with these bytes. The caller has locked its buffer, and the
+    /// caller's inode has a reference.
     pub fn insert(&self, block: BlockNumber, bytes: &[u8]) {
         if let (Some(table), Some(key)) = (&self.table, sharing_key(xattr::content_hash(bytes))) {
             let reusable = xattr::references(bytes).is_ok_and(|count| count < MAX_REFERENCES);
@@ -306,7 +311,8 @@ impl SharedBlocks {
         }
     }
 
-    /// Adds a reference to a candidate for which [`Self::judge_taking`] returned `Take`, under the same lock.
+    /// Adds a reference to a candidate for which [`Self::judge_taking`] returned `Take`, under the
+    /// same lock.
     pub fn take(&self, candidate: &Candidate<'_>, bytes: &mut [u8]) {
         let Ok(count) = xattr::references(bytes) else {
             return;
@@ -318,8 +324,8 @@ impl SharedBlocks {
         }
     }
 
-    /// Checks how an owner must drop its reference to a block whose buffer is locked for writing and has
-    /// these bytes. If the answer is `Last`, the entry has been removed.
+    /// Checks how an owner must drop its reference to a block whose buffer is locked for writing
+    /// and has these bytes. If the answer is `Last`, the entry has been removed.
     ///
     /// # Errors
     ///
@@ -334,7 +340,8 @@ impl SharedBlocks {
         })
     }
 
-    /// Drops a reference to a block for which [`Self::judge_leaving`] returned `Left`, under the same lock.
+    /// Drops a reference to a block for which [`Self::judge_leaving`] returned `Left`, under the
+    /// same lock.
     pub fn leave(&self, block: BlockNumber, bytes: &mut [u8]) {
         let Ok(count) = xattr::references(bytes) else {
             return;
@@ -345,8 +352,9 @@ impl SharedBlocks {
         }
     }
 
-    /// Whether an owner may change a block in place, whose buffer is locked for writing and has these bytes:
-    /// it is the only owner, and no search has just found the block. If so, the entry has been removed.
+    /// Whether an owner may change a block in place, whose buffer is locked for writing and has
+    /// these bytes: it is the only owner, and no search has just found the block. If so, the entry
+    /// has been removed.
     ///
     /// # Errors
     ///
@@ -369,8 +377,8 @@ impl SharedBlocks {
         withdrawal
     }
 
-    /// Removes the entry of a block without users, whose buffer is locked for writing. Only for tables
-    /// without holders.
+    /// Removes the entry of a block without users, whose buffer is locked for writing. Only for
+    /// tables without holders.
     pub fn forget(&self, block: BlockNumber, bytes: &[u8]) {
         let withdrawal = self.withdraw(block, bytes);
         debug_assert_ne!(withdrawal, Withdrawal::Held, "nobody holds an entry here");
@@ -382,8 +390,8 @@ impl SharedBlocks {
         &self.own
     }
 
-    /// Starts to count a block apart, at which cores met and which the caller has locked. Returns the number
-    /// by which cores count it.
+    /// Starts to count a block apart, at which cores met and which the caller has locked. Returns
+    /// the number by which cores count it.
     pub fn note_apart(&self, buffer: &Arc<Buffer>) -> u32 {
         self.counts.apart.add(1);
         self.own.begin(buffer)

@@ -1,7 +1,7 @@
 //! All interleavings of a search with threads that free a block or change it.
 //!
-//! Each scenario runs over each kind of table. The assertion about the block itself is in `testing`: no
-//! thread takes a reference to a block that is not in use.
+//! Each scenario runs over each kind of table. The assertion about the block itself is in
+//! `testing`: no thread takes a reference to a block that is not in use.
 
 use std::sync::Arc;
 
@@ -187,7 +187,8 @@ fn threads_of_one_core_take_and_leave_a_block_that_it_has_met() {
             let (counts, buffer) = (Arc::clone(&counts), Arc::clone(&buffer));
             thread::spawn("other", move || {
                 let _pin = topology::pin(0);
-                // Its core has met it, but another thread may hold the notes, and those of another core do not have it.
+                // Its core has met it, but another thread may hold the notes, and those of another
+                // core do not have it.
                 if let Some(met) = counts.met(buffer.block()) {
                     met.leave();
                 } else {

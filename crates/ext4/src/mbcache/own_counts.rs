@@ -1,40 +1,41 @@
 //! References that each core counts for itself.
 //!
-//! If inodes on many cores add and drop references to a block, all these cores write it, if only to count;
-//! and if values come and go, each block is created and freed again and again. So once two cores have met at
-//! a block, it is *counted apart* until the transaction closes: a core that adds or drops a reference notes
-//! that in a place of its own. After its first use of the block in the transaction the core has *met* it, and
-//! then does so without reading the block. When the transaction closes, the committer adds up what all cores
-//! noted, stores the sum in the block, and frees the block if no reference is left
-//! (`xattr::store_counts`). At that moment no handle is open and none can start, so the sum is what the
-//! inodes of the transaction contain.
+//! If inodes on many cores add and drop references to a block, all these cores write it, if only to
+//! count; and if values come and go, each block is created and freed again and again. So once two
+//! cores have met at a block, it is *counted apart* until the transaction closes: a core that adds
+//! or drops a reference notes that in a place of its own. After its first use of the block in the
+//! transaction the core has *met* it, and then does so without reading the block. When the
+//! transaction closes, the committer adds up what all cores noted, stores the sum in the block, and
+//! frees the block if no reference is left (`xattr::store_counts`). At that moment no handle is
+//! open and none can start, so the sum is what the inodes of the transaction contain.
 //!
 //! Invariants of a block that is counted apart in a transaction (`BufferState::counted_apart`):
 //!
-//! - The counting starts under its buffer's lock held for writing, by a handle that made the block owe its
-//!   bytes to the transaction and set credits aside for freeing it. It ends when the transaction closes, and
-//!   not before.
-//! - Until then the block is in use, whatever its count: it is not freed, and nothing in it changes except the
-//!   count. So a core that has met the block may read its content under a handle of the transaction without
-//!   any lock.
-//! - The number of its users is the count in the block plus what the cores noted. No core notes more than
-//!   `most` added references in excess of those it dropped; a core that wants to note more first adds them to
-//!   the count in the block. A block is only counted apart, or given references, while its count has room for
-//!   what all cores may note.
+//! - The counting starts under its buffer's lock held for writing, by a handle that made the block
+//!   owe its bytes to the transaction and set credits aside for freeing it. It ends when the
+//!   transaction closes, and not before.
+//! - Until then the block is in use, whatever its count: it is not freed, and nothing in it changes
+//!   except the count. So a core that has met the block may read its content under a handle of the
+//!   transaction without any lock.
+//! - The number of its users is the count in the block plus what the cores noted. No core notes
+//!   more than `most` added references in excess of those it dropped; a core that wants to note
+//!   more first adds them to the count in the block. A block is only counted apart, or given
+//!   references, while its count has room for what all cores may note.
 //!
-//! Each core keeps what it has met in memory of its own. Its counts are on separate lines, many counts on
-//! one, so that the committer reads few lines of each core and writes none that the core will use again. The
-//! blocks met in a closed transaction are dropped by the core itself when it meets a block in the next
-//! transaction, or else by the committer of that one.
+//! Each core keeps what it has met in memory of its own. Its counts are on separate lines, many
+//! counts on one, so that the committer reads few lines of each core and writes none that the core
+//! will use again. The blocks met in a closed transaction are dropped by the core itself when it
+//! meets a block in the next transaction, or else by the committer of that one.
 //!
-//! Memory: an entry for each block and each core that met it in one transaction. Each such block has cost the
-//! transaction a credit, and credits are bounded.
+//! Memory: an entry for each block and each core that met it in one transaction. Each such block
+//! has cost the transaction a credit, and credits are bounded.
 //!
-//! Locking: what a core has met is under a lock of class `AttributeCache`, which comes after the buffer's. It
-//! is taken by threads of that core, by the committer, and by threads of another core that find their own
-//! lock held, since it does not matter on which core a reference is noted. Added references are counted under
-//! it, so that no core notes more than it may. Dropping a reference to a block that the core has met needs no
-//! lock, since the thread's handle keeps the transaction from closing.
+//! Locking: what a core has met is under a lock of class `AttributeCache`, which comes after the
+//! buffer's. It is taken by threads of that core, by the committer, and by threads of another core
+//! that find their own lock held, since it does not matter on which core a reference is noted.
+//! Added references are counted under it, so that no core notes more than it may. Dropping a
+//! reference to a block that the core has met needs no lock, since the thread's handle keeps the
+//! transaction from closing.
 
 use std::sync::Arc;
 
@@ -46,7 +47,8 @@ use pext4_sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::hash::NumberMap;
 use pext4_sync::{CachePadded, Class, Mutex, MutexGuard, Sharded, topology};
 
-/// Maximum number of added references that a core notes before it adds them to the count in the block.
+/// Maximum number of added references that a core notes before it adds them to the count in the
+/// block.
 const MAX_TAKINGS: u32 = 16;
 /// Minimum number of cores' notes for which a thread of its own is worthwhile.
 const MIN_PART: usize = 8;
@@ -58,11 +60,11 @@ const COUNTS: usize = 32;
 /// What the cores have noted in the running transaction.
 pub struct OwnCounts {
     shards: Sharded<Notes>,
-    /// Maximum number of added references that a core notes in excess of those it dropped; 0 if nothing is
-    /// counted apart. [immutable]
+    /// Maximum number of added references that a core notes in excess of those it dropped; 0 if
+    /// nothing is counted apart. [immutable]
     most: i32,
-    /// [atomic] Number of blocks that are counted apart, and the number that the next one gets. On a
-    /// cache line of its own: every core reads the fields beside it.
+    /// [atomic] Number of blocks that are counted apart, and the number that the next one gets. On
+    /// a cache line of its own: every core reads the fields beside it.
     blocks: CachePadded<AtomicU32>,
 }
 
@@ -86,7 +88,8 @@ enum Age {
 #[derive(Default)]
 struct Core {
     met: NumberMap<BlockNumber, Arc<CachePadded<MetBlock>>>,
-    /// Its counts, indexed by block number / [`COUNTS`]; `None` where it has met none of the blocks.
+    /// Its counts, indexed by block number / [`COUNTS`]; `None` where it has met none of the
+    /// blocks.
     counts: Vec<Option<Arc<Counts>>>,
     /// Blocks that a thread of this core started to count apart, with their numbers.
     begun: Vec<(u32, Arc<Buffer>)>,
@@ -95,13 +98,13 @@ struct Core {
 /// References added minus references dropped, for blocks with adjacent numbers.
 type Counts = CachePadded<[AtomicI32; COUNTS]>;
 
-/// A block that this core has met. Only this core has it, so its reference count is not shared. The core
-/// reads the content without a lock, since nothing in the block changes except the number of its users.
-/// The content is a copy: the blocks' own bytes start at multiples of the block size, and so compete for
-/// few sets of the processor's cache.
+/// A block that this core has met. Only this core has it, so its reference count is not shared. The
+/// core reads the content without a lock, since nothing in the block changes except the number of
+/// its users. The content is a copy: the blocks' own bytes start at multiples of the block size,
+/// and so compete for few sets of the processor's cache.
 pub struct MetBlock {
-    /// `None` if the content is not sound, or would not fit into a block as this implementation writes it.
-    /// Then callers use the block itself.
+    /// `None` if the content is not sound, or would not fit into a block as this implementation
+    /// writes it. Then callers use the block itself.
     content: Option<Content>,
     counts: Arc<Counts>,
     place: usize,
@@ -127,7 +130,8 @@ impl MetBlock {
         content.ok_or_else(unknown)?.attributes()
     }
 
-    /// Notes a dropped reference, under a handle of the transaction in which the core has met the block.
+    /// Notes a dropped reference, under a handle of the transaction in which the core has met the
+    /// block.
     pub fn leave(&self) {
         self.count().fetch_sub(1, Ordering::Relaxed);
     }
@@ -170,8 +174,8 @@ impl OwnCounts {
         self.blocks.load(Ordering::Relaxed) > 0
     }
 
-    /// Starts to count a block apart, which the caller has locked. Returns the number by which cores count
-    /// it.
+    /// Starts to count a block apart, which the caller has locked. Returns the number by which
+    /// cores count it.
     pub(super) fn begin(&self, buffer: &Arc<Buffer>) -> u32 {
         let number = self.blocks.fetch_add(1, Ordering::Relaxed);
         self.in_present(|core| core.begun.push((number, Arc::clone(buffer))));
@@ -184,8 +188,8 @@ impl OwnCounts {
         self.here(block, met).flatten()
     }
 
-    /// Notes an added reference, under a handle, to a block with content `wanted`. False if the block has
-    /// another content, if this core has not met it, or if it cannot note more.
+    /// Notes an added reference, under a handle, to a block with content `wanted`. False if the
+    /// block has another content, if this core has not met it, or if it cannot note more.
     pub fn take(&self, block: BlockNumber, wanted: &Content) -> bool {
         let most = self.most;
         let noted = self.here(block, |met| {
@@ -200,9 +204,9 @@ impl OwnCounts {
         noted == Some(true)
     }
 
-    /// Notes an added reference to a block that is counted apart, has room and this content, and is locked
-    /// by the caller. Returns how many references that were noted before the caller must now add to the
-    /// count in the block.
+    /// Notes an added reference to a block that is counted apart, has room and this content, and is
+    /// locked by the caller. Returns how many references that were noted before the caller must now
+    /// add to the count in the block.
     pub fn meet_taking(&self, buffer: &Arc<Buffer>, state: &BufferState, content: &Content) -> u32 {
         let most = self.most;
         let content = || Some(content.clone());
@@ -258,8 +262,8 @@ impl OwnCounts {
         met.map(change)
     }
 
-    /// This core's notes, locked; or those of another core, if a thread that was preempted holds them. It
-    /// does not matter on which core a reference is noted.
+    /// This core's notes, locked; or those of another core, if a thread that was preempted holds
+    /// them. It does not matter on which core a reference is noted.
     fn lock(&self) -> (&Notes, MutexGuard<'_, Core>) {
         let free = self
             .shards

@@ -1,7 +1,7 @@
 //! A list of entries, the oldest first, from which any entry can be removed.
 //!
-//! Links are indexes into one vector. An entry knows its index, so it is removed in constant time, as
-//! from a list with pointers.
+//! Links are indexes into one vector. An entry knows its index, so it is removed in constant time,
+//! as from a list with pointers.
 
 use std::sync::Arc;
 

@@ -1,18 +1,20 @@
 //! A table of words of fixed size, without locks.
 //!
-//! A key selects a set of eight words, which is one cache line. A word contains a block, fourteen bits of the
-//! key's hash, and two marks: *full* (the block has the maximum number of references) and *used* (it was found
-//! since room was last made here). A search reads the line. It writes the mark *used* only if it is not set, so
-//! a block that is shared again and again is found without a write. A search starts at the word selected by
-//! the caller's shard, so that each core finds another one first if several blocks have equal content; such
-//! blocks are created when the others are busy.
+//! A key selects a set of eight words, which is one cache line. A word contains a block, fourteen
+//! bits of the key's hash, and two marks: *full* (the block has the maximum number of references)
+//! and *used* (it was found since room was last made here). A search reads the line. It writes the
+//! mark *used* only if it is not set, so a block that is shared again and again is found without a
+//! write. A search starts at the word selected by the caller's shard, so that each core finds
+//! another one first if several blocks have equal content; such blocks are created when the others
+//! are busy.
 //!
-//! There are no holders. A thread that found a block locks its buffer and checks the word again; a thread that
-//! frees the block clears the word under that lock. A new entry replaces an empty word, or one that was not
-//! used lately: then a block that could have been shared is no longer found, which is the only consequence.
+//! There are no holders. A thread that found a block locks its buffer and checks the word again; a
+//! thread that frees the block clears the word under that lock. A new entry replaces an empty word,
+//! or one that was not used lately: then a block that could have been shared is no longer found,
+//! which is the only consequence.
 //!
-//! The table never grows. Contents whose keys select the same set, by chance or by design of an attacker,
-//! replace each other, and no search reads more than eight words.
+//! The table never grows. Contents whose keys select the same set, by chance or by design of an
+//! attacker, replace each other, and no search reads more than eight words.
 
 use std::hash::BuildHasher;
 
@@ -74,7 +76,8 @@ impl Set {
     fn put(&self, word: u64) -> bool {
         for _ in 0..TRIES {
             let Some((slot, old)) = self.victim() else {
-                // All were used: clear the marks, so that the next round finds those not used again.
+                // All were used: clear the marks, so that the next round finds those not used
+                // again.
                 for slot in &self.0 {
                     slot.fetch_and(!USED, Ordering::Relaxed);
                 }

@@ -1,8 +1,9 @@
-//! A cache per volume with split locks: one per chain of entries with equal hash of the content, one per chain
-//! by block, some that guard the holders of entries, and one for the list of recency.
+//! A cache per volume with split locks: one per chain of entries with equal hash of the content,
+//! one per chain by block, some that guard the holders of entries, and one for the list of recency.
 //!
-//! A hit takes three of them: the chain's, the entry's, and the list's, to remove the entry from the list
-//! while it is held and to add it at the end afterwards. All cores still share the list's lock.
+//! A hit takes three of them: the chain's, the entry's, and the list's, to remove the entry from
+//! the list while it is held and to add it at the end afterwards. All cores still share the list's
+//! lock.
 //!
 //! Order: chain by content, chain by block, entry, list (the keys 1 to 4 of the class).
 

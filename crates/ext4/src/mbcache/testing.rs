@@ -1,6 +1,8 @@
-//! Blocks that are found, referenced, released and changed as by the file system, without the rest of it.
+//! Blocks that are found, referenced, released and changed as by the file system, without the rest
+//! of it.
 //!
-//! A freed block keeps its bytes, as on a disk: only the missing entry says that it must not be used.
+//! A freed block keeps its bytes, as on a disk: only the missing entry says that it must not be
+//! used.
 
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::{self, Attribute, Block, Content};

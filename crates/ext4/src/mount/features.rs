@@ -44,8 +44,8 @@ pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
     }
 }
 
-/// Refuses an image that cannot be read. This comes before any look at the shape of the file system,
-/// which an unknown feature may change.
+/// Refuses an image that cannot be read. This comes before any look at the shape of the file
+/// system, which an unknown feature may change.
 ///
 /// # Errors
 ///

@@ -11,9 +11,9 @@ use crate::options::MountOptions;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Mounts the image or block device at `path` of the host, after replaying its journal where that
-    /// is due. The file is locked meanwhile: exclusively, or with other readers where `options` say
-    /// `read_only`.
+    /// Mounts the image or block device at `path` of the host, after replaying its journal where
+    /// that is due. The file is locked meanwhile: exclusively, or with other readers where
+    /// `options` say `read_only`.
     ///
     /// # Errors
     ///

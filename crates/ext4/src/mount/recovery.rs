@@ -1,9 +1,9 @@
 //! Recovery after a crash: replay of the journal's log, and of inodes that were being deleted or
 //! truncated.
 //!
-//! The log is found, and its replay planned, before any layer exists, with a temporary store that is
-//! dropped afterwards, since the replay changes blocks that the search has read. The mount looks at
-//! the file system as the replay will leave it ([`FoundJournal::view`]) before the replay writes
+//! The log is found, and its replay planned, before any layer exists, with a temporary store that
+//! is dropped afterwards, since the replay changes blocks that the search has read. The mount looks
+//! at the file system as the replay will leave it ([`FoundJournal::view`]) before the replay writes
 //! anything: a log that destroys the file system is refused, and the image stays as it was.
 
 use std::collections::HashSet;

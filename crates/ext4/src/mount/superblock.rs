@@ -94,8 +94,8 @@ fn read_bytes(device: &dyn Device) -> Result<[u8; SUPERBLOCK_SIZE]> {
 }
 
 /// The copies of superblocks where group 1 begins, if the groups have the usual size or that which
-/// `primary` gives. A place that cannot be read is skipped: it may be one at which this image has no
-/// copy.
+/// `primary` gives. A place that cannot be read is skipped: it may be one at which this image has
+/// no copy.
 fn copies<'d>(
     device: &'d dyn Device,
     primary: Option<&Superblock>,

@@ -1,6 +1,6 @@
-//! Times of last access. Reading does not set them: the caller that serves readers reports each access,
-//! and only those that the policy asks for are written, so that readers of one file write no common
-//! cache line.
+//! Times of last access. Reading does not set them: the caller that serves readers reports each
+//! access, and only those that the policy asks for are written, so that readers of one file write
+//! no common cache line.
 
 use crate::error::Result;
 use crate::inode::data::SLOT_CREDITS;
@@ -14,8 +14,9 @@ use pext4_ondisk::time::Time;
 const MAX_AGE: i64 = 24 * 3600;
 
 impl Volume {
-    /// Sets the access time after a file was read, a directory listed or a link followed, if the policy
-    /// requires it. If it does not, or the volume is read-only, this writes nothing and takes no lock.
+    /// Sets the access time after a file was read, a directory listed or a link followed, if the
+    /// policy requires it. If it does not, or the volume is read-only, this writes nothing and
+    /// takes no lock.
     ///
     /// # Errors
     ///
@@ -40,7 +41,8 @@ impl Volume {
     }
 }
 
-/// Whether the policy requires the access time to be set. An inode without names keeps the time it has.
+/// Whether the policy requires the access time to be set. An inode without names keeps the time it
+/// has.
 fn is_due(attributes: &Attributes, policy: AccessTimes, now: Time) -> bool {
     if attributes.flags & InodeFlags::NOATIME.bits() != 0 || attributes.links == 0 {
         return false;

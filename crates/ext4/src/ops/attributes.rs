@@ -55,8 +55,8 @@ impl Volume {
         })
     }
 
-    /// Clears the permission bits in `taken`, as a write does. Allowed on append-only files, which can
-    /// be written as well.
+    /// Clears the permission bits in `taken`, as a write does. Allowed on append-only files, which
+    /// can be written as well.
     ///
     /// # Errors
     ///
@@ -122,8 +122,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The root of the map in the other format, if the flags change the format. Inodes without a map
-    /// have no format to change.
+    /// The root of the map in the other format, if the flags change the format. Inodes without a
+    /// map have no format to change.
     fn other_format_if_wanted(
         &self,
         inode: &Inode,
@@ -192,9 +192,9 @@ fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
     Ok(())
 }
 
-/// Whether a change sets both times to the present and nothing else, as `touch` does: an append could
-/// do the same. A caller that keeps the times of a file itself says what the present is; then the
-/// times of modification and change are equal. Times of appends that it writes back come by
+/// Whether a change sets both times to the present and nothing else, as `touch` does: an append
+/// could do the same. A caller that keeps the times of a file itself says what the present is; then
+/// the times of modification and change are equal. Times of appends that it writes back come by
 /// [`Volume::write_back_times`].
 fn is_touch(change: &SetAttributes) -> bool {
     let present = change.changed.unwrap_or(SetTime::Now);
@@ -210,9 +210,10 @@ fn is_touch(change: &SetAttributes) -> bool {
 /// `EXT4_EOFBLOCKS_FL`, which no current kernel sets and checkers report.
 const OBSOLETE: InodeFlags = InodeFlags::from_bits_retain(0x40_0000);
 
-/// Flags that users may change on Linux but not here, because they describe how the file is stored or
-/// request something that this version does not do. Other visible flags that users may not change are
-/// ignored, as on Linux: a caller that sets one flag passes all flags that it read before.
+/// Flags that users may change on Linux but not here, because they describe how the file is stored
+/// or request something that this version does not do. Other visible flags that users may not
+/// change are ignored, as on Linux: a caller that sets one flag passes all flags that it read
+/// before.
 const FIXED: InodeFlags = OBSOLETE
     .union(InodeFlags::JOURNAL_DATA)
     .union(InodeFlags::CASEFOLD);
@@ -262,7 +263,8 @@ fn apply(slot: &mut Slot, change: &SetAttributes, now: Time) {
         slot.flags = slot.flags.difference(settable) | set;
     }
     if let Some(accessed) = change.accessed {
-        // All times of one call that are "now" are equal: the time of the change, if the caller gives it.
+        // All times of one call that are "now" are equal: the time of the change, if the caller
+        // gives it.
         let present = change.changed.map_or(now, time);
         slot.accessed = match accessed {
             SetTime::Now => present,

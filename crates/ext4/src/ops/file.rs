@@ -21,7 +21,8 @@ use crate::volume::Volume;
 enum Writer {
     /// A program that writes now; the write sets the times.
     Caller,
-    /// A cache that writes back data some time after the program wrote it, and sets the times itself.
+    /// A cache that writes back data some time after the program wrote it, and sets the times
+    /// itself.
     Cache,
 }
 
@@ -92,8 +93,9 @@ impl Volume {
         self.write_by(Writer::Caller, inode, offset, from)
     }
 
-    /// As [`Volume::write`], for a cache above the volume that writes its pages back some time after
-    /// the caller wrote. It leaves the times unchanged: the cache sets them when the caller writes.
+    /// As [`Volume::write`], for a cache above the volume that writes its pages back some time
+    /// after the caller wrote. It leaves the times unchanged: the cache sets them when the caller
+    /// writes.
     ///
     /// # Errors
     ///
@@ -175,8 +177,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::write`]; `Refused(Invalid)` for an empty range, `Refused(NotPermitted)` for removing
-    /// content from an append-only file.
+    /// As [`Volume::write`]; `Refused(Invalid)` for an empty range, `Refused(NotPermitted)` for
+    /// removing content from an append-only file.
     pub fn allocate(
         &self,
         inode: InodeNumber,
@@ -215,8 +217,8 @@ impl Volume {
         }
         let end = offset.checked_add(length).ok_or(Refusal::FileTooLarge)?;
         let inode = self.run(|| self.regular(inode))?;
-        // Before the lock is held, another thread may change the format of the map. It is held until
-        // what a failed call has allocated was taken back.
+        // Before the lock is held, another thread may change the format of the map. It is held
+        // until what a failed call has allocated was taken back.
         let _lock = self.run(|| super::lock_exclusive(&inode))?;
         let times = times_of_change(&inode);
         let mut allocated = Allocated::nothing(&inode);
@@ -327,8 +329,8 @@ impl Volume {
     }
 }
 
-/// Refuses to change the data of an immutable file. Append-only is a matter of how a file was opened,
-/// which this layer does not know: the layers above enforce it when they open one
+/// Refuses to change the data of an immutable file. Append-only is a matter of how a file was
+/// opened, which this layer does not know: the layers above enforce it when they open one
 /// (`path::OpenOptions`, and the kernel or `dispatch` in the FUSE server).
 pub(super) fn check_not_immutable(inode: &Inode) -> Result<()> {
     if inode.flags().contains(InodeFlags::IMMUTABLE) {

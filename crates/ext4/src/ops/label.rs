@@ -19,9 +19,9 @@ impl Volume {
         field.into_iter().take_while(|&byte| byte != 0).collect()
     }
 
-    /// Sets the label: at most 16 bytes, none of them zero. The copies of the superblock are written
-    /// at once, since users look for them by the label. After a power cut the copies may have another
-    /// label than the superblock.
+    /// Sets the label: at most 16 bytes, none of them zero. The copies of the superblock are
+    /// written at once, since users look for them by the label. After a power cut the copies may
+    /// have another label than the superblock.
     ///
     /// # Errors
     ///
@@ -43,8 +43,8 @@ impl Volume {
     }
 
     /// Writes the label to the copies of the superblock. Nothing else writes to the copies while a
-    /// volume is mounted, so they are in no transaction. A copy that is damaged or belongs to another
-    /// file system stays as it is.
+    /// volume is mounted, so they are in no transaction. A copy that is damaged or belongs to
+    /// another file system stays as it is.
     fn label_copies(&self, field: [u8; LABEL_LENGTH]) -> Result<()> {
         let store = &self.inodes.store;
         let uuid = store.superblock(|superblock| superblock.uuid);

@@ -18,8 +18,8 @@ impl Volume {
     /// come first. A cookie stays valid while the directory changes: entries that exist throughout
     /// are listed exactly once.
     ///
-    /// `visit` runs with the directory's lock held. It must not call operations of the volume, which
-    /// take locks of their own and could deadlock: collect the entries first.
+    /// `visit` runs with the directory's lock held. It must not call operations of the volume,
+    /// which take locks of their own and could deadlock: collect the entries first.
     ///
     /// A name that no file can have (empty, `.` again, or with a slash or zero byte in it) is not
     /// listed; after all other names the listing fails with `Corrupt`. The names of an encrypted

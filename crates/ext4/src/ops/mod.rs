@@ -3,8 +3,8 @@
 //!
 //! Lock order of every operation: directories first (an ancestor before its descendant; the key of
 //! the lock is the step of the operation), then inodes by number, then the operation starts its
-//! handle, then it locks a leaf of a directory that it holds shared (`names`). Whatever may wait for
-//! a commit (a full disk, the zeroing of a file's tail) happens without a handle.
+//! handle, then it locks a leaf of a directory that it holds shared (`names`). Whatever may wait
+//! for a commit (a full disk, the zeroing of a file's tail) happens without a handle.
 
 mod access;
 mod attempt;
@@ -47,7 +47,8 @@ const FULL_RETRIES: u32 = 3;
 /// Metadata blocks that a change of one directory may dirty: leaf splits and the index path, for
 /// each new block its bitmap, descriptor and way through the extent tree, the directory's inode.
 const DIRECTORY_CREDITS: u32 = dir::MAX_BLOCKS_CHANGED + 12 * dir::MAX_BLOCKS_ADDED + 1;
-/// Metadata blocks that changing one name in its leaf may dirty: the leaf and the directory's inode.
+/// Metadata blocks that changing one name in its leaf may dirty: the leaf and the directory's
+/// inode.
 const ENTRY_CREDITS: u32 = 2;
 /// Metadata blocks that claiming or freeing an inode may dirty, its orphan entry included.
 const INODE_CREDITS: u32 = 10;
@@ -91,8 +92,9 @@ impl Volume {
         Ok(inode)
     }
 
-    /// The inode that a directory entry other than `.` and `..` refers to. Entries that refer to the
-    /// directory itself, the root, an inode of the file system itself or an unused one are corrupt.
+    /// The inode that a directory entry other than `.` and `..` refers to. Entries that refer to
+    /// the directory itself, the root, an inode of the file system itself or an unused one are
+    /// corrupt.
     pub(crate) fn entry_inode(
         &self,
         directory: &Inode,
@@ -122,9 +124,9 @@ impl Volume {
         Ok(inode)
     }
 
-    /// Passes on the result of an operation under `handle`, which had made `before` changes when the
-    /// operation began. There is no undo: if the device or the image made the operation fail after
-    /// its first change, a commit would make half of it durable, so this stops the journal.
+    /// Passes on the result of an operation under `handle`, which had made `before` changes when
+    /// the operation began. There is no undo: if the device or the image made the operation fail
+    /// after its first change, a commit would make half of it durable, so this stops the journal.
     /// (Refusals happen before the first change, or after the changes were reverted.)
     pub(crate) fn stop_if_half_done<R>(
         &self,
@@ -194,8 +196,8 @@ fn check_alive(inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to read a directory that was removed while it is held: it has no names any more, not even
-/// `.` and `..`.
+/// Refuses to read a directory that was removed while it is held: it has no names any more, not
+/// even `.` and `..`.
 fn check_not_removed(directory: &Inode) -> Result<()> {
     if directory.links() == 0 {
         return Err(Refusal::NotFound.into());

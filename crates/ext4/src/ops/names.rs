@@ -8,14 +8,14 @@
 //!
 //! An operation on a leaf first looks for the name without the leaf's lock and does everything that
 //! it can do without it (starts its handle, creates the inode). Then it takes the lock, looks again
-//! if another thread has changed the leaf meanwhile, and changes the leaf. So the leaf is locked for
-//! a small part of the operation. The first look takes the buffer's lock for writing and keeps a
-//! reference to the buffer until the change: the leaf's cache lines move to this core once, and the
-//! buffer cache is searched once.
+//! if another thread has changed the leaf meanwhile, and changes the leaf. So the leaf is locked
+//! for a small part of the operation. The first look takes the buffer's lock for writing and keeps
+//! a reference to the buffer until the change: the leaf's cache lines move to this core once, and
+//! the buffer cache is searched once.
 //!
-//! An operation on a leaf restarts with the whole directory ([`AttemptError::Restart`]) if a leaf is
-//! not enough from the start, or if under the leaf's lock the name has appeared or disappeared or
-//! the room is gone.
+//! An operation on a leaf restarts with the whole directory ([`AttemptError::Restart`]) if a leaf
+//! is not enough from the start, or if under the leaf's lock the name has appeared or disappeared
+//! or the room is gone.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -265,7 +265,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Looks up a name, holds its inode and returns it. The caller holds the directory's lock shared.
+    /// Looks up a name, holds its inode and returns it. The caller holds the directory's lock
+    /// shared.
     pub(super) fn hold_named(
         &self,
         directory: &Arc<Inode>,
@@ -285,8 +286,9 @@ impl Volume {
         self.look_up(directory, name, |_| (), |_| ())
     }
 
-    /// Looks up a name and calls `hold` with its inode. If another thread removes a name from the leaf meanwhile,
-    /// which needs the leaf's lock only, this is undone with `release` and repeated under that lock.
+    /// Looks up a name and calls `hold` with its inode. If another thread removes a name from the
+    /// leaf meanwhile, which needs the leaf's lock only, this is undone with `release` and repeated
+    /// under that lock.
     fn look_up(
         &self,
         directory: &Arc<Inode>,

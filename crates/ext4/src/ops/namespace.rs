@@ -30,8 +30,8 @@ fn new_inode_credits(kind: FileType) -> u32 {
 }
 
 impl Volume {
-    /// Looks up a name, `.` and `..` included. In an encrypted directory the name is the stored one,
-    /// which may contain any bytes.
+    /// Looks up a name, `.` and `..` included. In an encrypted directory the name is the stored
+    /// one, which may contain any bytes.
     ///
     /// # Errors
     ///
@@ -64,7 +64,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(Exists | NotFound | NotADirectory | NoSpace | NameTooLong | ReadOnly)`, `Corrupt`, `Io`.
+    /// `Refused(Exists | NotFound | NotADirectory | NoSpace | NameTooLong | ReadOnly)`, `Corrupt`,
+    /// `Io`.
     pub fn create(
         &self,
         parent: InodeNumber,
@@ -97,7 +98,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::create`]; `Refused(TooManyLinks)` if the parent cannot have more subdirectories.
+    /// As [`Volume::create`]; `Refused(TooManyLinks)` if the parent cannot have more
+    /// subdirectories.
     pub fn make_directory(
         &self,
         parent: InodeNumber,
@@ -112,8 +114,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::make_node`] and [`Volume::make_directory`]; `Refused(AttributesFull)` for lists that
-    /// together do not fit into a block.
+    /// As [`Volume::make_node`] and [`Volume::make_directory`]; `Refused(AttributesFull)` for lists
+    /// that together do not fit into a block.
     pub fn make_with_lists(
         &self,
         parent: InodeNumber,
@@ -163,8 +165,8 @@ impl Volume {
             return Err(Refusal::Exists.into());
         }
         if new_inode.kind == FileType::Directory {
-            // Other threads may create directories in other leaves at the same time. If the number of
-            // links is limited, they must be counted one by one.
+            // Other threads may create directories in other leaves at the same time. If the number
+            // of links is limited, they must be counted one by one.
             if part == Part::Leaf && !self.many_subdirectories {
                 return Err(AttemptError::Restart);
             }
@@ -394,7 +396,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NotFound | NotADirectory | NotEmpty | Invalid | NotPermitted | ReadOnly)`, `Corrupt`, `Io`.
+    /// `Refused(NotFound | NotADirectory | NotEmpty | Invalid | NotPermitted | ReadOnly)`,
+    /// `Corrupt`, `Io`.
     pub fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.run(|| {
             check_name(name)?;

@@ -1,14 +1,15 @@
-//! Reaping: when the last name and the last hold of an inode are gone, its blocks, its attributes and
-//! its number are freed.
+//! Reaping: when the last name and the last hold of an inode are gone, its blocks, its attributes
+//! and its number are freed.
 //!
-//! If nobody holds the inode when its last name is removed, and it has little to free, it is reaped in
-//! the transaction that removes the name: a crash leaves all of it or nothing, so no orphan entry is
-//! needed. Every other inode is an orphan from the removal of its last name until it is reaped.
+//! If nobody holds the inode when its last name is removed, and it has little to free, it is reaped
+//! in the transaction that removes the name: a crash leaves all of it or nothing, so no orphan
+//! entry is needed. Every other inode is an orphan from the removal of its last name until it is
+//! reaped.
 //!
-//! Exactly one thread reaps an inode: the one for which [`Inode::claim_reaping`] returns true. It calls
-//! that under the inode's lock: if the last hold is given back between the removal of the last name and
-//! the orphan entry, the inode must not be reaped before that entry exists, or the entry would stay
-//! when the inode is gone.
+//! Exactly one thread reaps an inode: the one for which [`Inode::claim_reaping`] returns true. It
+//! calls that under the inode's lock: if the last hold is given back between the removal of the
+//! last name and the orphan entry, the inode must not be reaped before that entry exists, or the
+//! entry would stay when the inode is gone.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use crate::volume::Volume;
 use crate::xattr;
 
 impl Volume {
-    /// Adds one hold of an inode by its number alone, without reading it. It is the only operation that
-    /// works on an inode that cannot be read.
+    /// Adds one hold of an inode by its number alone, without reading it. It is the only operation
+    /// that works on an inode that cannot be read.
     pub fn hold(&self, inode: InodeNumber) {
         self.inodes.hold_number(inode);
     }
@@ -48,10 +49,10 @@ impl Volume {
         }
     }
 
-    /// A number that identifies the set of inodes without a name, `None` if there are none. If the set
-    /// changes, the number does. These inodes exist until their last hold is given back, so the space
-    /// that they use may soon be free. An inode number that is reused counts as another inode, since its
-    /// generation differs.
+    /// A number that identifies the set of inodes without a name, `None` if there are none. If the
+    /// set changes, the number does. These inodes exist until their last hold is given back, so the
+    /// space that they use may soon be free. An inode number that is reused counts as another
+    /// inode, since its generation differs.
     #[must_use]
     pub fn unlinked_inodes_fingerprint(&self) -> Option<u64> {
         let orphans = self.inodes.orphans.snapshot();
@@ -63,9 +64,9 @@ impl Volume {
         (!orphans.is_empty()).then(|| hasher.finish().max(1))
     }
 
-    /// Starts a handle that removes one name of an inode and, if it was the last, may free the inode
-    /// in the same transaction. The blocks of a directory are freed later. The caller holds the
-    /// inode's lock.
+    /// Starts a handle that removes one name of an inode and, if it was the last, may free the
+    /// inode in the same transaction. The blocks of a directory are freed later. The caller holds
+    /// the inode's lock.
     pub(super) fn start_removal(&self, inode: &Inode) -> Result<Handle<'_>> {
         let credits = ENTRY_CREDITS + self.reaping_credits(inode);
         self.inodes.store.start(credits)
@@ -82,8 +83,9 @@ impl Volume {
         INODE_CREDITS + for_blocks + xattr::end_credits(&self.inodes, inode)
     }
 
-    /// Reaps an inode under the handle that removed its last name, if nobody holds it and one step frees
-    /// all its blocks; returns whether it did. A damaged inode loses its name but stays an orphan.
+    /// Reaps an inode under the handle that removed its last name, if nobody holds it and one step
+    /// frees all its blocks; returns whether it did. A damaged inode loses its name but stays an
+    /// orphan.
     pub(super) fn reap_at_once(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
         if inode.is_directory()
             || !self.inodes.is_freed_in_one_step(inode).unwrap_or(false)
@@ -97,21 +99,21 @@ impl Volume {
         Ok(true)
     }
 
-    /// Reaps an inode if its last name and hold are gone and no other thread reaps it, and with it the
-    /// inodes that hold values of its attributes.
+    /// Reaps an inode if its last name and hold are gone and no other thread reaps it, and with it
+    /// the inodes that hold values of its attributes.
     pub(crate) fn reap_if_due(&self, inode: &Arc<Inode>) -> Result<()> {
         self.reap_one(inode)?;
         self.reap_values()
     }
 
-    /// As [`Volume::reap_if_due`], for a caller that removed the last name. The removal has succeeded, so
-    /// an error here only goes to the volume's error policy.
+    /// As [`Volume::reap_if_due`], for a caller that removed the last name. The removal has
+    /// succeeded, so an error here only goes to the volume's error policy.
     pub(super) fn reap_unnamed(&self, inode: &Arc<Inode>) -> Result<()> {
         self.tolerate_failed_reap(self.reap_if_due(inode))
     }
 
-    /// Handles the failure to reap an inode after an operation that has succeeded: the inode stays an
-    /// orphan, which the next mount reaps. Only an error of a stopped journal is returned.
+    /// Handles the failure to reap an inode after an operation that has succeeded: the inode stays
+    /// an orphan, which the next mount reaps. Only an error of a stopped journal is returned.
     pub(super) fn tolerate_failed_reap(&self, ended: Result<()>) -> Result<()> {
         match ended {
             Ok(()) => Ok(()),
@@ -219,7 +221,8 @@ mod tests {
         Some(Volume::open(device, MountOptions::default()).expect("a mount"))
     }
 
-    /// The last hold is given back after the last name was removed and before the orphan entry exists.
+    /// The last hold is given back after the last name was removed and before the orphan entry
+    /// exists.
     #[test]
     fn a_hold_given_back_during_an_unlink_leaves_no_orphan_entry() {
         for features in ["orphan_file", "^orphan_file"] {

@@ -1,11 +1,11 @@
 //! Moving names.
 //!
 //! Locks, in this order: a move between two directories takes the volume's rename lock, which keeps
-//! the tree above both unchanged while this thread walks it to find out which directory is above which
-//! and whether a directory would be moved into itself. Then the two parents, an ancestor before its
-//! descendant; then directories that are moved or replaced (see [`attempt`](super::attempt)); then
-//! other inodes by number. One handle changes both directories, both entries and all counts: after a
-//! crash the names are the old ones or the new ones.
+//! the tree above both unchanged while this thread walks it to find out which directory is above
+//! which and whether a directory would be moved into itself. Then the two parents, an ancestor
+//! before its descendant; then directories that are moved or replaced (see
+//! [`attempt`](super::attempt)); then other inodes by number. One handle changes both directories,
+//! both entries and all counts: after a crash the names are the old ones or the new ones.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -182,8 +182,8 @@ impl Volume {
         })
     }
 
-    /// A directory and all directories above it, the root last. The caller holds the rename lock, so
-    /// they do not change.
+    /// A directory and all directories above it, the root last. The caller holds the rename lock,
+    /// so they do not change.
     fn ancestors_of(&self, lower: &Inode) -> Result<Vec<InodeNumber>> {
         let mut ancestors = Vec::new();
         let mut visited = HashSet::new();
@@ -406,8 +406,8 @@ impl Volume {
         if crosses {
             self.set_parent_entry(handle, target.directory, moved)?;
         }
-        // If the move replaces a directory, the target's parent has as many subdirectories as before, so
-        // the count does not have to be checked against the limit.
+        // If the move replaces a directory, the target's parent has as many subdirectories as
+        // before, so the count does not have to be checked against the limit.
         if moved.is_directory() && (crosses || other.is_some()) {
             self.drop_subdirectory(handle, source.directory);
         }
@@ -434,8 +434,8 @@ impl Volume {
         let has_list = whiteout.is_some_and(|whiteout| whiteout.access_list.is_some());
         let list = if has_list { xattr::CREDITS } else { 0 };
         let ending = other.map_or(0, |other| self.reaping_credits(other));
-        // A directory that is moved names its parent in a block of its own. The whiteout, if any, is
-        // another new inode.
+        // A directory that is moved names its parent in a block of its own. The whiteout, if any,
+        // is another new inode.
         let names = DIRECTORY_CREDITS + 2 * ENTRY_CREDITS;
         self.inodes
             .store
@@ -450,7 +450,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes the `..` of a directory that moved refer to its new parent; does nothing for other files.
+    /// Makes the `..` of a directory that moved refer to its new parent; does nothing for other
+    /// files.
     fn set_parent_entry(
         &self,
         handle: &mut Handle<'_>,

@@ -1,5 +1,6 @@
-//! Symbolic links. A short target is stored in the inode, in place of the map or beside the attributes
-//! (`inline_data`); a long one in a block of its own, which is journalled like other metadata.
+//! Symbolic links. A short target is stored in the inode, in place of the map or beside the
+//! attributes (`inline_data`); a long one in a block of its own, which is journalled like other
+//! metadata.
 
 use std::sync::Arc;
 

@@ -4,14 +4,15 @@ use crate::error::{Refusal, Result};
 use crate::volume::Volume;
 
 impl Volume {
-    /// Discards the free blocks that lie wholly within the `length` bytes from byte `start` on, in runs
-    /// of at least `least` bytes (`FITRIM`). Returns how many bytes were discarded. Space that was freed
-    /// before the call is included: the call commits first.
+    /// Discards the free blocks that lie wholly within the `length` bytes from byte `start` on, in
+    /// runs of at least `least` bytes (`FITRIM`). Returns how many bytes were discarded. Space that
+    /// was freed before the call is included: the call commits first.
     ///
     /// # Errors
     ///
-    /// `Refused(Invalid)` for a range beyond the end or shorter than a block, and if `least` is more
-    /// than a group; `Refused(NotSupported)` if the device cannot discard; `Refused(ReadOnly)`, `Io`.
+    /// `Refused(Invalid)` for a range beyond the end or shorter than a block, and if `least` is
+    /// more than a group; `Refused(NotSupported)` if the device cannot discard;
+    /// `Refused(ReadOnly)`, `Io`.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         let store = &self.inodes.store;
         let block_size = u64::from(store.block_size());

@@ -1,9 +1,9 @@
-//! Attributes whose value is stored in an inode of its own (`ea_inode`), because it fits neither into the
-//! inode of the file nor into a block.
+//! Attributes whose value is stored in an inode of its own (`ea_inode`), because it fits neither
+//! into the inode of the file nor into a block.
 //!
-//! The value is first written to a nameless file, in transactions of its own. The transaction that sets
-//! the attribute then turns that file into a value inode. If the volume remembers an inode that contains
-//! the same value already, the attribute shares it.
+//! The value is first written to a nameless file, in transactions of its own. The transaction that
+//! sets the attribute then turns that file into a value inode. If the volume remembers an inode
+//! that contains the same value already, the attribute shares it.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ enum ValueSource<'a> {
 }
 
 impl Volume {
-    /// Sets an attribute to a value in an inode of its own, and the permissions if given. The caller
-    /// holds the lock of `owner`; after releasing it, it calls [`Volume::reap_values`].
+    /// Sets an attribute to a value in an inode of its own, and the permissions if given. The
+    /// caller holds the lock of `owner`; after releasing it, it calls [`Volume::reap_values`].
     pub(super) fn set_large_xattr(
         &self,
         owner: &Arc<Inode>,
@@ -68,8 +68,8 @@ impl Volume {
         entered.map(|_| ())
     }
 
-    /// The inode with this value, if the volume remembers one. It may lose its last reference before the
-    /// caller adds one.
+    /// The inode with this value, if the volume remembers one. It may lose its last reference
+    /// before the caller adds one.
     fn find_value(&self, hash: u32, value: &[u8]) -> Option<Arc<Inode>> {
         let number = self.inodes.values.recall(hash)?;
         let size = u32::try_from(value.len()).ok()?;
@@ -135,7 +135,8 @@ impl Volume {
                 inodes.make_value_inode(&mut handle, fresh, hash)?;
                 fresh.number()
             }
-            // Starting the handle may have waited for a commit, and the last owner may have dropped the value.
+            // Starting the handle may have waited for a commit, and the last owner may have dropped
+            // the value.
             ValueSource::Shared(found) if inodes.try_add_value_reference(&mut handle, found) => {
                 found.number()
             }
@@ -162,7 +163,8 @@ mod tests {
     use crate::groups::testing::image;
     use crate::{CreateAttributes, InodeNumber, MountOptions, SetXattrMode, Volume};
 
-    /// The last owner of a value drops it while another owner has found it and waits for its handle.
+    /// The last owner of a value drops it while another owner has found it and waits for its
+    /// handle.
     #[test]
     fn a_value_that_ends_before_it_is_shared_is_made_again() {
         let Some(device) = image(&["-O", "ea_inode"], "16M") else {

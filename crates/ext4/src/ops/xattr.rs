@@ -41,8 +41,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoAttribute | Exists | NoSpace | AttributesFull | Range | NotSupported | ReadOnly)`,
-    /// `Corrupt`, `Io`.
+    /// `Refused(NoAttribute | Exists | NoSpace | AttributesFull | Range | NotSupported |
+    /// ReadOnly)`, `Corrupt`, `Io`.
     pub fn set_xattr(
         &self,
         inode: InodeNumber,
@@ -53,8 +53,8 @@ impl Volume {
         self.run(|| self.set_xattr_and_permissions(inode, name, value, mode, None))
     }
 
-    /// Sets the access control list (in its on-disk format) and the permissions that correspond to it,
-    /// in one transaction. If there is no room for the list, the permissions do not change.
+    /// Sets the access control list (in its on-disk format) and the permissions that correspond to
+    /// it, in one transaction. If there is no room for the list, the permissions do not change.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ impl Volume {
         })
     }
 
-    /// Removes the access control list, if there is one, and sets the permissions that replace it, in one
-    /// transaction.
+    /// Removes the access control list, if there is one, and sets the permissions that replace it,
+    /// in one transaction.
     ///
     /// # Errors
     ///
@@ -124,16 +124,16 @@ impl Volume {
     }
 
     /// Whether the attribute has this value already, possibly in an inode of its own: then nothing
-    /// changes, not even the times. On a volume without value inodes this returns false; there the plan
-    /// of the change finds out.
+    /// changes, not even the times. On a volume without value inodes this returns false; there the
+    /// plan of the change finds out.
     fn has_value(&self, inode: &Arc<Inode>, name: &[u8], value: &[u8], mode: SetXattrMode) -> bool {
         self.inodes.has_values()
             && mode != SetXattrMode::Create
             && xattr::get(&self.inodes, inode, name).is_ok_and(|present| present == value)
     }
 
-    /// Sets an attribute: beside the inode's inline content if there is room; else after moving that
-    /// content to a block; else with the value in an inode of its own.
+    /// Sets an attribute: beside the inode's inline content if there is room; else after moving
+    /// that content to a block; else with the value in an inode of its own.
     fn set_in_some_place(
         &self,
         inode: &Arc<Inode>,
@@ -160,7 +160,8 @@ impl Volume {
             self.inodes.move_out(inode)?;
             result = set();
         }
-        // If blocks are charged to a short symbolic link, e2fsck 1.47 takes its target for a block map.
+        // If blocks are charged to a short symbolic link, e2fsck 1.47 takes its target for a block
+        // map.
         let may_lie_elsewhere = inode.file_type() != FileType::Symlink;
         if is_full(&result) && may_lie_elsewhere && self.inodes.has_values() {
             result = self.set_large_xattr(inode, name, value, mode, permissions);

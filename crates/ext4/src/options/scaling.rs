@@ -101,8 +101,8 @@ choice! {
         Listed = "listed",
         /// Merged with their neighbours in the group first; only what is left goes on the list.
         Merged = "merged",
-        /// Pushed onto the group's lock-free list; the next holder of the group folds them in. No global
-        /// list.
+        /// Pushed onto the group's lock-free list; the next holder of the group folds them in. No
+        /// global list.
         Deferred = "deferred",
     }
 }

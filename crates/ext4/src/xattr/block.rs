@@ -1,9 +1,10 @@
-//! The block of attributes: reading it, sharing it, changing it in place or copying it, releasing it.
+//! The block of attributes: reading it, sharing it, changing it in place or copying it, releasing
+//! it.
 //!
-//! A block may be shared by many inodes, each of which is locked by its own operation. So decisions that
-//! depend on a block's reference count are made under its buffer's lock, where the cache of blocks is checked
-//! too (see `mbcache`). A block that is only read is not made dirty: another operation may have freed it in
-//! the same transaction.
+//! A block may be shared by many inodes, each of which is locked by its own operation. So decisions
+//! that depend on a block's reference count are made under its buffer's lock, where the cache of
+//! blocks is checked too (see `mbcache`). A block that is only read is not made dirty: another
+//! operation may have freed it in the same transaction.
 
 use std::sync::Arc;
 
@@ -36,9 +37,9 @@ pub(super) enum Outcome {
     },
 }
 
-/// Which contents have entries that refer to value inodes. A block with such entries is not offered to
-/// other inodes, and its references are always counted in the block: dropping the last one drops the
-/// references to those value inodes.
+/// Which contents have entries that refer to value inodes. A block with such entries is not offered
+/// to other inodes, and its references are always counted in the block: dropping the last one drops
+/// the references to those value inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HasValueInodes {
     /// The content of the block that the inode has.
@@ -82,7 +83,8 @@ pub(super) enum CheckedBlock {
     Read(Arc<Buffer>),
 }
 
-/// An inode's block, and the attributes in it. A caller that changes them calls this under its handle.
+/// An inode's block, and the attributes in it. A caller that changes them calls this under its
+/// handle.
 pub(super) fn attributes(
     inodes: &Inodes,
     block: BlockNumber,
@@ -116,8 +118,8 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
     Ok(buffer)
 }
 
-/// Gives an inode a block with this content: a block that has it already; else `old`, if no other inode
-/// uses it; else a new one.
+/// Gives an inode a block with this content: a block that has it already; else `old`, if no other
+/// inode uses it; else a new one.
 pub(super) fn write(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -223,8 +225,8 @@ fn take(
     if blocks.judge_taking(candidate, &state.page, content) == Taking::Pass {
         return Attempt::Unfit;
     }
-    // The block may have been freed and reused since, with another buffer, and the entry may belong to
-    // that. Checked after the entry: the thread that inserted it had seen this buffer discarded.
+    // The block may have been freed and reused since, with another buffer, and the entry may belong
+    // to that. Checked after the entry: the thread that inserted it had seen this buffer discarded.
     if buffer.is_discarded() {
         return Attempt::Unfit;
     }

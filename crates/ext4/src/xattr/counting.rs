@@ -1,9 +1,9 @@
 //! Counting the references of inodes to a block of attributes.
 //!
-//! References are counted in the block, under its buffer's lock, until two cores have met at it. From then
-//! until the end of the transaction each core counts for itself
-//! ([`OwnCounts`](crate::mbcache::OwnCounts)), and [`store_counts`] adds the counts up when the transaction
-//! closes.
+//! References are counted in the block, under its buffer's lock, until two cores have met at it.
+//! From then until the end of the transaction each core counts for itself
+//! ([`OwnCounts`](crate::mbcache::OwnCounts)), and [`store_counts`] adds the counts up when the
+//! transaction closes.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::inode::table::Inodes;
 use crate::mbcache::{Candidate, Leaving, MetBlock, SharedBlocks, Sum};
 use crate::seal;
 
-/// Metadata blocks that freeing a block that is counted apart may dirty: those of its group, and a revoke.
+/// Metadata blocks that freeing a block that is counted apart may dirty: those of its group, and a
+/// revoke.
 pub(super) const CREDITS_AT_END: u32 = CREDITS_PER_GROUP + 1;
 /// Minimum number of sums for which a thread of its own is worthwhile.
 const MIN_PART: usize = 64;
@@ -33,7 +34,8 @@ pub(super) enum Departure {
     Unused,
 }
 
-/// Adds a reference if this core has met the block in this transaction and its content is `content`.
+/// Adds a reference if this core has met the block in this transaction and its content is
+/// `content`.
 pub(super) fn take_noted(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -48,8 +50,8 @@ pub(super) fn take_noted(
     taken
 }
 
-/// Adds a reference to a candidate that was checked and has this content; its state is locked. False if it
-/// can have no more references for now.
+/// Adds a reference to a candidate that was checked and has this content; its state is locked.
+/// False if it can have no more references for now.
 pub(super) fn take(
     blocks: &SharedBlocks,
     handle: &mut Handle<'_>,
@@ -87,8 +89,9 @@ pub(super) fn leave_noted(handle: &mut Handle<'_>, met: &MetBlock) {
     handle.note_change();
 }
 
-/// Drops a reference, unless it is the last one: then no search finds the block any more, and the caller
-/// frees it. A caller that must know at once whether it is the last passes `may_count_apart = false`.
+/// Drops a reference, unless it is the last one: then no search finds the block any more, and the
+/// caller frees it. A caller that must know at once whether it is the last passes `may_count_apart
+/// = false`.
 pub(super) fn leave(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -136,8 +139,8 @@ fn leave_to_others(
     state.counted_by = Some(topology::current());
 }
 
-/// Whether cores count the references to the block for themselves in this transaction. Then it may have
-/// no users at all, and must not be changed in place.
+/// Whether cores count the references to the block for themselves in this transaction. Then it may
+/// have no users at all, and must not be changed in place.
 pub(super) fn is_apart(handle: &Handle<'_>, state: &BufferState) -> bool {
     state
         .counted_apart
@@ -174,8 +177,8 @@ fn count_apart(
     });
 }
 
-/// Stores the references that the cores counted, and frees the blocks without users. `handle` is the last
-/// one of its transaction.
+/// Stores the references that the cores counted, and frees the blocks without users. `handle` is
+/// the last one of its transaction.
 pub fn store_counts(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
     let width = handle.commit_threads();
     let sums = blocks.own_counts().take_all(width);
@@ -207,7 +210,8 @@ fn store(blocks: &SharedBlocks, sum: &Sum) -> Option<BlockNumber> {
     Some(block)
 }
 
-/// Adds `change` to a block's count. If no reference would be left, changes nothing and returns false.
+/// Adds `change` to a block's count. If no reference would be left, changes nothing and returns
+/// false.
 fn add_references(bytes: &mut [u8], change: i64) -> bool {
     // The header was checked when the counting began, and only the count has changed since.
     let count = xattr::references(bytes).map_or(0, i64::from);

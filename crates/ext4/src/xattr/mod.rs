@@ -1,18 +1,19 @@
 //! Extended attributes: small named values that belong to an inode.
 //!
-//! They are stored in the tail of the inode's slot and, if they do not fit there, in one block. A name is in
-//! only one of the two places, and a new value goes into the inode if it fits. `plan` computes, as a pure
-//! function, what the two places contain after a change. `block` reads and writes the block, which inodes
-//! with equal attributes share (`mbcache` finds it): only a single owner changes it in place; otherwise the
-//! inode switches to another block and the shared one loses one reference.
+//! They are stored in the tail of the inode's slot and, if they do not fit there, in one block. A
+//! name is in only one of the two places, and a new value goes into the inode if it fits. `plan`
+//! computes, as a pure function, what the two places contain after a change. `block` reads and
+//! writes the block, which inodes with equal attributes share (`mbcache` finds it): only a single
+//! owner changes it in place; otherwise the inode switches to another block and the shared one
+//! loses one reference.
 //!
-//! Values have the format of the image: access control lists are those that ext4 stores (version 1). A value
-//! may be in an inode of its own (`ea_inode`, `inode/values.rs`): each entry that refers to that inode is one
-//! reference. A block with such an entry is not offered to other inodes, though other implementations may
-//! have shared it.
+//! Values have the format of the image: access control lists are those that ext4 stores (version
+//! 1). A value may be in an inode of its own (`ea_inode`, `inode/values.rs`): each entry that
+//! refers to that inode is one reference. A block with such an entry is not offered to other
+//! inodes, though other implementations may have shared it.
 //!
-//! Locking: callers hold the inode's lock, exclusively for changes. Since other inodes may share the block,
-//! or start to, its reference count is read and changed under the buffer's lock.
+//! Locking: callers hold the inode's lock, exclusively for changes. Since other inodes may share
+//! the block, or start to, its reference count is read and changed under the buffer's lock.
 
 mod block;
 mod counting;
@@ -43,8 +44,8 @@ use plan::{BlockPlan, Places, Plan, Room};
 /// An inode's attributes, and its block if it has one.
 type Read = (Places, Option<CheckedBlock>);
 
-/// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old block, a
-/// new or shared block, and what freeing each of these two blocks may dirty.
+/// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old
+/// block, a new or shared block, and what freeing each of these two blocks may dirty.
 pub const CREDITS: u32 = 4 + 2 * counting::CREDITS_AT_END;
 
 /// Longest full name in bytes.
@@ -104,9 +105,9 @@ pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
 ///
 /// `Refused(Exists | NoAttribute)` as `mode` says; `Refused(AttributesFull)` if the value fits
 /// neither into the inode nor into a block; `Refused(NoSpace)` if there is no block;
-/// `Refused(NotPermitted)` for `user.` on anything but files and directories; `Refused(NotSupported |
-/// Range | TooBig | Invalid)` for names and values that no attribute can have; `Corrupt`, `Io`.
-/// Nothing is changed then.
+/// `Refused(NotPermitted)` for `user.` on anything but files and directories;
+/// `Refused(NotSupported | Range | TooBig | Invalid)` for names and values that no attribute can
+/// have; `Corrupt`, `Io`. Nothing is changed then.
 pub fn set(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -132,8 +133,8 @@ pub fn set(
     )
 }
 
-/// Sets an attribute whose value is in an inode of its own, of which the caller holds a reference. The
-/// handle has [`change_credits`].
+/// Sets an attribute whose value is in an inode of its own, of which the caller holds a reference.
+/// The handle has [`change_credits`].
 ///
 /// # Errors
 ///
@@ -217,9 +218,9 @@ pub fn end_credits(inodes: &Inodes, inode: &Inode) -> u32 {
     for_block.saturating_add(most_credits(inodes, uses.saturating_mul(values::CREDITS)))
 }
 
-/// The credits to request if up to `wanted` blocks may become dirty. Value inodes are mostly close to each
-/// other, and a small journal must not refuse an inode with many of them. If the handle uses more, it
-/// overdraws, and later handles have fewer credits.
+/// The credits to request if up to `wanted` blocks may become dirty. Value inodes are mostly close
+/// to each other, and a small journal must not refuse an inode with many of them. If the handle
+/// uses more, it overdraws, and later handles have fewer credits.
 fn most_credits(inodes: &Inodes, wanted: u32) -> u32 {
     wanted.min(inodes.store.journal().max_credits() / 4)
 }
@@ -245,8 +246,8 @@ fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
     Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Drops the references of an inode that is reaped to its attribute block and its value inodes. The handle
-/// has [`end_credits`].
+/// Drops the references of an inode that is reaped to its attribute block and its value inodes. The
+/// handle has [`end_credits`].
 ///
 /// # Errors
 ///
@@ -317,9 +318,9 @@ fn room(inodes: &Inodes, inode: &Inode) -> Room {
     }
 }
 
-/// Carries out a plan: first it adds references to value inodes, which might be freed otherwise; then it
-/// changes the block, for which there may be no space; then the inode. `known` is the inode's block, if
-/// it was read.
+/// Carries out a plan: first it adds references to value inodes, which might be freed otherwise;
+/// then it changes the block, for which there may be no space; then the inode. `known` is the
+/// inode's block, if it was read.
 fn carry_out(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -329,8 +330,8 @@ fn carry_out(
 ) -> Result<()> {
     let values = &plan.values;
     let given = values.left_in_inode.iter().chain(&values.left_in_block);
-    // Reads all value inodes first, so that an error is reported before anything has changed, and keeps
-    // them in memory.
+    // Reads all value inodes first, so that an error is reported before anything has changed, and
+    // keeps them in memory.
     let _held = inodes.hold_values(values.taken.iter().chain(given).copied())?;
     for &number in &values.taken {
         if !inodes.add_value_reference(handle, number)? {

@@ -1,4 +1,5 @@
-//! Computes what an inode's tail and its block contain after a change. Pure functions from lists to bytes.
+//! Computes what an inode's tail and its block contain after a change. Pure functions from lists to
+//! bytes.
 
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::xattr::{

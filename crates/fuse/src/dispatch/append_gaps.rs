@@ -1,15 +1,16 @@
 //! Ranges of append-only files that wait for their bytes.
 //!
 //! The kernel opens files without asking the server, so the server checks that writes to an
-//! append-only file only append: bytes inside the file must be those that are there already. But the
-//! kernel writes its cached pages in no certain order, and `fallocate` lengthens a file whose last
-//! bytes are still in the cache. So when the file grows past bytes that nobody has written, these are
-//! a *gap*, and the bytes that come for a gap are new ones. A gap ends where bytes are written to it,
-//! and all gaps of a file when the kernel forgets it, after it has written everything.
+//! append-only file only append: bytes inside the file must be those that are there already. But
+//! the kernel writes its cached pages in no certain order, and `fallocate` lengthens a file whose
+//! last bytes are still in the cache. So when the file grows past bytes that nobody has written,
+//! these are a *gap*, and the bytes that come for a gap are new ones. A gap ends where bytes are
+//! written to it, and all gaps of a file when the kernel forgets it, after it has written
+//! everything.
 //!
-//! Locking: none across calls. A writer adds the gap that it leaves before it writes, and then looks
-//! at the size again; it fills the gaps that it writes to both before and after it writes. So whichever
-//! of two writers is first, what one has written is in no gap that the other has added.
+//! Locking: none across calls. A writer adds the gap that it leaves before it writes, and then
+//! looks at the size again; it fills the gaps that it writes to both before and after it writes. So
+//! whichever of two writers is first, what one has written is in no gap that the other has added.
 
 use std::collections::HashMap;
 use std::ops::Range;

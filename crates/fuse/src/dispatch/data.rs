@@ -170,7 +170,8 @@ impl Dispatch {
                 .map(|found| found.size)
         };
         let mut before = size()?;
-        // It ends, as every turn but the last finds the file longer, and still shorter than `offset`.
+        // It ends, as every turn but the last finds the file longer, and still shorter than
+        // `offset`.
         while before < offset {
             self.append_gaps.add(inode, before..offset);
             let now = size()?;

@@ -1,9 +1,9 @@
 //! Directory listings, with and without the attributes of each entry.
 //!
-//! The transport takes entries until its reply is full. Without attributes, names are gathered under
-//! the directory's lock, and their inodes are read after it is released. With attributes, each
-//! entry's inode is read under that lock, while the name is known to refer to it. The node of every
-//! entry with attributes is held once, as after a lookup, except those of `.` and `..`.
+//! The transport takes entries until its reply is full. Without attributes, names are gathered
+//! under the directory's lock, and their inodes are read after it is released. With attributes,
+//! each entry's inode is read under that lock, while the name is known to refer to it. The node of
+//! every entry with attributes is held once, as after a lookup, except those of `.` and `..`.
 
 use pext4_fs::{
     Attributes, DirectoryEntry, Error, FileType, GetAttributes, InodeNumber, Refusal, Volume,
@@ -148,8 +148,9 @@ impl Dispatch {
         Ok(gathered)
     }
 
-    /// The result of a reply to a listing from `cookie` on. If it has entries, they are returned and
-    /// the error of `read` waits for the end of the directory, which a reply without entries tells.
+    /// The result of a reply to a listing from `cookie` on. If it has entries, they are returned
+    /// and the error of `read` waits for the end of the directory, which a reply without entries
+    /// tells.
     fn end_reply(
         &self,
         directory: InodeNumber,

@@ -52,8 +52,8 @@ const EXTENDED_BITS: [(InodeFlags, u32); 7] = [
     (InodeFlags::DAX, 0x0000_8000),
 ];
 
-/// Bits of the extended structure that Linux ignores on ext4: a real-time device and its inheritance,
-/// symbolic links that may not be made, no defragmentation, and the stream allocator.
+/// Bits of the extended structure that Linux ignores on ext4: a real-time device and its
+/// inheritance, symbolic links that may not be made, no defragmentation, and the stream allocator.
 const IGNORED_BITS: u32 = 0x0000_0001 | 0x0000_0100 | 0x0000_0400 | 0x0000_2000 | 0x0000_4000;
 
 fn to_extended(flags: u32) -> u32 {

@@ -1,13 +1,13 @@
 //! Keeps the block counts that the kernel caches for growing files from becoming stale.
 //!
 //! The kernel caches attributes indefinitely. With its writeback cache it counts the size and the
-//! times of a file that it writes late itself, but not its blocks: `du` would show what an open file
-//! had when the kernel last asked. So after a late write the kernel is made to drop the attributes,
-//! not at once but at most once in [`DELAY`] for each file, and it asks again if somebody wants to
-//! know.
+//! times of a file that it writes late itself, but not its blocks: `du` would show what an open
+//! file had when the kernel last asked. So after a late write the kernel is made to drop the
+//! attributes, not at once but at most once in [`DELAY`] for each file, and it asks again if
+//! somebody wants to know.
 //!
-//! A write at the start of a file is not announced. Most files are written by one request and closed, and
-//! then the kernel drops the attributes by itself.
+//! A write at the start of a file is not announced. Most files are written by one request and
+//! closed, and then the kernel drops the attributes by itself.
 //!
 //! A node is in `due` from the first write to the notification, so that writes in between only look
 //! there. One job for all nodes waits in the pool at a time.

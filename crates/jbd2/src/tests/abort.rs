@@ -261,8 +261,8 @@ fn a_panic_of_the_checkpointer_aborts_and_notifies_the_client() {
     assert_eq!((recovered.transactions, recovered.errno), (1, -5));
 }
 
-/// The write that panics is of the first block of the log after its superblock, or, without a log, of the
-/// table of cells at home.
+/// The write that panics is of the first block of the log after its superblock, or, without a log,
+/// of the table of cells at home.
 #[test]
 fn a_panic_of_the_committer_is_an_abort_that_is_told() {
     for (log, block) in [(Some(LOG), LOG_START + 1), (None, TABLE)] {

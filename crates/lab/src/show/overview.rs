@@ -117,7 +117,8 @@ fn is_met(target: f64, one_socket: Option<f64>, two_sockets: Option<f64>) -> Str
     text.to_owned()
 }
 
-/// The library and a mount beside the kernel's ext4 and fuse2fs, as multiples of their rates in the same run.
+/// The library and a mount beside the kernel's ext4 and fuse2fs, as multiples of their rates in the
+/// same run.
 pub(super) fn compared(names: &[&str], all: &Kept) -> String {
     let head = [
         "workload",

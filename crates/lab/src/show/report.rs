@@ -65,8 +65,8 @@ pub fn load(folder: &Path) -> Result<BTreeMap<String, Results>> {
     Ok(all)
 }
 
-/// All results of the folders in a folder, by folder and name: `two-sockets/mdtest`. They appear in the
-/// overviews only.
+/// All results of the folders in a folder, by folder and name: `two-sockets/mdtest`. They appear in
+/// the overviews only.
 ///
 /// # Errors
 /// As [`load`].
@@ -84,7 +84,8 @@ pub fn load_below(folder: &Path) -> Result<BTreeMap<String, Results>> {
     Ok(all)
 }
 
-/// Every figure, and the documents with their blocks filled. `below` holds what [`load_below`] found.
+/// Every figure, and the documents with their blocks filled. `below` holds what [`load_below`]
+/// found.
 ///
 /// # Errors
 /// A mark in a document is not closed, stands for nothing, or is there twice; or there are results

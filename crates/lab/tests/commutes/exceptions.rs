@@ -46,8 +46,8 @@ const CHANGES_A_GROUP: &[&str] = &[
 ];
 /// What ends behind the end of a file, beyond its first block of pointers.
 const FAR: &[&str] = &["write far behind the end", "cut off what is far behind"];
-/// What may come to the group of the other side's far blocks: such blocks, and directories, which go
-/// where there are few.
+/// What may come to the group of the other side's far blocks: such blocks, and directories, which
+/// go where there are few.
 const COMES_THERE: &[&str] = &[
     "write far behind the end",
     "cut off what is far behind",

@@ -11,8 +11,8 @@ fn biased<T>(value: T) -> BiasedLock<T> {
     lock
 }
 
-/// What `look` finds at last. The table is everybody's: locks of tests that run beside this one may have the
-/// slots for a moment.
+/// What `look` finds at last. The table is everybody's: locks of tests that run beside this one may
+/// have the slots for a moment.
 fn while_others_are_out<R>(mut look: impl FnMut() -> Option<R>) -> R {
     let found = (0..1000).find_map(|_| {
         thread::yield_now();

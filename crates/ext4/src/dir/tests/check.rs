@@ -1,8 +1,8 @@
 //! The invariants of a directory, checked on its raw bytes by independent code.
 //!
-//! They are those that e2fsck's second pass requires: chains of entries that end exactly at the tail, `.`
-//! and `..` in their places, exact limits, ordered hashes, every block referenced once, and leaves whose
-//! hashes are in the range that their index entry gives.
+//! They are those that e2fsck's second pass requires: chains of entries that end exactly at the
+//! tail, `.` and `..` in their places, exact limits, ordered hashes, every block referenced once,
+//! and leaves whose hashes are in the range that their index entry gives.
 
 use std::collections::{BTreeMap, BTreeSet};
 

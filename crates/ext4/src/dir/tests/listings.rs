@@ -16,8 +16,8 @@ pub(super) fn names(directory: &Memory) -> BTreeSet<Vec<u8>> {
     names
 }
 
-/// One reply of a listing: at most `most` entries. Returns the cookie of the next reply, or `None` at the
-/// end.
+/// One reply of a listing: at most `most` entries. Returns the cookie of the next reply, or `None`
+/// at the end.
 fn reply(
     directory: &Memory,
     cookie: u64,

@@ -23,8 +23,8 @@ pub(super) struct Memory {
     pub(super) settings: DirectorySettings,
     /// Number of free blocks of the volume.
     pub(super) space: u32,
-    /// False if blocks contain arbitrary bytes: then kinds are not compared, and operations that failed in
-    /// the middle may leave a reservation.
+    /// False if blocks contain arbitrary bytes: then kinds are not compared, and operations that
+    /// failed in the middle may leave a reservation.
     pub(super) strict: bool,
     pub(super) reads: Cell<u64>,
     /// The order of its names that was kept.

@@ -28,8 +28,8 @@ enum Step {
     Skip(u64),
 }
 
-/// Converts the unwritten blocks among the `length` blocks from `logical` on to written ones. Extents
-/// that extend beyond the range are split; holes and written blocks stay as they are.
+/// Converts the unwritten blocks among the `length` blocks from `logical` on to written ones.
+/// Extents that extend beyond the range are split; holes and written blocks stay as they are.
 ///
 /// # Errors
 ///
@@ -69,8 +69,9 @@ fn block(position: u64) -> LogicalBlock {
     LogicalBlock(u32::try_from(position).expect("inside the range, which ends with 32 bits"))
 }
 
-/// Whether the range ends inside an unwritten extent that starts inside the range. Then other changes
-/// may precede the one that splits this extent, and the nodes for the split must be reserved first.
+/// Whether the range ends inside an unwritten extent that starts inside the range. Then other
+/// changes may precede the one that splits this extent, and the nodes for the split must be
+/// reserved first.
 fn splits_late<S: NodeStore>(
     root: &[u8; ROOT_SIZE],
     store: &S,

@@ -1,6 +1,6 @@
-//! The only operation that changes a tree: replacing some adjacent extents of one leaf by others. Its
-//! consequences (keys of ancestors, nodes that split or are removed, a root that absorbs its only
-//! child) are handled here and in `split`.
+//! The only operation that changes a tree: replacing some adjacent extents of one leaf by others.
+//! Its consequences (keys of ancestors, nodes that split or are removed, a root that absorbs its
+//! only child) are handled here and in `split`.
 
 use std::ops::Range;
 
@@ -79,8 +79,8 @@ impl<S: NodeStore> Editor<'_, S> {
         self.splice(path, level - 1, parent.slot..parent.slot + 1, &[])
     }
 
-    /// Moves the entries of the root's only child into the root, repeatedly while there is only one child
-    /// and its entries fit.
+    /// Moves the entries of the root's only child into the root, repeatedly while there is only one
+    /// child and its entries fit.
     pub fn collapse(&mut self) -> Result<()> {
         while let Some((block, depth, entries)) = self.only_child()? {
             extent::write_node(self.root, depth, &entries);

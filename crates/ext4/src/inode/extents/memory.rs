@@ -1,5 +1,5 @@
-//! A node store in memory, for tests: it counts reservations, detects nodes that are used after they
-//! were freed, and can run out of space or fail to be read.
+//! A node store in memory, for tests: it counts reservations, detects nodes that are used after
+//! they were freed, and can run out of space or fail to be read.
 
 use std::collections::BTreeMap;
 

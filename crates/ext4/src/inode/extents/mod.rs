@@ -11,9 +11,9 @@
 //! because bytes changed after they were read) leaves the tree inconsistent, and the caller's
 //! transaction must not be committed.
 //!
-//! Bytes from the device are trusted only as far as they were checked: a node by [`check_node`] when
-//! it is first read, its place in the tree on every descent, an extent whenever it is decoded. The
-//! depth decreases with each step, so a descent ends whatever the image contains.
+//! Bytes from the device are trusted only as far as they were checked: a node by [`check_node`]
+//! when it is first read, its place in the tree on every descent, an extent whenever it is decoded.
+//! The depth decreases with each step, so a descent ends whatever the image contains.
 //!
 //! Locking: none here. The caller holds the file's map lock, exclusively for functions with `&mut`.
 
@@ -48,8 +48,8 @@ pub trait NodeStore {
     /// Bytes in a node.
     fn block_size(&self) -> usize;
 
-    /// Calls `look` with the bytes of a node, whose checksum and [`check_node`] have been verified since
-    /// they were read from the device. `look` must not read other nodes.
+    /// Calls `look` with the bytes of a node, whose checksum and [`check_node`] have been verified
+    /// since they were read from the device. `look` must not read other nodes.
     ///
     /// # Errors
     ///
@@ -77,8 +77,8 @@ pub trait NodeStore {
     /// If the block cannot be read.
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R>;
 
-    /// Makes sure that the next `nodes` calls of `allocate` succeed. The store frees blocks that are not
-    /// used in the end. Called before the first change.
+    /// Makes sure that the next `nodes` calls of `allocate` succeed. The store frees blocks that
+    /// are not used in the end. Called before the first change.
     ///
     /// # Errors
     ///
@@ -105,8 +105,8 @@ pub trait NodeStore {
 pub enum Mapping {
     /// It is in this extent.
     Mapped(Extent),
-    /// `length` blocks from `logical`, the requested block, on are not mapped: up to the next extent, or
-    /// to the largest block number.
+    /// `length` blocks from `logical`, the requested block, on are not mapped: up to the next
+    /// extent, or to the largest block number.
     Hole {
         /// The requested block.
         logical: LogicalBlock,

@@ -1,7 +1,7 @@
 //! The path from the root down to one leaf, and what was read from each node on it.
 //!
-//! Each node is checked against its parent on the way: its depth is one less, its first entry starts
-//! where the parent says, its last entry is before the parent's next one.
+//! Each node is checked against its parent on the way: its depth is one less, its first entry
+//! starts where the parent says, its last entry is before the parent's next one.
 
 use pext4_ondisk::extent::{Bounds, EntryBytes, Extent, Index, MAX_DEPTH, Node, ROOT_SIZE};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
@@ -22,8 +22,8 @@ pub(super) struct Level {
     pub entries: usize,
     /// Room for entries.
     pub max: usize,
-    /// In an index node the entry that was followed; in a leaf the number of entries that start at or
-    /// before the target.
+    /// In an index node the entry that was followed; in a leaf the number of entries that start at
+    /// or before the target.
     pub slot: usize,
     /// The logical block of its first entry; 0 in an empty root.
     pub first: LogicalBlock,
@@ -192,8 +192,8 @@ pub(super) fn parse_child(bytes: &[u8], depth: u16) -> std::result::Result<Node<
     Ok(node)
 }
 
-/// A node whose header and place under its parent are checked: the parent refers to it by `index`, and
-/// the parent's next entry starts at `end`.
+/// A node whose header and place under its parent are checked: the parent refers to it by `index`,
+/// and the parent's next entry starts at `end`.
 pub(super) fn parse_placed<'a>(
     bytes: &'a [u8],
     depth: u16,

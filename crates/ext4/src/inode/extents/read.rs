@@ -55,8 +55,8 @@ pub fn last_end<S: NodeStore>(
         .filter(|&end| end > range.start))
 }
 
-/// Calls `visit` with every extent that has a block in `range` of logical blocks, in order and not cut
-/// to the range, until `visit` breaks.
+/// Calls `visit` with every extent that has a block in `range` of logical blocks, in order and not
+/// cut to the range, until `visit` breaks.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Unmapping, for truncation and hole punching: from the end backwards, in steps that fit a transaction.
+//! Unmapping, for truncation and hole punching: from the end backwards, in steps that fit a
+//! transaction.
 
 use std::ops::Range;
 
@@ -17,14 +18,14 @@ struct Found {
 }
 
 /// Unmaps the logical blocks of `range`, from its end backwards, and calls `freed` with each run of
-/// unmapped blocks. `budget` bounds the work: every extent costs one, and every leaf costs one. Returns
-/// the end of the range for the next call, or `None` when everything is unmapped.
+/// unmapped blocks. `budget` bounds the work: every extent costs one, and every leaf costs one.
+/// Returns the end of the range for the next call, or `None` when everything is unmapped.
 ///
 /// A leaf that loses all its extents is freed, with ancestors that lose all their entries. The tree
 /// loses a level when the rest fits into the root.
 ///
-/// A step that meets damage after it has unmapped something ends before it: what is unmapped so far is
-/// consistent, and the next step fails before it changes anything.
+/// A step that meets damage after it has unmapped something ends before it: what is unmapped so far
+/// is consistent, and the next step fails before it changes anything.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
 //! Splitting full nodes, and growing the tree.
 //!
-//! A full node splits into itself and a new one to its right, whose entry is added to the parent, which
-//! may split in turn. If all nodes of the path are full, the root's entries first move to a new node,
-//! and the tree gets one level deeper. If the new entries are at the node's end, the node stays full and
-//! only they move to the right, so that files written in order have full nodes; otherwise each side
-//! gets half.
+//! A full node splits into itself and a new one to its right, whose entry is added to the parent,
+//! which may split in turn. If all nodes of the path are full, the root's entries first move to a
+//! new node, and the tree gets one level deeper. If the new entries are at the node's end, the node
+//! stays full and only they move to the right, so that files written in order have full nodes;
+//! otherwise each side gets half.
 //!
 //! An operation adds at most two entries to a leaf. After a split both sides have room for them, so
 //! one operation splits each node of a path at most once.
@@ -22,8 +22,8 @@ use crate::error::{Refusal, Result};
 /// Maximum number of entries that one replacement adds to a leaf.
 const MAX_ADDED: usize = 2;
 
-/// Maximum number of nodes for two replacements that each add one entry and split leaves of a tree of
-/// this depth: nodes of this capacity may split twice in each level, and the tree grows once.
+/// Maximum number of nodes for two replacements that each add one entry and split leaves of a tree
+/// of this depth: nodes of this capacity may split twice in each level, and the tree grows once.
 pub(super) fn nodes_for_two_splits(depth: u32, capacity: usize) -> u32 {
     let grown_splits = extent::capacity(ROOT_SIZE) + MAX_ADDED > capacity;
     2 * depth + 1 + u32::from(grown_splits)

@@ -54,8 +54,8 @@ impl Case {
         }
     }
 
-    /// Maximum number of nodes that an operation that splits this many leaves may reserve: one per level
-    /// for each of them, one for a new level, and with tiny nodes one for a split there.
+    /// Maximum number of nodes that an operation that splits this many leaves may reserve: one per
+    /// level for each of them, one for a new level, and with tiny nodes one for a split there.
     fn most_nodes(&self, leaves: u32) -> u32 {
         let depth = u32::from(Node::parse(&self.root).expect("sound").depth());
         leaves * depth + 1 + u32::from(self.store.block_size() == TINY)
@@ -191,8 +191,8 @@ impl Case {
     }
 }
 
-/// The location of a random extent's blocks: each part of the device belongs to one part of the file, so
-/// that neighbours are often contiguous in both.
+/// The location of a random extent's blocks: each part of the device belongs to one part of the
+/// file, so that neighbours are often contiguous in both.
 fn random_extent(random: &mut Random, case: &Case, span: u32) -> Option<Extent> {
     let logical = random.below(span);
     if case.model.contains_key(&logical) {
@@ -442,7 +442,8 @@ fn the_tallest_tree_refuses_to_grow() {
     assert_eq!(case.store.check(&case.root).len(), 4096);
 }
 
-/// Runs every operation on a tree that may be corrupt. The results do not matter, only that each returns.
+/// Runs every operation on a tree that may be corrupt. The results do not matter, only that each
+/// returns.
 fn try_everything(case: &Case) {
     let (root, store) = (&case.root, &case.store);
     for logical in (0..500).step_by(7) {

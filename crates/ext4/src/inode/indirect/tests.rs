@@ -1,4 +1,5 @@
-//! Block maps in memory: compared with a plain map under random changes, and at the limits of their levels.
+//! Block maps in memory: compared with a plain map under random changes, and at the limits of their
+//! levels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -309,7 +310,8 @@ fn agrees_with_a_plain_map() {
     assert!(steps > 3000 && memory.made > 500);
 }
 
-/// Checks that lookups return what the model contains, and no more, and that no pointer block is empty.
+/// Checks that lookups return what the model contains, and no more, and that no pointer block is
+/// empty.
 fn check(root: &Root, memory: &Memory, model: &BTreeMap<u64, u64>, logical: u64) {
     let expected = model.get(&logical).copied();
     match look(root, memory, logical) {
