@@ -14,6 +14,7 @@ use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
+use super::structures::Structures;
 use crate::error::{Error, Result};
 
 /// An image and its pending changes.
@@ -25,6 +26,8 @@ pub(super) struct Image<'d> {
     pub geometry: Geometry,
     /// The descriptors of all groups, with pending changes.
     pub descriptors: Vec<GroupDescriptor>,
+    /// The blocks of the file system's own structures on the device.
+    pub(super) structures: Structures,
     /// Changed blocks.
     pub changed: BTreeMap<BlockNumber, Vec<u8>>,
     /// Bitmaps that were loaded, with pending changes.
@@ -50,7 +53,7 @@ pub(super) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
 }
 
 impl<'d> Image<'d> {
-    /// Opens an image and checks all its descriptors.
+    /// Opens an image and checks all its descriptors, also against each other.
     pub fn open(device: &'d dyn Device) -> Result<Self> {
         let mut image = Self::without_descriptors(device)?;
         let geometry = image.geometry;
@@ -59,6 +62,7 @@ impl<'d> Image<'d> {
             descriptor.check(&geometry, group)?;
             Ok(descriptor)
         })?;
+        image.structures = Structures::new(&image.descriptors, &geometry)?;
         Ok(image)
     }
 
@@ -93,6 +97,7 @@ impl<'d> Image<'d> {
             superblock,
             geometry,
             descriptors: Vec::new(),
+            structures: Structures::default(),
             changed: BTreeMap::new(),
             block_bitmaps: BTreeMap::new(),
             inode_bitmaps: BTreeMap::new(),
