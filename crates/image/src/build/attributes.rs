@@ -145,6 +145,14 @@ pub(super) fn value_of(attribute: &Attribute) -> &[u8] {
 /// Converts an attribute of the host to its stored form. The error says why it cannot be stored.
 pub(super) fn to_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
     let shown = String::from_utf8_lossy(name);
+    if name.contains(&0) {
+        // Linux and e2fsck would take what follows the NUL for nothing, or for corruption.
+        return Err(format!(
+            "the name of its attribute {shown} holds a NUL byte; \
+             --exclude-xattr '{}*' leaves it out",
+            shown.split('\0').next().unwrap_or_default()
+        ));
+    }
     // No program could read ext4's internal attributes, and ext4 would interpret `system.data` as
     // file content.
     let kept = xattr::split_name(name).filter(|(index, _)| xattr::is_visible(*index));

@@ -150,7 +150,7 @@ impl<'a, I: Input> Reader<'a, I> {
             }
             _ => {}
         }
-        self.count(&entry.name, entry.stored)?;
+        self.count(&entry)?;
         if entry.kind == Kind::File {
             let Some(place) = self.entries.input().take_content(entry.stored)? else {
                 return Err(self.ends_inside(&entry.name));
@@ -187,10 +187,14 @@ impl<'a, I: Input> Reader<'a, I> {
         }
     }
 
-    /// Counts an entry against the limits, before its content is read.
-    fn count(&mut self, name: &[u8], bytes: u64) -> Result<()> {
+    /// Counts an entry against the limits, before its content is read. The map of a sparse file
+    /// counts too: it is kept in memory, and can be many times as large as what it maps.
+    fn count(&mut self, entry: &Entry) -> Result<()> {
+        let (name, bytes) = (&entry.name, entry.stored);
+        let pieces = entry.segments.as_ref().map_or(0, |segments| segments.len());
+        let map = pieces as u64 * size_of::<Range<u64>>() as u64;
         self.files += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(bytes).saturating_add(map);
         if self
             .limits
             .files
@@ -203,10 +207,13 @@ impl<'a, I: Input> Reader<'a, I> {
             .bytes
             .filter(|&max_bytes| self.bytes > max_bytes)
         {
-            return Err(self.unsound_entry(
-                name,
-                format!("with its {bytes} bytes the contents exceed the limit of {max_bytes}"),
-            ));
+            let map = match pieces {
+                0 => String::new(),
+                _ => format!(" and the {map} bytes of its map of holes"),
+            };
+            let problem =
+                format!("with its {bytes} bytes{map} the contents exceed the limit of {max_bytes}");
+            return Err(self.unsound_entry(name, problem));
         }
         Ok(())
     }
