@@ -29,7 +29,7 @@ use std::time::Duration;
 use pext4_block::{Access, Device, FileDevice, Page, loops};
 use pext4_fs::options::{BusyGroups, Reserve, Scaling, StreamGoals, Width};
 use pext4_fs::{CommitOutcome, MountOptions, OfflineJournal, Time, Volume};
-use pext4_ondisk::superblock::{self, State, Superblock};
+use pext4_ondisk::superblock::{self, ErrorRecord, State, Superblock};
 use pext4_ondisk::{BlockNumber, checksum};
 use pext4_sync::{time, topology};
 
@@ -171,14 +171,14 @@ impl EditSession {
     ) -> Result<Self> {
         let _pinned = pin_thread(options);
         let mut notes = Vec::new();
+        // Before the replay, since a refused image must not be written. A torn superblock is
+        // repaired by the replay, and a replay may bring a superblock with errors.
+        if let Ok(unreplayed) = read_superblock(&*below) {
+            refuse_noted_errors(&unreplayed, name)?;
+        }
         replay_journal(&below, options, &mut notes).with_image(name)?;
         let before = read_superblock(&*below).with_image(name)?;
-        if before.state.contains(State::ERRORS) {
-            return Err(EditError::Refused(format!(
-                "{}: it notes errors of its file system; let `e2fsck -f` repair it first",
-                name.display()
-            )));
-        }
+        refuse_noted_errors(&before, name)?;
         let journal = OfflineJournal::open(Arc::clone(&below)).with_image(name)?;
         let free = FreeMap::open(&*below).with_image(name)?;
         let block_size = 1024u32
@@ -357,11 +357,13 @@ impl EditSession {
     ///
     /// # Errors
     ///
-    /// Errors of the device, or of the host if a clone is needed. The image has not changed then.
+    /// Errors of the device, or of the host if a clone is needed; the changes met damage in the
+    /// image. The image has not changed then.
     pub fn prepare(mut self) -> Result<Prepared> {
         let _pinned = self.pin_thread();
         let volume = self.volume.take().expect("only this takes it");
         volume.close().with_image(&self.name)?;
+        self.refuse_new_errors()?;
         self.restore_mount_fields().with_image(&self.name)?;
         self.switch_to_clone_if_changes_do_not_fit()?;
         let changes = self.staging.changes().map_err(pext4_fs::Error::from);
@@ -381,6 +383,22 @@ impl EditSession {
     /// The errors of both.
     pub fn finish(self) -> Result<Plan> {
         self.prepare()?.commit()
+    }
+
+    /// Refuses the changes if damage was met while they were made. A removal goes on past damage as
+    /// Linux does, and only notes it in the superblock: the image would then be one that the next
+    /// edit refuses.
+    fn refuse_new_errors(&self) -> Result<()> {
+        let superblock = read_superblock(&*self.staging).with_image(&self.name)?;
+        let is_new = superblock.error_count > self.before.error_count;
+        if !is_new && !superblock.state.contains(State::ERRORS) {
+            return Ok(());
+        }
+        Err(EditError::Refused(format!(
+            "{}: {} was met, so nothing was changed; let `e2fsck -f` repair it first",
+            self.name.display(),
+            noted_damage(&superblock.last_error)
+        )))
     }
 
     /// Restores the mount count, mount time and place of the last mount, since an edit is no mount.
@@ -498,6 +516,33 @@ impl Prepared {
                 source: failed.error,
             }
         })
+    }
+}
+
+/// Refuses an image whose superblock notes errors.
+fn refuse_noted_errors(superblock: &Superblock, name: &Path) -> Result<()> {
+    if !superblock.state.contains(State::ERRORS) {
+        return Ok(());
+    }
+    Err(EditError::Refused(format!(
+        "{}: it notes errors of its file system; let `e2fsck -f` repair it first",
+        name.display()
+    )))
+}
+
+/// What a superblock notes about an error: the structure, and where it is.
+fn noted_damage(error: &ErrorRecord) -> String {
+    let name = error.function.split(|&byte| byte == 0).next();
+    let name = String::from_utf8_lossy(name.unwrap_or_default());
+    let numbers = [("inode", u64::from(error.inode)), ("block", error.block)];
+    let places: Vec<String> = numbers
+        .into_iter()
+        .filter(|&(_, number)| number != 0)
+        .map(|(what, number)| format!("{what} {number}"))
+        .collect();
+    match places.is_empty() {
+        true => format!("damage ({name})"),
+        false => format!("damage ({name}, {})", places.join(", ")),
     }
 }
 
