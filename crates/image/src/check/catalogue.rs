@@ -163,7 +163,7 @@ catalogue! {
     OrphanFile = "orphan-file", Problem;
     /// The orphan file has entries without being marked so, or is marked and has none.
     OrphanFlag = "orphan-flag", Problem;
-    /// An entry of the orphan list or file leads nowhere, or the list is a loop.
+    /// An entry of the orphan list or file leads nowhere or to a system file, or the list is a loop.
     OrphanEntry = "orphan-entry", Problem;
     /// Inodes wait to be deleted or cut; a mount will do that.
     OrphansPending = "orphans-pending", Note;
