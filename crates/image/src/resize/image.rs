@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 
 use pext4_block::Device;
 use pext4_ondisk::extent::Bounds;
+use pext4_ondisk::feature::Compat;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
+use super::journal::runs;
 use super::structures::Structures;
 use crate::error::{Error, Result};
 
@@ -63,7 +65,27 @@ impl<'d> Image<'d> {
             Ok(descriptor)
         })?;
         image.structures = Structures::new(&image.descriptors, &geometry)?;
+        for number in image.own_files() {
+            let runs = runs(&image, number)?;
+            image.structures.add_file(number, &runs)?;
+        }
         Ok(image)
+    }
+
+    /// The journal and the orphan file, if there are any.
+    fn own_files(&self) -> Vec<InodeNumber> {
+        let superblock = &self.superblock;
+        let files = [
+            (Compat::HAS_JOURNAL, superblock.journal_inode),
+            (Compat::ORPHAN_FILE, superblock.orphan_file_inode),
+        ];
+        files
+            .into_iter()
+            .filter(|&(feature, number)| {
+                superblock.features.has_compat(feature) && number.get() != 0
+            })
+            .map(|(_, number)| number)
+            .collect()
     }
 
     /// Opens an image whose journal is not replayed yet, with the descriptors of its first `groups`

@@ -1,5 +1,5 @@
 //! The blocks that hold the file system's own structures: superblock and descriptor copies, blocks
-//! reserved for descriptors, bitmaps, inode tables.
+//! reserved for descriptors, bitmaps, inode tables; and those of the journal and the orphan file.
 //!
 //! With `flex_bg` bitmaps and tables of a group may be in any other group, so the descriptors of all
 //! groups are needed to know what a group holds. Structures that overlap are corruption: releasing
@@ -7,7 +7,7 @@
 
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
-use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
 use super::space::{Run, metadata_runs};
 
@@ -55,6 +55,30 @@ impl Structures {
         }
         let runs = runs.into_iter().map(|(run, _, _)| run).collect();
         Ok(Self { runs })
+    }
+
+    /// Adds the blocks of one of the file system's own files.
+    ///
+    /// `Corrupt`, with the block, if there is something else.
+    pub fn add_file(
+        &mut self,
+        number: InodeNumber,
+        runs: &[(BlockNumber, u32)],
+    ) -> std::result::Result<(), Corrupt> {
+        let added = runs
+            .iter()
+            .map(|&(start, length)| start.get()..start.get() + u64::from(length));
+        self.runs.extend(added.filter(|run| !run.is_empty()));
+        self.runs.sort_unstable_by_key(|run| run.start);
+        let shared = self
+            .runs
+            .windows(2)
+            .find(|pair| pair[0].end > pair[1].start);
+        shared.map_or(Ok(()), |pair| {
+            let problem = format!("uses blocks that hold other metadata; {ADVICE}");
+            let corrupt = Corrupt::new("file of the system", problem).in_inode(number);
+            Err(corrupt.in_block(BlockNumber(pair[1].start)))
+        })
     }
 
     /// The parts of a run that are structures, in order.

@@ -161,6 +161,36 @@ fn a_bitmap_that_contradicts_what_is_known_is_not_believed() {
     }
 }
 
+/// What is moved into the log would be overwritten by the next transaction.
+#[test]
+fn a_journal_whose_blocks_are_free_is_not_overwritten() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 64 << 10);
+    let options = format!("-t ext4 {OPTIONS} -N 512");
+    let path = image(folder.path(), &options, 8 * MIB - BLOCK, &tree);
+    let bytes = std::fs::read(&path).expect("an image");
+    let journal = [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
+    let block = bytes
+        .chunks(1024)
+        .position(|block| block.starts_with(&journal));
+    let block = block.expect("a journal") as u64 + 5;
+    let spoilt = Spoilt(RamDevice::load(&path).expect("an image"));
+    spoilt.clear(spoilt.place(0, 0), block - 1);
+    spoilt.add_free(0, 12, 1);
+    for target in [Target::Less(2 * MIB), Target::Smallest, Target::More(MIB)] {
+        let says = format!("says that block {block} is free, which holds metadata");
+        assert_refused(
+            &spoilt.0.fork(),
+            target,
+            "a free block of the journal",
+            &says,
+        );
+    }
+}
+
 #[test]
 fn structures_of_different_groups_that_overlap_are_refused() {
     if !tools() {
