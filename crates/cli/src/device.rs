@@ -61,7 +61,8 @@ pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
     FileDevice::open(image, access, wait).map_err(|error| add_user(image, error))
 }
 
-/// How long to wait for an image in use: a mount that is still in the list of mounts is not closing.
+/// How long to wait for an image in use: a mount that is still in the list of mounts is not
+/// closing.
 fn wait_unless(is_mounted: bool) -> Duration {
     match is_mounted {
         true => Duration::ZERO,
@@ -69,8 +70,8 @@ fn wait_unless(is_mounted: bool) -> Duration {
     }
 }
 
-/// Opens a part of an image or block device, and takes the lock of that part, or of all if it begins
-/// with the first byte.
+/// Opens a part of an image or block device, and takes the lock of that part, or of all if it
+/// begins with the first byte.
 ///
 /// # Errors
 /// As [`open`]; the image ends before the part does.

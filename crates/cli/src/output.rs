@@ -44,8 +44,8 @@ fn named(error: io::Error) -> io::Error {
 /// As [`print()`], after work that is done.
 ///
 /// # Errors
-/// As [`print()`]. The error also says what was done, as in "the image was changed": the status of the
-/// command only says that something failed.
+/// As [`print()`]. The error also says what was done, as in "the image was changed": the status of
+/// the command only says that something failed.
 pub fn print_result(line: impl Display, done: &str) -> io::Result<()> {
     print(line).map_err(|error| io::Error::new(error.kind(), format!("{error}; {done}")))
 }

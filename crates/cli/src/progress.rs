@@ -147,8 +147,8 @@ pub fn watch_until<R>(
     ))
 }
 
-/// As [`watch_until`], for work in several parts: the signals are caught already. If one came before
-/// this part, `stop` is called before `work`.
+/// As [`watch_until`], for work in several parts: the signals are caught already. If one came
+/// before this part, `stop` is called before `work`.
 pub fn watch_with_interrupt<R>(
     interrupt: &Interrupt,
     is_wanted: bool,

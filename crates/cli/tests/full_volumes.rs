@@ -35,7 +35,8 @@ fn a_full_disk_says_so_and_stays_whole() {
     mount.unmount();
 }
 
-/// Each is a request of its own, and while a deleted file is open each is tried again on a thread that may wait.
+/// Each is a request of its own, and while a deleted file is open each is tried again on a thread
+/// that may wait.
 #[test]
 fn hundreds_of_late_writes_that_find_no_space_do_not_wait_for_each_other() {
     let Some(place) = Place::new("16M") else {

@@ -1,6 +1,6 @@
-//! `pext4` as `mount(8)` calls it: as `/sbin/mount.pext4`, through `/sbin/mount.fuse`, for a line of a
-//! table of mounts. The links are in temporary directories; what must be in `/sbin` is laid over it in
-//! a mount namespace that is gone with the test.
+//! `pext4` as `mount(8)` calls it: as `/sbin/mount.pext4`, through `/sbin/mount.fuse`, for a line
+//! of a table of mounts. The links are in temporary directories; what must be in `/sbin` is laid
+//! over it in a mount namespace that is gone with the test.
 
 mod common;
 

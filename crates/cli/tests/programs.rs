@@ -518,9 +518,9 @@ fn a_program_is_begun_while_a_file_of_the_mount_is_being_written() {
     };
     let mount = place.mount(&[]);
     let (server, directory) = (place.server(), place.point.clone());
-    // The program does not inherit the file: the kernel has it closed, and what was written goes to the server, while
-    // nobody can read some files of the process in /proc. After a while without calls it is the only caller that any
-    // thread of the server knows of.
+    // The program does not inherit the file: the kernel has it closed, and what was written goes to
+    // the server, while nobody can read some files of the process in /proc. After a while without
+    // calls it is the only caller that any thread of the server knows of.
     let begin_programs = move || {
         let mut file = File::create(directory.join("written")).unwrap();
         for _ in 0..ROUNDS {

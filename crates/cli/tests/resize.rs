@@ -113,7 +113,7 @@ fn what_is_no_size_or_no_image_is_refused() {
     assert!(told.contains("min or max"), "{told}");
     fs::write(&place.image, vec![0; 1 << 20]).expect("a file");
     let told = fail(pext4(["resize"]).arg(&place.image).arg("2M"), 1);
-    assert!(told.contains("is no ext4"), "{told}");
+    assert!(told.contains("no ext4 file system"), "{told}");
     assert_eq!(length(&place), 1 << 20, "it is as it was");
 }
 
@@ -152,4 +152,28 @@ fn a_journal_is_replayed_only_for_what_will_be_done() {
     );
     succeed(pext4(["resize"]).arg(&place.image).arg("96M"));
     assert_eq!(length(&place), 96 << 20);
+}
+
+/// The replay is a change, so it is told even if nothing else is done.
+#[test]
+fn a_replay_is_told_even_if_the_size_stays() {
+    if !has("debugfs") {
+        return;
+    }
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "64M", "-O", "^metadata_csum"]).arg(&place.image));
+    let data = place.image.with_extension("block");
+    fs::write(&data, vec![7; 4096]).expect("room");
+    let script = place.image.with_extension("script");
+    // A block in the middle that nothing uses.
+    let requests = format!("jo\njw -b 9000 \"{}\"\njc\n", data.display());
+    fs::write(&script, requests).expect("room");
+    let mut debugfs = std::process::Command::new("debugfs");
+    succeed(debugfs.arg("-w").arg("-f").arg(&script).arg(&place.image));
+    let resize = || succeed(pext4(["resize"]).arg(&place.image).arg("max"));
+    let said = resize();
+    let told = "it is 64 MiB already (1 transaction replayed in its journal)";
+    assert!(said.contains(told), "{said}");
+    let said = resize();
+    assert!(!said.contains("replayed"), "{said}");
 }

@@ -68,7 +68,8 @@ fn no_space_is_forgotten_once_there_is_some() {
     let free = || rustix::fs::statvfs(&place.point).unwrap().f_bfree;
     let before = free();
     fs::remove_file(&ballast).unwrap();
-    // The kernel gives a file back with a message that nobody waits for; on a busy machine that may take a while.
+    // The kernel gives a file back with a message that nobody waits for; on a busy machine that may
+    // take a while.
     let has_come = (0..4000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         free() > before
@@ -80,8 +81,8 @@ fn no_space_is_forgotten_once_there_is_some() {
     mount.unmount();
 }
 
-/// More writers than the server has threads find no space while a deleted file is still open, which is closed then: the
-/// message that gives it back is read though all of them wait for it.
+/// More writers than the server has threads find no space while a deleted file is still open, which
+/// is closed then: the message that gives it back is read though all of them wait for it.
 #[test]
 fn writers_that_find_no_space_do_not_keep_the_server_from_hearing_that_some_comes() {
     let Some(place) = Place::new("16M") else {

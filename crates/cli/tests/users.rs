@@ -287,7 +287,8 @@ fn is_judged(mount: &Mounted<'_>) -> bool {
     line.expect("it is mounted").contains("default_permissions")
 }
 
-/// Files that others own, which root may use nevertheless, and some that it may not use in every way.
+/// Files that others own, which root may use nevertheless, and some that it may not use in every
+/// way.
 fn make_files_of_others(mount: &Mounted<'_>) {
     let closed = mount.path("closed");
     fs::create_dir(&closed).expect("root makes it");

@@ -1,7 +1,7 @@
 //! The changes of a session, one function a verb.
 //!
-//! Paths are bytes and begin at the image's root, with or without a leading slash. Symbolic links on
-//! the way are followed inside the image. A link at the end of a path is followed only where the
+//! Paths are bytes and begin at the image's root, with or without a leading slash. Symbolic links
+//! on the way are followed inside the image. A link at the end of a path is followed only where the
 //! verb says so. If the destination of a verb is an existing directory, the file goes into it under
 //! its own name, as with the commands of the same names.
 

@@ -2,8 +2,8 @@
 //!
 //! This describes the image on disk, before an edit: a block that is free there can be written at
 //! any time, since nothing refers to it. Bitmaps are read without the file system, each when a
-//! block of its group is first looked up. If in doubt, as where a bitmap does not have its checksum,
-//! a block counts as used, which only costs space in the journal.
+//! block of its group is first looked up. If in doubt, as where a bitmap does not have its
+//! checksum, a block counts as used, which only costs space in the journal.
 
 use std::collections::HashMap;
 use std::io;

@@ -182,6 +182,9 @@ impl Source for HostTree<'_> {
         let open = rustix::fs::openat(base(parent.as_deref()), &file.name, flags, Mode::empty());
         let file = File::from(open.with_host_file(path, "open it")?);
         let before = file.metadata().with_host_file(path, "look at it")?;
+        if before.is_file() && before.len() == 0 && metadata.size == 0 {
+            check_empty(&file, path)?;
+        }
         let modified = time(before.mtime(), before.mtime_nsec());
         let is_same = before.len() == metadata.size && modified == metadata.modified;
         if !before.is_file() || !is_same {
@@ -211,6 +214,21 @@ impl Source for HostTree<'_> {
             Err(changed(path))
         }
     }
+}
+
+/// Refuses a file that claims to be empty and is not: the kernel makes its content as it is read.
+fn check_empty(file: &File, path: &Path) -> Result<()> {
+    let read = file.read_at(&mut [0], 0).with_host_file(path, "read it")?;
+    if read == 0 {
+        return Ok(());
+    }
+    let problem = "it says that it is empty and is not, as files of /proc and /sys do; \
+                   `pext4 put IMAGE - /path <FILE` stores what it gives";
+    Err(EditError::Host {
+        path: path.to_owned(),
+        action: "copy it",
+        source: io::Error::other(problem),
+    })
 }
 
 fn changed(path: &Path) -> EditError {

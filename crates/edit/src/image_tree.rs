@@ -2,13 +2,14 @@
 //!
 //! An image may be hostile: its directories may form cycles, or have several names. A directory is
 //! entered once; a second path to it is reported as corruption. Names that no host and no tar could
-//! hold are refused when they are listed.
+//! hold are refused when they are listed, and so is the second of two equal names in a directory.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 
 use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
 use pext4_ondisk::Corrupt;
+use pext4_ondisk::inode::InodeFlags;
 
 use crate::error::{FsContext, Result};
 use crate::source::{FileMetadata, PIECE, Sink, Source};
@@ -55,10 +56,46 @@ impl<'v> ImageTree<'v> {
         }
         names.sort_unstable();
         let mut children = Vec::with_capacity(names.len());
+        let mut previous = None;
         for (name, inode) in names {
-            children.extend(unreadable.or_skip(child(file, name, inode))?);
+            let is_second = previous.as_ref() == Some(&name);
+            previous = Some(name.clone());
+            let child = self.child(file, name, inode, is_second);
+            children.extend(unreadable.or_skip(child)?);
         }
         Ok(children)
+    }
+
+    /// A child of a directory. Refuses a name that could lead out of its directory, and a name that
+    /// the directory holds a second time: the first may be a symbolic link, and whoever unpacks the
+    /// tree would write what is below the second to where it leads.
+    fn child(
+        &self,
+        directory: &ImageFile,
+        name: Vec<u8>,
+        inode: InodeNumber,
+        is_second: bool,
+    ) -> Result<(Vec<u8>, ImageFile)> {
+        let path = join(&directory.path, &name);
+        let problem = match is_harmless(&name) {
+            true if !is_second => return Ok((name, ImageFile { inode, path })),
+            true => "holds this name twice",
+            false if self.is_encrypted(directory) => {
+                let what = "its directory is encrypted: without the key this is no name of a file";
+                return Err(pext4_fs::Error::Unsupported(what.to_owned())).with_path(&path);
+            }
+            false => "holds a name that no file can have",
+        };
+        let corrupt = Corrupt::new("directory", problem).in_inode(directory.inode);
+        Err(pext4_fs::Error::from(corrupt)).with_path(&path)
+    }
+
+    /// Whether the stored names of a directory are encrypted, and so may be any bytes.
+    fn is_encrypted(&self, directory: &ImageFile) -> bool {
+        let found = self.volume.attributes(directory.inode);
+        found.is_ok_and(|found| {
+            InodeFlags::from_bits_retain(found.flags).contains(InodeFlags::ENCRYPT)
+        })
     }
 
     fn enter(&self, file: &ImageFile) -> Result<()> {
@@ -154,12 +191,6 @@ fn list_into(
     })
 }
 
-fn child(directory: &ImageFile, name: Vec<u8>, inode: InodeNumber) -> Result<(Vec<u8>, ImageFile)> {
-    let path = join(&directory.path, &name);
-    check_name(&name, directory.inode).with_path(&path)?;
-    Ok((name, ImageFile { inode, path }))
-}
-
 fn xattrs(volume: &Volume, file: &ImageFile) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = volume.xattr_names(file.inode).with_path(&file.path)?;
     names.sort_unstable();
@@ -170,19 +201,12 @@ fn xattrs(volume: &Volume, file: &ImageFile) -> Result<Vec<(Vec<u8>, Vec<u8>)>> 
     names.into_iter().map(value).collect()
 }
 
-/// Refuses a name that would lead out of its directory.
-fn check_name(name: &[u8], directory: InodeNumber) -> pext4_fs::Result<()> {
-    let harmless = !name.is_empty()
+/// Whether a name leads to a file in its directory and nowhere else.
+fn is_harmless(name: &[u8]) -> bool {
+    !name.is_empty()
         && name != b"."
         && name != b".."
-        && !name.iter().any(|byte| matches!(byte, 0 | b'/'));
-    if harmless {
-        return Ok(());
-    }
-    let problem = "holds a name that no file can have";
-    Err(Corrupt::new("directory", problem)
-        .in_inode(directory)
-        .into())
+        && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
 /// The path of a name in a directory.

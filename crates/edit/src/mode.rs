@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(after("u=rwx", 0o4644, false), 0o744);
     }
 
-    /// Each with a mode before, and after for a file and a directory, as chmod of coreutils 9.1 makes
-    /// them under the umask 022.
+    /// Each with a mode before, and after for a file and a directory, as chmod of coreutils 9.1
+    /// makes them under the umask 022.
     #[test]
     fn modes_are_what_coreutils_makes_them() {
         for (text, before, file, directory) in [

@@ -4,8 +4,8 @@
 //! through [`EditSession::volume`] at once. [`EditSession::prepare`] ends the changes and decides
 //! which way they go to the image, and [`Prepared::commit`] writes them. If the session is dropped
 //! before that, the image has not changed, except that its journal was replayed if it needed
-//! replay, and that free blocks may hold other bytes: zeroes, and no space of the host, if the image
-//! is sparse.
+//! replay, and that free blocks may hold other bytes: zeroes, and no space of the host, if the
+//! image is sparse.
 //!
 //! The file system runs over a [`Staging`] device without a log: what it commits and writes home
 //! stays in memory (or in free blocks of the image). The result is one set of changed blocks, which
@@ -30,7 +30,7 @@ use std::time::Duration;
 use pext4_block::{Access, CloneMethod, Device, FileDevice, Page, loops};
 use pext4_fs::options::{BusyGroups, Reserve, Scaling, StreamGoals, Width};
 use pext4_fs::{CommitOutcome, MountOptions, OfflineJournal, Time, Volume};
-use pext4_ondisk::superblock::{self, State, Superblock};
+use pext4_ondisk::superblock::{self, ErrorRecord, State, Superblock};
 use pext4_ondisk::{BlockNumber, checksum};
 use pext4_sync::{time, topology};
 
@@ -181,14 +181,14 @@ impl EditSession {
     ) -> Result<Self> {
         let _pinned = pin_thread(options);
         let mut notes = Vec::new();
+        // Before the replay, since a refused image must not be written. A torn superblock is
+        // repaired by the replay, and a replay may bring a superblock with errors.
+        if let Ok(unreplayed) = read_superblock(&*below) {
+            refuse_noted_errors(&unreplayed, name)?;
+        }
         replay_journal(&below, options, &mut notes).with_image(name)?;
         let before = read_superblock(&*below).with_image(name)?;
-        if before.state.contains(State::ERRORS) {
-            return Err(EditError::Refused(format!(
-                "{}: it notes errors of its file system; let `e2fsck -f` repair it first",
-                name.display()
-            )));
-        }
+        refuse_noted_errors(&before, name)?;
         let journal = OfflineJournal::open(Arc::clone(&below)).with_image(name)?;
         let free = FreeMap::open(&*below).with_image(name)?;
         let block_size = 1024u32
@@ -234,8 +234,8 @@ impl EditSession {
             .expect("it is there until the session is consumed")
     }
 
-    /// Notes for the user: whether a journal was replayed or orphans were deleted, and what was left
-    /// out of a change.
+    /// Notes for the user: whether a journal was replayed or orphans were deleted, and what was
+    /// left out of a change.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -363,11 +363,13 @@ impl EditSession {
     ///
     /// # Errors
     ///
-    /// Errors of the device, or of the host if a clone is needed. The image has not changed then.
+    /// Errors of the device, or of the host if a clone is needed; the changes met damage in the
+    /// image. The image has not changed then.
     pub fn prepare(mut self) -> Result<Prepared> {
         let _pinned = self.pin_thread();
         let volume = self.volume.take().expect("only this takes it");
         volume.close().with_image(&self.name)?;
+        self.refuse_new_errors()?;
         self.restore_mount_fields().with_image(&self.name)?;
         self.switch_to_clone_if_changes_do_not_fit()?;
         let changes = self.staging.changes().map_err(pext4_fs::Error::from);
@@ -387,6 +389,22 @@ impl EditSession {
     /// The errors of both.
     pub fn finish(self) -> Result<Plan> {
         self.prepare()?.commit()
+    }
+
+    /// Refuses the changes if damage was met while they were made. A removal goes on past damage as
+    /// Linux does, and only notes it in the superblock: the image would then be one that the next
+    /// edit refuses.
+    fn refuse_new_errors(&self) -> Result<()> {
+        let superblock = read_superblock(&*self.staging).with_image(&self.name)?;
+        let is_new = superblock.error_count > self.before.error_count;
+        if !is_new && !superblock.state.contains(State::ERRORS) {
+            return Ok(());
+        }
+        Err(EditError::Refused(format!(
+            "{}: {} was met, so nothing was changed; let `e2fsck -f` repair it first",
+            self.name.display(),
+            noted_damage(&superblock.last_error)
+        )))
     }
 
     /// Restores the mount count, mount time and place of the last mount, since an edit is no mount.
@@ -515,6 +533,33 @@ impl Prepared {
                 source: failed.error,
             }
         })
+    }
+}
+
+/// Refuses an image whose superblock notes errors.
+fn refuse_noted_errors(superblock: &Superblock, name: &Path) -> Result<()> {
+    if !superblock.state.contains(State::ERRORS) {
+        return Ok(());
+    }
+    Err(EditError::Refused(format!(
+        "{}: it notes errors of its file system; let `e2fsck -f` repair it first",
+        name.display()
+    )))
+}
+
+/// What a superblock notes about an error: the structure, and where it is.
+fn noted_damage(error: &ErrorRecord) -> String {
+    let name = error.function.split(|&byte| byte == 0).next();
+    let name = String::from_utf8_lossy(name.unwrap_or_default());
+    let numbers = [("inode", u64::from(error.inode)), ("block", error.block)];
+    let places: Vec<String> = numbers
+        .into_iter()
+        .filter(|&(_, number)| number != 0)
+        .map(|(what, number)| format!("{what} {number}"))
+        .collect();
+    match places.is_empty() {
+        true => format!("damage ({name})"),
+        false => format!("damage ({name}, {})", places.join(", ")),
     }
 }
 

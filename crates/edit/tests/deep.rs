@@ -13,7 +13,8 @@ use rustix::fs::{Mode, OFlags};
 
 const LEVELS: u64 = 150;
 
-/// Each directory has a file before and one behind the next directory, as long as the directory is deep.
+/// Each directory has a file before and one behind the next directory, as long as the directory is
+/// deep.
 fn make(top: &Path, name: &str) {
     fs::create_dir(top).expect("a fresh place");
     let mut here = OwnedFd::from(File::open(top).expect("it is ours"));

@@ -363,6 +363,109 @@ fn names_that_lead_outside_are_refused() {
     }
 }
 
+/// A link, and a directory of the same name: whoever unpacks both would write through the link.
+#[test]
+fn a_name_that_a_directory_holds_twice_is_refused() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let link = Change::Symlink {
+        into: pext4_edit::IntoDirectory::Always,
+        target: b"/tmp/elsewhere".to_vec(),
+        path: b"/etc/double1".to_vec(),
+        force: false,
+    };
+    session.apply(&link).expect("there is room");
+    let directory = Change::MakeDirectory {
+        path: b"/etc/double2".to_vec(),
+        parents: false,
+        permissions: None,
+    };
+    session.apply(&directory).expect("there is room");
+    let change = common::write("/etc/double2/inside", 100, &mut Random::new(1));
+    session.apply(&change).expect("there is room");
+    session.finish().expect("there is room");
+    rename_by_force(&image, b"double2", b"double1");
+
+    let says = "/etc/double1: corrupt directory";
+    let reader = Reader::open(&image).expect("it opens");
+    let told = reader.export("/etc", &mut Vec::new()).expect_err(says);
+    let told = told.to_string();
+    assert!(told.contains(says) && told.contains("twice"), "{told}");
+    let out = folder.path().join("out");
+    let told = get(&image, "/etc", &out).expect_err(says);
+    assert!(told.contains(says) && told.contains("twice"), "{told}");
+    assert!(!out.exists());
+    let other = fresh(folder.path(), "other");
+    let mut session = EditSession::open(&other, &EditOptions::default()).expect("it opens");
+    let copy = Change::Copy {
+        image: Some(image.clone()),
+        from: b"/etc".to_vec(),
+        to: b"/".to_vec(),
+        no_target_directory: false,
+        recursive: true,
+    };
+    let told = session.apply(&copy).expect_err(says).to_string();
+    assert!(told.contains(says) && told.contains("twice"), "{told}");
+
+    let mut told = Vec::new();
+    let mut leave = |error: &EditError| told.push(error.to_string());
+    let got = reader
+        .get_readable("/etc", &out, &GetOptions::default(), &mut leave)
+        .expect("the rest is sound");
+    assert_eq!(got.unreadable_skipped, 1, "{told:?}");
+    assert!(told[0].contains(says), "{told:?}");
+    let mut archive = Vec::new();
+    let mut leave = |error: &EditError| told.push(error.to_string());
+    let options = ExportOptions {
+        on_skipped: Some(&mut leave),
+        ..ExportOptions::default()
+    };
+    let exported = reader.export_with("/etc", &mut archive, options);
+    assert_eq!(exported.expect("the rest is sound").unreadable_skipped, 1);
+    let holds = |text: &[u8]| archive.windows(text.len()).any(|window| window == text);
+    // The first by its inode is kept, and nothing else is at its name.
+    assert_ne!(holds(b"double1/inside"), holds(b"/tmp/elsewhere"));
+}
+
+/// The stored names of an encrypted directory may hold any byte.
+#[test]
+fn names_that_are_encrypted_are_not_called_corrupt() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let directory = Change::MakeDirectory {
+        path: b"/secret".to_vec(),
+        parents: false,
+        permissions: None,
+    };
+    session.apply(&directory).expect("there is room");
+    let change = common::write("/secret/abcdefgh", 100, &mut Random::new(1));
+    session.apply(&change).expect("there is room");
+    session.finish().expect("there is room");
+    let requests = ["feature encrypt", "set_inode_field /secret flags 0x80800"];
+    debugfs::command(&image, &requests.map(str::to_owned)).expect("debugfs is there");
+    rename_by_force(&image, b"abcdefgh", b"\x01/\0\xFF/..q");
+    let told = get(&image, "/secret", &folder.path().join("out")).expect_err("encrypted");
+    assert!(told.contains("/secret/"), "{told}");
+    assert!(
+        told.contains("encrypted") && !told.contains("corrupt"),
+        "{told}"
+    );
+    let reader = Reader::open(&image).expect("it opens");
+    let told = reader
+        .export("/secret", &mut Vec::new())
+        .expect_err("encrypted");
+    assert!(told.to_string().contains("encrypted"), "{told}");
+    let mut told = Vec::new();
+    let mut leave = |error: &EditError| told.push(error.to_string());
+    let out = folder.path().join("out");
+    let got = reader
+        .get_readable("/secret", &out, &GetOptions::default(), &mut leave)
+        .expect("the rest is sound");
+    assert_eq!(got.unreadable_skipped, 1, "{told:?}");
+}
+
 #[test]
 fn a_link_is_not_a_way_out() {
     let folder = scratch();

@@ -1,4 +1,5 @@
-//! Access control lists in archives: as text and as system calls carry them, ours and other programs'.
+//! Access control lists in archives: as text and as system calls carry them, ours and other
+//! programs'.
 
 mod common;
 

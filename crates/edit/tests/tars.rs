@@ -305,6 +305,32 @@ fn hostile_archives_change_nothing() {
         ),
         (vec![header("hard", b'1', 0, "/etc/passwd")], "absolute"),
         (vec![header("file", b'Z', 0, "")], "not understood"),
+        (
+            vec![record("path", "a\0b"), header("x", b'0', 0, "")],
+            "a name holds a NUL byte",
+        ),
+        (
+            vec![record("linkpath", "a\0b"), header("soft", b'2', 0, "")],
+            "soft: it is a symbolic link to a path that holds a NUL byte",
+        ),
+        (
+            vec![header("soft", b'2', 0, "")],
+            "soft: it is a symbolic link to an empty path",
+        ),
+        (
+            vec![
+                record("SCHILY.xattr.user.a\0b", "v"),
+                header("laden", b'0', 0, ""),
+            ],
+            "laden: the name of its attribute user.a",
+        ),
+        (
+            vec![
+                record("LIBARCHIVE.xattr.user.a%00b", "dg=="),
+                header("laden", b'0', 0, ""),
+            ],
+            "holds a NUL byte",
+        ),
         (vec![header("good/below", b'0', 0, "")], "not a directory"),
         (vec![header(".", b'0', 0, "")], "root is a directory"),
         (vec![header("big", b'0', 0o7_7777_7777, "")], "cut short"),

@@ -10,9 +10,11 @@ use common::{filled, fixed, mixture, write};
 use pext4_block::RamDevice;
 use pext4_edit::{Change, EditOptions, EditSession, Overrides, Plan, Reader, Way};
 use pext4_fs::{InodeNumber, Time};
+use pext4_ondisk::superblock::{State, Superblock};
 use pext4_testkit::Random;
 use pext4_testkit::effort::{scratch, seeds};
 use pext4_testkit::oracle::check::e2fsck;
+use pext4_testkit::oracle::debugfs;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::oracle::mount::{Access, kernel_mount};
 use pext4_testkit::tree::Tree;
@@ -267,6 +269,31 @@ fn refusals_name_the_path() {
                 value: Vec::new(),
             },
             "/usr: an attribute cannot be called `strange.name`",
+        ),
+        (
+            Change::SetXattr {
+                path: path("/usr"),
+                name: path("user.a\0b"),
+                value: Vec::new(),
+            },
+            "a name holds no NUL byte",
+        ),
+        (
+            Change::RemoveXattr {
+                path: path("/usr"),
+                name: path("user.a\0b"),
+            },
+            "a name holds no NUL byte",
+        ),
+        (
+            Change::Put {
+                from: "/proc/self/status".into(),
+                to: path("/x"),
+                no_target_directory: true,
+                xattrs: true,
+                overrides: Overrides::default(),
+            },
+            "/proc/self/status: cannot copy it: it says that it is empty and is not",
         ),
         (
             Change::Put {
@@ -699,4 +726,62 @@ fn a_slash_behind_a_name_is_for_directories() {
         let (_, told) = tried(folder.path(), &change);
         told.expect("it is a directory");
     }
+}
+
+/// A removal goes on past damage, as in Linux, and only notes it. The edit must not: the image
+/// would be one that the next edit refuses.
+#[test]
+fn an_edit_that_meets_damage_changes_nothing() {
+    let folder = scratch();
+    let format = format(Features::NoChecksums);
+    let image = save(&filled(&format, &mut Random::new(1)), folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let victim = write("/victim", 100, &mut Random::new(1));
+    session.apply(&victim).expect("room");
+    session.finish().expect("room");
+    // The bitmaps have other counts.
+    let counts = [0, 1].map(|group| format!("set_block_group {group} free_inodes_count 77"));
+    debugfs::command(&image, &counts).expect("debugfs is there");
+    let before = fs::read(&image).expect("an image");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let remove = Change::Remove {
+        path: b"/victim".to_vec(),
+        recursive: false,
+        force: false,
+    };
+    let told = session
+        .apply(&remove)
+        .and_then(|()| session.finish().map(drop))
+        .expect_err("damage")
+        .to_string();
+    for part in [
+        "damage (inode bitmap, block ",
+        "nothing was changed",
+        "`e2fsck -f`",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(fs::read(&image).expect("an image") == before);
+}
+
+#[test]
+fn an_image_that_notes_errors_is_refused_before_it_is_written() {
+    let folder = scratch();
+    let format = format(Features::Upstream);
+    let image = save(&filled(&format, &mut Random::new(1)), folder.path());
+    let file = fs::OpenOptions::new().read(true).write(true).open(&image);
+    let file = file.expect("an image");
+    let mut bytes = [0; 1024];
+    file.read_exact_at(&mut bytes, 1024).expect("a superblock");
+    let mut superblock = Superblock::decode(&bytes).expect("a superblock");
+    // Neither clean nor sound, as a crash after an error leaves it.
+    superblock.state = State::ERRORS;
+    file.write_all_at(&superblock.encode(), 1024).expect("room");
+    let before = fs::read(&image).expect("an image");
+    let told = EditSession::open(&image, &EditOptions::default())
+        .err()
+        .expect("errors are noted")
+        .to_string();
+    assert!(told.contains("it notes errors"), "{told}");
+    assert!(fs::read(&image).expect("an image") == before);
 }

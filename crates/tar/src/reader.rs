@@ -107,8 +107,8 @@ impl<I: Blocks> Reader<I> {
     }
 
     /// Fails if another archive follows after the end mark: a user who joins archives with `cat`
-    /// wants all of them, and would lose the others without a warning. Fails as well if there was no
-    /// entry and anything follows: many files that are no archives begin with zeroes.
+    /// wants all of them, and would lose the others without a warning. Fails as well if there was
+    /// no entry and anything follows: many files that are no archives begin with zeroes.
     fn check_end(&mut self) -> Result<(), I> {
         self.input.note_end();
         let mut block = [0; BLOCK];

@@ -76,8 +76,8 @@ pub struct Arguments {
     /// Owner and group of everything
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
-    /// Leave out names that match, or with a slash in it whole paths: as an archive states them, and
-    /// as they are in the image
+    /// Leave out names that match, or with a slash in it whole paths: as an archive states them,
+    /// and as they are in the image
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
     /// Leave out extended attributes whose names match

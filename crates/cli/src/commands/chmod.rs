@@ -11,8 +11,8 @@ use crate::editing::{Verb, path};
 /// The arguments behind the image.
 #[derive(Args)]
 pub struct Arguments {
-    /// The permissions: octal (0755), or what changes (u+x,go-w); letters without any of ugoa (+w) as
-    /// under the umask 022
+    /// The permissions: octal (0755), or what changes (u+x,go-w); letters without any of ugoa (+w)
+    /// as under the umask 022
     #[arg(allow_hyphen_values = true)]
     mode: ModeChange,
     /// The files

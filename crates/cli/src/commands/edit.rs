@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow};
@@ -113,10 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Parses all lines, before the first one is applied.
 fn read_script(path: &Path) -> Result<Vec<(String, AnyVerb)>> {
-    let mut text = Vec::new();
-    open(path)?
-        .read_to_end(&mut text)
-        .with_context(|| path.display().to_string())?;
+    let text = script::read(open(path)?).with_context(|| path.display().to_string())?;
     let mut commands = Vec::new();
     for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
         let place = format!("{}:{}", path.display(), index + 1);

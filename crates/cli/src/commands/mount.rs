@@ -44,7 +44,8 @@ pub struct Arguments {
     image: PathBuf,
     /// The directory
     directory: PathBuf,
-    /// Options: ro, allow_other, commit=SECONDS, errors=remount-ro, discard, noatime, offset=BYTES, ...
+    /// Options: ro, allow_other, commit=SECONDS, errors=remount-ro, discard, noatime, offset=BYTES,
+    /// ...
     #[arg(short = 'o', value_name = "OPTION,...")]
     options: Vec<String>,
     /// Make the image with this size if there is none

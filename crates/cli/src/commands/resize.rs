@@ -20,7 +20,8 @@ use crate::{device, output, size, superblock};
 pub struct Arguments {
     /// The image or block device
     image: PathBuf,
-    /// The size: 10G, +1G, -1G, `min` for the smallest that fits, `max` for all of the file or device
+    /// The size: 10G, +1G, -1G, `min` for the smallest that fits, `max` for all of the file or
+    /// device
     #[arg(allow_hyphen_values = true, value_parser = parse)]
     size: Target,
     /// Work on the image itself also where an interruption cannot be undone
@@ -179,7 +180,17 @@ fn print_preview(image: &Path, preview: &Preview) -> io::Result<()> {
     let mut output = output::buffered();
     if preview.is_idle {
         let bytes = size::show(preview.summary.bytes());
-        writeln!(output, "{}: it is {bytes} already", image.display())?;
+        // The replay is a change, even if nothing else is: after an interrupted growth it is what
+        // completes it.
+        let replayed = match preview.summary.replayed {
+            0 => String::new(),
+            replayed => format!(" ({} in its journal)", counted_replays(replayed)),
+        };
+        writeln!(
+            output,
+            "{}: it is {bytes} already{replayed}",
+            image.display()
+        )?;
         return output.flush();
     }
     columns::write(
@@ -229,14 +240,16 @@ fn rows(image: &Path, summary: &Summary, way: Way) -> Vec<Vec<String>> {
         rows.push(("Layout", text.to_owned()));
     }
     if summary.replayed > 0 {
-        let (one, many) = ("transaction replayed", "transactions replayed");
-        let text = count(summary.replayed, one, many);
-        rows.push(("Journal", text));
+        rows.push(("Journal", counted_replays(summary.replayed)));
     }
     rows.push(("Way", describe(way).to_owned()));
     rows.into_iter()
         .map(|(label, text)| vec![label.to_owned(), text])
         .collect()
+}
+
+fn counted_replays(replayed: u32) -> String {
+    count(replayed, "transaction replayed", "transactions replayed")
 }
 
 fn describe(way: Way) -> &'static str {

@@ -129,8 +129,8 @@ fn wait_until_closed(
 }
 
 /// Whether others have the image now: some of the servers have gone, and somebody has come. The
-/// servers of other file systems in the same file stay, so not all who hold it need be new. False if
-/// a server could not be seen. If one of those other file systems is unmounted and mounted again
+/// servers of other file systems in the same file stay, so not all who hold it need be new. False
+/// if a server could not be seen. If one of those other file systems is unmounted and mounted again
 /// meanwhile, that is taken for this one.
 fn are_others(servers: &[u32], now: &[u32]) -> bool {
     let is_gone = |server| !now.contains(server);

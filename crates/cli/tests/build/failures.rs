@@ -81,7 +81,8 @@ fn what_cannot_be_read_is_named_and_skipped_only_when_told() {
     fs::set_permissions(workshop.path("tree/closed"), open).expect("it is ours");
 }
 
-/// Directories stay open while something in them is left to be listed, here in most of a long chain.
+/// Directories stay open while something in them is left to be listed, here in most of a long
+/// chain.
 #[test]
 fn only_what_may_not_be_read_is_skipped() {
     let workshop = Workshop::new();
@@ -159,8 +160,9 @@ fn what_cannot_be_read_leaves_nothing() {
     fs::set_permissions(workshop.path("tree/closed"), open).expect("it is ours");
 }
 
-/// A build that has found the tree and waits for the rest of an archive from standard input: sources
-/// are found one after the other, so the archive is not asked for before the tree has been found.
+/// A build that has found the tree and waits for the rest of an archive from standard input:
+/// sources are found one after the other, so the archive is not asked for before the tree has been
+/// found.
 fn waiting_build(workshop: &Workshop) -> Child {
     let mut child = workshop
         .build([workshop.path("tree")])
@@ -240,7 +242,8 @@ impl Narrow {
 
 impl Drop for Narrow {
     fn drop(&mut self) {
-        // A program that a neighbouring test is just starting may have our files open: then it goes with that.
+        // A program that a neighbouring test is just starting may have our files open: then it goes
+        // with that.
         let output = run(Command::new("umount").arg("-l").arg(&self.0));
         if !output.status.success() {
             eprintln!("{} stays mounted: {output:?}", self.0.display());

@@ -153,7 +153,8 @@ impl Place {
         mke2fs.args(["-q", "-t", "ext4", "-O", "^metadata_csum", "-d"]);
         succeed(mke2fs.arg(&files).arg(&self.image).arg("16M"));
         let mut bytes = fs::read(&self.image).expect("it was made");
-        // An entry's length stands before that of its name, which stands before the kind of file and the name.
+        // An entry's length stands before that of its name, which stands before the kind of file
+        // and the name.
         let place_of = |name: &&str| {
             let length = u8::try_from(name.len()).expect("short");
             let head = [&[length, 1], name.as_bytes()].concat();

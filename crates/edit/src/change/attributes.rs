@@ -171,6 +171,13 @@ fn check_attribute(name: &[u8], path: &[u8]) -> Result<()> {
             format!("an attribute's name has at most {} bytes", xattr::MAX_NAME),
         );
     }
+    if name.contains(&0) {
+        let problem = format!(
+            "an attribute cannot be called `{}`: a name holds no NUL byte",
+            Shown(name)
+        );
+        return refuse(path, problem);
+    }
     if xattr::split_name(name).is_some_and(|(index, _)| xattr::is_visible(index)) {
         return Ok(());
     }

@@ -146,9 +146,9 @@ impl EditSession {
         })
     }
 
-    /// Whether a file can be created at a path that leads nowhere, as `error` says: its last name is
-    /// missing, or a link that leads in a circle or through a file, which the new file replaces. If
-    /// the path ends in a slash, it must be a directory that is created.
+    /// Whether a file can be created at a path that leads nowhere, as `error` says: its last name
+    /// is missing, or a link that leads in a circle or through a file, which the new file replaces.
+    /// If the path ends in a slash, it must be a directory that is created.
     fn is_vacant(
         &self,
         path: &[u8],

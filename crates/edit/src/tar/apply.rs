@@ -82,6 +82,9 @@ impl Unpacker<'_> {
             Kind::Directory => FileType::Directory,
             Kind::Fifo => FileType::Fifo,
         };
+        if kind == FileType::Symlink {
+            check_target(entry)?;
+        }
         self.done.files += 1;
         let metadata = self.metadata(entry, kind)?;
         if kind == FileType::Directory {
@@ -98,8 +101,8 @@ impl Unpacker<'_> {
         self.apply_metadata(&writer, metadata, held.inode(), &path)
     }
 
-    /// Sets the attributes of an inode. An access list that says no more than the mode is not stored, and
-    /// removes one that the inode has or inherited, as in Linux.
+    /// Sets the attributes of an inode. An access list that says no more than the mode is not
+    /// stored, and removes one that the inode has or inherited, as in Linux.
     fn apply_metadata(
         &self,
         writer: &TreeWriter<'_>,
@@ -238,6 +241,7 @@ impl Unpacker<'_> {
             match part {
                 b"" | b"." => {}
                 b".." => return Err(refused("a name leads upwards (..)")),
+                part if part.contains(&0) => return Err(refused("a name holds a NUL byte")),
                 part => path = join(&path, part),
             }
         }
@@ -247,6 +251,13 @@ impl Unpacker<'_> {
     fn metadata(&self, entry: &Entry, kind: FileType) -> Result<FileMetadata> {
         let mut xattrs = Vec::new();
         for (name, value) in entry.attributes.attributes() {
+            if name.contains(&0) {
+                let problem = format!(
+                    "the name of its attribute {} holds a NUL byte",
+                    Shown(&name)
+                );
+                return Err(bad(entry, problem));
+            }
             let value = value.map_err(|problem| {
                 bad(entry, format!("its attribute {}: {problem}", Shown(&name)))
             })?;
@@ -293,6 +304,20 @@ impl Unpacker<'_> {
         };
         Ok(TreeWriter::new(self.session, Overrides::default()).adjusted(metadata))
     }
+}
+
+/// Refuses the target of a symbolic link that no file system holds.
+fn check_target(entry: &Entry) -> Result<()> {
+    if entry.link.is_empty() {
+        return Err(bad(entry, "it is a symbolic link to an empty path"));
+    }
+    if entry.link.contains(&0) {
+        return Err(bad(
+            entry,
+            "it is a symbolic link to a path that holds a NUL byte",
+        ));
+    }
+    Ok(())
 }
 
 fn bad(entry: &Entry, problem: impl Into<String>) -> EditError {

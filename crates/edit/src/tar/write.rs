@@ -58,8 +58,9 @@ pub struct ExportOptions<'o, 's> {
     /// Write the holes of files as zeroes, for readers that do not know GNU's sparse form (as that
     /// of busybox). Zeroes may be a large part of the archive then.
     pub whole_files: bool,
-    /// Skip files below the directory that cannot be read in the image, after calling this. Each file is read twice, to
-    /// know that before its header is written. Without it such a file is an error.
+    /// Skip files below the directory that cannot be read in the image, after calling this. Each
+    /// file is read twice, to know that before its header is written. Without it such a file is an
+    /// error.
     pub on_skipped: Option<&'o mut OnSkipped<'s>>,
 }
 
@@ -88,9 +89,9 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// As [`Self::export`]. If unreadable files are skipped: the path does not exist or cannot be read
-    /// itself; `Host` errors
-    /// of `output`; a file that can be read the first time and not the second.
+    /// As [`Self::export`]. If unreadable files are skipped: the path does not exist or cannot be
+    /// read itself; `Host` errors of `output`; a file that can be read the first time and not the
+    /// second.
     pub fn export_with(
         &self,
         path: impl AsRef<[u8]>,

@@ -14,8 +14,8 @@ pub(super) type RawAttribute = (Vec<u8>, Vec<u8>);
 /// Upper bound of the bytes of names and values of a file: the largest inode and the largest block.
 const MAX_TOTAL_BYTES: usize = 4096 + 4096;
 
-/// All sets. Set 0 is the empty one. Every file may have a set of its own, so they are kept as their
-/// canonical bytes in one arena.
+/// All sets. Set 0 is the empty one. Every file may have a set of its own, so they are kept as
+/// their canonical bytes in one arena.
 pub(super) struct Sets {
     bytes: Vec<u8>,
     /// The range of each set in `bytes`.
@@ -145,6 +145,14 @@ pub(super) fn value_of(attribute: &Attribute) -> &[u8] {
 /// Converts an attribute of the host to its stored form. The error says why it cannot be stored.
 pub(super) fn to_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
     let shown = String::from_utf8_lossy(name);
+    if name.contains(&0) {
+        // Linux and e2fsck would take what follows the NUL for nothing, or for corruption.
+        return Err(format!(
+            "the name of its attribute {shown} holds a NUL byte; \
+             --exclude-xattr '{}*' leaves it out",
+            shown.split('\0').next().unwrap_or_default()
+        ));
+    }
     // No program could read ext4's internal attributes, and ext4 would interpret `system.data` as
     // file content.
     let kept = xattr::split_name(name).filter(|(index, _)| xattr::is_visible(*index));

@@ -265,8 +265,8 @@ impl<'a> DirectoryWriter<'a> {
     }
 }
 
-/// The places of all entries of these batches, in the order of their names. The entries are not moved:
-/// a directory may have millions.
+/// The places of all entries of these batches, in the order of their names. The entries are not
+/// moved: a directory may have millions.
 fn sorted(batches: &[Batch]) -> Vec<(usize, usize)> {
     let places = |(number, batch): (usize, &Batch)| {
         let count = batch.found.len();

@@ -6,6 +6,39 @@ use super::tree::{Id, ROOT, Tree, name_problem};
 /// Maximum number of symbolic links that one path may traverse, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
 
+/// Maximum number of names that the symbolic links on one path may add to it: twice those of the
+/// longest path that Linux accepts. Forty links could add forty times as many, and an archive could
+/// use them for each of its entries.
+const MAX_LINKED_NAMES: usize = 4096;
+
+/// Why a path leads to no directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// It leads through something that is neither a directory nor a symbolic link, or a link leads
+    /// to a name that the image cannot hold.
+    NoDirectory,
+    /// More symbolic links than [`MAX_SYMLINKS`].
+    ManyLinks,
+    /// Links that add more than [`MAX_LINKED_NAMES`].
+    LongLinks,
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoDirectory => formatter.write_str("it is no directory"),
+            Self::ManyLinks => write!(
+                formatter,
+                "it leads to no directory: it has more than {MAX_SYMLINKS} symbolic links, or they form a circle"
+            ),
+            Self::LongLinks => write!(
+                formatter,
+                "it is too deep: its symbolic links lead through more than {MAX_LINKED_NAMES} directories"
+            ),
+        }
+    }
+}
+
 /// Where the path of a directory leads.
 pub(super) struct Destination {
     /// The last directory on it that exists.
@@ -14,15 +47,15 @@ pub(super) struct Destination {
     pub missing: Vec<Vec<u8>>,
 }
 
-/// Follows a path; `None` if it leads through a file, or symbolic links are too many or lead to
-/// names that the image cannot hold.
-pub(super) fn locate(tree: &Tree, path: &[u8]) -> Option<Destination> {
+/// Follows a path. The error says why it cannot be followed.
+pub(super) fn locate(tree: &Tree, path: &[u8]) -> Result<Destination, Obstacle> {
     locate_from(tree, ROOT, path)
 }
 
-fn locate_from(tree: &Tree, start: Id, path: &[u8]) -> Option<Destination> {
+fn locate_from(tree: &Tree, start: Id, path: &[u8]) -> Result<Destination, Obstacle> {
     let mut rest: Vec<Vec<u8>> = names(path).map(<[u8]>::to_vec).rev().collect();
     let (mut at, mut missing, mut links) = (start, Vec::new(), 0);
+    let mut linked_names = 0;
     while let Some(name) = rest.pop() {
         if name == b".." {
             if missing.pop().is_none() {
@@ -36,25 +69,31 @@ fn locate_from(tree: &Tree, start: Id, path: &[u8]) -> Option<Destination> {
         };
         let Some(found) = found.map(|found| tree.owner(found)) else {
             if name_problem(&name).is_some() {
-                return None;
+                return Err(Obstacle::NoDirectory);
             }
             missing.push(name);
             continue;
         };
         if tree.node(found).is_directory() {
             at = found;
-        } else if tree.node(found).is_symlink() && links < MAX_SYMLINKS {
+        } else if !tree.node(found).is_symlink() {
+            return Err(Obstacle::NoDirectory);
+        } else if links == MAX_SYMLINKS {
+            return Err(Obstacle::ManyLinks);
+        } else {
             links += 1;
             let target = tree.target(found);
             if target.starts_with(b"/") {
                 at = ROOT;
             }
+            linked_names += names(target).count();
+            if linked_names > MAX_LINKED_NAMES {
+                return Err(Obstacle::LongLinks);
+            }
             rest.extend(names(target).rev().map(<[u8]>::to_vec));
-        } else {
-            return None;
         }
     }
-    Some(Destination { at, missing })
+    Ok(Destination { at, missing })
 }
 
 /// The node at a path, if it exists.
@@ -62,7 +101,7 @@ pub(super) fn find(tree: &Tree, path: &[u8]) -> Option<Id> {
     let Some((folder, name)) = split(path) else {
         return Some(ROOT);
     };
-    let destination = locate(tree, folder)?;
+    let destination = locate(tree, folder).ok()?;
     match destination.missing.is_empty() {
         true => tree.child(destination.at, name),
         false => None,
@@ -80,7 +119,7 @@ pub(super) fn directory_behind_link(
     if !link.is_symlink() || link.source >= number {
         return None;
     }
-    let destination = locate_from(tree, parent, name)?;
+    let destination = locate_from(tree, parent, name).ok()?;
     destination.missing.is_empty().then_some(destination.at)
 }
 

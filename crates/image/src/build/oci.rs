@@ -1,8 +1,10 @@
 //! Container images in an OCI layout on the host: a directory with `oci-layout`, `index.json` and
 //! blobs named by their digests.
 //!
-//! The layout is not trusted: digests are validated before they become file names, so a blob is
-//! never outside the layout, and every blob that is used must have the stated size and digest.
+//! The layout is not trusted: digests are validated before they become file names, and every blob
+//! that is used must be a regular file of the stated size and digest. It may be reached by a
+//! symbolic link (Bazel makes such layouts), so a pipe or a device may be where a blob should be:
+//! opening one must not wait, and none is read.
 
 mod collection;
 
@@ -10,8 +12,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256, Sha512};
 
@@ -165,8 +169,9 @@ pub(super) fn layers(
     }
     let path = layout.join("index.json");
     let mut text = Vec::new();
-    File::open(&path)
-        .and_then(|file| file.take(MAX_DOCUMENT_BYTES).read_to_end(&mut text))
+    open_regular(&path)?
+        .take(MAX_DOCUMENT_BYTES)
+        .read_to_end(&mut text)
         .map_err(|cause| Error::source(&path, "read it", cause))?;
     let index: Index = parse(&path, &text)?;
     let found = collection::all(layout, &path, index, selector, progress)?;
@@ -184,6 +189,19 @@ pub(super) fn layers(
         .iter()
         .map(|layer| self::blob(layout, &blob.path, layer))
         .collect()
+}
+
+/// Opens a regular file. Never waits for the writer of a pipe.
+fn open_regular(path: &Path) -> Result<File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag of open(2)");
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(|cause| Error::source(path, "open it", cause))?;
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(|cause| Error::source(path, "look at it", cause))?;
+    match metadata.is_file() {
+        true => Ok(file),
+        false => Err(Error::unsound(path, "it is no regular file")),
+    }
 }
 
 fn parse<'a, T: Deserialize<'a>>(path: &Path, text: &'a [u8]) -> Result<T> {
@@ -319,12 +337,29 @@ impl Blob {
         Ok(text)
     }
 
+    /// Opens the blob's file, which must have the stated size.
+    pub fn open_file(&self) -> Result<File> {
+        let file = open_regular(&self.path)?;
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|cause| Error::source(&self.path, "look at it", cause))?;
+        self.check_size(metadata.len())?;
+        Ok(file)
+    }
+
+    fn check_size(&self, size: u64) -> Result<()> {
+        if size == self.size {
+            return Ok(());
+        }
+        let stated = self.size;
+        Err(self.unsound(&format!("it has {size} bytes where {stated} are stated")))
+    }
+
     /// Opens the blob for one pass that also hashes it.
     pub fn open(&self) -> Result<HashingReader> {
-        let file =
-            File::open(&self.path).map_err(|cause| Error::source(&self.path, "open it", cause))?;
+        let file = self.open_file()?;
         Ok(HashingReader {
-            file,
+            // One byte more shows that the file has grown.
+            file: file.take(self.size.saturating_add(1)),
             hasher: Hasher::new(self.digest.algorithm),
             length: 0,
         })
@@ -377,7 +412,7 @@ impl Hasher {
 
 /// Hashes a blob while it is read.
 pub(super) struct HashingReader {
-    file: File,
+    file: io::Take<File>,
     hasher: Hasher,
     length: u64,
 }
@@ -394,12 +429,7 @@ impl Read for HashingReader {
 impl HashingReader {
     /// Checks size and digest. The caller must have read to the end.
     pub fn verify(self, blob: &Blob) -> Result<()> {
-        if self.length != blob.size {
-            return Err(blob.unsound(&format!(
-                "it has {} bytes where {} are stated",
-                self.length, blob.size
-            )));
-        }
+        blob.check_size(self.length)?;
         let computed = self.hasher.hex();
         if computed != blob.digest.hex {
             return Err(blob.unsound(&format!("its digest is wrong: its bytes make {computed}")));

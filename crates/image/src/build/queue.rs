@@ -2,7 +2,8 @@
 //!
 //! A producer *closes* the queue when nothing follows: consumers then get the remaining items and
 //! the end. Either side *abandons* the queue when it gives up: `put` then returns false, and no
-//! thread waits any more. A thread that produces everything before it consumes *unbounds* the queue.
+//! thread waits any more. A thread that produces everything before it consumes *unbounds* the
+//! queue.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

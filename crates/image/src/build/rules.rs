@@ -229,10 +229,9 @@ impl Rules {
         mapped(&self.map.gids, id)
     }
 
-    /// Applies the rules to owner, mode and times; the time becomes one that inodes can store. A rule for
-    /// paths applies if it matches one of
-    /// `paths`, which is called only if there are such rules. Returns true if the mode changed: the
-    /// caller must then adapt the access control list.
+    /// Applies the rules to owner, mode and times; the time becomes one that inodes can store. A
+    /// rule for paths applies if it matches one of `paths`, which is called only if there are such
+    /// rules. Returns true if the mode changed: the caller must then adapt the access control list.
     pub fn apply(&self, paths: impl FnOnce() -> Vec<Vec<u8>>, metadata: &mut Metadata) -> bool {
         let is_changed = self.change(paths, metadata);
         let time = self.storable(Time {

@@ -33,8 +33,8 @@ pub(super) struct DirectoryShape {
     pub plan: Option<Box<Plan>>,
 }
 
-/// What a set of attributes takes. How it is split is computed again when it is written, since every
-/// file may have a set of its own.
+/// What a set of attributes takes. How it is split is computed again when it is written, since
+/// every file may have a set of its own.
 #[derive(Clone, Copy, Default)]
 pub(super) struct SetShape {
     /// Bytes of inline data that fit beside the attributes; 0 if inline data is not possible.
@@ -310,8 +310,8 @@ fn linear_blocks<'a>(
     blocks
 }
 
-/// Computes what each set of attributes takes. The error names a file that has a set which cannot be
-/// stored.
+/// Computes what each set of attributes takes. The error names a file that has a set which cannot
+/// be stored.
 fn shape_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result<Vec<SetShape>> {
     let mut inode = Inode::new(parameters.inode_size, extra_size(parameters.inode_size));
     let has_inline_data = parameters.features.has_incompat(Incompat::INLINE_DATA);

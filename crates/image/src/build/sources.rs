@@ -307,11 +307,7 @@ impl<'a> Sources<'a> {
         self.make_spool()?;
         let archives = blobs
             .iter()
-            .map(|blob| {
-                let file = File::open(&blob.path)
-                    .map_err(|cause| Error::source(&blob.path, "open it", cause))?;
-                Archive::open(file, &blob.path)
-            })
+            .map(|blob| Archive::open(blob.open_file()?, &blob.path))
             .collect::<Result<Vec<_>>>()?;
         let first = self.next_layer;
         for _ in &blobs {

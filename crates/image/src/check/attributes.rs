@@ -121,6 +121,9 @@ pub(super) fn check(subject: &InodeSubject<'_>) -> Attributes {
         Ok(list) => {
             context = Context::among(&list);
             attributes.inline = list.iter().find_map(inline_length);
+            if attributes.inline == Some(0) {
+                check_empty_inline(subject);
+            }
             attributes.count_values(examination, &list);
             check_list(examination, &list, &place);
         }
@@ -168,6 +171,32 @@ fn inline_length(attribute: &Attribute) -> Option<usize> {
     match &attribute.value {
         Value::Inline(value) if attribute.is_named(INDEX_SYSTEM, b"data") => Some(value.len()),
         _ => None,
+    }
+}
+
+/// Checks the place of an empty `system.data`. The decoder ignores the place of a value without
+/// bytes, as Linux does; e2fsck takes a list with a wrong one for unreadable, and cuts the file.
+fn check_empty_inline(subject: &InodeSubject<'_>) {
+    // As decoded: the magic number, then entries with a head of 16 bytes and a name, padded.
+    let list = subject.inode.tail.get(4..).unwrap_or_default();
+    let mut rest = list;
+    while let Some((head, behind)) = rest.split_first_chunk::<16>() {
+        let [length, index, low, high, ..] = *head;
+        if [length, index, low, high] == [0; 4] {
+            return;
+        }
+        let Some(name) = behind.get(..usize::from(length)) else {
+            return;
+        };
+        let start = u16::from_le_bytes([low, high]);
+        if index == INDEX_SYSTEM && name == b"data" && usize::from(start) > list.len() {
+            subject.report(Kind::InlineData, || {
+                format!("the empty value of system.data is at {start}, behind the end")
+            });
+        }
+        rest = behind
+            .get(usize::from(length).next_multiple_of(4)..)
+            .unwrap_or_default();
     }
 }
 

@@ -165,7 +165,7 @@ catalogue! {
     OrphanFile = "orphan-file", Problem;
     /// The orphan file has entries without being marked so, or is marked and has none.
     OrphanFlag = "orphan-flag", Problem;
-    /// An entry of the orphan list or file leads nowhere, or the list is a loop.
+    /// An entry of the orphan list or file leads nowhere or to a system file, or the list loops.
     OrphanEntry = "orphan-entry", Problem;
     /// Inodes wait to be deleted or truncated; a mount will do that.
     OrphansPending = "orphans-pending", Note;

@@ -3,9 +3,9 @@
 //! The collector keeps a bounded number of findings of each kind and counts the rest, so that no
 //! image can fill memory with findings. The report is sorted, so it does not depend on the order of
 //! threads, with four exceptions: which findings of a kind are kept if there are too many, which of
-//! two names of a directory is reported as the second, under which of its users a defect of a shared
-//! block is reported, and which users of shared blocks are named or counted once a bound is reached.
-//! With one thread these are deterministic too.
+//! two names of a directory is reported as the second, under which of its users a defect of a
+//! shared block is reported, and which users of shared blocks are named or counted once a bound is
+//! reached. With one thread these are deterministic too.
 
 use std::fmt;
 

@@ -80,6 +80,10 @@ impl Search<'_> {
             reject("it is not in use");
             return None;
         }
+        if self.is_own(number, &inode) {
+            reject("it is a file of the file system's own");
+            return None;
+        }
         if self.orphans.numbers.len() >= MAX_ORPHANS {
             if !std::mem::replace(&mut self.orphans.is_cut_short, true) {
                 self.findings.add(Kind::LimitReached, Place::whole(), || {
@@ -93,6 +97,25 @@ impl Search<'_> {
             return None;
         }
         Some(inode)
+    }
+
+    /// Whether an inode is one of the file system's own. A mount would delete or cut it.
+    fn is_own(&self, number: InodeNumber, inode: &Inode) -> bool {
+        let superblock = &self.volume.superblock;
+        let is_directory = inode.file_type() == Some(FileType::Directory) && inode.links > 0;
+        // mke2fs makes it first, and notes its number nowhere.
+        let is_lost_found = is_directory && number == self.volume.geometry.first_inode;
+        let has_orphan_file = superblock.features.has_compat(Compat::ORPHAN_FILE);
+        let numbers = [
+            superblock.journal_inode,
+            superblock.lost_found_inode,
+            superblock.user_quota_inode,
+            superblock.group_quota_inode,
+            superblock.project_quota_inode,
+        ];
+        is_lost_found
+            || numbers.contains(&number)
+            || has_orphan_file && number == superblock.orphan_file_inode
     }
 
     fn list(&mut self) {

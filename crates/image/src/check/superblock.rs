@@ -370,8 +370,9 @@ fn lasting(features: &Features) -> (u32, u32, u32) {
     (compat.bits(), incompat.bits(), read_only.bits())
 }
 
-/// Whether a copy in `group` may say that it is in the group `number`. Old tools left 0 in copies. The
-/// field has room for 16 bits only: of larger numbers there are the low bits or the largest number.
+/// Whether a copy in `group` may say that it is in the group `number`. Old tools left 0 in copies.
+/// The field has room for 16 bits only: of larger numbers there are the low bits or the largest
+/// number.
 fn may_name(number: u16, group: GroupNumber) -> bool {
     let (number, group) = (u32::from(number), group.get());
     number == 0 || number == group & 0xFFFF || number == group.min(0xFFFF)

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use pext4_block::{Device, FileDevice, OverlayDevice};
@@ -89,6 +90,7 @@ impl Resize {
         let device = Arc::into_inner(device).expect("the overlay is gone");
         let is_file = fs::metadata(device.path())?.is_file();
         let (plan, way) = plan(&device, is_file, target, options)?;
+        check_names(&device, way)?;
         check_trailing(&device, is_file, &plan)?;
         Ok(Self {
             device,
@@ -190,8 +192,22 @@ fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result
     let is_file = fs::metadata(device.path())?.is_file();
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
     let (plan, way) = plan(&overlay, is_file, target, options)?;
+    check_names(device, way)?;
     check_trailing(device, is_file, &plan)?;
     Ok(Preview::of(&plan, way))
+}
+
+/// Refuses a clone of a file with several names, as making one would: a plan must not promise what
+/// running it refuses.
+fn check_names(device: &FileDevice, way: Way) -> Result<()> {
+    let names = fs::metadata(device.path())?.nlink();
+    if way != Way::Clone || names <= 1 {
+        return Ok(());
+    }
+    Err(Error::Impossible(format!(
+        "the file has {names} names (hard links), and a clone would replace it under one of them \
+         only: --in-place works on the file itself"
+    )))
 }
 
 /// Refuses to grow a file over other data. Space on a device behind its file system counts as free.

@@ -8,12 +8,15 @@ use std::collections::BTreeMap;
 
 use pext4_block::Device;
 use pext4_ondisk::extent::Bounds;
+use pext4_ondisk::feature::Compat;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
+use super::journal::runs;
+use super::structures::Structures;
 use crate::error::{Error, Result};
 
 /// An image and its pending changes.
@@ -25,6 +28,8 @@ pub(super) struct Image<'d> {
     pub geometry: Geometry,
     /// The descriptors of all groups, with pending changes.
     pub descriptors: Vec<GroupDescriptor>,
+    /// The blocks of the file system's own structures on the device.
+    pub(super) structures: Structures,
     /// Changed blocks.
     pub changed: BTreeMap<BlockNumber, Vec<u8>>,
     /// Bitmaps that were loaded, with pending changes.
@@ -50,7 +55,7 @@ pub(super) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
 }
 
 impl<'d> Image<'d> {
-    /// Opens an image and checks all its descriptors.
+    /// Opens an image and checks all its descriptors, also against each other.
     pub fn open(device: &'d dyn Device) -> Result<Self> {
         let mut image = Self::without_descriptors(device)?;
         let geometry = image.geometry;
@@ -59,7 +64,28 @@ impl<'d> Image<'d> {
             descriptor.check(&geometry, group)?;
             Ok(descriptor)
         })?;
+        image.structures = Structures::new(&image.descriptors, &geometry)?;
+        for number in image.own_files() {
+            let runs = runs(&image, number)?;
+            image.structures.add_file(number, &runs)?;
+        }
         Ok(image)
+    }
+
+    /// The journal and the orphan file, if there are any.
+    fn own_files(&self) -> Vec<InodeNumber> {
+        let superblock = &self.superblock;
+        let files = [
+            (Compat::HAS_JOURNAL, superblock.journal_inode),
+            (Compat::ORPHAN_FILE, superblock.orphan_file_inode),
+        ];
+        files
+            .into_iter()
+            .filter(|&(feature, number)| {
+                superblock.features.has_compat(feature) && number.get() != 0
+            })
+            .map(|(_, number)| number)
+            .collect()
     }
 
     /// Opens an image whose journal is not replayed yet, with the descriptors of its first `groups`
@@ -93,6 +119,7 @@ impl<'d> Image<'d> {
             superblock,
             geometry,
             descriptors: Vec::new(),
+            structures: Structures::default(),
             changed: BTreeMap::new(),
             block_bitmaps: BTreeMap::new(),
             inode_bitmaps: BTreeMap::new(),

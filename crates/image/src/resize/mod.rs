@@ -32,6 +32,7 @@ mod shape;
 mod shrink;
 mod smallest;
 mod space;
+mod structures;
 mod tables;
 mod trailing;
 mod vacate;

@@ -7,10 +7,10 @@
 //! *Through the journal*: it writes the changed blocks to the log as one transaction. Before that,
 //! the superblock on the device gets `recover`, with the log still empty. Writing the log's start,
 //! one sector, is the commit point: from now on every open replays the transaction and finds the
-//! new file system. If a step before fails, the old superblock is written back; if one after it fails,
-//! the error says that the resize is made. Then it writes the blocks home and the copies, empties the log, and removes
-//! `recover`. (A superblock with the new size before the descriptors are there, or the reverse,
-//! would be no valid file system; no order of plain writes avoids that.)
+//! new file system. If a step before fails, the old superblock is written back; if one after it
+//! fails, the error says that the resize is made. Then it writes the blocks home and the copies,
+//! empties the log, and removes `recover`. (A superblock with the new size before the descriptors
+//! are there, or the reverse, would be no valid file system; no order of plain writes avoids that.)
 //!
 //! *Directly*: it writes the changed blocks, then the superblock, then the copies. This is for a
 //! clone, which nobody sees before it is complete, and for resizes in place: there the superblock

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use pext4_ondisk::feature::Incompat;
-use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 use super::files::Mover;
 use super::grow::release_overhead;
@@ -32,7 +32,6 @@ pub(super) type Renumbered = BTreeMap<InodeNumber, InodeNumber>;
 pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     Requirements::from_image(&image).check(&image, &shape)?;
     orphans::check_none(&image)?;
-    check_disjoint(&image)?;
     let old = image.geometry;
     let vacated = Vacated::between(&old, &shape.geometry);
     for run in vacated.new_copies() {
@@ -59,25 +58,6 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     let mut plan = Plan::complete(image, shape, Vec::new(), moves)?;
     plan.moved_inodes = renumbered.len() as u64;
     Ok(plan)
-}
-
-/// Fails if bitmaps or tables overlap: releasing one would release the other.
-fn check_disjoint(image: &Image<'_>) -> Result<()> {
-    let mut runs: Vec<Run> = image
-        .descriptors
-        .iter()
-        .flat_map(|descriptor| metadata_runs(descriptor, &image.geometry))
-        .collect();
-    runs.sort_unstable_by_key(|run| run.start);
-    for pair in runs.windows(2) {
-        if pair[0].end > pair[1].start {
-            let problem = "metadata of two groups overlaps";
-            return Err(Corrupt::new("group descriptor", problem)
-                .in_block(BlockNumber(pair[1].start))
-                .into());
-        }
-    }
-    Ok(())
 }
 
 /// Releases the metadata of removed groups that is located before the new end.

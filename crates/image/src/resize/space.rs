@@ -3,6 +3,9 @@
 //! A bitmap is read (or created, if it is uninitialized) on first use. When the plan is complete,
 //! [`Image::store_bitmaps`] encodes changed bitmaps and derives counts, checksums and flags from
 //! them.
+//!
+//! A bitmap that contradicts its descriptor's count, or has a block of the file system's own
+//! structures free, is refused when it is read: allocating by it would overwrite what is in use.
 
 use std::ops::Range;
 
@@ -11,6 +14,7 @@ use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, bitmap};
 
 use super::image::{Bitmap, Image};
+use super::structures::ADVICE;
 use crate::error::{Error, Result};
 
 /// Blocks `[start, end)`.
@@ -48,7 +52,8 @@ impl Image<'_> {
         if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT)
             && geometry.checksums.protects_descriptors()
         {
-            return Ok(self.unwritten_block_bitmap(group, descriptor));
+            let bits = self.unwritten_block_bitmap(group, descriptor);
+            return self.checked_block_bitmap(group, descriptor, bits);
         }
         let bits = self.read_device(descriptor.block_bitmap, 1)?;
         if let Some(seed) = geometry.checksum_seed() {
@@ -61,13 +66,56 @@ impl Image<'_> {
             )
             .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.block_bitmap))?;
         }
+        self.checked_block_bitmap(group, descriptor, bits)
+    }
+
+    /// Refuses a block bitmap that contradicts what else is known about the group.
+    fn checked_block_bitmap(
+        &self,
+        group: GroupNumber,
+        descriptor: &GroupDescriptor,
+        bits: Vec<u8>,
+    ) -> Result<Vec<u8>> {
+        let geometry = &self.geometry;
+        if group.get() >= geometry.group_count {
+            // A group that this resize adds; its metadata is marked as it is placed.
+            return Ok(bits);
+        }
+        let refuse = |problem: String| {
+            let corrupt = Corrupt::new("block bitmap", format!("{problem}; {ADVICE}"));
+            let corrupt = corrupt.in_group(group).in_block(descriptor.block_bitmap);
+            Err(Error::from(corrupt))
+        };
+        let first = geometry.first_block(group).get();
+        let blocks = geometry.blocks_in(group);
+        for run in self.structures.within(first..first + u64::from(blocks)) {
+            let (start, end) = (offset(run.start - first), offset(run.end - first));
+            if let Some(free) = bitmap::next_zero(&bits, start, end) {
+                let block = first + u64::from(free);
+                return refuse(format!(
+                    "says that block {block} is free, which holds metadata of the file system"
+                ));
+            }
+        }
+        let (free, said) = (
+            bitmap::count_zeros(&bits, 0..blocks),
+            descriptor.free_clusters,
+        );
+        if free != said {
+            return refuse(format!(
+                "has {free} free blocks, the group descriptor says {said}"
+            ));
+        }
         Ok(bits)
     }
 
-    /// The bitmap of an uninitialized group: only its own metadata is used.
+    /// The bitmap of an uninitialized group: only metadata is used.
     fn unwritten_block_bitmap(&self, group: GroupNumber, descriptor: &GroupDescriptor) -> Vec<u8> {
         let mut bits = fresh_block_bitmap(&self.geometry, group);
-        for run in metadata_runs(descriptor, &self.geometry) {
+        let first = self.geometry.first_block(group).get();
+        let blocks = u64::from(self.geometry.blocks_in(group));
+        let present = self.structures.within(first..first + blocks);
+        for run in present.chain(metadata_runs(descriptor, &self.geometry)) {
             for block in run.map(BlockNumber) {
                 if self.geometry.group_of(block) == Some(group)
                     && let Some(bit) = self.geometry.offset_in_group(block)
@@ -116,7 +164,8 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// Allocates up to `max_blocks` contiguous blocks from the cursor on. `None` if no block is free.
+    /// Allocates up to `max_blocks` contiguous blocks from the cursor on. `None` if no block is
+    /// free.
     pub fn allocate(
         &mut self,
         geometry: &Geometry,
@@ -199,7 +248,7 @@ impl Image<'_> {
         if descriptor.flags.contains(GroupFlags::INODE_UNINIT)
             && geometry.checksums.protects_descriptors()
         {
-            return Ok(fresh_inode_bitmap(geometry));
+            return self.checked_inode_bitmap(group, descriptor, fresh_inode_bitmap(geometry));
         }
         let bits = self.read_device(descriptor.inode_bitmap, 1)?;
         if let Some(seed) = geometry.checksum_seed() {
@@ -211,6 +260,49 @@ impl Image<'_> {
                 geometry,
             )
             .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
+        }
+        self.checked_inode_bitmap(group, descriptor, bits)
+    }
+
+    /// Refuses an inode bitmap that contradicts its descriptor, or has a reserved inode free.
+    fn checked_inode_bitmap(
+        &self,
+        group: GroupNumber,
+        descriptor: &GroupDescriptor,
+        bits: Vec<u8>,
+    ) -> Result<Vec<u8>> {
+        let geometry = &self.geometry;
+        let inodes = geometry.inodes_per_group;
+        let refuse = |problem: String| {
+            let corrupt = Corrupt::new("inode bitmap", format!("{problem}; {ADVICE}"));
+            let corrupt = corrupt.in_group(group).in_block(descriptor.inode_bitmap);
+            Err(Error::from(corrupt))
+        };
+        let (free, said) = (
+            bitmap::count_zeros(&bits, 0..inodes),
+            descriptor.free_inodes,
+        );
+        if free != said {
+            return refuse(format!(
+                "has {free} free inodes, the group descriptor says {said}"
+            ));
+        }
+        let first = geometry.first_inode.get().saturating_sub(1).min(inodes);
+        if group.get() == 0
+            && let Some(free) = bitmap::next_zero(&bits, 0, first)
+        {
+            let number = free + 1;
+            return refuse(format!(
+                "says that inode {number} is free, which is reserved for the file system"
+            ));
+        }
+        if geometry.checksums.protects_descriptors() {
+            let boundary = inodes.saturating_sub(descriptor.unused_inodes);
+            if let Some(used) = bitmap::next_one(&bits, boundary, inodes) {
+                return refuse(format!(
+                    "inode {used} of the group is used, but counted as never used"
+                ));
+            }
         }
         Ok(bits)
     }

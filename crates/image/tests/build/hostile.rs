@@ -91,7 +91,7 @@ fn links_must_lead_somewhere() {
         .entry(b'2', "b", "a", b"")
         .file("a/x", b"")
         .finish();
-    refused(circle, &["a", "no directory"]);
+    refused(circle, &["a", "no directory", "circle"]);
     let below = Packer::new()
         .file("file", b"")
         .file("file/below", b"")
@@ -203,6 +203,112 @@ fn a_bomb_stops_at_the_limit() {
         .build(&image)
         .unwrap_err();
     assert!(error.to_string().contains("entries"), "{error}");
+}
+
+/// An archive with a sparse file of so many pieces of one byte.
+fn pieces(count: u32) -> Vec<u8> {
+    let map: Vec<String> = (0..count).map(|piece| format!("{},1", 2 * piece)).collect();
+    let size = (2 * count).to_string();
+    let mut archive = tar::Builder::new(Vec::new());
+    archive
+        .append_pax_extensions([
+            ("GNU.sparse.size", size.as_bytes()),
+            ("GNU.sparse.map", map.join(",").as_bytes()),
+        ])
+        .unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_size(count.into());
+    header.set_mode(0o644);
+    header.set_cksum();
+    let content = vec![1; count as usize];
+    archive
+        .append_data(&mut header, "sparse", &content[..])
+        .unwrap();
+    archive.into_inner().unwrap()
+}
+
+/// The map stays in memory, with 16 bytes for a piece of one.
+#[test]
+fn the_map_of_a_sparse_file_counts_against_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let build = |limit: u64| {
+        let stream = Box::new(std::io::Cursor::new(pieces(5000)));
+        let source = Source::Stream("the archive".to_owned(), stream);
+        Builder::new()
+            .source(source)
+            .limit(limit)
+            .replace(true)
+            .build(&image)
+            .map(drop)
+    };
+    build(17 * 5000).unwrap();
+    std::fs::remove_file(&image).unwrap();
+    let error = build(17 * 5000 - 1).unwrap_err().to_string();
+    for part in [
+        "sparse",
+        "its 5000 bytes and the 80000 bytes of its map",
+        "limit",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    is_bare(folder.path());
+}
+
+#[test]
+fn attributes_whose_names_hold_a_nul_byte_are_refused() {
+    for key in ["SCHILY.xattr.user.a\0b", "LIBARCHIVE.xattr.user.a%00b"] {
+        let mut archive = tar::Builder::new(Vec::new());
+        archive
+            .append_pax_extensions([(key, &b"dg=="[..])])
+            .unwrap();
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        header.set_cksum();
+        archive.append_data(&mut header, "laden", &b""[..]).unwrap();
+        let bytes = archive.into_inner().unwrap();
+        refused(
+            bytes,
+            &["laden: the name of its attribute user.a", "NUL byte"],
+        );
+    }
+}
+
+/// Each link leads to what lies deep below the one before it: without a bound an entry behind forty
+/// of them costs eighty thousand steps, and its directory is as deep.
+#[test]
+fn links_do_not_add_up_to_paths_without_end() {
+    let deep = |start: &str, depth: usize| format!("{start}{}", "/d".repeat(depth));
+    let chain = |links: usize| {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut add = |kind: u8, path: &str, target: &str| {
+            archive
+                .append_pax_extensions([("path", path.as_bytes()), ("linkpath", target.as_bytes())])
+                .unwrap();
+            let mut header = tar::Header::new_ustar();
+            header.as_mut_bytes()[156] = kind;
+            header.as_mut_bytes()[0] = b'x';
+            header.set_size(0);
+            header.set_mode(0o755);
+            header.set_cksum();
+            archive.append(&header, &b""[..]).unwrap();
+        };
+        add(b'5', &deep("top", 1500), "");
+        let mut below = deep("top", 1500);
+        for link in 0..links {
+            let name = format!("link{link}");
+            add(b'2', &name, &below);
+            add(b'5', &deep(&name, 1500), "");
+            below = deep(&name, 1500);
+        }
+        archive.into_inner().unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    build(chain(2), &folder.path().join("image")).unwrap();
+    refused(
+        chain(4),
+        &["link2", "symbolic links", "more than 4096 directories"],
+    );
 }
 
 #[test]

@@ -339,6 +339,67 @@ fn blobs_cannot_be_outside_the_layout() {
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
+/// The file of a blob.
+fn file_of(layout: &Layout, blob: &Value) -> PathBuf {
+    let digest = blob["digest"].as_str().unwrap();
+    layout.path.join("blobs").join(digest.replace(':', "/"))
+}
+
+/// Opening a pipe without a writer would wait for ever, and a device may have no end.
+#[test]
+fn what_is_no_regular_file_is_no_part_of_a_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for part in ["index", "manifest", "layer"] {
+        for is_pipe in [true, false] {
+            let layout = Layout::new(folder.path().join(format!("{part} {is_pipe}")));
+            let layers = three_layers(&layout);
+            let manifest = layout.image(&layers);
+            layout.index(std::slice::from_ref(&manifest));
+            let path = match part {
+                "index" => layout.path.join("index.json"),
+                "manifest" => file_of(&layout, &manifest),
+                _ => file_of(&layout, &layers[1]),
+            };
+            fs::remove_file(&path).unwrap();
+            match is_pipe {
+                true => {
+                    let kind = rustix::fs::FileType::Fifo;
+                    let mode = rustix::fs::Mode::from_raw_mode(0o644);
+                    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+                }
+                false => std::os::unix::fs::symlink("/dev/zero", &path).unwrap(),
+            }
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let source = Source::OciLayout(layout.path.clone());
+            let builder = Builder::new().source(source);
+            let image = image.clone();
+            std::thread::spawn(move || sender.send(builder.build(&image).map(drop)));
+            let built = receiver.recv_timeout(std::time::Duration::from_secs(60));
+            let error = built.expect("it does not wait").unwrap_err().to_string();
+            assert!(error.contains(&name), "{error}");
+            assert!(error.contains("no regular file"), "{error}");
+        }
+    }
+    assert!(!image.exists());
+}
+
+/// Some tools make layouts whose blobs are links into a store.
+#[test]
+fn a_blob_may_be_a_link_to_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let layers = three_layers(&layout);
+    layout.index(&[layout.image(&layers)]);
+    for (number, layer) in layers.iter().enumerate() {
+        let stored = folder.path().join(number.to_string());
+        fs::rename(file_of(&layout, layer), &stored).unwrap();
+        std::os::unix::fs::symlink(&stored, file_of(&layout, layer)).unwrap();
+    }
+    build(&layout.path, &folder.path().join("image")).unwrap();
+}
+
 fn index_of(layout: &Layout, manifests: &[Value]) -> Value {
     let index = json!({"schemaVersion": 2, "manifests": manifests});
     layout.blob(&serde_json::to_vec(&index).unwrap(), INDEX)

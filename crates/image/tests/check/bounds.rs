@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
 use pext4_image::check::{self, Kind, Options, Pass, Step};
+use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
 use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
@@ -235,6 +236,35 @@ fn a_block_of_orphans_in_many_places_is_read_once() {
     let is_one =
         |one: &check::Finding| one.kind == Kind::OrphansPending && one.text.starts_with("1 inodes");
     assert!(report.findings.iter().any(is_one), "{:?}", report.findings);
+}
+
+/// A mount would cut or delete what an orphan slot names.
+#[test]
+fn the_file_systems_own_files_are_no_orphans() {
+    if !have_tools() {
+        return;
+    }
+    let Some(mut image) = base(Base::Plain) else {
+        return;
+    };
+    let number = image.superblock().orphan_file_inode.get();
+    let home = image.blocks(number)[0];
+    let (generation, seed) = (image.inode(number).generation, image.seed());
+    let own = [image.find("/lost+found"), number];
+    let mut slots = vec![0; orphan_file::slots_per_block(1024)];
+    slots[..2].copy_from_slice(&own);
+    let (file, place) = (InodeNumber(number), BlockNumber(home));
+    orphan_file::encode(image.block(home), &slots, file, generation, place, seed);
+    image.edit_superblock(|superblock| {
+        superblock.features.read_only_compat |= ReadOnlyCompat::ORPHAN_PRESENT;
+    });
+    let report = image.check().expect("it can be checked");
+    let refused = report.findings.iter();
+    let refused = refused.filter(|one| one.kind == Kind::OrphanEntry);
+    let refused: Vec<u32> = refused.filter_map(|one| one.place.inode).collect();
+    assert_eq!(refused, own, "{:?}", report.findings);
+    let waits = |one: &check::Finding| one.kind == Kind::OrphansPending;
+    assert!(!report.findings.iter().any(waits), "{:?}", report.findings);
 }
 
 #[test]

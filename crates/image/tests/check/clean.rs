@@ -118,7 +118,8 @@ fn copies_in_groups_beyond_16_bits_are_clean() {
     assert_eq!(names(&report), [""; 0]);
 }
 
-/// Without the feature, the number of a quota file matters only where it takes a file from its user.
+/// Without the feature, the number of a quota file matters only where it takes a file from its
+/// user.
 #[test]
 fn quota_files_without_the_feature_are_clean_if_no_user_has_them() {
     let Some(mut image) = base(Base::Plain) else {

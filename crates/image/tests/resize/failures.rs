@@ -1,5 +1,5 @@
-//! A resize that fails: before its commit the image is the old one again, with its length, and after
-//! it the error says that the resize is made.
+//! A resize that fails: before its commit the image is the old one again, with its length, and
+//! after it the error says that the resize is made.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

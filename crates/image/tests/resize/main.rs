@@ -3,6 +3,7 @@
 //! mke2fs makes each image with a tree in it, with many sets of features. After every resize e2fsck
 //! must find nothing and the tree must be unchanged.
 
+mod contradictions;
 mod crash;
 mod failures;
 mod grow;

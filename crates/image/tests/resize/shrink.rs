@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::rig::{
     MIB, NAMED_JOURNAL, assert_attributes, assert_clean, assert_holds, assert_journal_backup,
-    field, image, journal_number, protect_mounts, resize, scattered_image, scratch, source, tools,
+    field, image, journal_number, open, protect_mounts, resize, scattered_image, scratch, source,
+    tools,
 };
 use pext4_block::{Access, FileDevice};
 use pext4_image::Error;
@@ -215,8 +216,14 @@ fn a_clone_keeps_owner_and_mode_and_refuses_hard_links() {
     assert_eq!(mode(&path), 0o640);
     let other = folder.path().join("hard");
     std::fs::hard_link(&path, &other).expect("a link");
-    let told = resize(&path, Target::Bytes(30 * MIB), false).expect_err("two names");
+    let options = Options { in_place: false };
+    let target = Target::Bytes(30 * MIB);
+    // A dry run promises nothing that the run refuses.
+    let told = Resize::preview(open(&path), target, options).expect_err("two names");
     assert!(told.to_string().contains("--in-place"), "{told}");
+    let told = Resize::prepare(open(&path), target, options).err();
+    let told = told.expect("two names").to_string();
+    assert!(told.contains("--in-place"), "{told}");
     assert_clean(&path, "after a refusal");
     let (_, way, _) = resize(&path, Target::Bytes(30 * MIB), true).expect("it fits");
     assert_eq!(way, Way::InPlace);

@@ -50,8 +50,8 @@ pub struct Arguments {
         "compare", "scaling", "ablate", "size", "journal", "inode_size", "commit", "cache_size", "no_check"
     ])]
     path: Option<PathBuf>,
-    /// In turn on new images in memory: kernel, fuse2fs, pext4 (mounts), library (in process), apart
-    /// (the library with a volume a task: a control that shares nothing)
+    /// In turn on new images in memory: kernel, fuse2fs, pext4 (mounts), library (in process),
+    /// apart (the library with a volume a task: a control that shares nothing)
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',')]
     compare: Vec<String>,
     /// Settings: base, seeds, full; switches after one change it, as in full,-try-lock
@@ -72,8 +72,8 @@ pub struct Arguments {
     /// Measurements of each point
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Count so many steps of every task instead of time; one round of what goes in rounds, and no more
-    /// than there are of what is done once
+    /// Count so many steps of every task instead of time; one round of what goes in rounds, and no
+    /// more than there are of what is done once
     #[arg(
         long,
         value_name = "N",
@@ -87,7 +87,8 @@ pub struct Arguments {
     /// Files of a task, where it has many
     #[arg(long, value_name = "N", default_value_t = Plan::default().files)]
     files: u32,
-    /// Files of all tasks together, divided among them, so that as many are in memory at every point
+    /// Files of all tasks together, divided among them, so that as many are in memory at every
+    /// point
     #[arg(long, value_name = "N", conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..))]
     files_in_all: Option<u32>,
     /// Size to which a file grows

@@ -337,8 +337,8 @@ impl<'a> Layer<'a> {
                 missing: Vec::new(),
             });
         }
-        locate(tree, folder).ok_or_else(|| {
-            let problem = format!("{}: it is no directory", Shown(folder));
+        locate(tree, folder).map_err(|obstacle| {
+            let problem = format!("{}: {obstacle}", Shown(folder));
             Error::unsound(self.archive, problem)
         })
     }
@@ -367,11 +367,11 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Whether the rules exclude the target of a hard link, by its path in the archive or by that at
-    /// which it landed.
+    /// Whether the rules exclude the target of a hard link, by its path in the archive or by that
+    /// at which it landed.
     fn is_target_left_out(&self, tree: &Tree, path: &[u8]) -> bool {
         let landing = split(path).and_then(|(folder, name)| {
-            let destination = locate(tree, folder)?;
+            let destination = locate(tree, folder).ok()?;
             self.landing_path(tree, &destination, name)
         });
         super::is_left_out(self.rules, path)

@@ -151,7 +151,7 @@ impl<'a, I: Input> Reader<'a, I> {
             }
             _ => {}
         }
-        self.count(&entry.name, entry.stored)?;
+        self.count(&entry)?;
         if entry.kind == Kind::File {
             let Some(place) = self.entries.input().take_content(entry.stored)? else {
                 return Err(self.ends_inside(&entry.name));
@@ -175,9 +175,9 @@ impl<'a, I: Input> Reader<'a, I> {
         self.unsound_entry(name, "the archive ends inside it: it was cut short")
     }
 
-    /// Whether the rules exclude an entry by its path in the archive; that at which it lands is known
-    /// only when it is applied. For a whiteout the name of the hidden file counts, since
-    /// the whiteout's own name is never in the image.
+    /// Whether the rules exclude an entry by its path in the archive; that at which it lands is
+    /// known only when it is applied. For a whiteout the name of the hidden file counts, since the
+    /// whiteout's own name is never in the image.
     fn is_left_out(&self, path: &[u8]) -> bool {
         if !self.rules.needs_paths() {
             return false;
@@ -188,10 +188,14 @@ impl<'a, I: Input> Reader<'a, I> {
         }
     }
 
-    /// Counts an entry against the limits, before its content is read.
-    fn count(&mut self, name: &[u8], bytes: u64) -> Result<()> {
+    /// Counts an entry against the limits, before its content is read. The map of a sparse file
+    /// counts too: it is kept in memory, and can be many times as large as what it maps.
+    fn count(&mut self, entry: &Entry) -> Result<()> {
+        let (name, bytes) = (&entry.name, entry.stored);
+        let pieces = entry.segments.as_ref().map_or(0, |segments| segments.len());
+        let map = pieces as u64 * size_of::<Range<u64>>() as u64;
         self.files += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(bytes).saturating_add(map);
         if self
             .limits
             .files
@@ -204,10 +208,13 @@ impl<'a, I: Input> Reader<'a, I> {
             .bytes
             .filter(|&max_bytes| self.bytes > max_bytes)
         {
-            return Err(self.unsound_entry(
-                name,
-                format!("with its {bytes} bytes the contents exceed the limit of {max_bytes}"),
-            ));
+            let map = match pieces {
+                0 => String::new(),
+                _ => format!(" and the {map} bytes of its map of holes"),
+            };
+            let problem =
+                format!("with its {bytes} bytes{map} the contents exceed the limit of {max_bytes}");
+            return Err(self.unsound_entry(name, problem));
         }
         Ok(())
     }

@@ -121,6 +121,18 @@ pub fn attributes() -> Vec<Corruption> {
                 inode.size -= 1;
             });
         }),
+        (Kind::InlineData, Base::Inline, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| {
+                let name = inode.tail.windows(4).position(|bytes| bytes == b"data");
+                let entry = name.expect("its attribute") - 16;
+                let behind = u16::try_from(inode.tail.len() - 4 + 1).expect("a small inode");
+                inode.tail[entry + 2..entry + 4].copy_from_slice(&behind.to_le_bytes());
+                // All that is left is in the block map's place.
+                inode.tail[entry + 8..entry + 12].fill(0);
+                inode.size = 60;
+            });
+        }),
         (Kind::InodeFlags, Base::Inline, Complains, |image| {
             let directory = image.find("/dir");
             image.edit_inode(directory, |inode| inode.flags |= InodeFlags::INDEX);

@@ -169,8 +169,8 @@ pub fn reserved() -> Vec<Corruption> {
             Silent("it does not look"),
             |image| image.debugfs(&["punch <8> 5 9"]),
         ),
-        // Bad blocks on which metadata lies: a superblock, a bitmap, inodes in use, and pointers on a
-        // table that has none.
+        // Bad blocks on which metadata lies: a superblock, a bitmap, inodes in use, and pointers on
+        // a table that has none.
         (Kind::BlockInMetadata, Base::Plain, Complains, |image| {
             image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, 1));
         }),
