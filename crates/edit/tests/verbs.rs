@@ -779,8 +779,7 @@ fn an_image_that_notes_errors_is_refused_before_it_is_written() {
     file.write_all_at(&superblock.encode(), 1024).expect("room");
     let before = fs::read(&image).expect("an image");
     let told = EditSession::open(&image, &EditOptions::default())
-        .err()
-        .expect("errors are noted")
+        .expect_err("errors are noted")
         .to_string();
     assert!(told.contains("it notes errors"), "{told}");
     assert!(fs::read(&image).expect("an image") == before);

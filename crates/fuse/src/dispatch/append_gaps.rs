@@ -102,7 +102,7 @@ mod tests {
         gaps.add(FILE, 20..50);
         gaps.add(FILE, 70..80);
         assert_eq!(gaps.fill(InodeNumber(13), &(0..100)), []);
-        assert_eq!(gaps.fill(FILE, &(0..25)), [10..25], "they overlap");
+        assert_eq!(gaps.fill(FILE, &(0..25)), vec![10..25], "they overlap");
         assert_eq!(gaps.fill(FILE, &(40..75)), [40..50, 70..75]);
         assert_eq!(gaps.fill(FILE, &(0..100)), [25..40, 75..80]);
         assert_eq!(gaps.fill(FILE, &(0..100)), []);
