@@ -193,11 +193,23 @@ fn test() -> Result<()> {
     if !required.is_empty() {
         bail!("on Debian: apt-get install {}", required.join(" "));
     }
-    execute(&mut cargo(&["test", "--workspace"]))?;
+    execute(&mut heeding_interrupts(&cargo(&["test", "--workspace"])))?;
     for arguments in BUILT_OTHERWISE {
-        execute(cargo(&["test"]).args(*arguments))?;
+        execute(heeding_interrupts(&cargo(&["test"])).args(*arguments))?;
     }
     Ok(())
+}
+
+/// The same command, with the signals of Ctrl-C and Ctrl-\ in effect. A shell has its background
+/// jobs ignore them, and the tests of what they do would wait for ever.
+fn heeding_interrupts(command: &Command) -> Command {
+    let mut through = Command::new("env");
+    through
+        .arg("--default-signal=INT,QUIT")
+        .arg(command.get_program())
+        .args(command.get_args())
+        .current_dir(workspace());
+    through
 }
 
 fn lint() -> Result<()> {
