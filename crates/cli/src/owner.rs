@@ -51,11 +51,13 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
 
 /// The number that is the whole of `word`; `None` for a name.
 fn number(word: &str, text: &str) -> Result<Option<u32>> {
-    let is_name = word.is_empty() || word.bytes().any(|byte| !byte.is_ascii_digit());
+    // As in coreutils, a sign says that it is not a name of digits.
+    let digits = word.strip_prefix('+').unwrap_or(word);
+    let is_name = digits.is_empty() || digits.bytes().any(|byte| !byte.is_ascii_digit());
     if is_name {
         return Ok(None);
     }
-    let number = word.parse();
+    let number = digits.parse();
     let too_large = |_| Misuse(format!("`{text}`: an id is at most 4294967294"));
     Ok(Some(number.map_err(too_large)?))
 }

@@ -57,7 +57,7 @@ fn an_image_shrinks_on_a_clone_or_in_place() {
             .arg("min"),
     );
     let done: Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!(done["way"], "in place");
+    assert_eq!(done["way"], "in-place");
     let bytes = done["blocks"].as_u64().expect("a number") * 4096;
     assert_eq!(length(&place), bytes);
     if has("e2fsck") {

@@ -233,8 +233,10 @@ impl Dispatch {
         if let (Some(inode), 1..) = (inode_of(node), count) {
             // The kernel has the root without a lookup, so no reply has held it.
             if inode != InodeNumber::ROOT {
-                self.append_gaps.forget(inode);
                 self.volume.forget(inode, count);
+                if !self.volume.is_held(inode) {
+                    self.append_gaps.forget(inode);
+                }
             }
         }
     }

@@ -338,10 +338,10 @@ fn describe(image: &Path, summary: &Summary, time: Duration) -> String {
         }
     };
     format!(
-        "{}: {}, {} names with {}, {} free, in {:.2} s\nUUID {}{skipped}",
+        "{}: {}, {} with {}, {} free, in {:.2} s\nUUID {}{skipped}",
         image.display(),
         size::show(summary.size),
-        summary.names,
+        count(summary.names, "name", "names"),
         size::show(summary.content),
         size::show(summary.free_blocks * u64::from(summary.block_size)),
         time.as_secs_f64(),

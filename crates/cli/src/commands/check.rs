@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::record;
 use crate::columns::{self, Side};
+use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::{self, Reported};
 use crate::names;
@@ -200,8 +201,12 @@ fn describe(report: &Report) -> String {
                 .counts
                 .iter()
                 .filter(|(kind, _)| kind.grade() == grade);
-            let count: u64 = of_grade.map(|(_, count)| count).sum();
-            (count > 0).then(|| format!("{count} {grade}"))
+            let number: u64 = of_grade.map(|(_, number)| number).sum();
+            let many = match grade {
+                Grade::Fatal | Grade::Serious => grade.to_string(),
+                Grade::Problem | Grade::Note => format!("{grade}s"),
+            };
+            (number > 0).then(|| count(number, grade, many))
         })
         .collect();
     let found = match (report.is_clean(), counts.is_empty()) {
@@ -213,8 +218,11 @@ fn describe(report: &Report) -> String {
         return format!("{found}; the rest could not be checked");
     }
     format!(
-        "{found}; {} files, {} directories, {} of {} blocks in use",
-        report.files, report.directories, report.used_blocks, report.blocks
+        "{found}; {}, {}, {} of {} blocks in use",
+        count(report.files, "file", "files"),
+        count(report.directories, "directory", "directories"),
+        report.used_blocks,
+        report.blocks
     )
 }
 

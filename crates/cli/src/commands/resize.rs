@@ -153,10 +153,10 @@ impl Done {
         let summary = &preview.summary;
         Self {
             way: match (preview.is_idle, preview.way) {
-                (true, _) => "none",
+                (true, _) => "nothing",
                 (false, Way::Journal) => "journal",
                 (false, Way::Clone) => "clone",
-                (false, Way::InPlace) => "in place",
+                (false, Way::InPlace) => "in-place",
             },
             done,
             block_size: summary.block_size,

@@ -165,6 +165,7 @@ fn names_of_owners_are_not_looked_up_in_a_file_without_end() {
         "{told}"
     );
     succeed(&mut on(&place, "chown", &["7", "/etc"]));
+    succeed(&mut on(&place, "chown", &["+7:+8", "/etc"]));
 }
 
 #[test]

@@ -31,6 +31,12 @@ impl Volume {
         self.inodes.hold_number(inode);
     }
 
+    /// Whether somebody holds an inode.
+    #[must_use]
+    pub fn is_held(&self, inode: InodeNumber) -> bool {
+        !self.inodes.holds.is_free(inode)
+    }
+
     /// Gives back `count` holds. An inode without names and holds is freed.
     ///
     /// If that fails, the orphan clean-up of the next mount frees it.

@@ -18,7 +18,7 @@ use std::ops::Range;
 use pext4_fs::InodeNumber;
 use pext4_sync::{Class, Mutex};
 
-/// Maximum number of gaps of a file: more are no effect of a cache.
+/// Maximum number of gaps of a file.
 const MAX_GAPS: usize = 1024;
 
 /// The gaps of all files that have some.
@@ -34,12 +34,24 @@ impl AppendGaps {
         }
     }
 
-    /// Adds a gap, unless the file has too many.
+    /// Adds a gap. If the file has too many, the oldest ends: the kernel has most likely written
+    /// what it had for that.
     pub fn add(&self, inode: InodeNumber, gap: Range<u64>) {
+        if gap.is_empty() {
+            return;
+        }
         let mut files = self.files.lock();
         let gaps = files.entry(inode).or_default();
-        if !gap.is_empty() && gaps.len() < MAX_GAPS {
-            gaps.push(gap);
+        match gaps.last_mut() {
+            Some(last) if gap.start <= last.end && last.start <= gap.end => {
+                *last = last.start.min(gap.start)..last.end.max(gap.end);
+            }
+            _ => {
+                if gaps.len() == MAX_GAPS {
+                    gaps.remove(0);
+                }
+                gaps.push(gap);
+            }
         }
     }
 
@@ -110,13 +122,25 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_forgotten_with_the_file_and_bounded() {
+    fn gaps_are_forgotten_with_the_file_and_the_oldest_of_too_many() {
         let gaps = AppendGaps::new();
-        for start in 0..2 * MAX_GAPS as u64 {
-            gaps.add(FILE, 2 * start..2 * start + 1);
+        let end = 4 * MAX_GAPS as u64;
+        for start in (0..end).step_by(2) {
+            gaps.add(FILE, start..start + 1);
         }
         assert_eq!(gaps.files.lock()[&FILE].len(), MAX_GAPS);
+        assert_eq!(gaps.fill(FILE, &(0..1)), []);
+        assert_eq!(gaps.fill(FILE, &(end - 2..end)), vec![end - 2..end - 1]);
         gaps.forget(FILE);
         assert!(gaps.files.lock().is_empty());
+    }
+
+    #[test]
+    fn gaps_that_meet_are_one() {
+        let gaps = AppendGaps::new();
+        for part in [10..20, 20..30, 5..12] {
+            gaps.add(FILE, part);
+        }
+        assert_eq!(gaps.files.lock()[&FILE], vec![5..30]);
     }
 }

@@ -357,6 +357,13 @@ mod tests {
         assert_eq!(log.write(0, &page), Ok(PAGE), "100 bytes are old");
         assert_eq!(log.write(0, &[3; PAGE]), Err(Errno::NOT_PERMITTED));
         assert_eq!(log.content()[..PAGE], page);
+        log.volume.hold(log.inode);
+        log.dispatch.forget(node_of(log.inode), 1);
+        assert_eq!(
+            log.write(4, &[4; PAGE]),
+            Ok(PAGE),
+            "the kernel has it still"
+        );
         log.dispatch.forget(node_of(log.inode), 1);
         let late = log.write(5, &[4; PAGE]);
         assert_eq!(late, Err(Errno::NOT_PERMITTED), "nothing waits any more");

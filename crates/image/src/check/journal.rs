@@ -208,7 +208,7 @@ fn replay(
     let place = Place::inode(volume.superblock.journal_inode);
     findings.add(Kind::JournalPending, place, || {
         let (transactions, blocks) = (report.transactions, report.blocks);
-        format!("{transactions} transactions, {blocks} blocks, replayed in memory")
+        format!("replayed in memory (transactions: {transactions}, blocks: {blocks})")
     });
     let device = Arc::clone(&volume.device);
     Ok(Some(Arc::new(ReplayedDevice::new(

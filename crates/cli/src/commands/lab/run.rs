@@ -97,7 +97,7 @@ pub struct Arguments {
     /// Distinct values of extended attributes
     #[arg(long, value_name = "N", default_value_t = Plan::default().values)]
     values: u32,
-    /// Users, where tasks play some (the seed had 2000)
+    /// Users, where tasks play some (the published runs had 2000)
     #[arg(long, value_name = "N", default_value_t = Plan::default().users)]
     users: u32,
     /// What the users do: alltests, custom, disk, fserver, new_fserver, new_dbase, shared
