@@ -19,7 +19,7 @@ use pext4_fs::InodeNumber;
 use pext4_sync::{Class, Mutex};
 
 /// Maximum number of gaps of a file.
-const MAX_GAPS: usize = 1024;
+const MAX_GAPS: usize = 16 << 10;
 
 /// The gaps of all files that have some.
 pub struct AppendGaps {
