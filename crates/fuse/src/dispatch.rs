@@ -9,7 +9,8 @@
 //! do. There are no file handles; open and close send no request.
 //!
 //! All calls take `&self` and may run concurrently. The only state besides the volume are the
-//! errors that listings still have to return (`PendingErrors`) and the memory of `SpaceRetry`.
+//! errors that listings still have to return (`PendingErrors`), the memory of `SpaceRetry`, and the
+//! ranges of append-only files that wait for their bytes (`AppendGaps`).
 
 mod append_gaps;
 mod attributes;

@@ -220,7 +220,7 @@ impl Volume {
         // Before the lock is held, another thread may change the format of the map. It is held
         // until what a failed call has allocated was taken back.
         let _lock = self.run(|| super::lock_exclusive(&inode))?;
-        let times = times_of_change(&inode);
+        let kept_times = (writer == Writer::Cache).then(|| times_of_change(&inode));
         let mut allocated = Allocated::nothing(&inode);
         let result =
             self.run(|| self.allocate_locked(&inode, mode, &(offset..end), &mut allocated));
@@ -232,7 +232,7 @@ impl Volume {
             // If this fails too, the first error is the one to tell.
             let _ = self.run(|| self.inodes.take_back(&inode, &allocated));
         }
-        if result.is_ok() && writer == Writer::Cache {
+        if let (Ok(()), Some(times)) = (&result, kept_times) {
             self.run(|| self.restore_times(&inode, times))?;
         }
         result
