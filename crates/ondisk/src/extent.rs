@@ -122,12 +122,12 @@ impl Header {
     /// # Errors
     ///
     /// If there are too few bytes or the magic number is wrong.
+    #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         let (raw, _) = RawHeader::read_from_prefix(bytes)
             .map_err(|_| Corrupt::new(STRUCTURE, "shorter than its header"))?;
         if raw.eh_magic.get() != MAGIC {
-            let problem = format!("magic is {:#06x}, not {MAGIC:#06x}", raw.eh_magic.get());
-            return Err(Corrupt::new(STRUCTURE, problem));
+            return Err(wrong_magic(raw.eh_magic.get()));
         }
         Ok(Self {
             entries: raw.eh_entries.get(),
@@ -155,6 +155,17 @@ impl Header {
     }
 }
 
+#[cold]
+fn wrong_magic(magic: u16) -> Corrupt {
+    let problem = format!("magic is {magic:#06x}, not {MAGIC:#06x}");
+    Corrupt::new(STRUCTURE, problem)
+}
+
+#[cold]
+fn impossible(extent: &Extent) -> Corrupt {
+    Corrupt::new(STRUCTURE, format!("impossible extent {extent}"))
+}
+
 /// A run of blocks that are contiguous both in a file and on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -174,6 +185,7 @@ impl Extent {
     /// # Errors
     ///
     /// If its length is zero or it reaches beyond the last logical block.
+    #[inline]
     pub fn decode(entry: &EntryBytes) -> Result<Self, Corrupt> {
         let raw = RawExtent::read_from_bytes(entry).expect("sizes are equal by type");
         let stored = u32::from(raw.ee_len.get());
@@ -190,10 +202,7 @@ impl Extent {
             unwritten,
         };
         if !extent.is_valid() {
-            return Err(Corrupt::new(
-                STRUCTURE,
-                format!("impossible extent {extent}"),
-            ));
+            return Err(impossible(&extent));
         }
         Ok(extent)
     }

@@ -86,10 +86,15 @@ fn stat(file: impl AsFd) -> Result<Facts> {
         0o140_000 => FileType::Socket,
         _ => FileType::Regular,
     };
-    let time = |seconds: i64, nanoseconds: u64| Time {
-        seconds,
-        nanoseconds: nanoseconds as u32,
-    };
+    // The type of the nanoseconds depends on how `rustix` makes its system calls.
+    macro_rules! time {
+        ($seconds:ident, $nanoseconds:ident) => {
+            Time {
+                seconds: stat.$seconds,
+                nanoseconds: stat.$nanoseconds as u32,
+            }
+        };
+    }
     Ok(Facts {
         inode: stat.st_ino as u32,
         kind,
@@ -103,9 +108,9 @@ fn stat(file: impl AsFd) -> Result<Facts> {
             rustix::fs::minor(stat.st_rdev),
         ),
         sectors: stat.st_blocks as u64,
-        accessed: time(stat.st_atime, stat.st_atime_nsec),
-        modified: time(stat.st_mtime, stat.st_mtime_nsec),
-        changed: time(stat.st_ctime, stat.st_ctime_nsec),
+        accessed: time!(st_atime, st_atime_nsec),
+        modified: time!(st_mtime, st_mtime_nsec),
+        changed: time!(st_ctime, st_ctime_nsec),
     })
 }
 

@@ -288,7 +288,8 @@ impl Inodes {
         goal: BlockNumber,
         operation: impl FnOnce(&mut [u8; 60], &mut Nodes<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        let mut root = inode.root();
+        let before = inode.root();
+        let mut root = before;
         let mut nodes = self.nodes(inode, Some(handle), goal);
         let result = operation(&mut root, &mut nodes);
         let change = nodes.change.take().expect("given above");
@@ -299,7 +300,10 @@ impl Inodes {
             self.store.stop_half_done(what, error);
             return result;
         }
+        // An empty file that is removed has nothing to unmap.
+        let is_changed = change.blocks != 0 || root != before;
         if result.is_ok()
+            && is_changed
             && let Err(error) = self.store_root(change.handle, inode, root, change.blocks)
         {
             let what = "a file has more blocks than its inode can count";

@@ -270,11 +270,15 @@ impl Inodes {
     }
 
     /// Whether the inode maps blocks at all: short links and special files use `i_block` for other
-    /// purposes, and an empty block map counts as none.
+    /// purposes, and an empty map counts as none.
     pub(crate) fn has_block_map(&self, inode: &Inode) -> bool {
         let is_mapped = inode.state(|state| {
             let slot = &state.slot;
-            let is_empty = !slot.has_extents() && slot.block.iter().all(|&byte| byte == 0);
+            let is_empty = if slot.has_extents() {
+                slot.block == extent::empty_root()
+            } else {
+                slot.block == [0; extent::ROOT_SIZE]
+            };
             !(slot.is_fast_symlink() || slot.has_inline_data() || is_empty)
         });
         match inode.file_type() {
@@ -337,10 +341,10 @@ impl Inodes {
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
     ) -> Result<()> {
+        self.drop_preallocation(inode);
         if !self.has_block_map(inode) {
             return Ok(());
         }
-        self.drop_preallocation(inode);
         match self.unmap_step(handle, inode, 0..u64::MAX)? {
             None => Ok(()),
             Some(_) => Err(Corrupt::new("extent tree", "is larger than its root says")

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Bounds, ENTRY_SIZE, EntryBytes, Extent, HEADER_SIZE, Header, Index, MAX_DEPTH, ROOT_SIZE,
-    STRUCTURE, capacity, first_logical,
+    Bounds, ENTRY_SIZE, EntryBytes, Extent, HEADER_SIZE, Header, Index, MAGIC, MAX_DEPTH,
+    ROOT_SIZE, STRUCTURE, capacity, first_logical,
 };
 use crate::checksum::{crc32c, inode_state};
 use crate::corrupt::Corrupt;
@@ -103,13 +103,11 @@ impl<'a> Node<'a> {
     /// # Panics
     ///
     /// If there is no such entry.
+    #[inline]
     pub fn extent(&self, slot: usize, bounds: &Bounds) -> Result<Extent, Corrupt> {
         let extent = Extent::decode(&self.entries[slot])?;
         if !bounds.contains(extent.start, extent.length) {
-            return Err(Corrupt::new(
-                STRUCTURE,
-                format!("{extent} leaves the file system"),
-            ));
+            return Err(outside(&extent));
         }
         Ok(extent)
     }
@@ -154,6 +152,11 @@ impl<'a> Node<'a> {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn outside(extent: &Extent) -> Corrupt {
+    Corrupt::new(STRUCTURE, format!("{extent} leaves the file system"))
 }
 
 /// Makes `bytes` a node of this depth with `entries` and room for as many as fit; the bytes after
@@ -265,8 +268,9 @@ pub fn verify_node(
 
 /// An empty root, as a new file has.
 #[must_use]
-pub fn empty_root() -> [u8; ROOT_SIZE] {
+pub const fn empty_root() -> [u8; ROOT_SIZE] {
     let mut root = [0; ROOT_SIZE];
-    write_node(&mut root, 0, &[]);
+    [root[0], root[1]] = MAGIC.to_le_bytes();
+    [root[4], root[5]] = (capacity(ROOT_SIZE) as u16).to_le_bytes();
     root
 }

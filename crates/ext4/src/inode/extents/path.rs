@@ -29,13 +29,23 @@ pub(super) struct Level {
     pub first: LogicalBlock,
 }
 
-/// The nodes from the root to a leaf.
+/// What a descent keeps of the nodes it passes.
+trait Trail {
+    fn push(&mut self, block: Option<BlockNumber>, node: &Node<'_>, slot: usize);
+}
+
+/// Keeps nothing, for those who only look.
+struct NoTrail;
+
+impl Trail for NoTrail {
+    fn push(&mut self, _: Option<BlockNumber>, _: &Node<'_>, _: usize) {}
+}
+
+/// The nodes from the root to a leaf, for those who change the tree.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     levels: [Level; LEVELS],
     count: usize,
-    /// The end of the logical blocks that this leaf may map: the first one of the next leaf.
-    pub end: u64,
 }
 
 /// The leaf at the end of a path, with its bytes.
@@ -77,10 +87,11 @@ impl Path {
         Self {
             levels: [Level::default(); LEVELS],
             count: 0,
-            end: NUMBERS_END,
         }
     }
+}
 
+impl Trail for Path {
     fn push(&mut self, block: Option<BlockNumber>, node: &Node<'_>, slot: usize) {
         self.levels[self.count] = Level {
             block,
@@ -95,36 +106,35 @@ impl Path {
         };
         self.count += 1;
     }
+}
 
-    /// Adds an index node and returns the entry to follow.
-    fn enter_index(
-        &mut self,
-        block: Option<BlockNumber>,
-        node: &Node<'_>,
-        target: LogicalBlock,
-        bounds: &Bounds,
-    ) -> Result<Index> {
-        let slot = node.count_up_to(target).saturating_sub(1);
+/// A descent to the leaf of one logical block.
+struct Descent<'t, T> {
+    target: LogicalBlock,
+    bounds: Bounds,
+    /// The end of the logical blocks that the nodes below may map.
+    end: u64,
+    trail: &'t mut T,
+}
+
+impl<T: Trail> Descent<'_, T> {
+    /// Passes an index node; returns the entry to follow.
+    fn enter_index(&mut self, block: Option<BlockNumber>, node: &Node<'_>) -> Result<Index> {
+        let slot = node.count_up_to(self.target).saturating_sub(1);
         if slot + 1 < node.len() {
             self.end = self.end.min(u64::from(node.logical(slot + 1).get()));
         }
-        self.push(block, node, slot);
-        Ok(node.index(slot, bounds)?)
+        self.trail.push(block, node, slot);
+        Ok(node.index(slot, &self.bounds)?)
     }
 
-    /// Adds the leaf.
-    fn enter_leaf<'a>(
-        &mut self,
-        block: Option<BlockNumber>,
-        node: Node<'a>,
-        target: LogicalBlock,
-        bounds: Bounds,
-    ) -> Leaf<'a> {
-        let slot = node.count_up_to(target);
-        self.push(block, &node, slot);
+    /// Arrives at the leaf.
+    fn enter_leaf<'a>(&mut self, block: Option<BlockNumber>, node: Node<'a>) -> Leaf<'a> {
+        let slot = node.count_up_to(self.target);
+        self.trail.push(block, &node, slot);
         Leaf {
             node,
-            bounds,
+            bounds: self.bounds,
             slot,
             end: self.end,
         }
@@ -220,37 +230,62 @@ pub(super) fn parse_placed<'a>(
     Ok(node)
 }
 
-/// Descends to the leaf that maps `target` or would map it, and calls `look` with it.
+/// Calls `look` with the leaf that maps `target` or would map it.
+pub(super) fn find<S: NodeStore, R>(
+    root: &[u8; ROOT_SIZE],
+    store: &S,
+    target: LogicalBlock,
+    look: impl FnOnce(&Leaf<'_>) -> Result<R>,
+) -> Result<R> {
+    follow(root, store, target, &mut NoTrail, look)
+}
+
+/// As [`find`], for a caller that will change the tree and needs the nodes on the way.
 pub(super) fn descend<S: NodeStore, R>(
     root: &[u8; ROOT_SIZE],
     store: &S,
     target: LogicalBlock,
     look: impl FnOnce(&Leaf<'_>) -> Result<R>,
 ) -> Result<(Path, R)> {
-    let bounds = store.bounds();
     let mut path = Path::start();
+    let seen = follow(root, store, target, &mut path, look)?;
+    Ok((path, seen))
+}
+
+fn follow<S: NodeStore, R>(
+    root: &[u8; ROOT_SIZE],
+    store: &S,
+    target: LogicalBlock,
+    trail: &mut impl Trail,
+    look: impl FnOnce(&Leaf<'_>) -> Result<R>,
+) -> Result<R> {
+    let bounds = store.bounds();
+    let mut descent = Descent {
+        target,
+        bounds,
+        end: NUMBERS_END,
+        trail,
+    };
     let node = parse_root(root, &bounds)?;
     let mut depth = node.depth();
     if depth == 0 {
-        let leaf = path.enter_leaf(None, node, target, bounds);
-        let seen = look(&leaf)?;
-        return Ok((path, seen));
+        return look(&descent.enter_leaf(None, node));
     }
-    let mut index = path.enter_index(None, &node, target, &bounds)?;
+    let mut index = descent.enter_index(None, &node)?;
     loop {
         depth -= 1;
-        let (block, end) = (index.child, path.end);
+        let (block, end) = (index.child, descent.end);
         if depth == 0 {
             let seen = store.read(block, 0, |bytes| {
                 let node = parse_placed(bytes, 0, &index, end, &bounds)?;
-                look(&path.enter_leaf(Some(block), node, target, bounds))
+                look(&descent.enter_leaf(Some(block), node))
             });
-            return Ok((path, seen.map_err(|error| error.in_block(block))?));
+            return seen.map_err(|error| error.in_block(block));
         }
         index = store
             .read(block, depth, |bytes| {
                 let node = parse_placed(bytes, depth, &index, end, &bounds)?;
-                path.enter_index(Some(block), &node, target, &bounds)
+                descent.enter_index(Some(block), &node)
             })
             .map_err(|error| error.in_block(block))?;
     }

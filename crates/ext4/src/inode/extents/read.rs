@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::extent::{Extent, LOGICAL_END, ROOT_SIZE};
 
-use super::path::{Leaf, descend};
+use super::path::{Leaf, find};
 use super::{Mapping, NodeStore};
 use crate::error::Result;
 
@@ -19,7 +19,7 @@ pub fn lookup<S: NodeStore>(
     store: &S,
     logical: LogicalBlock,
 ) -> Result<Mapping> {
-    let (_, mapping) = descend(root, store, logical, |leaf| {
+    find(root, store, logical, |leaf| {
         if let Some(extent) = leaf.before()?
             && extent.covers(logical)
         {
@@ -30,8 +30,7 @@ pub fn lookup<S: NodeStore>(
             logical,
             length: u32::try_from(length).unwrap_or(u32::MAX),
         })
-    })?;
-    Ok(mapping)
+    })
 }
 
 /// The logical block after the last mapped one of a range; `None` if none is mapped.
@@ -49,7 +48,7 @@ pub fn last_end<S: NodeStore>(
         return Ok(None);
     }
     let last = LogicalBlock(u32::try_from(end - 1).expect("the end was cut to 32 bits"));
-    let (_, extent) = descend(root, store, last, |leaf| leaf.before())?;
+    let extent = find(root, store, last, |leaf| leaf.before())?;
     Ok(extent
         .map(|extent| extent.end().min(end))
         .filter(|&end| end > range.start))
@@ -71,13 +70,15 @@ pub fn walk<S: NodeStore>(
     let mut position = range.start;
     while position < end {
         let target = LogicalBlock(u32::try_from(position).expect("below the end of numbers"));
-        let (path, extents) = descend(root, store, target, |leaf| extents_in(leaf, position, end))?;
+        let (extents, leaf_end) = find(root, store, target, |leaf| {
+            Ok((extents_in(leaf, position, end)?, leaf.end))
+        })?;
         for extent in extents {
             if visit(extent).is_break() {
                 return Ok(());
             }
         }
-        position = path.end;
+        position = leaf_end;
     }
     Ok(())
 }
