@@ -276,18 +276,15 @@ pub fn find<'a>(
     Ok(None)
 }
 
-/// Whether an entry with a name of this length fits into the leaf.
-///
-/// # Errors
-/// [`Corrupt`] if a record before the free space is impossible.
-pub fn has_room(block: &[u8], format: Format, name_length: usize) -> Result<bool, Corrupt> {
-    let need = record_length(name_length);
+/// The offset of the first record with at least `need` bytes that another entry could use.
+fn gap(block: &[u8], format: Format, need: usize) -> Result<Option<usize>, Corrupt> {
     for record in records(block, format) {
-        if record?.free() >= need {
-            return Ok(true);
+        let record = record?;
+        if record.free() >= need {
+            return Ok(Some(record.offset));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Inserts an entry into the first space that is large enough. The caller must ensure that the name
@@ -299,23 +296,37 @@ pub fn has_room(block: &[u8], format: Format, name_length: usize) -> Result<bool
 /// # Panics
 /// If the name is empty or too long, or the inode is 0.
 pub fn insert(block: &mut [u8], format: Format, entry: &Entry<'_>) -> Result<Inserted, Corrupt> {
-    check_entry(entry);
-    let need = record_length(entry.name.len());
-    let mut place = None;
-    for record in records(block, format) {
-        let record = record?;
-        if record.free() >= need {
-            place = Some((record.offset, record.length, record.length - record.free()));
-            break;
-        }
+    match gap(block, format, record_length(entry.name.len()))? {
+        Some(offset) => insert_at(block, format, offset, entry),
+        None => Ok(Inserted::Full),
     }
-    let Some((offset, length, used)) = place else {
+}
+
+/// Inserts an entry into the space of the record at `offset`, if that is large enough. The caller
+/// must ensure that a record starts there and that the name does not exist.
+///
+/// # Errors
+/// [`Corrupt`] if there can be no record; the block is unchanged.
+///
+/// # Panics
+/// If the name is empty or too long, or the inode is 0.
+pub fn insert_at(
+    block: &mut [u8],
+    format: Format,
+    offset: usize,
+    entry: &Entry<'_>,
+) -> Result<Inserted, Corrupt> {
+    check_entry(entry);
+    let record = record_at(block, format, offset)?;
+    let (length, free) = (record.length, record.free());
+    if free < record_length(entry.name.len()) {
         return Ok(Inserted::Full);
-    };
+    }
+    let used = length - free;
     if used > 0 {
         write_u16(block, offset + 4, encode_length(used));
     }
-    write_record(block, format, offset + used, length - used, entry);
+    write_record(block, format, offset + used, free, entry);
     Ok(Inserted::At(offset + used))
 }
 

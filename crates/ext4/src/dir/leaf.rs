@@ -1,6 +1,6 @@
 //! One leaf of a directory: the codec's operations on a block of [`DirectoryBlocks`].
 
-use pext4_ondisk::directory::{self, Entry, Format, Inserted};
+use pext4_ondisk::directory::{self, Entry, Inserted, Record};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, look};
@@ -70,37 +70,94 @@ fn is_node(bytes: &[u8], kind: BlockKind) -> bool {
 }
 
 /// How a leaf has room for a name.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Enough after one of its entries.
-    Gap,
+    /// Enough in the record at this offset.
+    Gap(usize),
     /// Enough in total, but in pieces.
     Pieces,
 }
 
-fn room(bytes: &[u8], format: Format, name: &[u8]) -> Decoded<Option<Room>> {
-    let need = directory::record_length(name.len());
-    let mut in_all = 0;
-    for record in directory::records(bytes, format) {
-        let record = record?;
-        if record.free() >= need {
-            return Ok(Some(Room::Gap));
-        }
-        // Writing the leaf anew also gains what is behind `.`, where no entry may be added.
-        in_all += record.length - record.used();
-    }
-    Ok((in_all >= need).then_some(Room::Pieces))
+/// What a leaf has for a name.
+pub(super) enum Sought {
+    /// The name's entry.
+    Entry(FoundEntry),
+    /// Room for it.
+    Room(Room),
+    /// Neither.
+    Full,
 }
 
-/// How a leaf has room for a name, if it has.
-pub(super) fn room_in<B: DirectoryBlocks>(
+/// The entry of a name in a leaf, or the leaf's room for it, in one pass.
+pub(super) fn seek<B: DirectoryBlocks>(
+    blocks: &B,
+    block: LogicalBlock,
+    name: &[u8],
+) -> Result<Sought> {
+    let format = blocks.format();
+    look(blocks, block, BlockKind::Leaf, |bytes| {
+        let mut space = Space::new(name);
+        for record in directory::records(bytes, format) {
+            let record = record?;
+            if let Some(entry) = record.entry.filter(|entry| entry.name == name) {
+                return Ok(Sought::Entry(FoundEntry {
+                    inode: entry.inode,
+                    file_type: entry.file_type,
+                    block,
+                }));
+            }
+            space.add(&record);
+        }
+        Ok(space.room().map_or(Sought::Full, Sought::Room))
+    })
+}
+
+/// The space that the records of a leaf leave for a name.
+struct Space {
+    need: usize,
+    gap: Option<usize>,
+    in_all: usize,
+}
+
+impl Space {
+    fn new(name: &[u8]) -> Self {
+        Self {
+            need: directory::record_length(name.len()),
+            gap: None,
+            in_all: 0,
+        }
+    }
+
+    fn add(&mut self, record: &Record<'_>) {
+        if self.gap.is_none() && record.free() >= self.need {
+            self.gap = Some(record.offset);
+        }
+        // Writing the leaf anew also gains what is behind `.`, where no entry may be added.
+        self.in_all += record.length - record.used();
+    }
+
+    fn room(&self) -> Option<Room> {
+        let in_pieces = (self.in_all >= self.need).then_some(Room::Pieces);
+        self.gap.map(Room::Gap).or(in_pieces)
+    }
+}
+
+/// How a leaf has room for a name that is not in it, if it has.
+fn room_in<B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
     name: &[u8],
 ) -> Result<Option<Room>> {
     let format = blocks.format();
     look(blocks, block, BlockKind::Leaf, |bytes| {
-        room(bytes, format, name)
+        let mut space = Space::new(name);
+        for record in directory::records(bytes, format) {
+            space.add(&record?);
+            if space.gap.is_some() {
+                break;
+            }
+        }
+        Ok(space.room())
     })
 }
 
@@ -117,7 +174,7 @@ pub(super) fn insert<B: DirectoryBlocks>(
     insert_into(blocks, block, room, new).map(|()| true)
 }
 
-/// Inserts a name into a leaf that has this room for it.
+/// Inserts a name into a leaf that has this room for it, and has not changed since that was seen.
 pub(super) fn insert_into<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,
@@ -126,9 +183,9 @@ pub(super) fn insert_into<B: DirectoryBlocks>(
 ) -> Result<()> {
     let format = blocks.format();
     match room {
-        Room::Gap => {
+        Room::Gap(offset) => {
             let inserted = blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
-                directory::insert(bytes, format, new)
+                directory::insert_at(bytes, format, offset, new)
             })?;
             match inserted {
                 Inserted::Full => Err(corrupt_in(blocks, block, CHANGED)),

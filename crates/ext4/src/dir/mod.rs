@@ -42,7 +42,7 @@ use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 pub use file::{DirectoryFile, LeafBuffer, is_indexed};
 pub use listing::list;
-pub use name_leaf::{NameLeaf, Vacancy, leaf_of, vacancy};
+pub use name_leaf::{NameLeaf, Sought, Vacancy, leaf_of, seek};
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;

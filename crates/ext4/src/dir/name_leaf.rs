@@ -13,7 +13,7 @@ use pext4_ondisk::{InodeNumber, LogicalBlock};
 use super::blocks::{BlockKind, DirectoryBlocks};
 use super::index::{Path, Seek};
 use super::leaf::{self, Room};
-use super::{FoundEntry, check_name, is_dot};
+use super::{FoundEntry, check_name, find, is_dot};
 use crate::error::Result;
 use crate::types::FileType;
 
@@ -24,10 +24,21 @@ pub struct NameLeaf {
 }
 
 /// Room for a name in the leaf to which it belongs.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vacancy {
     leaf: LogicalBlock,
     room: Room,
+}
+
+/// What was found for a name that is to be inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// Its entry: it exists.
+    Entry(FoundEntry),
+    /// Room for it, without growing.
+    Vacancy(Vacancy),
+    /// Nothing: the directory, or the leaf, must grow first or cannot take names.
+    Full,
 }
 
 /// Finds the leaf of a name; `None` if there is no single one.
@@ -44,34 +55,49 @@ pub fn leaf_of<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Nam
     Ok(path.map(|path| NameLeaf { leaf: path.leaf() }))
 }
 
-/// The room that the directory has, without growing, for a name that is not in it. `None` if it
-/// must grow first or cannot take names. Valid while the directory's lock is held exclusively.
+/// Looks up a name that is to be inserted, in the whole directory. Valid while the directory's lock
+/// is held exclusively.
 ///
 /// # Errors
 ///
 /// As [`super::insert`] refuses names; `Corrupt`; those of the blocks.
-pub fn vacancy<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Vacancy>> {
+pub fn seek<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> {
+    if is_dot(name) {
+        return find(blocks, name).map(|found| found.map_or(Sought::Full, Sought::Entry));
+    }
     check_name(name)?;
-    if blocks.is_indexed() {
-        let path = Path::descend(blocks, Seek::Name(name))?;
-        return path.map_or(Ok(None), |path| in_leaf(blocks, path.leaf(), name));
+    if !blocks.is_indexed() {
+        return seek_linearly(blocks, name);
     }
-    for block in (0..blocks.count()).map(LogicalBlock) {
-        let vacancy = in_leaf(blocks, block, name)?;
-        if vacancy.is_some() {
-            return Ok(vacancy);
-        }
+    let Some(mut path) = Path::descend(blocks, Seek::Name(name))? else {
+        return find(blocks, name).map(|found| found.map_or(Sought::Full, Sought::Entry));
+    };
+    let first = seek_in(blocks, path.leaf(), name)?;
+    if matches!(first, Sought::Entry(_)) || !path.hash_continues() {
+        return Ok(first);
     }
-    Ok(None)
+    path.advance(blocks)?;
+    Ok(path.find(blocks, name)?.map_or(first, Sought::Entry))
 }
 
-fn in_leaf<B: DirectoryBlocks>(
-    blocks: &B,
-    leaf: LogicalBlock,
-    name: &[u8],
-) -> Result<Option<Vacancy>> {
-    let room = leaf::room_in(blocks, leaf, name)?;
-    Ok(room.map(|room| Vacancy { leaf, room }))
+fn seek_linearly<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> {
+    let mut sought = Sought::Full;
+    for block in (0..blocks.count()).map(LogicalBlock) {
+        match seek_in(blocks, block, name)? {
+            entry @ Sought::Entry(_) => return Ok(entry),
+            vacancy @ Sought::Vacancy(_) if matches!(sought, Sought::Full) => sought = vacancy,
+            _ => {}
+        }
+    }
+    Ok(sought)
+}
+
+fn seek_in<B: DirectoryBlocks>(blocks: &B, leaf: LogicalBlock, name: &[u8]) -> Result<Sought> {
+    Ok(match leaf::seek(blocks, leaf, name)? {
+        leaf::Sought::Entry(entry) => Sought::Entry(entry),
+        leaf::Sought::Room(room) => Sought::Vacancy(Vacancy { leaf, room }),
+        leaf::Sought::Full => Sought::Full,
+    })
 }
 
 impl NameLeaf {
@@ -90,14 +116,14 @@ impl NameLeaf {
         leaf::find(blocks, self.leaf, BlockKind::Leaf, name)
     }
 
-    /// The room that the leaf has for the name, which is not in it.
+    /// Looks up the name, which is to be inserted.
     ///
     /// # Errors
     ///
     /// As [`super::insert`] refuses names; `Corrupt`.
-    pub fn vacancy<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Option<Vacancy>> {
+    pub fn seek<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Sought> {
         check_name(name)?;
-        in_leaf(blocks, self.leaf, name)
+        seek_in(blocks, self.leaf, name)
     }
 
     /// Removes the name, which is in the leaf.

@@ -25,7 +25,7 @@ use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
 use super::attempt::{Attempt, AttemptError, last_attempt};
 use super::{DIRECTORY_CREDITS, ENTRY_CREDITS, check_directory, lock_exclusive, lock_shared};
-use crate::dir::{self, DirectoryBlocks as _, FoundEntry, LeafBuffer, NameLeaf, Vacancy};
+use crate::dir::{self, DirectoryBlocks as _, FoundEntry, LeafBuffer, NameLeaf, Sought, Vacancy};
 use crate::error::Result;
 use crate::inode::leaf_locks::{LeafGuard, LeafLock};
 use crate::inode::{Inode, present};
@@ -111,6 +111,14 @@ impl Located<'_> {
     }
 }
 
+fn entry_or_vacancy(sought: Sought) -> (Option<FoundEntry>, Option<Vacancy>) {
+    match sought {
+        Sought::Entry(entry) => (Some(entry), None),
+        Sought::Vacancy(vacancy) => (None, Some(vacancy)),
+        Sought::Full => (None, None),
+    }
+}
+
 impl Volume {
     /// Runs an operation on one name: with the lock of its leaf, and if that attempt restarts, with
     /// the lock of the whole directory.
@@ -154,10 +162,9 @@ impl Volume {
         let guard = lock_exclusive(directory)?;
         check_directory(directory, change == Change::Remove)?;
         let names = self.names(directory);
-        let found = dir::find(&names, name)?;
-        let vacancy = match (change, &found) {
-            (Change::Enter, None) => dir::vacancy(&names, name)?,
-            _ => None,
+        let (found, vacancy) = match change {
+            Change::Enter => entry_or_vacancy(dir::seek(&names, name)?),
+            Change::Remove => (dir::find(&names, name)?, None),
         };
         Ok(Located {
             found,
@@ -181,13 +188,12 @@ impl Volume {
             .leaf(name_leaf.block(), names.count());
         let changes = leaf_lock.changes_for_update();
         let names = names.for_update();
-        let found = name_leaf.find(&names, name)?;
-        let vacancy = match (change, &found) {
-            (Change::Enter, None) => {
-                let vacancy = name_leaf.vacancy(&names, name)?;
-                Some(vacancy.ok_or(AttemptError::Restart)?)
-            }
-            _ => None,
+        let (found, vacancy) = match change {
+            Change::Enter => match name_leaf.seek(&names, name)? {
+                Sought::Full => return Err(AttemptError::Restart),
+                sought => entry_or_vacancy(sought),
+            },
+            Change::Remove => (name_leaf.find(&names, name)?, None),
         };
         Ok(Located {
             found,
@@ -225,10 +231,7 @@ impl Volume {
             .names_to_change(directory, handle)
             .with_leaf_buffer(place.and_then(|place| place.buffer.take()));
         if let Some(place) = place.filter(|place| place.has_changed()) {
-            vacancy = match place.name_leaf.find(&names, name)? {
-                Some(_) => None,
-                None => place.name_leaf.vacancy(&names, name)?,
-            };
+            (_, vacancy) = entry_or_vacancy(place.name_leaf.seek(&names, name)?);
         }
         let vacancy = vacancy.ok_or(AttemptError::Restart)?;
         let filled = vacancy.fill(&mut names, name, inode.number(), inode.file_type());

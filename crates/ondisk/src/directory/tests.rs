@@ -76,7 +76,11 @@ fn the_tail_survives_filling_and_emptying() {
     }
     assert_eq!(count, 1012 / 16);
     assert!(has_tail(&block));
-    assert_eq!(has_room(&block, TAILED, 1), Ok(false), "4 bytes are left");
+    assert_eq!(
+        gap(&block, TAILED, record_length(1)),
+        Ok(None),
+        "4 bytes are left"
+    );
     for i in (0..count).rev() {
         assert!(
             remove(&mut block, TAILED, &name(i))
@@ -88,6 +92,26 @@ fn the_tail_survives_filling_and_emptying() {
     let mut fresh = [0; 1024];
     init_empty(&mut fresh, TAILED);
     assert_eq!(block, fresh, "names are wiped and space is merged");
+}
+
+#[test]
+fn an_entry_is_inserted_only_where_a_record_has_room() {
+    let mut block = [0; 1024];
+    init_first_block(&mut block, TAILED, InodeNumber(12), InodeNumber(2));
+    let before = block;
+    let new = entry(13, b"name");
+    let behind_dot = insert_at(&mut block, TAILED, 0, &new);
+    assert_eq!(behind_dot, Ok(Inserted::Full));
+    for nowhere in [4, 1012, 1024, usize::MAX] {
+        assert!(
+            insert_at(&mut block, TAILED, nowhere, &new).is_err(),
+            "{nowhere}"
+        );
+    }
+    assert_eq!(block, before, "nothing has changed");
+    let behind_dot_dot = insert_at(&mut block, TAILED, DOT_DOT_OFFSET, &new);
+    assert_eq!(behind_dot_dot, Ok(Inserted::At(24)));
+    assert_eq!(names(&block, TAILED), [&b"."[..], b"..", b"name"]);
 }
 
 #[test]
@@ -265,7 +289,9 @@ fn pick(model: &BTreeMap<Vec<u8>, u32>, which: usize) -> Option<Vec<u8>> {
 fn apply(block: &mut [u8], format: Format, model: &mut BTreeMap<Vec<u8>, u32>, step: Step) {
     match step {
         Step::Insert(name, inode) if !model.contains_key(&name) => {
-            let room = has_room(block, format, name.len()).expect("sound");
+            let room = gap(block, format, record_length(name.len()))
+                .expect("sound")
+                .is_some();
             let inserted = insert(block, format, &entry(inode, &name)).expect("sound");
             assert_eq!(inserted == Inserted::Full, !room);
             if room {

@@ -8,8 +8,8 @@ use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 
 use super::super::listing::Listed;
 use super::super::{
-    DirectoryBlocks, DirectorySettings, MAX_BLOCKS_ADDED, MAX_BLOCKS_CHANGED, find, insert,
-    is_empty, list, parent, remove, replace, set_parent,
+    DirectoryBlocks, DirectorySettings, MAX_BLOCKS_ADDED, MAX_BLOCKS_CHANGED, Sought, find, insert,
+    is_empty, list, parent, remove, replace, seek, set_parent,
 };
 use super::Random;
 use super::check::check;
@@ -82,9 +82,20 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
         found.map(|found| found.inode),
         model.get(&name).map(|&(inode, _)| inode)
     );
+    let sought = seek(directory, &name).expect("sound");
+    match sought {
+        Sought::Entry(entry) => assert_eq!(Some(entry), found),
+        Sought::Vacancy(_) | Sought::Full => assert_eq!(found, None),
+    }
     match (random.below(10), model.contains_key(&name)) {
         (0..7, false) if grows || random.below(4) == 0 => {
-            insert(directory, &name, inode, file_type).expect("there is room");
+            let inserted = match sought {
+                Sought::Vacancy(vacancy) if random.below(2) == 0 => {
+                    vacancy.fill(directory, &name, inode, file_type)
+                }
+                _ => insert(directory, &name, inode, file_type),
+            };
+            inserted.expect("there is room");
             model.insert(name, (inode, file_type));
         }
         (7..9, true) => {

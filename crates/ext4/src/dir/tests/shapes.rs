@@ -4,8 +4,8 @@ use pext4_ondisk::InodeNumber;
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 
 use super::super::{
-    BlockKind, DirectoryBlocks, DirectorySettings, MAX_BLOCKS_ADDED, MAX_BLOCKS_CHANGED, find,
-    insert, is_empty, parent, remove, set_parent,
+    BlockKind, DirectoryBlocks, DirectorySettings, MAX_BLOCKS_ADDED, MAX_BLOCKS_CHANGED, Sought,
+    find, insert, is_empty, parent, remove, seek, set_parent,
 };
 use super::check::check;
 use super::memory::{Cost, Memory, PARENT, SELF, settings};
@@ -357,4 +357,53 @@ fn a_directory_ends_at_two_gibibytes_without_the_feature() {
         ..settings(4096)
     };
     assert_eq!(large.max_blocks(), 1 << 28);
+}
+
+#[test]
+fn a_name_is_sought_in_all_leaves_and_its_room_is_the_first() {
+    let mut directory = Memory::new(DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    });
+    for number in 0..6 {
+        enter(&mut directory, number, &long_name(number));
+    }
+    assert_eq!(directory.count(), 2);
+    remove(&mut directory, &long_name(1)).expect("it is there");
+    let sought = seek(&directory, &long_name(5)).expect("sound");
+    let behind_room = find(&directory, &long_name(5)).expect("sound");
+    assert_eq!(Some(sought), behind_room.map(Sought::Entry));
+    let Sought::Vacancy(vacancy) = seek(&directory, &long_name(9)).expect("sound") else {
+        panic!("a name was removed");
+    };
+    vacancy
+        .fill(
+            &mut directory,
+            &long_name(9),
+            inode_of(9),
+            FileType::Regular,
+        )
+        .expect("there is room");
+    let filled = find(&directory, &long_name(9)).expect("sound");
+    assert_eq!(filled.map(|entry| entry.block.get()), Some(0));
+    assert_eq!(
+        seek(&directory, &long_name(10)).expect("sound"),
+        Sought::Full
+    );
+    check(&directory);
+}
+
+#[test]
+fn a_name_is_sought_where_its_hash_continues() {
+    let mut directory = Memory::new(legacy());
+    for index in 0..COLLIDING.len() - 1 {
+        enter(&mut directory, index, &colliding_name(index));
+    }
+    for index in 0..COLLIDING.len() - 1 {
+        let sought = seek(&directory, &colliding_name(index)).expect("sound");
+        let found = find(&directory, &colliding_name(index)).expect("sound");
+        assert_eq!(Some(sought), found.map(Sought::Entry), "{index}");
+    }
+    let absent = seek(&directory, &colliding_name(COLLIDING.len() - 1)).expect("sound");
+    assert!(!matches!(absent, Sought::Entry(_)));
 }
