@@ -10,18 +10,26 @@
 use std::sync::OnceLock;
 
 use pext4_ondisk::InodeNumber;
+use pext4_sync::Bits;
 use pext4_sync::atomic::{AtomicU32, Ordering};
 
-const PER_PAGE: usize = 1024;
+/// Counts of a page: of as many inodes as a line of their group's bits has, since cores that create
+/// files take them from different lines.
+const PER_PAGE: usize = Bits::LINE as usize;
 /// Counts on one cache line.
 const PER_LINE: usize = 16;
 
-/// Where the count of a number lies in its page: neighbours lie on different lines, since the files
-/// that one thread creates or walks through are neighbours of those of the next thread.
-const fn place(number: usize) -> usize {
+/// Where the count with this index lies in its page: neighbours lie on different lines, since the
+/// files that one thread creates or walks through are neighbours of those of the next thread.
+const fn place(index: usize) -> usize {
     let lines = PER_PAGE / PER_LINE;
-    let within = number % PER_PAGE;
+    let within = index % PER_PAGE;
     within % lines * PER_LINE + within / lines
+}
+
+/// The index of an inode's count; that of the first inode is 0, as in its group's bits.
+const fn index_of(inode: InodeNumber) -> usize {
+    inode.0.saturating_sub(1) as usize
 }
 
 /// Aligned so that it shares no cache line with data that every core reads.
@@ -36,14 +44,14 @@ pub struct Holds {
 impl Holds {
     /// No holds on any of `inodes` inodes.
     pub(super) fn new(inodes: u32) -> Self {
-        let pages = (inodes as usize / PER_PAGE) + 1;
+        let pages = (inodes as usize).div_ceil(PER_PAGE).max(1);
         Self {
             pages: (0..pages).map(|_| OnceLock::new()).collect(),
         }
     }
 
     fn count(&self, inode: InodeNumber) -> &AtomicU32 {
-        let index = inode.get() as usize;
+        let index = index_of(inode);
         let page = self.pages[index / PER_PAGE]
             .get_or_init(|| Box::new(Page(std::array::from_fn(|_| AtomicU32::new(0)))));
         &page.0[place(index)]
@@ -76,12 +84,12 @@ impl Holds {
     /// All inodes that are held.
     pub(crate) fn all(&self) -> Vec<InodeNumber> {
         let mut held = Vec::new();
-        for (page, first) in self.pages.iter().zip((0u32..).step_by(PER_PAGE)) {
+        for (page, first) in self.pages.iter().zip((1..).step_by(PER_PAGE)) {
             let Some(page) = page.get() else {
                 continue;
             };
-            for number in first..first + PER_PAGE as u32 {
-                if page.0[place(number as usize)].load(Ordering::SeqCst) > 0 {
+            for (index, number) in (first..).take(PER_PAGE).enumerate() {
+                if page.0[place(index)].load(Ordering::SeqCst) > 0 {
                     held.push(InodeNumber(number));
                 }
             }
@@ -91,7 +99,7 @@ impl Holds {
 
     /// Whether the inode has no holds.
     pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
-        let index = inode.get() as usize;
+        let index = index_of(inode);
         let page = self.pages[index / PER_PAGE].get();
         page.is_none_or(|page| page.0[place(index)].load(Ordering::SeqCst) == 0)
     }
@@ -99,7 +107,7 @@ impl Holds {
 
 #[cfg(test)]
 mod tests {
-    use super::{Holds, InodeNumber, PER_LINE, PER_PAGE, place};
+    use super::{Holds, InodeNumber, PER_LINE, PER_PAGE, index_of, place};
 
     #[test]
     fn holds_are_counted_by_inode() {
@@ -116,6 +124,12 @@ mod tests {
         assert!(!holds.give(last, 1));
         assert!(holds.give(last, 1));
         assert!(holds.is_free(last));
+    }
+
+    #[test]
+    fn inodes_of_one_line_of_bits_share_no_line_with_others() {
+        assert_eq!(index_of(InodeNumber(512)) / PER_PAGE, 0);
+        assert_eq!(index_of(InodeNumber(513)) / PER_PAGE, 1);
     }
 
     #[test]
