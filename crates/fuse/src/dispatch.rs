@@ -232,7 +232,7 @@ impl Dispatch {
     /// Releases `count` holds on a node.
     pub fn forget(&self, node: u64, count: u64) {
         if let (Some(inode), 1..) = (inode_of(node), count) {
-            // The kernel has the root without a lookup, so no reply has held it.
+            // The kernel has the root without a lookup, so no reply holds it.
             if inode != InodeNumber::ROOT {
                 self.volume.forget(inode, count);
                 if !self.volume.is_held(inode) {

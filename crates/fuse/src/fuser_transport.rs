@@ -127,7 +127,7 @@ fn wanted(read_only: bool, access_policy: AccessPolicy) -> InitFlags {
         | InitFlags::FUSE_HAS_IOCTL_DIR
         | InitFlags::FUSE_DONT_MASK
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-        | InitFlags::FUSE_NO_EXPORT_SUPPORT;
+        | InitFlags::FUSE_EXPORT_SUPPORT;
     wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, !read_only);
     // With this flag the kernel checks permissions even without `default_permissions`.
     wanted.set(

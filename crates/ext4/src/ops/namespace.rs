@@ -60,6 +60,33 @@ impl Volume {
         })
     }
 
+    /// Looks up an inode by its number alone, as a file handle (`name_to_handle_at(2)`) names it.
+    /// The caller compares the generation: the number may have been reused.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(Stale)` for a number that belongs to no file with a name, `Corrupt`, `Io`.
+    pub fn lookup_number(&self, number: InodeNumber) -> Result<Entry> {
+        self.run(|| {
+            let store = &self.inodes.store;
+            let is_own = number < store.geometry.first_inode || store.is_system_inode(number);
+            if number != InodeNumber::ROOT && (is_own || number.get() > store.geometry.inodes_count)
+            {
+                return Err(Refusal::Stale.into());
+            }
+            let inode = self.inodes.get(number)?;
+            let is_value = self.inodes.has_values() && inode.flags().contains(InodeFlags::EA_INODE);
+            let entry = self.hand_out(&inode);
+            // Held first: now either the thread that removes its last name sees the hold, or this
+            // one sees that the name is gone.
+            if is_value || !inode.state(|state| state.slot.links > 0) {
+                self.forget(number, 1);
+                return Err(Refusal::Stale.into());
+            }
+            Ok(entry)
+        })
+    }
+
     /// Makes a regular file.
     ///
     /// # Errors

@@ -43,13 +43,26 @@ struct NewNode {
 }
 
 impl Dispatch {
-    /// Looks a name up; `None` if there is none, which the kernel may cache too.
+    /// Looks a name up; `None` if there is none, which the kernel may cache too. It asks for `.`
+    /// (of any node) and `..` only to resolve a file handle, which may be of another mount.
     ///
     /// # Errors
     /// The volume's.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Option<Found>> {
-        let found = self.volume.lookup(Self::inode(parent)?, name);
-        Ok(self.answer_unless(found, Refusal::NotFound)?.map(Found::of))
+        let parent = Self::inode(parent)?;
+        let found = match name {
+            b"." => self.volume.lookup_number(parent),
+            _ => self.volume.lookup(parent, name),
+        };
+        let found = self.answer_unless(found, Refusal::NotFound)?;
+        if let Some(root) = found
+            .as_ref()
+            .filter(|found| found.inode == InodeNumber::ROOT)
+        {
+            // The kernel has the root always and never forgets it.
+            self.volume.forget(root.inode, 1);
+        }
+        Ok(found.map(Found::of))
     }
 
     /// Makes a file of the type in `mode`.
@@ -277,7 +290,43 @@ pub(crate) fn encode_device(device: DeviceNumber) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeviceNumber, decode_device, encode_device};
+    use std::sync::Arc;
+
+    use super::{DeviceNumber, Errno, InodeNumber, decode_device, encode_device};
+    use crate::dispatch::{Caller, NewMode};
+    use crate::node::ROOT_NODE;
+    use crate::testing;
+
+    /// By these lookups the kernel resolves a file handle after it has forgotten the file.
+    #[test]
+    fn handles_lead_to_nodes_and_their_parents() {
+        let volume = Arc::new(testing::volume());
+        let dispatch = testing::dispatch(&volume);
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            thread: 0,
+        };
+        let mode = NewMode {
+            mode: 0o755,
+            umask: 0,
+        };
+        let made = dispatch.make_directory(caller, ROOT_NODE, b"directory", mode);
+        let node = u64::from(made.expect("room").attributes.inode.get());
+        dispatch.forget(node, 1);
+        let inode_at = |name: &[u8]| {
+            let found = dispatch.lookup(node, name)?;
+            Ok(found.map(|found| found.attributes.inode))
+        };
+        assert_eq!(inode_at(b".."), Ok(Some(InodeNumber::ROOT)));
+        assert_eq!(volume.held(), [], "the kernel never forgets the root");
+        assert_eq!(inode_at(b"."), Ok(Some(InodeNumber::new(node as u32))));
+        dispatch.forget(node, 1);
+        let removed = dispatch.remove_directory(ROOT_NODE, b"directory");
+        assert_eq!(removed, Ok(()));
+        assert_eq!(inode_at(b"."), Err(Errno::STALE));
+        assert_eq!(volume.held(), []);
+    }
 
     #[test]
     fn device_numbers_survive_both_ways() {

@@ -5,12 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use fuser::{
-    Generation, ReplyAttr, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyXattr, Request,
+    Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyXattr, Request,
 };
-use pext4_fs::Attributes;
+use pext4_fs::{Attributes, InodeNumber};
 
 use super::translate::{attributes_for_fuser, nothing, unreadable};
 use crate::dispatch::{Answer, Caller, Errno, Found, Listed, XattrReply, fit};
+use crate::node::ROOT_NODE;
 
 /// How long the kernel may cache names and attributes: only the kernel changes them.
 pub(super) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -36,6 +37,7 @@ pub(super) fn done(answer: Answer<()>, reply: ReplyEmpty) {
 
 pub(super) fn entry(answer: Answer<Found>, reply: ReplyEntry) {
     match answer {
+        Ok(found) if found.attributes.inode == InodeNumber::ROOT => root(&found, reply),
         Ok(found) => {
             let generation = Generation(u64::from(found.attributes.generation));
             let attributes = attributes_for_fuser(&found.attributes);
@@ -43,6 +45,15 @@ pub(super) fn entry(answer: Answer<Found>, reply: ReplyEntry) {
         }
         Err(errno) => reply.error(error(errno)),
     }
+}
+
+/// Replies with the root, which only a file handle leads to. `fuser` takes the node from the inode
+/// number in the attributes, and the root's node has another number, so the kernel may not keep
+/// these attributes. FUSE's root is of generation 0.
+fn root(found: &Found, reply: ReplyEntry) {
+    let mut attributes = attributes_for_fuser(&found.attributes);
+    attributes.ino = INodeNo(ROOT_NODE);
+    reply.entry(&Duration::ZERO, &attributes, Generation(0));
 }
 
 /// Replies that there is no such name, which the kernel may cache.

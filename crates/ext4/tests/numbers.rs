@@ -1,0 +1,85 @@
+//! Inodes that are looked up by number, as file handles name them.
+
+mod images;
+
+use std::sync::Barrier;
+use std::thread;
+
+use images::Image;
+use pext4_fs::{CreateAttributes, InodeNumber, Refusal};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+#[test]
+fn a_file_with_a_name_is_found_and_held() {
+    let Some(image) = Image::make(&["-O", "metadata_csum,64bit,orphan_file"]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.create(ROOT, b"file", &CreateAttributes::default());
+    let made = made.expect("room");
+    volume.forget(made.inode, 1);
+    let found = volume.lookup_number(made.inode).expect("it has a name");
+    assert_eq!(found.attributes.generation, made.attributes.generation);
+    assert!(volume.is_held(made.inode));
+    volume.unlink(ROOT, b"file").expect("it is there");
+    assert!(volume.attributes(made.inode).is_ok(), "it is held");
+    let nameless = volume.lookup_number(made.inode).expect_err("no name");
+    assert!(nameless.is(Refusal::Stale), "{nameless}");
+    volume.forget(made.inode, 1);
+    assert!(!volume.is_held(made.inode));
+    let root = volume.lookup_number(ROOT).expect("there always is one");
+    assert_eq!(root.inode, ROOT);
+    volume.forget(ROOT, 1);
+    volume.close().expect("the device works");
+    image.assert_clean();
+}
+
+#[test]
+fn numbers_of_no_file_are_stale() {
+    let Some(image) = Image::make(&["-O", "metadata_csum,64bit,orphan_file"]) else {
+        return;
+    };
+    let volume = image.open();
+    let last = volume.statfs().inodes;
+    let beyond = u32::try_from(last).expect("few inodes") + 1;
+    // Of the bad blocks, the resize inode, the journal and the orphan file; unused; beyond all.
+    for number in [0, 1, 7, 8, 12, 20, beyond, u32::MAX] {
+        let stale = volume.lookup_number(InodeNumber(number));
+        let stale = stale.expect_err("no file");
+        assert!(stale.is(Refusal::Stale), "{number}: {stale}");
+        assert!(!volume.held().contains(&InodeNumber(number)), "{number}");
+    }
+}
+
+#[test]
+fn a_file_that_loses_its_name_meanwhile_is_found_or_gone() {
+    const ROUNDS: usize = 2000;
+    let Some(image) = Image::make(&["-O", "metadata_csum,64bit,orphan_file"]) else {
+        return;
+    };
+    let volume = image.open();
+    let barrier = Barrier::new(2);
+    for _ in 0..ROUNDS {
+        let made = volume.create(ROOT, b"file", &CreateAttributes::default());
+        let inode = made.expect("room").inode;
+        volume.forget(inode, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                volume.unlink(ROOT, b"file").expect("it is there");
+            });
+            barrier.wait();
+            match volume.lookup_number(inode) {
+                Ok(_) => volume.forget(inode, 1),
+                Err(error) => assert!(error.is(Refusal::Stale), "{error}"),
+            }
+        });
+        let freed = volume
+            .attributes(inode)
+            .expect_err("it has neither name nor hold");
+        assert!(freed.is(Refusal::Stale), "{freed}");
+    }
+    volume.close().expect("the device works");
+    image.assert_clean();
+}
