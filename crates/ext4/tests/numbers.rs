@@ -83,3 +83,26 @@ fn a_file_that_loses_its_name_meanwhile_is_found_or_gone() {
     volume.close().expect("the device works");
     image.assert_clean();
 }
+
+#[test]
+fn a_directory_that_was_removed_has_no_entries() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.make_directory(ROOT, b"directory", &CreateAttributes::default());
+    let directory = made.expect("room").inode;
+    let itself = volume.lookup(directory, b".").expect("it is there");
+    assert_eq!(itself.inode, directory);
+    volume.forget(directory, 1);
+    volume
+        .remove_directory(ROOT, b"directory")
+        .expect("it is empty");
+    for name in [&b"."[..], b".."] {
+        let gone = volume.lookup(directory, name).expect_err("no entries");
+        assert!(gone.is(Refusal::NotFound), "{gone}");
+    }
+    volume.forget(directory, 1);
+    volume.close().expect("the device works");
+    image.assert_clean();
+}

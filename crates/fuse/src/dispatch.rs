@@ -229,17 +229,17 @@ impl Dispatch {
         self.retry_if_full(check).is_ok()
     }
 
-    /// Releases `count` holds on a node.
-    pub fn forget(&self, node: u64, count: u64) {
-        if let (Some(inode), 1..) = (inode_of(node), count) {
-            // The kernel has the root without a lookup, so no reply holds it.
-            if inode != InodeNumber::ROOT {
-                self.volume.forget(inode, count);
-                if !self.volume.is_held(inode) {
-                    self.append_gaps.forget(inode);
-                }
-            }
-        }
+    /// Releases `count` holds on a node; returns whether none is left.
+    pub fn forget(&self, node: u64, count: u64) -> bool {
+        let inode = inode_of(node).filter(|_| count > 0);
+        // The kernel has the root without a lookup, so no reply holds it.
+        let Some(inode) = inode.filter(|&inode| inode != InodeNumber::ROOT) else {
+            return false;
+        };
+        self.volume.forget(inode, count);
+        let is_held = || self.volume.is_held(inode);
+        self.append_gaps.forget_unless(inode, is_held);
+        !is_held()
     }
 
     /// Runs a request on a thread of the transport. `None` if it found no space and deleted files

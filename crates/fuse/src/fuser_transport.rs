@@ -159,8 +159,9 @@ impl Filesystem for FuserTransport {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, count: u64) {
-        self.writeback_errors.take(node.0);
-        self.dispatch.forget(node.0, count);
+        if self.dispatch.forget(node.0, count) {
+            self.writeback_errors.take(node.0);
+        }
     }
 
     fn getattr(

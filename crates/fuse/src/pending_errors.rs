@@ -9,7 +9,9 @@
 //!   write, and the server answers with the error.
 //! - *Listings.* A reply can return either entries or an error. If a part of a directory cannot be
 //!   read, the reply returns the entries around it, and the error is returned at the end of the
-//!   directory: by then the listing has passed the damage and will not meet it again.
+//!   directory: by then the listing has passed the damage and will not meet it again. Several
+//!   listings of a directory may go on at once, each with an error of its own to return. One that
+//!   ends early leaves its error to a later one.
 
 use std::collections::HashMap;
 
@@ -17,9 +19,12 @@ use pext4_sync::Mutex;
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::order::Class;
 
+/// Maximum number of errors of a node.
+const MAX_ERRORS: usize = 64;
+
 /// Errors by node, each to be returned once.
 pub(crate) struct PendingErrors<E> {
-    errors: Mutex<HashMap<u64, E>>,
+    errors: Mutex<HashMap<u64, Vec<E>>>,
     /// Hint: whether there are any, so that requests without errors cost one load only.
     has_any: AtomicBool,
 }
@@ -32,9 +37,19 @@ impl<E> PendingErrors<E> {
         }
     }
 
-    /// Records the error of a node; it replaces an earlier one.
+    /// Records the error of a node; it replaces earlier ones.
     pub(crate) fn record(&self, node: u64, error: E) {
-        self.errors.lock().insert(node, error);
+        self.errors.lock().insert(node, vec![error]);
+        self.has_any.store(true, Ordering::Release);
+    }
+
+    /// Records one more error of a node, for one more request.
+    pub(crate) fn add(&self, node: u64, error: E) {
+        let mut errors = self.errors.lock();
+        let of_node = errors.entry(node).or_default();
+        if of_node.len() < MAX_ERRORS {
+            of_node.push(error);
+        }
         self.has_any.store(true, Ordering::Release);
     }
 
@@ -44,8 +59,12 @@ impl<E> PendingErrors<E> {
             return None;
         }
         let mut errors = self.errors.lock();
-        let taken = errors.remove(&node);
-        self.has_any.store(!errors.is_empty(), Ordering::Release);
+        let of_node = errors.get_mut(&node)?;
+        let taken = of_node.pop();
+        if of_node.is_empty() {
+            errors.remove(&node);
+            self.has_any.store(!errors.is_empty(), Ordering::Release);
+        }
         taken
     }
 }
@@ -64,5 +83,22 @@ mod tests {
         assert_eq!(errors.take(5), Some("first"));
         assert_eq!(errors.take(5), None);
         assert_eq!(errors.take(6), Some("second"));
+    }
+
+    #[test]
+    fn each_listing_has_an_error_and_a_write_the_last() {
+        let errors = PendingErrors::new();
+        errors.add(5, "one");
+        errors.add(5, "other");
+        assert!(errors.take(5).is_some() && errors.take(5).is_some());
+        assert_eq!(errors.take(5), None);
+        errors.record(5, "old");
+        errors.record(5, "new");
+        assert_eq!((errors.take(5), errors.take(5)), (Some("new"), None));
+        for _ in 0..2 * super::MAX_ERRORS {
+            errors.add(5, "of listings that ended early");
+        }
+        let left = std::iter::from_fn(|| errors.take(5)).count();
+        assert_eq!(left, super::MAX_ERRORS);
     }
 }

@@ -134,8 +134,8 @@ impl Server {
             // The kernel does not know that nobody serves the mount. If it cannot be unmounted
             // here, the next mount and `pext4 umount` report it.
             let _ = self.unmounter.end_unserved();
-            wait_for_threads(&self.volume);
         }
+        wait_for_threads(&self.volume);
         close(self.volume)?;
         ended.map_err(EndError::Connection)
     }
@@ -163,8 +163,8 @@ fn thread_count() -> usize {
     cores.clamp(MIN_THREADS, MAX_THREADS)
 }
 
-/// Waits up to a second for threads that still serve after one has failed; they end once the mount
-/// is gone.
+/// Waits up to a second for threads that still use the volume: those that serve after one has
+/// failed end once the mount is gone, and one that unmounts may just let the kernel write its pages.
 fn wait_for_threads(volume: &Arc<Volume>) {
     const TRIES: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(10);

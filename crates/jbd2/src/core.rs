@@ -246,9 +246,12 @@ impl Core {
         self.failure.get().cloned().map_or(Ok(()), Err)
     }
 
-    /// Whether a shutdown has chosen `tid` as the last transaction.
+    /// Whether a shutdown has chosen `tid`, or one before it, as the last transaction. A later one
+    /// is empty, and is committed only if somebody asks for it during the shutdown.
     pub(crate) fn is_last(&self, tid: Tid) -> bool {
-        self.last.get() == Some(&tid)
+        self.last
+            .get()
+            .is_some_and(|&last| tid.is_at_or_after(last))
     }
 
     /// Whether the journal has been aborted.

@@ -64,7 +64,7 @@ pub struct Log {
 
 /// The journal of one mounted file system.
 pub struct Journal {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 

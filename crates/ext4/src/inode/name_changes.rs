@@ -31,6 +31,9 @@ const NOBODY: u64 = 0;
 /// No time is kept. No time has this encoding: it would have too many nanoseconds.
 const NONE: u64 = u64::MAX;
 
+/// The number of seconds that a thread is late at most with the time of its change.
+const MOST_LATE: i64 = 10;
+
 /// Times that changes of names have set and that are not in the state yet.
 pub(super) struct NameChanges {
     /// One more than the number of the last transaction in which a thread was elected. [atomic]
@@ -60,14 +63,17 @@ impl NameChanges {
     }
 
     /// Records the time of a change under an open handle of `tid`; writes nothing if it is recorded
-    /// already.
+    /// already, or a slightly later one is: a thread may be late with the time that it has read, and
+    /// who has seen the later one must see another after the next change.
     pub(super) fn note(&self, tid: Tid, time: Time) {
         let words = words_of(time);
-        let kept = self.place(tid);
-        if kept.load(Ordering::Relaxed) != words {
-            // A reader that acquires this time also sees that the time before it was folded in.
-            kept.swap(words, Ordering::AcqRel);
-        }
+        // A reader that acquires this time also sees that the time before it was folded in.
+        let _ = self
+            .place(tid)
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |kept| {
+                let is_late = time_of(kept).is_some_and(|kept| is_slightly_later(kept, time));
+                (kept != words && !is_late).then_some(words)
+            });
     }
 
     /// Whether a time of `tid` is recorded. The caller holds the lock of the state; other threads
@@ -100,6 +106,12 @@ impl NameChanges {
     }
 }
 
+/// Whether `kept` is later than `time` by so little that no clock was set back between them.
+fn is_slightly_later(kept: Time, time: Time) -> bool {
+    let by = kept.seconds.saturating_sub(time.seconds);
+    (kept.seconds, kept.nanoseconds) > (time.seconds, time.nanoseconds) && by < MOST_LATE
+}
+
 fn words_of(time: Time) -> u64 {
     let (seconds, extra) = time.encode();
     u64::from(seconds) | u64::from(extra) << 32
@@ -125,7 +137,9 @@ mod tests {
         assert_eq!((names.claimed(), names.newest()), (None, None));
         assert!(names.claim(last));
         assert!(!names.claim(last), "one is elected");
-        names.note(last, time(5));
+        names.note(last, time(50));
+        names.note(last, time(49));
+        assert_eq!(names.newest(), Some(time(50)), "a thread may be late");
         names.note(last, time(4));
         assert_eq!(names.newest(), Some(time(4)), "clocks may be set back");
         assert!(names.claim(next));
@@ -155,7 +169,7 @@ mod tests {
                 nanoseconds,
             };
             names.note(Tid(1), time);
-            assert_eq!(names.newest(), Some(time.clamp_wide()));
+            assert_eq!(names.take(Tid(1)), Some(time.clamp_wide()));
         }
     }
 }

@@ -42,11 +42,11 @@ impl Volume {
             if !directory.flags().contains(InodeFlags::ENCRYPT) {
                 check_name(name)?;
             }
+            let _names = lock_shared(&directory)?;
+            check_not_removed(&directory)?;
             if name == b"." {
                 return Ok(self.hand_out(&directory));
             }
-            let _names = lock_shared(&directory)?;
-            check_not_removed(&directory)?;
             if name == b".." {
                 let parent = dir::parent(&self.names(&directory))?;
                 return Ok(self.hand_out(&*self.directory(parent)?));

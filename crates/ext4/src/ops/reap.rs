@@ -202,7 +202,9 @@ impl Volume {
             state.slot.links = 0;
             state.dead = true;
         });
-        self.inodes.release(inode.number(), u64::MAX);
+        // Only the creator's: a lookup that met the last owner of the number may hold it for a
+        // moment, and gives that back itself.
+        self.inodes.release(inode.number(), 1);
         let before = handle.changes();
         let freed = self
             .inodes
@@ -219,8 +221,9 @@ mod tests {
 
     use crate::groups::testing::image;
     use crate::inode::Reach;
-    use crate::ops::lock_key;
-    use crate::{CreateAttributes, InodeNumber, MountOptions, Volume};
+    use crate::ops::new_inode::NewInode;
+    use crate::ops::{INODE_CREDITS, lock_key};
+    use crate::{CreateAttributes, FileType, InodeNumber, MountOptions, Volume};
 
     fn volume(features: &str) -> Option<Volume> {
         let device = image(&["-O", features], "16M")?;
@@ -266,6 +269,35 @@ mod tests {
             );
             assert!(volume.inodes.orphans.snapshot().is_empty(), "{features}");
         }
+    }
+
+    /// A lookup that met the last owner of a number may hold it when its new owner is discarded.
+    #[test]
+    fn an_inode_that_is_discarded_loses_its_creators_hold_only() {
+        let Some(volume) = volume("orphan_file") else {
+            return;
+        };
+        let new = CreateAttributes::default();
+        let new_inode = NewInode::new(FileType::Regular, &new);
+        let root = volume.inodes.get(InodeNumber::ROOT).expect("the root");
+        let mut handle = volume
+            .inodes
+            .store
+            .start(INODE_CREDITS)
+            .expect("a new journal");
+        let inode = volume.create_inode(&mut handle, &root, &new_inode);
+        let inode = inode.expect("room");
+        let number = inode.number();
+        volume.hold(number);
+        volume
+            .discard_new_inode(&mut handle, &inode)
+            .expect("it has no blocks");
+        drop(handle);
+        assert!(volume.is_held(number), "by the lookup");
+        let next = volume.create(InodeNumber::ROOT, b"next", &new);
+        assert_eq!(next.expect("room").inode, number, "its number is free");
+        volume.forget(number, 1);
+        assert!(volume.is_held(number), "by its creator");
     }
 
     #[test]

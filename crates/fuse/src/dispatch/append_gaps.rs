@@ -85,6 +85,14 @@ impl AppendGaps {
     pub fn forget(&self, inode: InodeNumber) {
         self.files.lock().remove(&inode);
     }
+
+    /// Forgets all gaps of a file if nobody holds it now: who adds one holds the file.
+    pub fn forget_unless(&self, inode: InodeNumber, is_held: impl FnOnce() -> bool) {
+        let mut files = self.files.lock();
+        if !is_held() {
+            files.remove(&inode);
+        }
+    }
 }
 
 /// The same bytes, as ranges in order that do not meet.
@@ -131,7 +139,12 @@ mod tests {
         assert_eq!(gaps.files.lock()[&FILE].len(), MAX_GAPS);
         assert_eq!(gaps.fill(FILE, &(0..1)), []);
         assert_eq!(gaps.fill(FILE, &(end - 2..end)), vec![end - 2..end - 1]);
-        gaps.forget(FILE);
+        gaps.forget_unless(FILE, || true);
+        assert_eq!(gaps.files.lock().len(), 1);
+        gaps.forget_unless(FILE, || {
+            assert!(gaps.files.try_lock().is_none(), "no gap can be added now");
+            false
+        });
         assert!(gaps.files.lock().is_empty());
     }
 

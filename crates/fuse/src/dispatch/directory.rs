@@ -135,7 +135,7 @@ impl Dispatch {
             // Such an entry has no attributes; the reason is logged here.
             let _ = self.answer::<()>(Err(error));
         }
-        self.end_reply(directory, cookie, has_taken, self.answer(read))
+        self.end_reply(directory, has_taken, self.answer(read))
     }
 
     fn gather(&self, directory: InodeNumber, cookie: u64) -> Answer<Gathered> {
@@ -144,30 +144,19 @@ impl Dispatch {
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
         let has_entries = !gathered.entries.is_empty();
-        self.end_reply(directory, cookie, has_entries, self.answer(read))?;
+        self.end_reply(directory, has_entries, self.answer(read))?;
         Ok(gathered)
     }
 
-    /// The result of a reply to a listing from `cookie` on. If it has entries, they are returned
-    /// and the error of `read` waits for the end of the directory, which a reply without entries
-    /// tells.
-    fn end_reply(
-        &self,
-        directory: InodeNumber,
-        cookie: u64,
-        has_entries: bool,
-        read: Answer<()>,
-    ) -> Answer<()> {
+    /// The result of a reply to a listing. If it has entries, they are returned and the error of
+    /// `read` waits for the end of the directory, which a reply without entries tells.
+    fn end_reply(&self, directory: InodeNumber, has_entries: bool, read: Answer<()>) -> Answer<()> {
         let node = node_of(directory);
-        if cookie == 0 {
-            // Another listing may have ended early and left an error.
-            self.listing_errors.take(node);
-        }
         if !has_entries {
             let pending = self.listing_errors.take(node);
             read.and(pending.map_or(Ok(()), Err))?;
         } else if let Err(error) = read {
-            self.listing_errors.record(node, error);
+            self.listing_errors.add(node, error);
         }
         self.note_access(directory, self.access_times.directories);
         Ok(())
@@ -244,6 +233,7 @@ mod tests {
     use pext4_fs::{Attributes, CreateAttributes};
 
     use super::{DirectoryEntry, FileType, Gathered, InodeNumber, Listed};
+    use crate::dispatch::Errno;
     use crate::testing;
 
     /// In an indexed directory, a name may be removed and created again for another inode while the
@@ -332,5 +322,20 @@ mod tests {
             .map(|listed| listed.name.as_slice())
             .collect();
         assert_eq!(names, [b"first", b"later"]);
+    }
+
+    #[test]
+    fn each_of_two_listings_of_a_damaged_directory_gets_its_error() {
+        let volume = Arc::new(testing::volume());
+        let dispatch = testing::dispatch(&volume);
+        let reply = |has_entries, read| dispatch.end_reply(InodeNumber::ROOT, has_entries, read);
+        for _ in 0..2 {
+            // The entries around the damage.
+            assert_eq!(reply(true, Err(Errno::IO)), Ok(()));
+        }
+        for _ in 0..2 {
+            assert_eq!(reply(false, Ok(())), Err(Errno::IO));
+        }
+        assert_eq!(reply(false, Ok(())), Ok(()));
     }
 }

@@ -119,7 +119,7 @@ impl Dispatch {
                 let (present, wanted) = (self.present(inode)?, word(input)?);
                 let changed = present.flags ^ wanted;
                 check_may_change_flags(caller, present.uid, changed, kernel_checks_flags())?;
-                self.set_flags(inode, wanted)
+                self.set_flags(inode, wanted, changed)
             }
             GET_EXTENDED => {
                 let mut structure = vec![0; EXTENDED_LENGTH];
@@ -138,7 +138,7 @@ impl Dispatch {
                 let wanted = from_extended(present.flags, word(input)?)?;
                 let changed = present.flags ^ wanted;
                 check_may_change_flags(caller, present.uid, changed, kernel_checks_flags())?;
-                self.set_flags(inode, wanted)
+                self.set_flags(inode, wanted, changed)
             }
             GET_LABEL => {
                 let mut field = self.volume.label();
@@ -193,7 +193,11 @@ impl Dispatch {
         self.answer(self.volume.attributes(inode))
     }
 
-    fn set_flags(&self, inode: InodeNumber, flags: u32) -> Answer<Vec<u8>> {
+    fn set_flags(&self, inode: InodeNumber, flags: u32, changed: u32) -> Answer<Vec<u8>> {
+        if flags & changed & APPEND != 0 {
+            // They could only be of an earlier file with this number.
+            self.append_gaps.forget(inode);
+        }
         let set = SetAttributes {
             flags: Some(flags),
             ..SetAttributes::default()

@@ -108,6 +108,25 @@ fn a_shutdown_during_another_one_does_nothing() {
     });
 }
 
+/// Somebody asks for a commit after a shutdown has emptied the log and before it has ended the
+/// threads.
+#[test]
+fn a_commit_after_the_last_one_leaves_the_log_empty() {
+    let device: Arc<dyn Device> = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&device), Some(LOG));
+    let last = one_operation(&toy, 1);
+    let closed = toy.journal.core.close();
+    assert!(closed.expect("the device works"));
+    let late = last.next();
+    toy.journal.core.request(late);
+    while !toy.journal.is_durable(late) {
+        thread::yield_now();
+    }
+    let superblock = recovery::read_superblock(&device, &area(LOG)).expect("it is there");
+    assert_eq!((superblock.start, superblock.sequence), (0, late));
+    toy.journal.core.end();
+}
+
 /// An empty transaction is being committed when the shutdown begins, and the one after it is not
 /// empty.
 #[test]
