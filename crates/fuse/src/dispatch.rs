@@ -14,6 +14,7 @@
 
 mod append_gaps;
 mod attributes;
+mod caller;
 mod data;
 mod directory;
 mod ioctl;
@@ -21,14 +22,11 @@ mod namespace;
 mod space_retry;
 mod xattr;
 
-use std::fs;
 use std::sync::Arc;
 
 use pext4_sync::thread;
 
-use pext4_fs::{
-    AccessTimes, Attributes, CreateAttributes, Entry, Error, InodeNumber, Refusal, StatFs, Volume,
-};
+use pext4_fs::{AccessTimes, Attributes, Entry, Error, InodeNumber, Refusal, StatFs, Volume};
 
 use crate::error_log::ErrorLog;
 use crate::node::inode_of;
@@ -38,6 +36,8 @@ use append_gaps::AppendGaps;
 use space_retry::SpaceRetry;
 
 pub use attributes::{Change, Named};
+pub use caller::Caller;
+pub(crate) use caller::Capability;
 pub use data::Whence;
 pub use directory::Listed;
 pub use namespace::NewMode;
@@ -78,53 +78,6 @@ impl Errno {
     pub const NOT_SUPPORTED: Self = Self(95);
     /// There is no such node any more.
     pub const STALE: Self = Self(116);
-}
-
-/// The process that a request comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-    /// Id of the calling thread.
-    pub thread: u32,
-}
-
-impl Caller {
-    /// Whether the caller is in a group. If its supplementary groups cannot be read, only its own
-    /// group counts.
-    fn is_in_group(self, group: u32) -> bool {
-        let status = || fs::read_to_string(format!("/proc/{}/status", self.thread)).ok();
-        self.gid == group || status().is_some_and(|status| names_group(&status, group))
-    }
-
-    pub(crate) fn is_root(self) -> bool {
-        self.uid == 0
-    }
-
-    /// Whether the file keeps a set-group-id bit when the caller changes it.
-    fn may_keep_group_id(self, file: &Attributes) -> bool {
-        self.is_root() || self.is_in_group(file.gid)
-    }
-
-    /// The owner and group of inodes that the caller makes.
-    fn owner(self) -> CreateAttributes {
-        CreateAttributes {
-            uid: self.uid,
-            gid: self.gid,
-            ..CreateAttributes::default()
-        }
-    }
-}
-
-/// Whether the text of `/proc/PID/status` lists the group as a supplementary one.
-fn names_group(status: &str, group: u32) -> bool {
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    groups.is_some_and(|groups| {
-        let mut numbers = groups.split_ascii_whitespace();
-        numbers.any(|number| number.parse::<u32>() == Ok(group))
-    })
 }
 
 /// A node that was looked up or made; the caller has one more hold on it.

@@ -598,8 +598,10 @@ impl Filesystem for FuserTransport {
         let caller = caller(request);
         let allocate = move |context: Context<'_>, []: [&[u8]; 0]| {
             // For `fallocate` the kernel does not say whether the set-id bits must be cleared.
-            context.clear_set_id(caller, node, !caller.is_root())?;
             let dispatch = context.dispatch;
+            if dispatch.clear_set_id_unless_capable(caller, node.0)? {
+                context.kernel.forget_attributes(node);
+            }
             dispatch.allocate(node.0, flags.cast_unsigned(), offset, length)
         };
         self.run_or_offload([], allocate, done, reply);

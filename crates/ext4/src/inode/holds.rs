@@ -99,8 +99,9 @@ impl Holds {
 
     /// Whether the inode has no holds.
     pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
+        // A damaged directory may name an inode behind the last.
         let index = index_of(inode);
-        let page = self.pages[index / PER_PAGE].get();
+        let page = self.pages.get(index / PER_PAGE).and_then(OnceLock::get);
         page.is_none_or(|page| page.0[place(index)].load(Ordering::SeqCst) == 0)
     }
 }
@@ -124,6 +125,10 @@ mod tests {
         assert!(!holds.give(last, 1));
         assert!(holds.give(last, 1));
         assert!(holds.is_free(last));
+        assert!(
+            holds.is_free(InodeNumber(u32::MAX)),
+            "there is no such inode"
+        );
     }
 
     #[test]

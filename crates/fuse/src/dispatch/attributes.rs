@@ -4,7 +4,7 @@ use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, SetXat
 use pext4_ondisk::acl;
 
 use super::ioctl::{is_immutable, is_protected};
-use super::{Answer, Caller, Dispatch, Errno};
+use super::{Answer, Caller, Capability, Dispatch, Errno};
 
 const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;
@@ -57,10 +57,14 @@ impl Change {
     }
 
     /// Whether the change clears the file's set-id bits: a new owner always does, and a new size
-    /// unless root sets it.
-    fn clears_set_id(&self, caller: Caller) -> bool {
-        let owner = self.uid.is_some() || self.gid.is_some() || self.is_same_owner();
-        self.mode.is_none() && (owner || (self.size.is_some() && !caller.is_root()))
+    /// unless the caller has [`Capability::SetIds`].
+    fn may_clear_set_id(&self) -> bool {
+        self.mode.is_none() && (self.is_of_owner() || self.size.is_some())
+    }
+
+    /// Whether it is a `chown`.
+    fn is_of_owner(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some() || self.is_same_owner()
     }
 
     /// Whether the request is a `chown` that names neither owner nor group (both -1): it has at
@@ -76,7 +80,7 @@ impl Change {
 
 /// The permissions without the set-id bits, or `None` if there are none to clear. As in Linux since
 /// 6.2, a set-group-id bit without group execution (it once meant mandatory locking) stays if
-/// `may_keep` says that the caller is in the file's group, or root.
+/// `may_keep` says so of the caller.
 fn without_set_id(attributes: &Attributes, may_keep: impl FnOnce() -> bool) -> Option<u16> {
     let permissions = attributes.mode & 0o7777;
     if attributes.file_type == FileType::Directory {
@@ -90,14 +94,20 @@ fn without_set_id(attributes: &Attributes, may_keep: impl FnOnce() -> bool) -> O
 }
 
 /// Whether the caller may make a change of owner that names no owner. If no set-id bit would be
-/// cleared, everyone may, else only root and the owner. The kernel checks only callers that name a
-/// new owner. For a regular file it sends the time of such a `chown`; a request without a time
-/// comes from a write, which was permitted.
+/// cleared, everyone may, else only who may act for the owner. The kernel checks only callers that
+/// name a new owner. For a regular file it sends the time of such a `chown`; a request without a
+/// time comes from a write, which was permitted.
 fn may_take_set_id(caller: Caller, attributes: &Attributes, change: &Change) -> bool {
     let is_write = is_of_a_write(attributes, change);
+    let goes = || without_set_id(attributes, || caller.may_keep_group_id(attributes)).is_some();
+    let acts_for_owner = || caller.uid == attributes.uid || caller.has(Capability::Ownership);
+    !change.is_same_owner() || is_write || !goes() || acts_for_owner()
+}
+
+/// Whether the file has set-id bits, and the caller may not keep them when it changes the content.
+fn loses_set_id(caller: Caller, attributes: &Attributes) -> bool {
     let has_bits = attributes.mode & (SET_USER_ID | SET_GROUP_ID) != 0;
-    let goes = has_bits && attributes.file_type != FileType::Directory;
-    !change.is_same_owner() || is_write || !goes || caller.is_root() || caller.uid == attributes.uid
+    has_bits && !caller.has(Capability::SetIds)
 }
 
 /// Whether a request only clears the bits that a write clears.
@@ -140,11 +150,11 @@ impl Dispatch {
     }
 
     /// Changes attributes. A new mode also updates the access list. A new owner clears the set-id
-    /// bits, as does a new size unless root sets it.
+    /// bits, as does a new size unless the caller may keep them.
     ///
     /// # Errors
-    /// `EPERM` if the caller is neither root nor the owner, and its `chown` names no owner and
-    /// would clear set-id bits; the volume's.
+    /// `EPERM` if the caller may not act for the owner, and its `chown` names no owner and would
+    /// clear set-id bits; the volume's.
     pub fn set_attributes(
         &self,
         caller: Caller,
@@ -168,21 +178,25 @@ impl Dispatch {
             }
         }
         let mut permissions = self.set_mode_and_list(inode, change)?;
-        if change.clears_set_id(caller) {
+        let mut changed = change.changed;
+        if change.may_clear_set_id() {
             let attributes = self.answer(self.volume.attributes(inode))?;
             if !may_take_set_id(caller, &attributes, change) {
                 return Err(Errno::NOT_PERMITTED);
             }
             if is_of_a_write(&attributes, change) {
-                // A write of root clears only the file's capabilities, which are not handled here.
-                if !caller.is_root() {
-                    self.clear_set_id(caller, node)?;
-                }
+                // A write may also clear the file's capabilities only, which are not handled here.
+                self.clear_set_id_unless_capable(caller, node)?;
                 return self.attributes(node);
             }
-            permissions = without_set_id(&attributes, || caller.may_keep_group_id(&attributes));
+            if change.is_of_owner() || loses_set_id(caller, &attributes) {
+                permissions = without_set_id(&attributes, || caller.may_keep_group_id(&attributes));
+            }
+            // Even that of an append-only file may be set to the present.
+            if change.is_same_owner() && (changed.is_none() || is_protected(attributes.flags)) {
+                changed = Some(SetTime::Now);
+            }
         }
-        let same_owner = change.is_same_owner().then_some(SetTime::Now);
         let set = SetAttributes {
             permissions,
             uid: change.uid,
@@ -190,7 +204,7 @@ impl Dispatch {
             size: change.size,
             accessed: change.accessed,
             modified: change.modified,
-            changed: change.changed.or(same_owner),
+            changed,
             ..SetAttributes::default()
         };
         let attributes = self.answer(self.volume.set_attributes(inode, &set))?;
@@ -198,8 +212,8 @@ impl Dispatch {
         Ok(attributes)
     }
 
-    /// Clears the set-id bits of a file whose content a caller other than root changes; true if it
-    /// had any. The kernel may have cached the mode: the caller of this function must notify it.
+    /// Clears the set-id bits of a file whose content changes; true if it had any. The kernel may
+    /// have cached the mode: the caller of this function must notify it.
     ///
     /// # Errors
     /// The volume's.
@@ -212,6 +226,18 @@ impl Dispatch {
             self.answer(self.volume.take_permissions(inode, taken))?;
         }
         Ok(permissions.is_some())
+    }
+
+    /// As [`Self::clear_set_id`], where the kernel has not judged whether the caller may keep them.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn clear_set_id_unless_capable(&self, caller: Caller, node: u64) -> Answer<bool> {
+        let attributes = self.attributes(node)?;
+        if !loses_set_id(caller, &attributes) {
+            return Ok(false);
+        }
+        self.clear_set_id(caller, node)
     }
 
     /// If the new mode also changes the file's access list, sets both, in one transaction: for the
@@ -253,7 +279,8 @@ mod tests {
     use pext4_ondisk::acl::{self, Entry};
 
     use super::{
-        Attributes, Caller, Change, Errno, FileType, Named, may_take_set_id, without_set_id,
+        Attributes, Caller, Change, Errno, FileType, Named, loses_set_id, may_take_set_id,
+        without_set_id,
     };
     use crate::node::node_of;
     use crate::testing;
@@ -304,8 +331,8 @@ mod tests {
     fn only_the_owner_may_make_a_chown_that_names_no_owner_and_clears_bits() {
         let caller = |uid| Caller {
             uid,
-            gid: 0,
-            thread: 1,
+            gid: 7,
+            thread: 0,
         };
         let owned = |file_type, mode| Attributes {
             uid: 1000,
@@ -319,8 +346,10 @@ mod tests {
         let set_id = owned(FileType::Regular, 0o104_755);
         assert!(may(0, &set_id) && may(1000, &set_id));
         assert!(!may(1001, &set_id));
-        let stays = owned(FileType::Regular, 0o102_745);
-        assert!(!may(1001, &stays), "as on Linux");
+        let foreign = owned(FileType::Regular, 0o102_745);
+        assert!(!may(1001, &foreign), "as on Linux");
+        let of_group = Attributes { gid: 7, ..foreign };
+        assert!(may(1001, &of_group), "the bit stays");
         let write = Change::default();
         assert!(may_take_set_id(caller(1001), &set_id, &write));
         let pipe = owned(FileType::Fifo, 0o014_755);
@@ -338,39 +367,42 @@ mod tests {
         let caller = |uid, gid| Caller {
             uid,
             gid,
-            thread: 1,
+            thread: 0,
         };
         let (root, user) = (caller(0, 0), caller(1000, 1000));
         let size = Change {
             size: Some(0),
             ..Change::default()
         };
-        assert!(size.clears_set_id(user) && !size.clears_set_id(root));
+        assert!(size.may_clear_set_id() && !size.is_of_owner());
+        let bits = file(FileType::Regular, 0o104_755);
+        assert!(loses_set_id(user, &bits) && !loses_set_id(root, &bits));
+        assert!(!loses_set_id(user, &file(FileType::Regular, 0o100_755)));
         let owner = Change {
             gid: Some(7),
             ..Change::default()
         };
-        assert!(owner.clears_set_id(root));
+        assert!(owner.may_clear_set_id() && owner.is_of_owner());
         let mode = Change {
             mode: Some(0o4755),
             uid: Some(7),
             ..Change::default()
         };
         assert!(
-            !mode.clears_set_id(root),
+            !mode.may_clear_set_id(),
             "a mode that is asked for is what it gets"
         );
         let nobody = Change {
             changed: Some(SetTime::Now),
             ..Change::default()
         };
-        assert!(nobody.clears_set_id(root) && Change::default().clears_set_id(user));
+        assert!(nobody.may_clear_set_id() && Change::default().may_clear_set_id());
         let times = Change {
             accessed: Some(SetTime::Now),
             modified: Some(SetTime::Now),
             ..nobody
         };
-        assert!(!times.clears_set_id(user));
+        assert!(!times.may_clear_set_id());
     }
 
     /// An access list that is too long for the inode, as in a call.
@@ -414,7 +446,7 @@ mod tests {
         let root = Caller {
             uid: 0,
             gid: 0,
-            thread: 1,
+            thread: 0,
         };
         // Equal lists share a block, so a change of one needs another block.
         let [file, _other] = [&b"file"[..], b"other"].map(|name| {

@@ -97,10 +97,8 @@ impl Dispatch {
             return self.append(inode, offset, from, is_writeback);
         }
         let count = self.answer(self.write_all(inode, offset, from, is_writeback))?;
-        // The kernel sends the pieces of a direct write inside a file all at once, and takes a
-        // short one for a failure of the device.
-        let is_inside = offset.saturating_add(from.len() as u64) <= attributes.size;
-        if count < from.len() && is_inside && !is_writeback {
+        // The kernel takes a short reply to a direct write for a failure of the device.
+        if count < from.len() && !is_writeback {
             return Err(Errno::NO_SPACE);
         }
         Ok(count)

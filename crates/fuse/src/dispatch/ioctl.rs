@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use pext4_fs::{Attributes, InodeNumber, SetAttributes};
 use pext4_ondisk::inode::InodeFlags;
 
-use super::{Answer, Caller, Dispatch, Errno};
+use super::{Answer, Caller, Capability, Dispatch, Errno};
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
@@ -145,14 +145,16 @@ impl Dispatch {
                 field.resize(LABEL_FIELD, 0);
                 Ok(field)
             }
-            SET_LABEL if caller.is_root() => {
+            SET_LABEL | TRIM | CHECKPOINT if !caller.has(Capability::Administration) => {
+                Err(Errno::NOT_PERMITTED)
+            }
+            SET_LABEL => {
                 let label = input.split(|&byte| byte == 0).next().unwrap_or_default();
                 self.answer(self.volume.set_label(label))?;
                 Ok(Vec::new())
             }
-            TRIM if caller.is_root() => self.trim(input),
-            CHECKPOINT if caller.is_root() => self.checkpoint(word(input)?),
-            SET_LABEL | TRIM | CHECKPOINT => Err(Errno::NOT_PERMITTED),
+            TRIM => self.trim(input),
+            CHECKPOINT => self.checkpoint(word(input)?),
             _ => Err(Errno::NO_SUCH_COMMAND),
         }
     }
@@ -217,21 +219,20 @@ pub(super) fn is_protected(flags: u32) -> bool {
     flags & (IMMUTABLE | APPEND) != 0
 }
 
-/// Checks that the caller is the file's owner, and root for some of the flags. Kernels since 5.13
-/// check this by the caller's capabilities, except for journalled data; older ones do not check it
-/// at all.
+/// Checks that the caller may act for the file's owner, and what else some of the flags need.
+/// Kernels since 5.13 check this, except for journalled data; older ones do not check it at all.
 fn check_may_change_flags(
     caller: Caller,
     owner: u32,
     changed: u32,
     kernel_checks: bool,
 ) -> Answer<()> {
-    let is_foreign = caller.uid != owner || changed & (IMMUTABLE | APPEND) != 0;
-    let is_refused = changed & JOURNAL_DATA != 0 || (is_foreign && !kernel_checks);
-    if is_refused && !caller.is_root() {
-        return Err(Errno::NOT_PERMITTED);
-    }
-    Ok(())
+    let needs = |is_needed: bool, capability| !is_needed || caller.has(capability);
+    let may = needs(changed & JOURNAL_DATA != 0, Capability::Resources)
+        && (kernel_checks
+            || needs(caller.uid != owner, Capability::Ownership)
+                && needs(changed & (IMMUTABLE | APPEND) != 0, Capability::Immutable));
+    may.then_some(()).ok_or(Errno::NOT_PERMITTED)
 }
 
 /// Whether the running kernel checks who changes flags.
@@ -271,7 +272,7 @@ mod tests {
             let caller = Caller {
                 uid,
                 gid: 0,
-                thread: 1,
+                thread: 0,
             };
             let may = |checks| check_may_change_flags(caller, 1000, changed, checks).is_ok();
             assert!(may(true) == (uid == 0 || changed & JOURNAL_DATA == 0));
@@ -293,7 +294,7 @@ mod tests {
         let root = Caller {
             uid: 0,
             gid: 0,
-            thread: 1,
+            thread: 0,
         };
         let control = |command, length| dispatch.control(root, 1, command, &vec![0; length]);
         let short = [
