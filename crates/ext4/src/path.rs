@@ -123,7 +123,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     ///
     /// # Errors
     ///
-    /// `Refused(NotFound | NotADirectory | TooManySymlinks)`, `Corrupt`, `Io`.
+    /// `Refused(NotFound | NotADirectory | TooManySymlinks | NameTooLong | Invalid)`, `Corrupt`,
+    /// `Io`.
     pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<V>> {
         self.walk_and_hold(path.as_ref(), true)
     }
