@@ -166,16 +166,6 @@ impl Geometry {
         self.checksums.seed()
     }
 
-    /// Most blocks that the format of this file system can address, whatever its present size.
-    #[must_use]
-    pub fn addressable_blocks(&self) -> u64 {
-        if self.features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
-            MAX_BLOCKS
-        } else {
-            1 << 32
-        }
-    }
-
     /// Whether `count` blocks from `start` are all in the file system.
     #[must_use]
     pub fn contains(&self, start: BlockNumber, count: u64) -> bool {

@@ -210,8 +210,8 @@ impl<'a> Index<'a> {
     }
 
     /// The position of the last entry whose hash is at most `hash`, where a name with that hash
-    /// belongs. The name may also be in the following entries for which
-    /// [`continues_at`](Self::continues_at) is true.
+    /// belongs. The name may also be in the following entries whose hash is this one with
+    /// [`CONTINUED`].
     #[must_use]
     pub fn search(&self, hash: u32) -> usize {
         let (mut low, mut high) = (1, self.count);
@@ -224,13 +224,6 @@ impl<'a> Index<'a> {
             }
         }
         low - 1
-    }
-
-    /// Whether names of this (even) hash continue in the entry at `position`, which follows the
-    /// entry just searched. False past the last entry; then the next node must be checked.
-    #[must_use]
-    pub fn continues_at(&self, position: usize, hash: u32) -> bool {
-        position < self.count && self.entry(position).hash == hash | CONTINUED
     }
 
     /// Checks that hashes do not decrease, and that every block is below `blocks`, the directory's

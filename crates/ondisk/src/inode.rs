@@ -388,12 +388,6 @@ impl Inode {
         FileType::from_mode(self.mode)
     }
 
-    /// Whether the extra part covers the project id.
-    #[must_use]
-    pub fn has_project(&self) -> bool {
-        covers(self.extra_isize, 32)
-    }
-
     /// Replaces each time by the nearest time that this inode can store.
     pub fn clamp_times(&mut self) {
         self.accessed = self.clamp_time(self.accessed);

@@ -20,10 +20,6 @@ pub const SEQUENCE_CLEAN: u32 = 0xFF4D_4D50;
 pub const SEQUENCE_CHECKING: u32 = 0xE24D_4D50;
 /// The highest sequence of a mount (`EXT4_MMP_SEQ_MAX`).
 pub const SEQUENCE_MAX: u32 = 0xE24D_4D4F;
-/// Default of the seconds between updates.
-pub const DEFAULT_INTERVAL: u16 = 5;
-/// Most seconds between updates.
-pub const MAX_INTERVAL: u16 = 300;
 
 const STRUCTURE: &str = "multiple-mount block";
 const CHECKSUM_AT: usize = 0x3FC;
