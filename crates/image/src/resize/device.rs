@@ -38,6 +38,7 @@ pub struct Resize {
 
 /// A description of a planned resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Preview {
     /// The effects in numbers.
     pub summary: Summary,
