@@ -102,8 +102,8 @@ impl FileDevice {
     /// # Errors
     /// It cannot be opened, is neither a file nor a block device, or is still in use after `wait`
     /// (an error of kind `ResourceBusy`).
-    pub fn open(path: &Path, access: Access, wait: Duration) -> io::Result<Self> {
-        Self::open_bytes(path, Bytes::All, access, wait)
+    pub fn open(path: impl AsRef<Path>, access: Access, wait: Duration) -> io::Result<Self> {
+        Self::open_bytes(path.as_ref(), Bytes::All, access, wait)
     }
 
     /// Opens the file system that begins inside a file or block device at byte `start` (not 0), as
@@ -114,13 +114,13 @@ impl FileDevice {
     /// # Errors
     /// As [`FileDevice::open`]; the range does not lie within the file.
     pub fn open_range(
-        path: &Path,
+        path: impl AsRef<Path>,
         start: u64,
         length: Option<u64>,
         access: Access,
         wait: Duration,
     ) -> io::Result<Self> {
-        Self::open_bytes(path, Bytes::From(start), access, wait)?.into_range(start, length)
+        Self::open_bytes(path.as_ref(), Bytes::From(start), access, wait)?.into_range(start, length)
     }
 
     fn open_bytes(path: &Path, bytes: Bytes, access: Access, wait: Duration) -> io::Result<Self> {
@@ -175,7 +175,11 @@ impl FileDevice {
     ///
     /// # Errors
     /// It cannot be made, is not a regular file, or is in use; then its content is unchanged.
-    pub fn create(path: &Path, size: u64) -> io::Result<Self> {
+    pub fn create(path: impl AsRef<Path>, size: u64) -> io::Result<Self> {
+        Self::create_at(path.as_ref(), size)
+    }
+
+    fn create_at(path: &Path, size: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         let claim = |options: &OpenOptions| {

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -164,17 +165,14 @@ impl How {
             By::Journal => Way::Transaction,
             By::Clone => Way::Clone,
         };
-        let on_clone = if self.quiet || self.json {
-            |_: &str| {}
-        } else {
-            |reason: &str| {
-                progress::print(&format!("pext4: working on a copy of the image: {reason}"));
-            }
+        let tell = |reason: &str| {
+            progress::print(&format!("pext4: working on a copy of the image: {reason}"));
         };
+        let is_told = !self.quiet && !self.json;
         Ok(EditOptions {
             time: self.time()?,
             way,
-            on_clone,
+            on_clone: is_told.then(|| Arc::new(tell) as _),
             ..EditOptions::default()
         })
     }

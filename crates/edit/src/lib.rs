@@ -10,7 +10,7 @@
 //! use pext4_edit::{Change, EditOptions, EditSession};
 //!
 //! # fn main() -> pext4_edit::Result<()> {
-//! let mut session = EditSession::open("root.img".as_ref(), &EditOptions::default())?;
+//! let mut session = EditSession::open("root.img", &EditOptions::default())?;
 //! session.apply(&Change::Write {
 //!     path: b"/etc/hostname".to_vec(),
 //!     content: b"appliance\n".to_vec(),
@@ -18,7 +18,7 @@
 //! })?;
 //! session.apply(&Change::SetMode {
 //!     path: b"/etc/shadow".to_vec(),
-//!     mode: "u=rw,go=".parse().expect("a mode"),
+//!     mode: "u=rw,go=".parse()?,
 //!     recursive: false,
 //! })?;
 //! let prepared = session.prepare()?;
@@ -34,7 +34,7 @@
 //! use pext4_edit::Reader;
 //!
 //! # fn main() -> pext4_edit::Result<()> {
-//! let reader = Reader::open("root.img".as_ref())?;
+//! let reader = Reader::open("root.img")?;
 //! reader.walk("/etc", &mut |file| {
 //!     println!("{} {}", file.attributes.size, String::from_utf8_lossy(&file.path));
 //!     Ok(())
@@ -67,7 +67,7 @@ mod unreadable;
 pub use change::{Change, IntoDirectory};
 pub use error::{EditError, Result};
 pub use get::{Copied, GetOptions};
-pub use mode::ModeChange;
+pub use mode::{InvalidMode, ModeChange};
 pub use pext4_block::CloneMethod;
 pub use pext4_fs::CommitOutcome;
 pub use progress::Progress;
