@@ -56,10 +56,10 @@
 
 #![forbid(unsafe_code)]
 
-pub mod error;
+mod error;
 pub mod options;
 pub mod statistics;
-pub mod types;
+mod types;
 
 mod mbcache;
 mod seal;
@@ -75,7 +75,7 @@ mod inode;
 mod dir;
 mod xattr;
 
-pub mod volume;
+mod volume;
 
 mod ops;
 

@@ -85,6 +85,7 @@ impl<V: Deref<Target = Volume>> Drop for HeldInode<V> {
 
 /// One entry of a listing, with its own copy of the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DirEntry {
     /// The name's bytes.
     pub name: Vec<u8>,
