@@ -16,6 +16,7 @@
 //! another thread. Buffers that a core remembers ([`Cache::near`]) are referenced and so stay. A
 //! buffer that is removed although it has references is marked as removed.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -53,6 +54,15 @@ pub struct Cache {
     front: Front<Buffer>,
     /// Blocks read from the device.
     reads: Counter,
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Cache")
+            .field("block_size", &self.block_size)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Some of the blocks, in a ring for the clock hand.

@@ -1,5 +1,6 @@
 //! Creates the sides of an experiment from the user's request.
 
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -188,6 +189,16 @@ pub struct Request {
     pub interrupt: Interrupt,
 }
 
+impl fmt::Debug for Request {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Request")
+            .field("plan", &self.plan)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The sides, and notes about those that are not possible.
 pub struct Field {
     /// In the order of the tables.
@@ -198,7 +209,17 @@ pub struct Field {
     pub image: Option<TemporaryImage>,
 }
 
+impl fmt::Debug for Field {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Field")
+            .field("notes", &self.notes)
+            .finish_non_exhaustive()
+    }
+}
+
 /// An image that was created for the run; dropping it removes the file.
+#[derive(Debug)]
 pub struct TemporaryImage(PathBuf);
 
 impl TemporaryImage {

@@ -1,5 +1,6 @@
 //! A crew: the tasks of one measurement, as threads or processes, and the orders that they get.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,6 +30,15 @@ pub struct Tasks {
     pub interrupt: Interrupt,
 }
 
+impl fmt::Debug for Tasks {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Tasks")
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Start, start of counting, and end of a timed measurement: nanoseconds of [`crate::clock::now`],
 /// which all processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,12 +61,27 @@ pub struct WindowCounts {
     pub locks: Tallies,
 }
 
+impl fmt::Debug for WindowCounts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("WindowCounts")
+            .field("samples", &self.samples)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The tasks, ready to begin.
 pub enum Crew {
     /// Threads in this process.
     Threads(Threads),
     /// Processes.
     Processes(Processes),
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Crew").finish_non_exhaustive()
+    }
 }
 
 impl Crew {

@@ -1,5 +1,6 @@
 //! The control: tasks that enter no file system, run as one more side.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +17,14 @@ pub struct ControlSide {
     workload: &'static dyn Workload,
     /// The target, which the workload does not use.
     target: Arc<dyn Target>,
+}
+
+impl fmt::Debug for ControlSide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ControlSide")
+            .finish_non_exhaustive()
+    }
 }
 
 impl ControlSide {

@@ -1,5 +1,6 @@
 //! The library in this process, on a device in memory, a slow one, or an image.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +46,15 @@ pub struct LibrarySide {
     options: MountOptions,
     open: Option<Arc<Library>>,
     checked: bool,
+}
+
+impl fmt::Debug for LibrarySide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("LibrarySide")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
 }
 
 impl LibrarySide {

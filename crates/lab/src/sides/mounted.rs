@@ -81,6 +81,15 @@ pub struct MountedSide {
     interrupt: Interrupt,
 }
 
+impl fmt::Debug for MountedSide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("MountedSide")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
 impl MountedSide {
     /// Creates the image and mounts it, so that an impossible side fails before anything runs.
     ///

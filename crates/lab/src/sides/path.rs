@@ -1,5 +1,6 @@
 //! A directory of a file system that was mounted by others.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -89,6 +90,15 @@ pub struct PathSide {
     label: String,
     program: PathBuf,
     home: Option<Home>,
+}
+
+impl fmt::Debug for PathSide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("PathSide")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PathSide {
