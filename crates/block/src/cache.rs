@@ -85,6 +85,7 @@ impl Cache {
     /// An empty cache of blocks of `block_size` bytes, with a capacity of about `capacity` bytes.
     ///
     /// # Panics
+    ///
     /// If the block size is zero.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, block_size: u32, capacity: u64) -> Self {
@@ -120,6 +121,7 @@ impl Cache {
     /// The buffer of `block`, read from the device if it is not in memory.
     ///
     /// # Errors
+    ///
     /// The block lies beyond the device, or reading it failed.
     pub fn get(&self, block: BlockNumber) -> io::Result<Arc<Buffer>> {
         loop {
@@ -140,6 +142,7 @@ impl Cache {
     /// other cores read.
     ///
     /// # Errors
+    ///
     /// As [`Cache::get`].
     pub fn near(&self, block: BlockNumber) -> io::Result<Near<Buffer>> {
         self.front

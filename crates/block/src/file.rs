@@ -71,6 +71,7 @@ struct FileError {
 /// Opens a file or block device for reading without a lock: it may be in use.
 ///
 /// # Errors
+///
 /// It cannot be opened, or is neither a file nor a block device (opening a pipe would wait for a
 /// writer).
 pub fn open_unlocked(path: &Path) -> io::Result<File> {
@@ -100,6 +101,7 @@ impl FileDevice {
     /// Opens a file or block device. If it is in use, waits for that to end, up to `wait`.
     ///
     /// # Errors
+    ///
     /// It cannot be opened, is neither a file nor a block device, or is still in use after `wait`
     /// (an error of kind `ResourceBusy`).
     pub fn open(path: impl AsRef<Path>, access: Access, wait: Duration) -> io::Result<Self> {
@@ -112,6 +114,7 @@ impl FileDevice {
     /// end, up to `wait`.
     ///
     /// # Errors
+    ///
     /// As [`FileDevice::open`]; the range does not lie within the file.
     pub fn open_range(
         path: impl AsRef<Path>,
@@ -152,6 +155,7 @@ impl FileDevice {
     /// partition of a disk image, for example. The lock remains as it is.
     ///
     /// # Errors
+    ///
     /// The range does not lie within the device.
     pub fn into_range(self, start: u64, length: Option<u64>) -> io::Result<Self> {
         let length = length.unwrap_or_else(|| self.size.saturating_sub(start));
@@ -174,6 +178,7 @@ impl FileDevice {
     /// Makes a file of `size` zeroes; if the file exists, its content is replaced.
     ///
     /// # Errors
+    ///
     /// It cannot be made, is not a regular file, or is in use; then its content is unchanged.
     pub fn create(path: impl AsRef<Path>, size: u64) -> io::Result<Self> {
         Self::create_at(path.as_ref(), size)
@@ -241,6 +246,7 @@ impl FileDevice {
     /// Sets the length of a regular file in bytes; a longer file gets zeroes at its end.
     ///
     /// # Errors
+    ///
     /// It is a block device or a range of a file, or the system refuses.
     pub fn set_length(&mut self, length: u64) -> io::Result<()> {
         let action = || format!("make it {length} bytes long");

@@ -54,6 +54,7 @@ impl RamDevice {
     /// A copy of a file's bytes; chunks of zeroes take no memory.
     ///
     /// # Errors
+    ///
     /// The file cannot be opened or read.
     pub fn load(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
@@ -74,6 +75,7 @@ impl RamDevice {
     /// Writes the bytes to a file, which is made or truncated, with holes for absent chunks.
     ///
     /// # Errors
+    ///
     /// The file cannot be made or written.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let file = File::create(path)?;

@@ -37,6 +37,7 @@ impl Event {
     /// Repeats the call on another device.
     ///
     /// # Errors
+    ///
     /// Those of the device.
     pub fn apply(&self, device: &dyn Device) -> io::Result<()> {
         match self {

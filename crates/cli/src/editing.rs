@@ -25,6 +25,7 @@ pub trait Verb: Args {
     /// Applies it to a session.
     ///
     /// # Errors
+    ///
     /// What cannot be done, with the path.
     fn apply(&self, session: &mut EditSession) -> Result<()>;
 }
@@ -87,6 +88,7 @@ impl<V: Verb> Single<V> {
     /// Runs it as a command.
     ///
     /// # Errors
+    ///
     /// As [`How::run`].
     pub fn run(&self) -> Result<()> {
         self.how.run(&self.image, |session| {
@@ -101,6 +103,7 @@ impl How {
     /// commits them. `work` returns the number of changes.
     ///
     /// # Errors
+    ///
     /// Any error of these steps. The image has not changed, unless the error of the commit says
     /// otherwise.
     pub fn run(

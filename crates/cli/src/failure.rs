@@ -57,6 +57,7 @@ impl ReadErrors {
     /// Ends the command.
     ///
     /// # Errors
+    ///
     /// [`Reported`], if there was an error.
     pub fn end(self) -> Result<()> {
         if self.met {

@@ -116,6 +116,7 @@ impl Options {
     /// Applies a list of options separated by commas; later ones win.
     ///
     /// # Errors
+    ///
     /// The first option that is not accepted.
     pub fn take(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',')

@@ -53,6 +53,7 @@ impl Server {
     /// it), and starts to serve. `source` is shown as the device.
     ///
     /// # Errors
+    ///
     /// Why it could not be mounted; the volume is then closed.
     pub fn mount(
         volume: Volume,
@@ -124,6 +125,7 @@ impl Server {
     /// closed and unlocked.
     ///
     /// # Errors
+    ///
     /// The connection failed, or the volume could not be closed cleanly.
     pub fn wait(self) -> Result<(), EndError> {
         let ended = self

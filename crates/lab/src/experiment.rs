@@ -107,6 +107,7 @@ impl Experiment {
     /// Measures everything, closes the sides and checks them.
     ///
     /// # Errors
+    ///
     /// The first failure, or the interruption.
     pub fn run(
         &self,

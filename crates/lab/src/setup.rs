@@ -60,6 +60,7 @@ impl Competitor {
     /// Parses a name.
     ///
     /// # Errors
+    ///
     /// If there is no such competitor; the message lists them.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "library" {
@@ -116,6 +117,7 @@ impl Setting {
 /// names a setting begins a new one; any other word changes the one before it.
 ///
 /// # Errors
+///
 /// If a word is not understood; the message lists the valid ones.
 pub fn settings(text: &str) -> Result<Vec<Setting>> {
     let mut groups: Vec<String> = Vec::new();
@@ -146,6 +148,7 @@ pub fn settings(text: &str) -> Result<Vec<Setting>> {
 /// in `base` is left out: there is nothing to switch off.
 ///
 /// # Errors
+///
 /// None for settings that exist.
 pub fn ablation() -> Result<Vec<Setting>> {
     let mut all = settings("full")?;
@@ -241,6 +244,7 @@ impl Request {
     /// Prepares the sides.
     ///
     /// # Errors
+    ///
     /// If a requested side is not possible.
     pub fn field(&self) -> Result<Field> {
         let mut field = Field {
@@ -280,6 +284,7 @@ impl Request {
     /// does.
     ///
     /// # Errors
+    ///
     /// If such images cannot be created.
     pub fn inode_size(&self) -> Result<Option<u16>> {
         if !self.makes_images() {

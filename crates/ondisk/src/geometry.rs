@@ -78,6 +78,7 @@ impl Geometry {
     /// Derives the layout from a superblock.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`], naming the field, if a number is impossible or contradicts another.
     pub fn of(superblock: &Superblock) -> Result<Self, Corrupt> {
         require(superblock.revision <= 1, || {

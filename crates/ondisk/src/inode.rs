@@ -189,6 +189,7 @@ impl Inode {
     /// bytes; if that covers the time of creation, it is the start of 1970.
     ///
     /// # Panics
+    ///
     /// If the extra part does not fit or is no multiple of 4.
     #[must_use]
     pub fn new(slot_size: u16, extra_isize: u16) -> Self {
@@ -206,6 +207,7 @@ impl Inode {
     /// Decodes a slot; with a seed, also checks its checksum.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the size, the checksum or `extra_isize` is wrong.
     pub fn decode(slot: &[u8], inode: InodeNumber, seed: Option<u32>) -> Result<Self, Corrupt> {
         Self::try_decode(slot, inode, seed).map_err(|corrupt| corrupt.in_inode(inode))
@@ -300,6 +302,7 @@ impl Inode {
     /// checksum.
     ///
     /// # Panics
+    ///
     /// If the slot has another size.
     pub fn encode(&self, slot: &mut [u8], inode: InodeNumber, seed: Option<u32>) {
         assert_eq!(

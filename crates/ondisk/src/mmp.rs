@@ -86,6 +86,7 @@ impl Mmp {
     /// Decodes a block; with a seed, also checks its checksum.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the size, the magic number or the checksum is wrong.
     pub fn decode(block: &[u8], seed: Option<u32>) -> Result<Self, Corrupt> {
         let (raw, _) = RawMmp::read_from_prefix(block)
@@ -115,6 +116,7 @@ impl Mmp {
     /// Writes the block's first 1024 bytes; with a seed, with their checksum.
     ///
     /// # Panics
+    ///
     /// If the block is shorter.
     pub fn encode(&self, block: &mut [u8], seed: Option<u32>) {
         let (pad1, pad2, checksum) = &*self.pad;

@@ -65,6 +65,7 @@ impl<T> Sharded<T> {
     /// The element with this number.
     ///
     /// # Panics
+    ///
     /// If there is no such shard.
     #[inline]
     pub fn get(&self, shard: usize) -> &T {

@@ -36,6 +36,7 @@ pub trait Blocks {
     /// Reads the next block; false at the end of the source.
     ///
     /// # Errors
+    ///
     /// Those of the source.
     fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, Self::Error>;
 
@@ -43,6 +44,7 @@ pub trait Blocks {
     /// content does.
     ///
     /// # Errors
+    ///
     /// Those of the source.
     fn skip(&mut self, length: u64) -> Result<bool, Self::Error>;
 

@@ -86,6 +86,7 @@ impl<I: Blocks> Reader<I> {
     /// The next entry, whose content is next in the input; `None` at the end mark.
     ///
     /// # Errors
+    ///
     /// The input failed, or the archive is malformed.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, I> {
         let mut extensions = Extensions::default();

@@ -161,6 +161,7 @@ fn tenth_length(percent: &str) -> usize {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// A source cannot be read, is invalid or does not fit; the image cannot be written, or is in use.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();

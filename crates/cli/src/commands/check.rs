@@ -53,6 +53,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// Unless the image is sound, [`Reported`] with the exit status.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match checked(arguments) {

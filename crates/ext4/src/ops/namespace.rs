@@ -64,8 +64,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted | NoSpace |
-    /// NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory that was
+    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted | NoSpace
+    /// | NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory that was
     /// removed, `NotPermitted` one that is immutable.
     pub fn create(
         &self,
@@ -115,9 +115,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::make_node`] and [`Volume::make_directory`], but for a directory, which it makes;
-    /// `Refused(AttributesFull)` for lists that together do not fit into a block, `Refused(TooBig)`
-    /// for one that no system call could return.
+    /// As [`Volume::make_node`] and [`Volume::make_directory`], but for a directory, which it
+    /// makes; `Refused(AttributesFull)` for lists that together do not fit into a block,
+    /// `Refused(TooBig)` for one that no system call could return.
     pub fn make_with_lists(
         &self,
         parent: InodeNumber,

@@ -43,11 +43,11 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoAttribute | Exists)` as `mode` says, `Refused(AttributesFull)` if there is no room
-    /// for the value, `Refused(NotPermitted)` for immutable and append-only files, and for `user.`
-    /// on anything but files and directories, `Refused(NotSupported | Range | TooBig | Invalid)` for
-    /// names and values that no attribute can have, `Refused(NoSpace | NoInodes | ReadOnly)`,
-    /// `Corrupt`, `Io`.
+    /// `Refused(NoAttribute | Exists)` as `mode` says, `Refused(AttributesFull)` if there is no
+    /// room for the value, `Refused(NotPermitted)` for immutable and append-only files, and for
+    /// `user.` on anything but files and directories, `Refused(NotSupported | Range | TooBig |
+    /// Invalid)` for names and values that no attribute can have, `Refused(NoSpace | NoInodes |
+    /// ReadOnly)`, `Corrupt`, `Io`.
     pub fn set_xattr(
         &self,
         inode: InodeNumber,

@@ -109,6 +109,7 @@ impl Dispatch {
     /// The attributes of a node, for `stat(2)`.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn attributes(&self, node: u64) -> Answer<Attributes> {
         self.answer(self.volume.attributes(Self::inode(node)?))
@@ -117,6 +118,7 @@ impl Dispatch {
     /// `access(2)` of root, which the kernel sends if it does not check permissions itself.
     ///
     /// # Errors
+    ///
     /// `EROFS` for writing on a read-only volume, `EPERM` for writing an immutable file, `EACCES`
     /// for executing a file without any execute bit; the volume's.
     pub fn check_access_of_root(&self, node: u64, write: bool, execute: bool) -> Answer<()> {
@@ -143,6 +145,7 @@ impl Dispatch {
     /// bits, as does a new size unless root sets it.
     ///
     /// # Errors
+    ///
     /// `EPERM` if the caller is neither root nor the owner, and its `chown` names no owner and
     /// would clear set-id bits; the volume's.
     pub fn set_attributes(
@@ -202,6 +205,7 @@ impl Dispatch {
     /// had any. The kernel may have cached the mode: the caller of this function must notify it.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn clear_set_id(&self, caller: Caller, node: u64) -> Answer<bool> {
         let inode = Self::inode(node)?;

@@ -46,6 +46,7 @@ impl Dispatch {
     /// Looks a name up; `None` if there is none, which the kernel may cache too.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Option<Found>> {
         let found = self.volume.lookup(Self::inode(parent)?, name);
@@ -55,6 +56,7 @@ impl Dispatch {
     /// Makes a file of the type in `mode`.
     ///
     /// # Errors
+    ///
     /// `EINVAL` for a type that `mknod` does not make; the volume's.
     pub fn make_node(
         &self,
@@ -80,6 +82,7 @@ impl Dispatch {
     /// Makes a directory.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn make_directory(
         &self,
@@ -96,6 +99,7 @@ impl Dispatch {
     /// Makes a symbolic link.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn make_symlink(
         &self,
@@ -115,6 +119,7 @@ impl Dispatch {
     /// Makes another name for a node.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn link(&self, node: u64, parent: u64, name: &[u8]) -> Answer<Found> {
         let parent = Self::inode(parent)?;
@@ -128,6 +133,7 @@ impl Dispatch {
     /// Removes a name of an inode other than a directory.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Answer<()> {
         let parent = Self::inode(parent)?;
@@ -138,6 +144,7 @@ impl Dispatch {
     /// Removes an empty directory.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn remove_directory(&self, parent: u64, name: &[u8]) -> Answer<()> {
         let parent = Self::inode(parent)?;
@@ -148,6 +155,7 @@ impl Dispatch {
     /// Moves a name; `flags` are those of `renameat2`.
     ///
     /// # Errors
+    ///
     /// `EINVAL` for flags other than `NOREPLACE`, `WHITEOUT` or `EXCHANGE`; the volume's.
     pub fn rename(
         &self,
@@ -201,6 +209,7 @@ impl Dispatch {
     /// The target of a symbolic link.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn read_link(&self, node: u64) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;

@@ -375,6 +375,7 @@ impl Builder {
     /// Builds the image.
     ///
     /// # Errors
+    ///
     /// The error names the path and the problem. Nothing is left behind then, and an existing image
     /// is unchanged, except as [`Error`] says.
     pub fn build(self, image: impl AsRef<Path>) -> Result<Summary> {

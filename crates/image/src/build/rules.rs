@@ -157,6 +157,7 @@ fn glob(pattern: &str) -> Result<Glob, String> {
 /// Compiles patterns for paths.
 ///
 /// # Errors
+///
 /// The error names the invalid pattern.
 pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
@@ -173,6 +174,7 @@ pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
 /// Compiles patterns for names of attributes.
 ///
 /// # Errors
+///
 /// The error names the invalid pattern.
 pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();

@@ -222,6 +222,7 @@ struct Examination {
 /// Checks the image on a device.
 ///
 /// # Errors
+///
 /// See [`Error`]. A defect of the image is not an error but a [`Finding`].
 pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
     let threads = match options.threads {

@@ -88,6 +88,7 @@ impl Crew {
     /// Starts threads in this process. All use one target, or several in turn.
     ///
     /// # Errors
+    ///
     /// If a task cannot be created.
     pub fn of_threads(targets: &[Arc<dyn Target>], tasks: &Tasks) -> Result<Self> {
         let numbers = 0..tasks.plan.tasks;
@@ -98,6 +99,7 @@ impl Crew {
     /// worker` is such a process.
     ///
     /// # Errors
+    ///
     /// If a task cannot be created.
     pub fn of_processes(program: &Path, home: &Path, tasks: &Tasks) -> Result<Self> {
         Processes::start(program, home, tasks).map(Self::Processes)
@@ -122,6 +124,7 @@ impl Crew {
     /// Ends the tasks; each removes its own files, unless they are to be examined.
     ///
     /// # Errors
+    ///
     /// If the files of a task cannot be removed.
     pub fn finish(self, removing: bool) -> Result<()> {
         match self {

@@ -31,6 +31,7 @@ impl ControlSide {
     /// A side with the control workload.
     ///
     /// # Errors
+    ///
     /// If the root directory cannot be opened.
     pub fn new() -> Result<Self> {
         Self::of(CONTROL)
@@ -39,6 +40,7 @@ impl ControlSide {
     /// A side with another workload that enters no file system.
     ///
     /// # Errors
+    ///
     /// If the root directory cannot be opened.
     pub fn of(workload: &'static dyn Workload) -> Result<Self> {
         let target = Arc::new(MountedPath::open(Path::new("/"))?);

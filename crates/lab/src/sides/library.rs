@@ -61,6 +61,7 @@ impl LibrarySide {
     /// A volume on a device in memory.
     ///
     /// # Errors
+    ///
     /// If the file system cannot be created.
     pub fn in_memory(
         label: String,

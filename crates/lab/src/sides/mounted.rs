@@ -94,6 +94,7 @@ impl MountedSide {
     /// Creates the image and mounts it, so that an impossible side fails before anything runs.
     ///
     /// # Errors
+    ///
     /// If the machine does not permit the mount, or the run is interrupted.
     pub fn new(
         kind: Kind,
