@@ -522,7 +522,7 @@ mod tests {
     fn more_pieces_than_one_call_takes_are_all_written() {
         let directory = directory();
         let device =
-            FileDevice::create(&directory.path().join("image"), 1 << 20).expect("it is made");
+            FileDevice::create(directory.path().join("image"), 1 << 20).expect("it is made");
         let bytes: Vec<u8> = (0..=255).cycle().take(3 * MAX_PIECES + 5).collect();
         // Pieces of two bytes, and one of none; more than one call takes.
         let mut pieces: Vec<IoSlice<'_>> = bytes.chunks(2).map(IoSlice::new).collect();
@@ -553,7 +553,7 @@ mod tests {
     fn discarded_bytes_are_zero() {
         let directory = directory();
         let device =
-            FileDevice::create(&directory.path().join("image"), 1 << 20).expect("it is made");
+            FileDevice::create(directory.path().join("image"), 1 << 20).expect("it is made");
         device.write_at(0, &[7; 20_000]).expect("it fits");
         if device.discard(5, 10_000).expect("the range lies within") {
             let mut bytes = vec![1; 10_002];

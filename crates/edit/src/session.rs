@@ -56,6 +56,9 @@ pub enum Way {
     Clone,
 }
 
+/// Gets the reason why an image is copied.
+pub type OnClone = dyn Fn(&str) + Send + Sync;
+
 /// How a session works.
 #[derive(Clone)]
 pub struct EditOptions {
@@ -70,7 +73,7 @@ pub struct EditOptions {
     /// blocks of the image.
     pub memory: usize,
     /// Called with the reason before the image is copied, which can take a while.
-    pub on_clone: Option<Arc<dyn Fn(&str) + Send + Sync>>,
+    pub on_clone: Option<Arc<OnClone>>,
     /// Counts what the session does, and can stop it.
     pub progress: Arc<Progress>,
 }

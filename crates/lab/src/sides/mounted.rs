@@ -222,7 +222,7 @@ impl Side for MountedSide {
             home.leave();
         }
         self.unmount()?;
-        let device = FileDevice::open(&self.image(), Access::ReadOnly, SERVER_TIMEOUT)?;
+        let device = FileDevice::open(self.image(), Access::ReadOnly, SERVER_TIMEOUT)?;
         let found = fragmentation::of_image(Arc::new(device), Some(&Home::name()))?;
         self.judged()?;
         std::fs::remove_file(self.image())?;
