@@ -115,9 +115,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::make_node`] and [`Volume::make_directory`], but for a directory, which it
-    /// makes; `Refused(AttributesFull)` for lists that together do not fit into a block,
-    /// `Refused(TooBig)` for one that no system call could return.
+    /// As [`Volume::make_directory`]; `Refused(Invalid)` for a symbolic link,
+    /// `Refused(AttributesFull)` for lists that together do not fit into a block, `Refused(TooBig)`
+    /// for one that no system call could return.
     pub fn make_with_lists(
         &self,
         parent: InodeNumber,
