@@ -45,6 +45,7 @@ struct Round {
 /// Calibrates with one task of `setup`, and runs the real threads of `real` once in every round.
 ///
 /// # Errors
+///
 /// Errors of the measurements.
 pub fn calibrate(name: &str, setup: &Setup, real: &mut [RealThreads]) -> Result<Calibration> {
     let mut rounds = Vec::new();

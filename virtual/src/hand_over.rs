@@ -33,6 +33,7 @@ const HELD: u64 = 1;
 /// it.
 ///
 /// # Errors
+///
 /// If the program may use only one processor, or cannot pin its threads.
 pub fn measured_transfer() -> Result<u64> {
     Ok(picoseconds(median_cost(0)?))
@@ -42,6 +43,7 @@ pub fn measured_transfer() -> Result<u64> {
 /// word.
 ///
 /// # Errors
+///
 /// As [`measured_transfer`].
 pub fn measured_further() -> Result<u64> {
     let (word, all) = (median_cost(0)?, median_cost(LINES)?);

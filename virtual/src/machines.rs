@@ -83,6 +83,7 @@ const PRESETS: [Preset; 4] = [
 /// a number is the cost of every transfer in nanoseconds.
 ///
 /// # Errors
+///
 /// If there is no machine of that name (the message lists the names), or the measurement of `here`
 /// fails.
 pub fn find(name: &str, processors: usize) -> Result<NamedModel> {

@@ -56,6 +56,7 @@ struct Crew {
 /// Runs the measurement that `setup` describes; `observer` is called at the ends of the window.
 ///
 /// # Errors
+///
 /// Errors of the image, the volume or a task.
 pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, O)> {
     let tasks = setup.plan.tasks as usize;

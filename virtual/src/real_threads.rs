@@ -46,6 +46,7 @@ impl RealThreads {
     /// Runs it once more.
     ///
     /// # Errors
+    ///
     /// If it cannot be started, fails, or prints a result that cannot be read; if transfers are to
     /// be measured and there is only one processor.
     pub fn run_once(&mut self) -> Result<()> {

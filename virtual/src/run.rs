@@ -46,6 +46,7 @@ impl Observer for Watcher {
 /// Runs one point on virtual cores.
 ///
 /// # Errors
+///
 /// Errors of the measurement.
 pub fn point(
     model: &Model,
@@ -91,6 +92,7 @@ impl Observer for Reference {
 /// it.
 ///
 /// # Errors
+///
 /// Errors of the measurement.
 pub fn calibration(setup: &Setup) -> Result<(Recording, u64)> {
     let (measured, recording) = calibrate(|| measure(setup, Reference).map(|(counted, _)| counted));

@@ -9,7 +9,7 @@ mod campaigns;
 mod tidy;
 
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -225,7 +225,43 @@ fn lint() -> Result<()> {
     execute(&mut cargo(&clippy))?;
     let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     execute(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
+    check_private_docs()?;
     check_tidy()
+}
+
+/// Words in brackets that are no links: they name the guard of a field.
+const GUARDS: [&str; 4] = ["atomic", "group", "immutable", "list"];
+
+/// Fails if rustdoc warns of a comment on a private item: mostly of a link that leads nowhere.
+fn check_private_docs() -> Result<()> {
+    let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+    doc.args(["--document-private-items", "--message-format", "short"]);
+    let output = doc.stderr(Stdio::piped()).output()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let found: Vec<&str> = wrong_docs(&text).collect();
+    if !output.status.success() {
+        bail!("{text}{doc:?} ended with {}", output.status);
+    }
+    if !found.is_empty() {
+        bail!(
+            "{}\n{} complaints by {doc:?}",
+            found.join("\n"),
+            found.len()
+        );
+    }
+    Ok(())
+}
+
+/// The lines of rustdoc's short messages that warn of something other than a guard.
+fn wrong_docs(text: &str) -> impl Iterator<Item = &str> {
+    let is_guard = |line: &str| {
+        let link = line.split_once("unresolved link to `");
+        link.is_some_and(|(_, link)| GUARDS.contains(&link.trim_end_matches('`')))
+    };
+    // The sum of a crate's warnings has no place in a source.
+    let is_warning = |line: &str| line.contains(".rs:") && line.contains(": warning: ");
+    text.lines()
+        .filter(move |line| is_warning(line) && !is_guard(line))
 }
 
 fn check_tidy() -> Result<()> {
@@ -245,6 +281,18 @@ mod tests {
         assert!(run(&["help"]).is_ok());
         assert!(run(&["no", "such", "command"]).is_err());
         assert!(run(&["crash", "many"]).is_err());
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_told_and_a_guard_is_not() {
+        let text = " Documenting pext4-fs v0.1.0\n\
+             crates/a.rs:1:2: warning: unresolved link to `atomic`\n\
+             crates/a.rs:3:4: warning: unresolved link to `Atomics`\n\
+             crates/b.rs:5:6: warning: `name` is both a function and a module\n\
+             warning: `pext4-fs` (lib doc) generated 3 warnings\n";
+        let told: Vec<&str> = wrong_docs(text).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("Atomics") && told[1].contains("both"));
     }
 
     #[test]

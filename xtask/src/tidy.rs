@@ -21,6 +21,14 @@ const LONGEST_FILE: usize = 800;
 const LONGEST_LINE: usize = 120;
 /// Most columns of a comment, which rustfmt does not fill.
 const LONGEST_COMMENT: usize = 100;
+/// Headings of comments; rustdoc shows them in any layout, and the sources have one.
+const HEADINGS: [&str; 5] = [
+    "# Errors",
+    "# Panics",
+    "# Safety",
+    "# Example",
+    "# Examples",
+];
 /// Folders with sources.
 const FOLDERS: [&str; 4] = ["crates", "xtask", "fuzz", "virtual"];
 
@@ -107,6 +115,7 @@ fn in_file(text: &str, is_test: bool) -> impl Iterator<Item = String> {
         let shipped = index < tests;
         found.extend(in_line(line, shipped).map(|text| format!("{}: {text}", index + 1)));
     }
+    found.extend(dense_headings(&lines));
     found.extend(long_functions(&lines[..tests]));
     found.into_iter()
 }
@@ -145,6 +154,27 @@ fn in_line(line: &str, shipped: bool) -> impl Iterator<Item = String> {
         found.push("a bare unwrap; say why it cannot fail with `expect`".to_owned());
     }
     found.into_iter()
+}
+
+/// Headings without an empty line of comment before or after them.
+fn dense_headings<'a>(lines: &'a [&str]) -> impl Iterator<Item = String> + 'a {
+    let comment = |line: &'a str| {
+        let line = line.trim_start();
+        line.strip_prefix("///").or(line.strip_prefix("//!"))
+    };
+    let is_dense = move |at: usize| {
+        let is_text = |at| comment(at).is_some_and(|text: &str| !text.is_empty());
+        let before = at.checked_sub(1).and_then(|before| lines.get(before));
+        let after = lines.get(at + 1);
+        before.is_some_and(|line| is_text(line)) || after.is_some_and(|line| is_text(line))
+    };
+    let headings = (0..lines.len()).filter(move |&at| {
+        let text = comment(lines[at]).map(str::trim_start);
+        text.is_some_and(|text| HEADINGS.contains(&text))
+    });
+    headings
+        .filter(move |&at| is_dense(at))
+        .map(|at| format!("{}: a heading without empty lines around it", at + 1))
 }
 
 fn long_functions(lines: &[&str]) -> Vec<String> {
@@ -232,6 +262,26 @@ mod tests {
         }
         let declared = format!("//! A contract.\n\nfn short();\n{body}");
         assert!(told(&declared).is_empty());
+    }
+
+    #[test]
+    fn dense_headings_are_found() {
+        let text = |before: &str, after: &str| {
+            format!(
+                "//! A contract.\n\n/// Reads.{before}\n    /// # Errors{after}\n    /// `Io`.\n"
+            )
+        };
+        let (dense, loose) = ("", "\n    ///");
+        assert!(told(&text(loose, loose)).is_empty());
+        for (before, after) in [(dense, loose), (loose, dense)] {
+            let line = if before.is_empty() { 4 } else { 5 };
+            let told = told(&text(before, after));
+            assert_eq!(
+                told,
+                [format!("{line}: a heading without empty lines around it")]
+            );
+        }
+        assert!(told("//! # Errors in the field\n//! They are many.\n").is_empty());
     }
 
     #[test]

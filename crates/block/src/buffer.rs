@@ -154,6 +154,7 @@ impl Buffer {
     /// Sets the bytes; the transactions and the stamp of the buffer are unchanged.
     ///
     /// # Panics
+    ///
     /// If the length is not that of a block.
     pub fn replace_page(&self, page: Page) {
         let mut state = self.write();
@@ -196,6 +197,7 @@ impl Buffer {
     /// Checks the bytes from the device by `check`, unless a reader has done so.
     ///
     /// # Errors
+    ///
     /// Those of `check`; the next reader then checks again.
     pub fn verify<E>(
         &self,

@@ -16,6 +16,7 @@
 //! another thread. Buffers that a core remembers ([`Cache::near`]) are referenced and so stay. A
 //! buffer that is removed although it has references is marked as removed.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -55,6 +56,15 @@ pub struct Cache {
     reads: Counter,
 }
 
+impl fmt::Debug for Cache {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Cache")
+            .field("block_size", &self.block_size)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Some of the blocks, in a ring for the clock hand.
 #[derive(Default)]
 struct Shard {
@@ -75,6 +85,7 @@ impl Cache {
     /// An empty cache of blocks of `block_size` bytes, with a capacity of about `capacity` bytes.
     ///
     /// # Panics
+    ///
     /// If the block size is zero.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, block_size: u32, capacity: u64) -> Self {
@@ -110,6 +121,7 @@ impl Cache {
     /// The buffer of `block`, read from the device if it is not in memory.
     ///
     /// # Errors
+    ///
     /// The block lies beyond the device, or reading it failed.
     pub fn get(&self, block: BlockNumber) -> io::Result<Arc<Buffer>> {
         loop {
@@ -130,6 +142,7 @@ impl Cache {
     /// other cores read.
     ///
     /// # Errors
+    ///
     /// As [`Cache::get`].
     pub fn near(&self, block: BlockNumber) -> io::Result<Near<Buffer>> {
         self.front

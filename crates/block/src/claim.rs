@@ -51,6 +51,7 @@ impl LockProbe {
     /// [`FileDevice::open_range`](crate::FileDevice::open_range), but without its lock.
     ///
     /// # Errors
+    ///
     /// It cannot be opened.
     pub fn open(path: &Path, start: u64, access: Access) -> io::Result<Self> {
         let file = open_to_lock(path, access).map_err(|source| error(path, "open it", source))?;
@@ -68,6 +69,7 @@ impl LockProbe {
     /// Takes the lock of that file system for `access`; false if somebody else has it.
     ///
     /// # Errors
+    ///
     /// Those of the system.
     pub fn try_lock(&self) -> io::Result<bool> {
         lock(&self.file, &self.path, self.bytes, self.access)
@@ -206,6 +208,7 @@ fn is_still_at(file: &File, path: &Path) -> bool {
 /// Whether a path leads to this open file, and not to another one that was put in its place.
 ///
 /// # Errors
+///
 /// The path leads nowhere, or one of the files cannot be examined.
 pub fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
     let (there, open) = (fs::metadata(path)?, file.metadata()?);

@@ -22,18 +22,21 @@ pub trait Device: Send + Sync + 'static {
     /// Reads exactly `into.len()` bytes at `offset`.
     ///
     /// # Errors
+    ///
     /// The range does not lie within the device, or the device failed.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `from` at `offset`.
     ///
     /// # Errors
+    ///
     /// The range does not lie within the device, or the device failed or refuses writes.
     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()>;
 
     /// Writes all pieces, one after the other, at `offset`.
     ///
     /// # Errors
+    ///
     /// As for [`Device::write_at`].
     fn write_vectored_at(&self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
         check_range(self.size(), offset, total_length(from))?;
@@ -48,6 +51,7 @@ pub trait Device: Send + Sync + 'static {
     /// Makes everything written before durable.
     ///
     /// # Errors
+    ///
     /// The device failed; see the last guarantee of the module.
     fn flush(&self) -> io::Result<()>;
 
@@ -55,6 +59,7 @@ pub trait Device: Send + Sync + 'static {
     /// on; if not, their content is undefined.
     ///
     /// # Errors
+    ///
     /// The range does not lie within the device, or the device failed.
     fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
         check_range(self.size(), offset, length)?;

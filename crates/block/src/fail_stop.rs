@@ -11,6 +11,7 @@
 //!
 //! Locking: one mutex of class `Leaf`, not held during a call of the device.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -127,6 +128,14 @@ impl Drop for Running<'_> {
 pub struct FailStopDevice {
     below: Arc<dyn Device>,
     flushes: Flushes,
+}
+
+impl fmt::Debug for FailStopDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("FailStopDevice")
+            .finish_non_exhaustive()
+    }
 }
 
 impl FailStopDevice {

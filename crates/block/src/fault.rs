@@ -62,6 +62,14 @@ pub struct FaultDevice {
     plan: Mutex<Plan>,
 }
 
+impl fmt::Debug for FaultDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("FaultDevice")
+            .finish_non_exhaustive()
+    }
+}
+
 impl FaultDevice {
     /// A device on top of `below`, with an empty plan.
     #[must_use]

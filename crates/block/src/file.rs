@@ -71,6 +71,7 @@ struct FileError {
 /// Opens a file or block device for reading without a lock: it may be in use.
 ///
 /// # Errors
+///
 /// It cannot be opened, or is neither a file nor a block device (opening a pipe would wait for a
 /// writer).
 pub fn open_unlocked(path: &Path) -> io::Result<File> {
@@ -100,10 +101,11 @@ impl FileDevice {
     /// Opens a file or block device. If it is in use, waits for that to end, up to `wait`.
     ///
     /// # Errors
+    ///
     /// It cannot be opened, is neither a file nor a block device, or is still in use after `wait`
     /// (an error of kind `ResourceBusy`).
-    pub fn open(path: &Path, access: Access, wait: Duration) -> io::Result<Self> {
-        Self::open_bytes(path, Bytes::All, access, wait)
+    pub fn open(path: impl AsRef<Path>, access: Access, wait: Duration) -> io::Result<Self> {
+        Self::open_bytes(path.as_ref(), Bytes::All, access, wait)
     }
 
     /// Opens the file system that begins inside a file or block device at byte `start` (not 0), as
@@ -112,15 +114,16 @@ impl FileDevice {
     /// end, up to `wait`.
     ///
     /// # Errors
+    ///
     /// As [`FileDevice::open`]; the range does not lie within the file.
     pub fn open_range(
-        path: &Path,
+        path: impl AsRef<Path>,
         start: u64,
         length: Option<u64>,
         access: Access,
         wait: Duration,
     ) -> io::Result<Self> {
-        Self::open_bytes(path, Bytes::From(start), access, wait)?.into_range(start, length)
+        Self::open_bytes(path.as_ref(), Bytes::From(start), access, wait)?.into_range(start, length)
     }
 
     fn open_bytes(path: &Path, bytes: Bytes, access: Access, wait: Duration) -> io::Result<Self> {
@@ -152,6 +155,7 @@ impl FileDevice {
     /// partition of a disk image, for example. The lock remains as it is.
     ///
     /// # Errors
+    ///
     /// The range does not lie within the device.
     pub fn into_range(self, start: u64, length: Option<u64>) -> io::Result<Self> {
         let length = length.unwrap_or_else(|| self.size.saturating_sub(start));
@@ -174,8 +178,13 @@ impl FileDevice {
     /// Makes a file of `size` zeroes; if the file exists, its content is replaced.
     ///
     /// # Errors
+    ///
     /// It cannot be made, is not a regular file, or is in use; then its content is unchanged.
-    pub fn create(path: &Path, size: u64) -> io::Result<Self> {
+    pub fn create(path: impl AsRef<Path>, size: u64) -> io::Result<Self> {
+        Self::create_at(path.as_ref(), size)
+    }
+
+    fn create_at(path: &Path, size: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         let claim = |options: &OpenOptions| {
@@ -237,6 +246,7 @@ impl FileDevice {
     /// Sets the length of a regular file in bytes; a longer file gets zeroes at its end.
     ///
     /// # Errors
+    ///
     /// It is a block device or a range of a file, or the system refuses.
     pub fn set_length(&mut self, length: u64) -> io::Result<()> {
         let action = || format!("make it {length} bytes long");
@@ -512,7 +522,7 @@ mod tests {
     fn more_pieces_than_one_call_takes_are_all_written() {
         let directory = directory();
         let device =
-            FileDevice::create(&directory.path().join("image"), 1 << 20).expect("it is made");
+            FileDevice::create(directory.path().join("image"), 1 << 20).expect("it is made");
         let bytes: Vec<u8> = (0..=255).cycle().take(3 * MAX_PIECES + 5).collect();
         // Pieces of two bytes, and one of none; more than one call takes.
         let mut pieces: Vec<IoSlice<'_>> = bytes.chunks(2).map(IoSlice::new).collect();
@@ -543,7 +553,7 @@ mod tests {
     fn discarded_bytes_are_zero() {
         let directory = directory();
         let device =
-            FileDevice::create(&directory.path().join("image"), 1 << 20).expect("it is made");
+            FileDevice::create(directory.path().join("image"), 1 << 20).expect("it is made");
         device.write_at(0, &[7; 20_000]).expect("it fits");
         if device.discard(5, 10_000).expect("the range lies within") {
             let mut bytes = vec![1; 10_002];

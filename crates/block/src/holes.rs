@@ -11,6 +11,7 @@ use rustix::io::Errno;
 /// file may change meanwhile.
 ///
 /// # Errors
+///
 /// The host's.
 pub fn next_data(file: &File, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
     if at >= end {

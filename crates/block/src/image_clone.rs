@@ -6,7 +6,7 @@
 //! one is replaced: if another program has moved it or put another file in its place, the clone
 //! fails.
 //!
-//! Until it is put in place its name is that of [`temporary_name`] with the caller's mark. The
+//! Until it is put in place its name is that of [`temporary_name()`] with the caller's mark. The
 //! caller holds the lock of the image, so an existing file of that name was left by a killed
 //! process, and is removed. A clone that is dropped before it is put in place is removed.
 
@@ -91,6 +91,7 @@ impl ImageClone {
     /// the copy.
     ///
     /// # Errors
+    ///
     /// [`CloneError::Host`], [`CloneError::Replaced`]. Nothing is left behind.
     pub fn new(
         locked: &FileDevice,
@@ -145,6 +146,7 @@ impl ImageClone {
     /// Makes what was written to the clone durable.
     ///
     /// # Errors
+    ///
     /// [`CloneError::Host`].
     pub fn sync(&self) -> Result<(), CloneError> {
         let synced = self.file.sync_all();
@@ -154,6 +156,7 @@ impl ImageClone {
     /// Puts the clone in the place of the image, durably. It must be [synced](Self::sync).
     ///
     /// # Errors
+    ///
     /// See [`CloneError`].
     pub fn put_in_place(mut self) -> Result<(), CloneError> {
         check_same(self.path(), &self.file)?;

@@ -24,6 +24,7 @@ pub struct Mount {
 /// All mounts that this process sees, the latest last.
 ///
 /// # Errors
+///
 /// The table cannot be read.
 pub fn mounts() -> io::Result<Vec<Mount>> {
     Ok(parse_all(&std::fs::read("/proc/self/mountinfo")?))

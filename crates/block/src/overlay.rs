@@ -3,6 +3,7 @@
 //! A resize that is only tried runs on an overlay, so that the image stays as it is. Changed bytes
 //! are kept in chunks of 4 KiB; the first write to a chunk reads the rest of it from below.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -18,6 +19,14 @@ pub struct OverlayDevice {
     below: Arc<dyn Device>,
     /// From chunk number to its bytes; absent chunks are unchanged.
     chunks: Map<u64, Arc<RwLock<Page>>>,
+}
+
+impl fmt::Debug for OverlayDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("OverlayDevice")
+            .finish_non_exhaustive()
+    }
 }
 
 impl OverlayDevice {

@@ -19,6 +19,7 @@ const GROUP: u32 = 0o070;
 /// the group. So if the list cannot be kept, the group gets no rights.
 ///
 /// # Errors
+///
 /// The system refuses.
 pub fn copy_permissions(from: &Path, to: &File) -> io::Result<()> {
     let mode = fs::metadata(from)?.permissions().mode() & 0o7777;

@@ -5,6 +5,7 @@
 //! written. Chunks are [`Page`]s: a [`RamDevice::fork`] shares them with the original until one of
 //! the two writes. A flush does nothing, since the content ends with the process.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -30,6 +31,15 @@ pub struct RamDevice {
     tables: Box<[OnceLock<Box<[Chunk]>>]>,
 }
 
+impl fmt::Debug for RamDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("RamDevice")
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
 impl RamDevice {
     /// `size` bytes, all zero.
     #[must_use]
@@ -44,8 +54,10 @@ impl RamDevice {
     /// A copy of a file's bytes; chunks of zeroes take no memory.
     ///
     /// # Errors
+    ///
     /// The file cannot be opened or read.
-    pub fn load(path: &Path) -> io::Result<Self> {
+    pub fn load(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
         let file = File::open(path)?;
         let device = Self::new(fs::metadata(path)?.len());
         let (mut bytes, zeroes) = (vec![0; CHUNK_SIZE], vec![0; CHUNK_SIZE]);
@@ -63,8 +75,9 @@ impl RamDevice {
     /// Writes the bytes to a file, which is made or truncated, with holes for absent chunks.
     ///
     /// # Errors
+    ///
     /// The file cannot be made or written.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
+    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let file = File::create(path)?;
         file.set_len(self.size)?;
         for (number, page) in self.present() {

@@ -4,6 +4,7 @@
 //! before a flush are durable, and any part of the events after the last flush may survive. Failed
 //! calls are not logged. Record devices cannot be stacked on each other.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ impl Event {
     /// Repeats the call on another device.
     ///
     /// # Errors
+    ///
     /// Those of the device.
     pub fn apply(&self, device: &dyn Device) -> io::Result<()> {
         match self {
@@ -65,6 +67,14 @@ fn write_zeroes(device: &dyn Device, offset: u64, length: u64) -> io::Result<()>
 pub struct RecordDevice {
     below: Arc<dyn Device>,
     events: Mutex<Vec<Event>>,
+}
+
+impl fmt::Debug for RecordDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("RecordDevice")
+            .finish_non_exhaustive()
+    }
 }
 
 impl RecordDevice {

@@ -2,6 +2,7 @@
 //!
 //! Calls do not wait for each other, as if the queue depth were unlimited.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,15 @@ pub struct Latency {
 pub struct SlowDevice {
     below: Arc<dyn Device>,
     latency: Latency,
+}
+
+impl fmt::Debug for SlowDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("SlowDevice")
+            .field("latency", &self.latency)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SlowDevice {

@@ -15,6 +15,7 @@ pub enum Side {
 /// of a row is not padded.
 ///
 /// # Errors
+///
 /// Errors of the writer.
 pub fn write(to: &mut dyn Write, sides: &[Side], rows: &[Vec<String>]) -> io::Result<()> {
     let width = |column: usize| {

@@ -37,6 +37,7 @@ impl ImageArgument {
     /// Opens the image and takes the lock of its file.
     ///
     /// # Errors
+    ///
     /// The image cannot be opened, or stays in use; it ends before the offset, or is a disk with
     /// partitions.
     pub fn open(&self, access: Access) -> Result<FileDevice> {
@@ -55,6 +56,7 @@ impl ImageArgument {
 /// Opens an image or block device and takes its lock.
 ///
 /// # Errors
+///
 /// The image cannot be opened, or stays in use.
 pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
     let wait = wait_unless(mount_of(image, 0).is_some());
@@ -74,6 +76,7 @@ fn wait_unless(is_mounted: bool) -> Duration {
 /// begins with the first byte.
 ///
 /// # Errors
+///
 /// As [`open`]; the image ends before the part does.
 pub fn open_range(
     image: &Path,
@@ -94,6 +97,7 @@ pub fn open_range(
 /// to the error.
 ///
 /// # Errors
+///
 /// The error of `answer`.
 pub fn opened<T>(image: &Path, answer: pext4_edit::Result<T>) -> Result<T> {
     answer.map_err(|error| match error {
@@ -107,6 +111,7 @@ pub fn opened<T>(image: &Path, answer: pext4_edit::Result<T>) -> Result<T> {
 /// mount of ours has it then.
 ///
 /// # Errors
+///
 /// The file is in use.
 pub fn claim_to_replace(image: &Path) -> Result<Option<FileDevice>> {
     match FileDevice::open(image, Access::ReadWrite, Duration::ZERO) {

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -24,6 +25,7 @@ pub trait Verb: Args {
     /// Applies it to a session.
     ///
     /// # Errors
+    ///
     /// What cannot be done, with the path.
     fn apply(&self, session: &mut EditSession) -> Result<()>;
 }
@@ -86,6 +88,7 @@ impl<V: Verb> Single<V> {
     /// Runs it as a command.
     ///
     /// # Errors
+    ///
     /// As [`How::run`].
     pub fn run(&self) -> Result<()> {
         self.how.run(&self.image, |session| {
@@ -100,6 +103,7 @@ impl How {
     /// commits them. `work` returns the number of changes.
     ///
     /// # Errors
+    ///
     /// Any error of these steps. The image has not changed, unless the error of the commit says
     /// otherwise.
     pub fn run(
@@ -164,17 +168,14 @@ impl How {
             By::Journal => Way::Transaction,
             By::Clone => Way::Clone,
         };
-        let on_clone = if self.quiet || self.json {
-            |_: &str| {}
-        } else {
-            |reason: &str| {
-                progress::print(&format!("pext4: working on a copy of the image: {reason}"));
-            }
+        let tell = |reason: &str| {
+            progress::print(&format!("pext4: working on a copy of the image: {reason}"));
         };
+        let is_told = !self.quiet && !self.json;
         Ok(EditOptions {
             time: self.time()?,
             way,
-            on_clone,
+            on_clone: is_told.then(|| Arc::new(tell) as _),
             ..EditOptions::default()
         })
     }

@@ -57,6 +57,7 @@ impl ReadErrors {
     /// Ends the command.
     ///
     /// # Errors
+    ///
     /// [`Reported`], if there was an error.
     pub fn end(self) -> Result<()> {
         if self.met {
@@ -118,6 +119,7 @@ pub fn status(error: &Error) -> u8 {
 mod tests {
     use super::{Misuse, advice, line, status};
     use anyhow::{Context, anyhow};
+    use pext4_edit::EditError;
     use std::io;
 
     #[test]
@@ -147,5 +149,14 @@ mod tests {
         assert_eq!(line(&error), "image: device: no answer");
         let advice = anyhow!("bad magic").context("bad magic; run e2fsck");
         assert_eq!(line(&advice), "bad magic; run e2fsck");
+        let missing = io::Error::other("root.img: cannot open it: there is none");
+        let opened = anyhow!(EditError::OpenImage(missing)).context("edit");
+        assert_eq!(
+            line(&opened),
+            "edit: root.img: cannot open it: there is none"
+        );
+        let failed = pext4_image::Error::Io(io::Error::other("no answer"));
+        let built = anyhow!(pext4_image::build::Error::from(failed));
+        assert_eq!(line(&built), "device error: no answer");
     }
 }

@@ -32,6 +32,7 @@ pub fn stoppable(file: File, progress: Arc<Progress>) -> impl Read {
 /// in that buffer.
 ///
 /// # Errors
+///
 /// Standard input is closed.
 pub fn standard() -> io::Result<File> {
     Ok(io::stdin().as_fd().try_clone_to_owned()?.into())

@@ -15,6 +15,7 @@ impl Interrupt {
     /// Installs the signal handlers.
     ///
     /// # Errors
+    ///
     /// The signals cannot be caught.
     pub fn catch() -> io::Result<Self> {
         let came = Arc::new(AtomicBool::new(false));

@@ -19,6 +19,7 @@ pub fn word(file_type: FileType) -> &'static str {
 /// Parses permission bits in octal.
 ///
 /// # Errors
+///
 /// A message with the expected form.
 pub fn parse(text: &str) -> Result<u16, String> {
     // `from_str_radix` accepts a sign, but `chmod +600` would mean a change.

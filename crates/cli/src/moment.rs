@@ -33,6 +33,7 @@ pub fn show_rfc3339(time: Time) -> String {
 /// The seconds since 1970 that `SOURCE_DATE_EPOCH` says, if it is set.
 ///
 /// # Errors
+///
 /// It is no number. A sign or a blank is none: the specification has digits only.
 pub fn source_date_epoch() -> Result<Option<i64>> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {

@@ -9,6 +9,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 /// Prints one or more lines on standard output.
 ///
 /// # Errors
+///
 /// Standard output cannot be written, or is closed. The error names it.
 pub fn print(line: impl Display) -> io::Result<()> {
     writeln!(standard(), "{line}")
@@ -44,6 +45,7 @@ fn named(error: io::Error) -> io::Error {
 /// As [`print()`], after work that is done.
 ///
 /// # Errors
+///
 /// As [`print()`]. The error also says what was done, as in "the image was changed": the status of
 /// the command only says that something failed.
 pub fn print_result(line: impl Display, done: &str) -> io::Result<()> {

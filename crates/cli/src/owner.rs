@@ -13,6 +13,7 @@ const MAX_LIST_SIZE: u64 = 16 << 20;
 /// `USER`, `USER:GROUP`, `:GROUP` or `USER:` (its own group), as numbers.
 ///
 /// # Errors
+///
 /// A name that `/etc/passwd` or `/etc/group` of the image does not have; an id that is nobody's.
 pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u32>)> {
     let (user, group) = match text.split_once(':') {

@@ -20,6 +20,7 @@ const ENTRY: usize = 16;
 /// partition table has the old one in its first sector.
 ///
 /// # Errors
+///
 /// The device is such a disk. One that cannot be read is no error here.
 pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
     refuse_disk_of(image, |offset, into| device.read_at(offset, into))
@@ -29,6 +30,7 @@ pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
 /// offset.
 ///
 /// # Errors
+///
 /// As [`refuse_disk`].
 pub fn refuse_disk_of(image: &Path, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Result<()> {
     let mut start = [0; SUPERBLOCK + superblock::SIZE];

@@ -134,6 +134,7 @@ pub fn watch<R>(
 /// ends the process at once.
 ///
 /// # Errors
+///
 /// The signals cannot be caught.
 pub fn watch_until<R>(
     is_wanted: bool,

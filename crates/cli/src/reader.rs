@@ -22,6 +22,7 @@ impl Reader {
     /// Opens an image.
     ///
     /// # Errors
+    ///
     /// The image is in use, not an ext4, or damaged.
     pub fn open(image: &ImageArgument) -> Result<Self> {
         let device = image.open(Access::ReadOnly)?;
@@ -37,6 +38,7 @@ impl Reader {
     /// Calls `with` with the attributes of the file that a path of the image leads to.
     ///
     /// # Errors
+    ///
     /// The path does not exist; errors of `with`.
     pub fn with<R>(&self, path: &OsStr, with: impl FnOnce(&Attributes) -> Result<R>) -> Result<R> {
         with_held(path, self.volume.paths().resolve(path.as_bytes()), with)
@@ -45,6 +47,7 @@ impl Reader {
     /// As [`Reader::with`], but a link at the end is not followed.
     ///
     /// # Errors
+    ///
     /// As [`Reader::with`].
     pub fn with_link<R>(
         &self,
@@ -61,6 +64,7 @@ impl Reader {
     /// Calls `with` with the attributes behind one name of a directory.
     ///
     /// # Errors
+    ///
     /// The name does not exist; errors of `with`.
     pub fn with_child<R>(
         &self,
@@ -91,6 +95,7 @@ impl Reader {
     /// The target of a symbolic link; `None` for other files.
     ///
     /// # Errors
+    ///
     /// Errors of the volume.
     pub fn target(&self, attributes: &Attributes) -> Result<Option<Vec<u8>>> {
         if attributes.file_type != FileType::Symlink {

@@ -14,6 +14,7 @@ const MAX_BYTES: u64 = 64 << 20;
 /// Reads a script to its end.
 ///
 /// # Errors
+///
 /// Those of the file; it is longer than any script, as `/dev/zero` is.
 pub fn read(file: impl Read) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
@@ -28,6 +29,7 @@ pub fn read(file: impl Read) -> io::Result<Vec<u8>> {
 /// The words of a line.
 ///
 /// # Errors
+///
 /// A quote that is not closed, or a backslash at the end.
 pub fn words(line: &[u8]) -> Result<Vec<OsString>, String> {
     let mut words = Vec::new();

@@ -13,6 +13,7 @@ const UNITS: [(char, u32); 6] = [
 /// The number of bytes in a size like `10G`, `1.5T`, `512MiB` or `1048576`.
 ///
 /// # Errors
+///
 /// A message with the expected form.
 pub fn parse(text: &str) -> Result<u64, String> {
     bytes(text).ok_or_else(|| format!("`{text}` is no size; write 512M, 10G or 1T"))

@@ -16,6 +16,7 @@ use crate::partitions;
 /// lock: it may be mounted.
 ///
 /// # Errors
+///
 /// The file cannot be read, or is not an ext4.
 pub fn read(image: &Path, start: u64) -> Result<Superblock> {
     let name = || image.display().to_string();

@@ -8,6 +8,8 @@ use pext4_fs::CommitOutcome;
 pub(crate) use pext4_ondisk::shown::Shown;
 use thiserror::Error;
 
+use crate::mode::InvalidMode;
+
 /// The result of an edit.
 pub type Result<T> = std::result::Result<T, EditError>;
 
@@ -36,7 +38,7 @@ pub enum EditError {
     },
     /// The image's file cannot be opened, or is in use (`ResourceBusy`). The error names the file.
     #[error("{0}")]
-    OpenImage(io::Error),
+    OpenImage(#[source] io::Error),
     /// A file system error at a path in the image.
     #[error("{}: {source}", Shown(path))]
     AtPath {
@@ -74,6 +76,9 @@ pub enum EditError {
     /// An edit that is refused as a whole.
     #[error("{0}")]
     Refused(String),
+    /// A text is no change of permissions.
+    #[error(transparent)]
+    InvalidMode(#[from] InvalidMode),
     /// [`Progress::stop`](crate::Progress::stop) was called.
     #[error("interrupted; nothing was changed and nothing left behind")]
     Interrupted,

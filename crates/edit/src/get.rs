@@ -65,6 +65,7 @@ impl Default for GetOptions {
 
 /// What was copied out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Copied {
     /// The path of the copy.
     pub path: PathBuf,
@@ -91,10 +92,10 @@ impl Reader {
     pub fn get(
         &self,
         path: impl AsRef<[u8]>,
-        destination: &Path,
+        destination: impl AsRef<Path>,
         options: &GetOptions,
     ) -> Result<Copied> {
-        self.get_with(path.as_ref(), destination, options, None)
+        self.get_with(path.as_ref(), destination.as_ref(), options, None)
     }
 
     /// As [`Self::get`], but skips files that cannot be read in the image, after calling
@@ -107,11 +108,16 @@ impl Reader {
     pub fn get_readable(
         &self,
         path: impl AsRef<[u8]>,
-        destination: &Path,
+        destination: impl AsRef<Path>,
         options: &GetOptions,
         on_skipped: &mut OnSkipped<'_>,
     ) -> Result<Copied> {
-        self.get_with(path.as_ref(), destination, options, Some(on_skipped))
+        self.get_with(
+            path.as_ref(),
+            destination.as_ref(),
+            options,
+            Some(on_skipped),
+        )
     }
 
     fn get_with(

@@ -6,11 +6,20 @@
 //! fit, else on a clone of the image that is renamed into place. [`Reader`] walks an image, copies
 //! trees out of it, and writes it as a tar.
 //!
-//! ```no_run
+//! ```
 //! use pext4_edit::{Change, EditOptions, EditSession};
 //!
-//! # fn main() -> pext4_edit::Result<()> {
-//! let mut session = EditSession::open("root.img".as_ref(), &EditOptions::default())?;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let image = folder.path().join("root.img");
+//! # let device = pext4_block::FileDevice::create(&image, 16 << 20)?;
+//! # pext4_image::mkfs::mkfs(&device, &pext4_image::mkfs::Options::default())?;
+//! # drop(device);
+//! # let volume = pext4_fs::Volume::open_image(&image, pext4_fs::MountOptions::default())?;
+//! # volume.paths().create_dir("/etc")?;
+//! # volume.paths().write("/etc/shadow", "root:*:::::::\n")?;
+//! # volume.close()?;
+//! let mut session = EditSession::open(&image, &EditOptions::default())?;
 //! session.apply(&Change::Write {
 //!     path: b"/etc/hostname".to_vec(),
 //!     content: b"appliance\n".to_vec(),
@@ -18,24 +27,32 @@
 //! })?;
 //! session.apply(&Change::SetMode {
 //!     path: b"/etc/shadow".to_vec(),
-//!     mode: "u=rw,go=".parse().expect("a mode"),
+//!     mode: "u=rw,go=".parse()?,
 //!     recursive: false,
 //! })?;
 //! let prepared = session.prepare()?;
 //! println!("{:?}", prepared.plan());
 //! prepared.commit()?;
+//! # let reader = pext4_edit::Reader::open(&image)?;
+//! # assert_eq!(reader.volume().paths().read("/etc/hostname")?, b"appliance\n");
+//! # assert_eq!(reader.volume().paths().metadata("/etc/shadow")?.mode & 0o777, 0o600);
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! Reading needs only read permission for the image file:
 //!
-//! ```no_run
+//! ```
 //! use pext4_edit::Reader;
 //!
-//! # fn main() -> pext4_edit::Result<()> {
-//! let reader = Reader::open("root.img".as_ref())?;
-//! reader.walk("/etc", &mut |file| {
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let image = folder.path().join("root.img");
+//! # let device = pext4_block::FileDevice::create(&image, 16 << 20)?;
+//! # pext4_image::mkfs::mkfs(&device, &pext4_image::mkfs::Options::default())?;
+//! # drop(device);
+//! let reader = Reader::open(&image)?;
+//! reader.walk("/", &mut |file| {
 //!     println!("{} {}", file.attributes.size, String::from_utf8_lossy(&file.path));
 //!     Ok(())
 //! })?;
@@ -67,12 +84,12 @@ mod unreadable;
 pub use change::{Change, IntoDirectory};
 pub use error::{EditError, Result};
 pub use get::{Copied, GetOptions};
-pub use mode::ModeChange;
+pub use mode::{InvalidMode, ModeChange};
 pub use pext4_block::CloneMethod;
 pub use pext4_fs::CommitOutcome;
 pub use progress::Progress;
 pub use reader::{Reader, Visited};
-pub use session::{EditOptions, EditSession, Plan, Prepared, Way};
+pub use session::{EditOptions, EditSession, OnClone, Plan, Prepared, Way};
 pub use tar::apply::Unpacked;
 pub use tar::write::{ExportOptions, Exported};
 pub use tree_writer::Overrides;

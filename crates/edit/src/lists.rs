@@ -10,6 +10,7 @@ use crate::error::{FsContext, Result, refuse};
 /// The list of this name that an inode has, in the image's form. `None` if it has none.
 ///
 /// # Errors
+///
 /// `AtPath`: it cannot be read.
 pub(crate) fn stored(
     volume: &Volume,
@@ -39,6 +40,7 @@ pub(crate) fn misplaced(kind: FileType, name: &[u8]) -> Option<&'static str> {
 /// Adapts the access list of an inode, if it has one, to permissions that were set.
 ///
 /// # Errors
+///
 /// `AtPath`.
 pub(crate) fn adapt_to_mode(
     volume: &Volume,
@@ -64,6 +66,7 @@ pub(crate) fn adapt_to_mode(
 /// permissions, and is not stored if they express all of it.
 ///
 /// # Errors
+///
 /// `RefusedAtPath` for an invalid list, or one that this kind of file cannot have; `AtPath`.
 pub(crate) fn set(
     volume: &Volume,

@@ -9,6 +9,8 @@
 
 use std::str::FromStr;
 
+use thiserror::Error;
+
 /// The bits that letters without classes leave as they are.
 const UMASK: u16 = 0o022;
 
@@ -19,6 +21,13 @@ const KEPT: u16 = 0o6000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModeChange {
     clauses: Vec<Clause>,
+}
+
+/// A text is no [`ModeChange`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is no mode: it is octal (0755, =755) or like u+x,go-w,g=u")]
+pub struct InvalidMode {
+    text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,11 +111,12 @@ impl Clause {
 }
 
 impl FromStr for ModeChange {
-    type Err = String;
+    type Err = InvalidMode;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let problem =
-            || format!("`{text}` is no mode: it is octal (0755, =755) or like u+x,go-w,g=u");
+    fn from_str(text: &str) -> Result<Self, InvalidMode> {
+        let problem = || InvalidMode {
+            text: text.to_owned(),
+        };
         if text.starts_with(|first: char| first.is_ascii_digit()) {
             let bits = octal(text).ok_or_else(problem)?;
             let named = if text.len() > 4 { 0o7777 } else { bits };
@@ -209,6 +219,7 @@ fn parse_value(text: &str, may_be_octal: bool) -> Option<(Value, u16)> {
 #[cfg(test)]
 mod tests {
     use super::ModeChange;
+    use crate::error::EditError;
 
     fn after(text: &str, before: u16, is_directory: bool) -> u16 {
         let change: ModeChange = text.parse().expect(text);
@@ -306,7 +317,11 @@ mod tests {
         for text in [
             "", "8", "77777", "u", "u*x", "z+x", "u+q", "+x,", "u=gx", "u+4000", "=8", "7+7",
         ] {
-            assert!(text.parse::<ModeChange>().is_err(), "{text}");
+            let error = text.parse::<ModeChange>().expect_err(text);
+            assert_eq!(
+                EditError::from(error).to_string(),
+                format!("`{text}` is no mode: it is octal (0755, =755) or like u+x,go-w,g=u")
+            );
         }
     }
 }

@@ -25,6 +25,7 @@ pub struct Reader {
 
 /// A file on a walk.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Visited {
     /// Its path, from the image's root.
     pub path: Vec<u8>,
@@ -38,7 +39,7 @@ impl Reader {
     /// # Errors
     ///
     /// The image cannot be opened, is being changed, or is not an ext4 that this version reads.
-    pub fn open(image: &Path) -> Result<Self> {
+    pub fn open(image: impl AsRef<Path>) -> Result<Self> {
         let device = FileDevice::open(image, Access::ReadOnly, MAX_WAIT);
         Self::from_file(device.map_err(EditError::OpenImage)?)
     }

@@ -56,8 +56,11 @@ pub enum Way {
     Clone,
 }
 
+/// Gets the reason why an image is copied.
+pub type OnClone = dyn Fn(&str) + Send + Sync;
+
 /// How a session works.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EditOptions {
     /// The time (since 1970) of all time stamps. With it the same edit of the same image gives the
     /// same bytes.
@@ -70,7 +73,7 @@ pub struct EditOptions {
     /// blocks of the image.
     pub memory: usize,
     /// Called with the reason before the image is copied, which can take a while.
-    pub on_clone: fn(&str),
+    pub on_clone: Option<Arc<OnClone>>,
     /// Counts what the session does, and can stop it.
     pub progress: Arc<Progress>,
 }
@@ -82,9 +85,22 @@ impl Default for EditOptions {
             way: Way::Auto,
             wait: Duration::from_secs(5),
             memory: 64 << 20,
-            on_clone: |_| {},
+            on_clone: None,
             progress: Arc::default(),
         }
+    }
+}
+
+impl fmt::Debug for EditOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("EditOptions")
+            .field("time", &self.time)
+            .field("way", &self.way)
+            .field("wait", &self.wait)
+            .field("memory", &self.memory)
+            .field("progress", &self.progress)
+            .finish_non_exhaustive()
     }
 }
 
@@ -145,7 +161,7 @@ impl EditSession {
     /// # Errors
     ///
     /// The image cannot be opened, is in use, or is not an ext4 that this version writes.
-    pub fn open(image: &Path, options: &EditOptions) -> Result<Self> {
+    pub fn open(image: impl AsRef<Path>, options: &EditOptions) -> Result<Self> {
         let device = FileDevice::open(image, Access::ReadWrite, options.wait);
         Self::from_file(device.map_err(EditError::OpenImage)?, options)
     }
@@ -348,7 +364,9 @@ impl EditSession {
         if self.options.way == Way::Transaction {
             return refuse("; a clone could take it");
         }
-        (self.options.on_clone)(&reason);
+        if let Some(on_clone) = &self.options.on_clone {
+            on_clone(&reason);
+        }
         let clone = self
             .progress
             .copying(|| ImageClone::new(file, &self.progress))?;

@@ -29,7 +29,7 @@ fn stored(path: &Path) -> u64 {
 fn sparse_image() -> Option<(TempDir, PathBuf)> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let image = fresh(folder.path(), "image");
-    let probe = FileDevice::create(&folder.path().join("probe"), 1 << 20).expect("there is room");
+    let probe = FileDevice::create(folder.path().join("probe"), 1 << 20).expect("there is room");
     let punched = probe.discard(0, 4096).expect("it lies within");
     if !punched || stored(&image) > 12 << 20 {
         eprintln!("SKIPPED: this file system makes no holes");

@@ -265,7 +265,7 @@ fn no_copy_takes_the_place_of_a_pipe_or_a_device() {
 #[test]
 fn an_archive_is_made_of_a_directory_only() {
     let folder = scratch();
-    let reader = Reader::open(&image(folder.path())).expect("an image");
+    let reader = Reader::open(image(folder.path())).expect("an image");
     let mut tar = Vec::new();
     let refused = reader.export("/etc/passwd", &mut tar);
     let refused = refused.expect_err("it is a file").to_string();

@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use common::{filled, fixed, mixture, write};
 use pext4_block::RamDevice;
@@ -462,8 +463,11 @@ fn a_clone_keeps_owner_group_and_mode() {
     }
     fs::set_permissions(&image, fs::Permissions::from_mode(0o640)).expect("it is ours");
     let before = fs::metadata(&image).expect("there");
+    let (tell, told) = std::sync::mpsc::channel();
+    let tell = move |reason: &str| tell.send(reason.to_owned()).expect("it is heard");
     let options = EditOptions {
         way: Way::Clone,
+        on_clone: Some(Arc::new(tell)),
         ..EditOptions::default()
     };
     let mut session = EditSession::open(&image, &options).expect("it opens");
@@ -473,6 +477,7 @@ fn a_clone_keeps_owner_group_and_mode() {
     session.finish().expect("room");
     let after = fs::metadata(&image).expect("there");
     assert_ne!(after.ino(), before.ino(), "it is the clone");
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), ["as asked for"]);
     let facts = |facts: &fs::Metadata| (facts.uid(), facts.gid(), facts.mode());
     assert_eq!(facts(&after), facts(&before));
 }

@@ -1,9 +1,9 @@
 //! What can go wrong, sorted by who is to blame.
 //!
 //! `Io` is the device's, `Corrupt` the bytes', `NotExt4`, `TooShort` and `Unsupported` nobody's
-//! (there is no such file system, or a feature that this version does not read or write), `Refused`
-//! the caller's (POSIX), `Journal` says that an error has stopped the journal. Each has the errno
-//! that a system call would give.
+//! (there is no such file system, or a feature that this version does not read or write), `Options`
+//! and `Refused` the caller's (the latter by POSIX), `Journal` says that an error has stopped the
+//! journal. Each has the errno that a system call would give.
 
 use std::fmt;
 use std::io;
@@ -42,6 +42,9 @@ pub enum Error {
     /// The image uses something that this version does not handle; the text names it.
     #[error("unsupported: {0}")]
     Unsupported(String),
+    /// The options of the mount contradict each other; the text says how.
+    #[error("{0}")]
+    Options(&'static str),
     /// The request cannot be granted, for a reason POSIX has a name for.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -84,8 +87,6 @@ pub enum Refusal {
     ReadOnly,
     /// `EPERM`: not permitted on this file (immutable, append-only, a directory's link).
     NotPermitted,
-    /// `EACCES`: permission denied.
-    AccessDenied,
     /// `ENODATA`: no such extended attribute.
     NoAttribute,
     /// `ERANGE`: a value does not fit.
@@ -102,8 +103,6 @@ pub enum Refusal {
     TooManySymlinks,
     /// `ESTALE`: the inode no longer exists.
     Stale,
-    /// `EXDEV`: not on this volume.
-    CrossDevice,
 }
 
 impl Refusal {
@@ -115,10 +114,8 @@ impl Refusal {
             Self::NotFound => 2,
             Self::NoSuchOffset => 6,
             Self::TooBig => 7,
-            Self::AccessDenied => 13,
             Self::Busy => 16,
             Self::Exists => 17,
-            Self::CrossDevice => 18,
             Self::NotADirectory => 20,
             Self::IsADirectory => 21,
             Self::Invalid => 22,
@@ -142,10 +139,8 @@ impl Refusal {
             Self::NotFound => "no such file or directory",
             Self::NoSuchOffset => "no data or hole at this offset",
             Self::TooBig => "value too large for an extended attribute",
-            Self::AccessDenied => "permission denied",
             Self::Busy => "in use",
             Self::Exists => "file exists",
-            Self::CrossDevice => "not on this volume",
             Self::NotADirectory => "not a directory",
             Self::IsADirectory => "is a directory",
             Self::Invalid => "invalid argument",
@@ -186,7 +181,9 @@ impl Error {
         match self {
             Self::Io(error) => error.raw_os_error().unwrap_or(EIO),
             Self::Corrupt(_) => EUCLEAN,
-            Self::NotExt4 { .. } | Self::TooShort { .. } => Refusal::Invalid.errno(),
+            Self::NotExt4 { .. } | Self::TooShort { .. } | Self::Options(_) => {
+                Refusal::Invalid.errno()
+            }
             Self::Unsupported(_) => EOPNOTSUPP,
             Self::Refused(refusal) => refusal.errno(),
             Self::Journal(JournalError::Io { .. }) => EIO,

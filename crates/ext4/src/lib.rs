@@ -45,16 +45,21 @@
 //!
 //! # Layers
 //!
-//! The layers, from the ground up, are the modules of this crate in the order below; each imports
-//! only from those before it (`tests/layers.rs`), but for the first two groups, whose modules may
-//! use each other.
+//! The layers, from the ground up, are the modules of this crate in this order; each imports only
+//! from those before it (`tests/layers.rs`), but for the first two groups, whose modules may use
+//! each other:
+//!
+//! ```text
+//! error options statistics types | seal store mbcache | groups | mballoc ialloc orphan | inode |
+//! dir xattr | volume | ops | mount path
+//! ```
 
 #![forbid(unsafe_code)]
 
-pub mod error;
+mod error;
 pub mod options;
 pub mod statistics;
-pub mod types;
+mod types;
 
 mod mbcache;
 mod seal;
@@ -70,7 +75,7 @@ mod inode;
 mod dir;
 mod xattr;
 
-pub mod volume;
+mod volume;
 
 mod ops;
 

@@ -50,8 +50,9 @@ impl Volume {
     /// # Errors
     ///
     /// `Corrupt` and `Unsupported` name what in the image prevents the mount, `Io` comes from the
-    /// device, `NotExt4` if there is no file system. Nothing is written before every check has
-    /// passed, also of what the journal brings.
+    /// device, `NotExt4` or `TooShort` if there is no file system, `Options` if the options
+    /// contradict each other. Nothing is written before every check has passed, also of what the
+    /// journal brings.
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();

@@ -25,10 +25,10 @@
 //! equals the chain on disk. `ORPHAN_PRESENT` is set before the first slot is used and cleared when
 //! the volume closes with every slot empty (rule D16).
 //!
-//! Locks: `list` [OrphanList] is held while the neighbour's inode and the superblock are changed.
-//! `whole_file` [OrphanSlot] is taken only by *locked*, before a block's `owed` [OrphanSlot], which
-//! is held to open the block in a transaction (see [`Opened`]) and to capture it. Slots themselves
-//! are atomic.
+//! Locks: `list` (`OrphanList`) is held while the neighbour's inode and the superblock are changed.
+//! `whole_file` (`OrphanSlot`) is taken only by *locked*, before a block's `owed` (`OrphanSlot`),
+//! which is held to open the block in a transaction (see [`Opened`]) and to capture it. Slots
+//! themselves are atomic.
 
 use std::sync::Arc;
 

@@ -85,6 +85,7 @@ impl<V: Deref<Target = Volume>> Drop for HeldInode<V> {
 
 /// One entry of a listing, with its own copy of the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DirEntry {
     /// The name's bytes.
     pub name: Vec<u8>,
@@ -123,7 +124,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     ///
     /// # Errors
     ///
-    /// `Refused(NotFound | NotADirectory | TooManySymlinks)`, `Corrupt`, `Io`.
+    /// `Refused(NotFound | NotADirectory | TooManySymlinks | NameTooLong | Invalid)`, `Corrupt`,
+    /// `Io`.
     pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<V>> {
         self.walk_and_hold(path.as_ref(), true)
     }

@@ -1,8 +1,8 @@
 //! Counters of events in the mechanisms.
 //!
 //! Each shard has its own array of counters, so counting writes a cache line that no other core
-//! writes. Each counter is an [`Event`] with a section and a name. A [`Report`] has the values of
-//! all of them and other numbers of a volume, for a person ([`Display`](fmt::Display)) or a program
+//! writes. Each counter is an `Event` with a section and a name. A [`Report`] has the values of all
+//! of them and other numbers of a volume, for a person ([`Display`](fmt::Display)) or a program
 //! ([`Report::to_json`]). A sum that is read while other threads count includes some of their
 //! events.
 
@@ -17,7 +17,7 @@ macro_rules! events {
         /// An event that is counted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Event { $($($(#[$about])* $event,)+)+ }
+        pub(crate) enum Event { $($($(#[$about])* $event,)+)+ }
 
         /// Section and name of each event, in their order.
         const NAMES: &[(&str, &str)] = &[$($(($section, $name),)+)+];
@@ -108,7 +108,7 @@ events! {
 const EVENTS: usize = NAMES.len();
 
 /// The counters of a volume.
-pub struct Tally {
+pub(crate) struct Tally {
     shards: Sharded<[AtomicU64; EVENTS]>,
 }
 
@@ -138,7 +138,7 @@ impl Tally {
     }
 
     /// The number of times an event was counted.
-    #[must_use]
+    #[cfg(test)]
     pub fn sum(&self, event: Event) -> u64 {
         let shards = self
             .shards
@@ -175,6 +175,7 @@ impl Default for Tally {
 
 /// A group of related numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Section {
     /// Its name.
     pub name: &'static str,
@@ -196,6 +197,7 @@ impl Section {
 
 /// The statistics of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The setting of the scaling mechanisms, in the syntax of the mount option.
     pub scaling: String,

@@ -169,6 +169,7 @@ pub enum AllocateMode {
 
 /// A contiguous part of a file on the device, in bytes, as `FIEMAP` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MappedRange {
     /// Offset in the file.
     pub logical: u64,
@@ -212,6 +213,7 @@ pub enum SetXattrMode {
 
 /// What `statfs(2)` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StatFs {
     /// Bytes in a block.
     pub block_size: u32,

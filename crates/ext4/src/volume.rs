@@ -20,6 +20,13 @@ use crate::statistics::{Report, Section};
 use crate::types::InodeNumber;
 
 /// A mounted ext4 file system.
+///
+/// # Errors
+///
+/// Every operation that returns a `Result` may fail with `Io` and `Corrupt`, one on an inode with
+/// `Refused(Stale)` if that is not in use, one that changes something with `Refused(ReadOnly)`, and
+/// one that changes something or makes it durable with `Journal` once an error has stopped the
+/// journal. What else may be refused is at each operation.
 pub struct Volume {
     pub(crate) inodes: Inodes,
     /// [immutable after mount]

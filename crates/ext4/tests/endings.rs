@@ -260,7 +260,7 @@ fn the_errors_of_a_stopped_mount_survive_the_replay() {
 fn a_mount_that_gets_no_threads_leaves_the_image_as_it_was() {
     const IMAGE: &str = "PEXT4_TEST_IMAGE";
     if let Some(path) = std::env::var_os(IMAGE) {
-        let device = FileDevice::open(path.as_ref(), Access::ReadWrite, Duration::from_secs(10));
+        let device = FileDevice::open(&path, Access::ReadWrite, Duration::from_secs(10));
         let refused = Volume::open(Arc::new(device.expect("the image")), options()).err();
         let text = refused.expect("there are no threads").to_string();
         assert!(text.contains("starting a thread of the journal"), "{text}");

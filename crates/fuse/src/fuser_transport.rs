@@ -78,6 +78,7 @@ impl FuserTransport {
     /// A transport that passes requests to `dispatch`.
     ///
     /// # Errors
+    ///
     /// The system starts no thread.
     pub(crate) fn new(dispatch: Arc<Dispatch>, access_policy: AccessPolicy) -> io::Result<Self> {
         let kernel = KernelCache::default();

@@ -80,6 +80,7 @@ pub enum MountError {
 /// Checks early whether `directory` can be mounted on, and returns its path without symbolic links.
 ///
 /// # Errors
+///
 /// What is missing for a mount.
 pub fn check(directory: &Path) -> Result<PathBuf, MountError> {
     let at = |error: io::Error| match error.kind() {

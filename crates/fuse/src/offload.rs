@@ -62,6 +62,7 @@ impl Offload {
     /// Creates a pool with a worker, so that no job ever runs on the calling thread.
     ///
     /// # Errors
+    ///
     /// The system starts no thread.
     pub(crate) fn with_worker() -> io::Result<Self> {
         let pool = Self::new();

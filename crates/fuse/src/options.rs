@@ -14,6 +14,7 @@ const MAX_COMMIT_SECONDS: u64 = 3600;
 
 /// An option that is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum OptionError {
     /// There is no such option.
     #[error("option `{0}` is not known; known are {KNOWN}")]
@@ -115,6 +116,7 @@ impl Options {
     /// Applies a list of options separated by commas; later ones win.
     ///
     /// # Errors
+    ///
     /// The first option that is not accepted.
     pub fn take(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',')
@@ -166,6 +168,7 @@ impl Options {
             option: option.to_owned(),
             wants,
         };
+        let bytes = |value: &str| value.parse().map_err(|_| wrong("a number of bytes"));
         match option.split_once('=') {
             Some(("commit", value)) => {
                 let seconds = value
@@ -181,14 +184,10 @@ impl Options {
                 };
                 self.volume.commit_interval = interval;
             }
-            Some(("offset" | "sizelimit", value)) => {
-                let bytes = value.parse().map_err(|_| wrong("a number of bytes"))?;
-                if option.starts_with("offset") {
-                    self.image.offset = bytes;
-                } else {
-                    // As for losetup(8), 0 means no limit.
-                    self.image.length = Some(bytes).filter(|&bytes| bytes > 0);
-                }
+            Some(("offset", value)) => self.image.offset = bytes(value)?,
+            // As for losetup(8), 0 means no limit.
+            Some(("sizelimit", value)) => {
+                self.image.length = Some(bytes(value)?).filter(|&bytes| bytes > 0);
             }
             Some(("errors", "continue")) => self.volume.on_error = Some(OnError::Continue),
             Some(("errors", "remount-ro")) => self.volume.on_error = Some(OnError::ReadOnly),
@@ -206,7 +205,7 @@ impl Options {
             Some(("mb_optimize_scan", _)) => return Err(wrong("0 or 1")),
             None if matches!(
                 option,
-                "commit" | "offset" | "sizelimit" | "errors" | "scaling"
+                "commit" | "offset" | "sizelimit" | "errors" | "scaling" | "mb_optimize_scan"
             ) =>
             {
                 return Err(wrong("a value, after `=`"));
@@ -313,8 +312,12 @@ mod tests {
         };
         assert_eq!(image("offset=1048576,sizelimit=0"), whole);
         assert_eq!(image("sizelimit=4096").length, Some(4096));
-        let text = parsed("commit").unwrap_err().to_string();
-        assert_eq!(text, "option `commit` wants a value, after `=`");
+        for bare in ["commit", "mb_optimize_scan"] {
+            let text = parsed(bare).unwrap_err().to_string();
+            assert_eq!(text, format!("option `{bare}` wants a value, after `=`"));
+        }
+        let text = parsed("sizelimit=-1").unwrap_err().to_string();
+        assert_eq!(text, "option `sizelimit=-1` wants a number of bytes");
         let text = parsed("offset=1M").unwrap_err().to_string();
         assert_eq!(text, "option `offset=1M` wants a number of bytes");
     }

@@ -53,6 +53,7 @@ impl Server {
     /// it), and starts to serve. `source` is shown as the device.
     ///
     /// # Errors
+    ///
     /// Why it could not be mounted; the volume is then closed.
     pub fn mount(
         volume: Volume,
@@ -124,6 +125,7 @@ impl Server {
     /// closed and unlocked.
     ///
     /// # Errors
+    ///
     /// The connection failed, or the volume could not be closed cleanly.
     pub fn wait(self) -> Result<(), EndError> {
         let ended = self
@@ -164,7 +166,8 @@ fn thread_count() -> usize {
 }
 
 /// Waits up to a second for threads that still use the volume: those that serve after one has
-/// failed end once the mount is gone, and one that unmounts may just let the kernel write its pages.
+/// failed end once the mount is gone, and one that unmounts may just let the kernel write its
+/// pages.
 fn wait_for_threads(volume: &Arc<Volume>) {
     const TRIES: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(10);

@@ -60,6 +60,7 @@ impl CaughtSignals {
     /// Catches the signals.
     ///
     /// # Errors
+    ///
     /// They cannot be caught.
     pub fn catch() -> io::Result<Self> {
         Signals::new(ending_signals()).map(Self)
@@ -71,6 +72,7 @@ impl CaughtSignals {
     /// the next mount replays the journal. Signals that came before this call count.
     ///
     /// # Errors
+    ///
     /// The thread that waits for them cannot be started.
     pub fn end_mount(
         self,

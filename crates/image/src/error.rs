@@ -34,9 +34,35 @@ pub enum Error {
 impl From<JournalError> for Error {
     fn from(error: JournalError) -> Self {
         match error {
-            JournalError::Io { .. } => Self::Io(io::Error::other(error)),
+            JournalError::Io { ref cause, .. } => Self::Io(io::Error::new(cause.kind(), error)),
             JournalError::Corrupt(corrupt) => Self::Corrupt(corrupt),
             other => Self::Impossible(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use pext4_jbd2::JournalError;
+
+    use super::Error;
+
+    #[test]
+    fn an_error_of_the_device_keeps_its_kind() {
+        let error = JournalError::Io {
+            operation: "reading the log",
+            cause: Arc::new(io::ErrorKind::FileTooLarge.into()),
+        };
+        let text = error.to_string();
+        match Error::from(error) {
+            Error::Io(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+                assert_eq!(error.to_string(), text);
+            }
+            other => panic!("{other}"),
         }
     }
 }

@@ -10,6 +10,7 @@
 //! first change. A panic that unwinds through a handle with changes has left half of an operation,
 //! so it aborts the journal before the handle stops.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -40,6 +41,17 @@ pub struct Handle<'a> {
     began_in_panic: bool,
     /// The thread that started a handle must stop it.
     not_send: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for Handle<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Handle")
+            .field("tid", &self.tid)
+            .field("credits", &self.credits)
+            .field("changes", &self.changes)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Handle<'a> {

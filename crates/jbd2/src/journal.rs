@@ -8,6 +8,7 @@
 //! The journal owns two threads, the committer and, if there is a log, the checkpointer; what they
 //! and the handles share is `Core`.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,15 @@ pub struct Config {
     pub width: JournalWidth,
 }
 
+impl fmt::Debug for Config {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Config")
+            .field("commit_interval", &self.commit_interval)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The width of the journal's mechanisms; `None` chooses by the number of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalWidth {
@@ -62,10 +72,25 @@ pub struct Log {
     pub keeps_checksums: bool,
 }
 
+impl fmt::Debug for Log {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Log")
+            .field("keeps_checksums", &self.keeps_checksums)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The journal of one mounted file system.
 pub struct Journal {
     pub(crate) core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Journal").finish_non_exhaustive()
+    }
 }
 
 impl Journal {

@@ -10,6 +10,7 @@
 //! caller must make durable what the blocks refer to outside of the set, and `recover` in the file
 //! system's superblock (design rule 11).
 
+use std::fmt;
 use std::sync::Arc;
 
 use pext4_block::{Device, Page};
@@ -35,6 +36,15 @@ pub struct OfflineTransaction {
     superblock: SuperblockFile,
     tid: Tid,
     blocks: Vec<(BlockNumber, Page)>,
+}
+
+impl fmt::Debug for OfflineTransaction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("OfflineTransaction")
+            .field("tid", &self.tid)
+            .finish_non_exhaustive()
+    }
 }
 
 impl OfflineTransaction {

@@ -73,6 +73,15 @@ pub struct Entrant {
     pub scaling: Option<String>,
 }
 
+impl fmt::Debug for Entrant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Entrant")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
@@ -98,6 +107,7 @@ impl Experiment {
     /// Measures everything, closes the sides and checks them.
     ///
     /// # Errors
+    ///
     /// The first failure, or the interruption.
     pub fn run(
         &self,

@@ -26,6 +26,7 @@ const LEAST: u64 = 1 << 20;
 /// Prepares `workload`: fills the image if the plan says so, and creates what the tasks share.
 ///
 /// # Errors
+///
 /// Errors of the file system, or the workload does not fit.
 pub fn make_ready(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> Result<()> {
     if let Some(percent) = plan.fill {
@@ -38,6 +39,7 @@ pub fn make_ready(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> 
 /// Fills `percent` of the free space, unless that was done before.
 ///
 /// # Errors
+///
 /// Errors of the file system; a share that would leave or take nothing.
 fn fill(target: &dyn Target, percent: u32, seed: u64) -> Result<()> {
     ensure!(

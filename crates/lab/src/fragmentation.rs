@@ -26,6 +26,7 @@ const BATCH: usize = 4096;
 /// are left out.
 ///
 /// # Errors
+///
 /// If the image cannot be read.
 pub fn of_image(device: Arc<dyn Device>, below: Option<&str>) -> Result<Fragmentation> {
     let mut found = Files::default();
@@ -225,6 +226,7 @@ fn used_blocks(
 /// there.
 ///
 /// # Errors
+///
 /// If the directory cannot be read.
 pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
     let mut paths = Vec::new();

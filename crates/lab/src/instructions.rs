@@ -2,11 +2,21 @@
 //!
 //! Only user mode is counted, which is everything that the library does.
 
+use std::fmt;
+
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
 /// A running counter of the calling thread; empty if counting is not permitted.
 pub struct Instructions(Option<Counter>);
+
+impl fmt::Debug for Instructions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Instructions")
+            .finish_non_exhaustive()
+    }
+}
 
 impl Instructions {
     /// Starts counting for this thread.

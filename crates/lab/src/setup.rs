@@ -1,5 +1,6 @@
 //! Creates the sides of an experiment from the user's request.
 
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,6 +60,7 @@ impl Competitor {
     /// Parses a name.
     ///
     /// # Errors
+    ///
     /// If there is no such competitor; the message lists them.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "library" {
@@ -115,6 +117,7 @@ impl Setting {
 /// names a setting begins a new one; any other word changes the one before it.
 ///
 /// # Errors
+///
 /// If a word is not understood; the message lists the valid ones.
 pub fn settings(text: &str) -> Result<Vec<Setting>> {
     let mut groups: Vec<String> = Vec::new();
@@ -145,6 +148,7 @@ pub fn settings(text: &str) -> Result<Vec<Setting>> {
 /// in `base` is left out: there is nothing to switch off.
 ///
 /// # Errors
+///
 /// None for settings that exist.
 pub fn ablation() -> Result<Vec<Setting>> {
     let mut all = settings("full")?;
@@ -188,6 +192,16 @@ pub struct Request {
     pub interrupt: Interrupt,
 }
 
+impl fmt::Debug for Request {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Request")
+            .field("plan", &self.plan)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The sides, and notes about those that are not possible.
 pub struct Field {
     /// In the order of the tables.
@@ -198,7 +212,17 @@ pub struct Field {
     pub image: Option<TemporaryImage>,
 }
 
+impl fmt::Debug for Field {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Field")
+            .field("notes", &self.notes)
+            .finish_non_exhaustive()
+    }
+}
+
 /// An image that was created for the run; dropping it removes the file.
+#[derive(Debug)]
 pub struct TemporaryImage(PathBuf);
 
 impl TemporaryImage {
@@ -220,6 +244,7 @@ impl Request {
     /// Prepares the sides.
     ///
     /// # Errors
+    ///
     /// If a requested side is not possible.
     pub fn field(&self) -> Result<Field> {
         let mut field = Field {
@@ -259,6 +284,7 @@ impl Request {
     /// does.
     ///
     /// # Errors
+    ///
     /// If such images cannot be created.
     pub fn inode_size(&self) -> Result<Option<u16>> {
         if !self.makes_images() {

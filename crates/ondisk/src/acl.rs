@@ -93,6 +93,7 @@ pub fn apply_mode(entries: &mut [Entry], mode: u16) {
 /// Decodes the stored form.
 ///
 /// # Errors
+///
 /// [`Corrupt`] for another version, an unknown tag, or a truncated entry.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
     let mut rest = versioned(bytes, VERSION_ON_DISK)?;
@@ -124,6 +125,7 @@ pub fn encode(entries: &[Entry]) -> Vec<u8> {
 /// [`NO_ID`].
 ///
 /// # Errors
+///
 /// As [`decode`].
 pub fn decode_call(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
     let mut rest = versioned(bytes, VERSION_OF_CALLS)?;
@@ -153,6 +155,7 @@ pub fn encode_call(entries: &[Entry]) -> Vec<u8> {
 /// Converts a value from the form of system calls to the stored form.
 ///
 /// # Errors
+///
 /// As [`decode_call`].
 pub fn call_to_stored(call: &[u8]) -> Result<Vec<u8>, Corrupt> {
     decode_call(call).map(|entries| encode(&entries))
@@ -161,6 +164,7 @@ pub fn call_to_stored(call: &[u8]) -> Result<Vec<u8>, Corrupt> {
 /// Converts a value from the stored form to the form of system calls.
 ///
 /// # Errors
+///
 /// As [`decode`].
 pub fn stored_to_call(stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
     decode(stored).map(|entries| encode_call(&entries))

@@ -22,6 +22,7 @@ pub fn test(bitmap: &[u8], bit: u32) -> bool {
 /// Sets a bit; returns whether it was clear.
 ///
 /// # Panics
+///
 /// If `bit` is past the end of the bitmap.
 pub fn set(bitmap: &mut [u8], bit: u32) -> bool {
     let byte = &mut bitmap[byte_of(bit)];
@@ -33,6 +34,7 @@ pub fn set(bitmap: &mut [u8], bit: u32) -> bool {
 /// Clears a bit; returns whether it was set.
 ///
 /// # Panics
+///
 /// If `bit` is past the end of the bitmap.
 pub fn clear(bitmap: &mut [u8], bit: u32) -> bool {
     let byte = &mut bitmap[byte_of(bit)];
@@ -44,6 +46,7 @@ pub fn clear(bitmap: &mut [u8], bit: u32) -> bool {
 /// Sets all bits of a range.
 ///
 /// # Panics
+///
 /// If the range reaches past the end of the bitmap.
 pub fn set_range(bitmap: &mut [u8], range: Range<u32>) {
     change_range(bitmap, range, |byte, mask| *byte |= mask);
@@ -52,6 +55,7 @@ pub fn set_range(bitmap: &mut [u8], range: Range<u32>) {
 /// Clears all bits of a range.
 ///
 /// # Panics
+///
 /// If the range reaches past the end of the bitmap.
 pub fn clear_range(bitmap: &mut [u8], range: Range<u32>) {
     change_range(bitmap, range, |byte, mask| *byte &= !mask);

@@ -154,6 +154,7 @@ pub fn records(block: &[u8], format: Format) -> Records<'_> {
 /// The record that starts there, where one was seen before.
 ///
 /// # Errors
+///
 /// [`Corrupt`] where there can be none.
 pub fn record_at(block: &[u8], format: Format, offset: usize) -> Result<Record<'_>, Corrupt> {
     let mut records = records(block, format);
@@ -261,6 +262,7 @@ fn encode_length(length: usize) -> u16 {
 /// Finds the record of a name.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if a record before it or its own is impossible.
 pub fn find<'a>(
     block: &'a [u8],
@@ -291,9 +293,11 @@ fn gap(block: &[u8], format: Format, need: usize) -> Result<Option<usize>, Corru
 /// does not exist.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if a record before that space is impossible; the block is unchanged.
 ///
 /// # Panics
+///
 /// If the name is empty or too long, or the inode is 0.
 pub fn insert(block: &mut [u8], format: Format, entry: &Entry<'_>) -> Result<Inserted, Corrupt> {
     match gap(block, format, record_length(entry.name.len()))? {
@@ -306,9 +310,11 @@ pub fn insert(block: &mut [u8], format: Format, entry: &Entry<'_>) -> Result<Ins
 /// must ensure that a record starts there and that the name does not exist.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if there can be no record; the block is unchanged.
 ///
 /// # Panics
+///
 /// If the name is empty or too long, or the inode is 0.
 pub fn insert_at(
     block: &mut [u8],
@@ -364,6 +370,7 @@ fn kind_byte(format: Format, file_type: Option<FileType>) -> u8 {
 /// absorbs the space, or it becomes a free record at the start of the block; the name is wiped.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if a record before it or its own is impossible; the block is unchanged.
 pub fn remove(
     block: &mut [u8],
@@ -398,6 +405,7 @@ pub fn remove(
 /// Changes the inode of a name; false if the leaf does not have it.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if a record before it or its own is impossible; the block is unchanged.
 pub fn set_inode_of(
     block: &mut [u8],
@@ -419,6 +427,7 @@ pub fn set_inode_of(
 /// Makes a block a leaf without entries.
 ///
 /// # Panics
+///
 /// If the block is shorter than a record and a tail.
 pub fn init_empty(block: &mut [u8], format: Format) {
     let usable = usable_length(block.len(), format);
@@ -430,6 +439,7 @@ pub fn init_empty(block: &mut [u8], format: Format) {
 /// Makes a block the first of a new directory, with `.` and `..`.
 ///
 /// # Panics
+///
 /// If the block is too short for them.
 pub fn init_first_block(block: &mut [u8], format: Format, own: InodeNumber, parent: InodeNumber) {
     let usable = usable_length(block.len(), format);
@@ -471,6 +481,7 @@ pub(crate) fn write_dots(
 /// the content is unspecified. The last record gets the remaining space.
 ///
 /// # Panics
+///
 /// As [`insert`].
 #[must_use]
 pub fn write_leaf<'a>(
@@ -498,6 +509,7 @@ pub fn write_leaf<'a>(
 /// may be a leaf or an index root.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if the block does not start with the two.
 pub fn dots(block: &[u8]) -> Result<(InodeNumber, InodeNumber), Corrupt> {
     let dot_dot = dot_dot_offset(block)?;
@@ -528,6 +540,7 @@ pub(crate) fn dot_dot_offset(block: &[u8]) -> Result<usize, Corrupt> {
 /// Changes the inode of `..` at the start of a first block, leaf or index root.
 ///
 /// # Errors
+///
 /// As [`dots`]; the block is unchanged.
 pub fn set_parent(block: &mut [u8], parent: InodeNumber) -> Result<(), Corrupt> {
     let dot_dot = dot_dot_offset(block)?;
@@ -538,6 +551,7 @@ pub fn set_parent(block: &mut [u8], parent: InodeNumber) -> Result<(), Corrupt> 
 /// Whether a leaf contains no entries except `.` and `..`.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if a record is impossible.
 pub fn is_empty(block: &[u8], format: Format) -> Result<bool, Corrupt> {
     for entry in entries(block, format) {

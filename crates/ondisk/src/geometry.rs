@@ -78,6 +78,7 @@ impl Geometry {
     /// Derives the layout from a superblock.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`], naming the field, if a number is impossible or contradicts another.
     pub fn of(superblock: &Superblock) -> Result<Self, Corrupt> {
         require(superblock.revision <= 1, || {
@@ -164,16 +165,6 @@ impl Geometry {
     #[must_use]
     pub fn checksum_seed(&self) -> Option<u32> {
         self.checksums.seed()
-    }
-
-    /// Most blocks that the format of this file system can address, whatever its present size.
-    #[must_use]
-    pub fn addressable_blocks(&self) -> u64 {
-        if self.features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
-            MAX_BLOCKS
-        } else {
-            1 << 32
-        }
     }
 
     /// Whether `count` blocks from `start` are all in the file system.

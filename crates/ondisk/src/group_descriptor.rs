@@ -109,6 +109,7 @@ impl GroupDescriptor {
     /// Decodes a descriptor of `geometry.descriptor_size` bytes and checks its checksum.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the size or the checksum is wrong.
     pub fn decode(bytes: &[u8], geometry: &Geometry, group: GroupNumber) -> Result<Self, Corrupt> {
         let descriptor = Self::decode_unverified(bytes, geometry, group)?;
@@ -125,6 +126,7 @@ impl GroupDescriptor {
     /// Decodes a descriptor without checking its checksum, for the examination of damage.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the size is wrong.
     pub fn decode_unverified(
         bytes: &[u8],
@@ -165,6 +167,7 @@ impl GroupDescriptor {
     /// bytes. The short form drops the high halves.
     ///
     /// # Panics
+    ///
     /// If `slot` has another size.
     pub fn encode(&self, slot: &mut [u8], geometry: &Geometry, group: GroupNumber) {
         assert_eq!(
@@ -235,6 +238,7 @@ impl GroupDescriptor {
     /// group), do not overlap, and that no count exceeds the group.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`], naming the field that is out of range.
     pub fn check(&self, geometry: &Geometry, group: GroupNumber) -> Result<(), Corrupt> {
         let table_blocks = u64::from(geometry.inode_table_blocks);

@@ -58,6 +58,7 @@ impl RootInfo {
     /// Decodes it from block 0.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the block is no root.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         if directory::dot_dot_offset(block)? != directory::DOT_DOT_OFFSET {
@@ -88,6 +89,7 @@ impl RootInfo {
     /// with `large_dir`); returns the hash version.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`], naming the field with an unknown value.
     pub fn check(&self, max_levels: u8) -> Result<HashVersion, Corrupt> {
         if self.flags != 0 {
@@ -125,6 +127,7 @@ impl<'a> Index<'a> {
     /// The entries of a root. [`RootInfo::decode`] decodes the other fields.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if limit or count is impossible.
     pub fn root(block: &'a [u8], has_tail: bool) -> Result<Self, Corrupt> {
         Self::at(block, ROOT_ENTRIES_OFFSET, has_tail, ROOT)
@@ -133,6 +136,7 @@ impl<'a> Index<'a> {
     /// The entries of a node.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the block does not look like a node, or limit or count is impossible.
     pub fn node(block: &'a [u8], has_tail: bool) -> Result<Self, Corrupt> {
         if !looks_like_node(block) {
@@ -189,6 +193,7 @@ impl<'a> Index<'a> {
     /// The entry at a position.
     ///
     /// # Panics
+    ///
     /// If the position is past the last entry.
     #[must_use]
     pub fn entry(&self, position: usize) -> IndexEntry {
@@ -210,8 +215,8 @@ impl<'a> Index<'a> {
     }
 
     /// The position of the last entry whose hash is at most `hash`, where a name with that hash
-    /// belongs. The name may also be in the following entries for which
-    /// [`continues_at`](Self::continues_at) is true.
+    /// belongs. The name may also be in the following entries whose hash is this one with
+    /// [`CONTINUED`].
     #[must_use]
     pub fn search(&self, hash: u32) -> usize {
         let (mut low, mut high) = (1, self.count);
@@ -226,17 +231,11 @@ impl<'a> Index<'a> {
         low - 1
     }
 
-    /// Whether names of this (even) hash continue in the entry at `position`, which follows the
-    /// entry just searched. False past the last entry; then the next node must be checked.
-    #[must_use]
-    pub fn continues_at(&self, position: usize, hash: u32) -> bool {
-        position < self.count && self.entry(position).hash == hash | CONTINUED
-    }
-
     /// Checks that hashes do not decrease, and that every block is below `blocks`, the directory's
     /// number of blocks.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`], naming the first wrong entry.
     pub fn check(&self, blocks: u32) -> Result<(), Corrupt> {
         let structure = if self.start == ROOT_ENTRIES_OFFSET {
@@ -307,6 +306,7 @@ pub fn stamp(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
 /// Checks the checksum of a root or node.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if limit, count or checksum is wrong.
 pub fn verify(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> Result<(), Corrupt> {
     let start = entries_start(block);

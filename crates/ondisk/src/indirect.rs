@@ -102,6 +102,7 @@ pub fn entry(bytes: &[u8], index: usize) -> u32 {
 /// Sets the pointer at an index of the inode's map or of a pointer block.
 ///
 /// # Panics
+///
 /// If the index is past its end.
 pub fn set_entry(bytes: &mut [u8], index: usize, pointer: u32) {
     write_u32(bytes, index * POINTER_SIZE, pointer);
@@ -111,6 +112,7 @@ pub fn set_entry(bytes: &mut [u8], index: usize, pointer: u32) {
 /// pointer block, and must check that this block is in the file system.
 ///
 /// # Errors
+///
 /// Errors of `read`, and [`Corrupt`] for a block that the map cannot reach.
 pub fn lookup<E: From<Corrupt>>(
     root: &[u8; ROOT_SIZE],

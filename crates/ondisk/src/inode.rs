@@ -189,6 +189,7 @@ impl Inode {
     /// bytes; if that covers the time of creation, it is the start of 1970.
     ///
     /// # Panics
+    ///
     /// If the extra part does not fit or is no multiple of 4.
     #[must_use]
     pub fn new(slot_size: u16, extra_isize: u16) -> Self {
@@ -206,6 +207,7 @@ impl Inode {
     /// Decodes a slot; with a seed, also checks its checksum.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the size, the checksum or `extra_isize` is wrong.
     pub fn decode(slot: &[u8], inode: InodeNumber, seed: Option<u32>) -> Result<Self, Corrupt> {
         Self::try_decode(slot, inode, seed).map_err(|corrupt| corrupt.in_inode(inode))
@@ -300,6 +302,7 @@ impl Inode {
     /// checksum.
     ///
     /// # Panics
+    ///
     /// If the slot has another size.
     pub fn encode(&self, slot: &mut [u8], inode: InodeNumber, seed: Option<u32>) {
         assert_eq!(
@@ -386,12 +389,6 @@ impl Inode {
     #[must_use]
     pub fn file_type(&self) -> Option<FileType> {
         FileType::from_mode(self.mode)
-    }
-
-    /// Whether the extra part covers the project id.
-    #[must_use]
-    pub fn has_project(&self) -> bool {
-        covers(self.extra_isize, 32)
     }
 
     /// Replaces each time by the nearest time that this inode can store.

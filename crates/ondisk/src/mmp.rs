@@ -20,10 +20,6 @@ pub const SEQUENCE_CLEAN: u32 = 0xFF4D_4D50;
 pub const SEQUENCE_CHECKING: u32 = 0xE24D_4D50;
 /// The highest sequence of a mount (`EXT4_MMP_SEQ_MAX`).
 pub const SEQUENCE_MAX: u32 = 0xE24D_4D4F;
-/// Default of the seconds between updates.
-pub const DEFAULT_INTERVAL: u16 = 5;
-/// Most seconds between updates.
-pub const MAX_INTERVAL: u16 = 300;
 
 const STRUCTURE: &str = "multiple-mount block";
 const CHECKSUM_AT: usize = 0x3FC;
@@ -90,6 +86,7 @@ impl Mmp {
     /// Decodes a block; with a seed, also checks its checksum.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the size, the magic number or the checksum is wrong.
     pub fn decode(block: &[u8], seed: Option<u32>) -> Result<Self, Corrupt> {
         let (raw, _) = RawMmp::read_from_prefix(block)
@@ -119,6 +116,7 @@ impl Mmp {
     /// Writes the block's first 1024 bytes; with a seed, with their checksum.
     ///
     /// # Panics
+    ///
     /// If the block is shorter.
     pub fn encode(&self, block: &mut [u8], seed: Option<u32>) {
         let (pad1, pad2, checksum) = &*self.pad;

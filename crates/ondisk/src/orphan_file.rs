@@ -45,6 +45,7 @@ impl OrphanBlock {
     /// checks its checksum.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the magic number or the checksum is wrong.
     pub fn decode(
         block: &[u8],
@@ -86,6 +87,7 @@ impl OrphanBlock {
 /// with its checksum.
 ///
 /// # Panics
+///
 /// If the number of slots does not match the block.
 pub fn encode(
     block: &mut [u8],

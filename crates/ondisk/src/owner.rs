@@ -6,6 +6,7 @@ const NOBODY: u32 = u32::MAX;
 /// The id, if a file can belong to it.
 ///
 /// # Errors
+///
 /// It is the one that stands for no user and no group.
 pub fn check_id(id: u32) -> Result<u32, String> {
     match id {

@@ -118,6 +118,7 @@ impl Header {
     /// Decodes the first block of a file of `size` bytes.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the magic number or the version is wrong, or the header counts blocks that
     /// the file does not have.
     pub fn decode(block: &[u8], owner: Owner, size: u64) -> Result<Self, Corrupt> {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 /// Displays bytes in a message; escapes everything that a terminal might interpret.
+#[derive(Debug)]
 pub struct Shown<'a>(pub &'a [u8]);
 
 impl fmt::Display for Shown<'_> {

@@ -309,6 +309,7 @@ impl Superblock {
     /// Decodes a superblock; checks its magic number and its checksum.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if one of them is wrong.
     pub fn decode(bytes: &[u8; SIZE]) -> Result<Self, Corrupt> {
         let superblock = Self::decode_unverified(bytes)?;
@@ -319,6 +320,7 @@ impl Superblock {
     /// Decodes a superblock without checking its checksum, for the examination of damage.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the magic number is wrong.
     pub fn decode_unverified(bytes: &[u8; SIZE]) -> Result<Self, Corrupt> {
         let raw = RawSuperblock::read_from_bytes(bytes).expect("both are 1024 bytes");

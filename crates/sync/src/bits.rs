@@ -4,6 +4,8 @@
 //! only a hint: another thread may claim the bit first, and then the claim continues with the next
 //! one. What happens before a bit is cleared is ordered before what its next owner does.
 
+use std::fmt;
+
 use crate::atomic::{AtomicU64, Ordering};
 
 /// The number of words in a cache line.
@@ -14,6 +16,15 @@ pub struct Bits {
     count: u32,
     /// Bits after the last one are set.
     lines: Box<[Line]>,
+}
+
+impl fmt::Debug for Bits {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Bits")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A cache line of bits.

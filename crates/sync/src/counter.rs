@@ -4,12 +4,20 @@
 //! be negative. A sum that is read while other threads add contains only some of their additions,
 //! so a caller that must not see a negative sum has to clamp it.
 
+use std::fmt;
+
 use crate::atomic::{AtomicI64, Ordering};
 use crate::sharded::Sharded;
 
 /// A sharded signed counter.
 pub struct Counter {
     shards: Sharded<AtomicI64>,
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Counter").finish_non_exhaustive()
+    }
 }
 
 impl Counter {

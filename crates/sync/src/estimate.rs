@@ -4,6 +4,8 @@
 //! exceeds a bound, so a read touches a line that is seldom written. The result is off by at most
 //! the slack, which is divided among the shards.
 
+use std::fmt;
+
 use crossbeam_utils::CachePadded;
 
 use crate::atomic::{AtomicI64, Ordering};
@@ -16,6 +18,15 @@ pub struct Estimate {
     shards: Sharded<AtomicI64>,
     /// The maximum absolute value that a shard keeps.
     max: i64,
+}
+
+impl fmt::Debug for Estimate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Estimate")
+            .field("max", &self.max)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Estimate {

@@ -14,6 +14,7 @@
 //! may be a preempted thread of the same shard; if it is held, the map is used instead. Values are
 //! found and dropped outside of the lock.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -36,6 +37,12 @@ pub struct Front<V> {
     shards: Sharded<Mutex<Places<V>>>,
 }
 
+impl<V> fmt::Debug for Front<V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Front").finish_non_exhaustive()
+    }
+}
+
 type Places<V> = Box<[Place<V>]>;
 
 /// One place of a shard's cache: a key, and its value once it was requested often.
@@ -53,6 +60,12 @@ pub enum Near<V> {
     Own(Arc<V>),
     /// Counted by the shard's count.
     Shard(Arc<CachePadded<Arc<V>>>),
+}
+
+impl<V: fmt::Debug> fmt::Debug for Near<V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (***self).fmt(formatter)
+    }
 }
 
 impl<V> Deref for Near<V> {

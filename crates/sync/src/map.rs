@@ -9,6 +9,7 @@
 //! different moments. The order of keys is unspecified.
 
 use std::collections::hash_map::Entry;
+use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
 use crate::hash::{NeighbourHash, NumberHash, NumberMap};
@@ -24,6 +25,12 @@ const MIN_NEIGHBOURHOODS: usize = 256;
 pub struct Map<K, V, S = NumberHash> {
     hash: S,
     shards: Sharded<RwLock<NumberMap<K, V>>>,
+}
+
+impl<K, V, S> fmt::Debug for Map<K, V, S> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Map").finish_non_exhaustive()
+    }
 }
 
 impl<K: Eq + Hash, V> Map<K, V> {

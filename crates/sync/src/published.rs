@@ -10,6 +10,8 @@
 //! requires both to be equal before and after it reads the words. Words are written only while
 //! `shown` is `NONE`, so a reader that saw a new word sees afterwards that `shown` has changed.
 
+use std::fmt;
+
 use crate::atomic::{AtomicU64, Ordering, fence};
 
 /// The number of no version.
@@ -25,6 +27,12 @@ pub struct Published<const N: usize> {
     missed: AtomicU64,
     /// [atomic; written under the lock while `shown` is none]
     words: [AtomicU64; N],
+}
+
+impl<const N: usize> fmt::Debug for Published<N> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Published").finish_non_exhaustive()
+    }
 }
 
 impl<const N: usize> Published<N> {

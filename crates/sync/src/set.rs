@@ -14,6 +14,8 @@
 //! models below try every order of the steps. So a set that no thread is changing is exact, and a
 //! search may miss numbers that are being inserted.
 
+use std::fmt;
+
 use crate::atomic::{AtomicU64, Ordering};
 
 /// Bits of a word.
@@ -23,6 +25,12 @@ const WORD: u32 = u64::BITS;
 pub struct Set {
     /// From the bits of the numbers up to a single word.
     levels: Box<[Box<[AtomicU64]>]>,
+}
+
+impl fmt::Debug for Set {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Set").finish_non_exhaustive()
+    }
 }
 
 impl Set {

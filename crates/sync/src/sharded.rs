@@ -1,5 +1,7 @@
 //! An array with one element per shard, each on cache lines of its own.
 
+use std::fmt;
+
 use crossbeam_utils::CachePadded;
 
 use crate::topology;
@@ -7,6 +9,12 @@ use crate::topology;
 /// One `T` per shard; the number of shards is a power of two.
 pub struct Sharded<T> {
     shards: Box<[CachePadded<T>]>,
+}
+
+impl<T> fmt::Debug for Sharded<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Sharded").finish_non_exhaustive()
+    }
 }
 
 impl<T> Sharded<T> {
@@ -57,6 +65,7 @@ impl<T> Sharded<T> {
     /// The element with this number.
     ///
     /// # Panics
+    ///
     /// If there is no such shard.
     #[inline]
     pub fn get(&self, shard: usize) -> &T {

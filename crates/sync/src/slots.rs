@@ -7,6 +7,8 @@
 //! a search ends. (A place may be free without being counted yet, until the thread that freed it
 //! increments the count.)
 
+use std::fmt;
+
 use crate::atomic::{AtomicU32, Ordering};
 
 /// How often a search goes round. Others may take what it was about to find, but not for ever.
@@ -16,6 +18,12 @@ const ROUNDS: usize = 8;
 pub struct Slots {
     free: AtomicU32,
     places: Box<[AtomicU32]>,
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Slots").finish_non_exhaustive()
+    }
 }
 
 impl Slots {

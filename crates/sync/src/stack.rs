@@ -7,6 +7,7 @@
 //!
 //! A push happens before the take that returns its element.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 
@@ -18,6 +19,12 @@ pub struct Stack<T> {
     /// `AtomicPtr` is `Send` and `Sync` for any type. This stack moves its elements between
     /// threads, as a standard mutex does, and so needs the same bound: `T: Send`.
     owns: PhantomData<std::sync::Mutex<T>>,
+}
+
+impl<T> fmt::Debug for Stack<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Stack").finish_non_exhaustive()
+    }
 }
 
 struct Node<T> {
@@ -89,6 +96,12 @@ impl<T> Drop for Stack<T> {
 pub struct Drain<T> {
     head: *mut Node<T>,
     owns: PhantomData<Box<Node<T>>>,
+}
+
+impl<T> fmt::Debug for Drain<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Drain").finish_non_exhaustive()
+    }
 }
 
 impl<T> Iterator for Drain<T> {

@@ -22,6 +22,7 @@ pub use std::thread::scope;
 /// Starts a thread in a scope.
 ///
 /// # Errors
+///
 /// The system cannot start another thread.
 #[cfg(not(loom))]
 pub fn try_spawn_scoped<'scope, F, T>(
@@ -41,6 +42,7 @@ where
 /// run one after another.
 ///
 /// # Panics
+///
 /// With the panic of a part, after all have ended.
 pub fn at_once<T: Send, R: Send>(parts: Vec<T>, work: &(impl Fn(T) -> R + Sync)) -> Vec<R> {
     #[cfg(all(feature = "virtual", not(loom)))]
@@ -90,6 +92,7 @@ fn on_threads<T: Send, R: Send>(
 /// Starts a thread; the system's tools show the first 15 bytes of `name`.
 ///
 /// # Errors
+///
 /// The system cannot start another thread.
 pub fn try_spawn<F, T>(name: &str, body: F) -> io::Result<JoinHandle<T>>
 where
@@ -105,6 +108,7 @@ where
 /// Starts a thread.
 ///
 /// # Panics
+///
 /// If the system cannot start another thread; [`try_spawn`] returns the error.
 pub fn spawn<F, T>(name: &str, body: F) -> JoinHandle<T>
 where
@@ -133,6 +137,7 @@ pub fn is_current<T>(handle: &JoinHandle<T>) -> bool {
 /// change would last.
 ///
 /// # Errors
+///
 /// If the system forbids it, as containers may.
 #[allow(unsafe_code)]
 pub fn own_working_directory() -> io::Result<()> {
@@ -178,6 +183,7 @@ mod on_virtual_cores {
         /// Waits until the thread has ended.
         ///
         /// # Errors
+        ///
         /// The thread's panic.
         pub fn join(self) -> backend::Result<T> {
             match self.0 {

@@ -47,6 +47,7 @@ pub fn hold(at: Duration) -> HoldGuard {
 
 /// Keeps a thread's clock stopped; see [`hold`].
 #[must_use]
+#[derive(Debug)]
 pub struct HoldGuard {
     before: Option<Duration>,
     /// A hold belongs to its thread.

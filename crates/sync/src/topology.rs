@@ -217,6 +217,7 @@ pub fn pin(number: usize) -> PinGuard {
 
 /// Keeps a thread pinned; see [`pin`].
 #[must_use]
+#[derive(Debug)]
 pub struct PinGuard {
     before: usize,
     /// A pin belongs to its thread.

@@ -80,12 +80,6 @@ impl Trace {
         self.locks.len()
     }
 
-    /// The number of different lines on which atomics were written.
-    #[must_use]
-    pub fn written_lines(&self) -> usize {
-        self.lines.values().filter(|touch| touch.written).count()
-    }
-
     /// What both touched and at least one wrote; taking a lock for reading writes its line.
     #[must_use]
     pub fn common(&self, other: &Self) -> Vec<Shared> {
@@ -193,7 +187,8 @@ mod tests {
         let (_, third) = record(|| drop(locks[1].try_lock()));
         assert_eq!(kinds(&first, &second), []);
         assert_eq!(kinds(&second, &third), [Kind::Lock(Class::Group)]);
-        assert_eq!((first.locks(), first.written_lines()), (1, 0));
+        let written_lines = first.lines.values().filter(|touch| touch.written).count();
+        assert_eq!((first.locks(), written_lines), (1, 0));
     }
 
     #[test]

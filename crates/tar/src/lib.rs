@@ -17,8 +17,10 @@ mod sparse;
 
 use std::ops::Range;
 
+use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
 use pext4_ondisk::xattr::pax;
+use thiserror::Error;
 
 pub use header::checksum;
 pub use reader::Reader;
@@ -34,6 +36,7 @@ pub trait Blocks {
     /// Reads the next block; false at the end of the source.
     ///
     /// # Errors
+    ///
     /// Those of the source.
     fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, Self::Error>;
 
@@ -41,6 +44,7 @@ pub trait Blocks {
     /// content does.
     ///
     /// # Errors
+    ///
     /// Those of the source.
     fn skip(&mut self, length: u64) -> Result<bool, Self::Error>;
 
@@ -50,17 +54,26 @@ pub trait Blocks {
 }
 
 /// Why the next entry could not be read.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum ReadError<E> {
     /// The source failed.
+    #[error(transparent)]
     Input(E),
     /// The archive is malformed or not supported.
+    #[error("{}{problem}", place(entry))]
     Malformed {
         /// The name of the entry with the problem; empty if it concerns the archive.
         entry: Vec<u8>,
         /// A description of the problem.
         problem: String,
     },
+}
+
+fn place(entry: &[u8]) -> String {
+    match entry {
+        b"" => String::new(),
+        _ => format!("{}: ", Shown(entry)),
+    }
 }
 
 /// The kind of an entry.
@@ -115,4 +128,24 @@ pub struct Entry {
     pub access_list: Vec<u8>,
     /// The default access control list of a directory as text; empty for none.
     pub default_list: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::ReadError;
+
+    #[test]
+    fn an_error_names_the_entry_and_shows_what_is_strange_in_it() {
+        let malformed = |entry: &[u8]| ReadError::<io::Error>::Malformed {
+            entry: entry.to_vec(),
+            problem: "it has no size".to_owned(),
+        };
+        assert_eq!(malformed(b"").to_string(), "it has no size");
+        assert_eq!(malformed(b"a/b").to_string(), "a/b: it has no size");
+        assert!(!malformed(b"a\x1b[2J").to_string().contains('\x1b'));
+        let failed = ReadError::Input(io::Error::other("no answer"));
+        assert_eq!(failed.to_string(), "no answer");
+    }
 }

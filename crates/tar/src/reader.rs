@@ -1,5 +1,7 @@
 //! Reads an archive entry by entry.
 
+use std::fmt;
+
 use pext4_ondisk::owner::check_id;
 use pext4_ondisk::time::Time;
 
@@ -30,6 +32,12 @@ pub struct Reader<I> {
     has_entry: bool,
     /// A header that was read when a content might have followed.
     peeked: Option<[u8; BLOCK]>,
+}
+
+impl<I> fmt::Debug for Reader<I> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reader").finish_non_exhaustive()
+    }
 }
 
 /// The extension headers before an entry.
@@ -78,6 +86,7 @@ impl<I: Blocks> Reader<I> {
     /// The next entry, whose content is next in the input; `None` at the end mark.
     ///
     /// # Errors
+    ///
     /// The input failed, or the archive is malformed.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, I> {
         let mut extensions = Extensions::default();
@@ -126,7 +135,7 @@ impl<I: Blocks> Reader<I> {
             }
             if !self.has_entry {
                 let problem = "it is no tar archive: it begins with zeroes, as an empty one, but something else \
-                               follows (of an ext4 image `pext4 export IMAGE` makes an archive)";
+                               follows (an ext4 image has to be exported as an archive first)";
                 return malformed(b"", problem);
             }
             break;

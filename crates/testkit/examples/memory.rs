@@ -31,7 +31,7 @@ fn main() -> Result<()> {
         .map_or(Ok(256), |text| text.parse())
         .context("CACHE-MIB")?;
     println!("before the mount {:>6} MiB", resident()?);
-    let device = FileDevice::open(image.as_ref(), Access::ReadWrite, Duration::ZERO)?;
+    let device = FileDevice::open(&image, Access::ReadWrite, Duration::ZERO)?;
     let options = MountOptions {
         cache_size: cache << 20,
         ..MountOptions::default()

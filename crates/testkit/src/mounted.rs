@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,15 @@ pub struct MountedSubject {
     root: OwnedFd,
     slots: BTreeMap<u8, OwnedFd>,
     remount: Option<Remount>,
+}
+
+impl fmt::Debug for MountedSubject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("MountedSubject")
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
+    }
 }
 
 type Result<T, E = Failure> = std::result::Result<T, E>;

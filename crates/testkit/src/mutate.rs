@@ -6,6 +6,7 @@
 //! walking and writing to the result may fail with any error, but must not panic, hang, or write
 //! outside the image.
 
+use std::fmt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,6 +51,12 @@ pub struct Specimen {
     pub device: RamDevice,
     /// The locations of its metadata.
     pub spots: Vec<MetadataRange>,
+}
+
+impl fmt::Debug for Specimen {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Specimen").finish_non_exhaustive()
+    }
 }
 
 /// Fills a folder with files of all kinds, which mke2fs copies into an image.

@@ -5,6 +5,7 @@
 //! volume ([`VolumeSubject::beside`]), each with its own root and slots: one for each thread.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -32,6 +33,14 @@ pub struct VolumeSubject {
     volume: Option<Arc<Volume>>,
     root: InodeNumber,
     slots: BTreeMap<u8, Slot>,
+}
+
+impl fmt::Debug for VolumeSubject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("VolumeSubject")
+            .finish_non_exhaustive()
+    }
 }
 
 /// The content of a slot. A slot that was filled from another slot shares the holds of that one:

@@ -161,6 +161,7 @@ fn tenth_length(percent: &str) -> usize {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// A source cannot be read, is invalid or does not fit; the image cannot be written, or is in use.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
@@ -195,7 +196,7 @@ fn builder(arguments: &Arguments) -> Result<Builder> {
         .inode_size(arguments.inode_size)
         .label(arguments.label.as_bytes())
         .reserved_percent(arguments.reserved)
-        .features(arguments.features.iter().cloned())
+        .features(&arguments.features)
         .skip_unreadable(arguments.skip_unreadable)
         .one_file_system(arguments.one_file_system)
         .sync(!arguments.no_sync)
@@ -269,7 +270,8 @@ fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
     if let Some(path) = &arguments.map {
         let name = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(name)?;
-        let map = Map::parse(&text).map_err(Misuse).with_context(name)?;
+        let map = Map::parse(&text).map_err(|error| Misuse(error.to_string()));
+        let map = map.with_context(name)?;
         builder = builder.map(map);
     }
     if let Some(limit) = arguments.limit {

@@ -28,6 +28,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The image cannot be read; a path leads to no regular file.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;

@@ -53,12 +53,13 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// Unless the image is sound, [`Reported`] with the exit status.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match checked(arguments) {
         Ok(0) => Ok(()),
         Ok(status) => Err(Reported(status).into()),
-        Err(error) if matches!(error.downcast_ref(), Some(check::Error::Cancelled)) => {
+        Err(error) if matches!(error.downcast_ref(), Some(check::Error::Interrupted)) => {
             print_error(format_args!(
                 "pext4: {}: cancelled",
                 arguments.image.file.display()

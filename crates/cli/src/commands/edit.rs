@@ -87,6 +87,7 @@ impl AnyVerb {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// Any error, with the line of the script. The image has not changed, unless the error of the
 /// commit says otherwise.
 pub fn run(arguments: &Arguments) -> Result<()> {

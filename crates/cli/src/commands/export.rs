@@ -45,6 +45,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// A file cannot be read, or the archive not written. An incomplete archive is removed.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::from_file(arguments.image.open(Access::ReadOnly)?)?;

@@ -61,6 +61,7 @@ struct Report {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// A file cannot be read or created. The copy is removed then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.destination.as_os_str() == "-" {

@@ -78,6 +78,7 @@ struct Info {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The image cannot be read, or is not an ext4.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let superblock = read(&arguments.image.file, arguments.image.offset)?;

@@ -40,6 +40,7 @@ struct ListArguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// A run failed. It has no results then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {

@@ -38,6 +38,7 @@ struct File {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The image, or a file in the directory, cannot be read; the path does not exist.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;

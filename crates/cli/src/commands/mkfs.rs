@@ -100,6 +100,7 @@ impl From<Type> for FileSystem {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The image is not empty, or cannot be written; the options contradict each other.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let options = options(arguments)?;
@@ -115,6 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Creates an image with all defaults. The caller has checked that it does not exist.
 ///
 /// # Errors
+///
 /// The image cannot be created.
 pub fn create(image: &Path, size: u64) -> Result<Summary> {
     let options = Options {

@@ -125,6 +125,7 @@ impl Arguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The image cannot be opened, or the mount fails.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let options = options(arguments)?;
@@ -152,6 +153,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// As [`run`], without the mount.
 ///
 /// # Errors
+///
 /// The options are invalid.
 pub fn check(arguments: &Arguments) -> Result<()> {
     options(arguments).map(drop)

@@ -72,6 +72,7 @@ pub fn is_device(attributes: &Attributes) -> bool {
 /// Writes JSON and a line end.
 ///
 /// # Errors
+///
 /// Errors of the writer.
 pub fn write(to: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *to, value)?;

@@ -73,6 +73,7 @@ struct Done {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The size is impossible, the image is not sound, or it cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let image = &arguments.image;

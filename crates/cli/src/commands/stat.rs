@@ -74,6 +74,7 @@ struct Found {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The image cannot be read; the path does not exist.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;

@@ -34,6 +34,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The directory is not on a mount of pext4.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let directory = &arguments.directory;

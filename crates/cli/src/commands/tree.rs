@@ -66,6 +66,7 @@ struct Walk<'a> {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The image, or a file in it, cannot be read; the path does not lead to a directory.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;

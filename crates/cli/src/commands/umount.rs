@@ -34,6 +34,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The path is no mount of pext4, or is in use; the image is not clean afterwards.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;

@@ -24,6 +24,7 @@ use crate::tree_writer::{ContentWriter, Overrides, TreeWriter};
 
 /// What was unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unpacked {
     /// The number of entries.
     pub files: u64,

@@ -41,6 +41,7 @@ const RUNS_IN_BLOCK: usize = 21;
 
 /// What was exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Exported {
     /// The number of files of all kinds, directories included. Each name of a file counts.
     pub files: u64,

@@ -288,6 +288,7 @@ pub(super) fn read_index(bytes: &[u8], block: LogicalBlock, has_tail: bool) -> D
 /// A step through the entry at `position`.
 ///
 /// # Errors
+///
 /// `Corrupt` if the block has no such entry: it had one before, so the image uses the block in two
 /// places.
 fn step_at(index: &Index<'_>, block: LogicalBlock, position: usize) -> Decoded<Step> {

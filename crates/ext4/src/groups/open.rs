@@ -112,6 +112,7 @@ struct Table {
 /// and is returned beside the descriptor.
 ///
 /// # Errors
+///
 /// [`Corrupt`], naming the group.
 pub fn decode_descriptor(
     store: &Store,

@@ -45,7 +45,7 @@ impl Allocated {
 
 impl Inodes {
     /// Allocates every block of a range of bytes that has none, unwritten, and notes it in
-    /// `allocated`. The size grows to `offset + length` unless `keep_size`.
+    /// `allocated`. The size grows to `bytes.end` unless `keep_size`.
     ///
     /// # Errors
     ///

@@ -12,9 +12,9 @@
 //!
 //! - `lock` [Directory or Inode] serialises operations: it guards what a reader of the file or
 //!   directory can see. Taken before a handle is started.
-//! - `map` [InodeMap] guards the shape of the extent tree and the preallocation.
-//! - `state` [InodeState] guards the decoded slot. The committer takes it, so nothing sleeps while
-//!   holding it. The fields that are read most often can be read without it
+//! - `map` (`InodeMap`) guards the shape of the extent tree and the preallocation.
+//! - `state` (`InodeState`) guards the decoded slot. The committer takes it, so nothing sleeps
+//!   while holding it. The fields that are read most often can be read without it
 //!   (`published_fields.rs`).
 
 pub mod allocate;

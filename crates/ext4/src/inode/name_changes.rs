@@ -63,8 +63,8 @@ impl NameChanges {
     }
 
     /// Records the time of a change under an open handle of `tid`; writes nothing if it is recorded
-    /// already, or a slightly later one is: a thread may be late with the time that it has read, and
-    /// who has seen the later one must see another after the next change.
+    /// already, or a slightly later one is: a thread may be late with the time that it has read,
+    /// and who has seen the later one must see another after the next change.
     pub(super) fn note(&self, tid: Tid, time: Time) {
         let words = words_of(time);
         // A reader that acquires this time also sees that the time before it was folded in.

@@ -27,7 +27,7 @@ const PIECE: usize = 1 << 16;
 
 impl Inodes {
     /// Makes a range of bytes read as zeroes and allocates blocks for all of it. The size grows to
-    /// `offset + length` unless `keep_size`.
+    /// `bytes.end` unless `keep_size`.
     ///
     /// # Errors
     ///

@@ -96,6 +96,7 @@ trait Table: Send + Sync {
 
 /// Counters of the cache of attribute blocks since the volume was mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AttributeCacheStatistics {
     /// Blocks that were found and shared.
     pub hits: u64,

@@ -34,6 +34,15 @@ pub struct OfflineJournal {
     journal_blocks: Vec<std::ops::Range<u64>>,
 }
 
+impl fmt::Debug for OfflineJournal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("OfflineJournal")
+            .field("geometry", &self.geometry)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The state of the image after [`OfflineJournal::write`] has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
@@ -49,6 +58,7 @@ pub enum CommitOutcome {
 /// Why [`OfflineJournal::write`] failed, and the state of the image.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}; {outcome}")]
+#[non_exhaustive]
 pub struct CommitError {
     /// The state of the image.
     pub outcome: CommitOutcome,

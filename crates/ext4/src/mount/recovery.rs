@@ -119,8 +119,8 @@ pub(super) fn find_journal(
         return Ok(FoundJournal::without_log(device, Vec::new()));
     }
     if options.skip_replay && !options.read_only {
-        let what = "writing to an image without its journal; `noload` needs `ro`";
-        return Err(Error::Unsupported(what.to_owned()));
+        let why = "an image is not written without its journal: `noload` needs `ro`";
+        return Err(Error::Options(why));
     }
     let skips_log = options.read_only && (options.skip_replay || !is_dirty);
     let found = log_of(&device, superblock, geometry, options);

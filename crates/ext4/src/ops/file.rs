@@ -47,7 +47,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::create`].
+    /// As [`Volume::create`], but for those of the name.
     pub fn create_unnamed(&self, parent: InodeNumber, new: &CreateAttributes) -> Result<Entry> {
         self.run(|| {
             self.inodes.store.check_writable()?;
@@ -88,7 +88,8 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NoSpace)` if no byte could be written, `Refused(FileTooLarge | ReadOnly |
-    /// NotPermitted | IsADirectory)`, `Corrupt`, `Io`.
+    /// NotPermitted | IsADirectory | Invalid)`, `Corrupt`, `Io`. `NotPermitted` is an immutable
+    /// file, `Invalid` one that is neither regular nor a directory.
     pub fn write(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
         self.write_by(Writer::Caller, inode, offset, from)
     }
@@ -178,7 +179,8 @@ impl Volume {
     /// # Errors
     ///
     /// As [`Volume::write`]; `Refused(Invalid)` for an empty range, `Refused(NotPermitted)` for
-    /// removing content from an append-only file.
+    /// removing content from an append-only file, `Refused(NotSupported)` for anything but a hole
+    /// in a file with a block map, which has no unwritten blocks.
     pub fn allocate(
         &self,
         inode: InodeNumber,
@@ -283,7 +285,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoSuchOffset)` if there is none.
+    /// `Refused(NoSuchOffset)` if there is none, and as [`Volume::read`].
     pub fn seek_data(&self, inode: InodeNumber, offset: u64) -> Result<u64> {
         self.seek(inode, offset, true)
     }
@@ -292,7 +294,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoSuchOffset)` at or beyond the end.
+    /// `Refused(NoSuchOffset)` at or beyond the end, and as [`Volume::read`].
     pub fn seek_hole(&self, inode: InodeNumber, offset: u64) -> Result<u64> {
         self.seek(inode, offset, false)
     }

@@ -27,7 +27,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NotADirectory)`, `Corrupt`, `Io`.
+    /// `Refused(NotADirectory)`, `Refused(NotFound)` for a directory that was removed, `Corrupt`,
+    /// `Io`.
     pub fn read_directory(
         &self,
         inode: InodeNumber,

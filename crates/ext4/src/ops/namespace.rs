@@ -35,7 +35,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NotFound | NotADirectory | NameTooLong)`, `Corrupt`, `Io`.
+    /// `Refused(NotFound | NotADirectory | NameTooLong | Invalid)`, `Corrupt`, `Io`.
     pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
         self.run(|| {
             let directory = self.directory(parent)?;
@@ -91,8 +91,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(Exists | NotFound | NotADirectory | NoSpace | NameTooLong | ReadOnly)`, `Corrupt`,
-    /// `Io`.
+    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted | NoSpace |
+    /// NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory that was
+    /// removed, `NotPermitted` one that is immutable.
     pub fn create(
         &self,
         parent: InodeNumber,
@@ -141,8 +142,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::make_node`] and [`Volume::make_directory`]; `Refused(AttributesFull)` for lists
-    /// that together do not fit into a block.
+    /// As [`Volume::make_directory`]; `Refused(Invalid)` for a symbolic link,
+    /// `Refused(AttributesFull)` for lists that together do not fit into a block, `Refused(TooBig)`
+    /// for one that no system call could return.
     pub fn make_with_lists(
         &self,
         parent: InodeNumber,
@@ -304,8 +306,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::create`]; `Refused(NotPermitted)` for directories and immutable files,
-    /// `Refused(TooManyLinks)`.
+    /// As [`Volume::create`], except `NoInodes`; `Refused(NotPermitted)` for directories and for
+    /// immutable and append-only files, `Refused(TooManyLinks)`.
     pub fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
         self.run(|| {
             check_new_name(name)?;
@@ -378,7 +380,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NotFound | IsADirectory | NotPermitted | ReadOnly)`, `Corrupt`, `Io`.
+    /// `Refused(NotFound | NotADirectory | IsADirectory | NameTooLong | Invalid | NotPermitted |
+    /// ReadOnly)`, `Corrupt`, `Io`. `NotPermitted` is a file or directory that is immutable or
+    /// append-only.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.run(|| {
             check_name(name)?;
@@ -423,8 +427,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NotFound | NotADirectory | NotEmpty | Invalid | NotPermitted | ReadOnly)`,
-    /// `Corrupt`, `Io`.
+    /// `Refused(NotFound | NotADirectory | NotEmpty | NameTooLong | Invalid | NotPermitted |
+    /// ReadOnly)`, `Corrupt`, `Io`. `NotPermitted` is as for [`Volume::unlink`].
     pub fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.run(|| {
             check_name(name)?;

@@ -44,7 +44,8 @@ impl Volume {
         if !self.inodes.release(inode, count) {
             return;
         }
-        // An inode without a name stays in memory while it is held, so this one has a name.
+        // An inode without a name stays in memory while it is held, so one that is not there has a
+        // name.
         let Some(inode) = self.inodes.loaded_inode(inode) else {
             return;
         };

@@ -88,7 +88,9 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NotFound | Exists | NotEmpty | IsADirectory | NotADirectory | Invalid | Busy |
-    /// TooManyLinks | NoSpace | NameTooLong | NotPermitted | ReadOnly)`, `Corrupt`, `Io`.
+    /// TooManyLinks | NoSpace | DirectoryFull | NameTooLong | NotPermitted | ReadOnly)`, `Corrupt`,
+    /// `Io`. `Busy` is `.` or `..`, `NotPermitted` a file or directory that is immutable or
+    /// append-only.
     pub fn rename(
         &self,
         parent: InodeNumber,
@@ -112,7 +114,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::rename`]; `Refused(Invalid)` for an exchange.
+    /// As [`Volume::rename`]; `Refused(Invalid)` for an exchange, `Refused(NoInodes)`, and
+    /// `Refused(AttributesFull | TooBig)` for a list that is too large.
     pub fn rename_leaving_whiteout(
         &self,
         parent: InodeNumber,

@@ -22,7 +22,7 @@ impl Volume {
     /// # Errors
     ///
     /// As [`Volume::create`]; `Refused(NameTooLong)` for a target that does not fit into a block,
-    /// `Refused(NotFound)` for an empty one.
+    /// `Refused(NotFound)` for an empty one, `Refused(Invalid)` for one with a zero byte.
     pub fn make_symlink(
         &self,
         parent: InodeNumber,

@@ -15,7 +15,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// The journal's, once it has stopped; `Io`.
+    /// `Refused(Stale)`, `Corrupt`, `Io`, the journal's once it has stopped.
     pub fn fsync(&self, inode: InodeNumber) -> Result<()> {
         self.sync_to(inode, Reach::Attributes)
     }
@@ -61,7 +61,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::fsync`].
+    /// The journal's, once it has stopped; `Corrupt`, `Io`.
     pub fn sync(&self) -> Result<()> {
         self.inodes.store.commit_noted();
         self.run(|| match self.inodes.store.try_journal() {
@@ -82,7 +82,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::fsync`].
+    /// As [`Volume::sync`].
     pub fn checkpoint(&self) -> Result<()> {
         self.sync()?;
         self.run(|| match self.inodes.store.try_journal() {

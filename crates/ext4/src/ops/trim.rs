@@ -12,7 +12,7 @@ impl Volume {
     ///
     /// `Refused(Invalid)` for a range beyond the end or shorter than a block, and if `least` is
     /// more than a group; `Refused(NotSupported)` if the device cannot discard;
-    /// `Refused(ReadOnly)`, `Io`.
+    /// `Refused(ReadOnly)`, the journal's once it has stopped, `Corrupt`, `Io`.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         let store = &self.inodes.store;
         let block_size = u64::from(store.block_size());

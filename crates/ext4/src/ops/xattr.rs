@@ -15,7 +15,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoAttribute | NotSupported)`, `Corrupt`, `Io`.
+    /// `Refused(NoAttribute)` if there is none, `Refused(NotSupported | Range | Invalid)` for names
+    /// that no attribute can have, `Refused(TooBig)` for a value that no system call can return,
+    /// `Corrupt`, `Io`.
     pub fn xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
@@ -41,7 +43,10 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoAttribute | Exists | NoSpace | AttributesFull | Range | NotSupported |
+    /// `Refused(NoAttribute | Exists)` as `mode` says, `Refused(AttributesFull)` if there is no
+    /// room for the value, `Refused(NotPermitted)` for immutable and append-only files, and for
+    /// `user.` on anything but files and directories, `Refused(NotSupported | Range | TooBig |
+    /// Invalid)` for names and values that no attribute can have, `Refused(NoSpace | NoInodes |
     /// ReadOnly)`, `Corrupt`, `Io`.
     pub fn set_xattr(
         &self,
@@ -173,7 +178,10 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoAttribute | ReadOnly)`, `Corrupt`, `Io`.
+    /// `Refused(NoAttribute)` if there is none, `Refused(NotPermitted)` for immutable and
+    /// append-only files, `Refused(NotSupported | Range | Invalid)` for names that no attribute can
+    /// have, `Refused(NoSpace)` if the block is shared and there is none for a copy,
+    /// `Refused(ReadOnly)`, `Corrupt`, `Io`.
     pub fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()> {
         self.run(|| self.remove_xattr_and_set(inode, name, None))
     }

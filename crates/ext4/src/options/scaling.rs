@@ -345,6 +345,7 @@ pub static SWITCHES: [Switch; 11] = [
 
 /// A setting that is not understood.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ScalingError {
     /// There is no such switch.
     #[error(

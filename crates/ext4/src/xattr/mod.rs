@@ -5,7 +5,7 @@
 //! computes, as a pure function, what the two places contain after a change. `block` reads and
 //! writes the block, which inodes with equal attributes share (`mbcache` finds it): only a single
 //! owner changes it in place; otherwise the inode switches to another block and the shared one
-//! loses one reference.
+//! loses one reference. `counting` counts the references.
 //!
 //! Values have the format of the image: access control lists are those that ext4 stores (version
 //! 1). A value may be in an inode of its own (`ea_inode`, `inode/values.rs`): each entry that
@@ -13,7 +13,9 @@
 //! inodes, though other implementations may have shared it.
 //!
 //! Locking: callers hold the inode's lock, exclusively for changes. Since other inodes may share
-//! the block, or start to, its reference count is read and changed under the buffer's lock.
+//! the block, or start to, its reference count is read and changed under the buffer's lock, until
+//! two cores have met at the block in a transaction; from then on each core counts for itself, and
+//! the sums are added at its close.
 
 mod block;
 mod counting;

@@ -119,6 +119,7 @@ impl Dispatch {
     /// The attributes of a node, for `stat(2)`.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn attributes(&self, node: u64) -> Answer<Attributes> {
         self.answer(self.volume.attributes(Self::inode(node)?))
@@ -127,6 +128,7 @@ impl Dispatch {
     /// `access(2)` of root, which the kernel sends if it does not check permissions itself.
     ///
     /// # Errors
+    ///
     /// `EROFS` for writing on a read-only volume, `EPERM` for writing an immutable file, `EACCES`
     /// for executing a file without any execute bit; the volume's.
     pub fn check_access_of_root(&self, node: u64, write: bool, execute: bool) -> Answer<()> {
@@ -153,6 +155,7 @@ impl Dispatch {
     /// bits, as does a new size unless the caller may keep them.
     ///
     /// # Errors
+    ///
     /// `EPERM` if the caller may not act for the owner, and its `chown` names no owner and would
     /// clear set-id bits; the volume's.
     pub fn set_attributes(
@@ -216,6 +219,7 @@ impl Dispatch {
     /// have cached the mode: the caller of this function must notify it.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn clear_set_id(&self, caller: Caller, node: u64) -> Answer<bool> {
         let inode = Self::inode(node)?;
@@ -231,6 +235,7 @@ impl Dispatch {
     /// As [`Self::clear_set_id`], where the kernel has not judged whether the caller may keep them.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn clear_set_id_unless_capable(&self, caller: Caller, node: u64) -> Answer<bool> {
         let attributes = self.attributes(node)?;

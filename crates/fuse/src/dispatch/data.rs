@@ -27,6 +27,7 @@ impl Whence {
     /// The kind with `lseek`'s number.
     ///
     /// # Errors
+    ///
     /// `EINVAL` for another kind.
     pub fn from_number(number: i32) -> Answer<Self> {
         match number {
@@ -75,6 +76,7 @@ impl Dispatch {
     /// end of the file. `flags` are those with which the file was opened.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn read(&self, node: u64, offset: u64, into: &mut [u8], flags: i32) -> Answer<usize> {
         let inode = Self::inode(node)?;
@@ -89,6 +91,7 @@ impl Dispatch {
     /// as they are: the kernel keeps them itself, and has reported them to callers of `stat`.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn write(&self, node: u64, offset: u64, from: &[u8], is_writeback: bool) -> Answer<usize> {
         let inode = Self::inode(node)?;
@@ -104,7 +107,7 @@ impl Dispatch {
         Ok(count)
     }
 
-    /// Writes to an append-only file: only behind its end and into gaps (see [`AppendGaps`]). From
+    /// Writes to an append-only file: only behind its end and into gaps (see `AppendGaps`). From
     /// its page cache the kernel writes whole pages, with the old bytes before the new ones.
     fn append(
         &self,
@@ -233,6 +236,7 @@ impl Dispatch {
     /// `fallocate(2)` with its flags. The kernel keeps the file's times itself, as for writes.
     ///
     /// # Errors
+    ///
     /// `EOPNOTSUPP` for other combinations of flags than those of [`AllocateMode`]; the volume's.
     pub fn allocate(&self, node: u64, flags: u32, offset: u64, length: u64) -> Answer<()> {
         let mode = allocate_mode(flags)?;
@@ -249,6 +253,7 @@ impl Dispatch {
     /// The next data or hole at or behind `offset`.
     ///
     /// # Errors
+    ///
     /// `ENXIO` where there is none; the volume's.
     pub fn seek(&self, node: u64, offset: u64, whence: Whence) -> Answer<u64> {
         let inode = Self::inode(node)?;
@@ -261,6 +266,7 @@ impl Dispatch {
     /// Makes a file or directory durable; returns after the commit.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn sync(&self, node: u64, data_only: bool) -> Answer<()> {
         let inode = Self::inode(node)?;

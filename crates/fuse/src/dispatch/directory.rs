@@ -81,6 +81,7 @@ impl Dispatch {
     /// Lists a directory from `cookie` on (0: its start) until `take` returns false.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn list(
         &self,
@@ -108,6 +109,7 @@ impl Dispatch {
     /// `take` runs under the directory's lock.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn list_with_attributes(
         &self,

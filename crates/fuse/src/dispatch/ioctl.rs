@@ -101,6 +101,7 @@ impl Dispatch {
     /// Executes a command and returns the bytes for the caller.
     ///
     /// # Errors
+    ///
     /// `ENOTTY` for an unknown command; `EPERM` if only root may use it; `EOPNOTSUPP` for a project
     /// number, and for flags or a mode that are not supported; `EINVAL` for a malformed argument;
     /// the volume's.

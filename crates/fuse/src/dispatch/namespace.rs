@@ -47,6 +47,7 @@ impl Dispatch {
     /// (of any node) and `..` only to resolve a file handle, which may be of another mount.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Option<Found>> {
         let parent = Self::inode(parent)?;
@@ -68,6 +69,7 @@ impl Dispatch {
     /// Makes a file of the type in `mode`.
     ///
     /// # Errors
+    ///
     /// `EINVAL` for a type that `mknod` does not make; the volume's.
     pub fn make_node(
         &self,
@@ -93,6 +95,7 @@ impl Dispatch {
     /// Makes a directory.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn make_directory(
         &self,
@@ -109,6 +112,7 @@ impl Dispatch {
     /// Makes a symbolic link.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn make_symlink(
         &self,
@@ -128,6 +132,7 @@ impl Dispatch {
     /// Makes another name for a node.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn link(&self, node: u64, parent: u64, name: &[u8]) -> Answer<Found> {
         let parent = Self::inode(parent)?;
@@ -141,6 +146,7 @@ impl Dispatch {
     /// Removes a name of an inode other than a directory.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Answer<()> {
         let parent = Self::inode(parent)?;
@@ -151,6 +157,7 @@ impl Dispatch {
     /// Removes an empty directory.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn remove_directory(&self, parent: u64, name: &[u8]) -> Answer<()> {
         let parent = Self::inode(parent)?;
@@ -161,6 +168,7 @@ impl Dispatch {
     /// Moves a name; `flags` are those of `renameat2`.
     ///
     /// # Errors
+    ///
     /// `EINVAL` for flags other than `NOREPLACE`, `WHITEOUT` or `EXCHANGE`; the volume's.
     pub fn rename(
         &self,
@@ -214,6 +222,7 @@ impl Dispatch {
     /// The target of a symbolic link.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn read_link(&self, node: u64) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;

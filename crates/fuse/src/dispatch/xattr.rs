@@ -27,6 +27,7 @@ pub enum XattrReply {
 /// The answer for a caller with a buffer of `room` bytes: if it is 0, the length.
 ///
 /// # Errors
+///
 /// `ERANGE` if the room is too small.
 pub fn fit(bytes: Vec<u8>, room: u32) -> Answer<XattrReply> {
     let length = u32::try_from(bytes.len()).map_err(|_| Errno::RANGE)?;
@@ -41,6 +42,7 @@ impl Dispatch {
     /// The value of an extended attribute.
     ///
     /// # Errors
+    ///
     /// `ENODATA` if there is none; the volume's.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
@@ -82,6 +84,7 @@ impl Dispatch {
     /// The names of all extended attributes that the caller may see, each followed by a zero byte.
     ///
     /// # Errors
+    ///
     /// The volume's.
     pub fn xattr_names(&self, caller: Caller, node: u64) -> Answer<Vec<u8>> {
         let names = self.answer(self.volume.xattr_names(Self::inode(node)?))?;
@@ -99,6 +102,7 @@ impl Dispatch {
     /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
     ///
     /// # Errors
+    ///
     /// `EINVAL` for unknown flags or a malformed access list, `EEXIST` or `ENODATA` for both flags
     /// at once; the volume's.
     pub fn set_xattr(
@@ -145,6 +149,7 @@ impl Dispatch {
     /// Removes an extended attribute. Removing a missing access list succeeds.
     ///
     /// # Errors
+    ///
     /// `ENODATA` if there is no such attribute; the volume's.
     pub fn remove_xattr(&self, node: u64, name: &[u8]) -> Answer<()> {
         let removed = self.volume.remove_xattr(Self::inode(node)?, name);

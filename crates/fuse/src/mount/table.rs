@@ -23,6 +23,7 @@ pub fn is_covered(mounts: &[Mount], place: usize) -> bool {
 /// Our mount that is on top of `directory`, a path without symbolic links.
 ///
 /// # Errors
+///
 /// The table cannot be read.
 pub(super) fn ours_on(directory: &Path) -> io::Result<Option<Mount>> {
     Ok(top_of(directory)?.filter(is_ours))
@@ -31,6 +32,7 @@ pub(super) fn ours_on(directory: &Path) -> io::Result<Option<Mount>> {
 /// The mount that is on top of `directory`, a path without symbolic links.
 ///
 /// # Errors
+///
 /// The table cannot be read.
 fn top_of(directory: &Path) -> io::Result<Option<Mount>> {
     let mut mounts = mounts()?.into_iter();

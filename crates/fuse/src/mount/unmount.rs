@@ -17,6 +17,7 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Returns when the directory is unmounted; the server may still be closing its volume.
 ///
 /// # Errors
+///
 /// [`MountError::Busy`] if it is in use; or the system's error.
 pub fn unmount(directory: &Path) -> Result<(), MountError> {
     match rustix::mount::unmount(directory, UnmountFlags::empty()) {
@@ -59,6 +60,7 @@ impl Unmounter {
     /// detached, and further calls on the open files fail.
     ///
     /// # Errors
+    ///
     /// The mount was detached, but its connection could not be aborted: it ends when the last file
     /// is closed.
     pub fn end(&self) -> Result<(), MountError> {
@@ -87,6 +89,7 @@ impl Unmounter {
     /// to write the kernel's dirty pages, so these are lost.
     ///
     /// # Errors
+    ///
     /// As for [`Unmounter::end`].
     pub(crate) fn end_unserved(&self) -> Result<(), MountError> {
         let directories = self.directories();

@@ -55,6 +55,9 @@ pub enum Error {
     /// The request cannot be satisfied. The text says what would work instead.
     #[error("{0}")]
     Impossible(String),
+    /// The file system of the image cannot be laid out.
+    #[error(transparent)]
+    Layout(crate::Error),
     /// The caller asked to stop.
     #[error("interrupted; nothing was left behind")]
     Interrupted,
@@ -103,6 +106,39 @@ impl Error {
 
 impl From<crate::Error> for Error {
     fn from(error: crate::Error) -> Self {
-        Self::Impossible(error.to_string())
+        match error {
+            crate::Error::Impossible(text) => Self::Impossible(text),
+            crate::Error::Interrupted => Self::Interrupted,
+            other => Self::Layout(other),
+        }
+    }
+}
+
+/// A text of a user that is not what it should be. The message shows the text and the right form.
+#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
+#[error("{0}")]
+pub struct ParseError(pub(super) String);
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::io;
+
+    use super::Error;
+
+    #[test]
+    fn an_error_of_the_layout_keeps_who_is_to_blame() {
+        let failed = crate::Error::Io(io::Error::other("no answer"));
+        let text = failed.to_string();
+        let error = Error::from(failed);
+        assert_eq!(error.to_string(), text);
+        assert_eq!(
+            error.source().expect("the device's").to_string(),
+            "no answer"
+        );
+        let stopped = Error::from(crate::Error::Interrupted);
+        assert!(matches!(stopped, Error::Interrupted));
+        let refused = Error::from(crate::Error::Impossible("too small".to_owned()));
+        assert!(matches!(refused, Error::Impossible(text) if text == "too small"));
     }
 }

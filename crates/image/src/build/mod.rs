@@ -68,7 +68,7 @@ use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
 use sha2::{Digest as _, Sha256};
 
-pub use error::{Error, Result};
+pub use error::{Error, ParseError, Result};
 pub use oci::Platform;
 pub use progress::{Phase, Progress};
 pub use rules::{Map, parse_owner};
@@ -98,6 +98,7 @@ const UNKNOWN_TIME: i64 = i64::MIN;
 
 /// A description of the image that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Summary {
     /// Size of the image in bytes.
     pub size: u64,
@@ -250,7 +251,8 @@ impl Builder {
 
     /// Turns features on, by their names in e2fsprogs, or off, with `^` before the name.
     #[must_use]
-    pub fn features(mut self, names: impl IntoIterator<Item = String>) -> Self {
+    pub fn features(mut self, names: impl IntoIterator<Item: Into<String>>) -> Self {
+        let names = names.into_iter().map(Into::into);
         self.format.features.extend(names);
         self
     }
@@ -337,8 +339,8 @@ impl Builder {
 
     /// Selects the image of an OCI layout by name, if the layout contains several images.
     #[must_use]
-    pub fn tag(mut self, tag: &str) -> Self {
-        self.tag = Some(tag.to_owned());
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
         self
     }
 
@@ -373,9 +375,14 @@ impl Builder {
     /// Builds the image.
     ///
     /// # Errors
+    ///
     /// The error names the path and the problem. Nothing is left behind then, and an existing image
     /// is unchanged, except as [`Error`] says.
-    pub fn build(mut self, image: &Path) -> Result<Summary> {
+    pub fn build(self, image: impl AsRef<Path>) -> Result<Summary> {
+        self.build_at(image.as_ref())
+    }
+
+    fn build_at(mut self, image: &Path) -> Result<Summary> {
         self.rules.latest = self.date;
         self.rules.exclude = rules::path_patterns(&self.exclude).map_err(Error::Impossible)?;
         self.rules.exclude_attributes =
@@ -439,7 +446,7 @@ impl Builder {
         let chooses = self.platform.is_some() || self.tag.is_some();
         if chooses && !self.sources.iter().any(is_layout) {
             return Err(Error::impossible(
-                "--platform and --tag choose an image of an OCI layout, and no source is one",
+                "a platform or a tag chooses an image of an OCI layout, and no source is one",
             ));
         }
         let (trial, _) = plan::plan(TRIAL_SIZE, &options)?;

@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256, Sha512};
 
-use super::error::{Error, Result};
+use super::error::{Error, ParseError, Result};
 use super::progress::Progress;
 
 /// Maximum size of an index or manifest in bytes.
@@ -41,8 +41,10 @@ pub struct Platform {
 impl Platform {
     /// Parses `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`.
     ///
+    /// # Errors
+    ///
     /// The text has another form. The message shows the form.
-    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+    pub fn parse(text: &str) -> std::result::Result<Self, ParseError> {
         let mut parts = text.split('/');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some(os), Some(architecture), variant, None)
@@ -54,7 +56,7 @@ impl Platform {
                     variant: variant.map(str::to_owned),
                 })
             }
-            _ => Err(format!("`{text}`: write it like linux/amd64")),
+            _ => Err(ParseError(format!("`{text}`: write it like linux/amd64"))),
         }
     }
 }

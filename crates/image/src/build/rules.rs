@@ -13,6 +13,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 use pext4_ondisk::owner;
 use pext4_ondisk::time::Time;
 
+use super::error::ParseError;
 use super::time::parse_time;
 use super::tree::Metadata;
 
@@ -53,8 +54,10 @@ struct PathRule {
 impl Map {
     /// Parses a mapping file.
     ///
-    /// The error names the first invalid line.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// # Errors
+    ///
+    /// A line is invalid. The message gives the number of the first such line.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut map = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
             let words = line.split_whitespace();
@@ -68,7 +71,7 @@ impl Map {
                 }
                 [word, ..] => Err(format!("`{word}`: uid, gid or path is expected")),
             };
-            done.map_err(|problem| format!("line {number}: {problem}"))?;
+            done.map_err(|problem| ParseError(format!("line {number}: {problem}")))?;
         }
         Ok(map)
     }
@@ -104,8 +107,10 @@ fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
                 let mode = mode.filter(|&mode| is_digits && mode <= 0o7777);
                 rule.mode = Some(mode.ok_or_else(|| format!("`{octal}` is no octal mode"))?);
             }
-            Some(("owner", owner)) => rule.owner = Some(parse_owner(owner)?),
-            Some(("mtime", time)) => rule.mtime = Some(parse_time(time)?),
+            Some(("owner", owner)) => rule.owner = Some(owner_and_group(owner)?),
+            Some(("mtime", time)) => {
+                rule.mtime = Some(parse_time(time).map_err(|ParseError(problem)| problem)?);
+            }
             _ => return Err(format!("`{change}`: mode=, owner= or mtime= is expected")),
         }
     }
@@ -115,8 +120,13 @@ fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
 /// Parses an owner and a group, like `1000:100`.
 ///
 /// # Errors
-/// The text has another form, which the message shows, or an id is nobody's.
-pub fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+///
+/// The text has another form, or an id is nobody's. The message shows the form.
+pub fn parse_owner(text: &str) -> Result<(u32, u32), ParseError> {
+    owner_and_group(text).map_err(ParseError)
+}
+
+fn owner_and_group(text: &str) -> Result<(u32, u32), String> {
     let numbers = text
         .split_once(':')
         .map(|(uid, gid)| (uid.parse(), gid.parse()));
@@ -147,6 +157,7 @@ fn glob(pattern: &str) -> Result<Glob, String> {
 /// Compiles patterns for paths.
 ///
 /// # Errors
+///
 /// The error names the invalid pattern.
 pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
@@ -163,6 +174,7 @@ pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
 /// Compiles patterns for names of attributes.
 ///
 /// # Errors
+///
 /// The error names the invalid pattern.
 pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
@@ -382,7 +394,7 @@ mod tests {
             ("path x owner=me", "two numbers"),
             ("path x colour=red", "mode="),
         ] {
-            let told = Map::parse(text).unwrap_err();
+            let told = Map::parse(text).unwrap_err().to_string();
             assert!(told.contains(word), "{text}: {told}");
         }
     }

@@ -2,16 +2,23 @@
 
 use pext4_ondisk::time::Time;
 
+use super::error::ParseError;
+
 /// Parses a time like `@1700000000`, `@1700000000.5`, `2023-11-14`, `2023-11-14T22:13:20Z`, with or
 /// without a fraction, or `2023-11-14 22:13:20`. All times are UTC.
 ///
+/// # Errors
+///
 /// The text is not a time. The message shows the format.
-pub fn parse_time(text: &str) -> Result<Time, String> {
+pub fn parse_time(text: &str) -> Result<Time, ParseError> {
     let time = match text.strip_prefix('@') {
         Some(number) => Time::from_decimal(number),
         None => civil(text),
     };
-    time.ok_or_else(|| format!("`{text}` is no time; write @SECONDS or 2023-11-14T22:13:20Z"))
+    time.ok_or_else(|| {
+        let form = "write @SECONDS or 2023-11-14T22:13:20Z";
+        ParseError(format!("`{text}` is no time; {form}"))
+    })
 }
 
 fn civil(text: &str) -> Option<Time> {

@@ -77,6 +77,7 @@ impl fmt::Display for Place {
 
 /// Something that is wrong or worth knowing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Finding {
     /// Its kind.
     pub kind: Kind,

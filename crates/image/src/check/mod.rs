@@ -84,8 +84,8 @@ pub enum Error {
     #[error("cannot be checked: {0}")]
     Unsupported(String),
     /// [`Options::cancel`] was set.
-    #[error("cancelled")]
-    Cancelled,
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// The result of a check.
@@ -93,6 +93,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// The passes of the checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pass {
     /// Superblock, journal, descriptors.
     Superblock,
@@ -128,6 +129,7 @@ impl Pass {
 
 /// The progress of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Step {
     /// The pass.
     pub pass: Pass,
@@ -165,6 +167,7 @@ impl fmt::Debug for Options {
 
 /// The result of a check that ran.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Report {
     /// The findings that were kept, sorted by kind and place.
     pub findings: Vec<Finding>,
@@ -219,6 +222,7 @@ struct Examination {
 /// Checks the image on a device.
 ///
 /// # Errors
+///
 /// See [`Error`]. A defect of the image is not an error but a [`Finding`].
 pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
     let threads = match options.threads {
@@ -346,7 +350,7 @@ impl Clock {
     /// Ends a pass. An error if the check was cancelled.
     fn lap(&mut self, pass: Pass, workers: &Workers<'_>) -> Result<()> {
         if workers.is_cancelled() {
-            return Err(Error::Cancelled);
+            return Err(Error::Interrupted);
         }
         let now = pext4_sync::time::now();
         self.laps.push((pass, now.saturating_sub(self.since)));

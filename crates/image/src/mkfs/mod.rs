@@ -29,6 +29,7 @@ use layout::Layout;
 
 /// A description of the new file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Summary {
     /// Bytes in a block.
     pub block_size: u32,

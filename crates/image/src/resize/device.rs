@@ -38,6 +38,7 @@ pub struct Resize {
 
 /// A description of a planned resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Preview {
     /// The effects in numbers.
     pub summary: Summary,
@@ -71,6 +72,7 @@ impl Resize {
     /// Plans a resize without writing anything: a journal is replayed in memory.
     ///
     /// # Errors
+    ///
     /// As [`Resize::prepare`].
     pub fn preview(device: FileDevice, target: Target, options: Options) -> Result<Preview> {
         preview(&Arc::new(device), target, options)
@@ -80,6 +82,7 @@ impl Resize {
     /// resize is impossible; writes nothing else.
     ///
     /// # Errors
+    ///
     /// As [`Plan::make`]; `Impossible` if only [`Way::InPlace`] is possible and not requested, if a
     /// block device is too small, or if data behind the file system would be overwritten.
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
@@ -115,6 +118,7 @@ impl Resize {
     /// Runs the resize. Returns the new size of the file or device in bytes.
     ///
     /// # Errors
+    ///
     /// `Io`: except for [`Way::InPlace`], the image then contains the old file system and has its
     /// length. `AfterCommit`: the image contains the new one, or will after the next open.
     pub fn run(mut self) -> Result<u64> {

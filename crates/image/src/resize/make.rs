@@ -69,6 +69,7 @@ impl Plan {
     /// writes nothing else.
     ///
     /// # Errors
+    ///
     /// `Impossible`, with the reason, if the size or a feature is not supported; `Corrupt`; `Io`.
     pub fn make(device: &dyn Device, target: Target) -> Result<Self> {
         check_features(&read_superblock(device)?)?;

@@ -46,6 +46,7 @@ pub use run::Way;
 
 /// The effects of a resize, in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Summary {
     /// Bytes in a block.
     pub block_size: u32,

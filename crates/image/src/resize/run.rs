@@ -53,6 +53,7 @@ impl Plan {
     /// reads as zeroes.
     ///
     /// # Errors
+    ///
     /// `Io`; `AfterCommit` if only the last steps of [`Way::Journal`] failed; `Impossible` for it
     /// if [`Plan::fits_journal`] is false.
     pub fn run(

@@ -478,7 +478,7 @@ fn an_empty_file_whose_inode_is_full_is_no_inline_file() {
     let image = folder.path().join("image");
     Builder::new()
         .source(Source::Stream("a pipe".to_owned(), Box::new(stream)))
-        .features(["inline_data".to_owned()])
+        .features(["inline_data"])
         .build(&image)
         .unwrap();
     check(&image);

@@ -72,7 +72,7 @@ impl Place {
         builder
             .source(source)
             .source(Source::Stream("the archive".to_owned(), stream))
-            .build(&self.image())
+            .build(self.image())
             .map(drop)
     }
 

@@ -169,7 +169,7 @@ fn every_feature_can_be_switched() {
         let image = folder.path().join(format!("image-{number}"));
         Builder::new()
             .source(Source::Directory(tree.clone()))
-            .features([feature.to_owned()])
+            .features([feature])
             .build(&image)
             .unwrap_or_else(|error| panic!("{feature}: {error}"));
         check(&image);
@@ -193,11 +193,10 @@ fn small_contents_are_inline() {
     }
     let build = |features: &[&str], name: &str| {
         let image = folder.path().join(name);
-        let features = features.iter().map(|&feature| feature.to_owned());
         let summary = Builder::new()
             .source(Source::Directory(tree.clone()))
             .size(Size::Bytes(64 << 20))
-            .features(features)
+            .features(features.iter().copied())
             .build(&image)
             .unwrap();
         compare(&image, &tree);

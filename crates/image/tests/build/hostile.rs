@@ -404,7 +404,7 @@ fn a_build_stops_when_it_is_asked() {
     fs::write(tree.join("file"), "x").unwrap();
     let builder = Builder::new().source(Source::Directory(tree));
     builder.progress().stop();
-    let error = builder.build(&folder.path().join("image")).unwrap_err();
+    let error = builder.build(folder.path().join("image")).unwrap_err();
     assert!(matches!(error, Error::Interrupted), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }

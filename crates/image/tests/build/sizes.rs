@@ -93,7 +93,7 @@ fn a_third_level_of_the_index_is_turned_on_where_it_is_needed() {
         Builder::new()
             .source(Source::Stream("the archive".to_owned(), stream))
             .block_size(1024)
-            .features([feature.to_owned()])
+            .features([feature])
             .replace(true)
             .build(&image)
     };
@@ -125,7 +125,7 @@ fn a_size_that_only_a_journal_makes_too_small_says_so() {
         Builder::new()
             .source(Source::Directory(folder.path().join("tree")))
             .size(Size::Bytes(3 << 20))
-            .features(feature.iter().map(|&name| name.to_owned()))
+            .features(feature.iter().copied())
             .build(&image)
     };
     let error = build(&[]).unwrap_err().to_string();

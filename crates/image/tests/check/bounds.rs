@@ -293,7 +293,7 @@ fn a_cancel_ends_the_reading_of_a_directory() {
         }
     }));
     let ended = check::check(Arc::clone(&device) as Arc<dyn Device>, &options);
-    assert!(matches!(ended, Err(check::Error::Cancelled)));
+    assert!(matches!(ended, Err(check::Error::Interrupted)));
     assert!(before.load(Ordering::Relaxed) > 0);
     assert_eq!(device.bytes(), before.load(Ordering::Relaxed));
 }

@@ -214,5 +214,5 @@ fn a_cancel_ends_it() {
     let options = Options::default();
     options.cancel.store(true, Ordering::Relaxed);
     let ended = check::check(Arc::new(device), &options);
-    assert!(matches!(ended, Err(check::Error::Cancelled)));
+    assert!(matches!(ended, Err(check::Error::Interrupted)));
 }

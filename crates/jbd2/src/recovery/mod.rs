@@ -21,6 +21,7 @@ mod revokes;
 mod scan;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 
 use pext4_block::Device;
@@ -166,6 +167,15 @@ pub struct Replay {
     /// The first transaction that was not committed.
     next: Tid,
     report: Recovered,
+}
+
+impl fmt::Debug for Replay {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Replay")
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Replay {

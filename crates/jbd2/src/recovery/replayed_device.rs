@@ -5,6 +5,7 @@
 //! mount sees an image whose log is not empty, and how a mount checks what a replay would bring
 //! before it writes anything.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -17,6 +18,14 @@ use super::Replay;
 pub struct ReplayedDevice {
     below: Arc<dyn Device>,
     replay: Arc<Replay>,
+}
+
+impl fmt::Debug for ReplayedDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ReplayedDevice")
+            .finish_non_exhaustive()
+    }
 }
 
 impl ReplayedDevice {

@@ -335,8 +335,7 @@ fn handles_extend_and_restart() {
     let text = toy
         .journal
         .start(most + 1)
-        .err()
-        .expect("too many")
+        .expect_err("too many")
         .to_string();
     assert!(text.contains("the journal is too small"), "{text}");
     toy.journal.shutdown().expect("nobody is left inside");
@@ -537,6 +536,6 @@ fn an_unrecovered_log_is_not_opened() {
         commit_interval: NEVER,
         width: crate::JournalWidth::default(),
     });
-    let text = opened.err().expect("it must be replayed first").to_string();
+    let text = opened.expect_err("it must be replayed first").to_string();
     assert!(text.contains("has not been replayed"), "{text}");
 }

@@ -261,6 +261,7 @@ impl Results {
     /// Reads a file.
     ///
     /// # Errors
+    ///
     /// If it cannot be read or has another format.
     pub fn load(path: &Path) -> Result<Self> {
         let name = || path.display().to_string();
@@ -275,6 +276,7 @@ impl Results {
     /// Writes a file.
     ///
     /// # Errors
+    ///
     /// If it cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let mut text = serde_json::to_string_pretty(self)?;

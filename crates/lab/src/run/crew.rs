@@ -1,5 +1,6 @@
 //! A crew: the tasks of one measurement, as threads or processes, and the orders that they get.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,6 +30,15 @@ pub struct Tasks {
     pub interrupt: Interrupt,
 }
 
+impl fmt::Debug for Tasks {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Tasks")
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Start, start of counting, and end of a timed measurement: nanoseconds of [`crate::clock::now`],
 /// which all processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +61,15 @@ pub struct WindowCounts {
     pub locks: Tallies,
 }
 
+impl fmt::Debug for WindowCounts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("WindowCounts")
+            .field("samples", &self.samples)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The tasks, ready to begin.
 pub enum Crew {
     /// Threads in this process.
@@ -59,10 +78,17 @@ pub enum Crew {
     Processes(Processes),
 }
 
+impl fmt::Debug for Crew {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Crew").finish_non_exhaustive()
+    }
+}
+
 impl Crew {
     /// Starts threads in this process. All use one target, or several in turn.
     ///
     /// # Errors
+    ///
     /// If a task cannot be created.
     pub fn of_threads(targets: &[Arc<dyn Target>], tasks: &Tasks) -> Result<Self> {
         let numbers = 0..tasks.plan.tasks;
@@ -73,6 +99,7 @@ impl Crew {
     /// worker` is such a process.
     ///
     /// # Errors
+    ///
     /// If a task cannot be created.
     pub fn of_processes(program: &Path, home: &Path, tasks: &Tasks) -> Result<Self> {
         Processes::start(program, home, tasks).map(Self::Processes)
@@ -97,6 +124,7 @@ impl Crew {
     /// Ends the tasks; each removes its own files, unless they are to be examined.
     ///
     /// # Errors
+    ///
     /// If the files of a task cannot be removed.
     pub fn finish(self, removing: bool) -> Result<()> {
         match self {

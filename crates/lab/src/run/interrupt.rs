@@ -35,6 +35,7 @@ impl Interrupt {
     /// Fails if the end was requested.
     ///
     /// # Errors
+    ///
     /// `Interrupted`.
     pub fn check(&self) -> Result<(), Interrupted> {
         if self.0.load(Ordering::Relaxed) {

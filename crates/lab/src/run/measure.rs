@@ -65,6 +65,7 @@ struct Sum {
 /// Runs a crew through one measurement.
 ///
 /// # Errors
+///
 /// If a task failed, no operation ended in the window, or the run was interrupted.
 pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Result<Counted> {
     let sums = match (workload.pace(), window.steps) {

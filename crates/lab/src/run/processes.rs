@@ -1,5 +1,6 @@
 //! A crew of processes, each with one task on a mounted path.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -31,6 +32,15 @@ pub struct Processes {
     replies: Receiver<(usize, Result<Reply>)>,
     interrupt: Interrupt,
     is_finishing: bool,
+}
+
+impl fmt::Debug for Processes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Processes")
+            .field("is_finishing", &self.is_finishing)
+            .finish_non_exhaustive()
+    }
 }
 
 struct Worker {

@@ -1,5 +1,6 @@
 //! A crew of threads in this process.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +53,15 @@ pub struct Threads {
     counters: Arc<[CachePadded<AtomicU64>]>,
     interrupt: Interrupt,
     first: u32,
+}
+
+impl fmt::Debug for Threads {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Threads")
+            .field("first", &self.first)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Threads {

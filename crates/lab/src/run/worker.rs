@@ -47,6 +47,7 @@ const EXIT_NO_READER: i32 = 3;
 /// The main function of a worker process.
 ///
 /// # Errors
+///
 /// If it was not started by a run.
 pub fn run() -> Result<()> {
     let (sender, lines) = std::sync::mpsc::channel();

@@ -19,6 +19,7 @@ pub fn mark(name: &str) -> String {
 /// Puts texts between the marks that have their names.
 ///
 /// # Errors
+///
 /// A mark is not closed, has no text, or occurs twice.
 pub fn fill(document: &str, blocks: &BTreeMap<String, String>) -> Result<String> {
     let mut text = document.to_owned();

@@ -38,6 +38,7 @@ pub struct Page {
 /// All results of a folder, by the names of their files.
 ///
 /// # Errors
+///
 /// A file cannot be read, or is none of ours.
 pub fn load(folder: &Path) -> Result<BTreeMap<String, Results>> {
     let mut all = BTreeMap::new();
@@ -69,6 +70,7 @@ pub fn load(folder: &Path) -> Result<BTreeMap<String, Results>> {
 /// the overviews only.
 ///
 /// # Errors
+///
 /// As [`load`].
 pub fn load_below(folder: &Path) -> Result<BTreeMap<String, Results>> {
     let mut all = BTreeMap::new();
@@ -88,6 +90,7 @@ pub fn load_below(folder: &Path) -> Result<BTreeMap<String, Results>> {
 /// found.
 ///
 /// # Errors
+///
 /// A mark in a document is not closed, stands for nothing, or is there twice; or there are results
 /// for which no document has a block.
 pub fn report(
@@ -144,6 +147,7 @@ pub fn report(
 /// A README with its picture, if there are results for one.
 ///
 /// # Errors
+///
 /// A mark in it is not closed, stands for nothing, or is there twice.
 pub fn readme(all: &BTreeMap<String, Results>, document: &str) -> Result<String> {
     let Some(results) = all.values().find(|results| results.workload == PICTURE) else {
@@ -161,6 +165,7 @@ pub fn readme(all: &BTreeMap<String, Results>, document: &str) -> Result<String>
 /// Files among those of the figures that nothing makes.
 ///
 /// # Errors
+///
 /// The folder cannot be read.
 pub fn left_over(folder: &Path, pages: &[Page]) -> Result<Vec<PathBuf>> {
     let figures = folder.join(FIGURES);

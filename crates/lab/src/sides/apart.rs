@@ -3,6 +3,8 @@
 //! The costs that its tasks cause each other are the machine's: caches, memory, clock rates.
 //! Further costs of tasks in one volume are the file system's.
 
+use std::fmt;
+
 use anyhow::{Context, Result};
 
 use super::{LibrarySide, Side, Verdict};
@@ -15,6 +17,15 @@ pub struct ApartSide {
     volumes: Vec<LibrarySide>,
     /// Number of volumes that the tasks of the last measurement used.
     used: usize,
+}
+
+impl fmt::Debug for ApartSide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ApartSide")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ApartSide {

@@ -43,6 +43,7 @@ pub fn tool(name: &str) -> Command {
 /// Checks an image with e2fsck.
 ///
 /// # Errors
+///
 /// If e2fsck finds a fault; its output.
 pub fn e2fsck(image: &Path) -> Result<Verdict> {
     let told = match tool("e2fsck").arg("-fn").arg(image).output() {
@@ -61,6 +62,7 @@ pub fn e2fsck(image: &Path) -> Result<Verdict> {
 /// Checks a device in memory, through a copy in a file.
 ///
 /// # Errors
+///
 /// If the copy cannot be written or e2fsck finds a fault.
 pub fn e2fsck_of_memory(device: &RamDevice) -> Result<Verdict> {
     let folder = super::image::scratch()?;

@@ -1,5 +1,6 @@
 //! The control: tasks that enter no file system, run as one more side.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,10 +19,19 @@ pub struct ControlSide {
     target: Arc<dyn Target>,
 }
 
+impl fmt::Debug for ControlSide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ControlSide")
+            .finish_non_exhaustive()
+    }
+}
+
 impl ControlSide {
     /// A side with the control workload.
     ///
     /// # Errors
+    ///
     /// If the root directory cannot be opened.
     pub fn new() -> Result<Self> {
         Self::of(CONTROL)
@@ -30,6 +40,7 @@ impl ControlSide {
     /// A side with another workload that enters no file system.
     ///
     /// # Errors
+    ///
     /// If the root directory cannot be opened.
     pub fn of(workload: &'static dyn Workload) -> Result<Self> {
         let target = Arc::new(MountedPath::open(Path::new("/"))?);

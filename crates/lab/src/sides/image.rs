@@ -53,6 +53,7 @@ impl ImagePlan {
     /// sides and points of that run use the same one.
     ///
     /// # Errors
+    ///
     /// If the given size is too small or too large, or no size is large enough.
     pub fn new(workload: &dyn Workload, plan: &Plan, storage: &Storage) -> Result<Self> {
         let needs = workload.needs(plan);
@@ -96,6 +97,7 @@ impl ImagePlan {
     /// Creates the file system on a device of zeroes.
     ///
     /// # Errors
+    ///
     /// If mkfs refuses the parameters or the device fails.
     pub fn make(&self, device: &dyn Device) -> Result<()> {
         let journal_blocks = self
@@ -120,6 +122,7 @@ impl ImagePlan {
     /// Creates the file system in a new file.
     ///
     /// # Errors
+    ///
     /// As [`make`](Self::make).
     pub fn make_file(&self, path: &Path) -> Result<()> {
         let device = FileDevice::create(path, self.size)?;
@@ -143,6 +146,7 @@ fn caller() -> (u32, u32) {
 /// A temporary folder, in memory if the system has such a file system; dropping it removes it.
 ///
 /// # Errors
+///
 /// If it cannot be created.
 pub fn scratch() -> Result<TempDir> {
     let folder = folder_in(Path::new("/dev/shm")).or_else(|_| folder_in(&std::env::temp_dir()));

@@ -1,5 +1,6 @@
 //! The library in this process, on a device in memory, a slow one, or an image.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,10 +48,20 @@ pub struct LibrarySide {
     checked: bool,
 }
 
+impl fmt::Debug for LibrarySide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("LibrarySide")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
 impl LibrarySide {
     /// A volume on a device in memory.
     ///
     /// # Errors
+    ///
     /// If the file system cannot be created.
     pub fn in_memory(
         label: String,

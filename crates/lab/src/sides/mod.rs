@@ -40,6 +40,7 @@ pub trait Side {
     /// Opens the side unless it is open, creates what the tasks share, and starts the tasks.
     ///
     /// # Errors
+    ///
     /// If it cannot be opened, has too little room, or a task cannot start.
     fn crew(&mut self, tasks: &Tasks) -> Result<Crew>;
 
@@ -47,6 +48,7 @@ pub trait Side {
     /// does not pay for this one.
     ///
     /// # Errors
+    ///
     /// Errors of the file system.
     fn clean_up(&mut self, tasks: &Tasks) -> Result<()>;
 
@@ -54,12 +56,14 @@ pub trait Side {
     /// creates a new one for the next measurement.
     ///
     /// # Errors
+    ///
     /// Errors of the file system or the check.
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>>;
 
     /// Closes the side and checks it.
     ///
     /// # Errors
+    ///
     /// If it did not close cleanly.
     fn close(&mut self) -> Result<Verdict>;
 }

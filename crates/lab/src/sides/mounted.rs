@@ -81,10 +81,20 @@ pub struct MountedSide {
     interrupt: Interrupt,
 }
 
+impl fmt::Debug for MountedSide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("MountedSide")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
 impl MountedSide {
     /// Creates the image and mounts it, so that an impossible side fails before anything runs.
     ///
     /// # Errors
+    ///
     /// If the machine does not permit the mount, or the run is interrupted.
     pub fn new(
         kind: Kind,
@@ -212,7 +222,7 @@ impl Side for MountedSide {
             home.leave();
         }
         self.unmount()?;
-        let device = FileDevice::open(&self.image(), Access::ReadOnly, SERVER_TIMEOUT)?;
+        let device = FileDevice::open(self.image(), Access::ReadOnly, SERVER_TIMEOUT)?;
         let found = fragmentation::of_image(Arc::new(device), Some(&Home::name()))?;
         self.judged()?;
         std::fs::remove_file(self.image())?;

@@ -1,5 +1,6 @@
 //! A directory of a file system that was mounted by others.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ impl Home {
     /// Creates it.
     ///
     /// # Errors
+    ///
     /// If the directory does not exist or is not writable.
     pub fn new(directory: &Path) -> Result<Self> {
         let path = directory.join(Self::name());
@@ -51,6 +53,7 @@ impl Home {
     /// Starts tasks in it, as processes.
     ///
     /// # Errors
+    ///
     /// If there is no room, or the processes cannot start.
     pub fn crew(&self, program: &Path, tasks: &Tasks) -> Result<Crew> {
         make_ready(&*self.target, tasks.workload, &tasks.plan)
@@ -61,6 +64,7 @@ impl Home {
     /// Removes what the tasks shared, and waits until everything is durable.
     ///
     /// # Errors
+    ///
     /// Errors of the file system.
     pub fn clean_up(&self, tasks: &Tasks) -> Result<()> {
         tasks.workload.clean(&*self.target)?;
@@ -91,10 +95,20 @@ pub struct PathSide {
     home: Option<Home>,
 }
 
+impl fmt::Debug for PathSide {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("PathSide")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
 impl PathSide {
     /// A side in this directory; `program` runs the tasks.
     ///
     /// # Errors
+    ///
     /// If the directory does not exist or is not writable.
     pub fn new(directory: &Path, program: PathBuf) -> Result<Self> {
         let directory = directory

@@ -1,5 +1,7 @@
 //! A volume in this process: library calls without system calls.
 
+use std::fmt;
+
 use anyhow::{Context, Result, bail};
 use pext4_fs::{
     AllocateMode, CreateAttributes, InodeNumber, RenameMode, SetAttributes, SetXattrMode, Volume,
@@ -20,6 +22,12 @@ pub const HOME: &str = "lab";
 pub struct Library {
     volume: Volume,
     home: Node,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Library").finish_non_exhaustive()
+    }
 }
 
 impl Library {

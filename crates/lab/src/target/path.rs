@@ -1,5 +1,6 @@
 //! A directory of any mounted file system: one system call for each call, two to open a name.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -13,6 +14,14 @@ use super::{Node, Room, Target, short_read};
 /// The lab's directory on a mounted file system.
 pub struct MountedPath {
     home: Node,
+}
+
+impl fmt::Debug for MountedPath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("MountedPath")
+            .finish_non_exhaustive()
+    }
 }
 
 impl MountedPath {

@@ -39,6 +39,7 @@ pub static CONTROL: &dyn Workload = &control::Control;
 /// Finds a workload by its name.
 ///
 /// # Errors
+///
 /// If there is none; the message lists the names.
 pub fn find(name: &str) -> Result<&'static dyn Workload> {
     let found = ALL
@@ -203,6 +204,7 @@ pub trait Workload: Sync {
     /// Creates what all tasks share.
     ///
     /// # Errors
+    ///
     /// Errors of the target.
     fn prepare(&self, target: &dyn Target, plan: &Plan) -> Result<()> {
         let _ = (target, plan);
@@ -212,12 +214,14 @@ pub trait Workload: Sync {
     /// Creates the files and the state of task `number` (from 0).
     ///
     /// # Errors
+    ///
     /// Errors of the target.
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>>;
 
     /// Removes what [`prepare`](Self::prepare) created, and the remains of failed tasks.
     ///
     /// # Errors
+    ///
     /// Errors of the target.
     fn clean(&self, target: &dyn Target) -> Result<()> {
         empty(target, target.root())
@@ -229,12 +233,14 @@ pub trait Task: Send {
     /// Runs one step.
     ///
     /// # Errors
+    ///
     /// Errors of the target; the task runs no further step then.
     fn step(&mut self, target: &dyn Target) -> Result<Step>;
 
     /// Removes the task's own files.
     ///
     /// # Errors
+    ///
     /// Errors of the target.
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()>;
 }

@@ -44,6 +44,7 @@ impl List {
     /// Parses a list; `None` if the text has no entries.
     ///
     /// # Errors
+    ///
     /// The first problem of the text or the list.
     pub fn parse(text: &[u8]) -> Result<Option<Self>, Problem> {
         let text = std::str::from_utf8(text).map_err(|_| Problem::NotText)?;
@@ -65,6 +66,7 @@ impl List {
     /// Makes a list of entries in any order.
     ///
     /// # Errors
+    ///
     /// The first problem of the list.
     pub fn of(mut entries: Vec<Entry>) -> Result<Self, Problem> {
         entries.sort_unstable_by_key(|entry| (entry.tag, entry.id));

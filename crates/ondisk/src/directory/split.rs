@@ -43,9 +43,11 @@ impl Owned {
 /// stay in one leaf if possible. With fewer than two entries, returns `None` and changes nothing.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if a record is impossible; both blocks are unchanged.
 ///
 /// # Panics
+///
 /// If the two blocks differ in size.
 pub fn split_by_hash(
     old: &mut [u8],

@@ -29,6 +29,7 @@ pub fn has_tail(block: &[u8]) -> bool {
 /// Stores the checksum of a leaf in its tail.
 ///
 /// # Panics
+///
 /// If the block is shorter than a tail.
 pub fn stamp_leaf(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
     let at = block.len() - 4;
@@ -39,6 +40,7 @@ pub fn stamp_leaf(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u
 /// Checks the tail and the checksum of a leaf.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if the tail is missing or the checksum is wrong.
 pub fn verify_leaf(
     seed: u32,

@@ -97,6 +97,7 @@ pub fn nodes_needed(extents: usize, block_size: usize) -> usize {
 /// [`nodes_needed`]; `None` if it does not, or if the tree would be too high.
 ///
 /// # Panics
+///
 /// If the block size is below 1024.
 #[must_use]
 pub fn build(

@@ -83,9 +83,11 @@ pub struct Plan {
 /// its root: 1, or 2 with `large_dir`.
 ///
 /// # Errors
+///
 /// [`TooMany`] if such an index cannot hold the entries.
 ///
 /// # Panics
+///
 /// If the block size is below 1024, or an entry has no name or no inode.
 pub fn build(
     block_size: usize,
@@ -132,6 +134,7 @@ impl Plan {
     /// Lays out an index over these names, at least one.
     ///
     /// # Errors
+    ///
     /// [`TooMany`] if an index of `max_levels` levels below its root cannot hold them.
     pub fn of<'a>(
         block_size: usize,
@@ -167,6 +170,7 @@ impl Plan {
     /// names of the plan; `take` receives one block after another.
     ///
     /// # Panics
+    ///
     /// If an entry has another name than in the plan, or no inode.
     pub fn write<'a>(
         &self,

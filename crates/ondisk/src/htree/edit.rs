@@ -23,6 +23,7 @@ impl<'a> IndexMut<'a> {
     /// The entries of a root.
     ///
     /// # Errors
+    ///
     /// As [`Index::root`].
     pub fn root(block: &'a mut [u8], has_tail: bool) -> Result<Self, Corrupt> {
         let Index {
@@ -42,6 +43,7 @@ impl<'a> IndexMut<'a> {
     /// The entries of a node.
     ///
     /// # Errors
+    ///
     /// As [`Index::node`].
     pub fn node(block: &'a mut [u8], has_tail: bool) -> Result<Self, Corrupt> {
         let Index {
@@ -73,6 +75,7 @@ impl<'a> IndexMut<'a> {
     /// changes nothing if the block is full.
     ///
     /// # Panics
+    ///
     /// If the position is 0 or past the end.
     #[must_use]
     pub fn insert(&mut self, position: usize, hash: u32, block: LogicalBlock) -> bool {
@@ -96,6 +99,7 @@ impl<'a> IndexMut<'a> {
     /// a new node with [`write_node`]; the hash of the first of them goes into the parent.
     ///
     /// # Panics
+    ///
     /// If the count is 0 or above the number of entries.
     pub fn truncate(&mut self, count: usize) {
         assert!(
@@ -142,6 +146,7 @@ pub(super) fn write_entries(block: &mut [u8], start: usize, entries: &[IndexEntr
 /// Makes a block a node with these entries.
 ///
 /// # Panics
+///
 /// If there are no entries, or more than fit.
 pub fn write_node(block: &mut [u8], has_tail: bool, entries: &[IndexEntry]) {
     let room = capacity(block.len(), NODE_ENTRIES_OFFSET, has_tail);
@@ -160,6 +165,7 @@ pub fn write_node(block: &mut [u8], has_tail: bool, entries: &[IndexEntry]) {
 /// Makes a block a root with one entry for block `first`, and no levels below.
 ///
 /// # Panics
+///
 /// If the block is too short.
 pub fn init_root(
     block: &mut [u8],
@@ -183,10 +189,12 @@ pub fn init_root(
 /// and `..`, move to `leaf`, which will be the directory's block `leaf_number`.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if the block does not start with `.` and `..` or a record is impossible; both blocks
 /// are unchanged.
 ///
 /// # Panics
+///
 /// If the blocks differ in size.
 pub fn root_from_linear(
     first: &mut [u8],
@@ -226,6 +234,7 @@ pub fn root_from_linear(
 /// root.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if the root's limit or count is impossible; it is unchanged.
 pub fn deepen(root: &mut [u8], has_tail: bool, node: LogicalBlock) -> Result<(), Corrupt> {
     let mut index = IndexMut::root(root, has_tail)?;

@@ -101,8 +101,8 @@ fn search_finds_the_last_entry_not_above() {
     ] {
         assert_eq!(index.search(hash), position, "{hash}");
     }
-    assert!(index.continues_at(3, 200) && !index.continues_at(3, 202));
-    assert!(!index.continues_at(4, 200));
+    assert_eq!(index.entry(3).hash, 200 | CONTINUED);
+    assert_eq!(index.entries().count(), 4, "nothing continues it further");
     assert_eq!(index.check(5), Ok(()));
     assert!(index.check(4).is_err(), "a block behind the end");
 }

@@ -38,6 +38,7 @@ impl Inode {
     /// The inline content of this inode, including the reserved bytes after its end.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the attributes cannot be decoded or the one for the content is missing.
     pub fn inline_content(&self) -> Result<Vec<u8>, Corrupt> {
         let attributes = decode_inode_area(self.area())?;
@@ -53,6 +54,7 @@ impl Inode {
     /// Most bytes of content that fit into this inode with its other attributes; 0 if none.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the attributes cannot be decoded.
     pub fn inline_room(&self) -> Result<usize, Corrupt> {
         let attributes = self.with_content(Box::default())?;
@@ -63,6 +65,7 @@ impl Inode {
     /// Replaces the inline content of this inode and sets its flag. The caller sets the size.
     ///
     /// # Errors
+    ///
     /// [`Full`] if the content does not fit or the attributes cannot be decoded; the inode is
     /// unchanged.
     pub fn set_inline_content(&mut self, content: &[u8]) -> Result<(), Full> {
@@ -82,6 +85,7 @@ impl Inode {
     /// Removes the inline content of this inode and sets its `block` area to `root`.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if the attributes cannot be decoded; the inode is unchanged.
     pub fn end_inline(&mut self, root: [u8; BLOCK_AREA]) -> Result<(), Corrupt> {
         let mut attributes = decode_inode_area(self.area())?;
@@ -136,6 +140,7 @@ pub fn parent(block: &[u8; BLOCK_AREA]) -> InodeNumber {
 /// Changes the parent of a directory with inline data.
 ///
 /// # Panics
+///
 /// If the content is shorter than the `block` area.
 pub fn set_parent(content: &mut [u8], parent: InodeNumber) {
     write_u32(content, 0, parent.get());
@@ -145,6 +150,7 @@ pub fn set_parent(content: &mut [u8], parent: InodeNumber) {
 /// region 1 in the attribute.
 ///
 /// # Errors
+///
 /// [`Corrupt`] if there is no such region.
 pub fn region(content: &[u8], number: u32) -> Result<Range<usize>, Corrupt> {
     match number {

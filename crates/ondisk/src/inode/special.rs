@@ -66,6 +66,7 @@ impl Inode {
     /// The target of a short symbolic link; an encrypted one as it is stored, with any bytes.
     ///
     /// # Errors
+    ///
     /// [`Corrupt`] if this is no such link, or its size and its first NUL byte disagree.
     pub fn fast_symlink_target(&self) -> Result<&[u8], Corrupt> {
         let ends = self.block.iter().position(|&byte| byte == 0);

@@ -154,6 +154,7 @@ pub fn tags(format: &RecordFormat, block: &[u8]) -> Vec<Tag> {
 }
 
 /// Builds one descriptor block.
+#[derive(Debug)]
 pub struct DescriptorWriter {
     format: RecordFormat,
     block: Vec<u8>,

@@ -36,6 +36,7 @@ pub fn records<'a>(
 }
 
 /// Builds one revoke block.
+#[derive(Debug)]
 pub struct RevokeWriter {
     format: RecordFormat,
     block: Vec<u8>,

@@ -320,6 +320,7 @@ impl Drop for Switch {
 /// starts must have ended by then; remaining cores are dropped without running on.
 ///
 /// # Panics
+///
 /// If `main` panics; if all cores are blocked; if called inside another run.
 pub fn run<R: 'static>(
     model: Model,

@@ -51,6 +51,7 @@ macro_rules! watched {
             /// Writes `new` if the value is `current`.
             ///
             /// # Errors
+            ///
             /// The value, if it is another one.
             #[track_caller]
             pub fn compare_exchange(
@@ -69,6 +70,7 @@ macro_rules! watched {
             /// As `compare_exchange`; this implementation never fails spuriously.
             ///
             /// # Errors
+            ///
             /// The value, if it is another one.
             #[track_caller]
             pub fn compare_exchange_weak(
@@ -89,6 +91,7 @@ macro_rules! watched {
             /// changes.
             ///
             /// # Errors
+            ///
             /// The value, if `update` returned `None` for it.
             #[track_caller]
             pub fn fetch_update(

@@ -7,6 +7,7 @@
 //! truncated or punched before, and never another file's.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::recording::History;
@@ -21,6 +22,16 @@ pub struct Judge<'a> {
     cut: usize,
     /// States (numbers of operations) that the recovered tree may be in.
     states: RangeInclusive<usize>,
+}
+
+impl fmt::Debug for Judge<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Judge")
+            .field("cut", &self.cut)
+            .field("states", &self.states)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Judge<'a> {

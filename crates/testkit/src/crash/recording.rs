@@ -28,6 +28,12 @@ pub struct History {
     pub models: Vec<Model>,
 }
 
+impl fmt::Debug for History {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("History").finish_non_exhaustive()
+    }
+}
+
 /// A recorded run.
 pub struct Recording {
     /// The device before the first event.

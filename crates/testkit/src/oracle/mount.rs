@@ -12,6 +12,7 @@ use super::{output, run, tool};
 use crate::mounted::{MountedSubject, Remount};
 
 /// A mounted image; dropping it unmounts.
+#[derive(Debug)]
 pub struct KernelMount {
     image: PathBuf,
     directory: TempDir,

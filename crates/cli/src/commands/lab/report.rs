@@ -28,6 +28,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// There are no results, or a document cannot be read or written; with `--check`, a document is out
 /// of date.
 pub fn run(arguments: &Arguments) -> Result<()> {

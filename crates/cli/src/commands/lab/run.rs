@@ -156,6 +156,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Runs the command.
 ///
 /// # Errors
+///
 /// The command line is invalid, or a run failed. There are no results then.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let found: Result<Vec<&dyn Workload>> = arguments
