@@ -91,9 +91,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted | NoSpace |
-    /// NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory that was
-    /// removed, `NotPermitted` one that is immutable.
+    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted |
+    /// NoSpace | NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory
+    /// that was removed, `NotPermitted` one that is immutable.
     pub fn create(
         &self,
         parent: InodeNumber,
