@@ -104,3 +104,52 @@ fn damage_in_one_node_does_not_stop_the_volume() {
         }
     }
 }
+
+/// A map of three levels in which all pointers of a level lead to the same block: it takes four
+/// blocks and maps sixteen million.
+#[test]
+fn a_map_that_repeats_its_blocks_is_not_walked_to_its_end() {
+    const PIECES: u64 = 4;
+    let features = ["-b", "1024", "-O", "^extent,^64bit,^metadata_csum"];
+    let Some(image) = Image::make(&features) else {
+        return;
+    };
+    let volume = image.open();
+    let create = |name: &[u8]| {
+        let made = volume.create(InodeNumber::ROOT, name, &CreateAttributes::default());
+        made.expect("a file").inode
+    };
+    let (file, nodes) = (create(b"file"), create(b"nodes"));
+    let fill = |piece: u64, word: u32| {
+        let bytes = word.to_le_bytes().repeat(BLOCK as usize / 4);
+        let written = volume.write(nodes, piece * BLOCK, &bytes);
+        assert_eq!(written.expect("room"), bytes.len());
+    };
+    (0..PIECES).for_each(|piece| fill(piece, 7));
+    let ranges = volume.extents(nodes, 0, usize::MAX).expect("a sound map");
+    let places: Vec<u64> = ranges
+        .iter()
+        .flat_map(|range| (range.physical..range.physical + range.length).step_by(BLOCK as usize))
+        .map(|byte| byte / BLOCK)
+        .collect();
+    for (piece, next) in (0..).zip(&places[1..]) {
+        fill(piece, u32::try_from(*next).expect("a small image"));
+    }
+    volume.close().expect("it closes");
+    image.debugfs_write(&format!("set_inode_field file block[TIND] {}", places[0]));
+    image.debugfs_write(&format!("set_inode_field file block[DIND] {}", places[1]));
+    image.debugfs_write(&format!("set_inode_field file block[IND] {}", places[2]));
+    image.debugfs_write(&format!("set_inode_field file size {}", 1u64 << 34));
+
+    let volume = image.open();
+    let start = 12 * BLOCK;
+    let tries = [
+        volume.seek_hole(file, start).map(drop),
+        volume.extents(file, start, usize::MAX).map(drop),
+    ];
+    for tried in tries {
+        let error = tried.expect_err("no sound file has so many blocks");
+        assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    }
+    assert!(volume.failure().is_none());
+}

@@ -24,6 +24,7 @@ use crate::error::{Refusal, Result};
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::indirect;
 use crate::inode::table::Inodes;
+use crate::inode::walk_limit::WalkLimit;
 use crate::inode::{Inode, Reach, State, present};
 use crate::types::MappedRange;
 
@@ -395,6 +396,7 @@ impl Inodes {
         if inode.is_inline() {
             return self.seek_inline(inode, offset, data);
         }
+        let mut limit = WalkLimit::new(&self.store, inode);
         let mut position = offset;
         while position < size {
             let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
@@ -402,6 +404,7 @@ impl Inodes {
             if is_data == data {
                 return Ok(position);
             }
+            limit.pass(&mapping)?;
             position = self.mapping_end(&mapping);
         }
         if data {
@@ -424,9 +427,11 @@ impl Inodes {
     ) -> Result<Vec<MappedRange>> {
         let block_bytes = self.block_bytes();
         let mut ranges: Vec<MappedRange> = Vec::new();
+        let mut limit = WalkLimit::new(&self.store, inode);
         let mut block = offset / block_bytes;
         while ranges.len() < most && block < extent::LOGICAL_END {
             let mapping = self.lookup(inode, logical(block)?)?;
+            limit.pass(&mapping)?;
             if let Mapping::Mapped(extent) = mapping {
                 ranges.push(MappedRange {
                     logical: u64::from(extent.logical.get()) * block_bytes,

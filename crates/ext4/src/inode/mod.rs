@@ -33,6 +33,7 @@ pub mod table;
 pub mod tails;
 pub mod truncate;
 pub mod values;
+mod walk_limit;
 mod zeroes;
 
 use std::sync::{Arc, OnceLock};
