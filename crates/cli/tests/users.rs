@@ -68,6 +68,71 @@ fn a_stranger_takes_no_set_id_bits() {
     mount.unmount();
 }
 
+/// Runs a shell line as root without some capabilities; `None`, and a message, without `setpriv`.
+fn without(capabilities: &str, line: &str, directory: &Path) -> Option<Output> {
+    if !has("setpriv") {
+        eprintln!("SKIPPED: setpriv is not installed (package util-linux)");
+        return None;
+    }
+    let mut setpriv = Command::new("setpriv");
+    for set in ["--bounding-set", "--inh-caps"] {
+        setpriv.args([set, capabilities]);
+    }
+    setpriv.args(["sh", "-c", line]).current_dir(directory);
+    Some(run(&mut setpriv))
+}
+
+#[test]
+fn root_may_do_what_its_capabilities_allow() {
+    let Some(place) = place() else {
+        return;
+    };
+    let mount = place.mount(&["-o", "allow_other"]);
+    let file = mount.path("file");
+    fs::write(&file, vec![7; 5000]).unwrap();
+    std::os::unix::fs::chown(&file, Some(1001), Some(1001)).unwrap();
+    for line in ["truncate -s 10 file", "fallocate -l 9000 file"] {
+        set_mode(&file, 0o6777);
+        succeed(
+            Command::new("sh")
+                .args(["-c", line])
+                .current_dir(&place.point),
+        );
+        assert_eq!(mode(&file), 0o6777, "{line}");
+        let Some(done) = without("-fsetid", line, &place.point) else {
+            return;
+        };
+        assert!(done.status.success(), "{done:?}");
+        assert_eq!(mode(&file), 0o777, "{line}");
+    }
+    set_mode(&file, 0o4755);
+    let refused = without("-all", "chown : file", &place.point).expect("it is there");
+    assert!(!refused.status.success(), "{refused:?}");
+    assert_eq!(mode(&file), 0o4755);
+    succeed(Command::new("fstrim").arg(&place.point));
+    let refused = without("-sys_admin", "fstrim .", &place.point).expect("it is there");
+    assert!(!refused.status.success(), "{refused:?}");
+    mount.unmount();
+}
+
+#[test]
+fn the_time_of_the_last_change_of_an_append_only_file_may_move() {
+    let Some(place) = place() else {
+        return;
+    };
+    let mount = place.mount(&["-o", "allow_other"]);
+    fs::write(mount.path("file"), b"a log").unwrap();
+    for (line, succeeds) in [
+        ("chattr +a file && chown : file", true),
+        ("chown 7 file", false),
+        ("chattr -a file", true),
+    ] {
+        let ended = as_user(0, line, &place.point);
+        assert_eq!(ended.status.success(), succeeds, "{line}: {ended:?}");
+    }
+    mount.unmount();
+}
+
 #[test]
 fn a_change_of_owner_that_names_none_shows_in_the_time_of_a_directory() {
     let Some(place) = place() else {

@@ -23,6 +23,7 @@ mod space_retry;
 mod xattr;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pext4_sync::thread;
 
@@ -159,6 +160,12 @@ impl Dispatch {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.volume.is_read_only()
+    }
+
+    /// The smallest difference between two times of a file.
+    #[must_use]
+    pub fn time_granularity(&self) -> Duration {
+        self.volume.time_granularity()
     }
 
     /// The numbers for `statfs(2)`.

@@ -147,6 +147,8 @@ impl Filesystem for FuserTransport {
         // Both are within what fuser allows.
         let _ = config.set_max_write(MAX_BYTES);
         let _ = config.set_max_background(MAX_BACKGROUND);
+        // It is a power of ten.
+        let _ = config.set_time_granularity(self.dispatch.time_granularity());
         Ok(())
     }
 

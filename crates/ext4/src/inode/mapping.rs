@@ -296,8 +296,8 @@ impl Inodes {
         if let Err(error) = &result
             && change.has_begun
         {
-            let what = "the map of a file was left half changed";
-            self.store.stop_half_done(what, error);
+            let what = format!("the map of inode {} was left half changed", inode.number());
+            self.store.stop_half_done(&what, error);
             return result;
         }
         // An empty file that is removed has nothing to unmap.
@@ -306,8 +306,8 @@ impl Inodes {
             && is_changed
             && let Err(error) = self.store_root(change.handle, inode, root, change.blocks)
         {
-            let what = "a file has more blocks than its inode can count";
-            self.store.stop_half_done(what, &error);
+            let what = format!("inode {} has more blocks than it can count", inode.number());
+            self.store.stop_half_done(&what, &error);
             return Err(error);
         }
         for block in change.reserved {

@@ -193,8 +193,8 @@ fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
     Ok(())
 }
 
-/// Whether a change sets both times to the present and nothing else, as `touch` does: an append
-/// could do the same. A caller that keeps the times of a file itself says what the present is; then
+/// Whether a change sets both times to the present and nothing else, as `touch` does, or only that
+/// of the last change: an append could do the same. A caller that keeps the times of a file itself says what the present is; then
 /// the times of modification and change are equal. Times of appends that it writes back come by
 /// [`Volume::write_back_times`].
 fn is_touch(change: &SetAttributes) -> bool {
@@ -205,7 +205,11 @@ fn is_touch(change: &SetAttributes) -> bool {
         changed: change.changed,
         ..SetAttributes::default()
     };
-    *change == touch
+    let changed = SetAttributes {
+        changed: Some(SetTime::Now),
+        ..SetAttributes::default()
+    };
+    *change == touch || *change == changed
 }
 
 /// `EXT4_EOFBLOCKS_FL`, which no current kernel sets and checkers report.

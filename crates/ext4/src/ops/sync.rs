@@ -1,6 +1,9 @@
 //! Durability and totals.
 
+use std::time::Duration;
+
 use pext4_ondisk::directory::NAME_MAX;
+use pext4_ondisk::inode;
 
 use crate::error::Result;
 use crate::inode::Reach;
@@ -89,6 +92,16 @@ impl Volume {
             Some(journal) if !self.inodes.store.is_read_only() => Ok(journal.checkpoint()?),
             _ => Ok(()),
         })
+    }
+
+    /// The smallest difference between two times of an inode that the image can hold: a second if
+    /// its inodes have 128 bytes, else a nanosecond.
+    #[must_use]
+    pub fn time_granularity(&self) -> Duration {
+        match usize::from(self.inodes.store.geometry.inode_size) {
+            inode::BASE_SIZE => Duration::from_secs(1),
+            _ => Duration::from_nanos(1),
+        }
     }
 
     /// What `statfs(2)` tells.
