@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Mounted, Place, has, is_root, run, succeed};
+use common::{Mounted, Place, has, is_root, pext4, run, succeed};
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, IFlags, Timespec, Timestamps, XattrFlags, access,
     fallocate, ioctl_setflags, utimensat,
@@ -217,6 +217,38 @@ fn reading_is_noted_as_relatime_says() {
     assert!(times[0] > 6 && times[1] == 5, "{times:?}");
     let later = noted("relatime");
     assert!(later[0] == times[0] && later[1] > 6, "{later:?}");
+}
+
+/// Such inodes have no room for parts of a second.
+#[test]
+fn times_of_small_inodes_are_shown_as_they_are_kept() {
+    let Some(place) = Place::empty_if_mountable() else {
+        return;
+    };
+    let mut mkfs = pext4(["mkfs", "-q", "-I", "128", "--size", "16M"]);
+    succeed(mkfs.arg(&place.image));
+    let times = || {
+        let mount = place.mount(&[]);
+        let file = mount.path("file");
+        if !file.exists() {
+            fs::write(&file, b"written now").unwrap();
+            fs::create_dir(mount.path("directory")).unwrap();
+            set_times(&file, 1_700_000_000, 1_700_000_001);
+        }
+        let times = [file, mount.path("directory")].map(|path| {
+            let metadata = fs::metadata(path).unwrap();
+            [
+                (metadata.mtime(), metadata.mtime_nsec()),
+                (metadata.ctime(), metadata.ctime_nsec()),
+            ]
+        });
+        mount.unmount();
+        times
+    };
+    let first = times();
+    let parts = first.as_flattened().iter().map(|(_, part)| *part);
+    assert!(parts.clone().all(|part| part == 0), "{first:?}");
+    assert_eq!(times(), first);
 }
 
 #[test]
