@@ -64,9 +64,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted | ReadOnly |
-    /// NoSpace | NoInodes | DirectoryFull)`, `Corrupt`, `Io`. `NotFound` is a directory that was
-    /// removed, `NotPermitted` one that is immutable.
+    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted |
+    /// DirectoryFull | NoSpace | NoInodes | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory
+    /// that was removed, `NotPermitted` one that is immutable.
     pub fn create(
         &self,
         parent: InodeNumber,
