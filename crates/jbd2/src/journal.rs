@@ -274,7 +274,7 @@ impl Journal {
     }
 
     /// Whether no shutdown and no abort has begun.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn is_running(&self) -> bool {
         self.core.check_running().is_ok()
     }
