@@ -273,6 +273,12 @@ impl Journal {
         self.core.statistics.read()
     }
 
+    /// Whether no shutdown and no abort has begun.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_running(&self) -> bool {
+        self.core.check_running().is_ok()
+    }
+
     fn stop_threads(&self) {
         self.core.end();
         let threads = std::mem::take(&mut *self.threads.lock());
