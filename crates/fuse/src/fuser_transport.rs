@@ -220,11 +220,17 @@ impl Filesystem for FuserTransport {
             Some(_) => Named::OpenFile,
             None => Named::Node,
         };
-        let set = move |context: Context<'_>, []: [&[u8]; 0]| {
+        let set = move |context: Context<'_>| {
             let dispatch = context.dispatch;
             dispatch.set_attributes(caller, node.0, &change, named)
         };
-        self.run_or_offload([], set, attributes, reply);
+        match size {
+            Some(size) => self.grow_or_offload((node, size), set, attributes, reply),
+            None => {
+                let set = move |context: Context<'_>, []: [&[u8]; 0]| set(context);
+                self.run_or_offload([], set, attributes, reply);
+            }
+        }
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
@@ -599,7 +605,7 @@ impl Filesystem for FuserTransport {
     ) {
         self.servers.note_call(request.pid());
         let caller = caller(request);
-        let allocate = move |context: Context<'_>, []: [&[u8]; 0]| {
+        let allocate = move |context: Context<'_>| {
             // For `fallocate` the kernel does not say whether the set-id bits must be cleared.
             let dispatch = context.dispatch;
             if dispatch.clear_set_id_unless_capable(caller, node.0)? {
@@ -607,7 +613,8 @@ impl Filesystem for FuserTransport {
             }
             dispatch.allocate(node.0, flags.cast_unsigned(), offset, length)
         };
-        self.run_or_offload([], allocate, done, reply);
+        let end = offset.saturating_add(length);
+        self.grow_or_offload((node, end), allocate, done, reply);
     }
 
     fn lseek(

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
-use pext4_ondisk::{LogicalBlock, extent};
+use pext4_ondisk::{LogicalBlock, Tid, extent};
 
 use crate::error::{Refusal, Result};
 use crate::inode::extents::{Extent, Mapping};
@@ -335,13 +335,12 @@ impl Inodes {
     ///
     /// `Corrupt` or `Io`.
     pub fn zero_tail(&self, inode: &Arc<Inode>) -> Result<bool> {
-        let (size, known_zero, cut) =
-            inode.state(|state| (state.slot.size, state.tail_is_zero, state.cut_tid));
+        let (size, is_zero) = inode.state(|state| (state.slot.size, state.tail_is_zero));
         let into = size % self.block_bytes();
-        if into == 0 || known_zero || inode.is_inline() {
+        if into == 0 || is_zero || inode.is_inline() {
             return Ok(false);
         }
-        if let Some(tid) = cut {
+        if let Some(tid) = self.cut_of_tail(inode) {
             self.store.journal().commit(tid)?;
         }
         let block_end = size - into + self.block_bytes();
@@ -351,6 +350,17 @@ impl Inodes {
             state.cut_tid = None;
         });
         Ok(wrote)
+    }
+
+    /// The transaction that cut the file inside its last block, if the rest of that block may still
+    /// have the bytes from before.
+    pub fn cut_of_tail(&self, inode: &Inode) -> Option<Tid> {
+        inode.state(|state| {
+            let is_inside = !state.slot.size.is_multiple_of(self.block_bytes());
+            state
+                .cut_tid
+                .filter(|_| is_inside && !state.tail_is_zero && !inode.is_inline())
+        })
     }
 
     /// Makes a range of bytes a hole: whole blocks are freed, edges are zeroed.

@@ -281,6 +281,22 @@ impl Volume {
         }
     }
 
+    /// Whether a call that makes the file grow to `size` would wait for a commit: the file was just
+    /// cut inside a block, and the rest of that block must keep its bytes until the cut is durable.
+    #[must_use]
+    pub fn growth_waits(&self, inode: InodeNumber, size: u64) -> bool {
+        let Ok(inode) = self.inodes.get(inode) else {
+            return false;
+        };
+        let journal = self.inodes.store.try_journal();
+        let is_durable = |tid| journal.is_none_or(|journal| journal.is_durable(tid));
+        size > inode.size()
+            && self
+                .inodes
+                .cut_of_tail(&inode)
+                .is_some_and(|tid| !is_durable(tid))
+    }
+
     /// `SEEK_DATA`: the next written byte at or after `offset`.
     ///
     /// # Errors

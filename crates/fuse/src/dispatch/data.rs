@@ -6,6 +6,7 @@ use pext4_fs::{AllocateMode, Attributes, Error, InodeNumber};
 use pext4_ondisk::inode::InodeFlags;
 
 use super::{Answer, Dispatch, Errno};
+use crate::node::inode_of;
 
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
@@ -85,6 +86,13 @@ impl Dispatch {
             self.note_access(inode, self.access_times.files);
         }
         Ok(length)
+    }
+
+    /// Whether a request that makes the file grow to `size` would wait for a commit, which the
+    /// transport's threads must not do.
+    #[must_use]
+    pub fn growth_waits(&self, node: u64, size: u64) -> bool {
+        inode_of(node).is_some_and(|inode| self.volume.growth_waits(inode, size))
     }
 
     /// Writes `from`. A write from the kernel's page cache (`is_writeback`) leaves the file's times

@@ -1,10 +1,11 @@
-//! Requests that may find no space while deleted files are about to be freed.
+//! Requests that may have to wait: those that find no space while deleted files are about to be
+//! freed, and those that make a file grow that was just cut.
 //!
 //! The kernel's `FORGET` for such a file is read by the transport's threads, so these do not wait
 //! for it. A request that finds no space there is repeated, with a copy of its bytes, on a thread
 //! that may wait (`dispatch/space_retry.rs`), which also sends the reply. A thread that may wait
 //! for space never waits for the kernel, since writes that the kernel sends may need such a thread
-//! first.
+//! first. A request that would wait for a commit is not tried first.
 
 use std::sync::Arc;
 
@@ -67,12 +68,30 @@ impl FuserTransport {
         }
     }
 
-    /// As [`FuserTransport::run_or_offload`], for a write. If a write from the page cache fails,
+    /// As [`FuserTransport::run_or_offload`], for a request that may make a file grow to a size.
+    pub(super) fn grow_or_offload<T: 'static, R: Send + 'static>(
+        &self,
+        (node, size): (INodeNo, u64),
+        request: impl Fn(Context<'_>) -> Answer<T> + Send + 'static,
+        send: fn(Answer<T>, R),
+        reply: R,
+    ) {
+        if self.dispatch.growth_waits(node.0, size) {
+            return self.offload(move |context| send(request(context), reply));
+        }
+        let request = move |context: Context<'_>, []: [&[u8]; 0]| request(context);
+        self.run_or_offload([], request, send, reply);
+    }
+
+    /// As [`FuserTransport::grow_or_offload`], for a write. If a write from the page cache fails,
     /// the error is kept for the process that wrote, and the kernel is made to drop the file's
     /// attributes and pages: the attributes so that it asks for the error, the pages because the
     /// file does not contain what they say.
     pub(super) fn write_or_offload(&self, write: Write, data: &[u8], reply: ReplyWrite) {
-        match self.attempt(|context| context.write(write, data)) {
+        let end = write.offset.saturating_add(data.len() as u64);
+        let waits = self.dispatch.growth_waits(write.node.0, end);
+        let attempt = || self.attempt(|context| context.write(write, data));
+        match (!waits).then(attempt).flatten() {
             Some(written) => {
                 let context = self.context();
                 let replied = context.reply_to_write(write, written, data.len(), reply);
