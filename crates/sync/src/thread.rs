@@ -174,6 +174,12 @@ mod on_virtual_cores {
     /// A handle to wait for a thread, real or virtual.
     pub struct JoinHandle<T>(Kind<T>);
 
+    impl<T> std::fmt::Debug for JoinHandle<T> {
+        fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            formatter.debug_struct("JoinHandle").finish_non_exhaustive()
+        }
+    }
+
     enum Kind<T> {
         Real(backend::JoinHandle<T>),
         Virtual(virtual_cores::Thread<T>),

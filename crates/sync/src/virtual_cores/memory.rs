@@ -15,6 +15,7 @@ const LINE: usize = 64;
 const HEAD: usize = 8;
 
 /// The system's allocator, which gets requests for whole lines only.
+#[derive(Debug)]
 pub struct Lines;
 
 fn rounded(size: usize) -> usize {
