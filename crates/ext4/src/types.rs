@@ -167,6 +167,15 @@ pub enum AllocateMode {
     },
 }
 
+/// What is sought in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seek {
+    /// Written bytes (`SEEK_DATA`).
+    Data,
+    /// A hole (`SEEK_HOLE`).
+    Hole,
+}
+
 /// A contiguous part of a file on the device, in bytes, as `FIEMAP` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

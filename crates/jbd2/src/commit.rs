@@ -40,7 +40,7 @@ impl<'a> Committer<'a> {
                 Command::Commit => match self.commit() {
                     Ok(()) => {}
                     // The journal is being dropped, which is not a failure.
-                    Err(JournalError::ShutDown) if !self.core.has_stopped() => return,
+                    Err(JournalError::ShutDown) if !self.core.is_aborted() => return,
                     Err(error) => self.core.abort(error),
                 },
                 Command::NotifyAbort(error) => self.core.notify_abort(&error),

@@ -255,7 +255,7 @@ impl Core {
     }
 
     /// Whether the journal has been aborted.
-    pub(crate) fn has_stopped(&self) -> bool {
+    pub(crate) fn is_aborted(&self) -> bool {
         self.failure.get().is_some()
     }
 
@@ -340,7 +340,7 @@ impl Core {
             if requests.exit {
                 return Command::Exit;
             }
-            if self.has_stopped() {
+            if self.is_aborted() {
                 self.work.wait(&mut requests);
                 continue;
             }

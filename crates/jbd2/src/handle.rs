@@ -323,7 +323,7 @@ impl<'a> Handle<'a> {
             self.core.transactions.save(older, self.shard, captures);
         } else {
             debug_assert!(
-                self.core.has_stopped(),
+                self.core.is_aborted(),
                 "a debt to {older:?} outlived its commit"
             );
         }

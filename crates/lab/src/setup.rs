@@ -304,10 +304,10 @@ impl Request {
     /// A note if the workload measures attribute blocks but the inodes may have room for the
     /// attributes.
     fn inode_size_warning(&self) -> Option<String> {
-        let is_pext4 = self.makes_images();
+        let makes_images = self.makes_images();
         let is_small = self.storage.inode_size.is_none_or(|size| size <= 128);
         let matters = self.workload.needs(&self.plan).small_inodes;
-        (matters && !(is_pext4 && is_small)).then(|| {
+        (matters && !(makes_images && is_small)).then(|| {
             format!(
                 "{}: inodes of more than 128 bytes have room for its attributes, and nothing is shared then",
                 self.workload.name()

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::name_orders::NameOrder;
 use crate::inode::table::Inodes;
-use crate::inode::{Inode, Reach};
+use crate::inode::{Inode, Reach, Root};
 use crate::seal;
 
 /// A leaf that was read, with a reference to its buffer, so that a change of it does not have to
@@ -48,7 +48,7 @@ pub struct DirectoryFile<'a, 'h> {
     /// The mapping that was found last: most operations stay within one run.
     last: Cell<Option<Extent>>,
     /// The root of the map, after its first use; dropped when the map changes.
-    root: OnceCell<[u8; 60]>,
+    root: OnceCell<Root>,
 }
 
 impl<'a, 'h> DirectoryFile<'a, 'h> {

@@ -26,7 +26,7 @@ use crate::inode::indirect;
 use crate::inode::table::Inodes;
 use crate::inode::walk_limit::WalkLimit;
 use crate::inode::{Inode, Reach, State, present};
-use crate::types::MappedRange;
+use crate::types::{MappedRange, Seek};
 
 /// Metadata blocks that mapping one run may dirty: two paths of the tree while it splits, the
 /// bitmaps and descriptors of the run's groups and of the nodes', the inode.
@@ -393,34 +393,36 @@ impl Inodes {
         self.note_written(&mut handle, inode, 0)
     }
 
-    /// The next offset at or after `offset` that has data (`data`), or that is in a hole.
+    /// The next offset at or after `offset` that has data, or that is in a hole.
     ///
     /// # Errors
     ///
     /// `Refused(NoSuchOffset)` at or beyond the end of the file, or if there is no more data.
-    pub fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<u64> {
+    pub fn seek(&self, inode: &Inode, offset: u64, sought: Seek) -> Result<u64> {
         let size = inode.size();
         if offset >= size {
             return Err(Refusal::NoSuchOffset.into());
         }
         if inode.is_inline() {
-            return self.seek_inline(inode, offset, data);
+            return self.seek_inline(inode, offset, sought);
         }
         let mut limit = WalkLimit::new(&self.store, inode);
         let mut position = offset;
         while position < size {
             let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
-            let is_data = matches!(mapping, Mapping::Mapped(extent) if !extent.unwritten);
-            if is_data == data {
+            let found = match mapping {
+                Mapping::Mapped(extent) if !extent.unwritten => Seek::Data,
+                _ => Seek::Hole,
+            };
+            if found == sought {
                 return Ok(position);
             }
             limit.pass(&mapping)?;
             position = self.mapping_end(&mapping);
         }
-        if data {
-            Err(Refusal::NoSuchOffset.into())
-        } else {
-            Ok(size)
+        match sought {
+            Seek::Data => Err(Refusal::NoSuchOffset.into()),
+            Seek::Hole => Ok(size),
         }
     }
 

@@ -11,14 +11,12 @@
 
 use std::ops::Range;
 
-use pext4_ondisk::indirect::{self, DIRECT, MAX_DEPTH, ROOT_SIZE, entry, set_entry};
+use pext4_ondisk::indirect::{self, DIRECT, MAX_DEPTH, entry, set_entry};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
+use super::Root;
 use super::extents::{Extent, Mapping, NodeStore};
 use crate::error::{Error, Refusal, Result};
-
-/// The map in an inode's slot.
-type Root = [u8; ROOT_SIZE];
 
 /// The position of a logical block: the levels of pointer blocks above it, and its index among the
 /// blocks below the same pointer of the inode.

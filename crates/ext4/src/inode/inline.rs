@@ -29,7 +29,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::inode::data::{MAP_CREDITS, SLOT_CREDITS};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
-use crate::types::FileType;
+use crate::types::{FileType, Seek};
 
 const STRUCTURE: &str = "inline data";
 
@@ -178,14 +178,14 @@ impl Inodes {
         Ok(count)
     }
 
-    /// The next offset at or after `offset`, which is inside the file, that has data (`data`), or
-    /// that is in a hole.
-    pub(super) fn seek_inline(&self, inode: &Inode, offset: u64, data: bool) -> Result<u64> {
+    /// The next offset at or after `offset`, which is inside the file, that has data, or that is in
+    /// a hole.
+    pub(super) fn seek_inline(&self, inode: &Inode, offset: u64, sought: Seek) -> Result<u64> {
         let end = inode.inline_content()?.len() as u64;
-        match data {
-            true if offset < end => Ok(offset),
-            true => Err(Refusal::NoSuchOffset.into()),
-            false => Ok(offset.max(end)),
+        match sought {
+            Seek::Data if offset < end => Ok(offset),
+            Seek::Data => Err(Refusal::NoSuchOffset.into()),
+            Seek::Hole => Ok(offset.max(end)),
         }
     }
 

@@ -15,11 +15,8 @@ use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
-use crate::inode::{Inode, Reach};
+use crate::inode::{Inode, Reach, Root};
 use crate::store::Store;
-
-/// The root of a map.
-pub(crate) type Root = [u8; extent::ROOT_SIZE];
 
 /// Pointers in a root, including those to pointer blocks.
 const POINTERS: usize = DIRECT + MAX_DEPTH;

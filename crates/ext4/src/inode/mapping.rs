@@ -22,7 +22,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::inode::extents::{self, Extent, Mapping, NodeStore};
 use crate::inode::indirect::{self, Limit};
 use crate::inode::table::Inodes;
-use crate::inode::{Inode, Map, Reach};
+use crate::inode::{Inode, Map, Reach, Root};
 use crate::mballoc::{Purpose, Request, Zone};
 use crate::seal;
 
@@ -254,7 +254,7 @@ impl Inodes {
     pub fn lookup_with_root(
         &self,
         inode: &Inode,
-        root: &[u8; 60],
+        root: &Root,
         logical: LogicalBlock,
     ) -> Result<Mapping> {
         let mapping = self.lookup_any(inode, root, logical)?;
@@ -265,7 +265,7 @@ impl Inodes {
         Ok(mapping)
     }
 
-    fn lookup_any(&self, inode: &Inode, root: &[u8; 60], logical: LogicalBlock) -> Result<Mapping> {
+    fn lookup_any(&self, inode: &Inode, root: &Root, logical: LogicalBlock) -> Result<Mapping> {
         if inode.is_inline() {
             let corrupt = Corrupt::new("inode", "its content is not in blocks");
             return Err(corrupt.in_inode(inode.number()).into());
@@ -286,7 +286,7 @@ impl Inodes {
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         goal: BlockNumber,
-        operation: impl FnOnce(&mut [u8; 60], &mut Nodes<'_, '_>) -> Result<R>,
+        operation: impl FnOnce(&mut Root, &mut Nodes<'_, '_>) -> Result<R>,
     ) -> Result<R> {
         let before = inode.root();
         let mut root = before;
@@ -320,7 +320,7 @@ impl Inodes {
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
-        root: [u8; 60],
+        root: Root,
         blocks: i64,
     ) -> Result<()> {
         let fits = inode.edit(handle, Reach::Data, |state| {
@@ -537,7 +537,7 @@ impl Inodes {
 
 /// Removes a range from an extent tree, for [`Inodes::unmap`].
 fn remove_extents(
-    root: &mut [u8; 60],
+    root: &mut Root,
     nodes: &mut Nodes<'_, '_>,
     range: Range<u64>,
     budget: u32,

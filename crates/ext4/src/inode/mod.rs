@@ -39,6 +39,7 @@ mod zeroes;
 use std::sync::{Arc, OnceLock};
 
 use pext4_jbd2::{Capture, Handle, Owed};
+use pext4_ondisk::extent::ROOT_SIZE;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
@@ -53,6 +54,9 @@ use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
 use crate::store::{Store, now};
 use crate::types::{Attributes, DeviceNumber, FileType};
+
+/// The root of a file's map, which lies in its inode.
+pub(crate) type Root = [u8; ROOT_SIZE];
 
 /// An inode in memory.
 pub struct Inode {
@@ -293,7 +297,7 @@ impl Inode {
     }
 
     /// The content of `i_block`: the root of the map, or whatever else the inode stores there.
-    pub(crate) fn root(&self) -> [u8; 60] {
+    pub(crate) fn root(&self) -> Root {
         let published = self.published.root();
         published.unwrap_or_else(|| self.state(|state| self.published.publish_root(state)))
     }

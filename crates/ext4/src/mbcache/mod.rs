@@ -152,6 +152,17 @@ pub enum Counting {
     WhereMet,
 }
 
+/// How a search for a block to share ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Searched {
+    /// The inode has a reference to the block.
+    Shared,
+    /// There is one, but another core was using it.
+    Busy,
+    /// There is none.
+    NotFound,
+}
+
 /// What a search may do with a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taking {
@@ -212,7 +223,7 @@ impl SharedBlocks {
     fn over(table: Option<Box<dyn Table>>, counting: Counting) -> Self {
         Self {
             table,
-            own: OwnCounts::new(counting == Counting::WhereMet),
+            own: OwnCounts::new(counting),
             counts: Counts::default(),
         }
     }
@@ -269,12 +280,12 @@ impl SharedBlocks {
     }
 
     /// Counts the result of a search.
-    pub fn note_search(&self, was_found: bool, was_busy: bool) {
+    pub fn note_search(&self, searched: Searched) {
         let counts = &self.counts;
-        let counter = match (was_found, was_busy) {
-            (true, _) => &counts.hits,
-            (false, true) => &counts.copied,
-            (false, false) => &counts.misses,
+        let counter = match searched {
+            Searched::Shared => &counts.hits,
+            Searched::Busy => &counts.copied,
+            Searched::NotFound => &counts.misses,
         };
         if self.table.is_some() {
             counter.add(1);

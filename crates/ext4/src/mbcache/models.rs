@@ -10,8 +10,8 @@ use pext4_ondisk::xattr::{Attribute, Block, Content, MAX_REFERENCES};
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{thread, topology};
 
-use super::OwnCounts;
 use super::testing::{Disk, SETTINGS, content, tiny};
+use super::{Counting, OwnCounts};
 
 /// Runs a scenario over every table, starting with one block that one inode uses.
 fn every_table(scenario: impl Fn(&Arc<Disk>) + Copy + Send + Sync + 'static) {
@@ -141,7 +141,7 @@ fn what_cores_counted_for_themselves_adds_up() {
     pext4_sync::model(|| {
         let cache = Cache::new(Arc::new(RamDevice::new(1 << 16)), 4096, 1 << 16);
         let buffer = cache.get_zeroed(BlockNumber(3));
-        let counts = Arc::new(OwnCounts::new(true));
+        let counts = Arc::new(OwnCounts::new(Counting::WhereMet));
         begin(&counts, &buffer);
         let use_it = |counts: &OwnCounts| {
             if !counts.take(buffer.block(), &wanted()) {
@@ -179,7 +179,7 @@ fn threads_of_one_core_take_and_leave_a_block_that_it_has_met() {
     pext4_sync::model(|| {
         let cache = Cache::new(Arc::new(RamDevice::new(1 << 16)), 4096, 1 << 16);
         let buffer = cache.get_zeroed(BlockNumber(3));
-        let counts = Arc::new(OwnCounts::new(true));
+        let counts = Arc::new(OwnCounts::new(Counting::WhereMet));
         let _pin = topology::pin(0);
         begin(&counts, &buffer);
         counts.meet_leaving(&buffer, &buffer.write());

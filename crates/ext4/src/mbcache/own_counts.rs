@@ -47,6 +47,8 @@ use pext4_sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::hash::NumberMap;
 use pext4_sync::{CachePadded, Class, Mutex, MutexGuard, Sharded, topology};
 
+use super::Counting;
+
 /// Maximum number of added references that a core notes before it adds them to the count in the
 /// block.
 const MAX_TAKINGS: u32 = 16;
@@ -142,8 +144,8 @@ impl MetBlock {
 }
 
 impl OwnCounts {
-    /// No notes. If not `enabled`, no block is ever counted apart.
-    pub(super) fn new(enabled: bool) -> Self {
+    /// No notes. With [`Counting::InBlock`] no block is ever counted apart.
+    pub(super) fn new(counting: Counting) -> Self {
         let shards = Sharded::with_count(topology::spare_count(), |_| Notes {
             age: AtomicU8::new(Age::None as u8),
             core: Mutex::new(Class::AttributeCache, Core::default()),
@@ -154,7 +156,10 @@ impl OwnCounts {
         let most = i32::try_from(most).unwrap_or(0);
         Self {
             shards,
-            most: if enabled { most } else { 0 },
+            most: match counting {
+                Counting::WhereMet => most,
+                Counting::InBlock => 0,
+            },
             blocks: CachePadded::new(AtomicU32::new(0)),
         }
     }

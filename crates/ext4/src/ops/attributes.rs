@@ -8,7 +8,7 @@ use pext4_ondisk::time::Time;
 
 use crate::error::{Refusal, Result};
 use crate::inode::data::SLOT_CREDITS;
-use crate::inode::{Inode, Reach, map_format, present};
+use crate::inode::{Inode, Reach, Root, present};
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
 use crate::volume::Volume;
 
@@ -129,7 +129,7 @@ impl Volume {
         &self,
         inode: &Inode,
         change: &SetAttributes,
-    ) -> Result<Option<map_format::Root>> {
+    ) -> Result<Option<Root>> {
         let changes = |wanted: u32| (inode.flags().bits() ^ wanted) & InodeFlags::EXTENTS.bits();
         let is_mapped = matches!(inode.file_type(), FileType::Regular | FileType::Directory);
         match change.flags {

@@ -13,7 +13,9 @@ use crate::error::{Refusal, Result};
 use crate::inode::allocate::Allocated;
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach};
-use crate::types::{AllocateMode, CreateAttributes, Entry, FileType, InodeNumber, MappedRange};
+use crate::types::{
+    AllocateMode, CreateAttributes, Entry, FileType, InodeNumber, MappedRange, Seek,
+};
 use crate::volume::Volume;
 
 /// Who calls a write.
@@ -303,7 +305,7 @@ impl Volume {
     ///
     /// `Refused(NoSuchOffset)` if there is none, and as [`Volume::read`].
     pub fn seek_data(&self, inode: InodeNumber, offset: u64) -> Result<u64> {
-        self.seek(inode, offset, true)
+        self.seek(inode, offset, Seek::Data)
     }
 
     /// `SEEK_HOLE`: the next hole at or after `offset`; the end of the file counts as one.
@@ -312,14 +314,14 @@ impl Volume {
     ///
     /// `Refused(NoSuchOffset)` at or beyond the end, and as [`Volume::read`].
     pub fn seek_hole(&self, inode: InodeNumber, offset: u64) -> Result<u64> {
-        self.seek(inode, offset, false)
+        self.seek(inode, offset, Seek::Hole)
     }
 
-    fn seek(&self, inode: InodeNumber, offset: u64, data: bool) -> Result<u64> {
+    fn seek(&self, inode: InodeNumber, offset: u64, sought: Seek) -> Result<u64> {
         self.run(|| {
             let inode = self.regular(inode)?;
             let _lock = super::lock_shared(&inode)?;
-            self.inodes.seek(&inode, offset, data)
+            self.inodes.seek(&inode, offset, sought)
         })
     }
 

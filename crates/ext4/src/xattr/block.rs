@@ -20,7 +20,7 @@ use crate::error::{Refusal, Result};
 use crate::inode::Inode;
 use crate::inode::table::Inodes;
 use crate::mballoc::{Purpose, Request};
-use crate::mbcache::{Candidate, MetBlock, Taking};
+use crate::mbcache::{Candidate, MetBlock, Searched, Taking};
 use crate::seal;
 
 /// The block of an inode's attributes after a change.
@@ -128,15 +128,16 @@ pub(super) fn write(
     content: &Content,
     has_value_inodes: HasValueInodes,
 ) -> Result<Outcome> {
-    let busy = if has_value_inodes.new {
-        false
+    let searched = if has_value_inodes.new {
+        Searched::NotFound
     } else {
         match search(inodes, handle, content) {
             Search::Shared(block) => return move_to(inodes, handle, old, block, has_value_inodes),
-            Search::None { busy } => busy > 0,
+            Search::None { busy: 0 } => Searched::NotFound,
+            Search::None { .. } => Searched::Busy,
         }
     };
-    inodes.attribute_blocks.note_search(false, busy);
+    inodes.attribute_blocks.note_search(searched);
     if let Some(CheckedBlock::Read(buffer)) = old
         && change(inodes, handle, buffer, content, has_value_inodes)?
     {
@@ -145,7 +146,7 @@ pub(super) fn write(
     match allocate(inodes, handle, inode) {
         Ok(block) => make(inodes, handle, old, block, content, has_value_inodes),
         // If the disk has no room for copies, wait for the busy blocks.
-        Err(error) if busy && error.is(Refusal::NoSpace) => {
+        Err(error) if searched == Searched::Busy && error.is(Refusal::NoSpace) => {
             match share(inodes, handle, content, WhenBusy::Wait) {
                 Search::Shared(block) => move_to(inodes, handle, old, block, has_value_inodes),
                 Search::None { .. } => Err(error),
@@ -245,7 +246,7 @@ fn move_to(
     block: BlockNumber,
     has_value_inodes: HasValueInodes,
 ) -> Result<Outcome> {
-    inodes.attribute_blocks.note_search(true, false);
+    inodes.attribute_blocks.note_search(Searched::Shared);
     let departure = match old {
         Some(known) => leave(inodes, handle, known, has_value_inodes)?,
         None => Departure::StillUsed,
