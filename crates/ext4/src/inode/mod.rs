@@ -49,6 +49,7 @@ use pext4_sync::{BiasedLock, Mutex};
 
 use crate::inode::holds::Holds;
 use crate::inode::leaf_locks::LeafLocks;
+use crate::inode::name_changes::is_late;
 use crate::inode::published_fields::PublishedFields;
 use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
@@ -263,7 +264,8 @@ impl Inode {
             return;
         };
         self.published.expire_attributes();
-        if let Some(time) = names.take(tid) {
+        let known = state.slot.changed;
+        if let Some(time) = names.take(tid).filter(|&time| !is_late(time, known)) {
             state.slot.modified = time;
             state.slot.changed = time;
         }

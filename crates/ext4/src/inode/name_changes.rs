@@ -71,7 +71,7 @@ impl NameChanges {
         let _ = self
             .place(tid)
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |kept| {
-                let is_late = time_of(kept).is_some_and(|kept| is_slightly_later(kept, time));
+                let is_late = time_of(kept).is_some_and(|kept| is_late(time, kept));
                 (kept != words && !is_late).then_some(words)
             });
     }
@@ -106,10 +106,11 @@ impl NameChanges {
     }
 }
 
-/// Whether `kept` is later than `time` by so little that no clock was set back between them.
-fn is_slightly_later(kept: Time, time: Time) -> bool {
-    let by = kept.seconds.saturating_sub(time.seconds);
-    (kept.seconds, kept.nanoseconds) > (time.seconds, time.nanoseconds) && by < MOST_LATE
+/// Whether a change of names at `time` came late: `known`, the time of another change, is later, but
+/// by so little that no clock was set back between them. Then the later time stays.
+pub(super) fn is_late(time: Time, known: Time) -> bool {
+    let by = known.seconds.saturating_sub(time.seconds);
+    (known.seconds, known.nanoseconds) > (time.seconds, time.nanoseconds) && by < MOST_LATE
 }
 
 fn words_of(time: Time) -> u64 {
@@ -183,7 +184,7 @@ mod models {
     use pext4_sync::order::Class;
     use pext4_sync::{Mutex, Published, thread};
 
-    use super::{NameChanges, Tid, Time};
+    use super::{NameChanges, Tid, Time, is_late};
 
     const LAST: Tid = Tid(6);
     const NEXT: Tid = Tid(7);
@@ -241,7 +242,8 @@ mod models {
         fn fold(&self, state: &mut State) {
             if let Some(tid) = state.owed_to.filter(|&tid| self.names.has(tid)) {
                 self.published.expire();
-                if let Some(time) = self.names.take(tid) {
+                let known = Time::from_seconds(state.time);
+                if let Some(time) = self.names.take(tid).filter(|&time| !is_late(time, known)) {
                     state.time = time.seconds;
                 }
             }
@@ -261,14 +263,34 @@ mod models {
         fn told(&self) -> i64 {
             let published = self.published.read_with(|| self.names.newest());
             if let Some(([time], names)) = published {
-                return names.map_or(time.cast_signed(), |names| names.seconds);
+                return newest(time.cast_signed(), names);
             }
             let state = self.state.lock();
             self.published.offer(|| [state.time.cast_unsigned()]);
-            self.names
-                .newest()
-                .map_or(state.time, |names| names.seconds)
+            newest(state.time, self.names.newest())
         }
+    }
+
+    fn newest(seconds: i64, names: Option<Time>) -> i64 {
+        names
+            .filter(|&time| !is_late(time, Time::from_seconds(seconds)))
+            .map_or(seconds, |names| names.seconds)
+    }
+
+    /// Whichever of two threads is elected, and is first, the later time stays, as it may have been
+    /// told already.
+    #[test]
+    fn a_late_thread_takes_no_time_back() {
+        pext4_sync::model(|| {
+            let directory = Directory::new();
+            let beside = Arc::clone(&directory);
+            let other = thread::spawn("other", move || beside.change_names(NEXT, 1));
+            directory.change_names(NEXT, 2);
+            assert_eq!(directory.told(), 2);
+            other.join().expect("it does not panic");
+            assert_eq!(directory.told(), 2);
+            assert_eq!(directory.capture(NEXT), 2);
+        });
     }
 
     /// Whichever of two threads is elected, neither waits for the other, and each sees its own

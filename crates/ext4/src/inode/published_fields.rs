@@ -13,7 +13,7 @@ use pext4_sync::Published;
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::inode::State;
-use crate::inode::name_changes::NameChanges;
+use crate::inode::name_changes::{NameChanges, is_late};
 use crate::types::{Attributes, DeviceNumber, FileType};
 
 /// Words of [`Attributes`].
@@ -157,6 +157,7 @@ impl PublishedFields {
 
 /// The attributes, with the time of a later change of names if there is one.
 fn with_names(attributes: Attributes, names: Option<Time>) -> Attributes {
+    let names = names.filter(|&time| !is_late(time, attributes.changed));
     Attributes {
         modified: names.unwrap_or(attributes.modified),
         changed: names.unwrap_or(attributes.changed),
