@@ -535,6 +535,13 @@ fn an_interruption_ends_mounts_and_their_servers() {
     );
 }
 
+/// The tables and figures of this project's own documents.
+#[test]
+fn the_documents_have_what_the_results_say() {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    succeed(pext4(["lab", "report", "--check"]).current_dir(project));
+}
+
 #[test]
 fn a_report_is_made_and_checked() {
     let folder = TempDir::new().unwrap();
