@@ -2,8 +2,8 @@
 //!
 //! Holds are counted separately from the inodes in memory: a kernel that caches millions of names
 //! holds as many inodes, and only a number for each must stay in memory. The counts are in pages,
-//! indexed by inode number, that are allocated when first needed. A page is never freed, so the
-//! memory is at most four bytes per inode of the image. Every count is atomic;
+//! indexed by inode number, that are allocated when one of their inodes is first loaded. A page is
+//! never freed, so the memory is at most four bytes per inode of the image. Every count is atomic;
 //! [`Inode::claim_reaping`](super::Inode::claim_reaping) says how they are ordered against an
 //! inode's links.
 
@@ -50,11 +50,20 @@ impl Holds {
         }
     }
 
+    /// Allocates the page of an inode that is being loaded. So whoever takes the first hold in a
+    /// page, and whoever looks for one at the same time, find the page: it is only the counts whose
+    /// order matters.
+    pub(super) fn prepare(&self, inode: InodeNumber) {
+        self.page(inode);
+    }
+
+    fn page(&self, inode: InodeNumber) -> &Page {
+        self.pages[index_of(inode) / PER_PAGE]
+            .get_or_init(|| Box::new(Page(std::array::from_fn(|_| AtomicU32::new(0)))))
+    }
+
     fn count(&self, inode: InodeNumber) -> &AtomicU32 {
-        let index = index_of(inode);
-        let page = self.pages[index / PER_PAGE]
-            .get_or_init(|| Box::new(Page(std::array::from_fn(|_| AtomicU32::new(0)))));
-        &page.0[place(index)]
+        &self.page(inode).0[place(index_of(inode))]
     }
 
     /// Adds one hold. A count that reaches its maximum stays there.

@@ -163,6 +163,7 @@ impl Inodes {
         self.make_room(number);
         self.table.get_or_try_insert_with(number, || {
             let inode = self.read(number)?;
+            self.holds.prepare(number);
             self.resident.add(1);
             Ok(inode)
         })
