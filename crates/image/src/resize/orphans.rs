@@ -1,7 +1,7 @@
 //! Orphans: inodes whose deletion or truncation a crash interrupted.
 //!
-//! A mount cleans them up. Shrinking refuses an image with orphans, since their list links inodes
-//! that may be renumbered. The checksums of the orphan file's blocks depend on their location and
+//! A mount or an edit finishes them. A resize refuses an image with orphans: their list links inodes
+//! that a shrink may renumber, and after a resize an image is sound. The checksums of the orphan file's blocks depend on their location and
 //! inode number, so the blocks are rewritten when either changes.
 
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
@@ -21,7 +21,8 @@ pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
     let superblock = &image.superblock;
     let refusal = || {
         Error::Impossible(
-            "deletions that a crash interrupted wait to be finished: mount it once, or run `e2fsck -p`"
+            "deletions that a crash interrupted wait to be finished: let `pext4 edit IMAGE -f /dev/null` \
+             do it, or mount it once"
                 .to_owned(),
         )
     };
