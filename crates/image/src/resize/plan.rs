@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::Incompat;
@@ -48,6 +49,8 @@ pub struct Plan {
     /// The image's journal, empty.
     pub(super) log: Option<Log>,
     pub(super) replayed: u32,
+    /// The time of all time stamps, since 1970; that of the run if `None`.
+    pub(super) time: Option<Duration>,
     pub(super) progress: Arc<Progress>,
 }
 
@@ -104,8 +107,15 @@ impl Plan {
             moved_inodes: 0,
             log: None,
             replayed: 0,
+            time: None,
             progress: Arc::default(),
         })
+    }
+
+    /// Sets the time of all time stamps, since 1970: then the run of the same plan writes the same
+    /// bytes.
+    pub fn set_time(&mut self, time: Duration) {
+        self.time = Some(time);
     }
 
     /// The effects of the resize, in numbers.
