@@ -241,6 +241,10 @@ fn a_file_that_stays_longer_than_its_file_system_is_told_of() {
     succeed(pext4(["mkfs", "-q", "--size", "64M"]).arg(&place.image));
     let file = fs::File::options().write(true).open(&place.image);
     file.expect("an image").set_len(65 << 20).expect("a hole");
+    let mut planned = pext4(["resize", "--json", "--dry-run"]);
+    let said = succeed(planned.arg(&place.image).arg("20M"));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["kept_length"], 65 << 20);
     let said = succeed(pext4(["resize"]).arg(&place.image).arg("20M"));
     assert!(said.contains("File    keeps its 65 MiB"), "{said}");
     assert_eq!(length(&place), 65 << 20);

@@ -69,6 +69,8 @@ struct Done {
     moved_inodes: u64,
     became_meta_bg: bool,
     replayed_transactions: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_length: Option<u64>,
 }
 
 /// Runs the command.
@@ -175,6 +177,7 @@ impl Done {
             moved_inodes: summary.moved_inodes,
             became_meta_bg: summary.became_meta_bg,
             replayed_transactions: summary.replayed,
+            kept_length: preview.kept_length,
         }
     }
 }

@@ -27,8 +27,8 @@ use crate::error::{Error, Result};
 pub struct Options {
     /// Work on the image itself even if an interruption would damage it.
     pub in_place: bool,
-    /// The time (since 1970) of all time stamps. With it the same resize of the same image gives the
-    /// same bytes.
+    /// The time (since 1970) of all time stamps. With it the same resize of the same image gives
+    /// the same bytes.
     pub time: Option<Duration>,
 }
 
@@ -152,8 +152,8 @@ impl Resize {
         Ok(after)
     }
 
-    /// Clears what a shrink leaves behind the new end in a file that keeps its length: growing again
-    /// would take it for something else that lies there.
+    /// Clears what a shrink leaves behind the new end in a file that keeps its length: growing
+    /// again would take it for something else that lies there.
     fn clear_left(&self, device: &FileDevice) -> Result<()> {
         let (new, old) = (self.plan.summary().bytes(), old_bytes(&self.plan));
         if !self.is_file || self.length <= new || new >= old {
@@ -174,9 +174,9 @@ impl Resize {
     }
 }
 
-/// The length of the file after the resize: the file ends with its file system, unless it was longer
-/// before. An incomplete block at its end does not count unless it contains data: a signature, a
-/// footer.
+/// The length of the file after the resize: the file ends with its file system, unless it was
+/// longer before. An incomplete block at its end does not count unless it contains data: a
+/// signature, a footer.
 fn length_after(device: &FileDevice, plan: &Plan) -> Result<u64> {
     let length = device.size();
     let summary = plan.summary();

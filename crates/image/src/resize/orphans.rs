@@ -1,8 +1,9 @@
 //! Orphans: inodes whose deletion or truncation a crash interrupted.
 //!
-//! A mount or an edit finishes them. A resize refuses an image with orphans: their list links inodes
-//! that a shrink may renumber, and after a resize an image is sound. The checksums of the orphan file's blocks depend on their location and
-//! inode number, so the blocks are rewritten when either changes.
+//! A mount or an edit finishes them. A resize refuses an image with orphans: their list links
+//! inodes that a shrink may renumber, and after a resize an image is sound. The checksums of the
+//! orphan file's blocks depend on their location and inode number, so the blocks are rewritten when
+//! either changes.
 
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::orphan_file::{self, OrphanBlock};

@@ -1,5 +1,5 @@
-//! What a resize does to the file around its file system: holes, length, times; and what it finds in
-//! it and refuses.
+//! What a resize does to the file around its file system: holes, length, times; and what it finds
+//! in it and refuses.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
