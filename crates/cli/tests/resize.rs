@@ -179,26 +179,44 @@ fn a_replay_is_told_even_if_the_size_stays() {
     assert!(!said.contains("replayed"), "{said}");
 }
 
-/// As a crash leaves it: a name is gone, and what it named was open.
-fn image_with_open_orphan(place: &Place) {
+/// An image as a crash leaves it; `orphan` says whether a file was open whose name is gone.
+fn crashed_image(place: &Place, orphan: bool) {
     use pext4_fs::{MountOptions, Volume};
 
     let live = place.image.with_file_name("live");
-    succeed(pext4(["mkfs", "-q", "--size", "64M"]).arg(&live));
+    succeed(pext4(["mkfs", "-q", "-O", "orphan_file", "--size", "64M"]).arg(&live));
     let device = FileDevice::open(&live, Access::ReadWrite, Duration::ZERO).expect("an image");
     let volume = Volume::open(Arc::new(device), MountOptions::default()).expect("a sound one");
     let paths = volume.paths();
-    let open = paths.create("/gone").expect("there is room");
-    paths.remove_file("/gone").expect("it is there");
+    let open = paths.create("/file").expect("there is room");
+    if orphan {
+        paths.remove_file("/file").expect("it is there");
+    }
     volume.sync().expect("a healthy device");
     fs::copy(&live, &place.image).expect("there is room");
     drop(open);
 }
 
+/// Its orphan file is marked, although it is empty.
+#[test]
+fn after_a_crash_without_deletions_that_wait_it_is_clean() {
+    for size in ["+50M", "min"] {
+        let place = Place::empty();
+        crashed_image(&place, false);
+        succeed(pext4(["resize", "-q"]).arg(&place.image).arg(size));
+        let said = succeed(pext4(["check"]).arg(&place.image));
+        assert!(said.contains(": clean; "), "{said}");
+        if has("e2fsck") {
+            let mut e2fsck = std::process::Command::new("e2fsck");
+            succeed(e2fsck.arg("-fn").arg(&place.image));
+        }
+    }
+}
+
 #[test]
 fn deletions_that_wait_are_finished_by_the_command_that_is_named() {
     let place = Place::empty();
-    image_with_open_orphan(&place);
+    crashed_image(&place, true);
     let before = fs::read(&place.image).expect("an image");
     for size in ["min", "+50M", "max"] {
         let told = fail(pext4(["resize"]).arg(&place.image).arg(size), 1);

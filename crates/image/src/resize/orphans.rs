@@ -64,7 +64,7 @@ fn blocks(image: &Image<'_>, number: InodeNumber) -> Result<Vec<BlockNumber>> {
 }
 
 /// Rewrites the blocks of the orphan file, empty, at their current location.
-pub(super) fn rewrite(image: &mut Image<'_>, shape: &mut Shape) -> Result<()> {
+pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
     if !shape.superblock.features.has_compat(Compat::ORPHAN_FILE) {
         return Ok(());
     }
@@ -77,9 +77,5 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &mut Shape) -> Result<()> {
         orphan_file::encode(&mut bytes, &slots, number, generation, block, seed);
         image.put(block, bytes);
     }
-    let features = &mut shape.superblock.features;
-    features
-        .read_only_compat
-        .remove(ReadOnlyCompat::ORPHAN_PRESENT);
     Ok(())
 }

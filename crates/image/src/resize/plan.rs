@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pext4_ondisk::BlockNumber;
-use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{self, Superblock};
 
 use super::Summary;
@@ -85,7 +85,12 @@ impl Plan {
             .iter()
             .map(|group| group.free_inodes)
             .fold(0, u32::saturating_add);
-        superblock.features.incompat.remove(Incompat::RECOVER);
+        let features = &mut superblock.features;
+        features.incompat.remove(Incompat::RECOVER);
+        // A mount that a crash ended leaves the mark, also of an orphan file that is empty.
+        features
+            .read_only_compat
+            .remove(ReadOnlyCompat::ORPHAN_PRESENT);
         shape.superblock.overhead_clusters = overhead(&image, &shape);
         let mut copies = copies::descriptors(&mut image, &shape)?;
         copies.extend(copies::superblocks(&shape.superblock, &shape.geometry));

@@ -51,7 +51,7 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     resize_inode::rewrite(&mut image, &shape, &mut cursor, &is_vacated)?;
     rename_in_superblock(&mut shape, &renumbered);
     refresh_journal_backup(&image, &mut shape)?;
-    orphans::rewrite(&mut image, &mut shape)?;
+    orphans::rewrite(&mut image, &shape)?;
     let last = GroupNumber(shape.geometry.group_count - 1);
     image.block_bitmap(last)?.is_changed = true;
     let mut plan = Plan::complete(image, shape, Vec::new(), moves)?;
