@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Place, fail, has, pext4, succeed};
@@ -176,4 +177,97 @@ fn a_replay_is_told_even_if_the_size_stays() {
     assert!(said.contains(told), "{said}");
     let said = resize();
     assert!(!said.contains("replayed"), "{said}");
+}
+
+/// An image as a crash leaves it; `orphan` says whether a file was open whose name is gone.
+fn crashed_image(place: &Place, orphan: bool) {
+    use pext4_fs::{MountOptions, Volume};
+
+    let live = place.image.with_file_name("live");
+    succeed(pext4(["mkfs", "-q", "-O", "orphan_file", "--size", "64M"]).arg(&live));
+    let device = FileDevice::open(&live, Access::ReadWrite, Duration::ZERO).expect("an image");
+    let volume = Volume::open(Arc::new(device), MountOptions::default()).expect("a sound one");
+    let paths = volume.paths();
+    let open = paths.create("/file").expect("there is room");
+    if orphan {
+        paths.remove_file("/file").expect("it is there");
+    }
+    volume.sync().expect("a healthy device");
+    fs::copy(&live, &place.image).expect("there is room");
+    drop(open);
+}
+
+/// Its orphan file is marked, although it is empty.
+#[test]
+fn after_a_crash_without_deletions_that_wait_it_is_clean() {
+    for size in ["+50M", "min"] {
+        let place = Place::empty();
+        crashed_image(&place, false);
+        succeed(pext4(["resize", "-q"]).arg(&place.image).arg(size));
+        let said = succeed(pext4(["check"]).arg(&place.image));
+        assert!(said.contains(": clean; "), "{said}");
+        if has("e2fsck") {
+            let mut e2fsck = std::process::Command::new("e2fsck");
+            succeed(e2fsck.arg("-fn").arg(&place.image));
+        }
+    }
+}
+
+#[test]
+fn deletions_that_wait_are_finished_by_the_command_that_is_named() {
+    let place = Place::empty();
+    crashed_image(&place, true);
+    let before = fs::read(&place.image).expect("an image");
+    for size in ["min", "+50M", "max"] {
+        let told = fail(pext4(["resize"]).arg(&place.image).arg(size), 1);
+        assert!(told.contains("pext4 edit IMAGE -f /dev/null"), "{told}");
+        let after = fs::read(&place.image).expect("an image");
+        assert!(after == before, "nothing was written: {size}");
+    }
+    succeed(pext4(["edit", "-f", "/dev/null"]).arg(&place.image));
+    succeed(pext4(["resize", "-q"]).arg(&place.image).arg("+50M"));
+    succeed(pext4(["check"]).arg(&place.image));
+    if has("e2fsck") {
+        let mut e2fsck = std::process::Command::new("e2fsck");
+        succeed(e2fsck.arg("-fn").arg(&place.image));
+    }
+}
+
+#[test]
+fn times_are_those_of_source_date_epoch() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "64M"]).arg(&place.image));
+    let resize = |size: &str, date: &str| {
+        let mut command = pext4(["resize", "-q"]);
+        command.arg(&place.image).arg(size);
+        command.env("SOURCE_DATE_EPOCH", date);
+        command
+    };
+    succeed(&mut resize("96M", "1700000000"));
+    let said = succeed(pext4(["info", "--json"]).arg(&place.image));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let written = said["written"].as_str().expect("a time");
+    assert!(written.starts_with("2023-11-14T22:13:20"), "{written}");
+    let told = fail(&mut resize("128M", "soon"), 2);
+    assert!(told.contains("SOURCE_DATE_EPOCH"), "{told}");
+    assert_eq!(length(&place), 96 << 20);
+}
+
+#[test]
+fn a_file_that_stays_longer_than_its_file_system_is_told_of() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "64M"]).arg(&place.image));
+    let file = fs::File::options().write(true).open(&place.image);
+    file.expect("an image").set_len(65 << 20).expect("a hole");
+    let mut planned = pext4(["resize", "--json", "--dry-run"]);
+    let said = succeed(planned.arg(&place.image).arg("20M"));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["kept_length"], 65 << 20);
+    let said = succeed(pext4(["resize"]).arg(&place.image).arg("20M"));
+    assert!(said.contains("File    keeps its 65 MiB"), "{said}");
+    assert_eq!(length(&place), 65 << 20);
+    let said = succeed(pext4(["resize"]).arg(&place.image).arg("64M"));
+    assert!(said.contains("it is 64 MiB now"), "{said}");
+    let said = succeed(pext4(["resize"]).arg(&place.image).arg("max"));
+    assert!(!said.contains("File "), "{said}");
 }

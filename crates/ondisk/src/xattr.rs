@@ -105,8 +105,8 @@ impl Attribute {
         self.index == index && *self.name == *name
     }
 
-    /// Whether the hash, if there is one, matches name and value. A hash of name bytes as signed
-    /// numbers, which old systems made, is accepted as well. For a value in an inode, use
+    /// Whether the hash matches name and value, as it must in a block. A hash of name bytes as
+    /// signed numbers, which old systems made, is accepted as well. For a value in an inode, use
     /// [`Attribute::has_valid_hash_of_value_inode`].
     #[must_use]
     pub fn has_valid_hash(&self) -> bool {
@@ -116,6 +116,12 @@ impl Attribute {
         }
     }
 
+    /// The same for an attribute that lies in its inode, where old systems left the hash 0.
+    #[must_use]
+    pub fn has_valid_hash_in_inode(&self) -> bool {
+        self.hash == 0 || self.has_valid_hash()
+    }
+
     /// The same for a value in an inode with this hash; see [`value_hash`].
     #[must_use]
     pub fn has_valid_hash_of_value_inode(&self, value_hash: u32) -> bool {
@@ -123,8 +129,7 @@ impl Attribute {
     }
 
     fn is_hash_of(&self, value: &[u8]) -> bool {
-        self.hash == 0
-            || self.hash == entry_hash(&self.name, value)
+        self.hash == entry_hash(&self.name, value)
             || self.hash == signed_entry_hash(&self.name, value)
     }
 

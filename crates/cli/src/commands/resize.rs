@@ -2,18 +2,19 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_block::Access;
-use pext4_image::resize::{Options, Preview, Progress, Resize, Summary, Target, Way};
+use pext4_image::resize::{Options, Preview, Progress, Resize, Target, Way};
 use serde::Serialize;
 
 use crate::columns::{self, Side};
 use crate::count::count;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
-use crate::{device, output, size, superblock};
+use crate::{device, moment, output, size, superblock};
 
 /// Make a file system larger or smaller, without mounting it
 #[derive(Args)]
@@ -68,6 +69,8 @@ struct Done {
     moved_inodes: u64,
     became_meta_bg: bool,
     replayed_transactions: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_length: Option<u64>,
 }
 
 /// Runs the command.
@@ -85,8 +88,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let device = device::open(image, access)?;
     // Tells a file that is no ext4, or a disk with partitions, from a damaged image.
     superblock::read(image, 0)?;
+    let time = moment::source_date_epoch()?;
     let options = Options {
         in_place: arguments.in_place,
+        time: time.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
     };
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let planning = || ProgressState::elapsed("planning");
@@ -172,6 +177,7 @@ impl Done {
             moved_inodes: summary.moved_inodes,
             became_meta_bg: summary.became_meta_bg,
             replayed_transactions: summary.replayed,
+            kept_length: preview.kept_length,
         }
     }
 }
@@ -197,12 +203,13 @@ fn print_preview(image: &Path, preview: &Preview) -> io::Result<()> {
     columns::write(
         &mut output,
         &[Side::Left, Side::Left],
-        &rows(image, &preview.summary, preview.way),
+        &rows(image, preview),
     )?;
     output.flush()
 }
 
-fn rows(image: &Path, summary: &Summary, way: Way) -> Vec<Vec<String>> {
+fn rows(image: &Path, preview: &Preview) -> Vec<Vec<String>> {
+    let summary = &preview.summary;
     let block_size = u64::from(summary.block_size);
     let bytes = |blocks: u64| size::show(blocks.saturating_mul(block_size));
     let mut rows = vec![
@@ -243,7 +250,14 @@ fn rows(image: &Path, summary: &Summary, way: Way) -> Vec<Vec<String>> {
     if summary.replayed > 0 {
         rows.push(("Journal", counted_replays(summary.replayed)));
     }
-    rows.push(("Way", describe(way).to_owned()));
+    if let Some(length) = preview.kept_length {
+        let text = format!(
+            "keeps its {}, as it was longer than its file system",
+            size::show(length)
+        );
+        rows.push(("File", text));
+    }
+    rows.push(("Way", describe(preview.way).to_owned()));
     rows.into_iter()
         .map(|(label, text)| vec![label.to_owned(), text])
         .collect()

@@ -125,7 +125,12 @@ pub(super) fn check(subject: &InodeSubject<'_>) -> Attributes {
                 check_empty_inline(subject);
             }
             attributes.count_values(examination, &list);
-            check_list(examination, &list, &place);
+            check_list(
+                examination,
+                &list,
+                &place,
+                Attribute::has_valid_hash_in_inode,
+            );
         }
         Err(corrupt) => {
             attributes.is_partial = true;
@@ -252,12 +257,21 @@ fn check_block(examination: &Examination, number: InodeNumber, block: BlockNumbe
         .attribute_blocks
         .set_stored(block.get(), u64::from(references));
     match xattr::Block::decode(&bytes) {
-        Ok(decoded) => check_list(examination, &decoded.attributes, &place()),
+        Ok(decoded) => {
+            let list = &decoded.attributes;
+            check_list(examination, list, &place(), Attribute::has_valid_hash);
+        }
         Err(corrupt) => findings.corrupt(Kind::XattrEntry, place(), &corrupt),
     }
 }
 
-fn check_list(examination: &Examination, list: &[Attribute], place: &Place) {
+/// Checks a list of attributes; `is_hash_valid` depends on where it lies.
+fn check_list(
+    examination: &Examination,
+    list: &[Attribute],
+    place: &Place,
+    is_hash_valid: impl Fn(&Attribute) -> bool,
+) {
     let findings = &examination.findings;
     let shown =
         |attribute: &Attribute| format!("{}:{}", attribute.index, attribute.name.escape_ascii());
@@ -266,7 +280,7 @@ fn check_list(examination: &Examination, list: &[Attribute], place: &Place) {
             let corrupt = Corrupt::new("attributes", "a name without a prefix");
             findings.corrupt(Kind::XattrEntry, place.clone(), &corrupt);
         }
-        if !attribute.has_valid_hash() {
+        if !is_hash_valid(attribute) {
             findings.add(Kind::XattrHash, place.clone(), || shown(attribute));
         }
         if let Value::Inode { inode, size } = attribute.value

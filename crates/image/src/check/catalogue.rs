@@ -102,6 +102,8 @@ catalogue! {
     JournalUnflagged = "journal-unflagged", Problem;
     /// The journal cannot be replayed.
     JournalUnreplayable = "journal-unreplayable", Serious;
+    /// The journal waits for a replay that this checker cannot do; what follows was not checked.
+    JournalUnsupported = "journal-unsupported", Note;
     /// The journal's superblock is none, or contradicts the journal.
     JournalSuperblock = "journal-superblock", Serious;
     /// The superblock's copy of the journal's block map differs from the journal's inode.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use pext4_block::Device;
-use pext4_jbd2::LogArea;
 use pext4_jbd2::recovery::{self, Replay, ReplayedDevice};
+use pext4_jbd2::{JournalError, LogArea};
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::inode::Inode;
@@ -21,34 +21,42 @@ use super::volume::{Group, Volume};
 /// The minimum number of blocks of a journal.
 const MIN_BLOCKS: u64 = 1024;
 
-/// Checks the journal. If it needs replay, returns the device with the replayed blocks.
-pub(super) fn check(
-    volume: &Volume,
-    groups: &[Group],
-    findings: &Findings,
-) -> Option<Arc<dyn Device>> {
+/// What the passes after this one have to check.
+pub(super) enum State {
+    /// The image as it is: nothing needs replay, or what does is a finding.
+    AsIs,
+    /// The image after the replay.
+    Replayed(Arc<dyn Device>),
+    /// Nothing: the image is sound only after a replay that this checker cannot do.
+    Unknown,
+}
+
+/// Checks the journal, and replays it in memory if it needs replay.
+pub(super) fn check(volume: &Volume, groups: &[Group], findings: &Findings) -> State {
     let superblock = &volume.superblock;
     let number = superblock.journal_inode;
     if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
-        return None;
+        return State::AsIs;
     }
     let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
     if number.get() == 0 {
         check_external(superblock, is_dirty, findings);
-        return None;
+        return State::AsIs;
     }
-    let (area, inode) = find(volume, groups, number, findings)?;
+    let Some((area, inode)) = find(volume, groups, number, findings) else {
+        return State::AsIs;
+    };
     check_copy(volume, &inode, findings);
     let journal = match recovery::read_superblock(&*volume.device, &area) {
         Ok(journal) => journal,
         Err(error) => {
             let place = Place::inode(number);
             findings.add(Kind::JournalSuperblock, place, || error.to_string());
-            return None;
+            return State::AsIs;
         }
     };
     if !check_superblock(number, &journal, findings) {
-        return None;
+        return State::AsIs;
     }
     if !is_dirty {
         if journal.start != 0 {
@@ -56,16 +64,18 @@ pub(super) fn check(
                 format!("its log starts at block {}", journal.start)
             });
         }
-        return None;
+        return State::AsIs;
     }
-    match replay(volume, &area, &journal, findings) {
-        Ok(device) => device,
-        Err(error) => {
-            let place = Place::inode(number);
-            findings.add(Kind::JournalUnreplayable, place, || error);
-            None
-        }
-    }
+    let error = match replay(volume, &area, &journal, findings) {
+        Ok(state) => return state,
+        Err(error) => error,
+    };
+    let (kind, state) = match error {
+        JournalError::Unsupported(_) => (Kind::JournalUnsupported, State::Unknown),
+        _ => (Kind::JournalUnreplayable, State::AsIs),
+    };
+    findings.add(kind, Place::inode(number), || error.to_string());
+    state
 }
 
 /// Checks the journal's superblock. False if the journal has unknown features and cannot be used.
@@ -195,15 +205,14 @@ fn replay(
     area: &LogArea,
     journal: &JournalSuperblock,
     findings: &Findings,
-) -> Result<Option<Arc<dyn Device>>, String> {
+) -> Result<State, JournalError> {
     // If a resize was interrupted, the new size of the file system is only in the log, so the bound
     // is the device's size.
     let blocks = volume.device.size() / u64::from(volume.geometry.block_size);
-    let replay =
-        Replay::plan(&*volume.device, area, journal, blocks).map_err(|error| error.to_string())?;
+    let replay = Replay::plan(&*volume.device, area, journal, blocks)?;
     let report = replay.report();
     if report.blocks == 0 {
-        return Ok(None);
+        return Ok(State::AsIs);
     }
     let place = Place::inode(volume.superblock.journal_inode);
     findings.add(Kind::JournalPending, place, || {
@@ -211,8 +220,6 @@ fn replay(
         format!("replayed in memory (transactions: {transactions}, blocks: {blocks})")
     });
     let device = Arc::clone(&volume.device);
-    Ok(Some(Arc::new(ReplayedDevice::new(
-        device,
-        Arc::new(replay),
-    ))))
+    let replayed = ReplayedDevice::new(device, Arc::new(replay));
+    Ok(State::Replayed(Arc::new(replayed)))
 }

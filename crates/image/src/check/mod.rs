@@ -66,6 +66,7 @@ use claims::Claims;
 use directories::Tree;
 use encryption::Policies;
 use findings::Findings;
+use journal::State;
 use orphans::Orphans;
 use parallel::Workers;
 use volume::{Group, Volume};
@@ -316,12 +317,16 @@ fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, 
     if volume.geometry.features.has_incompat(Incompat::RECOVER) {
         // Errors before the replay may be gone after it, so these findings are dropped.
         let groups = descriptors::read(&volume, &Findings::new());
-        if let Some(replayed) = journal::check(&volume, &groups, findings) {
-            let opened = superblock::open(&*replayed, after)?;
-            if !superblock::check_size(&replayed, &opened.geometry, findings)? {
-                return Ok(None);
+        match journal::check(&volume, &groups, findings) {
+            State::AsIs => {}
+            State::Replayed(replayed) => {
+                let opened = superblock::open(&*replayed, after)?;
+                if !superblock::check_size(&replayed, &opened.geometry, findings)? {
+                    return Ok(None);
+                }
+                volume = Volume::new(replayed, opened.superblock, opened.geometry);
             }
-            volume = Volume::new(replayed, opened.superblock, opened.geometry);
+            State::Unknown => return Ok(None),
         }
         let groups = descriptors::read(&volume, findings);
         superblock::check_fields(&volume.superblock, findings);

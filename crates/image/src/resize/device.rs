@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pext4_block::{Device, FileDevice, OverlayDevice};
 use pext4_ondisk::feature::Incompat;
@@ -17,7 +18,7 @@ use super::image::read_superblock;
 use super::make::Target;
 use super::plan::Plan;
 use super::progress::Progress;
-use super::run::Way;
+use super::run::{Way, zero};
 use super::trailing;
 use crate::error::{Error, Result};
 
@@ -26,6 +27,9 @@ use crate::error::{Error, Result};
 pub struct Options {
     /// Work on the image itself even if an interruption would damage it.
     pub in_place: bool,
+    /// The time (since 1970) of all time stamps. With it the same resize of the same image gives
+    /// the same bytes.
+    pub time: Option<Duration>,
 }
 
 /// A resize that was planned but not started.
@@ -34,6 +38,8 @@ pub struct Resize {
     is_file: bool,
     plan: Plan,
     way: Way,
+    /// The length of the file or device after the resize.
+    length: u64,
 }
 
 /// A description of a planned resize.
@@ -46,16 +52,8 @@ pub struct Preview {
     pub way: Way,
     /// Whether the file system has the requested size already.
     pub is_idle: bool,
-}
-
-impl Preview {
-    fn of(plan: &Plan, way: Way) -> Self {
-        Self {
-            summary: plan.summary(),
-            way,
-            is_idle: plan.is_idle(),
-        }
-    }
+    /// The length of the file in bytes, if it remains longer than its file system.
+    pub kept_length: Option<u64>,
 }
 
 impl fmt::Debug for Resize {
@@ -94,19 +92,20 @@ impl Resize {
         let is_file = fs::metadata(device.path())?.is_file();
         let (plan, way) = plan(&device, is_file, target, options)?;
         check_names(&device, way)?;
-        check_trailing(&device, is_file, &plan)?;
+        let length = checked_length(&device, is_file, &plan)?;
         Ok(Self {
             device,
             is_file,
             plan,
             way,
+            length,
         })
     }
 
     /// A description of this resize.
     #[must_use]
     pub fn planned(&self) -> Preview {
-        Preview::of(&self.plan, self.way)
+        describe(&self.plan, self.way, self.is_file.then_some(self.length))
     }
 
     /// The progress of the resize, which another thread can read while it runs.
@@ -122,21 +121,17 @@ impl Resize {
     /// `Io`: except for [`Way::InPlace`], the image then contains the old file system and has its
     /// length. `AfterCommit`: the image contains the new one, or will after the next open.
     pub fn run(mut self) -> Result<u64> {
-        let before = self.device.size();
+        let (before, after) = (self.device.size(), self.length);
         if self.plan.is_idle() {
             return Ok(before);
         }
-        let after = if self.is_file {
-            self.length_after()?
-        } else {
-            before
-        };
         if self.way == Way::Clone {
             let kept = before.min(after);
             let clone = ResizedClone::create(&self.device, kept, after, &self.plan.progress)?;
             let progress = Arc::clone(&self.plan.progress);
             self.plan
                 .run(&self.device, clone.device(), Way::Clone, before)?;
+            self.clear_left(clone.device())?;
             clone.put_in_place(&progress)?;
             return Ok(after);
         }
@@ -153,7 +148,19 @@ impl Resize {
             self.device.set_length(after)?;
             self.device.flush()?;
         }
+        self.clear_left(&self.device)?;
         Ok(after)
+    }
+
+    /// Clears what a shrink leaves behind the new end in a file that keeps its length: growing
+    /// again would take it for something else that lies there.
+    fn clear_left(&self, device: &FileDevice) -> Result<()> {
+        let (new, old) = (self.plan.summary().bytes(), old_bytes(&self.plan));
+        if !self.is_file || self.length <= new || new >= old {
+            return Ok(());
+        }
+        zero(device, new, old.min(self.length))?;
+        Ok(device.flush()?)
     }
 
     /// Whether the image contains the old file system, and no transaction that a replay would
@@ -165,25 +172,34 @@ impl Resize {
         matches!(waits, Ok(false))
             && blocks.is_ok_and(|blocks| blocks == self.plan.summary().old_blocks)
     }
+}
 
-    /// The length of the file after the resize: the file ends with its file system, unless it
-    /// contains other data behind it.
-    fn length_after(&self) -> Result<u64> {
-        let length = self.device.size();
-        let summary = self.plan.summary();
-        if summary.bytes() >= length {
-            return Ok(summary.bytes());
-        }
-        let old_end = old_bytes(&self.plan);
-        // A file may end with an incomplete block, which does not count unless it contains data: a
-        // signature, a footer.
-        let ends_with_file_system = length < old_end + u64::from(summary.block_size)
-            && trailing::first_nonzero_byte(&self.device, old_end, length)?.is_none();
-        Ok(if ends_with_file_system {
-            summary.bytes()
-        } else {
-            length
-        })
+/// The length of the file after the resize: the file ends with its file system, unless it was
+/// longer before. An incomplete block at its end does not count unless it contains data: a
+/// signature, a footer.
+fn length_after(device: &FileDevice, plan: &Plan) -> Result<u64> {
+    let length = device.size();
+    let summary = plan.summary();
+    if summary.bytes() >= length {
+        return Ok(summary.bytes());
+    }
+    let old_end = old_bytes(plan);
+    let ends_with_file_system = length < old_end + u64::from(summary.block_size)
+        && trailing::first_nonzero_byte(device, old_end, length)?.is_none();
+    Ok(if ends_with_file_system {
+        summary.bytes()
+    } else {
+        length
+    })
+}
+
+fn describe(plan: &Plan, way: Way, length: Option<u64>) -> Preview {
+    let summary = plan.summary();
+    Preview {
+        kept_length: length.filter(|&length| length > summary.bytes()),
+        summary,
+        way,
+        is_idle: plan.is_idle(),
     }
 }
 
@@ -197,8 +213,8 @@ fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
     let (plan, way) = plan(&overlay, is_file, target, options)?;
     check_names(device, way)?;
-    check_trailing(device, is_file, &plan)?;
-    Ok(Preview::of(&plan, way))
+    let length = checked_length(device, is_file, &plan)?;
+    Ok(describe(&plan, way, is_file.then_some(length)))
 }
 
 /// Refuses a clone of a file with several names, as making one would: a plan must not promise what
@@ -214,12 +230,14 @@ fn check_names(device: &FileDevice, way: Way) -> Result<()> {
     )))
 }
 
-/// Refuses to grow a file over other data. Space on a device behind its file system counts as free.
-fn check_trailing(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()> {
-    if is_file {
-        trailing::check_growth(device, plan, old_bytes(plan))?;
+/// The length of the file or device after the resize. Refuses to grow a file over other data. Space
+/// on a device behind its file system counts as free.
+fn checked_length(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<u64> {
+    if !is_file {
+        return Ok(device.size());
     }
-    Ok(())
+    trailing::check_growth(device, plan, old_bytes(plan))?;
+    length_after(device, plan)
 }
 
 /// The size of the old file system in bytes.
@@ -234,7 +252,8 @@ fn plan(
     target: Target,
     options: Options,
 ) -> Result<(Plan, Way)> {
-    let plan = Plan::make(device, target)?;
+    let mut plan = Plan::make(device, target)?;
+    plan.time = options.time;
     let bytes = plan.summary().bytes();
     if !is_file && bytes > device.size() {
         return Err(Error::Impossible(format!(

@@ -4,6 +4,8 @@
 //! the sequence number that the journal would use next, so old log contents can never be taken for
 //! a continuation of it.
 
+use std::time::Duration;
+
 use pext4_block::Device;
 use pext4_jbd2::{LogArea, recovery};
 use pext4_ondisk::directory::FileType;
@@ -187,8 +189,14 @@ impl Log {
         RecordFormat::of(&self.superblock)
     }
 
-    /// Writes a transaction and makes it durable. It is not replayed before [`Log::begin`].
-    pub fn write(&self, device: &dyn Device, blocks: &[(BlockNumber, &[u8])]) -> Result<()> {
+    /// Writes a transaction of this time, since 1970, and makes it durable. It is not replayed
+    /// before [`Log::begin`].
+    pub fn write(
+        &self,
+        device: &dyn Device,
+        blocks: &[(BlockNumber, &[u8])],
+        time: Duration,
+    ) -> Result<()> {
         let format = self.format();
         let tid = self.superblock.sequence;
         let mut at = self.superblock.first;
@@ -216,11 +224,10 @@ impl Log {
             at += u32::try_from(row.len()).expect("a descriptor and what it describes");
         }
         device.flush()?;
-        let now = pext4_sync::time::since_epoch();
         let commit = Commit {
             sequence: tid,
-            seconds: now.as_secs(),
-            nanoseconds: now.subsec_nanos(),
+            seconds: time.as_secs(),
+            nanoseconds: time.subsec_nanos(),
             transaction_sum: TransactionSum::None,
         };
         self.area.write(device, at, &[&commit.encode(&format)])?;

@@ -10,7 +10,7 @@ use super::image::{Image, read_superblock};
 use super::journal;
 use super::plan::Plan;
 use super::shape::Shape;
-use super::{grow, shrink, smallest};
+use super::{grow, orphans, shrink, smallest};
 use crate::error::{Error, Result};
 
 /// The features that a resize supports.
@@ -77,6 +77,7 @@ impl Plan {
         check_mounts(&Image::open_unreplayed(device, 0)?)?;
         let found = journal::recover(device)?;
         let image = Image::open(device)?;
+        orphans::check_none(&image)?;
         let blocks = wanted(&image, device, target)?;
         let mut plan = match blocks {
             None => smallest::plan(device, &image)?,

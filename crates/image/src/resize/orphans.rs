@@ -1,8 +1,9 @@
 //! Orphans: inodes whose deletion or truncation a crash interrupted.
 //!
-//! A mount cleans them up. Shrinking refuses an image with orphans, since their list links inodes
-//! that may be renumbered. The checksums of the orphan file's blocks depend on their location and
-//! inode number, so the blocks are rewritten when either changes.
+//! A mount or an edit finishes them. A resize refuses an image with orphans: their list links
+//! inodes that a shrink may renumber, and after a resize an image is sound. The checksums of the
+//! orphan file's blocks depend on their location and inode number, so the blocks are rewritten when
+//! either changes.
 
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::orphan_file::{self, OrphanBlock};
@@ -21,7 +22,8 @@ pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
     let superblock = &image.superblock;
     let refusal = || {
         Error::Impossible(
-            "deletions that a crash interrupted wait to be finished: mount it once, or run `e2fsck -p`"
+            "deletions that a crash interrupted wait to be finished: let `pext4 edit IMAGE -f /dev/null` \
+             do it, or mount it once"
                 .to_owned(),
         )
     };
@@ -62,7 +64,7 @@ fn blocks(image: &Image<'_>, number: InodeNumber) -> Result<Vec<BlockNumber>> {
 }
 
 /// Rewrites the blocks of the orphan file, empty, at their current location.
-pub(super) fn rewrite(image: &mut Image<'_>, shape: &mut Shape) -> Result<()> {
+pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
     if !shape.superblock.features.has_compat(Compat::ORPHAN_FILE) {
         return Ok(());
     }
@@ -75,9 +77,5 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &mut Shape) -> Result<()> {
         orphan_file::encode(&mut bytes, &slots, number, generation, block, seed);
         image.put(block, bytes);
     }
-    let features = &mut shape.superblock.features;
-    features
-        .read_only_compat
-        .remove(ReadOnlyCompat::ORPHAN_PRESENT);
     Ok(())
 }

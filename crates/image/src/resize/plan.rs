@@ -9,9 +9,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pext4_ondisk::BlockNumber;
-use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{self, Superblock};
 
 use super::Summary;
@@ -48,6 +49,8 @@ pub struct Plan {
     /// The image's journal, empty.
     pub(super) log: Option<Log>,
     pub(super) replayed: u32,
+    /// The time of all time stamps, since 1970; that of the run if `None`.
+    pub(super) time: Option<Duration>,
     pub(super) progress: Arc<Progress>,
 }
 
@@ -82,7 +85,12 @@ impl Plan {
             .iter()
             .map(|group| group.free_inodes)
             .fold(0, u32::saturating_add);
-        superblock.features.incompat.remove(Incompat::RECOVER);
+        let features = &mut superblock.features;
+        features.incompat.remove(Incompat::RECOVER);
+        // A mount that a crash ended leaves the mark, also of an orphan file that is empty.
+        features
+            .read_only_compat
+            .remove(ReadOnlyCompat::ORPHAN_PRESENT);
         shape.superblock.overhead_clusters = overhead(&image, &shape);
         let mut copies = copies::descriptors(&mut image, &shape)?;
         copies.extend(copies::superblocks(&shape.superblock, &shape.geometry));
@@ -104,8 +112,15 @@ impl Plan {
             moved_inodes: 0,
             log: None,
             replayed: 0,
+            time: None,
             progress: Arc::default(),
         })
+    }
+
+    /// Sets the time of all time stamps, since 1970: then the run of the same plan writes the same
+    /// bytes.
+    pub fn set_time(&mut self, time: Duration) {
+        self.time = Some(time);
     }
 
     /// The effects of the resize, in numbers.

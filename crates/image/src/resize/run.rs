@@ -17,11 +17,13 @@
 //! has the error flag until everything is written, so that an interrupted resize is detected.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pext4_block::Device;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::{SIZE, State, Superblock};
+use pext4_sync::time;
 
 use super::copies::Copy;
 use super::journal::{Log, write_primary};
@@ -29,7 +31,6 @@ use super::plan::{Move, Plan};
 use super::progress::Progress;
 use super::space::Run;
 use crate::error::{Error, Result};
-use crate::mkfs::plan;
 
 /// Size of one copy or write in bytes.
 const CHUNK: u64 = 4 << 20;
@@ -79,7 +80,7 @@ impl Plan {
             old.state.insert(State::ERRORS);
             write_primary(to, &old)?;
         }
-        self.shape.superblock.write_time = plan::now();
+        self.shape.superblock.write_time = i64::try_from(self.time().as_secs()).unwrap_or(i64::MAX);
         for moved in &self.moves {
             writer.copy(from, moved)?;
         }
@@ -94,6 +95,11 @@ impl Plan {
             Way::Journal => self.commit(&writer),
             Way::Clone | Way::InPlace => self.write_directly(&writer),
         }
+    }
+
+    /// The time of all time stamps, since 1970.
+    fn time(&self) -> Duration {
+        self.time.unwrap_or_else(time::since_epoch)
     }
 
     /// The number of bytes that the run writes, without the log.
@@ -171,8 +177,9 @@ impl Plan {
             .iter()
             .map(|(block, bytes)| (*block, bytes.as_slice()))
             .collect();
+        let time = self.time();
         let log = self.log.as_mut().expect("it has room");
-        log.write(device, &blocks)?;
+        log.write(device, &blocks, time)?;
         log.begin(device)
     }
 
@@ -234,10 +241,29 @@ impl Writer<'_> {
             let step = CHUNK.min(length - done);
             let mut bytes = vec![0; usize::try_from(step).expect("at most a chunk")];
             from.read_at(moved.from * self.block_size + done, &mut bytes)?;
-            self.device
-                .write_at(moved.to * self.block_size + done, &bytes)?;
+            self.write_sparsely(moved.to * self.block_size + done, &bytes)?;
             self.progress.add(step);
             done += step;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks; those of zeroes become holes where the device can have holes.
+    fn write_sparsely(&self, mut at: u64, bytes: &[u8]) -> Result<()> {
+        let size = usize::try_from(self.block_size).expect("at most 65536");
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let is_hole = is_zero(&rest[..size]);
+            let count = rest
+                .chunks(size)
+                .take_while(|block| is_zero(block) == is_hole);
+            let (piece, behind) = rest.split_at(count.count() * size);
+            match is_hole {
+                true => zero(self.device, at, at + piece.len() as u64)?,
+                false => self.device.write_at(at, piece)?,
+            }
+            at += piece.len() as u64;
+            rest = behind;
         }
         Ok(())
     }
@@ -245,19 +271,28 @@ impl Writer<'_> {
     /// Zeroes blocks, except behind `zero_from`.
     fn clear(&self, run: &Run, zero_from: u64) -> Result<()> {
         let start = run.start * self.block_size;
-        let end = (run.end * self.block_size).min(zero_from);
-        if start >= end || self.device.discard(start, end - start)? {
-            self.progress.add((run.end - run.start) * self.block_size);
-            return Ok(());
-        }
-        let mut at = start;
-        while at < end {
-            let step = CHUNK.min(end - at);
-            let zeroes = vec![0; usize::try_from(step).expect("at most a chunk")];
-            self.device.write_at(at, &zeroes)?;
-            self.progress.add(step);
-            at += step;
-        }
+        let end = run.end * self.block_size;
+        zero(self.device, start, end.min(zero_from))?;
+        self.progress.add(end - start);
         Ok(())
     }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// Makes a range of a device read as zeroes: by a hole, where the device can have holes.
+pub(super) fn zero(device: &dyn Device, start: u64, end: u64) -> Result<()> {
+    if start >= end || device.discard(start, end - start)? {
+        return Ok(());
+    }
+    let mut at = start;
+    while at < end {
+        let step = CHUNK.min(end - at);
+        let zeroes = vec![0; usize::try_from(step).expect("at most a chunk")];
+        device.write_at(at, &zeroes)?;
+        at += step;
+    }
+    Ok(())
 }

@@ -31,7 +31,6 @@ pub(super) type Renumbered = BTreeMap<InodeNumber, InodeNumber>;
 /// Plans the change of `image` to `shape`, which has fewer blocks.
 pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     Requirements::from_image(&image).check(&image, &shape)?;
-    orphans::check_none(&image)?;
     let old = image.geometry;
     let vacated = Vacated::between(&old, &shape.geometry);
     for run in vacated.new_copies() {
@@ -52,7 +51,7 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     resize_inode::rewrite(&mut image, &shape, &mut cursor, &is_vacated)?;
     rename_in_superblock(&mut shape, &renumbered);
     refresh_journal_backup(&image, &mut shape)?;
-    orphans::rewrite(&mut image, &mut shape)?;
+    orphans::rewrite(&mut image, &shape)?;
     let last = GroupNumber(shape.geometry.group_count - 1);
     image.block_bitmap(last)?.is_changed = true;
     let mut plan = Plan::complete(image, shape, Vec::new(), moves)?;

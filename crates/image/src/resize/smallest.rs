@@ -2,9 +2,11 @@
 //!
 //! A size is possible if a plan for it succeeds. Candidates are estimated first: used blocks that
 //! are not group metadata, the metadata of the remaining groups, and some room for block maps,
-//! since moved files may have more extents.
+//! since moved files may have more extents. Where inodes must keep their numbers, all groups with
+//! used inodes remain.
 
 use pext4_block::Device;
+use pext4_ondisk::feature::Compat;
 
 use super::image::Image;
 use super::plan::Plan;
@@ -23,19 +25,28 @@ pub(super) struct Requirements {
     data: u64,
     /// Number of used inodes.
     inodes: u64,
+    /// Number of groups up to the last one with a used inode, if inodes keep their numbers
+    /// (`stable_inodes`); else 0.
+    groups: u32,
 }
 
 impl Requirements {
     pub fn from_image(image: &Image<'_>) -> Self {
         let geometry = &image.geometry;
-        let (mut blocks, mut inodes) = (0, 0);
+        let is_stable = image.superblock.features.has_compat(Compat::STABLE_INODES);
+        let (mut blocks, mut inodes, mut groups) = (0, 0, 0);
         for (group, descriptor) in geometry.groups().zip(&image.descriptors) {
+            let used = geometry.inodes_per_group - descriptor.free_inodes;
             blocks += u64::from(geometry.blocks_in(group) - descriptor.free_clusters);
-            inodes += u64::from(geometry.inodes_per_group - descriptor.free_inodes);
+            inodes += u64::from(used);
+            if is_stable && used > 0 {
+                groups = group.get() + 1;
+            }
         }
         Self {
             data: blocks.saturating_sub(geometry.metadata_blocks()),
             inodes,
+            groups,
         }
     }
 
@@ -43,7 +54,9 @@ impl Requirements {
         let geometry = &shape.geometry;
         let blocks = geometry.blocks_count - u64::from(geometry.first_data_block);
         let taken = geometry.metadata_blocks().saturating_add(self.data);
-        self.inodes <= u64::from(geometry.inodes_count) && taken.saturating_add(room) <= blocks
+        self.inodes <= u64::from(geometry.inodes_count)
+            && self.groups <= geometry.group_count
+            && taken.saturating_add(room) <= blocks
     }
 
     /// Refuses a shape that is certainly too small. The error names the smallest size that should
@@ -58,8 +71,13 @@ impl Requirements {
             least.geometry.blocks_count
         });
         let block_size = u64::from(image.geometry.block_size);
+        let why = if self.groups > shape.geometry.group_count {
+            ", as the feature stable_inodes forbids to give inodes other numbers"
+        } else {
+            ""
+        };
         Err(Error::Impossible(format!(
-            "{} bytes are too few: {} are the least for what it holds",
+            "{} bytes are too few: {} are the least for what it holds{why}",
             shape.geometry.blocks_count.saturating_mul(block_size),
             blocks.saturating_mul(block_size)
         )))

@@ -235,7 +235,10 @@ fn a_refused_image_is_not_written() {
     spoilt.0.save(&path).expect("there is room");
     let before = std::fs::read(&path).expect("an image");
     for target in [Target::Less(2 * MIB), Target::Smallest, Target::More(MIB)] {
-        let options = Options { in_place: true };
+        let options = Options {
+            in_place: true,
+            ..Options::default()
+        };
         assert!(Resize::prepare(open(&path), target, options).is_err());
         assert!(std::fs::read(&path).expect("an image") == before);
     }

@@ -120,7 +120,7 @@ fn invalid_or_impossible_requests_are_refused_by_name() {
         plain,
         &[(1024 + 0xE8, &[12])],
         Target::Smallest,
-        "e2fsck -p",
+        "pext4 edit IMAGE -f /dev/null",
     );
     refuse(plain, &[(1024 + 0x38, &[0])], more, "magic");
     refuse(

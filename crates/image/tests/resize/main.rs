@@ -6,6 +6,7 @@
 mod contradictions;
 mod crash;
 mod failures;
+mod files;
 mod grow;
 mod hostile;
 mod rig;

@@ -395,7 +395,11 @@ pub fn resize(
     target: Target,
     in_place: bool,
 ) -> pext4_image::Result<(Summary, Way, u64)> {
-    let resize = Resize::prepare(open(path), target, Options { in_place })?;
+    let options = Options {
+        in_place,
+        ..Options::default()
+    };
+    let resize = Resize::prepare(open(path), target, options)?;
     let preview = resize.planned();
     let length = resize.run()?;
     assert_eq!(fs::metadata(path).expect("an image").len(), length);

@@ -216,7 +216,7 @@ fn a_clone_keeps_owner_and_mode_and_refuses_hard_links() {
     assert_eq!(mode(&path), 0o640);
     let other = folder.path().join("hard");
     std::fs::hard_link(&path, &other).expect("a link");
-    let options = Options { in_place: false };
+    let options = Options::default();
     let target = Target::Bytes(30 * MIB);
     // A dry run promises nothing that the run refuses.
     let told = Resize::preview(open(&path), target, options).expect_err("two names");
@@ -249,7 +249,7 @@ fn a_clone_that_is_stopped_leaves_the_image_and_nothing_else() {
     let names = || std::fs::read_dir(folder.path()).expect("a folder").count();
     let count = names();
     let device = FileDevice::open(&path, Access::ReadWrite, Duration::ZERO).expect("an image");
-    let options = Options { in_place: false };
+    let options = Options::default();
     let resize = Resize::prepare(device, Target::Bytes(40 * MIB), options).expect("it fits");
     assert_eq!(resize.planned().way, Way::Clone);
     resize.progress().stop();

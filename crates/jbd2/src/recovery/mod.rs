@@ -70,6 +70,14 @@ impl LogReader<'_> {
         self.area.read(self.device, at, &mut block)?;
         Ok(block)
     }
+
+    /// What is wrong with the log's block `at`, with the block where it lies.
+    fn locate(&self, at: u32, corrupt: Corrupt) -> Corrupt {
+        match self.area.place(at) {
+            Some((block, _)) => corrupt.in_block(block),
+            None => corrupt,
+        }
+    }
 }
 
 /// Reads the journal's superblock and checks it against the area.

@@ -21,7 +21,9 @@ impl Revokes {
         let mut last: HashMap<BlockNumber, Option<Tid>> =
             scan.blocks.iter().map(|block| (block.home, None)).collect();
         for &(at, tid) in &scan.revokes {
-            for revoked in revoke::records(&log.format, &log.read(at)?)? {
+            let block = log.read(at)?;
+            let records = revoke::records(&log.format, &block);
+            for revoked in records.map_err(|corrupt| log.locate(at, corrupt))? {
                 if let Some(entry) = last.get_mut(&revoked) {
                     // The scan lists transactions in order, so the last one found is the latest.
                     *entry = Some(tid);

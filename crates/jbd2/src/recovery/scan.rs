@@ -235,9 +235,10 @@ impl Scanner<'_> {
             return Ok(false);
         }
         let text = format!("{problem} in committed transaction {}", self.found.next);
-        let block = self.log.area.place(self.at).map(|(block, _)| block);
-        let corrupt = Corrupt::new("journal", text);
-        Err(block.into_iter().fold(corrupt, Corrupt::in_block).into())
+        Err(self
+            .log
+            .locate(self.at, Corrupt::new("journal", text))
+            .into())
     }
 
     fn suspect_unless(&mut self, sound: bool, problem: &'static str) {

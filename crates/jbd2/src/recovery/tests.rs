@@ -264,6 +264,11 @@ fn a_damaged_record_of_a_committed_transaction_is_corruption() {
         .commit()
         .damage(at, 500)
         .refuses("a revoke block's sum is wrong");
+    // Without a sum only its count can be wrong. The log's block 20 is the device's 58.
+    let mut rig = Rig::new(true, RecordChecksum::None);
+    let at = rig.at;
+    rig.revoke(&[3]).commit().damage(at, 12);
+    rig.refuses("corrupt revoke block (block 58): its count of bytes");
     let mut rig = Rig::v3();
     rig.log(&[(4, 1)]);
     let at = rig.at;

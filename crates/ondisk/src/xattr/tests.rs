@@ -87,7 +87,9 @@ fn the_hash_is_the_one_of_linux() {
         ..Attribute::new(1, b"\xE9", b"v")
     };
     assert_ne!(high.hash, entry_hash(b"\xE9", b"v"));
-    assert!(high.has_valid_hash());
+    assert!(high.has_valid_hash() && high.has_valid_hash_in_inode());
+    let without = Attribute { hash: 0, ..high };
+    assert!(!without.has_valid_hash() && without.has_valid_hash_in_inode());
     let in_inode = |hash| Attribute {
         hash,
         value: Value::Inode {
@@ -98,10 +100,12 @@ fn the_hash_is_the_one_of_linux() {
     };
     let value_hash = 0xFEED_5EED_u32;
     let signed = signed_entry_hash(b"\xE9", &value_hash.to_le_bytes());
-    for hash in [0, entry_hash_of_value_inode(b"\xE9", value_hash), signed] {
+    for hash in [entry_hash_of_value_inode(b"\xE9", value_hash), signed] {
         assert!(in_inode(hash).has_valid_hash_of_value_inode(value_hash));
     }
-    assert!(!in_inode(signed ^ 1).has_valid_hash_of_value_inode(value_hash));
+    for hash in [0, signed ^ 1] {
+        assert!(!in_inode(hash).has_valid_hash_of_value_inode(value_hash));
+    }
 }
 
 /// A list fits into exactly its size, and not into one byte less.

@@ -3,7 +3,7 @@
 use pext4_image::check::Kind;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::inode::InodeFlags;
-use pext4_ondisk::xattr;
+use pext4_ondisk::xattr::{self, Value};
 
 use super::Beside::{Complains, Silent};
 use super::Corruption;
@@ -45,6 +45,23 @@ pub fn attributes() -> Vec<Corruption> {
         }),
         (Kind::XattrHash, Base::Plain, Complains, |image| {
             edit_attributes(image, |bytes| bytes[1000] ^= 1);
+        }),
+        (Kind::XattrHash, Base::Plain, Complains, |image| {
+            // Only attributes in an inode may have none.
+            edit_attributes(image, |bytes| bytes[44..48].fill(0));
+        }),
+        (Kind::XattrValueInode, Base::Values, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| {
+                let mut list = xattr::decode_inode_area(&inode.tail).expect("sound");
+                let by_inode =
+                    |one: &&mut xattr::Attribute| matches!(one.value, Value::Inode { .. });
+                list.iter_mut()
+                    .find(by_inode)
+                    .expect("debugfs made one")
+                    .hash = 0;
+                xattr::encode_inode_area(&list, &mut inode.tail).expect("it fitted before");
+            });
         }),
         (
             Kind::XattrDuplicate,

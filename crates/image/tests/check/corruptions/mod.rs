@@ -7,7 +7,7 @@ mod maps;
 mod names;
 mod quotas;
 mod summaries;
-mod volume;
+pub mod volume;
 
 use pext4_image::check::Kind;
 

@@ -3,12 +3,29 @@
 use pext4_image::check::Kind;
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::group_descriptor::GroupFlags;
+use pext4_ondisk::journal::{JournalIncompat, JournalSuperblock};
 use pext4_ondisk::superblock::State;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::Beside::{Complains, NotAsked, Silent};
 use super::{Corruption, NOTE};
 use crate::bases::Base;
+use crate::image::Image;
+
+/// Lets an area of fast commits wait behind the one transaction of a journal.
+pub fn add_fast_commits(image: &mut Image) {
+    let log = image.blocks(8);
+    let place = image.block(log[0]).first_chunk_mut().expect("a block");
+    let mut superblock = JournalSuperblock::decode(place).expect("sound");
+    superblock.incompat.insert(JournalIncompat::FAST_COMMIT);
+    superblock.num_fast_commit_blocks = 2;
+    *place = superblock.encode();
+    let next = superblock.sequence.next();
+    let first = superblock.first_fast_commit().expect("two blocks of them");
+    let head = image.block(log[first as usize]);
+    head[..4].copy_from_slice(&[9, 0, 8, 0]);
+    head[8..12].copy_from_slice(&next.0.to_le_bytes());
+}
 
 pub fn volume() -> Vec<Corruption> {
     vec![
@@ -137,6 +154,12 @@ pub fn volume() -> Vec<Corruption> {
                 // The logged block behind the descriptor.
                 image.block(log[2])[100] ^= 1;
             },
+        ),
+        (
+            Kind::JournalUnsupported,
+            Base::Dirty,
+            NotAsked("it wants a longer journal for them: tested elsewhere"),
+            add_fast_commits,
         ),
         (Kind::JournalSuperblock, Base::Plain, Complains, |image| {
             let log = image.blocks(8);
