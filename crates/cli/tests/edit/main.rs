@@ -7,6 +7,7 @@ mod copies_out;
 mod images;
 mod interrupted;
 mod kills;
+mod links;
 mod locks;
 mod paths;
 mod scripts;
