@@ -12,5 +12,6 @@ mod locks;
 mod paths;
 mod scripts;
 mod tars;
+mod tune;
 mod values;
 mod verbs;
