@@ -551,8 +551,8 @@ fn owner(metadata: &FileMetadata) -> (Uid, Gid) {
     (Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid))
 }
 
-/// As fchmod(2). `rustix` calls the system past the C library here, as for a change of owner, and so
-/// past what stands in its place, like `fakeroot`.
+/// As fchmod(2). `rustix` calls the system past the C library here, as for a change of owner, and
+/// so past what stands in its place, like `fakeroot`.
 fn set_mode(file: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
     let file = File::from(file.try_clone_to_owned()?);
     file.set_permissions(Permissions::from_mode(mode.as_raw_mode()))

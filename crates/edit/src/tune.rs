@@ -1,4 +1,4 @@
-//! Changes of the superblock: the label, the UUID, the blocks kept for root, the reaction to errors.
+//! Changes of the superblock: label, UUID, the blocks kept for root, the reaction to errors.
 //!
 //! They are made on the staged image when the volume is closed, since a volume keeps the superblock
 //! to itself, and reach the image with all other changes of the session. The copies of the

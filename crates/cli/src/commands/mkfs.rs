@@ -65,8 +65,8 @@ pub struct Arguments {
     /// Features to turn on, or off with ^ before them
     #[arg(short = 'O', value_name = "FEATURE,...", value_delimiter = ',')]
     features: Vec<String>,
-    /// Owner of the root directory: USER, USER:GROUP or :GROUP, as numbers or root; what is absent is
-    /// the caller's
+    /// Owner of the root directory: USER, USER:GROUP or :GROUP, as numbers or root; what is absent
+    /// is the caller's
     #[arg(long, value_name = "OWNER", value_parser = parse_owner)]
     root_owner: Option<Owner>,
     /// Overwrite what the image holds

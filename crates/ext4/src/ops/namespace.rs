@@ -91,8 +91,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted | NoSpace |
-    /// NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory that was
+    /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted | NoSpace
+    /// | NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory that was
     /// removed, `NotPermitted` one that is immutable.
     pub fn create(
         &self,
