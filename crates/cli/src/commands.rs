@@ -27,4 +27,5 @@ pub mod stat;
 pub mod stats;
 pub mod touch;
 pub mod tree;
+pub mod tune;
 pub mod umount;

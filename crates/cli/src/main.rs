@@ -43,7 +43,7 @@ use signal_hook::consts::SIGXFSZ;
 
 use commands::{
     build, cat, check, chmod, chown, cp, edit, export, get, info, lab, ln, ls, mkdir, mkfs, mknod,
-    mount, mv, put, resize, rm, setxattr, stat, stats, touch, tree, umount,
+    mount, mv, put, resize, rm, setxattr, stat, stats, touch, tree, tune, umount,
 };
 use editing::Single;
 
@@ -99,6 +99,8 @@ enum Command {
     Setxattr(Single<setxattr::Arguments>),
     /// Copy files within an image, or from another one
     Cp(Single<cp::Arguments>),
+    /// Set label, UUID, reserved blocks and reaction to errors of an image
+    Tune(Single<tune::Arguments>),
     Lab(lab::Arguments),
 }
 
@@ -140,6 +142,7 @@ fn main() -> ExitCode {
         Command::Touch(one) => one.run(),
         Command::Setxattr(one) => one.run(),
         Command::Cp(one) => one.run(),
+        Command::Tune(one) => one.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,9 @@
 //! Owners in the form of `chown`: numbers, or names in the image's `/etc/passwd` and `/etc/group`.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use pext4_edit::EditSession;
 use pext4_fs::Refusal;
-use pext4_ondisk::owner::check_id;
+use pext4_ondisk::owner::{GroupText, OwnerText, Party, check_id};
 
 use crate::failure::Misuse;
 
@@ -14,53 +14,29 @@ const MAX_LIST_SIZE: u64 = 16 << 20;
 ///
 /// # Errors
 ///
-/// A name that `/etc/passwd` or `/etc/group` of the image does not have; an id that is nobody's.
+/// The text has another form; a name that `/etc/passwd` or `/etc/group` of the image does not
+/// have; an id that is nobody's.
 pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u32>)> {
-    let (user, group) = match text.split_once(':') {
-        Some((user, group)) => (user, Some(group)),
-        None => (text, None),
+    let owner = OwnerText::parse(text).map_err(Misuse)?;
+    let checked = |id| {
+        let checked = check_id(id).map_err(|problem| Misuse(format!("`{text}`: {problem}")));
+        Ok::<_, Error>(checked?)
     };
-    let mut own_group = None;
-    let uid = match (user, number(user, text)?) {
-        ("", _) => None,
-        (_, Some(number)) => Some(number),
-        (name, None) => {
-            let (uid, gid) = find(session, "/etc/passwd", name)?;
-            own_group = gid;
-            Some(uid)
-        }
+    let uid = match owner.user {
+        None => None,
+        Some(Party::Id(number)) => Some(number),
+        Some(Party::Name(name)) => Some(checked(find(session, "/etc/passwd", name)?.0)?),
     };
-    let gid = match (group, number(group.unwrap_or_default(), text)?) {
-        (None, _) => None,
-        (Some(""), _) if uid.is_some() && own_group.is_none() => {
-            bail!(
-                "`{text}` does not say which group, and a number has none of its own; write USER:GROUP"
-            )
-        }
-        (Some(""), _) => own_group,
-        (_, Some(number)) => Some(number),
-        (Some(name), None) => Some(find(session, "/etc/group", name)?.0),
+    let gid = match owner.group {
+        GroupText::Unchanged => None,
+        GroupText::OfUser(name) => match find(session, "/etc/passwd", name)?.1 {
+            Some(gid) => Some(gid),
+            None => bail!("/etc/passwd in the image states no group for `{name}`"),
+        },
+        GroupText::Stated(Party::Id(number)) => Some(number),
+        GroupText::Stated(Party::Name(name)) => Some(find(session, "/etc/group", name)?.0),
     };
-    if uid.is_none() && gid.is_none() {
-        bail!("`{text}` names no owner; write USER, USER:GROUP or :GROUP");
-    }
-    for id in [uid, gid].into_iter().flatten() {
-        check_id(id).map_err(|problem| Misuse(format!("`{text}`: {problem}")))?;
-    }
-    Ok((uid, gid))
-}
-
-/// The number that is the whole of `word`; `None` for a name.
-fn number(word: &str, text: &str) -> Result<Option<u32>> {
-    // As in coreutils, a sign says that it is not a name of digits.
-    let digits = word.strip_prefix('+').unwrap_or(word);
-    let is_name = digits.is_empty() || digits.bytes().any(|byte| !byte.is_ascii_digit());
-    if is_name {
-        return Ok(None);
-    }
-    let number = digits.parse();
-    let too_large = |_| Misuse(format!("`{text}`: an id is at most 4294967294"));
-    Ok(Some(number.map_err(too_large)?))
+    Ok((uid, gid.map(checked).transpose()?))
 }
 
 /// The third and the fourth field of a name's line.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use pext4_fs::CommitOutcome;
+use pext4_fs::{CommitOutcome, Refusal, Volume};
 pub(crate) use pext4_ondisk::shown::Shown;
 use thiserror::Error;
 
@@ -40,7 +40,7 @@ pub enum EditError {
     #[error("{0}")]
     OpenImage(#[source] io::Error),
     /// A file system error at a path in the image.
-    #[error("{}: {source}", Shown(path))]
+    #[error("{}: {source}", Shown(&plain(path)))]
     AtPath {
         /// The path in the image.
         path: Vec<u8>,
@@ -66,7 +66,7 @@ pub enum EditError {
         problem: String,
     },
     /// A change that is refused at a path in the image.
-    #[error("{}: {problem}", Shown(path))]
+    #[error("{}: {problem}", Shown(&plain(path)))]
     RefusedAtPath {
         /// The path.
         path: Vec<u8>,
@@ -97,6 +97,21 @@ fn place(entry: &[u8]) -> String {
         b"" => String::new(),
         _ => format!("{}: ", Shown(entry)),
     }
+}
+
+/// A path without the `.` and the slashes that say nothing, which archives and scripts bring.
+fn plain(path: &[u8]) -> Vec<u8> {
+    let mut plain: Vec<u8> = Vec::with_capacity(path.len());
+    for &byte in path {
+        plain.push(byte);
+        let needless = match () {
+            () if plain.ends_with(b"/./") => 2,
+            () if plain.ends_with(b"//") => 1,
+            () => 0,
+        };
+        plain.truncate(plain.len() - needless);
+    }
+    plain
 }
 
 /// Adds the image or the path in it to an error of the file system.
@@ -136,6 +151,25 @@ impl<T, E: Into<io::Error>> HostContext<T> for std::result::Result<T, E> {
             action,
             source: source.into(),
         })
+    }
+}
+
+/// Adds the path to an error of setting an extended attribute; if a block of the image is too small
+/// for all attributes of the file, also says so.
+pub(crate) fn of_attribute<T>(
+    done: pext4_fs::Result<T>,
+    volume: &Volume,
+    path: &[u8],
+) -> Result<T> {
+    match done {
+        Err(error) if error.is(Refusal::AttributesFull) => {
+            let size = volume.statfs().block_size;
+            let problem = format!(
+                "{error}: what its inode cannot hold shares one block of the image, of {size} bytes"
+            );
+            refuse(path, problem)
+        }
+        done => done.with_path(path),
     }
 }
 

@@ -11,11 +11,11 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -356,7 +356,7 @@ impl Extractor<'_, '_> {
                     rustix::fs::openat(self.open_above(path)?, name, DIRECTORY, Mode::empty())?
                 }
             };
-            rustix::fs::fchmod(here, mode)
+            set_mode(here.as_fd(), mode)
         };
         self.closed.iter().try_for_each(|(path, mode)| {
             close(path, *mode).with_host_file(&self.target.join(path), "give it its mode")
@@ -468,7 +468,7 @@ impl Extractor<'_, '_> {
     ) -> Result<()> {
         if self.options.owners {
             let (uid, gid) = owner(metadata);
-            rustix::fs::fchown(file, Some(uid), Some(gid))
+            fchown(file, Some(uid.as_raw()), Some(gid.as_raw()))
                 .with_host_file(&self.host_path(source), "give it its owner")?;
         }
         for (name, value) in &metadata.xattrs {
@@ -478,7 +478,7 @@ impl Extractor<'_, '_> {
                 self.copied.attributes_skipped += u64::from(done.is_err());
             }
         }
-        rustix::fs::fchmod(file, self.first_mode(metadata))
+        set_mode(file, self.first_mode(metadata))
             .with_host_file(&self.host_path(source), "give it its mode")?;
         rustix::fs::futimens(file, &times(metadata))
             .with_host_file(&self.host_path(source), "give it its times")
@@ -549,6 +549,13 @@ impl Extractor<'_, '_> {
 
 fn owner(metadata: &FileMetadata) -> (Uid, Gid) {
     (Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid))
+}
+
+/// As fchmod(2). `rustix` calls the system past the C library here, as for a change of owner, and
+/// so past what stands in its place, like `fakeroot`.
+fn set_mode(file: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
+    let file = File::from(file.try_clone_to_owned()?);
+    file.set_permissions(Permissions::from_mode(mode.as_raw_mode()))
 }
 
 fn times(metadata: &FileMetadata) -> Timestamps {

@@ -143,6 +143,7 @@ impl Source for HostTree<'_> {
             device: device_of(kind, stat.st_rdev),
             target,
             xattrs,
+            flags: None,
             identity: many.then_some((stat.st_dev, stat.st_ino)),
         })
     }

@@ -129,6 +129,7 @@ impl Source for ImageTree<'_> {
             device: found.device,
             target,
             xattrs: xattrs(self.volume, file)?,
+            flags: Some(found.flags),
             identity: many.then(|| (0, u64::from(found.inode.get()))),
         })
     }
@@ -192,13 +193,9 @@ fn list_into(
 }
 
 fn xattrs(volume: &Volume, file: &ImageFile) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut names = volume.xattr_names(file.inode).with_path(&file.path)?;
-    names.sort_unstable();
-    let value = |name: Vec<u8>| {
-        let value = volume.xattr(file.inode, &name).with_path(&file.path)?;
-        Ok((name, value))
-    };
-    names.into_iter().map(value).collect()
+    let mut xattrs = volume.xattrs(file.inode).with_path(&file.path)?;
+    xattrs.sort_unstable();
+    Ok(xattrs)
 }
 
 /// Whether a name leads to a file in its directory and nowhere else.

@@ -1,10 +1,10 @@
 //! Edits of ext4 images without mounting them, and copies out of images. The image gets all changes
 //! of an edit or none, even if the process is killed or the power fails.
 //!
-//! [`EditSession`] takes any number of [`Change`]s, a tar ([`EditSession::apply_tar`]) or calls on
-//! its volume, and commits all of them at once: as one transaction of the image's journal if they
-//! fit, else on a clone of the image that is renamed into place. [`Reader`] walks an image, copies
-//! trees out of it, and writes it as a tar.
+//! [`EditSession`] takes any number of [`Change`]s, a tar ([`EditSession::apply_tar`]), changes of
+//! the superblock ([`EditSession::tune`]) or calls on its volume, and commits all of them at once:
+//! as one transaction of the image's journal if they fit, else on a clone of the image that is
+//! renamed into place. [`Reader`] walks an image, copies trees out of it, and writes it as a tar.
 //!
 //! ```
 //! use pext4_edit::{Change, EditOptions, EditSession};
@@ -79,6 +79,7 @@ mod source;
 mod staging;
 mod tar;
 mod tree_writer;
+mod tune;
 mod unreadable;
 
 pub use change::{Change, IntoDirectory};
@@ -87,10 +88,12 @@ pub use get::{Copied, GetOptions};
 pub use mode::{InvalidMode, ModeChange};
 pub use pext4_block::CloneMethod;
 pub use pext4_fs::CommitOutcome;
+pub use pext4_ondisk::superblock::ErrorPolicy;
 pub use progress::Progress;
 pub use reader::{Reader, Visited};
 pub use session::{EditOptions, EditSession, OnClone, Plan, Prepared, Way};
 pub use tar::apply::Unpacked;
 pub use tar::write::{ExportOptions, Exported};
 pub use tree_writer::Overrides;
+pub use tune::Tuning;
 pub use unreadable::OnSkipped;

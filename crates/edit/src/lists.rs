@@ -5,7 +5,7 @@
 use pext4_fs::{FileType, InodeNumber, Refusal, SetXattrMode, Volume};
 use pext4_ondisk::acl::{self, Acl};
 
-use crate::error::{FsContext, Result, refuse};
+use crate::error::{FsContext, Result, of_attribute, refuse};
 
 /// The list of this name that an inode has, in the image's form. `None` if it has none.
 ///
@@ -57,9 +57,9 @@ pub(crate) fn adapt_to_mode(
     if changed == list {
         return Ok(());
     }
-    volume
-        .set_access_list(inode, &changed.to_disk(), SetXattrMode::Any, permissions)
-        .with_path(path)
+    let list = changed.to_disk();
+    let set = volume.set_access_list(inode, &list, SetXattrMode::Any, permissions);
+    of_attribute(set, volume, path)
 }
 
 /// Sets a list of an inode, given in the form of setxattr(2). An access list also sets the
@@ -90,5 +90,5 @@ pub(crate) fn set(
         }
         (false, _) => volume.set_xattr(inode, name, &list.to_disk(), SetXattrMode::Any),
     };
-    set.with_path(path)
+    of_attribute(set, volume, path)
 }

@@ -39,6 +39,7 @@ use crate::free::{FreeMap, read_superblock};
 use crate::image_clone::ImageClone;
 use crate::progress::Progress;
 use crate::staging::{Changes, Staging};
+use crate::tune::Tuning;
 
 /// Steps (see [`EditSession::step`]) between two commits: few enough that the journal never commits
 /// by itself.
@@ -143,6 +144,9 @@ pub struct EditSession {
     clone: RefCell<Option<(ImageClone, String)>>,
     steps: Cell<u32>,
     notes: Vec<String>,
+    tuning: Tuning,
+    /// Whether the superblock has changed otherwise than each edit changes it. [once prepared]
+    is_tuned: bool,
     progress: Arc<Progress>,
 }
 
@@ -234,6 +238,8 @@ impl EditSession {
             clone: RefCell::new(None),
             steps: Cell::new(0),
             notes,
+            tuning: Tuning::default(),
+            is_tuned: false,
             progress: Arc::clone(&options.progress),
         };
         session.switch_to_clone_if_full()?;
@@ -261,6 +267,21 @@ impl EditSession {
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
+    }
+
+    /// The superblock before the first change.
+    pub(crate) fn superblock_before(&self) -> &Superblock {
+        &self.before
+    }
+
+    /// An edit of this image that is refused.
+    pub(crate) fn refused(&self, problem: &str) -> EditError {
+        EditError::Refused(format!("{}: {problem}", self.name.display()))
+    }
+
+    /// Adds changes of the superblock, which were checked.
+    pub(crate) fn add_tuning(&mut self, tuning: &Tuning) {
+        self.tuning = tuning.or(&self.tuning);
     }
 
     /// Adds a note for the user.
@@ -389,6 +410,7 @@ impl EditSession {
         volume.close().with_image(&self.name)?;
         self.refuse_new_errors()?;
         self.restore_mount_fields().with_image(&self.name)?;
+        self.is_tuned = self.tuning.apply(&*self.staging).with_image(&self.name)?;
         self.switch_to_clone_if_changes_do_not_fit()?;
         let changes = self.staging.changes().map_err(pext4_fs::Error::from);
         let changes = changes.with_image(&self.name)?;
@@ -456,7 +478,7 @@ impl EditSession {
             };
         }
         let home = self.superblock_home();
-        if changes.used.iter().all(|(block, _)| *block == home) {
+        if !self.is_tuned && changes.used.iter().all(|(block, _)| *block == home) {
             return Plan::Nothing;
         }
         Plan::Transaction {

@@ -24,6 +24,8 @@ pub(crate) struct FileMetadata {
     pub(crate) target: Vec<u8>,
     /// Extended attributes, values in the image's form.
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The flags of the inode, of which a copy gets some; `None` if the source has none.
+    pub(crate) flags: Option<u32>,
     /// Identifies a file that has several names: device and inode number. Else `None`.
     pub(crate) identity: Option<(u64, u64)>,
 }

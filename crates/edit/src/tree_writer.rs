@@ -13,9 +13,9 @@ use pext4_fs::{
 };
 
 use pext4_ondisk::acl;
-use pext4_ondisk::inode::{MAX_MAJOR, MAX_MINOR};
+use pext4_ondisk::inode::{InodeFlags, MAX_MAJOR, MAX_MINOR};
 
-use crate::error::{FsContext, Result, Shown, refuse};
+use crate::error::{FsContext, Result, Shown, of_attribute, refuse};
 use crate::image_tree::join;
 use crate::lists;
 use crate::session::EditSession;
@@ -275,7 +275,7 @@ impl<'s> TreeWriter<'s> {
                     format!("its attribute {name} has a kind of name that ext4 cannot hold");
                 return refuse(path, problem);
             }
-            set.with_path(path)?;
+            of_attribute(set, volume, path)?;
         }
         let is_link = metadata.kind == FileType::Symlink;
         let change = SetAttributes {
@@ -284,6 +284,7 @@ impl<'s> TreeWriter<'s> {
             gid: Some(metadata.gid),
             accessed: Some(SetTime::To(metadata.accessed)),
             modified: Some(SetTime::To(metadata.modified)),
+            flags: self.flags(metadata, inode).with_path(path)?,
             ..SetAttributes::default()
         };
         volume.set_attributes(inode, &change).with_path(path)?;
@@ -296,9 +297,34 @@ impl<'s> TreeWriter<'s> {
         Ok(())
     }
 
+    /// The flags of an inode with those that a copy gets; `None` if the source has none.
+    fn flags(&self, metadata: &FileMetadata, inode: InodeNumber) -> pext4_fs::Result<Option<u32>> {
+        let Some(wanted) = metadata.flags else {
+            return Ok(None);
+        };
+        let copied = copied_flags(metadata.kind).bits();
+        let present = self.volume().attributes(inode)?.flags;
+        let present = present & InodeFlags::USER_VISIBLE.bits();
+        Ok(Some(present & !copied | wanted & copied))
+    }
+
     /// Whether this is the top of the tree and its permissions are overridden.
     fn sets_permissions(&self) -> bool {
         self.depth == 0 && self.overrides.permissions.is_some()
+    }
+}
+
+/// The flags that a copy of a file gets: those that users may set, without those that describe how
+/// the file is stored or belong to its project. Without immutable and append-only too, since the
+/// edit may go on to change the copy.
+fn copied_flags(kind: FileType) -> InodeFlags {
+    let of_all = InodeFlags::NODUMP | InodeFlags::NOATIME;
+    let of_directories = InodeFlags::DIRSYNC | InodeFlags::TOPDIR;
+    let of_content = InodeFlags::SECRM | InodeFlags::UNRM | InodeFlags::SYNC;
+    match kind {
+        FileType::Directory => of_all | of_content | of_directories,
+        FileType::Regular => of_all | of_content,
+        _ => of_all,
     }
 }
 

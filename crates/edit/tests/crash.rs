@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{filled, mixture, write};
 use pext4_block::fault::Operation;
 use pext4_block::{Device, FaultDevice, RamDevice, RecordDevice};
-use pext4_edit::{CommitOutcome, EditError, EditOptions, EditSession, Plan, Way};
+use pext4_edit::{CommitOutcome, EditError, EditOptions, EditSession, Plan, Tuning, Way};
 use pext4_fs::{MountOptions, Volume};
 use pext4_testkit::Random;
 use pext4_testkit::campaign::check_device;
@@ -48,6 +48,12 @@ fn examine(format: &Format, seed: u64, options: &EditOptions) {
     let over: Arc<dyn Device> = Arc::<RecordDevice>::clone(&device);
     let mut session = EditSession::from_device(over, options).expect("it opens");
     mixture(&mut session, &mut random);
+    let tuning = Tuning {
+        label: Some(b"new".to_vec()),
+        uuid: Some([7; 16]),
+        ..Tuning::default()
+    };
+    session.tune(&tuning).expect("they can be");
     let plan = session
         .finish()
         .unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -2,14 +2,12 @@
 //! count instructions:
 //!
 //! ```text
-//! RUSTFLAGS="--cfg rustix_use_libc" cargo build --release --target-dir target/count \
-//!     -p pext4-lab --example operations
+//! cargo build --release -p pext4-lab --example operations
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null \
-//!     target/count/release/examples/operations fallocate2 20000
+//!     target/release/examples/operations fallocate2 20000
 //! ```
 //!
-//! (The flag is for valgrind, which does not know the system calls that `rustix` otherwise makes by
-//! itself.) Count once with N steps and once with 2 N: the difference divided by N is the cost of
+//! Count once with N steps and once with 2 N: the difference divided by N is the cost of
 //! one step, without making and mounting the image. `perf stat -e instructions:u` also counts, in
 //! an ordinary build. After the number of steps a setting of the scaling mechanisms may follow
 //! (`base`, `full,-try-lock`); with `meter` the meters count too, in a build that has them

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_image::build::{
-    Builder, Free, Map, Phase, Platform, Progress, Size, Source, Summary, parse_owner, parse_time,
+    Builder, Free, Map, Owner, Phase, Platform, Progress, Size, Source, Summary, parse_owner,
+    parse_time,
 };
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
@@ -73,9 +74,9 @@ pub struct Arguments {
     /// Size of the journal
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     journal_size: Option<u64>,
-    /// Owner and group of everything
-    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
-    owner: Option<(u32, u32)>,
+    /// Owner of everything: USER, USER:GROUP or :GROUP, as numbers or root
+    #[arg(long, value_name = "OWNER", value_parser = parse_owner)]
+    owner: Option<Owner>,
     /// Leave out names that match, or with a slash in it whole paths: as an archive states them,
     /// and as they are in the image
     #[arg(long, value_name = "GLOB")]

@@ -13,7 +13,7 @@ use crate::editing::{Verb, path};
 /// The arguments behind the image.
 #[derive(Args)]
 pub struct Arguments {
-    /// What to copy, with all its attributes
+    /// What to copy, with all its attributes, but not immutable or append-only
     from: OsString,
     /// Where to; a directory that is there takes it in
     to: OsString,

@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 use pext4_edit::{EditError, EditSession};
 
-use super::{chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch};
+use super::{chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch, tune};
 use crate::device::ImageArgument;
 use crate::editing::{How, Verb};
 use crate::failure::Misuse;
@@ -64,6 +64,7 @@ enum AnyVerb {
     Touch(touch::Arguments),
     Setxattr(setxattr::Arguments),
     Cp(cp::Arguments),
+    Tune(tune::Arguments),
 }
 
 impl AnyVerb {
@@ -80,6 +81,7 @@ impl AnyVerb {
             Self::Touch(verb) => verb.apply(session),
             Self::Setxattr(verb) => verb.apply(session),
             Self::Cp(verb) => verb.apply(session),
+            Self::Tune(verb) => verb.apply(session),
         }
     }
 }

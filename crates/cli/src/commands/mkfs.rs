@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, Device, FileDevice, open_unlocked};
-use pext4_image::build::parse_owner;
+use pext4_image::build::{Owner, parse_owner};
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary};
 use uuid::Uuid;
 
@@ -65,9 +65,10 @@ pub struct Arguments {
     /// Features to turn on, or off with ^ before them
     #[arg(short = 'O', value_name = "FEATURE,...", value_delimiter = ',')]
     features: Vec<String>,
-    /// Owner of the root directory; the caller if absent
-    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
-    root_owner: Option<(u32, u32)>,
+    /// Owner of the root directory: USER, USER:GROUP or :GROUP, as numbers or root; what is absent
+    /// is the caller's
+    #[arg(long, value_name = "OWNER", value_parser = parse_owner)]
+    root_owner: Option<Owner>,
     /// Overwrite what the image holds
     #[arg(long)]
     force: bool,
@@ -163,6 +164,11 @@ fn caller() -> (u32, u32) {
     )
 }
 
+fn root_owner(wanted: Option<Owner>) -> (u32, u32) {
+    let ((uid, gid), caller) = (wanted.unwrap_or_default(), caller());
+    (uid.unwrap_or(caller.0), gid.unwrap_or(caller.1))
+}
+
 fn options(arguments: &Arguments) -> Result<Options> {
     let block_size = arguments.block_size.map(u32::try_from).transpose();
     let block_size = block_size.map_err(|_| Misuse("-b: 1024, 2048 or 4096 bytes".to_owned()))?;
@@ -177,7 +183,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
         features: arguments.features.clone(),
         hash_seed: arguments.hash_seed.map(hash_seed),
         time: source_date_epoch()?.map(|seconds| seconds.clamp(0, i64::from(u32::MAX))),
-        root_owner: arguments.root_owner.unwrap_or_else(caller),
+        root_owner: root_owner(arguments.root_owner),
         ..Options::default()
     })
 }

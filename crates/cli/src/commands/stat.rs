@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use anyhow::Result;
 use clap::Args;
 use pext4_fs::{Attributes, FileType, MappedRange};
+use pext4_ondisk::acl::{self, Acl};
 use serde::Serialize;
 
 use super::record::{self, Record};
@@ -92,10 +93,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn state(reader: &Reader, attributes: &Attributes, extents: bool) -> Result<Found> {
     let inode = attributes.inode;
-    let mut xattrs = Vec::new();
-    for name in reader.volume.xattr_names(inode)? {
-        let value = reader.volume.xattr(inode, &name)?;
-        xattrs.push((name, value));
+    let mut xattrs = reader.volume.xattrs(inode)?;
+    for (name, value) in &mut xattrs {
+        *value = as_of_calls(name, std::mem::take(value));
     }
     let ranges = extents.then(|| ranges(reader, attributes)).transpose()?;
     Ok(Found {
@@ -104,6 +104,15 @@ fn state(reader: &Reader, attributes: &Attributes, extents: bool) -> Result<Foun
         xattrs,
         ranges,
     })
+}
+
+/// The value of an attribute as getxattr(2) returns it and `setxattr` takes it: ext4 stores access
+/// control lists in another form. What is no list stays as it is stored.
+fn as_of_calls(name: &[u8], stored: Vec<u8>) -> Vec<u8> {
+    let list = acl::is_list(name)
+        .then(|| Acl::from_disk(&stored))
+        .flatten();
+    list.map_or(stored, |list| list.to_call())
 }
 
 fn ranges(reader: &Reader, attributes: &Attributes) -> Result<Vec<MappedRange>> {

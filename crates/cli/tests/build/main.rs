@@ -5,6 +5,7 @@ mod archives;
 #[path = "../common/mod.rs"]
 mod common;
 mod failures;
+mod fakeroot;
 mod images;
 mod layouts;
 mod options;

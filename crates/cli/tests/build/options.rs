@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{fail, succeed};
+use crate::common::{fail, pext4, succeed};
 use crate::images::{Workshop, json, with_input};
 use crate::pack::Packer;
 
@@ -34,10 +34,62 @@ fn everything_may_have_one_owner_and_one_time() {
         assert_eq!(stat["modified"], "2001-09-09T01:46:40.000000000Z", "{path}");
         assert_eq!(stat["created"], stat["modified"], "{path}");
     }
-    let told = fail(workshop.build(["--owner", "12"]).arg("tree"), 2);
-    assert!(told.contains("--owner"), "{told}");
+    let told = fail(workshop.build(["--owner", "12:staff"]).arg("tree"), 2);
+    assert!(told.contains("write that of `staff`"), "{told}");
     let told = fail(workshop.build(["--mtime", "soon"]).arg("tree"), 2);
     assert!(told.contains("--mtime"), "{told}");
+}
+
+/// The forms of `chown`, and of the dates that `date` writes.
+#[test]
+fn owners_and_times_have_the_forms_of_other_tools() {
+    let workshop = small();
+    for (owner, uid, gid) in [
+        ("12", 12, 99),
+        (":34", 99, 34),
+        ("root:root", 0, 0),
+        ("root:", 0, 0),
+    ] {
+        let map = workshop.write("map", b"path * owner=99:99\n");
+        let first = workshop.path("first");
+        let mut base = pext4(["build", "-q", "-f", "--mtime", "2001-09-09T03:46:40+02:00"]);
+        succeed(
+            base.arg(&first)
+                .arg(workshop.path("tree"))
+                .arg("--map")
+                .arg(&map),
+        );
+        let tar = workshop.path("tar");
+        succeed(pext4(["export", "-q"]).arg(&first).arg("-o").arg(&tar));
+        let mut build = workshop.build(["--force", "--owner", owner]);
+        succeed(build.arg(&tar));
+        let stat = workshop.stat("/usr/bin/tool");
+        let found = (&stat["uid"], &stat["gid"]);
+        assert_eq!(found, (&uid.into(), &gid.into()), "{owner}");
+        assert_eq!(stat["modified"], "2001-09-09T01:46:40.000000000Z");
+    }
+}
+
+#[test]
+fn a_path_of_the_mapping_that_is_not_there_is_refused() {
+    let workshop = small();
+    let map = workshop.write(
+        "map",
+        b"path *.none mode=0600\n\npath /usr/bin/tol mode=0700\n",
+    );
+    let mut build = workshop.build(["--map"]);
+    let told = fail(build.arg(&map).arg(workshop.path("tree")), 1);
+    assert!(
+        told.contains("line 3") && told.contains("`/usr/bin/tol`"),
+        "{told}"
+    );
+    workshop.write(
+        "map",
+        b"path *.none mode=0600\n\npath /usr/bin/tool mode=0700\n",
+    );
+    let mut build = workshop.build(["--map"]);
+    succeed(build.arg(&map).arg(workshop.path("tree")));
+    assert_eq!(workshop.stat("/usr/bin/tool")["mode"], "0700");
 }
 
 #[test]

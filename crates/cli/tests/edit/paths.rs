@@ -166,7 +166,8 @@ fn a_link_that_leads_nowhere_is_replaced() {
         ("ln", &["-s", "-f", "/file"]),
     ] {
         for (link, target) in links {
-            succeed(&mut on(&place, "ln", &["-s", "-f", "-T", target, link]));
+            succeed(&mut on(&place, "rm", &["-f", link]));
+            succeed(&mut on(&place, "ln", &["-s", "-T", target, link]));
             if verb == "mv" {
                 succeed(&mut on(&place, "cp", &["/file", "/moved"]));
             }
@@ -177,7 +178,8 @@ fn a_link_that_leads_nowhere_is_replaced() {
     }
     // In the middle of a path they are errors, and so they are with a slash.
     for (link, target) in links {
-        succeed(&mut on(&place, "ln", &["-s", "-f", "-T", target, link]));
+        succeed(&mut on(&place, "rm", &["-f", link]));
+        succeed(&mut on(&place, "ln", &["-s", "-T", target, link]));
         for path in [format!("{link}/x"), format!("{link}/")] {
             let told = fail(on(&place, "put", &[text(&host)]).arg(&path), 1);
             assert!(told.contains(link), "{told}");

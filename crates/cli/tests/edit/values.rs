@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{Place, fail, pext4, succeed};
+use crate::common::{Place, fail, has, pext4, succeed};
 use crate::images::{image, on, stat};
 
 fn mode(place: &Place, path: &str) -> String {
@@ -139,6 +139,58 @@ fn nobody_is_no_owner() {
     assert!(fs::read(&place.image).expect("readable") == before);
     succeed(&mut on(&place, "chown", &["4294967294:4294967294", "/etc"]));
     place.check();
+}
+
+/// What `stat` shows is what `getfattr -e hex` shows on a mount, and what `setxattr` takes.
+#[test]
+fn access_control_lists_are_shown_as_they_are_set() {
+    const LIST: &str = "02000000010006\
+        00ffffffff02000400e803000004000400ffffffff10000400ffffffff20000000ffffffff";
+    const NAME: &str = "system.posix_acl_access";
+    let place = image("16M");
+    succeed(&mut on(&place, "touch", &["/file", "/other"]));
+    let value = format!("0x{LIST}");
+    succeed(&mut on(&place, "setxattr", &["/file", NAME, &value]));
+    let shown = stat(&place, "/file")["xattrs"][0].clone();
+    assert_eq!(
+        (&shown["name"], &shown["value_hex"]),
+        (&NAME.into(), &LIST.into())
+    );
+    let told = succeed(&mut on(&place, "stat", &["/file"]));
+    assert!(told.contains(&format!("{NAME} = {value}\n")), "{told}");
+    succeed(&mut on(&place, "setxattr", &["/other", NAME, &value]));
+    assert_eq!(stat(&place, "/other")["xattrs"][0], shown);
+    place.check();
+}
+
+/// Such a name lists, and no call takes it.
+#[test]
+fn an_attribute_whose_name_cannot_be_is_called_damage() {
+    let place = Place::empty();
+    if !has("mke2fs") {
+        return;
+    }
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-t", "ext4", "-O", "^metadata_csum"]);
+    succeed(mke2fs.arg(&place.image).arg("16M"));
+    succeed(&mut on(&place, "mkdir", &["/slow"]));
+    succeed(&mut on(&place, "setxattr", &["/slow", "user.curious", "x"]));
+    let whole = fs::read(&place.image).expect("an image");
+    let at = whole
+        .windows(7)
+        .position(|name| name == b"curious")
+        .expect("it holds it");
+    // The name is behind its entry of 16 bytes, whose second one is the number of the prefix.
+    let mut damaged = whole;
+    damaged[at - 15] = 2;
+    fs::write(&place.image, &damaged).expect("room");
+    let mut export = on(&place, "export", &["-o"]);
+    export.arg(place.point.join("tar"));
+    for mut command in [export, on(&place, "stat", &["/slow"])] {
+        let told = fail(&mut command, 1);
+        let says = "no attribute can be called `system.posix_acl_accesscurious`";
+        assert!(told.contains("inode") && told.contains(says), "{told}");
+    }
 }
 
 fn text(path: &std::path::Path) -> &str {

@@ -91,7 +91,7 @@ fn who_owns_a_file_anew_gets_no_rights_of_the_old_owner() {
 fn what_is_refused_is_named() {
     let place = image("16M");
     with_input(&mut on(&place, "put", &["-", "/file"]), b"text");
-    let told = fail(&mut on(&place, "chown", &["1000:", "/file"]), 1);
+    let told = fail(&mut on(&place, "chown", &["1000:", "/file"]), 2);
     assert!(told.contains("write USER:GROUP"), "{told}");
     assert_eq!(stat(&place, "/file")["uid"], 0, "it is as it was");
     let folder = place.image.parent().expect("it lies in one");

@@ -3,7 +3,7 @@
 use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
 use pext4_ondisk::{acl, xattr};
 
-use crate::error::{EditError, FsContext, Result, Shown, refuse};
+use crate::error::{EditError, FsContext, Result, Shown, of_attribute, refuse};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::lists;
 use crate::mode::ModeChange;
@@ -92,9 +92,9 @@ impl EditSession {
         if acl::is_list(name) {
             return lists::set(self.volume(), found.inode(), name, value, path);
         }
-        self.volume()
-            .set_xattr(found.inode(), name, value, SetXattrMode::Any)
-            .with_path(path)
+        let volume = self.volume();
+        let set = volume.set_xattr(found.inode(), name, value, SetXattrMode::Any);
+        of_attribute(set, volume, path)
     }
 
     pub(super) fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {

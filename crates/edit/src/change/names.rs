@@ -9,8 +9,7 @@ use super::{IntoDirectory, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::image_tree::{join, list};
 use crate::session::EditSession;
-use crate::source::FileMetadata;
-use crate::tree_writer::{MAX_DEPTH, Overrides, TreeWriter, find};
+use crate::tree_writer::{HeldInode, MAX_DEPTH, Overrides, TreeWriter, find};
 
 /// The errors of a rename that concern the new path, not the old one.
 const TARGETS: [Refusal; 4] = [
@@ -44,7 +43,11 @@ impl EditSession {
                 Err(pext4_fs::Error::from(Refusal::NotFound)).with_path(path)
             };
         };
-        check_slash(path, kind)?;
+        match check_slash(path, kind) {
+            // No directory has this name, and so nothing is there to be removed.
+            Err(_) if force => return Ok(()),
+            checked => checked?,
+        }
         if kind == FileType::Directory && !recursive {
             return refuse(path, "is a directory; -r removes it with what is in it");
         }
@@ -187,6 +190,7 @@ impl EditSession {
         }
         let entry = self.destination_of_link(target, path, into)?;
         self.check_vacant(&entry, force)?;
+        self.check_target_stays(target, &found, &entry)?;
         let writer = TreeWriter::new(self, Overrides::default());
         let parent = entry.parent.inode();
         writer.link(found.inode(), parent, &entry.name, &entry.path)
@@ -200,9 +204,21 @@ impl EditSession {
         into: IntoDirectory,
     ) -> Result<()> {
         let entry = self.destination_of_link(target, path, into)?;
+        self.check_vacant(&entry, force)?;
+        let directory = entry.path.iter().rposition(|&byte| byte == b'/');
+        let directory = &entry.path[..directory.map_or(0, |slash| slash + 1)];
+        // The link leads to the first; `ln`, which is called in the root, looks for the second.
+        for target in [join_target(directory, target), target.to_vec()] {
+            if let Ok(found) = self.resolve(&target) {
+                self.check_target_stays(&target, &found, &entry)?;
+            }
+        }
         let mut metadata = self.default_metadata(FileType::Symlink, Overrides::default());
         metadata.target = target.to_vec();
-        self.make_at(&entry, &metadata, force)
+        let writer = TreeWriter::new(self, Overrides::default());
+        let parent = entry.parent.inode();
+        let made = writer.make(&metadata, parent, &entry.name, &entry.path);
+        made.map(|_| ())
     }
 
     pub(super) fn make_node(
@@ -223,6 +239,37 @@ impl EditSession {
         let parent = entry.parent.inode();
         self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)
             .map(|_| ())
+    }
+
+    /// Refuses to replace a file by a link to it: its content would be lost. A file that has
+    /// another name stays.
+    fn check_target_stays(
+        &self,
+        target: &[u8],
+        found: &HeldInode<'_>,
+        entry: &ParentAndName<'_>,
+    ) -> Result<()> {
+        let there = find(
+            self.volume(),
+            entry.parent.inode(),
+            &entry.name,
+            &entry.path,
+        )?;
+        if there.is_none_or(|there| there.inode() != found.inode()) {
+            return Ok(());
+        }
+        let attributes = self.volume().attributes(found.inode());
+        let is_same_name = || {
+            let named = self.parent_and_name(target);
+            named.is_ok_and(|named| {
+                (named.parent.inode(), &named.name) == (entry.parent.inode(), &entry.name)
+            })
+        };
+        if attributes.with_path(target)?.links > 1 && !is_same_name() {
+            return Ok(());
+        }
+        let link = Shown(&entry.path);
+        refuse(target, format!("this and {link} are the same file"))
     }
 
     /// The directory and name of a new link to `target`.
@@ -253,26 +300,21 @@ impl EditSession {
         Ok(there.is_some_and(|there| there.kind() == FileType::Directory))
     }
 
-    pub(super) fn make_at(
-        &self,
-        entry: &ParentAndName<'_>,
-        metadata: &FileMetadata,
-        force: bool,
-    ) -> Result<()> {
-        self.check_vacant(entry, force)?;
-        let writer = TreeWriter::new(self, Overrides::default());
-        let parent = entry.parent.inode();
-        writer
-            .make(metadata, parent, &entry.name, &entry.path)
-            .map(|_| ())
-    }
-
     pub(super) fn check_vacant(&self, entry: &ParentAndName<'_>, force: bool) -> Result<()> {
         let parent = entry.parent.inode();
         match find(self.volume(), parent, &entry.name, &entry.path)? {
             Some(_) if !force => Err(pext4_fs::Error::from(Refusal::Exists)).with_path(&entry.path),
             _ => Ok(()),
         }
+    }
+}
+
+/// The path that the target of a symbolic link in a directory stands for. `directory` is empty or
+/// ends in a slash.
+pub(super) fn join_target(directory: &[u8], target: &[u8]) -> Vec<u8> {
+    match target.starts_with(b"/") {
+        true => target.to_vec(),
+        false => [directory, target].concat(),
     }
 }
 

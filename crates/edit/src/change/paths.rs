@@ -3,6 +3,7 @@
 use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, Time};
 
 use super::last_name;
+use super::names::join_target;
 use crate::error::{EditError, FsContext, Result, check_path, refuse};
 use crate::image_tree::join;
 use crate::session::EditSession;
@@ -91,11 +92,7 @@ impl EditSession {
             let target = self.volume().read_link(link.inode()).with_path(&end)?;
             let directory = end.iter().rposition(|&byte| byte == b'/');
             let directory = &end[..directory.map_or(0, |slash| slash + 1)];
-            end = if target.starts_with(b"/") {
-                target
-            } else {
-                [directory, &target].concat()
-            };
+            end = join_target(directory, &target);
         }
         Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).with_path(path)
     }
@@ -193,6 +190,7 @@ impl EditSession {
             device: DeviceNumber::default(),
             target: Vec::new(),
             xattrs: Vec::new(),
+            flags: None,
             identity: None,
         }
     }

@@ -301,6 +301,7 @@ impl Unpacker<'_> {
             },
             target: entry.link.clone(),
             xattrs,
+            flags: None,
             identity: None,
         };
         Ok(TreeWriter::new(self.session, Overrides::default()).adjusted(metadata))

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use pext4_ondisk::acl;
+use pext4_ondisk::shown::Shown;
+use pext4_ondisk::{Corrupt, acl};
 
-use crate::error::{Refusal, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::inode::Inode;
 use crate::types::{FileType, InodeNumber, SetAttributes, SetXattrMode};
 use crate::volume::Volume;
@@ -37,6 +38,27 @@ impl Volume {
             let _lock = super::lock_shared(&inode)?;
             xattr::names(&self.inodes, &inode)
         })
+    }
+
+    /// Full names and values of all extended attributes.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, also for a name that no attribute can have; `Refused(TooBig)` for a value that no
+    /// system call can return, `Io`.
+    pub fn xattrs(&self, inode: InodeNumber) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let names = self.xattr_names(inode)?.into_iter();
+        let value = |name: Vec<u8>| {
+            let value = self.xattr(inode, &name).map_err(|error| match error {
+                Error::Refused(Refusal::Invalid | Refusal::NotSupported | Refusal::Range) => {
+                    let problem = format!("no attribute can be called `{}`", Shown(&name));
+                    Corrupt::new("attribute", problem).in_inode(inode).into()
+                }
+                error => error,
+            });
+            Ok((name, value?))
+        };
+        names.map(value).collect()
     }
 
     /// Sets an extended attribute. If it has this value already, nothing changes.

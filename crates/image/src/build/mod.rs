@@ -71,7 +71,7 @@ use sha2::{Digest as _, Sha256};
 pub use error::{Error, ParseError, Result};
 pub use oci::Platform;
 pub use progress::{Phase, Progress};
-pub use rules::{Map, parse_owner};
+pub use rules::{Map, Owner, parse_owner};
 pub use size::{Free, Size};
 pub use sources::Source;
 pub use time::parse_time;
@@ -264,10 +264,10 @@ impl Builder {
         self
     }
 
-    /// Gives all files this owner and group.
+    /// Gives all files this owner and group; `None` leaves one of the two as it is.
     #[must_use]
-    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
-        self.rules.owner = Some((uid, gid));
+    pub fn owner(mut self, uid: impl Into<Option<u32>>, gid: impl Into<Option<u32>>) -> Self {
+        self.rules.owner = (uid.into(), gid.into());
         self
     }
 
@@ -493,6 +493,7 @@ impl Builder {
         }
         let mut read = sources.finish();
         ids::map(&mut read.0, &self.rules)?;
+        self.rules.check_paths(&mut read.0)?;
         read.0.drop_indexes();
         Ok(read)
     }

@@ -10,12 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
-use pext4_ondisk::owner;
+use pext4_ondisk::owner::{self, GroupText, OwnerText, Party};
+use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
 
-use super::error::ParseError;
+use super::error::{Error, ParseError};
+use super::lookup;
 use super::time::parse_time;
-use super::tree::Metadata;
+use super::tree::{Id, Metadata, Tree};
 
 /// Changes of owners and attributes, parsed from a mapping file:
 ///
@@ -47,9 +49,14 @@ struct IdRange {
 struct PathRule {
     pattern: GlobMatcher,
     mode: Option<u16>,
-    owner: Option<(u32, u32)>,
+    owner: Owner,
     mtime: Option<Time>,
+    /// The line of the mapping file and the path there, if only one path can match the pattern.
+    literal: Option<(usize, String)>,
 }
+
+/// A user and a group, as far as they change.
+pub type Owner = (Option<u32>, Option<u32>);
 
 impl Map {
     /// Parses a mapping file.
@@ -67,7 +74,7 @@ impl Map {
                 ["uid", numbers @ ..] => id_range(numbers).map(|range| map.uids.push(range)),
                 ["gid", numbers @ ..] => id_range(numbers).map(|range| map.gids.push(range)),
                 ["path", pattern, changes @ ..] => {
-                    path_rule(pattern, changes).map(|rule| map.paths.push(rule))
+                    path_rule(number, pattern, changes).map(|rule| map.paths.push(rule))
                 }
                 [word, ..] => Err(format!("`{word}`: uid, gid or path is expected")),
             };
@@ -91,12 +98,14 @@ fn id_range(words: &[&str]) -> Result<IdRange, String> {
     Ok(range)
 }
 
-fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
+fn path_rule(line: usize, pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
+    let is_literal = !pattern.contains(['*', '?', '[', '{', '\\']);
     let mut rule = PathRule {
         pattern: glob(pattern)?.compile_matcher(),
         mode: None,
-        owner: None,
+        owner: (None, None),
         mtime: None,
+        literal: is_literal.then(|| (line, pattern.to_owned())),
     };
     for change in changes {
         match change.split_once('=') {
@@ -107,7 +116,7 @@ fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
                 let mode = mode.filter(|&mode| is_digits && mode <= 0o7777);
                 rule.mode = Some(mode.ok_or_else(|| format!("`{octal}` is no octal mode"))?);
             }
-            Some(("owner", owner)) => rule.owner = Some(owner_and_group(owner)?),
+            Some(("owner", owner)) => rule.owner = owner_and_group(owner)?,
             Some(("mtime", time)) => {
                 rule.mtime = Some(parse_time(time).map_err(|ParseError(problem)| problem)?);
             }
@@ -117,23 +126,31 @@ fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
     Ok(rule)
 }
 
-/// Parses an owner and a group, like `1000:100`.
+/// Parses an owner in the forms of chown(1): `USER`, `USER:GROUP` or `:GROUP`, as numbers. The only
+/// name is `root`, since other names are those of an image that does not exist yet.
 ///
 /// # Errors
 ///
 /// The text has another form, or an id is nobody's. The message shows the form.
-pub fn parse_owner(text: &str) -> Result<(u32, u32), ParseError> {
+pub fn parse_owner(text: &str) -> Result<Owner, ParseError> {
     owner_and_group(text).map_err(ParseError)
 }
 
-fn owner_and_group(text: &str) -> Result<(u32, u32), String> {
-    let numbers = text
-        .split_once(':')
-        .map(|(uid, gid)| (uid.parse(), gid.parse()));
-    match numbers {
-        Some((Ok(uid), Ok(gid))) => Ok((owner::check_id(uid)?, owner::check_id(gid)?)),
-        _ => Err(format!("`{text}`: write two numbers, like 1000:1000")),
-    }
+fn owner_and_group(text: &str) -> Result<Owner, String> {
+    let id = |party: Party<'_>| match party {
+        Party::Id(id) => Ok(id),
+        Party::Name("root") => Ok(0),
+        Party::Name(name) => Err(format!(
+            "`{text}`: of names only root has a known number; write that of `{name}`, like 1000:1000"
+        )),
+    };
+    let owner = OwnerText::parse(text)?;
+    let group = match owner.group {
+        GroupText::Unchanged => None,
+        GroupText::OfUser(name) => Some(Party::Name(name)),
+        GroupText::Stated(party) => Some(party),
+    };
+    Ok((owner.user.map(id).transpose()?, group.map(id).transpose()?))
 }
 
 fn glob(pattern: &str) -> Result<Glob, String> {
@@ -189,7 +206,7 @@ pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
 pub(super) struct Rules {
     pub exclude: GlobSet,
     pub exclude_attributes: GlobSet,
-    pub owner: Option<(u32, u32)>,
+    pub owner: Owner,
     pub mtime: Option<Time>,
     /// Later times are reduced to this, in seconds since 1970.
     pub latest: Option<i64>,
@@ -241,6 +258,40 @@ impl Rules {
         mapped(&self.map.gids, id)
     }
 
+    /// Refuses a mapping that states the path or the name of no file, which is a mistake of who
+    /// wrote it. A pattern may match nothing. Builds the tree's index if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// `Impossible`, with the line.
+    pub fn check_paths(&self, tree: &mut Tree) -> Result<(), Error> {
+        let stated = self
+            .map
+            .paths
+            .iter()
+            .filter_map(|rule| rule.literal.as_ref());
+        for (line, path) in stated {
+            tree.make_index();
+            let trimmed = path.trim_end_matches('/');
+            let is_whole = path.starts_with('/') || path.starts_with("./");
+            let bytes = trimmed.as_bytes();
+            let is_there = match is_whole || trimmed.contains('/') {
+                true => matches!(trimmed, "" | ".") || lookup::find(tree, bytes).is_some(),
+                false => (1..tree.nodes.len())
+                    .map(|id| Id::try_from(id).expect("ids are numbers of 32 bits"))
+                    .any(|id| tree.name(id) == bytes && !tree.is_gone(id)),
+            };
+            if !is_there {
+                return Err(Error::impossible(format!(
+                    "line {line} of the mapping: nothing in the image is called `{}`; `path` with a \
+                     pattern like `{path}*` may match nothing",
+                    Shown(path.as_bytes())
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Applies the rules to owner, mode and times; the time becomes one that inodes can store. A
     /// rule for paths applies if it matches one of `paths`, which is called only if there are such
     /// rules. Returns true if the mode changed: the caller must then adapt the access control list.
@@ -258,9 +309,7 @@ impl Rules {
     pub fn change(&self, paths: impl FnOnce() -> Vec<Vec<u8>>, metadata: &mut Metadata) -> bool {
         let mode = metadata.mode;
         (metadata.uid, metadata.gid) = (self.uid(metadata.uid), self.gid(metadata.gid));
-        if let Some((uid, gid)) = self.owner {
-            (metadata.uid, metadata.gid) = (uid, gid);
-        }
+        set_owner(metadata, self.owner);
         if let Some(time) = self.mtime {
             (metadata.seconds, metadata.nanoseconds) = (time.seconds, time.nanoseconds);
         }
@@ -290,13 +339,16 @@ impl PathRule {
         {
             metadata.mode = metadata.mode & 0o170_000 | mode;
         }
-        if let Some((uid, gid)) = self.owner {
-            (metadata.uid, metadata.gid) = (uid, gid);
-        }
+        set_owner(metadata, self.owner);
         if let Some(time) = self.mtime {
             (metadata.seconds, metadata.nanoseconds) = (time.seconds, time.nanoseconds);
         }
     }
+}
+
+fn set_owner(metadata: &mut Metadata, (uid, gid): Owner) {
+    metadata.uid = uid.unwrap_or(metadata.uid);
+    metadata.gid = gid.unwrap_or(metadata.gid);
 }
 
 fn mapped(ranges: &[IdRange], id: u32) -> u32 {
@@ -368,10 +420,16 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_two_numbers() {
-        assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
-        assert_eq!(parse_owner("0:4294967294"), Ok((0, 4_294_967_294)));
-        for text in ["", "1000", "1000:", "root:root", "-1:0", "0:4294967295"] {
+    fn owners_are_numbers_or_root() {
+        assert_eq!(parse_owner("1000:100"), Ok((Some(1000), Some(100))));
+        let last = 4_294_967_294;
+        assert_eq!(parse_owner("0:4294967294"), Ok((Some(0), Some(last))));
+        assert_eq!(parse_owner("1000"), Ok((Some(1000), None)));
+        assert_eq!(parse_owner(":5"), Ok((None, Some(5))));
+        for text in ["root:root", "root:", "0:0", "+0:root"] {
+            assert_eq!(parse_owner(text), Ok((Some(0), Some(0))), "{text}");
+        }
+        for text in ["", ":", "1000:", "root:wheel", "-1:0", "0:4294967295"] {
             assert!(parse_owner(text).is_err(), "{text}");
         }
         Map::parse("uid 0 4294967290 5").expect("the last one is 4294967294");
@@ -391,7 +449,7 @@ mod tests {
             ),
             ("path x mode=9", "octal"),
             ("path x mode=+755", "octal"),
-            ("path x owner=me", "two numbers"),
+            ("path x owner=me", "only root has a known number"),
             ("path x colour=red", "mode="),
         ] {
             let told = Map::parse(text).unwrap_err().to_string();

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pext4_sync::{Class, Condvar, Mutex, thread};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::error::{Error, Result};
@@ -166,8 +166,7 @@ impl Source {
 
     /// The entry of the root itself.
     pub fn root_entry(&self, rules: &Rules) -> Result<ScannedEntry> {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
-        let stat = rustix::fs::statx(&self.root, c"", flags, StatxFlags::BASIC_STATS)
+        let stat = rustix::fs::fstat(&self.root)
             .map_err(|errno| Error::source(&self.path, "read its attributes", errno))?;
         entry::from_root(&self.path, &stat, rules)
     }
@@ -480,14 +479,15 @@ impl Scan<'_> {
         };
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let directory = if is_cwd { CWD } else { open.fd.as_fd() };
-        let stat = rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS)
-            .map_err(failed("read its attributes"))?;
+        // Not statx(2), which not every version of `fakeroot` shows as it shows other calls.
+        let stat =
+            rustix::fs::statat(directory, name, flags).map_err(failed("read its attributes"))?;
         let (device, number) = entry::key(&stat);
         if self.options.leave_out.contains(&(device, number)) {
             return Ok(None);
         }
-        let mut found = ScannedEntry::from_statx(&stat);
-        match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
+        let mut found = ScannedEntry::from_stat(&stat);
+        match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&open.fd, name, Vec::new())
                     .map_err(failed("read where it leads"))?;
@@ -519,11 +519,11 @@ impl Scan<'_> {
         &self,
         open: &OpenDirectory,
         name: &CStr,
-        stat: &rustix::fs::Statx,
+        stat: &rustix::fs::Stat,
         found: &mut ScannedEntry,
     ) -> Result<()> {
-        let may_have_holes =
-            stat.stx_size > 0 && stat.stx_blocks.saturating_mul(512) < stat.stx_size;
+        let size = entry::size_of(stat);
+        let may_have_holes = size > 0 && stat.st_blocks.saturating_mul(512) < stat.st_size;
         if !may_have_holes && !self.options.skip_unreadable {
             return Ok(());
         }
@@ -533,7 +533,7 @@ impl Scan<'_> {
         let fd = rustix::fs::openat(&open.fd, name, flags, Mode::empty()).map_err(failed)?;
         if may_have_holes {
             let file = File::from(fd);
-            let segments = entry::segments(&file, stat.stx_size).map_err(|cause| {
+            let segments = entry::segments(&file, size).map_err(|cause| {
                 Error::source(
                     self.shown(&open.path, name.to_bytes()),
                     "find its holes",

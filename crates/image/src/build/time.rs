@@ -5,7 +5,8 @@ use pext4_ondisk::time::Time;
 use super::error::ParseError;
 
 /// Parses a time like `@1700000000`, `@1700000000.5`, `2023-11-14`, `2023-11-14T22:13:20Z`, with or
-/// without a fraction, or `2023-11-14 22:13:20`. All times are UTC.
+/// without a fraction, or `2023-11-14 22:13:20`. All times are UTC, unless their offset from it
+/// follows, as in `2023-11-14T23:13:20+01:00`.
 ///
 /// # Errors
 ///
@@ -22,8 +23,12 @@ pub fn parse_time(text: &str) -> Result<Time, ParseError> {
 }
 
 fn civil(text: &str) -> Option<Time> {
-    let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, clock) = text.split_once(['T', ' ']).unwrap_or((text, "00:00:00"));
+    let (clock, east) = match (clock.strip_suffix('Z'), clock.rfind(['+', '-'])) {
+        (Some(clock), _) => (clock, 0),
+        (None, None) => (clock, 0),
+        (None, Some(sign)) => (&clock[..sign], offset(&clock[sign..])?),
+    };
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
     let nanoseconds = Time::from_decimal(&format!("0.{fraction}"))
         .filter(|_| !fraction.is_empty())?
@@ -50,9 +55,25 @@ fn civil(text: &str) -> Option<Time> {
         && (0..=60).contains(&second)
         && (0..=9999).contains(&year);
     is_sound.then(|| Time {
-        seconds: day_number(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second,
+        seconds: day_number(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - east,
         nanoseconds,
     })
+}
+
+/// The seconds that a zone like `+01:00` or `-0330` is east of Greenwich.
+fn offset(zone: &str) -> Option<i64> {
+    let digits: String = zone[1..].chars().filter(|&digit| digit != ':').collect();
+    let has_form = matches!(zone.as_bytes(), [_, _, _, b':', _, _] | [_, _, _, _, _]);
+    if !has_form || digits.len() != 4 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let (hours, minutes) = (
+        digits[..2].parse::<i64>().ok()?,
+        digits[2..].parse::<i64>().ok()?,
+    );
+    let seconds = hours * 3600 + minutes * 60;
+    let is_west = zone.starts_with('-');
+    (hours < 24 && minutes < 60).then_some(if is_west { -seconds } else { seconds })
 }
 
 /// Days from 1970-01-01 to a day of the Gregorian calendar, computed with years that begin in March
@@ -82,6 +103,12 @@ mod tests {
             ("2000-02-29 12:34:56.25", 951_827_696, 250_000_000),
             ("1969-12-31T23:59:58.5Z", -2, 500_000_000),
             ("1901-12-13T20:45:52", -2_147_483_648, 0),
+            // As `date -Is`, `date -Ins` (with a point) and `date --rfc-3339=s` show them.
+            ("2023-11-14T22:13:20+00:00", 1_700_000_000, 0),
+            ("2023-11-14T23:43:20.25+01:30", 1_700_000_000, 250_000_000),
+            ("2023-11-14 17:13:20-05:00", 1_700_000_000, 0),
+            ("2023-11-14T22:13:20+0000", 1_700_000_000, 0),
+            ("1970-01-01T00:00:00+00:01", -60, 0),
         ] {
             let time = Time {
                 seconds,
@@ -101,6 +128,15 @@ mod tests {
             "2023-01-01T00:00:00.",
             "2023-01-01T00:00:00.5x",
             "2023-01-01T25:00:00",
+            "2023-01-01T00:00:00+00:00Z",
+            "2023-01-01T00:00:00+",
+            "2023-01-01T00:00:00+1",
+            "2023-01-01T00:00:00+1:000",
+            "2023-01-01T00:00:00+24:00",
+            "2023-01-01T00:00:00+01:60",
+            "2023-01-01T00:00:00+0:1:0",
+            "2023-01-01T+1:00:00",
+            "2023-01-01+01:00",
         ] {
             assert!(parse_time(text).is_err(), "{text}");
         }

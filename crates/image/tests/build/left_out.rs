@@ -145,7 +145,8 @@ fn a_path_line_meets_the_path_in_the_archive_and_the_place_in_the_image() {
             "path usr/**/x mode=0711 owner=1:2\npath /lib/x mode=0700",
             "100700 1:2 ",
         ),
-        ("path /usr/x mode=4755", "100644 0:0 "),
+        ("path /usr/x* mode=4755", "100644 0:0 "),
+        ("path x mode=4755\npath / mode=0711", "104755 0:0 "),
     ] {
         Builder::new()
             .source(stream(through_a_link().finish()))
@@ -158,6 +159,22 @@ fn a_path_line_meets_the_path_in_the_archive_and_the_place_in_the_image() {
             let found = &describe(mounted.path())[Path::new("usr/lib/x")];
             assert!(found.starts_with(line), "{lines}: {found}");
         }
+    }
+    for (lines, says) in [
+        (
+            "path /usr/x mode=4755",
+            "line 1 of the mapping: nothing in the image is called `/usr/x`",
+        ),
+        (
+            "path x mode=4755\n\npath w mode=4755",
+            "line 3 of the mapping",
+        ),
+        ("path lib/x/y mode=4755", "`lib/x/y`"),
+    ] {
+        let builder = Builder::new().source(stream(through_a_link().finish()));
+        let builder = builder.map(Map::parse(lines).unwrap()).replace(true);
+        let told = builder.build(&image).unwrap_err().to_string();
+        assert!(told.contains(says), "{lines}: {told}");
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use pext4_block::next_data;
 use pext4_ondisk::directory::FileType;
-use rustix::fs::Statx;
+use rustix::fs::{Stat, major, minor};
 use rustix::io::Errno;
 
 use super::super::attributes::RawAttribute;
@@ -51,32 +51,38 @@ pub(in crate::build) struct Extras {
     pub attributes: Vec<RawAttribute>,
 }
 
-/// The file to which a result of `statx` belongs.
-pub(super) fn key(stat: &Statx) -> LinkKey {
-    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-    (device, stat.stx_ino)
+/// The file to which a result of stat(2) belongs.
+pub(super) fn key(stat: &Stat) -> LinkKey {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// The size that stat(2) tells, which is never negative.
+pub(super) fn size_of(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or_default()
 }
 
 impl ScannedEntry {
-    /// The entry with the results of `statx`; the rest is empty.
-    pub fn from_statx(stat: &Statx) -> Self {
-        let kind = FileType::from_mode(stat.stx_mode);
+    /// The entry with the results of stat(2); the rest is empty.
+    pub fn from_stat(stat: &Stat) -> Self {
+        let mode = u16::try_from(stat.st_mode).expect("kind and permissions have 16 bits");
+        let kind = FileType::from_mode(mode);
         let size = match kind {
-            Some(FileType::Regular) => stat.stx_size,
+            Some(FileType::Regular) => size_of(stat),
             Some(FileType::CharacterDevice | FileType::BlockDevice) => {
-                u64::from(stat.stx_rdev_major) << 32 | u64::from(stat.stx_rdev_minor)
+                let number = stat.st_rdev;
+                u64::from(major(number)) << 32 | u64::from(minor(number))
             }
             _ => 0,
         };
-        let has_more_names = kind != Some(FileType::Directory) && stat.stx_nlink > 1;
+        let has_more_names = kind != Some(FileType::Directory) && stat.st_nlink > 1;
         let mut entry = Self {
             metadata: Metadata {
-                mode: stat.stx_mode,
-                uid: stat.stx_uid,
-                gid: stat.stx_gid,
+                mode,
+                uid: stat.st_uid,
+                gid: stat.st_gid,
                 size,
-                seconds: stat.stx_mtime.tv_sec,
-                nanoseconds: stat.stx_mtime.tv_nsec,
+                seconds: stat.st_mtime,
+                nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or_default(),
                 ..Metadata::default()
             },
             ..Self::default()
@@ -108,8 +114,8 @@ impl ScannedEntry {
 }
 
 /// The entry of a source's root.
-pub(super) fn from_root(path: &Path, stat: &Statx, rules: &Rules) -> Result<ScannedEntry> {
-    let mut found = ScannedEntry::from_statx(stat);
+pub(super) fn from_root(path: &Path, stat: &Stat, rules: &Rules) -> Result<ScannedEntry> {
+    let mut found = ScannedEntry::from_stat(stat);
     // If the path is a symbolic link, the source is its target.
     let own = CString::new(path.join(".").as_os_str().as_bytes())
         .map_err(|_| Error::unsound(path, "its name holds a NUL byte"))?;
