@@ -140,9 +140,8 @@ impl Source for ImageTree<'_> {
 
     fn content(&self, file: &ImageFile, _: &FileMetadata, sink: Sink<'_>) -> Result<()> {
         let mut piece = vec![0; PIECE];
-        let mut at = 0;
-        while let Some((start, end)) = next_data(self.volume, file, at)? {
-            at = start;
+        for run in DataRuns::new(self.volume, file) {
+            let (mut at, end) = run?;
             while at < end {
                 let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
                 let read = self.volume.read(file.inode, at, &mut piece[..length]);
@@ -158,15 +157,52 @@ impl Source for ImageTree<'_> {
     }
 }
 
-/// The next run of data of a file at or after `at`.
-pub(crate) fn next_data(volume: &Volume, file: &ImageFile, at: u64) -> Result<Option<(u64, u64)>> {
-    let start = match volume.seek_data(file.inode, at) {
-        Ok(start) => start,
-        Err(error) if error.is(Refusal::NoSuchOffset) => return Ok(None),
-        Err(error) => return Err(error).with_path(&file.path),
-    };
-    let end = volume.seek_hole(file.inode, start).with_path(&file.path)?;
-    Ok(Some((start, end)))
+/// The runs of data of a file, each from its first byte to the byte behind its last. A damaged map
+/// may lead to the same blocks again and again; so it is an error if the runs are longer than the
+/// file system.
+pub(crate) struct DataRuns<'a> {
+    volume: &'a Volume,
+    file: &'a ImageFile,
+    at: u64,
+    /// Bytes that the other runs may have.
+    left: u64,
+}
+
+impl<'a> DataRuns<'a> {
+    pub(crate) fn new(volume: &'a Volume, file: &'a ImageFile) -> Self {
+        let size = volume.statfs();
+        Self {
+            volume,
+            file,
+            at: 0,
+            left: size.blocks.saturating_mul(u64::from(size.block_size)),
+        }
+    }
+
+    fn next_run(&mut self) -> Result<Option<(u64, u64)>> {
+        let (inode, path) = (self.file.inode, &self.file.path);
+        let start = match self.volume.seek_data(inode, self.at) {
+            Ok(start) => start,
+            Err(error) if error.is(Refusal::NoSuchOffset) => return Ok(None),
+            Err(error) => return Err(error).with_path(path),
+        };
+        let end = self.volume.seek_hole(inode, start).with_path(path)?;
+        let Some(left) = self.left.checked_sub(end - start) else {
+            let problem = "leads to more blocks than the file system has";
+            let corrupt = Corrupt::new("map of a file", problem).in_inode(inode);
+            return Err(pext4_fs::Error::from(corrupt)).with_path(path);
+        };
+        (self.at, self.left) = (end, left);
+        Ok(Some((start, end)))
+    }
+}
+
+impl Iterator for DataRuns<'_> {
+    type Item = Result<(u64, u64)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_run().transpose()
+    }
 }
 
 /// The names in a directory, without `.` and `..`.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use pext4_fs::{Attributes, FileType, MappedRange};
 use pext4_ondisk::acl::{self, Acl};
@@ -123,13 +123,22 @@ fn ranges(reader: &Reader, attributes: &Attributes) -> Result<Vec<MappedRange>> 
     ) {
         return Ok(all);
     }
-    let mut from = 0;
+    // The map of a damaged file may lead to the same blocks again and again.
+    let size = reader.volume.statfs();
+    let most = size.blocks.saturating_mul(u64::from(size.block_size));
+    let (mut from, mut mapped) = (0, 0u64);
     loop {
         let more = reader.volume.extents(attributes.inode, from, RANGES)?;
         let Some(last) = more.last() else {
             return Ok(all);
         };
         from = last.logical.saturating_add(last.length);
+        let lengths = more.iter().map(|range| range.length);
+        mapped = lengths.fold(mapped, u64::saturating_add);
+        ensure!(
+            mapped <= most,
+            "its map leads to more blocks than the file system has"
+        );
         all.extend(more);
     }
 }

@@ -21,7 +21,7 @@ use pext4_ondisk::xattr::pax;
 use pext4_tar::{BLOCK, checksum};
 
 use crate::error::{FsContext, HostContext, Result};
-use crate::image_tree::{ImageFile, ImageTree, next_data};
+use crate::image_tree::{DataRuns, ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{FileMetadata, PIECE, Source};
@@ -255,16 +255,16 @@ impl Exporter<'_, '_> {
             return Ok(vec![(0, size)]);
         }
         let mut runs = Vec::new();
-        let mut at = 0;
-        while let Some((start, end)) = next_data(self.reader.volume(), file, at)? {
+        for run in DataRuns::new(self.reader.volume(), file) {
+            self.progress.check()?;
+            let (start, end) = run?;
             let end = end.min(size);
             if start >= end {
                 break;
             }
             runs.push((start, end));
-            at = end;
         }
-        if at < size {
+        if runs.last().is_none_or(|&(_, end)| end < size) && size > 0 {
             runs.push((size, size));
         }
         Ok(runs)
