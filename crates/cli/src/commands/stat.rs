@@ -137,7 +137,8 @@ fn ranges(reader: &Reader, attributes: &Attributes) -> Result<Vec<MappedRange>> 
         mapped = lengths.fold(mapped, u64::saturating_add);
         ensure!(
             mapped <= most,
-            "its map leads to more blocks than the file system has"
+            "the map of inode {} leads to more blocks than the file system has",
+            attributes.inode
         );
         all.extend(more);
     }

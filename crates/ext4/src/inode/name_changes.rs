@@ -106,8 +106,8 @@ impl NameChanges {
     }
 }
 
-/// Whether a change of names at `time` came late: `known`, the time of another change, is later, but
-/// by so little that no clock was set back between them. Then the later time stays.
+/// Whether a change of names at `time` came late: `known`, the time of another change, is later,
+/// but by so little that no clock was set back between them. Then the later time stays.
 pub(super) fn is_late(time: Time, known: Time) -> bool {
     let by = known.seconds.saturating_sub(time.seconds);
     (known.seconds, known.nanoseconds) > (time.seconds, time.nanoseconds) && by < MOST_LATE

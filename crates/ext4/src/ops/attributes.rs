@@ -194,9 +194,9 @@ fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
 }
 
 /// Whether a change sets both times to the present and nothing else, as `touch` does, or only that
-/// of the last change: an append could do the same. A caller that keeps the times of a file itself says what the present is; then
-/// the times of modification and change are equal. Times of appends that it writes back come by
-/// [`Volume::write_back_times`].
+/// of the last change: an append could do the same. A caller that keeps the times of a file itself
+/// says what the present is; then the times of modification and change are equal. Times of appends
+/// that it writes back come by [`Volume::write_back_times`].
 fn is_touch(change: &SetAttributes) -> bool {
     let present = change.changed.unwrap_or(SetTime::Now);
     let touch = SetAttributes {
