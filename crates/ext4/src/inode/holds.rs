@@ -1,9 +1,9 @@
 //! The number of holds of each inode.
 //!
 //! Holds are counted separately from the inodes in memory: a kernel that caches millions of names
-//! holds as many inodes, and only a number for each must stay in memory. The counts are in pages,
-//! indexed by inode number, that are allocated when one of their inodes is first loaded. A page is
-//! never freed, so the memory is at most four bytes per inode of the image. Every count is atomic;
+//! holds as many inodes, and only a number for each must stay in memory. The counts of each group are
+//! in pages that are allocated when one of their inodes is first loaded. A page is never freed, so
+//! the memory is at most four bytes per inode of the image, but for the ends of groups. Every count is atomic;
 //! [`Inode::claim_reaping`](super::Inode::claim_reaping) says how they are ordered against an
 //! inode's links.
 
@@ -20,16 +20,14 @@ const PER_PAGE: usize = Bits::LINE as usize;
 const PER_LINE: usize = 16;
 
 /// Where the count with this index lies in its page: neighbours lie on different lines, since the
-/// files that one thread creates or walks through are neighbours of those of the next thread.
+/// files that one thread creates or walks through are neighbours of those of the next thread. Each
+/// row of lines is turned a little against the row before, since threads that create equally many
+/// files are often a power of two apart.
 const fn place(index: usize) -> usize {
-    let lines = PER_PAGE / PER_LINE;
-    let within = index % PER_PAGE;
-    within % lines * PER_LINE + within / lines
-}
-
-/// The index of an inode's count; that of the first inode is 0, as in its group's bits.
-const fn index_of(inode: InodeNumber) -> usize {
-    inode.0.saturating_sub(1) as usize
+    const LINES: usize = PER_PAGE / PER_LINE;
+    const TURN: usize = 7;
+    let row = index / LINES;
+    (index + row * TURN) % LINES * PER_LINE + row
 }
 
 /// Aligned so that it shares no cache line with data that every core reads.
@@ -38,32 +36,44 @@ struct Page([AtomicU32; PER_PAGE]);
 
 /// The holds on all inodes of a volume.
 pub struct Holds {
+    inodes_per_group: usize,
+    pages_per_group: usize,
     pages: Box<[OnceLock<Box<Page>>]>,
 }
 
 impl Holds {
-    /// No holds on any of `inodes` inodes.
-    pub(super) fn new(inodes: u32) -> Self {
-        let pages = (inodes as usize).div_ceil(PER_PAGE).max(1);
+    /// No holds on any inode of so many groups of so many inodes.
+    pub(super) fn new(groups: u32, inodes_per_group: u32) -> Self {
+        let inodes_per_group = inodes_per_group.max(1) as usize;
+        let pages_per_group = inodes_per_group.div_ceil(PER_PAGE);
+        let pages = groups as usize * pages_per_group;
         Self {
+            inodes_per_group,
+            pages_per_group,
             pages: (0..pages).map(|_| OnceLock::new()).collect(),
         }
+    }
+
+    /// The number of an inode's page, and the place of its count there.
+    fn place_of(&self, inode: InodeNumber) -> (usize, usize) {
+        let index = inode.get().saturating_sub(1) as usize;
+        let (group, within) = (index / self.inodes_per_group, index % self.inodes_per_group);
+        let page = group * self.pages_per_group + within / PER_PAGE;
+        (page, place(within % PER_PAGE))
     }
 
     /// Allocates the page of an inode that is being loaded. So whoever takes the first hold in a
     /// page, and whoever looks for one at the same time, find the page: it is only the counts whose
     /// order matters.
     pub(super) fn prepare(&self, inode: InodeNumber) {
-        self.page(inode);
-    }
-
-    fn page(&self, inode: InodeNumber) -> &Page {
-        self.pages[index_of(inode) / PER_PAGE]
-            .get_or_init(|| Box::new(Page(std::array::from_fn(|_| AtomicU32::new(0)))))
+        self.count(inode);
     }
 
     fn count(&self, inode: InodeNumber) -> &AtomicU32 {
-        &self.page(inode).0[place(index_of(inode))]
+        let (page, place) = self.place_of(inode);
+        let page = self.pages[page]
+            .get_or_init(|| Box::new(Page(std::array::from_fn(|_| AtomicU32::new(0)))));
+        &page.0[place]
     }
 
     /// Adds one hold. A count that reaches its maximum stays there.
@@ -93,13 +103,16 @@ impl Holds {
     /// All inodes that are held.
     pub(crate) fn all(&self) -> Vec<InodeNumber> {
         let mut held = Vec::new();
-        for (page, first) in self.pages.iter().zip((1..).step_by(PER_PAGE)) {
+        for (number, page) in self.pages.iter().enumerate() {
             let Some(page) = page.get() else {
                 continue;
             };
-            for (index, number) in (first..).take(PER_PAGE).enumerate() {
+            let group = number / self.pages_per_group * self.inodes_per_group;
+            let first = group + number % self.pages_per_group * PER_PAGE;
+            for index in 0..PER_PAGE {
                 if page.0[place(index)].load(Ordering::SeqCst) > 0 {
-                    held.push(InodeNumber(number));
+                    let inode = u32::try_from(first + index + 1);
+                    held.push(InodeNumber(inode.expect("it was held by its number")));
                 }
             }
         }
@@ -109,19 +122,19 @@ impl Holds {
     /// Whether the inode has no holds.
     pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
         // A damaged directory may name an inode behind the last.
-        let index = index_of(inode);
-        let page = self.pages.get(index / PER_PAGE).and_then(OnceLock::get);
-        page.is_none_or(|page| page.0[place(index)].load(Ordering::SeqCst) == 0)
+        let (page, place) = self.place_of(inode);
+        let page = self.pages.get(page).and_then(OnceLock::get);
+        page.is_none_or(|page| page.0[place].load(Ordering::SeqCst) == 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Holds, InodeNumber, PER_LINE, PER_PAGE, index_of, place};
+    use super::{Holds, InodeNumber, PER_LINE, PER_PAGE, place};
 
     #[test]
     fn holds_are_counted_by_inode() {
-        let holds = Holds::new(5000);
+        let holds = Holds::new(5, 1000);
         let (first, last) = (InodeNumber(1), InodeNumber(5000));
         assert!(holds.is_free(last));
         holds.take(last);
@@ -142,8 +155,10 @@ mod tests {
 
     #[test]
     fn inodes_of_one_line_of_bits_share_no_line_with_others() {
-        assert_eq!(index_of(InodeNumber(512)) / PER_PAGE, 0);
-        assert_eq!(index_of(InodeNumber(513)) / PER_PAGE, 1);
+        let holds = Holds::new(3, 1000);
+        let page = |inode| holds.place_of(InodeNumber(inode)).0;
+        assert_eq!([1, 512, 513, 1000].map(page), [0, 0, 1, 1]);
+        assert_eq!([1001, 1512, 1513, 3000].map(page), [2, 2, 3, 5]);
     }
 
     #[test]
@@ -155,6 +170,14 @@ mod tests {
             lines.dedup();
             assert_eq!(lines.len(), PER_LINE);
         }
+        for distance in [32, 64, 128, 256] {
+            let pairs = places.iter().zip(&places[distance..]);
+            assert!(
+                pairs
+                    .clone()
+                    .all(|(one, other)| one / PER_LINE != other / PER_LINE)
+            );
+        }
         places.sort_unstable();
         assert!(
             places.into_iter().eq(0..PER_PAGE),
@@ -164,7 +187,7 @@ mod tests {
 
     #[test]
     fn more_given_back_than_taken_is_none() {
-        let holds = Holds::new(10);
+        let holds = Holds::new(1, 10);
         holds.take(InodeNumber(3));
         assert!(holds.give(InodeNumber(3), u64::MAX));
         assert!(holds.give(InodeNumber(3), 1));
@@ -203,7 +226,7 @@ mod models {
                 dead: false,
             };
             let model = Self {
-                holds: Holds::new(10),
+                holds: Holds::new(1, 10),
                 state: Mutex::new(Class::Leaf, state),
             };
             (0..holds).for_each(|_| model.holds.take(INODE));

@@ -107,7 +107,8 @@ impl Inodes {
         table: Arc<Table>,
         attribute_blocks: Arc<SharedBlocks>,
     ) -> Self {
-        let holds = Holds::new(store.geometry.inodes_count);
+        let geometry = &store.geometry;
+        let holds = Holds::new(geometry.group_count, geometry.inodes_per_group);
         let most = (store.options.cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
         let inodes = usize::try_from(most).unwrap_or(usize::MAX);
         let shard_share = (inodes / table.shard_count()).max(1);
