@@ -10,15 +10,26 @@ use rustix::fs::{major, minor};
 
 use crate::loops;
 
+/// The number of times that the table is read. The kernel gives it out in pieces and counts where
+/// it was, so that a line is lost if an earlier lock is released between two pieces.
+const READINGS: usize = 5;
+
 /// Ids of the processes that have locked the file at a path, or the file behind a loop device.
 #[must_use]
 pub fn holders(path: &Path) -> Vec<u32> {
-    let Ok(table) = fs::read_to_string("/proc/locks") else {
-        return Vec::new();
-    };
     let innermost = loops::innermost_backing(path).map(|(file, _)| file);
     let files = [fs::metadata(path).ok(), innermost];
     let names: Vec<_> = files.iter().flatten().map(name).collect();
+    (0..READINGS)
+        .map(|_| holders_of(&names))
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
+}
+
+fn holders_of(names: &[String]) -> Vec<u32> {
+    let Ok(table) = fs::read_to_string("/proc/locks") else {
+        return Vec::new();
+    };
     table
         .lines()
         .filter_map(parse)
