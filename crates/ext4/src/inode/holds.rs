@@ -1,11 +1,11 @@
 //! The number of holds of each inode.
 //!
 //! Holds are counted separately from the inodes in memory: a kernel that caches millions of names
-//! holds as many inodes, and only a number for each must stay in memory. The counts of each group are
-//! in pages that are allocated when one of their inodes is first loaded. A page is never freed, so
-//! the memory is at most four bytes per inode of the image, but for the ends of groups. Every count is atomic;
-//! [`Inode::claim_reaping`](super::Inode::claim_reaping) says how they are ordered against an
-//! inode's links.
+//! holds as many inodes, and only a number for each must stay in memory. The counts of each group
+//! are in pages that are allocated when one of their inodes is first loaded. A page is never freed,
+//! so the memory is at most four bytes per inode of the image, but for the ends of groups. Every
+//! count is atomic; [`Inode::claim_reaping`](super::Inode::claim_reaping) says how they are ordered
+//! against an inode's links.
 
 use std::sync::OnceLock;
 
