@@ -62,15 +62,16 @@ pub fn leaf_of<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Nam
 ///
 /// As [`super::insert`] refuses names; `Corrupt`; those of the blocks.
 pub fn seek<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> {
+    let without_room = || Ok(find(blocks, name)?.map_or(Sought::Full, Sought::Entry));
     if is_dot(name) {
-        return find(blocks, name).map(|found| found.map_or(Sought::Full, Sought::Entry));
+        return without_room();
     }
     check_name(name)?;
     if !blocks.is_indexed() {
         return seek_linearly(blocks, name);
     }
     let Some(mut path) = Path::descend(blocks, Seek::Name(name))? else {
-        return find(blocks, name).map(|found| found.map_or(Sought::Full, Sought::Entry));
+        return without_room();
     };
     let first = seek_in(blocks, path.leaf(), name)?;
     if matches!(first, Sought::Entry(_)) || !path.hash_continues() {

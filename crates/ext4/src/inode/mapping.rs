@@ -300,7 +300,7 @@ impl Inodes {
             self.store.stop_half_done(&what, error);
             return result;
         }
-        // An empty file that is removed has nothing to unmap.
+        // There is nothing to unmap in a hole.
         let is_changed = change.blocks != 0 || root != before;
         if result.is_ok()
             && is_changed
