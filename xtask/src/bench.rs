@@ -214,8 +214,9 @@ fn pext4_build(name: &'static str, program: &Path, from_archive: bool) -> Conten
         from_archive,
         command: Box::new(move |source, image| {
             let mut command = Command::new(&program);
+            // The others do not wait for the disk either, except mke2fs.
             command
-                .args(["build", "--quiet", "--force"])
+                .args(["build", "--quiet", "--force", "--no-sync"])
                 .arg(image)
                 .arg(source);
             command

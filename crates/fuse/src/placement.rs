@@ -4,12 +4,17 @@
 //! both. The scheduler does not know that: it wakes the server on an idle core. Waking an idle
 //! core, twice for each call, costs many times what serving the call does (tens of microseconds
 //! against two or three, most of all in a virtual machine). So while one caller has the threads of
-//! a mount to itself, the threads are moved to its core ([`server_threads`]). If callers take
-//! turns, for example when they make names in one directory, the threads follow each in turn, or
-//! stay on the core that the callers share. If several callers are served at once, or there are
-//! many, the threads may run on all cores ([`callers`]).
+//! a mount to itself, the threads are moved to its core ([`server_threads`]).
 //!
-//! While a thread follows a caller, it also runs in the scheduler's idle class ([`IdleClass`]).
+//! If several processes call, each has its own core to fill, and the threads may run on all. This
+//! also applies to processes that take turns, for example when they make names in one directory:
+//! each holds it for a few milliseconds, and threads that followed each in turn, or stayed on a
+//! core that the callers share, made the callers change cores too; some mounts were then served at
+//! half the rate. So a process must have called alone for [`callers::ALONE_MS`] before it is
+//! followed.
+//!
+//! While a thread follows a caller, or callers take turns, it also runs in the scheduler's idle
+//! class ([`IdleClass`]).
 //!
 //! Polling for the next request before a thread sleeps does not help: the threads take requests
 //! from each other, and then wake each other's callers (two processes that truncate made half as
@@ -34,8 +39,8 @@ use std::time::{Duration, Instant};
 use pext4_sync::scheduling;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use caller_cores::{CoreQuery, Cores};
-use callers::Callers;
+use caller_cores::CoreQuery;
+use callers::{ALONE_MS, Callers};
 use idle_class::IdleClass;
 use server_threads::{Membership, ServerThreads};
 
@@ -45,10 +50,13 @@ const MIN_CALLS: u32 = 16;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(1);
 /// The same if the last sample found no reason to follow any more.
 const DOUBT_INTERVAL: Duration = Duration::from_micros(500);
-/// Maximal time between two samples while other callers are served too and none is followed.
-const MAX_SHARED_INTERVAL: Duration = Duration::from_millis(16);
 /// After so many samples in a row without a reason to follow, the threads stop following.
 const DOUBTS_TO_LEAVE: u32 = 4;
+/// For how long, in milliseconds, a call of another process makes a caller that is followed share
+/// the threads.
+const RECENT_MS: u32 = 2;
+/// For how long after a caller had the threads to itself callers count as taking turns.
+const TURNS_TIMEOUT: Duration = Duration::from_millis(20);
 /// A data request that arrives so long after the last sample makes the threads stop following.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -69,14 +77,12 @@ struct Placement {
     sampled: Instant,
     /// Time from the last sample to the next.
     interval: Duration,
-    /// The same while other callers are served too and none is followed.
-    shared_interval: Duration,
+    /// When a sample last found a caller that had the threads to itself.
+    had_sole_caller: Option<Instant>,
     /// Samples in a row that found no reason to follow.
     doubts: u32,
-    /// The callers of a query that has no answer yet.
-    pending: Option<[u32; 2]>,
-    /// Two callers with their cores in the last sample.
-    known_cores: [(u32, Option<usize>); 2],
+    /// The caller of a query that has no answer yet.
+    pending: Option<u32>,
     query: CoreQuery,
     idle_class: IdleClass,
 }
@@ -145,10 +151,9 @@ impl Placement {
             calls: 0,
             sampled: Instant::now(),
             interval: SAMPLE_INTERVAL,
-            shared_interval: SAMPLE_INTERVAL,
+            had_sole_caller: None,
             doubts: 0,
             pending: None,
-            known_cores: [(0, None); 2],
             query: CoreQuery::new(),
             idle_class: IdleClass::default(),
         }
@@ -159,12 +164,9 @@ impl Placement {
             self.membership.publish_caller(caller);
         }
         self.calls += 1;
-        if self.callers.just_became_sole() {
-            self.follow_alternation();
-        }
         if let Some(pending) = self.pending {
             match self.query.take() {
-                Some(cores) => self.finish_sample(pending, cores),
+                Some(core) => self.finish_sample(pending, core),
                 None => self.note_data_request(),
             }
         } else if (self.calls >= MIN_CALLS || self.is_following())
@@ -174,43 +176,33 @@ impl Placement {
         }
     }
 
-    /// If two callers take turns, moves the threads to the known core of the current one.
-    fn follow_alternation(&self) {
-        let current = self.callers.current();
-        let known = self
-            .known_cores
-            .into_iter()
-            .find(|&(caller, _)| caller == current);
-        let core = known.and_then(|(_, core)| core);
-        let is_elsewhere =
-            core.is_some() && self.membership.core().is_some_and(|own| Some(own) != core);
-        if is_elsewhere && self.membership.is_only_caller(current) && !self.callers.is_crowd() {
-            self.membership.move_all(core);
-        }
-    }
-
-    /// Queries on which cores the current and the previous caller run, unless it is too early for
-    /// that.
+    /// Queries on which core the current caller runs, if one is followed or can be.
     fn begin_sample(&mut self) {
-        let processes = [self.callers.current(), self.callers.previous()];
-        self.membership.publish_caller(self.callers.current());
-        if !self.is_following()
-            && !self.is_sole_caller()
-            && self.sampled.elapsed() < self.shared_interval
-        {
-            return self.calls = 0;
+        let caller = self.callers.current();
+        self.membership.publish_caller(caller);
+        if self.is_sole(caller) {
+            self.had_sole_caller = Some(Instant::now());
         }
-        if self.query.ask(processes) {
-            self.pending = Some(processes);
+        if self.membership.core().is_some() || self.is_alone() {
+            if self.query.ask(caller) {
+                self.pending = Some(caller);
+            }
+        } else {
+            self.idle_class.update(caller, self.take_turns());
         }
         self.restart_interval();
     }
 
+    /// Whether several callers had the threads to themselves lately, one after another.
+    fn take_turns(&self) -> bool {
+        let had = self.had_sole_caller;
+        had.is_some_and(|when| when.elapsed() < TURNS_TIMEOUT)
+    }
+
     /// Moves the threads by the answer to a query.
-    fn finish_sample(&mut self, pending: [u32; 2], cores: Cores) {
+    fn finish_sample(&mut self, caller: u32, core: Option<usize>) {
         self.pending = None;
-        self.known_cores = [(pending[0], cores[0]), (pending[1], cores[1])];
-        let wanted = self.wanted_core();
+        let wanted = core.filter(|_| self.is_sole(caller));
         let has_core = self.membership.core().is_some();
         self.doubts = if has_core && wanted.is_none() {
             self.doubts + 1
@@ -222,34 +214,25 @@ impl Placement {
         } else {
             SAMPLE_INTERVAL
         };
-        self.shared_interval = match wanted {
-            Some(_) => SAMPLE_INTERVAL,
-            None => MAX_SHARED_INTERVAL.min(self.shared_interval * 2),
-        };
         let is_certain = self.doubts == 0 || self.doubts >= DOUBTS_TO_LEAVE;
         if is_certain && wanted != self.membership.core() {
             self.membership.move_all(wanted);
             self.doubts = 0;
         }
         self.idle_class
-            .update(self.callers.current(), self.membership.core().is_some());
+            .update(caller, self.membership.core().is_some());
         self.restart_interval();
     }
 
-    fn is_sole_caller(&self) -> bool {
-        self.callers.is_sole_caller() && self.membership.is_only_caller(self.callers.current())
+    /// Whether the current caller has been the only one for long enough to be followed.
+    fn is_alone(&self) -> bool {
+        let caller = self.callers.current();
+        self.callers.is_alone() && self.membership.is_only_caller(caller, ALONE_MS)
     }
 
-    /// The core of the current caller, if it is the only one, or takes turns with another on the
-    /// same core.
-    fn wanted_core(&self) -> Option<usize> {
-        let current = self.callers.current();
-        let index = self
-            .known_cores
-            .iter()
-            .position(|&(caller, _)| caller == current)?;
-        let [core, other] = [index, 1 - index].map(|index| self.known_cores[index].1);
-        core.filter(|_| (self.is_sole_caller() || core == other) && !self.callers.is_crowd())
+    /// Whether this caller has the threads to itself now.
+    fn is_sole(&self, caller: u32) -> bool {
+        self.callers.is_sole(caller) && self.membership.is_only_caller(caller, RECENT_MS)
     }
 
     fn note_data_request(&mut self) {
@@ -294,7 +277,8 @@ pub(crate) mod tests {
     use rustix::thread::{CpuSet, sched_getaffinity};
 
     use super::{
-        IDLE_TIMEOUT, Inherited, PLACEMENT, Placement, Servers, inherited, note_data_request,
+        DOUBTS_TO_LEAVE, IDLE_TIMEOUT, Inherited, PLACEMENT, Placement, Servers, TURNS_TIMEOUT,
+        inherited, note_data_request,
     };
 
     /// Moves the calling thread to one of the cores that it may use, as if it followed a caller.
@@ -339,50 +323,45 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_other_of_two_that_take_turns_is_followed_at_once() {
-        let cores = sched_getaffinity(None).expect("Linux has it");
-        let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
-            .filter(|&core| cores.is_set(core))
-            .collect();
-        let &[one, other, ..] = cores.as_slice() else {
-            return eprintln!("SKIPPED: one core only");
-        };
-        let serving = thread::spawn(move || {
+    fn a_caller_is_followed_until_another_calls() {
+        let serving = thread::spawn(|| {
+            let allowed_cores = sched_getaffinity(None).expect("Linux has it");
+            let core = (0..CpuSet::MAX_CPU).find(|&core| allowed_cores.is_set(core));
             let mut placement = Placement::new(Servers::new().0.join());
-            placement.known_cores = [(7, Some(one)), (8, Some(other))];
-            placement.membership.move_all(Some(one));
-            for _ in 0..7 {
-                placement.note_call(8);
-                assert_eq!(
-                    placement.membership.core(),
-                    Some(one),
-                    "7 may continue at once"
-                );
+            for _ in 0..8 {
+                placement.callers.note(7);
             }
-            placement.note_call(8);
-            assert_eq!(placement.membership.core(), Some(other));
+            placement.finish_sample(7, core);
+            assert_eq!(placement.membership.core(), core);
+            placement.callers.note(8);
+            for _ in 1..DOUBTS_TO_LEAVE {
+                placement.finish_sample(8, core);
+                assert_eq!(placement.membership.core(), core, "7 may continue");
+            }
+            placement.finish_sample(8, core);
+            assert_eq!(placement.membership.core(), None);
         });
         serving.join().expect("no panic");
     }
 
     #[test]
-    fn two_callers_are_followed_to_the_core_that_they_share_and_a_crowd_is_not() {
+    fn callers_that_take_turns_are_not_followed() {
         let mut placement = Placement::new(Servers::new().0.join());
+        assert!(!placement.take_turns());
         for caller in [7, 8] {
+            for _ in 0..20 {
+                placement.callers.note(caller);
+            }
+            placement.begin_sample();
+            assert_eq!(placement.pending, None, "{caller} has just begun");
+            assert!(placement.take_turns());
+        }
+        placement.had_sole_caller = Instant::now().checked_sub(TURNS_TIMEOUT);
+        for caller in [7, 8, 7, 8] {
             placement.callers.note(caller);
         }
-        placement.known_cores = [(8, Some(3)), (7, Some(3))];
-        assert_eq!(placement.wanted_core(), Some(3));
-        placement.known_cores = [(8, Some(3)), (7, Some(4))];
-        assert_eq!(placement.wanted_core(), None);
-        for caller in 9..16 {
-            placement.callers.note(caller);
-        }
-        for _ in 0..20 {
-            placement.callers.note(8);
-        }
-        placement.known_cores = [(8, Some(3)), (7, Some(3))];
-        assert_eq!(placement.wanted_core(), None, "there are nine");
+        placement.begin_sample();
+        assert!(!placement.take_turns(), "they call at the same time");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::sync::{Arc, OnceLock};
 
-use pext4_sync::atomic::{AtomicU64, Ordering};
+use pext4_sync::atomic::{AtomicU32, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::thread::try_spawn;
 use pext4_sync::{CachePadded, Condvar, Mutex, scheduling};
@@ -25,18 +25,15 @@ use pext4_sync::{CachePadded, Condvar, Mutex, scheduling};
 const CORE_FIELD: usize = 36;
 
 /// Set in an answer that has arrived.
-const ANSWERED: u64 = 1 << 63;
+const ANSWERED: u32 = 1 << 31;
 /// In place of a core that is unknown.
 const UNKNOWN: u16 = u16::MAX;
 
-/// The cores of the two processes of a query, in the same order.
-pub(super) type Cores = [Option<usize>; 2];
+/// The answer to the query of one serving thread: a core of 16 bits, and [`ANSWERED`].
+pub(super) struct CoreQuery(Arc<CachePadded<AtomicU32>>);
 
-/// The answer to the query of one serving thread: two cores of 16 bits, and [`ANSWERED`].
-pub(super) struct CoreQuery(Arc<CachePadded<AtomicU64>>);
-
-/// A query: where to store the answer, and two processes; process 0 is none.
-type Query = (Arc<CachePadded<AtomicU64>>, [u32; 2]);
+/// A query: where to store the answer, and a process; process 0 is none.
+type Query = (Arc<CachePadded<AtomicU32>>, u32);
 
 /// The queue of the answering thread.
 struct Queries {
@@ -46,23 +43,23 @@ struct Queries {
 
 impl CoreQuery {
     pub(super) fn new() -> Self {
-        Self(Arc::new(CachePadded::new(AtomicU64::new(0))))
+        Self(Arc::new(CachePadded::new(AtomicU32::new(0))))
     }
 
-    /// Queries the cores of two processes. False if there will be no answer: the queue is locked by
+    /// Queries the core of a process. False if there will be no answer: the queue is locked by
     /// another thread, or the answering thread could not be started.
     ///
     /// The first query starts the answering thread, which inherits the caller's placement. So a
     /// thread must not follow a caller before it has had an answer.
-    pub(super) fn ask(&self, processes: [u32; 2]) -> bool {
+    pub(super) fn ask(&self, process: u32) -> bool {
         let Some(queries) = Queries::shared() else {
             return false;
         };
-        queries.ask((Arc::clone(&self.0), processes))
+        queries.ask((Arc::clone(&self.0), process))
     }
 
-    /// The answer, once, if it has come.
-    pub(super) fn take(&self) -> Option<Cores> {
+    /// The answer, once, if it has come: the core, unless it is unknown.
+    pub(super) fn take(&self) -> Option<Option<usize>> {
         let answer = self.0.load(Ordering::Relaxed);
         if answer & ANSWERED == 0 {
             return None;
@@ -104,8 +101,8 @@ impl Queries {
         // that is woken next.
         let _ = scheduling::set_idle_class(true);
         loop {
-            let (answer, processes) = self.next();
-            answer.store(encode(processes.map(core_of)), Ordering::Relaxed);
+            let (answer, process) = self.next();
+            answer.store(encode(core_of(process)), Ordering::Relaxed);
         }
     }
 
@@ -120,17 +117,14 @@ impl Queries {
     }
 }
 
-fn encode([first, second]: Cores) -> u64 {
-    let short = |core: Option<usize>| core.and_then(|core| u16::try_from(core).ok());
-    let bits = |core| u64::from(short(core).unwrap_or(UNKNOWN));
-    ANSWERED | bits(first) << 16 | bits(second)
+fn encode(core: Option<usize>) -> u32 {
+    let short = core.and_then(|core| u16::try_from(core).ok());
+    ANSWERED | u32::from(short.unwrap_or(UNKNOWN))
 }
 
-fn decode(answer: u64) -> Cores {
-    [16, 0].map(|shift| {
-        let bits = u16::try_from(answer >> shift & u64::from(u16::MAX)).expect("masked");
-        (bits != UNKNOWN).then_some(usize::from(bits))
-    })
+fn decode(answer: u32) -> Option<usize> {
+    let core = u16::try_from(answer & u32::from(u16::MAX)).expect("masked");
+    (core != UNKNOWN).then_some(usize::from(core))
 }
 
 /// The core that a process ran on last.
@@ -155,30 +149,29 @@ mod tests {
 
     #[test]
     fn each_query_has_one_answer() {
-        let query = CoreQuery::new();
+        let (query, id) = (CoreQuery::new(), process::id());
         assert_eq!(query.take(), None, "nobody has asked");
-        for processes in [[process::id(), 0], [u32::MAX, process::id()]] {
-            while !query.ask(processes) {
+        for process in [id, 0, u32::MAX] {
+            while !query.ask(process) {
                 thread::yield_now();
             }
-            let cores = loop {
+            let core = loop {
                 match query.take() {
-                    Some(cores) => break cores,
+                    Some(core) => break core,
                     None => thread::yield_now(),
                 }
             };
-            let known = cores.map(|core| core.is_some());
-            assert_eq!(known, processes.map(|process| process == process::id()));
+            assert_eq!(core.is_some(), process == id);
             assert_eq!(query.take(), None, "it was taken");
         }
     }
 
     #[test]
-    fn an_answer_keeps_both_cores() {
-        for cores in [[None, None], [Some(0), Some(70)], [None, Some(0xfffe)]] {
-            assert_eq!(decode(encode(cores)), cores);
+    fn an_answer_keeps_the_core() {
+        for core in [None, Some(0), Some(70), Some(0xfffe)] {
+            assert_eq!(decode(encode(core)), core);
         }
-        assert_eq!(decode(encode([Some(1 << 16), Some(3)])), [None, Some(3)]);
+        assert_eq!(decode(encode(Some(1 << 16))), None);
     }
 
     #[test]

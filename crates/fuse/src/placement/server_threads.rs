@@ -21,8 +21,6 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 use super::callers::milliseconds;
 
-/// For how long, in milliseconds, the caller that a thread has published counts for the others.
-const RECENT_MS: u32 = 2;
 /// In place of a core: the thread may run on all cores.
 const ANYWHERE: usize = usize::MAX;
 
@@ -39,7 +37,8 @@ struct Member {
     allowed_cores: Option<CpuSet>,
     /// The core that it is kept on, or [`ANYWHERE`].
     core: AtomicUsize,
-    /// The caller that it published last (upper half), and when in milliseconds (lower half).
+    /// The caller that it published last (upper half), and when in milliseconds (lower half); 0
+    /// before.
     last_caller: AtomicU64,
 }
 
@@ -132,20 +131,21 @@ impl Membership {
         self.own.last_caller.store(last_caller, Ordering::Relaxed);
     }
 
-    /// Whether no thread has published another caller within [`RECENT_MS`]; false if the list is
-    /// locked.
-    pub(super) fn is_only_caller(&self, caller: u32) -> bool {
-        self.is_only_caller_at(caller, milliseconds())
+    /// Whether no thread has published another caller in the last milliseconds, so many as
+    /// `within`; false if the list is locked.
+    pub(super) fn is_only_caller(&self, caller: u32, within: u32) -> bool {
+        self.is_only_caller_at(caller, within, milliseconds())
     }
 
-    fn is_only_caller_at(&self, caller: u32, now: u32) -> bool {
+    fn is_only_caller_at(&self, caller: u32, within: u32, now: u32) -> bool {
         let Some(members) = self.threads.members.try_lock() else {
             return false;
         };
         members.iter().filter_map(Weak::upgrade).all(|member| {
             let last_caller = member.last_caller.load(Ordering::Relaxed);
             let when = u32::try_from(last_caller & u64::from(u32::MAX)).expect("masked");
-            last_caller >> 32 == u64::from(caller) || now.wrapping_sub(when) > RECENT_MS
+            let has_none = last_caller == 0;
+            has_none || last_caller >> 32 == u64::from(caller) || now.wrapping_sub(when) > within
         })
     }
 }
@@ -157,7 +157,7 @@ mod tests {
 
     use rustix::thread::{CpuSet, sched_getaffinity};
 
-    use super::{RECENT_MS, ServerThreads};
+    use super::ServerThreads;
 
     fn cores() -> CpuSet {
         sched_getaffinity(None).expect("Linux has it")
@@ -207,24 +207,26 @@ mod tests {
 
     #[test]
     fn a_caller_is_the_only_one_unless_another_was_published_lately() {
+        const WITHIN: u32 = 2;
         let threads = Arc::new(ServerThreads::new());
         let (one, other) = (threads.join(), threads.join());
         let now = u32::MAX;
         one.publish_caller_at(7, now);
         assert!(
-            one.is_only_caller_at(7, now),
+            one.is_only_caller_at(7, WITHIN, now),
             "nobody else has seen anybody"
         );
         other.publish_caller_at(8, now);
-        for later in 0..=RECENT_MS {
+        for later in 0..=WITHIN {
             let later = now.wrapping_add(later);
-            assert!(!one.is_only_caller_at(7, later) && !other.is_only_caller_at(8, later));
+            assert!(!one.is_only_caller_at(7, WITHIN, later));
+            assert!(!other.is_only_caller_at(8, WITHIN, later));
         }
         assert!(
-            one.is_only_caller_at(7, now.wrapping_add(RECENT_MS + 1)),
+            one.is_only_caller_at(7, WITHIN, now.wrapping_add(WITHIN + 1)),
             "that was long ago"
         );
         other.publish_caller_at(7, now);
-        assert!(one.is_only_caller_at(7, now));
+        assert!(one.is_only_caller_at(7, WITHIN, now));
     }
 }
