@@ -4,7 +4,8 @@
 //! files the system shares blocks instead of copying, if it can (btrfs, xfs and others, with source
 //! and image on the same file system, and the data at multiples of a block in both, which it mostly
 //! is not in an archive); otherwise they are copied through a buffer that stays in the processor's
-//! cache, which takes half the time of a copy by the system. Copying fails if size or mtime of a file differ from when it was found.
+//! cache, which takes half the time of a copy by the system. Copying fails if size or mtime of a
+//! file differ from when it was found.
 
 use std::fs::File;
 use std::ops::Range;
