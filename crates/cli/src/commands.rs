@@ -2,6 +2,7 @@
 
 pub mod build;
 pub mod cat;
+pub mod chattr;
 pub mod check;
 pub mod chmod;
 pub mod chown;

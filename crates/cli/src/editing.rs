@@ -15,6 +15,7 @@ use pext4_image::build::parse_time;
 use serde::Serialize;
 
 use crate::device::ImageArgument;
+use crate::failure::Misuse;
 use crate::interrupt::Interrupt;
 use crate::moment::source_date_epoch;
 use crate::output::{print, print_error, print_result};
@@ -240,6 +241,24 @@ fn report<'a>(image: &Path, changes: u64, plan: &'a Plan, notes: &'a [String]) -
         }
     }
     report
+}
+
+/// The destination of so many sources: for several it is a directory.
+///
+/// # Errors
+///
+/// Several sources cannot become one file.
+pub fn destination(text: &OsString, sources: usize, no_target_directory: bool) -> Result<Vec<u8>> {
+    let mut destination = path(text);
+    if sources > 1 {
+        if no_target_directory {
+            let problem = "several files go into a directory, which -T does not enter";
+            return Err(Misuse(problem.to_owned()).into());
+        }
+        // With a slash at its end, the path of anything else is an error.
+        destination.push(b'/');
+    }
+    Ok(destination)
 }
 
 /// A path of the image from the command line.

@@ -42,8 +42,8 @@ use clap::{Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
 use commands::{
-    build, cat, check, chmod, chown, cp, edit, export, get, info, lab, ln, ls, mkdir, mkfs, mknod,
-    mount, mv, put, resize, rm, setxattr, stat, stats, touch, tree, tune, umount,
+    build, cat, chattr, check, chmod, chown, cp, edit, export, get, info, lab, ln, ls, mkdir, mkfs,
+    mknod, mount, mv, put, resize, rm, setxattr, stat, stats, touch, tree, tune, umount,
 };
 use editing::Single;
 
@@ -91,6 +91,8 @@ enum Command {
     Mknod(Single<mknod::Arguments>),
     /// Change permissions in an image
     Chmod(Single<chmod::Arguments>),
+    /// Change flags of files in an image (immutable, append-only, ...)
+    Chattr(Single<chattr::Arguments>),
     /// Change owners in an image
     Chown(Single<chown::Arguments>),
     /// Set times of files in an image, or make them, empty
@@ -138,6 +140,7 @@ fn main() -> ExitCode {
         Command::Ln(one) => one.run(),
         Command::Mknod(one) => one.run(),
         Command::Chmod(one) => one.run(),
+        Command::Chattr(one) => one.run(),
         Command::Chown(one) => one.run(),
         Command::Touch(one) => one.run(),
         Command::Setxattr(one) => one.run(),

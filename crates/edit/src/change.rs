@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use pext4_fs::{DeviceNumber, FileType, Time};
 
 use crate::error::Result;
+use crate::flags::FlagChange;
 use crate::mode::ModeChange;
 use crate::session::EditSession;
 use crate::tree_writer::Overrides;
@@ -146,6 +147,16 @@ pub enum Change {
         /// Also changes everything below the path, except symbolic links.
         recursive: bool,
     },
+    /// Changes the flags that `chattr` changes, of files and directories; a symbolic link is
+    /// followed.
+    SetFlags {
+        /// The file.
+        path: Vec<u8>,
+        /// The change.
+        flags: FlagChange,
+        /// Also changes all files and directories below the path.
+        recursive: bool,
+    },
     /// Changes owner and group.
     SetOwner {
         /// The file.
@@ -250,6 +261,7 @@ impl EditSession {
                 permissions,
             } => self.make_node(path, *kind, *device, *permissions),
             Change::SetMode { .. }
+            | Change::SetFlags { .. }
             | Change::SetOwner { .. }
             | Change::Touch { .. }
             | Change::SetXattr { .. }
@@ -265,6 +277,11 @@ impl EditSession {
                 mode,
                 recursive,
             } => self.set_mode(path, mode, *recursive),
+            Change::SetFlags {
+                path,
+                flags,
+                recursive,
+            } => self.set_flags(path, flags, *recursive),
             Change::SetOwner {
                 path,
                 uid,

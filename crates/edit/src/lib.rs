@@ -65,6 +65,7 @@
 mod block_runs;
 mod change;
 mod error;
+mod flags;
 mod free;
 mod get;
 mod host;
@@ -84,6 +85,7 @@ mod unreadable;
 
 pub use change::{Change, IntoDirectory};
 pub use error::{EditError, Result};
+pub use flags::{FlagChange, InvalidFlags};
 pub use get::{Copied, GetOptions};
 pub use mode::{InvalidMode, ModeChange};
 pub use pext4_block::CloneMethod;

@@ -8,13 +8,14 @@ use clap::Args;
 use pext4_edit::{Change, EditSession};
 
 use crate::device;
-use crate::editing::{Verb, path};
+use crate::editing::{Verb, destination, path};
 
 /// The arguments behind the image.
 #[derive(Args)]
 pub struct Arguments {
     /// What to copy, with all its attributes, but not immutable or append-only
-    from: OsString,
+    #[arg(required = true)]
+    from: Vec<OsString>,
     /// Where to; a directory that is there takes it in
     to: OsString,
     /// The image in which FROM is, if it is another one
@@ -30,16 +31,20 @@ pub struct Arguments {
 
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
-        let done = session.apply(&Change::Copy {
-            image: self.other.clone(),
-            from: path(&self.from),
-            to: path(&self.to),
-            no_target_directory: self.no_target_directory,
-            recursive: self.recursive,
-        });
-        match &self.other {
-            Some(other) => device::opened(other, done),
-            None => Ok(done?),
+        let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
+        for from in &self.from {
+            let done = session.apply(&Change::Copy {
+                image: self.other.clone(),
+                from: path(from),
+                to: to.clone(),
+                no_target_directory: self.no_target_directory,
+                recursive: self.recursive,
+            });
+            match &self.other {
+                Some(other) => device::opened(other, done)?,
+                None => done?,
+            }
         }
+        Ok(())
     }
 }

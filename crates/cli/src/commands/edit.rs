@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 use pext4_edit::{EditError, EditSession};
 
-use super::{chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch, tune};
+use super::{chattr, chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch, tune};
 use crate::device::ImageArgument;
 use crate::editing::{How, Verb};
 use crate::failure::Misuse;
@@ -60,6 +60,7 @@ enum AnyVerb {
     Ln(ln::Arguments),
     Mknod(mknod::Arguments),
     Chmod(chmod::Arguments),
+    Chattr(chattr::Arguments),
     Chown(chown::Arguments),
     Touch(touch::Arguments),
     Setxattr(setxattr::Arguments),
@@ -77,6 +78,7 @@ impl AnyVerb {
             Self::Ln(verb) => verb.apply(session),
             Self::Mknod(verb) => verb.apply(session),
             Self::Chmod(verb) => verb.apply(session),
+            Self::Chattr(verb) => verb.apply(session),
             Self::Chown(verb) => verb.apply(session),
             Self::Touch(verb) => verb.apply(session),
             Self::Setxattr(verb) => verb.apply(session),

@@ -6,13 +6,14 @@ use anyhow::Result;
 use clap::Args;
 use pext4_edit::{Change, EditSession};
 
-use crate::editing::{Verb, path};
+use crate::editing::{Verb, destination, path};
 
 /// The arguments behind the image.
 #[derive(Args)]
 pub struct Arguments {
     /// What to move
-    from: OsString,
+    #[arg(required = true)]
+    from: Vec<OsString>,
     /// Where to; a directory that is there takes it in
     to: OsString,
     /// Move nothing if the destination exists
@@ -25,12 +26,15 @@ pub struct Arguments {
 
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
-        session.apply(&Change::Rename {
-            from: path(&self.from),
-            to: path(&self.to),
-            no_target_directory: self.no_target_directory,
-            no_clobber: self.no_clobber,
-        })?;
+        let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
+        for from in &self.from {
+            session.apply(&Change::Rename {
+                from: path(from),
+                to: to.clone(),
+                no_target_directory: self.no_target_directory,
+                no_clobber: self.no_clobber,
+            })?;
+        }
         Ok(())
     }
 }

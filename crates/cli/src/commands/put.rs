@@ -7,16 +7,17 @@ use anyhow::{Context, Result};
 use clap::Args;
 use pext4_edit::{Change, EditSession, Overrides};
 
-use crate::editing::{Verb, path};
+use crate::editing::{Verb, destination};
 use crate::failure::Misuse;
 use crate::{input, mode, owner};
 
 /// The arguments behind the image.
 #[derive(Args)]
 pub struct Arguments {
-    /// The file or directory; `-` is standard input
-    from: PathBuf,
-    /// Where it goes; into a directory that is there, under its own name
+    /// The files or directories; `-` is standard input
+    #[arg(required = true)]
+    from: Vec<PathBuf>,
+    /// Where they go; into a directory that is there, under their own names
     to: OsString,
     /// A directory at the destination is not entered: the source is put in its place or merged
     #[arg(short = 'T', long)]
@@ -43,23 +44,30 @@ impl Verb for Arguments {
             gid,
             permissions: self.mode,
         };
-        let to = path(&self.to);
-        if self.from.as_os_str() == "-" {
-            if to.ends_with(b"/") {
-                let problem = "standard input has no name: give the path of the file";
-                return Err(Misuse(problem.to_owned()).into());
+        let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
+        for from in &self.from {
+            if from.as_os_str() == "-" {
+                write_standard_input(session, &to, overrides)?;
+                continue;
             }
-            let input = input::standard().context("standard input")?;
-            let mut input = input::stoppable(input, session.progress());
-            return Ok(session.write_from(&to, &mut input, overrides)?);
+            session.apply(&Change::Put {
+                from: from.clone(),
+                to: to.clone(),
+                no_target_directory: self.no_target_directory,
+                xattrs: !self.no_xattrs,
+                overrides,
+            })?;
         }
-        session.apply(&Change::Put {
-            from: self.from.clone(),
-            to,
-            no_target_directory: self.no_target_directory,
-            xattrs: !self.no_xattrs,
-            overrides,
-        })?;
         Ok(())
     }
+}
+
+fn write_standard_input(session: &mut EditSession, to: &[u8], overrides: Overrides) -> Result<()> {
+    if to.ends_with(b"/") {
+        let problem = "standard input has no name: give the path of the file";
+        return Err(Misuse(problem.to_owned()).into());
+    }
+    let input = input::standard().context("standard input")?;
+    let mut input = input::stoppable(input, session.progress());
+    Ok(session.write_from(to, &mut input, overrides)?)
 }

@@ -205,3 +205,50 @@ fn a_copy_does_not_go_to_a_file_called_like_standard_output() {
     succeed(&mut in_folder("./-"));
     assert!(place.point.join("-").is_file());
 }
+
+#[test]
+fn several_sources_go_into_a_directory() {
+    let place = image("16M");
+    let [one, two] = ["one", "two"].map(|name| {
+        let path = place.point.join(name);
+        fs::write(&path, name).expect("a fresh place");
+        text(&path).to_owned()
+    });
+    succeed(&mut on(&place, "mkdir", &["/a", "/b", "/c"]));
+    succeed(&mut on(&place, "put", &[&one, &two, "/a"]));
+    assert_eq!(names(&place, "/a"), ["one", "two"]);
+    succeed(&mut on(&place, "cp", &["/a/one", "/a/two", "/b/"]));
+    succeed(&mut on(&place, "mv", &["/a/one", "/a/two", "/c"]));
+    assert_eq!(names(&place, "/a"), [""; 0]);
+    let other = place.image.with_extension("copy");
+    fs::copy(&place.image, &other).expect("a fresh place");
+    let from = ["--from", text(&other), "/b/one", "/c/two", "/a"];
+    succeed(&mut on(&place, "cp", &from));
+    assert_eq!(names(&place, "/a"), ["one", "two"]);
+    for (verb, arguments, told) in [
+        (
+            "put",
+            [&*one, &two, "/new"],
+            "/new/: no such file or directory",
+        ),
+        (
+            "mv",
+            ["/c/one", "/c/two", "/b/one"],
+            "/b/one/: not a directory",
+        ),
+        ("cp", ["-T", "/c/one", "/c/two"], ""),
+        ("put", [&*one, "-", "/b"], "standard input has no name"),
+    ] {
+        let output = run(&mut on(&place, verb, &arguments));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.success(), told.is_empty(), "{verb}: {error}");
+        assert!(error.contains(told), "{verb}: {error}");
+    }
+    let error = fail(&mut on(&place, "mv", &["-T", "/c/one", "/c/two", "/b"]), 2);
+    assert!(
+        error.contains("several files go into a directory"),
+        "{error}"
+    );
+    assert_eq!(names(&place, "/c"), ["one", "two"], "nothing has changed");
+    place.check();
+}

@@ -1,9 +1,11 @@
 //! Attributes of existing files: permissions, owners, times, extended attributes.
 
 use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
+use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{acl, xattr};
 
 use crate::error::{EditError, FsContext, Result, Shown, of_attribute, refuse};
+use crate::flags::FlagChange;
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::lists;
 use crate::mode::ModeChange;
@@ -39,6 +41,24 @@ impl EditSession {
             };
             self.set_attributes(file, &change)?;
             lists::adapt_to_mode(self.volume(), file.inode, permissions, &file.path)
+        })
+    }
+
+    pub(super) fn set_flags(&self, path: &[u8], flags: &FlagChange, recursive: bool) -> Result<()> {
+        let found = self.resolve(path)?;
+        self.each(&found, path, recursive, &mut |file, attributes| {
+            let is_directory = attributes.file_type == FileType::Directory;
+            // Others have hardly any flags, as for `chattr -R`.
+            if recursive && !is_directory && attributes.file_type != FileType::Regular {
+                return Ok(());
+            }
+            let present = InodeFlags::from_bits_retain(attributes.flags);
+            let visible = present.intersection(InodeFlags::USER_VISIBLE);
+            let change = SetAttributes {
+                flags: Some(flags.apply(visible, is_directory).bits()),
+                ..SetAttributes::default()
+            };
+            self.set_attributes(file, &change)
         })
     }
 

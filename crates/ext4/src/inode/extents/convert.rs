@@ -7,7 +7,7 @@ use pext4_ondisk::extent::{self, Extent, LOGICAL_END, Node, ROOT_SIZE};
 
 use super::edit::Editor;
 use super::insert::join;
-use super::path::{Leaf, Path, descend};
+use super::path::{Leaf, Path, descend, find};
 use super::split::nodes_for_two_splits;
 use super::{Mapping, NodeStore, lookup};
 use crate::error::Result;
@@ -33,7 +33,7 @@ enum Step {
 ///
 /// # Errors
 ///
-/// `Refused(NoSpace)` from the store, with nothing changed; `Corrupt`; those of reading.
+/// `Refused(NoSpace)` from the store and `Corrupt`, with nothing changed; those of reading.
 pub fn convert<S: NodeStore>(
     root: &mut [u8; ROOT_SIZE],
     store: &mut S,
@@ -47,6 +47,7 @@ pub fn convert<S: NodeStore>(
         let capacity = extent::capacity(store.block_size());
         store.reserve(nodes_for_two_splits(depth, capacity))?;
     }
+    let mut is_checked = false;
     let mut position = range.start;
     while position < range.end {
         let (path, step) = descend(root, store, block(position), |leaf| {
@@ -56,10 +57,30 @@ pub fn convert<S: NodeStore>(
             Step::Skip(next) => next,
             Step::Convert(found) => {
                 let end = found.extent.end();
+                if !is_checked && end < range.end {
+                    check(root, store, end..range.end)?;
+                    is_checked = true;
+                }
                 convert_one(&mut Editor { root, store }, path, &found, &range)?;
                 end
             }
         };
+    }
+    Ok(())
+}
+
+/// Reads everything that maps a range, so that damage is met before the first change.
+fn check<S: NodeStore>(root: &[u8; ROOT_SIZE], store: &S, range: Range<u64>) -> Result<()> {
+    let mut position = range.start;
+    while position < range.end {
+        position = find(root, store, block(position), |leaf| {
+            for slot in leaf.slot.saturating_sub(1)..leaf.len() {
+                if u64::from(leaf.extent(slot)?.logical.get()) >= range.end {
+                    break;
+                }
+            }
+            Ok(leaf.end)
+        })?;
     }
     Ok(())
 }

@@ -337,6 +337,23 @@ fn converting_the_head_of_a_preallocation_moves_the_border() {
 }
 
 #[test]
+fn converting_beside_a_damaged_leaf_changes_nothing() {
+    let mut case = Case::new(TINY);
+    for logical in (0..100).step_by(2) {
+        case.insert(extent(logical, 5000 + u64::from(logical), 1, true));
+    }
+    let damaged = case.store.leaf_of(&case.root, LogicalBlock(90));
+    let bytes = case.store.nodes.get_mut(&damaged.expect("not in the root"));
+    bytes.expect("there")[0] ^= 1;
+    let (root, nodes) = (case.root, case.store.nodes.clone());
+    let whole = convert(&mut case.root, &mut case.store, LogicalBlock(0), 100);
+    assert!(matches!(whole, Err(Error::Corrupt(_))), "{whole:?}");
+    assert!(case.root == root && case.store.nodes == nodes);
+    convert(&mut case.root, &mut case.store, LogicalBlock(0), 50).expect("it ends before");
+    assert!(case.store.nodes != nodes);
+}
+
+#[test]
 fn removing_the_first_extent_of_a_leaf_tells_all_ancestors() {
     let mut case = scattered(TINY, (0..200).map(|i| i * 2));
     assert!(Node::parse(&case.root).expect("sound").depth() >= 3);
