@@ -35,6 +35,9 @@ pub struct Arguments {
         conflicts_with = "script"
     )]
     into: OsString,
+    /// The tar is a layer of a container image: its whiteouts remove files
+    #[arg(long, conflicts_with = "script")]
+    layer: bool,
     #[command(flatten)]
     how: How,
 }
@@ -109,7 +112,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.how.run(&arguments.image, |session| {
         let into = crate::editing::path(&arguments.into);
         let mut input = input::stoppable(file, session.progress());
-        let done = session.apply_tar(&mut input, &into);
+        let done = match arguments.layer {
+            true => session.apply_layer(&mut input, &into),
+            false => session.apply_tar(&mut input, &into),
+        };
         let done = done.map_err(|error| named(error, tar))?;
         Ok(done.files)
     })

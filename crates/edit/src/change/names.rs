@@ -20,7 +20,7 @@ const TARGETS: [Refusal; 4] = [
 ];
 
 impl EditSession {
-    pub(super) fn remove(&self, path: &[u8], recursive: bool, force: bool) -> Result<()> {
+    pub(crate) fn remove(&self, path: &[u8], recursive: bool, force: bool) -> Result<()> {
         let found = self.parent_and_name(path).and_then(|entry| {
             let there = find(self.volume(), entry.parent.inode(), &entry.name, path)?;
             Ok(there.map(|there| (entry, there.kind(), there.inode())))

@@ -8,11 +8,12 @@
 use std::collections::HashSet;
 use std::io::Read;
 
-use pext4_fs::{DeviceNumber, FileType, Refusal};
+use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal};
 use pext4_ondisk::acl::text::List;
 use pext4_ondisk::acl::{self, Acl};
 use pext4_tar::{Entry, Kind};
 
+use super::layer::{self, Layer, Mark};
 use super::read::Archive;
 use crate::change::{Change, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, refuse};
@@ -40,6 +41,26 @@ impl EditSession {
     /// `Tar` for an archive that is damaged or cut short, or has names outside of the directory;
     /// the errors of a [`Change`] of the same kind, with the path.
     pub fn apply_tar(&mut self, archive: &mut dyn Read, into: &[u8]) -> Result<Unpacked> {
+        self.unpack(archive, into, None)
+    }
+
+    /// Unpacks a layer of a container image (OCI, Docker) over the directory `into`, which is
+    /// created if it is missing. Its whiteouts remove what they hide, and a file of the layer
+    /// replaces whatever has its name, except that directories are merged.
+    ///
+    /// # Errors
+    ///
+    /// As [`EditSession::apply_tar`].
+    pub fn apply_layer(&mut self, archive: &mut dyn Read, into: &[u8]) -> Result<Unpacked> {
+        self.unpack(archive, into, Some(Layer::default()))
+    }
+
+    fn unpack(
+        &mut self,
+        archive: &mut dyn Read,
+        into: &[u8],
+        layer: Option<Layer>,
+    ) -> Result<Unpacked> {
         self.apply(&Change::MakeDirectory {
             path: into.to_vec(),
             parents: true,
@@ -49,6 +70,7 @@ impl EditSession {
         let mut unpacker = Unpacker {
             session: self,
             into,
+            layer,
             piece: vec![0; PIECE],
             directories: Vec::new(),
             done: Unpacked::default(),
@@ -65,6 +87,8 @@ impl EditSession {
 struct Unpacker<'s> {
     session: &'s EditSession,
     into: &'s [u8],
+    /// If the archive is a layer of a container image.
+    layer: Option<Layer>,
     piece: Vec<u8>,
     /// Directories whose attributes are set at the end, when all their entries exist.
     directories: Vec<(Vec<u8>, FileMetadata)>,
@@ -74,6 +98,9 @@ struct Unpacker<'s> {
 impl Unpacker<'_> {
     fn unpack(&mut self, archive: &mut Archive<'_>, entry: &Entry) -> Result<()> {
         let path = self.inside(&entry.name, &entry.name)?;
+        if self.apply_mark(&path)? {
+            return Ok(());
+        }
         let kind = match entry.kind {
             Kind::File => FileType::Regular,
             Kind::HardLink => return self.link(entry, &path),
@@ -88,12 +115,14 @@ impl Unpacker<'_> {
         }
         self.done.files += 1;
         let metadata = self.metadata(entry, kind)?;
+        self.clear_way(&path, kind)?;
         if kind == FileType::Directory {
             return self.directory(path, metadata);
         }
         let (parent, name) = self.parent(&path)?;
         let writer = TreeWriter::new(self.session, Overrides::default());
         let held = writer.make(&metadata, parent, name, &path)?;
+        self.note(&path)?;
         if kind == FileType::Regular {
             let mut content_writer = ContentWriter::new(self.session, held.inode(), &path);
             self.copy(archive, entry, &mut content_writer)?;
@@ -102,13 +131,52 @@ impl Unpacker<'_> {
         self.apply_metadata(&writer, metadata, held.inode(), &path)
     }
 
+    /// Applies an entry that only hides files; false for any other.
+    fn apply_mark(&mut self, path: &[u8]) -> Result<bool> {
+        let Some(layer) = &mut self.layer else {
+            return Ok(false);
+        };
+        match layer::mark(path) {
+            None => return Ok(false),
+            Some(Mark::Whiteout(hidden)) => layer.hide(self.session, &hidden)?,
+            Some(Mark::Opaque(directory)) => layer.hide_in(self.session, directory)?,
+            Some(Mark::Reserved) => {}
+        }
+        Ok(true)
+    }
+
+    /// Removes what a file of a layer replaces and a file of another archive would not: a directory
+    /// by anything else, and anything else by a directory.
+    fn clear_way(&self, path: &[u8], kind: FileType) -> Result<()> {
+        if self.layer.is_none() {
+            return Ok(());
+        }
+        let there = match self.session.volume().paths().symlink_metadata(path) {
+            Err(error) if error.is(Refusal::NotFound) => return Ok(()),
+            there => there.with_path(path)?.file_type,
+        };
+        let directory = FileType::Directory;
+        match (there == directory) != (kind == directory) {
+            true => self.session.remove(path, true, true),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes a file that was made, so that a mark of the same layer does not hide it.
+    fn note(&mut self, path: &[u8]) -> Result<()> {
+        match &mut self.layer {
+            Some(layer) => layer.note(self.session, path),
+            None => Ok(()),
+        }
+    }
+
     /// Sets the attributes of an inode. An access list that says no more than the mode is not
     /// stored, and removes one that the inode has or inherited, as in Linux.
     fn apply_metadata(
         &self,
         writer: &TreeWriter<'_>,
         mut metadata: FileMetadata,
-        inode: pext4_fs::InodeNumber,
+        inode: InodeNumber,
         path: &[u8],
     ) -> Result<()> {
         let permissions = metadata.permissions;
@@ -163,6 +231,7 @@ impl Unpacker<'_> {
             }
             Err(error) => return Err(error).with_path(&path),
         }
+        self.note(&path)?;
         self.directories.push((path, metadata));
         Ok(())
     }
@@ -188,6 +257,7 @@ impl Unpacker<'_> {
     }
 
     fn link(&mut self, entry: &Entry, path: &[u8]) -> Result<()> {
+        self.clear_way(path, FileType::Regular)?;
         let target = self.inside(&entry.link, &entry.name)?;
         let first = match self.session.volume().paths().resolve_link(&target) {
             Ok(first) => first,
@@ -200,11 +270,12 @@ impl Unpacker<'_> {
         self.done.files += 1;
         let (parent, name) = self.parent(path)?;
         let writer = TreeWriter::new(self.session, Overrides::default());
-        writer.link(first.inode(), parent, name, path)
+        writer.link(first.inode(), parent, name, path)?;
+        self.note(path)
     }
 
     /// The directory of a path, which is created if it is missing, and the path's last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> Result<(pext4_fs::InodeNumber, &'p [u8])> {
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(InodeNumber, &'p [u8])> {
         let name = last_name(path);
         if name.is_empty() {
             return refuse(path, "the image's root is a directory");

@@ -79,7 +79,7 @@ pub(super) enum Room {
 }
 
 /// What a leaf has for a name.
-pub(super) enum Sought {
+pub(super) enum SoughtInLeaf {
     /// The name's entry.
     Entry(FoundEntry),
     /// Room for it.
@@ -93,14 +93,14 @@ pub(super) fn seek<B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
     name: &[u8],
-) -> Result<Sought> {
+) -> Result<SoughtInLeaf> {
     let format = blocks.format();
     look(blocks, block, BlockKind::Leaf, |bytes| {
         let mut space = Space::new(name);
         for record in directory::records(bytes, format) {
             let record = record?;
             if let Some(entry) = record.entry.filter(|entry| entry.name == name) {
-                return Ok(Sought::Entry(FoundEntry {
+                return Ok(SoughtInLeaf::Entry(FoundEntry {
                     inode: entry.inode,
                     file_type: entry.file_type,
                     block,
@@ -108,7 +108,7 @@ pub(super) fn seek<B: DirectoryBlocks>(
             }
             space.add(&record);
         }
-        Ok(space.room().map_or(Sought::Full, Sought::Room))
+        Ok(space.room().map_or(SoughtInLeaf::Full, SoughtInLeaf::Room))
     })
 }
 

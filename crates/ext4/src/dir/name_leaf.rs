@@ -95,9 +95,9 @@ fn seek_linearly<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> 
 
 fn seek_in<B: DirectoryBlocks>(blocks: &B, leaf: LogicalBlock, name: &[u8]) -> Result<Sought> {
     Ok(match leaf::seek(blocks, leaf, name)? {
-        leaf::Sought::Entry(entry) => Sought::Entry(entry),
-        leaf::Sought::Room(room) => Sought::Vacancy(Vacancy { leaf, room }),
-        leaf::Sought::Full => Sought::Full,
+        leaf::SoughtInLeaf::Entry(entry) => Sought::Entry(entry),
+        leaf::SoughtInLeaf::Room(room) => Sought::Vacancy(Vacancy { leaf, room }),
+        leaf::SoughtInLeaf::Full => Sought::Full,
     })
 }
 

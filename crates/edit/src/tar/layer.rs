@@ -1,0 +1,151 @@
+//! The marks by which a layer of a container image hides files of the layers below.
+//!
+//! An entry `.wh.NAME` hides `NAME` beside it, and `.wh..wh..opq` everything in its directory. Both
+//! hide files of the image only, never those of the layer itself, wherever the mark stands among
+//! its entries: so the names that it made are remembered, with those of the directories that lead
+//! to them. Other names that begin with `.wh..wh.` are reserved, and their entries are ignored.
+//! Source: OCI image format specification, layer.md, "Whiteouts".
+
+use std::collections::HashSet;
+
+use pext4_fs::{FileType, InodeNumber, Refusal};
+
+use crate::change::last_name;
+use crate::error::{FsContext, Result};
+use crate::image_tree::{ImageFile, ImageTree, join};
+use crate::session::EditSession;
+use crate::source::Source as _;
+
+/// Prefix of the name of a whiteout.
+const WHITEOUT_PREFIX: &[u8] = b".wh.";
+/// Prefix of the names that are reserved.
+const RESERVED_PREFIX: &[u8] = b".wh..wh.";
+/// The mark of an opaque directory.
+const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
+
+/// What the name of an entry says.
+pub(super) enum Mark<'p> {
+    /// A file with this path is hidden.
+    Whiteout(Vec<u8>),
+    /// What is in this directory is hidden.
+    Opaque(&'p [u8]),
+    /// Nothing.
+    Reserved,
+}
+
+/// A layer that is being unpacked.
+#[derive(Default)]
+pub(super) struct Layer {
+    /// The names that it made, and those that lead to them, each with the inode of its directory.
+    own: HashSet<(InodeNumber, Vec<u8>)>,
+    /// The directory of the previous entry: the next one is mostly in the same.
+    last_directory: Option<Vec<u8>>,
+}
+
+/// The mark that the entry at a path of the image is; `None` for a file.
+pub(super) fn mark(path: &[u8]) -> Option<Mark<'_>> {
+    let name = last_name(path);
+    let directory = &path[..path.len() - name.len()];
+    let is_reserved = |part: &[u8]| part.starts_with(RESERVED_PREFIX);
+    if directory.split(|&byte| byte == b'/').any(is_reserved) {
+        return Some(Mark::Reserved);
+    }
+    if name == OPAQUE_MARK {
+        return Some(Mark::Opaque(directory));
+    }
+    if is_reserved(name) {
+        return Some(Mark::Reserved);
+    }
+    let hidden = name.strip_prefix(WHITEOUT_PREFIX)?;
+    Some(match hidden {
+        b"" | b"." | b".." => Mark::Reserved,
+        hidden => Mark::Whiteout([directory, hidden].concat()),
+    })
+}
+
+impl Layer {
+    /// Notes the name that the layer made at a path.
+    pub(super) fn note(&mut self, session: &EditSession, path: &[u8]) -> Result<()> {
+        let name = last_name(path);
+        let directory = &path[..path.len() - name.len()];
+        let parent = directory_at(session, directory)?;
+        self.own.insert((parent, name.to_vec()));
+        if self.last_directory.as_deref() == Some(directory) {
+            return Ok(());
+        }
+        let mut start = 0;
+        while let Some(length) = directory[start..].iter().position(|&byte| byte == b'/') {
+            let name = &directory[start..start + length];
+            if !name.is_empty() {
+                let parent = directory_at(session, &directory[..start])?;
+                self.own.insert((parent, name.to_vec()));
+            }
+            start += length + 1;
+        }
+        self.last_directory = Some(directory.to_vec());
+        Ok(())
+    }
+
+    /// Removes what a whiteout hides.
+    pub(super) fn hide(&self, session: &EditSession, path: &[u8]) -> Result<()> {
+        let paths = session.volume().paths();
+        let held = match paths.resolve_link(path) {
+            Err(error) if is_absent(&error) => return Ok(()),
+            found => found.with_path(path)?,
+        };
+        let name = last_name(path);
+        let parent = directory_at(session, &path[..path.len() - name.len()])?;
+        let inode = held.inode();
+        drop(held);
+        if !self.own.contains(&(parent, name.to_vec())) {
+            return session.remove(path, true, true);
+        }
+        let attributes = session.volume().attributes(inode).with_path(path)?;
+        match attributes.file_type {
+            FileType::Directory => self.hide_below(session, path, inode),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes what an opaque directory hides.
+    pub(super) fn hide_in(&self, session: &EditSession, directory: &[u8]) -> Result<()> {
+        let held = match session.volume().paths().resolve(directory) {
+            Err(error) if is_absent(&error) => return Ok(()),
+            found => found.with_path(directory)?,
+        };
+        let inode = held.inode();
+        drop(held);
+        self.hide_below(session, directory, inode)
+    }
+
+    fn hide_below(&self, session: &EditSession, path: &[u8], inode: InodeNumber) -> Result<()> {
+        let tree = ImageTree::new(session.volume());
+        let mut rest = vec![ImageFile {
+            inode,
+            path: path.to_vec(),
+        }];
+        while let Some(directory) = rest.pop() {
+            for (name, child) in tree.children(&directory)? {
+                let own = (directory.inode, name);
+                if !self.own.contains(&own) {
+                    let (_, name) = own;
+                    session.remove(&join(&directory.path, &name), true, true)?;
+                    continue;
+                }
+                if tree.attributes(&child)?.file_type == FileType::Directory {
+                    rest.push(child);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn directory_at(session: &EditSession, path: &[u8]) -> Result<InodeNumber> {
+    let held = session.volume().paths().resolve(path);
+    Ok(held.with_path(path)?.inode())
+}
+
+fn is_absent(error: &pext4_fs::Error) -> bool {
+    error.is(Refusal::NotFound) || error.is(Refusal::NotADirectory)
+}

@@ -1,0 +1,158 @@
+//! Layers of container images over an image: what their marks hide, in any order of the entries.
+
+mod common;
+
+use std::path::Path;
+
+use common::archives::{archive, fresh, header};
+use pext4_edit::{EditOptions, EditSession, Reader};
+use pext4_testkit::effort::scratch;
+use pext4_testkit::oracle::check::e2fsck;
+
+fn file(name: &str) -> Vec<u8> {
+    header(name, b'0', 0, "")
+}
+
+fn directory(name: &str) -> Vec<u8> {
+    header(name, b'5', 0, "")
+}
+
+/// Unpacks archives into an image, the first as files and the others as layers. Returns the image's
+/// paths.
+fn unpacked(folder: &Path, archives: &[&[Vec<u8>]]) -> Vec<String> {
+    let image = fresh(folder, "image");
+    for (index, parts) in archives.iter().enumerate() {
+        let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+        let bytes = archive(parts);
+        let done = match index {
+            0 => session.apply_tar(&mut &bytes[..], b"/"),
+            _ => session.apply_layer(&mut &bytes[..], b"/"),
+        };
+        done.expect("a sound archive");
+        session.finish().expect("there is room");
+    }
+    e2fsck(&image).expect("a sound image");
+    let reader = Reader::open(&image).expect("sound");
+    let mut paths = Vec::new();
+    let walked = reader.walk("/", &mut |file| {
+        let path = String::from_utf8_lossy(&file.path).into_owned();
+        paths.push(path);
+        Ok(())
+    });
+    walked.expect("sound");
+    paths.retain(|path| path != "/" && !path.starts_with("/lost+found"));
+    paths.sort();
+    paths
+}
+
+#[test]
+fn marks_hide_what_the_image_had_and_nothing_of_the_layer() {
+    let lower: Vec<Vec<u8>> = [
+        "etc/gone",
+        "etc/kept",
+        "opaque/old",
+        "opaque/sub/old",
+        "removed/x",
+        "again/old",
+        "deep/a/old",
+    ]
+    .map(file)
+    .into();
+    let mut marks: Vec<Vec<u8>> = [
+        "etc/.wh.gone",
+        "etc/.wh.never",
+        "opaque/.wh..wh..opq",
+        ".wh.removed",
+        ".wh.again",
+        ".wh.deep",
+        "etc/.wh.new",
+        ".wh..wh.plnk/12.34",
+    ]
+    .map(file)
+    .into();
+    let own: Vec<Vec<u8>> = [
+        "etc/new",
+        "opaque/sub/new",
+        "opaque/own",
+        "again/new",
+        "deep/a/new",
+    ]
+    .map(file)
+    .into();
+    let expected = [
+        "/again",
+        "/again/new",
+        "/deep",
+        "/deep/a",
+        "/deep/a/new",
+        "/etc",
+        "/etc/kept",
+        "/etc/new",
+        "/opaque",
+        "/opaque/own",
+        "/opaque/sub",
+        "/opaque/sub/new",
+    ];
+    let folder = scratch();
+    let first = [marks.clone(), own.clone()].concat();
+    assert_eq!(
+        unpacked(folder.path(), &[&lower, &first]),
+        expected,
+        "marks first"
+    );
+    marks.reverse();
+    let last = [own, marks].concat();
+    assert_eq!(
+        unpacked(folder.path(), &[&lower, &last]),
+        expected,
+        "marks last"
+    );
+}
+
+#[test]
+fn a_file_of_a_layer_replaces_whatever_has_its_name() {
+    let lower = [
+        directory("usr/lib/"),
+        file("usr/lib/old"),
+        header("lib", b'2', 0, "usr/lib"),
+        file("was-file"),
+        file("was-directory/x"),
+        file("kept"),
+    ];
+    let layer = [
+        file("lib/through-link"),
+        directory("was-file/"),
+        file("was-file/x"),
+        file("was-directory"),
+        header("usr/lib/hard", b'1', 0, "kept"),
+        file(".wh.kept"),
+    ];
+    let folder = scratch();
+    let paths = unpacked(folder.path(), &[&lower, &layer]);
+    let expected = [
+        "/lib",
+        "/usr",
+        "/usr/lib",
+        "/usr/lib/hard",
+        "/usr/lib/old",
+        "/usr/lib/through-link",
+        "/was-directory",
+        "/was-file",
+        "/was-file/x",
+    ];
+    assert_eq!(paths, expected);
+    let next = [directory("lib/"), file("lib/own")];
+    let paths = unpacked(folder.path(), &[&lower, &next]);
+    assert!(paths.contains(&"/lib/own".to_owned()), "{paths:?}");
+    assert!(
+        !paths.contains(&"/usr/lib/own".to_owned()),
+        "the link was replaced"
+    );
+}
+
+#[test]
+fn without_being_a_layer_an_archive_has_no_marks() {
+    let folder = scratch();
+    let paths = unpacked(folder.path(), &[&[file("a"), file(".wh.a")]]);
+    assert_eq!(paths, ["/.wh.a", "/a"]);
+}
