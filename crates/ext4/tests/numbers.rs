@@ -52,6 +52,36 @@ fn numbers_of_no_file_are_stale() {
     }
 }
 
+/// As a file that was deleted while the clock was low, and one that e2fsck has not deleted yet.
+#[test]
+fn a_file_without_links_is_stale_and_stays_as_it_is() {
+    for deletion_time in ["0", "@5"] {
+        let Some(image) = Image::make(&["-O", "metadata_csum,64bit,orphan_file"]) else {
+            return;
+        };
+        let volume = image.open();
+        let made = volume.create(ROOT, b"file", &CreateAttributes::default());
+        let inode = made.expect("room").inode;
+        volume.write(inode, 0, &[7; 50_000]).expect("room");
+        volume.forget(inode, 1);
+        volume.close().expect("the device works");
+        image.debugfs_write(&format!("set_inode_field <{inode}> links_count 0"));
+        image.debugfs_write(&format!("set_inode_field <{inode}> dtime {deletion_time}"));
+        let before = image.debugfs(&format!("stat <{inode}>"));
+        assert!(
+            before.contains("Links: 0") && before.contains("EXTENTS"),
+            "{before}"
+        );
+
+        let volume = image.open();
+        let stale = volume.lookup_number(inode).expect_err("no name");
+        assert!(stale.is(Refusal::Stale), "{stale}");
+        assert!(!volume.is_held(inode));
+        volume.close().expect("the device works");
+        assert_eq!(image.debugfs(&format!("stat <{inode}>")), before);
+    }
+}
+
 #[test]
 fn a_file_that_loses_its_name_meanwhile_is_found_or_gone() {
     const ROUNDS: usize = 2000;

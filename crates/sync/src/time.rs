@@ -45,6 +45,12 @@ pub fn hold(at: Duration) -> HoldGuard {
     }
 }
 
+/// Whether this thread [`hold`]s its clock.
+#[must_use]
+pub fn is_held() -> bool {
+    HELD.get().is_some()
+}
+
 /// Keeps a thread's clock stopped; see [`hold`].
 #[must_use]
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::{Place, fail, has, pext4, succeed};
-use crate::images::{image, on, stat};
+use crate::images::{image, on, stat, with_input};
 
 fn mode(place: &Place, path: &str) -> String {
     let mode = &stat(place, path)["mode"];
@@ -227,4 +228,36 @@ fn a_date_of_the_environment_is_digits_only() {
         }
     }
     place.check();
+}
+
+/// A deletion time below the number of inodes would make the inode a link of the chain of orphans.
+#[test]
+fn files_are_removed_while_the_clock_is_low() {
+    let place = image("16M");
+    with_input(&mut on(&place, "put", &["-", "/file", "-q"]), b"content");
+    let mut remove = on(&place, "rm", &["/file"]);
+    succeed(remove.env("SOURCE_DATE_EPOCH", "1"));
+    // As if the image had been mounted since: then checkers trust deletion times.
+    let superblock = ["wtime", "mtime", "mkfs_time"];
+    for field in superblock {
+        let mut debugfs = Command::new("debugfs");
+        let request = format!("set_super_value {field} @1700000000");
+        succeed(debugfs.args(["-w", "-R", &request]).arg(&place.image));
+    }
+    place.check();
+}
+
+/// Also where the image is younger than that time.
+#[test]
+fn directories_get_the_time_of_the_edit() {
+    let place = image("16M");
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
+    let time = format!("@{}", now.as_secs() - 5);
+    succeed(&mut on(&place, "mkdir", &["--mtime", &time, "/made"]));
+    let [root, made] = ["/", "/made"].map(|path| stat(&place, path));
+    for kind in ["modified", "changed"] {
+        assert_eq!(root[kind], made[kind], "{kind}");
+    }
 }

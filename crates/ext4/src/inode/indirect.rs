@@ -163,17 +163,23 @@ pub(crate) fn lookup<N: NodeStore>(
         return run(nodes, &root[..DIRECT * 4], place.slot(), logical);
     }
     let mut pointer = entry(root, place.slot());
+    // The number of adjacent pointers that are 0, from the one that was followed on.
+    let mut zeroes = u64::from(pointer == 0);
     for level in (1..=place.levels).rev() {
-        if pointer == 0 {
+        if zeroes > 0 {
             let below = span(fan_out, level);
-            return Ok(hole(logical, below - place.offset % below));
+            return Ok(hole(logical, zeroes * below - place.offset % below));
         }
         let block = checked(nodes, pointer, 1)?;
         let step = place.step(fan_out, level);
         if level == 1 {
             return nodes.read(block, 0, |page| run(nodes, page, step, logical));
         }
-        pointer = nodes.read(block, depth(level), |page| Ok(entry(page, step)))?;
+        (pointer, zeroes) = nodes.read(block, depth(level), |page| {
+            let from = (step..index(fan_out)).map(|at| entry(page, at));
+            let zeroes = from.take_while(|&pointer| pointer == 0).count();
+            Ok((entry(page, step), zeroes as u64))
+        })?;
     }
     unreachable!("level 1 returns")
 }

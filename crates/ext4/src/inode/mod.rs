@@ -49,7 +49,7 @@ use pext4_sync::{BiasedLock, Mutex};
 
 use crate::inode::holds::Holds;
 use crate::inode::leaf_locks::LeafLocks;
-use crate::inode::name_changes::is_late;
+use crate::inode::name_changes::times_after;
 use crate::inode::published_fields::PublishedFields;
 use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
@@ -247,6 +247,12 @@ impl Inode {
     /// Notes that names of this directory were changed at `time`. In each transaction one of the
     /// callers touches the inode; within one tick of the clock the others write nothing.
     pub(crate) fn note_names_changed(&self, handle: &mut Handle<'_>, time: Time) {
+        if pext4_sync::time::is_held() {
+            // Whoever holds the clock wants its time, though the directory may have a later one.
+            return self.edit(handle, Reach::Attributes, |state| {
+                (state.slot.modified, state.slot.changed) = (time, time);
+            });
+        }
         let names = &self.published.names;
         let is_elected = names.claim(handle.tid());
         names.note(handle.tid(), self.published.clamp_time(time));
@@ -264,10 +270,9 @@ impl Inode {
             return;
         };
         self.published.expire_attributes();
-        let known = state.slot.changed;
-        if let Some(time) = names.take(tid).filter(|&time| !is_late(time, known)) {
-            state.slot.modified = time;
-            state.slot.changed = time;
+        if let Some(time) = names.take(tid) {
+            let slot = &mut state.slot;
+            (slot.modified, slot.changed) = times_after(time, (slot.modified, slot.changed));
         }
     }
 

@@ -108,9 +108,22 @@ impl NameChanges {
 
 /// Whether a change of names at `time` came late: `known`, the time of another change, is later,
 /// but by so little that no clock was set back between them. Then the later time stays.
-pub(super) fn is_late(time: Time, known: Time) -> bool {
+fn is_late(time: Time, known: Time) -> bool {
     let by = known.seconds.saturating_sub(time.seconds);
     (known.seconds, known.nanoseconds) > (time.seconds, time.nanoseconds) && by < MOST_LATE
+}
+
+/// A directory's times of modification and of change after a change of names at `time`. A late one
+/// changes nothing, unless the modification was earlier: then only the clock was set back, or the
+/// user has set that time.
+pub(super) fn times_after(time: Time, (modified, changed): (Time, Time)) -> (Time, Time) {
+    if !is_late(time, changed) {
+        return (time, time);
+    }
+    match is_late(time, modified) {
+        true => (modified, changed),
+        false => (time, changed),
+    }
 }
 
 fn words_of(time: Time) -> u64 {
@@ -129,7 +142,7 @@ fn time_of(words: u64) -> Option<Time> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{NameChanges, Tid, Time};
+    use super::{NameChanges, Tid, Time, times_after};
 
     #[test]
     fn the_newest_time_is_told_until_a_state_says_it() {
@@ -171,6 +184,33 @@ mod tests {
             };
             names.note(Tid(1), time);
             assert_eq!(names.take(Tid(1)), Some(time.clamp_wide()));
+        }
+    }
+
+    #[test]
+    fn each_of_the_times_stays_if_it_is_slightly_later() {
+        for (modified, changed, expected) in [
+            (100, 100, (200, 200)),
+            (203, 203, (203, 203)),
+            // The clock was set back by three seconds.
+            (100, 203, (200, 203)),
+            // Set by the user, into the future.
+            (203, 150, (200, 200)),
+            // The clock was set back by more than any thread is late.
+            (300, 300, (200, 200)),
+        ] {
+            let times = times_after(
+                Time::from_seconds(200),
+                (Time::from_seconds(modified), Time::from_seconds(changed)),
+            );
+            assert_eq!(
+                times,
+                (
+                    Time::from_seconds(expected.0),
+                    Time::from_seconds(expected.1)
+                ),
+                "{modified}, {changed}"
+            );
         }
     }
 }

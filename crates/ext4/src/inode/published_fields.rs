@@ -13,7 +13,7 @@ use pext4_sync::Published;
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::inode::State;
-use crate::inode::name_changes::{NameChanges, is_late};
+use crate::inode::name_changes::{NameChanges, times_after};
 use crate::types::{Attributes, DeviceNumber, FileType};
 
 /// Words of [`Attributes`].
@@ -157,10 +157,13 @@ impl PublishedFields {
 
 /// The attributes, with the time of a later change of names if there is one.
 fn with_names(attributes: Attributes, names: Option<Time>) -> Attributes {
-    let names = names.filter(|&time| !is_late(time, attributes.changed));
+    let Some(time) = names else {
+        return attributes;
+    };
+    let (modified, changed) = times_after(time, (attributes.modified, attributes.changed));
     Attributes {
-        modified: names.unwrap_or(attributes.modified),
-        changed: names.unwrap_or(attributes.changed),
+        modified,
+        changed,
         ..attributes
     }
 }

@@ -150,7 +150,7 @@ impl Inodes {
             |inode| !inode.is_dead(),
             || match self.table.get(&number) {
                 Some(inode) => Ok(inode),
-                None => self.load(number),
+                None => self.load(number, |slot| slot.links > 0),
             },
         )?;
         if inode.is_dead() {
@@ -160,25 +160,46 @@ impl Inodes {
         Ok(inode)
     }
 
-    fn load(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+    /// The inode of a number that is listed as an orphan: it may have no links.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inodes::get`].
+    pub fn get_orphan(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+        // The deletion time of a chained orphan is the number of the next one.
+        let most = self.store.geometry.inodes_count;
+        match self.table.get(&number) {
+            Some(inode) => Ok(inode),
+            None => self.load(number, |slot| slot.links > 0 || slot.deletion_time <= most),
+        }
+    }
+
+    /// Loads an inode whose slot is `expected`: others are not in use.
+    fn load(
+        &self,
+        number: InodeNumber,
+        expected: impl FnOnce(&Slot) -> bool,
+    ) -> Result<Arc<Inode>> {
         self.make_room(number);
         self.table.get_or_try_insert_with(number, || {
-            let inode = self.read(number)?;
+            let inode = self.read(number, expected)?;
             self.holds.prepare(number);
             self.resident.add(1);
             Ok(inode)
         })
     }
 
-    fn read(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+    fn read(
+        &self,
+        number: InodeNumber,
+        expected: impl FnOnce(&Slot) -> bool,
+    ) -> Result<Arc<Inode>> {
         // A slot that was never used belongs to no inode and may contain anything.
         if self.groups.is_inode_slot_unused(number) {
             return Err(Refusal::Stale.into());
         }
         let (slot, place) = self.read_slot(number)?;
-        if slot.mode == 0
-            || (slot.links == 0 && slot.deletion_time != 0 && !self.may_be_orphan(&slot))
-        {
+        if slot.mode == 0 || !expected(&slot) {
             return Err(Refusal::Stale.into());
         }
         let file_type = slot.file_type().ok_or_else(|| {
@@ -195,11 +216,6 @@ impl Inodes {
             file_type,
             place,
         )))
-    }
-
-    /// Whether the deletion time may be the number of the next orphan, as in a chained orphan.
-    fn may_be_orphan(&self, slot: &Slot) -> bool {
-        slot.deletion_time <= self.store.geometry.inodes_count
     }
 
     /// The slot of an inode as its block contains it, bypassing the table.
@@ -473,10 +489,7 @@ impl Inodes {
 
 impl Chain for Inodes {
     fn set_next(&self, handle: &mut Handle<'_>, inode: InodeNumber, next: u32) -> Result<()> {
-        let inode = match self.table.get(&inode) {
-            Some(inode) => inode,
-            None => self.load(inode)?,
-        };
+        let inode = self.get_orphan(inode)?;
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.deletion_time = next
         });

@@ -12,8 +12,8 @@ use super::extents::Mapping;
 use crate::error::Result;
 use crate::store::Store;
 
-/// Between two mapped blocks lies one hole, and each node may end a hole, of which most nodes have
-/// fewer than this.
+/// Between two mapped blocks, or nodes of the map, lies one hole, and each node ends one: in all
+/// fewer than this for each block of data or of the map.
 const HOLES_PER_BLOCK: u64 = 4;
 
 /// What a walk may still pass.

@@ -564,7 +564,7 @@ impl Volume {
                 .in_inode(number)
                 .into());
         }
-        let inode = self.inodes.get(number)?;
+        let inode = self.inodes.get_orphan(number)?;
         inode.note(|state| state.orphan = Some(place));
         if inode.state(|state| state.slot.links == 0) {
             return self.reap_if_due(&inode);

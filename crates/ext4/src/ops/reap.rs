@@ -178,10 +178,10 @@ impl Volume {
     fn finish_reaping(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         xattr::release(&self.inodes, handle, inode)?;
         self.inodes.remove_orphan(handle, inode)?;
-        // Zero means "not deleted".
+        // Zero means "not deleted", and numbers of inodes an orphan whose successor they are.
         let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF)
             .unwrap_or(u32::MAX)
-            .max(1);
+            .max(self.inodes.store.geometry.inodes_count.saturating_add(1));
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links = 0;
             state.slot.size = 0;

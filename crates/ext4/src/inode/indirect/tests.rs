@@ -132,7 +132,7 @@ fn levels_begin_where_the_format_says() {
     ));
     assert!(matches!(
         look(&root, &memory, 44),
-        Mapping::Hole { length: 16, .. }
+        Mapping::Hole { length: 240, .. }
     ));
     assert!(matches!(look(&root, &memory, 4379), Mapping::Mapped(_)));
     let Mapping::Hole { length, .. } = look(&root, &memory, 4380) else {
@@ -147,6 +147,29 @@ fn levels_begin_where_the_format_says() {
     let left = remove(&mut root, &mut memory, 0..u64::MAX, ALL, &mut Vec::new());
     assert_eq!(left.expect("sound"), None);
     assert!(memory.nodes.is_empty() && root == [0; 60]);
+}
+
+/// So a walk passes few holes, and one that passes many is in a damaged map.
+#[test]
+fn a_walk_passes_fewer_holes_than_twice_the_blocks() {
+    let (mut root, mut memory) = memory();
+    let first = 12 + 16 + 256;
+    for piece in 0..8 {
+        let run = extent(first + piece * 512, 10 + piece * 10, 1);
+        insert(&mut root, &mut memory, run).expect("room");
+    }
+    let blocks = 8 + memory.nodes.len();
+    let (mut logical, mut holes) = (0, 0);
+    while logical < first + 4096 {
+        logical += match look(&root, &memory, logical) {
+            Mapping::Mapped(extent) => u64::from(extent.length),
+            Mapping::Hole { length, .. } => {
+                holes += 1;
+                u64::from(length)
+            }
+        };
+    }
+    assert!(holes <= 2 * blocks, "{holes} holes, {blocks} blocks");
 }
 
 #[test]
