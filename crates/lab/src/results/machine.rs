@@ -64,20 +64,21 @@ impl Machine {
         })
     }
 
-    /// What it is, without when: `2 processors (virtual machine), AMD EPYC, 24 GiB, Linux 6.18`.
+    /// What it is, without when: `2 processors (virtual machine), AMD EPYC, 24 GiB, Linux 6.18.2`.
     #[must_use]
     pub fn name(&self) -> String {
+        // What distributors append says nothing to others.
+        let version = self.kernel.split('-').next().unwrap_or_default();
         let kind = if self.is_virtual {
             " (virtual machine)"
         } else {
             ""
         };
         format!(
-            "{} processors{kind}, {}, {} GiB, Linux {}",
+            "{} processors{kind}, {}, {} GiB, Linux {version}",
             self.processors,
             self.processor,
             (self.memory + 512) / 1024,
-            self.kernel
         )
     }
 
@@ -132,8 +133,17 @@ fn day(since_epoch: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{day, field, kibibytes};
+    use super::{Machine, day, field, kibibytes};
     use std::time::Duration;
+
+    #[test]
+    fn the_kernel_is_named_by_its_version() {
+        let mut machine = Machine::here();
+        for (kernel, named) in [("6.18.44-vendor-7", "Linux 6.18.44"), ("6.1", "Linux 6.1")] {
+            kernel.clone_into(&mut machine.kernel);
+            assert!(machine.name().ends_with(named), "{}", machine.name());
+        }
+    }
 
     #[test]
     fn days_are_those_of_the_calendar() {
