@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod header;
+pub mod marks;
 mod reader;
 mod records;
 mod sparse;

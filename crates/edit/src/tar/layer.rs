@@ -4,24 +4,17 @@
 //! hide files of the image only, never those of the layer itself, wherever the mark stands among
 //! its entries: so the names that it made are remembered, with those of the directories that lead
 //! to them. Other names that begin with `.wh..wh.` are reserved, and their entries are ignored.
-//! Source: OCI image format specification, layer.md, "Whiteouts".
 
 use std::collections::HashSet;
 
 use pext4_fs::{FileType, InodeNumber, Refusal};
+use pext4_tar::marks::{OPAQUE_MARK, RESERVED_PREFIX, WHITEOUT_PREFIX};
 
 use crate::change::last_name;
 use crate::error::{FsContext, Result};
 use crate::image_tree::{ImageFile, ImageTree, join};
 use crate::session::EditSession;
 use crate::source::Source as _;
-
-/// Prefix of the name of a whiteout.
-const WHITEOUT_PREFIX: &[u8] = b".wh.";
-/// Prefix of the names that are reserved.
-const RESERVED_PREFIX: &[u8] = b".wh..wh.";
-/// The mark of an opaque directory.
-const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 
 /// What the name of an entry says.
 pub(super) enum Mark<'p> {

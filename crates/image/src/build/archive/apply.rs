@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 
 use pext4_ondisk::shown::Shown;
+use pext4_tar::marks::{OPAQUE_MARK, RESERVED_PREFIX, WHITEOUT_PREFIX};
 
 use super::super::attributes::apply_mode;
 use super::super::error::{Error, Result};
@@ -20,13 +21,6 @@ use super::super::lookup::{self, Destination, find, locate, names, split};
 use super::super::rules::Rules;
 use super::super::tree::{Id, Metadata, ROOT, Tree};
 use super::Record;
-
-/// Prefix of the name of a whiteout, which hides a file of a lower layer.
-const WHITEOUT_PREFIX: &[u8] = b".wh.";
-/// Prefix of names that are reserved for the layer format.
-const MARK_PREFIX: &[u8] = b".wh..wh.";
-/// Name of the mark in an opaque directory, whose contents in lower layers are hidden.
-const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 
 /// The state of applying one archive to a tree.
 pub(in crate::build) struct Layer<'a> {
@@ -103,7 +97,7 @@ impl<'a> Layer<'a> {
             self.count(&path)?;
             return self.apply_root(tree, &record);
         };
-        if self.has_whiteouts && names(folder).any(|name| name.starts_with(MARK_PREFIX)) {
+        if self.has_whiteouts && names(folder).any(|name| name.starts_with(RESERVED_PREFIX)) {
             return Ok(());
         }
         let destination = self.destination(tree, folder)?;
@@ -423,7 +417,7 @@ pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
     let (folder, name) = split(path).unwrap_or_default();
     match name.strip_prefix(WHITEOUT_PREFIX) {
         None => Cow::Borrowed(path),
-        Some(_) if name.starts_with(MARK_PREFIX) => Cow::Borrowed(folder),
+        Some(_) if name.starts_with(RESERVED_PREFIX) => Cow::Borrowed(folder),
         Some(hidden) if folder.is_empty() => Cow::Borrowed(hidden),
         Some(hidden) => Cow::Owned([folder, hidden].join(&b'/')),
     }
