@@ -24,11 +24,6 @@ const LETTERS: [(char, InodeFlags); 11] = [
     ('u', InodeFlags::UNRM),
 ];
 
-/// Flags that only directories have. Other files do not get them, as on Linux.
-const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
-    .union(InodeFlags::PROJINHERIT)
-    .union(InodeFlags::TOPDIR);
-
 /// A change of an inode's flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlagChange {
@@ -50,11 +45,11 @@ enum Clause {
 }
 
 impl FlagChange {
-    /// The flags after the change.
+    /// The flags after the change. Files do not get those that only directories have, as on Linux.
     pub(crate) fn apply(&self, flags: InodeFlags, is_directory: bool) -> InodeFlags {
         let possible = match is_directory {
             true => InodeFlags::all(),
-            false => InodeFlags::all().difference(OF_DIRECTORIES),
+            false => InodeFlags::all().difference(InodeFlags::OF_DIRECTORIES),
         };
         let change = |before: InodeFlags, clause: &Clause| match *clause {
             Clause::Add(flags) => before.union(flags.intersection(possible)),

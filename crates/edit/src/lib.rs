@@ -1,10 +1,11 @@
 //! Edits of ext4 images without mounting them, and copies out of images. The image gets all changes
 //! of an edit or none, even if the process is killed or the power fails.
 //!
-//! [`EditSession`] takes any number of [`Change`]s, a tar ([`EditSession::apply_tar`]), changes of
-//! the superblock ([`EditSession::tune`]) or calls on its volume, and commits all of them at once:
-//! as one transaction of the image's journal if they fit, else on a clone of the image that is
-//! renamed into place. [`Reader`] walks an image, copies trees out of it, and writes it as a tar.
+//! [`EditSession`] takes any number of [`Change`]s, a tar ([`EditSession::apply_tar`]), a layer of
+//! a container image ([`EditSession::apply_layer`]), changes of the superblock
+//! ([`EditSession::tune`]) or calls on its volume, and commits all of them at once: as one
+//! transaction of the image's journal if they fit, else on a clone of the image that is renamed
+//! into place. [`Reader`] walks an image, copies trees out of it, and writes it as a tar.
 //!
 //! ```
 //! use pext4_edit::{Change, EditOptions, EditSession};

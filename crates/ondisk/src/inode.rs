@@ -103,6 +103,11 @@ bitflags! {
     }
 }
 
+impl InodeFlags {
+    /// The flags that only directories can have.
+    pub const OF_DIRECTORIES: Self = Self::DIRSYNC.union(Self::TOPDIR).union(Self::PROJINHERIT);
+}
+
 /// A decoded inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {

@@ -3,7 +3,8 @@
 //! Adding or removing a name sets the directory's times. In one directory many cores do so at once,
 //! so it must not make all of them take one lock at each tick of the clock. The time is kept here
 //! until a thread that holds the state's lock *folds* it into the state: the next change of the
-//! state, or the capture of its bytes. Readers of the times include the time that is kept here.
+//! state, or the capture of its bytes. Readers of the times include the time that is kept here. A
+//! thread that holds its clock sets the times in the state at once, whatever they were.
 //!
 //! There may be times of two transactions at once: of the running one, and of the one that is being
 //! committed, whose bytes must not contain the later time. So there are two places, chosen by the

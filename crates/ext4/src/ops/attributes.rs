@@ -223,16 +223,11 @@ const FIXED: InodeFlags = OBSOLETE
     .union(InodeFlags::JOURNAL_DATA)
     .union(InodeFlags::CASEFOLD);
 
-/// Flags that have a meaning only for directories.
-const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
-    .union(InodeFlags::TOPDIR)
-    .union(InodeFlags::PROJINHERIT);
-
 fn check_new_flags(kind: FileType, present: InodeFlags, wanted: u32) -> Result<()> {
     let wanted = InodeFlags::from_bits_retain(wanted);
     let foreign = match kind {
         FileType::Directory => InodeFlags::empty(),
-        FileType::Regular => OF_DIRECTORIES,
+        FileType::Regular => InodeFlags::OF_DIRECTORIES,
         _ => InodeFlags::USER_MODIFIABLE & !(InodeFlags::NODUMP | InodeFlags::NOATIME),
     };
     // The operator `!` would drop bits that have no name.
