@@ -153,7 +153,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         match self.dispatch.lookup(parent.0, name.as_bytes()) {
             Ok(None) => no_entry(reply),
             Ok(Some(found)) => entry(Ok(found), reply),
@@ -174,7 +174,7 @@ impl Filesystem for FuserTransport {
         writer: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         // The kernel names an open file if it asks on behalf of a write; `stat` must not fail.
         match writer.and_then(|_| self.writeback_errors.take(node.0)) {
             Some(failed) => self.report_writeback_error(node, failed, reply),
@@ -200,7 +200,7 @@ impl Filesystem for FuserTransport {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         if size.is_some() {
             // A new size starts the content afresh; `close` and `fsync` still report the lost
             // write.
@@ -234,7 +234,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         match self.dispatch.read_link(node.0) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(error(errno)),
@@ -251,7 +251,7 @@ impl Filesystem for FuserTransport {
         device: u32,
         reply: ReplyEntry,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let caller = caller(request);
         let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
             context
@@ -270,7 +270,7 @@ impl Filesystem for FuserTransport {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let caller = caller(request);
         let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
             context
@@ -281,12 +281,12 @@ impl Filesystem for FuserTransport {
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         done(self.dispatch.unlink(parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         done(
             self.dispatch.remove_directory(parent.0, name.as_bytes()),
             reply,
@@ -301,7 +301,7 @@ impl Filesystem for FuserTransport {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let caller = caller(request);
         let make = move |context: Context<'_>, [name, target]: [&[u8]; 2]| {
             context
@@ -322,7 +322,7 @@ impl Filesystem for FuserTransport {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let (caller, flags) = (caller(request), flags.bits());
         let rename = move |context: Context<'_>, [from, to]: [&[u8]; 2]| {
             context
@@ -341,7 +341,7 @@ impl Filesystem for FuserTransport {
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let link = move |context: Context<'_>, [name]: [&[u8]; 1]| {
             context.dispatch.link(node.0, new_parent.0, name)
         };
@@ -377,7 +377,7 @@ impl Filesystem for FuserTransport {
         if self.access_policy.is_checked_by_kernel() {
             return reply.error(error(Errno::NO_SUCH_CALL));
         }
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let write = wanted.contains(AccessFlags::W_OK);
         let execute = wanted.contains(AccessFlags::X_OK);
         let answer = self.dispatch.check_access_of_root(node.0, write, execute);
@@ -452,7 +452,7 @@ impl Filesystem for FuserTransport {
         cookie: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let listed = self
             .dispatch
             .list(node.0, cookie, &mut |listed, file_type| {
@@ -478,7 +478,7 @@ impl Filesystem for FuserTransport {
         cookie: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let mut take = |listed: &Listed, found: Option<&Attributes>| add(&mut reply, listed, found);
         match self
             .dispatch
@@ -514,7 +514,7 @@ impl Filesystem for FuserTransport {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let caller = caller(request);
         let set = move |context: Context<'_>, [name, value]: [&[u8]; 2]| {
             let set = context
@@ -534,12 +534,12 @@ impl Filesystem for FuserTransport {
         room: u32,
         reply: ReplyXattr,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         sized(self.dispatch.xattr(node.0, name.as_bytes()), room, reply);
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         sized(
             self.dispatch.xattr_names(caller(request), node.0),
             room,
@@ -548,7 +548,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let removed = self.dispatch.remove_xattr(node.0, name.as_bytes());
         self.kernel.forget_attributes(node);
         done(removed, reply);
@@ -603,7 +603,7 @@ impl Filesystem for FuserTransport {
         flags: i32,
         reply: ReplyEmpty,
     ) {
-        self.servers.note_call(request.pid());
+        let _call = self.servers.begin_call(request.pid());
         let caller = caller(request);
         let allocate = move |context: Context<'_>| {
             // For `fallocate` the kernel does not say whether the set-id bits must be cleared.

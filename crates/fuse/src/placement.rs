@@ -14,7 +14,9 @@
 //! followed.
 //!
 //! While a thread follows a caller, or callers take turns, it also runs in the scheduler's idle
-//! class ([`IdleClass`]).
+//! class ([`IdleClass`]). While a caller is followed and sends no data, one thread serves and the
+//! others are parked ([`parking`]). How often a thread looks for its caller depends on the caller's
+//! pace ([`pace`]): one that the scheduler has moved becomes slower at once.
 //!
 //! Polling for the next request before a thread sleeps does not help: the threads take requests
 //! from each other, and then wake each other's callers (two processes that truncate made half as
@@ -30,6 +32,8 @@
 mod caller_cores;
 mod callers;
 mod idle_class;
+mod pace;
+mod parking;
 mod server_threads;
 
 use std::cell::RefCell;
@@ -42,12 +46,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use caller_cores::CoreQuery;
 use callers::{ALONE_MS, Callers};
 use idle_class::IdleClass;
+use pace::Pace;
+use parking::Parking;
 use server_threads::{Membership, ServerThreads};
 
 /// Minimal number of calls between two samples while no caller is followed.
 const MIN_CALLS: u32 = 16;
 /// Minimal time between two samples: a sample costs as much as a few calls.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(1);
+/// The same while a caller is followed, calls alone, and keeps its pace.
+const CALM_INTERVAL: Duration = Duration::from_millis(8);
 /// The same if the last sample found no reason to follow any more.
 const DOUBT_INTERVAL: Duration = Duration::from_micros(500);
 /// After so many samples in a row without a reason to follow, the threads stop following.
@@ -57,6 +65,8 @@ const DOUBTS_TO_LEAVE: u32 = 4;
 const RECENT_MS: u32 = 2;
 /// For how long after a caller had the threads to itself callers count as taking turns.
 const TURNS_TIMEOUT: Duration = Duration::from_millis(20);
+/// So many calls without a data request make all threads but one park.
+const CALLS_TO_PARK: u32 = 64;
 /// A data request that arrives so long after the last sample makes the threads stop following.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -65,18 +75,29 @@ thread_local! {
 }
 
 /// The threads that serve one mount.
-pub(crate) struct Servers(Arc<ServerThreads>);
+pub(crate) struct Servers {
+    threads: Arc<ServerThreads>,
+    parking: Arc<Parking>,
+}
+
+/// A call that the calling thread serves, from the request until the reply has been sent.
+#[must_use = "the call ends when it is dropped"]
+pub(crate) struct Call(());
 
 /// The state of one serving thread.
 struct Placement {
     membership: Membership,
+    parking: Arc<Parking>,
     callers: Callers,
     /// Calls since the last sample.
     calls: u32,
+    /// Calls since the last data request.
+    calls_since_data: u32,
     /// When the last sample began or ended.
     sampled: Instant,
     /// Time from the last sample to the next.
     interval: Duration,
+    pace: Pace,
     /// When a sample last found a caller that had the threads to itself.
     had_sole_caller: Option<Instant>,
     /// Samples in a row that found no reason to follow.
@@ -90,15 +111,29 @@ struct Placement {
 impl Servers {
     /// Creates an empty set; a thread joins it with its first call of [`Servers::note_call`].
     pub(crate) fn new() -> Self {
-        Self(Arc::new(ServerThreads::new()))
+        Self {
+            threads: Arc::new(ServerThreads::new()),
+            parking: Arc::new(Parking::new()),
+        }
     }
 
     /// Notes a call of the process `caller`, which the calling thread serves, and moves the threads
     /// if that is due.
-    pub(crate) fn note_call(&self, caller: u32) {
+    pub(crate) fn begin_call(&self, caller: u32) -> Call {
         PLACEMENT.with_borrow_mut(|placement| {
-            let placement = placement.get_or_insert_with(|| Placement::new(self.0.join()));
+            let placement = placement.get_or_insert_with(|| Placement::join(self));
             placement.note_call(caller);
+        });
+        Call(())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        PLACEMENT.with_borrow(|placement| {
+            if let Some(placement) = placement {
+                placement.end_call();
+            }
         });
     }
 }
@@ -144,13 +179,18 @@ impl Inherited {
 }
 
 impl Placement {
-    fn new(membership: Membership) -> Self {
+    /// The state of the calling thread, which becomes one of `servers`.
+    fn join(servers: &Servers) -> Self {
+        servers.parking.join();
         Self {
-            membership,
+            membership: servers.threads.join(),
+            parking: Arc::clone(&servers.parking),
             callers: Callers::new(),
             calls: 0,
+            calls_since_data: 0,
             sampled: Instant::now(),
             interval: SAMPLE_INTERVAL,
+            pace: Pace::new(Instant::now()),
             had_sole_caller: None,
             doubts: 0,
             pending: None,
@@ -160,19 +200,25 @@ impl Placement {
     }
 
     fn note_call(&mut self, caller: u32) {
+        let is_new = caller != self.callers.current();
         if self.callers.note(caller) {
             self.membership.publish_caller(caller);
         }
         self.calls += 1;
+        self.calls_since_data = self.calls_since_data.saturating_add(1);
         if let Some(pending) = self.pending {
             match self.query.take() {
                 Some(core) => self.finish_sample(pending, core),
-                None => self.note_data_request(),
+                None => self.give_up_if_idle(),
             }
-        } else if (self.calls >= MIN_CALLS || self.is_following())
-            && self.sampled.elapsed() >= self.interval
-        {
-            self.begin_sample();
+        } else if self.calls >= MIN_CALLS || self.is_following() {
+            let now = Instant::now();
+            if self.pace.note(now) || is_new {
+                self.interval = self.interval.min(SAMPLE_INTERVAL);
+            }
+            if now.duration_since(self.sampled) >= self.interval {
+                self.begin_sample();
+            }
         }
     }
 
@@ -211,12 +257,17 @@ impl Placement {
         };
         self.interval = if self.doubts > 0 {
             DOUBT_INTERVAL
+        } else if has_core && wanted == self.membership.core() {
+            CALM_INTERVAL
         } else {
             SAMPLE_INTERVAL
         };
         let is_certain = self.doubts == 0 || self.doubts >= DOUBTS_TO_LEAVE;
         if is_certain && wanted != self.membership.core() {
             self.membership.move_all(wanted);
+            if wanted.is_none() {
+                self.parking.resume_all();
+            }
             self.doubts = 0;
         }
         self.idle_class
@@ -236,6 +287,27 @@ impl Placement {
     }
 
     fn note_data_request(&mut self) {
+        self.calls_since_data = 0;
+        self.parking.resume_all();
+        self.give_up_if_idle();
+    }
+
+    /// Parks the thread if one is enough.
+    fn end_call(&self) {
+        if self.membership.core().is_some() {
+            self.parking.note_served();
+        }
+        if self.needs_one_thread() {
+            self.parking.park(|| self.needs_one_thread());
+        }
+    }
+
+    /// Whether a caller is followed that sends no data.
+    fn needs_one_thread(&self) -> bool {
+        self.membership.core().is_some() && self.calls_since_data >= CALLS_TO_PARK
+    }
+
+    fn give_up_if_idle(&mut self) {
         if self.is_following() && self.sampled.elapsed() >= IDLE_TIMEOUT {
             self.stop_following();
         }
@@ -248,6 +320,7 @@ impl Placement {
     /// Lets all threads run on all cores again.
     fn stop_following(&mut self) {
         self.membership.move_all(None);
+        self.parking.resume_all();
         self.idle_class.update(self.callers.current(), false);
         self.restart_interval();
     }
@@ -277,8 +350,8 @@ pub(crate) mod tests {
     use rustix::thread::{CpuSet, sched_getaffinity};
 
     use super::{
-        DOUBTS_TO_LEAVE, IDLE_TIMEOUT, Inherited, PLACEMENT, Placement, Servers, TURNS_TIMEOUT,
-        inherited, note_data_request,
+        CALLS_TO_PARK, DOUBTS_TO_LEAVE, IDLE_TIMEOUT, Inherited, PLACEMENT, Placement, Servers,
+        TURNS_TIMEOUT, inherited, note_data_request,
     };
 
     /// Moves the calling thread to one of the cores that it may use, as if it followed a caller.
@@ -287,8 +360,7 @@ pub(crate) mod tests {
         let mut all = 0..CpuSet::MAX_CPU;
         let core = all.find(|&core| cores.is_set(core));
         PLACEMENT.with_borrow_mut(|placement| {
-            let membership = Servers::new().0.join();
-            let placement = placement.get_or_insert_with(|| Placement::new(membership));
+            let placement = placement.get_or_insert_with(|| Placement::join(&Servers::new()));
             placement.membership.move_all(core);
         });
     }
@@ -327,7 +399,7 @@ pub(crate) mod tests {
         let serving = thread::spawn(|| {
             let allowed_cores = sched_getaffinity(None).expect("Linux has it");
             let core = (0..CpuSet::MAX_CPU).find(|&core| allowed_cores.is_set(core));
-            let mut placement = Placement::new(Servers::new().0.join());
+            let mut placement = Placement::join(&Servers::new());
             for _ in 0..8 {
                 placement.callers.note(7);
             }
@@ -346,7 +418,7 @@ pub(crate) mod tests {
 
     #[test]
     fn callers_that_take_turns_are_not_followed() {
-        let mut placement = Placement::new(Servers::new().0.join());
+        let mut placement = Placement::join(&Servers::new());
         assert!(!placement.take_turns());
         for caller in [7, 8] {
             for _ in 0..20 {
@@ -362,6 +434,27 @@ pub(crate) mod tests {
         }
         placement.begin_sample();
         assert!(!placement.take_turns(), "they call at the same time");
+    }
+
+    #[test]
+    fn one_thread_is_enough_for_a_caller_that_is_followed_and_sends_no_data() {
+        let serving = thread::spawn(|| {
+            let mut placement = Placement::join(&Servers::new());
+            let call = |placement: &mut Placement| {
+                for _ in 0..CALLS_TO_PARK {
+                    placement.note_call(7);
+                }
+                placement.needs_one_thread()
+            };
+            assert!(!call(&mut placement), "nobody is followed");
+            let cores = sched_getaffinity(None).expect("Linux has it");
+            let core = (0..CpuSet::MAX_CPU).find(|&core| cores.is_set(core));
+            placement.membership.move_all(core);
+            placement.note_data_request();
+            assert!(!placement.needs_one_thread());
+            assert!(call(&mut placement));
+        });
+        serving.join().expect("no panic");
     }
 
     #[test]
