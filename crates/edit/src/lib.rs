@@ -8,7 +8,7 @@
 //! into place. [`Reader`] walks an image, copies trees out of it, and writes it as a tar.
 //!
 //! ```
-//! use pext4_edit::{Change, EditOptions, EditSession};
+//! use pext4_edit::{change, Change, EditOptions, EditSession};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -21,16 +21,16 @@
 //! # volume.paths().write("/etc/shadow", "root:*:::::::\n")?;
 //! # volume.close()?;
 //! let mut session = EditSession::open(&image, &EditOptions::default())?;
-//! session.apply(&Change::Write {
+//! session.apply(&Change::Write(change::Write {
 //!     path: b"/etc/hostname".to_vec(),
 //!     content: b"appliance\n".to_vec(),
 //!     overrides: Default::default(),
-//! })?;
-//! session.apply(&Change::SetMode {
+//! }))?;
+//! session.apply(&Change::SetMode(change::SetMode {
 //!     path: b"/etc/shadow".to_vec(),
 //!     mode: "u=rw,go=".parse()?,
 //!     recursive: false,
-//! })?;
+//! }))?;
 //! let prepared = session.prepare()?;
 //! println!("{:?}", prepared.plan());
 //! prepared.commit()?;
@@ -64,7 +64,7 @@
 #![forbid(unsafe_code)]
 
 mod block_runs;
-mod change;
+pub mod change;
 mod error;
 mod flags;
 mod free;

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::filled;
-use pext4_edit::{Change, EditOptions, EditSession, Reader};
+use pext4_edit::{Change, EditOptions, EditSession, Reader, change};
 use pext4_fs::{SetAttributes, Volume};
 use pext4_ondisk::inode::InodeFlags;
 use pext4_testkit::Random;
@@ -39,13 +39,13 @@ fn add_flags(volume: &Volume, path: &str, flags: InodeFlags) {
 }
 
 fn copy(image: Option<&Path>, from: &str, to: &str) -> Change {
-    Change::Copy {
+    Change::Copy(change::Copy {
         image: image.map(Path::to_owned),
         from: from.into(),
         to: to.into(),
         no_target_directory: true,
         recursive: true,
-    }
+    })
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn attributes_without_room_say_what_limits_them() {
     let image = folder.path().join("image");
     save(&image);
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let set = Change::SetXattr {
+    let set = Change::SetXattr(change::SetXattr {
         path: b"/./etc//passwd".to_vec(),
         name: b"user.large".to_vec(),
         value: vec![7; 2000],
-    };
+    });
     let told = session.apply(&set).unwrap_err().to_string();
     assert!(
         told.starts_with("/etc/passwd: no room for more extended"),

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader};
+use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader, change};
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
@@ -40,13 +40,13 @@ fn deep_trees_come_in_whole() {
     let device = format.device().expect("mke2fs is there");
     device.save(&image).expect("there is room");
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let put = Change::Put {
+    let put = Change::Put(change::Put {
         from: folder.path().join("top"),
         to: b"/".to_vec(),
         no_target_directory: false,
         xattrs: true,
         overrides: Overrides::default(),
-    };
+    });
     session.apply(&put).expect("it fits");
     session.finish().expect("it fits");
     e2fsck(&image).expect("sound");

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use common::archives::{apply, fresh};
 use common::filled;
-use pext4_edit::{Change, EditError, EditOptions, EditSession, ExportOptions, GetOptions, Reader};
+use pext4_edit::{
+    Change, EditError, EditOptions, EditSession, ExportOptions, GetOptions, Reader, change,
+};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::debugfs;
@@ -89,13 +91,13 @@ fn holes_are_written_as_zeroes_if_that_is_wanted() {
     file.write_all_at(b"in the middle", 300_000).expect("room");
     file.set_len(700_001).expect("room");
     session
-        .apply(&Change::Put {
+        .apply(&Change::Put(change::Put {
             from: host.clone(),
             to: b"/holes".to_vec(),
             no_target_directory: false,
             xattrs: false,
             overrides: pext4_edit::Overrides::default(),
-        })
+        }))
         .expect("room");
     session.finish().expect("sound");
     let reader = Reader::open(&image).expect("an image");
@@ -126,18 +128,20 @@ fn what_cannot_be_read_is_left_out_if_that_is_wanted() {
     let folder = scratch();
     let image = image(folder.path());
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("an image");
-    let make = |path: String| Change::Write {
-        path: path.into_bytes(),
-        content: b"some bytes".to_vec(),
-        overrides: pext4_edit::Overrides::default(),
+    let make = |path: String| {
+        Change::Write(change::Write {
+            path: path.into_bytes(),
+            content: b"some bytes".to_vec(),
+            overrides: pext4_edit::Overrides::default(),
+        })
     };
     let names: Vec<String> = (0..100).map(|number| format!("{number:0>40}")).collect();
     session
-        .apply(&Change::MakeDirectory {
+        .apply(&Change::MakeDirectory(change::MakeDirectory {
             path: b"/rescue".to_vec(),
             parents: false,
             permissions: None,
-        })
+        }))
         .expect("room");
     for name in &names {
         session
@@ -369,18 +373,18 @@ fn a_name_that_a_directory_holds_twice_is_refused() {
     let folder = scratch();
     let image = image(folder.path());
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let link = Change::Symlink {
+    let link = Change::Symlink(change::Symlink {
         into: pext4_edit::IntoDirectory::Always,
         target: b"/tmp/elsewhere".to_vec(),
         path: b"/etc/double1".to_vec(),
         force: false,
-    };
+    });
     session.apply(&link).expect("there is room");
-    let directory = Change::MakeDirectory {
+    let directory = Change::MakeDirectory(change::MakeDirectory {
         path: b"/etc/double2".to_vec(),
         parents: false,
         permissions: None,
-    };
+    });
     session.apply(&directory).expect("there is room");
     let change = common::write("/etc/double2/inside", 100, &mut Random::new(1));
     session.apply(&change).expect("there is room");
@@ -398,13 +402,13 @@ fn a_name_that_a_directory_holds_twice_is_refused() {
     assert!(!out.exists());
     let other = fresh(folder.path(), "other");
     let mut session = EditSession::open(&other, &EditOptions::default()).expect("it opens");
-    let copy = Change::Copy {
+    let copy = Change::Copy(change::Copy {
         image: Some(image.clone()),
         from: b"/etc".to_vec(),
         to: b"/".to_vec(),
         no_target_directory: false,
         recursive: true,
-    };
+    });
     let told = session.apply(&copy).expect_err(says).to_string();
     assert!(told.contains(says) && told.contains("twice"), "{told}");
 
@@ -434,11 +438,11 @@ fn names_that_are_encrypted_are_not_called_corrupt() {
     let folder = scratch();
     let image = image(folder.path());
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let directory = Change::MakeDirectory {
+    let directory = Change::MakeDirectory(change::MakeDirectory {
         path: b"/secret".to_vec(),
         parents: false,
         permissions: None,
-    };
+    });
     session.apply(&directory).expect("there is room");
     let change = common::write("/secret/abcdefgh", 100, &mut Random::new(1));
     session.apply(&change).expect("there is room");
@@ -475,17 +479,17 @@ fn a_link_is_not_a_way_out() {
     // A link, and a directory that is then given the link's name, so that both have it.
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     for change in [
-        Change::MakeDirectory {
+        Change::MakeDirectory(change::MakeDirectory {
             path: b"/t/aab".to_vec(),
             parents: true,
             permissions: None,
-        },
-        Change::Symlink {
+        }),
+        Change::Symlink(change::Symlink {
             into: pext4_edit::IntoDirectory::Always,
             target: outside.to_str().expect("text").into(),
             path: b"/t/aaa".to_vec(),
             force: false,
-        },
+        }),
         common::write("/t/aab/file", 100, &mut Random::new(1)),
     ] {
         session.apply(&change).expect("there is room");
@@ -525,23 +529,23 @@ fn capabilities_of_files_outlive_the_change_of_owner() {
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     let path = b"/etc/passwd".to_vec();
     for change in [
-        Change::SetOwner {
+        Change::SetOwner(change::SetOwner {
             path: path.clone(),
             uid: Some(1234),
             gid: Some(77),
             recursive: false,
             no_follow: false,
-        },
-        Change::SetMode {
+        }),
+        Change::SetMode(change::SetMode {
             path: path.clone(),
             mode: "6755".parse().expect("a mode"),
             recursive: false,
-        },
-        Change::SetXattr {
+        }),
+        Change::SetXattr(change::SetXattr {
             path,
             name: b"security.capability".to_vec(),
             value: CAPABILITY.to_vec(),
-        },
+        }),
     ] {
         session.apply(&change).expect("there is room");
     }

@@ -11,7 +11,7 @@ use std::process::Command;
 use common::archives::{
     apply, archive, build, changed, export, fresh, header, record, records, tree,
 };
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader};
+use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader, change};
 use pext4_ondisk::acl;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
@@ -372,38 +372,40 @@ fn new_files_inherit_their_directorys_list() {
     fs::write(&host, b"from the host").expect("a file");
     fs::set_permissions(&host, fs::Permissions::from_mode(0o640)).expect("ours");
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let directory = |path: &str, permissions| Change::MakeDirectory {
-        path: path.into(),
-        parents: true,
-        permissions,
+    let directory = |path: &str, permissions| {
+        Change::MakeDirectory(change::MakeDirectory {
+            path: path.into(),
+            parents: true,
+            permissions,
+        })
     };
     for change in [
         directory("/top", None),
-        Change::SetXattr {
+        Change::SetXattr(change::SetXattr {
             path: b"/top".to_vec(),
             name: acl::DEFAULT.to_vec(),
             value: acl::encode_call(&default),
-        },
+        }),
         directory("/top/a/b", None),
         directory("/top/exact", Some(0o710)),
-        Change::Touch {
+        Change::Touch(change::Touch {
             path: b"/top/touched".to_vec(),
             time: None,
             no_create: false,
-        },
-        Change::MakeNode {
+        }),
+        Change::MakeNode(change::MakeNode {
             path: b"/top/a/pipe".to_vec(),
             kind: pext4_fs::FileType::Fifo,
             device: pext4_fs::DeviceNumber::default(),
             permissions: None,
-        },
-        Change::Put {
+        }),
+        Change::Put(change::Put {
             from: host,
             to: b"/top/put".to_vec(),
             no_target_directory: true,
             xattrs: true,
             overrides: Overrides::default(),
-        },
+        }),
     ] {
         session.apply(&change).expect("there is room");
     }
@@ -452,19 +454,19 @@ fn shared_list() -> [acl::Entry; 5] {
 }
 
 fn set_list(path: &str, name: &[u8], entries: &[acl::Entry]) -> Change {
-    Change::SetXattr {
+    Change::SetXattr(change::SetXattr {
         path: path.as_bytes().to_vec(),
         name: name.to_vec(),
         value: acl::encode_call(entries),
-    }
+    })
 }
 
 fn set_mode(path: &str, mode: &str) -> Change {
-    Change::SetMode {
+    Change::SetMode(change::SetMode {
         path: path.as_bytes().to_vec(),
         mode: mode.parse().expect("a mode"),
         recursive: false,
-    }
+    })
 }
 
 /// As chmod(2): else the list would still allow what the mode forbids.

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use common::archives::{apply, archive, build, changed, export, fresh, header, record, tree};
 use common::filled;
-use pext4_edit::{Change, EditOptions, EditSession, Reader};
+use pext4_edit::{Change, EditOptions, EditSession, Reader, change};
 use pext4_fs::{DeviceNumber, FileType};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
@@ -40,49 +40,51 @@ fn rich(folder: &Path) -> std::path::PathBuf {
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     let long = format!("/usr/{}/{}", "d".repeat(200), "f".repeat(255));
     let path = |text: &str| text.as_bytes().to_vec();
-    let node = |text: &str, kind, major, minor| Change::MakeNode {
-        path: path(text),
-        kind,
-        device: DeviceNumber { major, minor },
-        permissions: Some(0o640),
+    let node = |text: &str, kind, major, minor| {
+        Change::MakeNode(change::MakeNode {
+            path: path(text),
+            kind,
+            device: DeviceNumber { major, minor },
+            permissions: Some(0o640),
+        })
     };
     for change in [
-        Change::MakeDirectory {
+        Change::MakeDirectory(change::MakeDirectory {
             path: path(&format!("/usr/{}", "d".repeat(200))),
             parents: true,
             permissions: None,
-        },
+        }),
         common::write(&long, 2000, &mut Random::new(2)),
         common::write("/caf\u{e9} and blank", 10, &mut Random::new(2)),
         node("/null", FileType::CharacterDevice, 1, 3),
         node("/sda", FileType::BlockDevice, 8, 70_000),
         node("/pipe", FileType::Fifo, 0, 0),
-        Change::Symlink {
+        Change::Symlink(change::Symlink {
             into: pext4_edit::IntoDirectory::Always,
             target: vec![b't'; 300],
             path: path("/far"),
             force: false,
-        },
-        Change::SetOwner {
+        }),
+        Change::SetOwner(change::SetOwner {
             path: path("/null"),
             uid: Some(4_000_000_000),
             gid: Some(70_000),
             recursive: false,
             no_follow: false,
-        },
-        Change::SetXattr {
+        }),
+        Change::SetXattr(change::SetXattr {
             path: path("/usr"),
             name: path("trusted.bytes"),
             value: vec![0, b'\n', 255, b'='],
-        },
-        Change::Touch {
+        }),
+        Change::Touch(change::Touch {
             path: path("/etc"),
             time: Some(pext4_fs::Time {
                 seconds: -77,
                 nanoseconds: 250_000_000,
             }),
             no_create: true,
-        },
+        }),
     ] {
         session.apply(&change).expect("there is room");
     }

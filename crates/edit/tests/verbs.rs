@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::{filled, fixed, mixture, write};
 use pext4_block::RamDevice;
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, Plan, Reader, Way};
+use pext4_edit::{Change, EditOptions, EditSession, Overrides, Plan, Reader, Way, change};
 use pext4_fs::{InodeNumber, Time};
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_testkit::Random;
@@ -142,13 +142,13 @@ fn trees_of_the_host_come_with_everything() {
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     for (to, no_target_directory) in [("/usr", false), ("/etc", true), ("/new", false)] {
         session
-            .apply(&Change::Put {
+            .apply(&Change::Put(change::Put {
                 from: host.clone(),
                 to: to.into(),
                 no_target_directory,
                 xattrs: true,
                 overrides: Overrides::default(),
-            })
+            }))
             .expect("there is room");
     }
     session.finish().expect("there is room");
@@ -200,13 +200,13 @@ fn copies_between_images_keep_everything() {
     format(Features::Debian12).make(&two).expect("made");
     let mut session = EditSession::open(&two, &EditOptions::default()).expect("it opens");
     session
-        .apply(&Change::Copy {
+        .apply(&Change::Copy(change::Copy {
             image: Some(one.clone()),
             from: b"/".to_vec(),
             to: b"/".to_vec(),
             no_target_directory: true,
             recursive: true,
-        })
+        }))
         .expect("there is room");
     session.finish().expect("there is room");
     agree(&two, "copy");
@@ -228,17 +228,21 @@ fn copies_between_images_keep_everything() {
 fn refusals_name_the_path() {
     let device = filled(&format(Features::Upstream), &mut Random::new(1));
     let path = |text: &str| text.as_bytes().to_vec();
-    let remove = |text: &str, recursive| Change::Remove {
-        path: path(text),
-        recursive,
-        force: false,
+    let remove = |text: &str, recursive| {
+        Change::Remove(change::Remove {
+            path: path(text),
+            recursive,
+            force: false,
+        })
     };
-    let copy = |from: &str, to: &str| Change::Copy {
-        image: None,
-        from: path(from),
-        to: path(to),
-        no_target_directory: false,
-        recursive: true,
+    let copy = |from: &str, to: &str| {
+        Change::Copy(change::Copy {
+            image: None,
+            from: path(from),
+            to: path(to),
+            no_target_directory: false,
+            recursive: true,
+        })
     };
     for (change, says) in [
         (remove("/usr", false), "/usr: is a directory; -r"),
@@ -256,54 +260,54 @@ fn refusals_name_the_path() {
             "/usr: a directory is here",
         ),
         (
-            Change::MakeDirectory {
+            Change::MakeDirectory(change::MakeDirectory {
                 path: path("/usr"),
                 parents: false,
                 permissions: None,
-            },
+            }),
             "/usr: file exists",
         ),
         (
-            Change::SetXattr {
+            Change::SetXattr(change::SetXattr {
                 path: path("/usr"),
                 name: path("strange.name"),
                 value: Vec::new(),
-            },
+            }),
             "/usr: an attribute cannot be called `strange.name`",
         ),
         (
-            Change::SetXattr {
+            Change::SetXattr(change::SetXattr {
                 path: path("/usr"),
                 name: path("user.a\0b"),
                 value: Vec::new(),
-            },
+            }),
             "a name holds no NUL byte",
         ),
         (
-            Change::RemoveXattr {
+            Change::RemoveXattr(change::RemoveXattr {
                 path: path("/usr"),
                 name: path("user.a\0b"),
-            },
+            }),
             "a name holds no NUL byte",
         ),
         (
-            Change::Put {
+            Change::Put(change::Put {
                 from: "/proc/self/status".into(),
                 to: path("/x"),
                 no_target_directory: true,
                 xattrs: true,
                 overrides: Overrides::default(),
-            },
+            }),
             "/proc/self/status: cannot copy it: it says that it is empty and is not",
         ),
         (
-            Change::Put {
+            Change::Put(change::Put {
                 from: "/nonexistent/host".into(),
                 to: path("/x"),
                 no_target_directory: true,
                 xattrs: true,
                 overrides: Overrides::default(),
-            },
+            }),
             "/nonexistent/host: cannot look at it",
         ),
     ] {
@@ -369,23 +373,23 @@ fn a_file_of_nothing_has_the_group_of_its_directory() {
         .expect("made");
     let mut session = EditSession::open(&image, &fixed()).expect("it opens");
     for change in [
-        Change::MakeDirectory {
+        Change::MakeDirectory(change::MakeDirectory {
             path: b"/shared".to_vec(),
             parents: false,
             permissions: Some(0o2775),
-        },
-        Change::SetOwner {
+        }),
+        Change::SetOwner(change::SetOwner {
             path: b"/shared".to_vec(),
             uid: None,
             gid: Some(100),
             recursive: false,
             no_follow: false,
-        },
-        Change::Write {
+        }),
+        Change::Write(change::Write {
             path: b"/shared/content".to_vec(),
             content: b"a line".to_vec(),
             overrides: Overrides::default(),
-        },
+        }),
     ] {
         session.apply(&change).expect("room");
     }
@@ -422,18 +426,20 @@ fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
     session
         .apply(&write("/one", 10, &mut Random::new(1)))
         .expect("room");
-    let link = Change::Link {
+    let link = Change::Link(change::Link {
         into: pext4_edit::IntoDirectory::Always,
         target: b"/one".to_vec(),
         path: b"/two".to_vec(),
         force: false,
-    };
+    });
     session.apply(&link).expect("room");
-    let rename = |from: &str, to: &str| Change::Rename {
-        no_target_directory: false,
-        no_clobber: false,
-        from: from.into(),
-        to: to.into(),
+    let rename = |from: &str, to: &str| {
+        Change::Rename(change::Rename {
+            no_target_directory: false,
+            no_clobber: false,
+            from: from.into(),
+            to: to.into(),
+        })
     };
     session.apply(&rename("/one", "/two")).expect("it is there");
     let refused = session
@@ -525,11 +531,11 @@ fn space_that_an_edit_frees_it_can_use() {
     session.finish().expect("room");
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     session
-        .apply(&Change::Remove {
+        .apply(&Change::Remove(change::Remove {
             path: b"/old".to_vec(),
             recursive: false,
             force: false,
-        })
+        }))
         .expect("it is there");
     session
         .apply(&write("/new", 9 << 20, &mut random))
@@ -558,12 +564,12 @@ fn an_edit_within_a_second_of_the_last_one_may_leave_the_superblock_as_it_is() {
         ("/two", "/three"),
     ] {
         let mut session = EditSession::open(&image, &fixed()).expect("it opens");
-        let change = Change::Rename {
+        let change = Change::Rename(change::Rename {
             no_target_directory: false,
             no_clobber: false,
             from: from.into(),
             to: to.into(),
-        };
+        });
         session.apply(&change).expect("it is there");
         let plan = session.finish().expect("nothing can fail");
         assert!(matches!(plan, Plan::Transaction { .. }), "{plan:?}");
@@ -591,11 +597,13 @@ fn device_numbers_that_ext4_cannot_hold_are_refused() {
     let format = format(Features::Upstream);
     let image = save(&filled(&format, &mut Random::new(1)), folder.path());
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let node = |major, minor| Change::MakeNode {
-        path: b"/odd".to_vec(),
-        kind: pext4_fs::FileType::BlockDevice,
-        device: pext4_fs::DeviceNumber { major, minor },
-        permissions: None,
+    let node = |major, minor| {
+        Change::MakeNode(change::MakeNode {
+            path: b"/odd".to_vec(),
+            kind: pext4_fs::FileType::BlockDevice,
+            device: pext4_fs::DeviceNumber { major, minor },
+            permissions: None,
+        })
     };
     for (major, minor, says) in [(4096, 0, "4095"), (8, 1 << 20, "1048575")] {
         let error = session.apply(&node(major, minor)).expect_err(says);
@@ -614,11 +622,13 @@ fn tried(folder: &Path, change: &Change) -> (std::path::PathBuf, Result<(), Stri
         folder,
     );
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let link = |target: &str, path: &str| Change::Symlink {
-        into: pext4_edit::IntoDirectory::Always,
-        target: target.as_bytes().to_vec(),
-        path: path.as_bytes().to_vec(),
-        force: false,
+    let link = |target: &str, path: &str| {
+        Change::Symlink(change::Symlink {
+            into: pext4_edit::IntoDirectory::Always,
+            target: target.as_bytes().to_vec(),
+            path: path.as_bytes().to_vec(),
+            force: false,
+        })
     };
     for (target, path) in [
         ("absent", "/etc/near"),
@@ -640,13 +650,15 @@ fn tried(folder: &Path, change: &Change) -> (std::path::PathBuf, Result<(), Stri
 
 #[test]
 fn touch_makes_what_a_link_leads_to() {
-    let touch = |path: &str| Change::Touch {
-        path: path.as_bytes().to_vec(),
-        time: Some(Time {
-            seconds: 99,
-            nanoseconds: 0,
-        }),
-        no_create: false,
+    let touch = |path: &str| {
+        Change::Touch(change::Touch {
+            path: path.as_bytes().to_vec(),
+            time: Some(Time {
+                seconds: 99,
+                nanoseconds: 0,
+            }),
+            no_create: false,
+        })
     };
     for (path, made) in [
         ("/etc/near", "/etc/absent"),
@@ -680,46 +692,50 @@ fn touch_makes_what_a_link_leads_to() {
 #[test]
 fn a_slash_behind_a_name_is_for_directories() {
     let path = |text: &str| text.as_bytes().to_vec();
-    let remove = |text: &str| Change::Remove {
-        path: path(text),
-        recursive: true,
-        force: false,
+    let remove = |text: &str| {
+        Change::Remove(change::Remove {
+            path: path(text),
+            recursive: true,
+            force: false,
+        })
     };
-    let rename = |from: &str| Change::Rename {
-        no_target_directory: false,
-        no_clobber: false,
-        from: path(from),
-        to: path("/moved"),
+    let rename = |from: &str| {
+        Change::Rename(change::Rename {
+            no_target_directory: false,
+            no_clobber: false,
+            from: path(from),
+            to: path("/moved"),
+        })
     };
     for change in [
         remove("/etc/passwd/"),
         remove("/tree/"),
         rename("/etc/passwd/"),
         rename("/tree//"),
-        Change::Touch {
+        Change::Touch(change::Touch {
             path: path("/etc/passwd/"),
             time: None,
             no_create: true,
-        },
-        Change::SetOwner {
+        }),
+        Change::SetOwner(change::SetOwner {
             path: path("/etc/passwd/"),
             uid: Some(1),
             gid: None,
             recursive: false,
             no_follow: true,
-        },
-        Change::Link {
+        }),
+        Change::Link(change::Link {
             into: pext4_edit::IntoDirectory::Always,
             target: path("/etc/passwd/"),
             path: path("/other"),
             force: false,
-        },
-        Change::MakeNode {
+        }),
+        Change::MakeNode(change::MakeNode {
             path: path("/pipe/"),
             kind: pext4_fs::FileType::Fifo,
             device: pext4_fs::DeviceNumber::default(),
             permissions: None,
-        },
+        }),
     ] {
         let folder = scratch();
         let (_, told) = tried(folder.path(), &change);
@@ -749,11 +765,11 @@ fn an_edit_that_meets_damage_changes_nothing() {
     debugfs::command(&image, &counts).expect("debugfs is there");
     let before = fs::read(&image).expect("an image");
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let remove = Change::Remove {
+    let remove = Change::Remove(change::Remove {
         path: b"/victim".to_vec(),
         recursive: false,
         force: false,
-    };
+    });
     let told = session
         .apply(&remove)
         .and_then(|()| session.finish().map(drop))

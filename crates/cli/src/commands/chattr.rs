@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession, FlagChange};
+use pext4_edit::{Change, EditSession, FlagChange, change};
 
 use crate::editing::{Verb, path};
 
@@ -25,11 +25,11 @@ pub struct Arguments {
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         for name in &self.paths {
-            session.apply(&Change::SetFlags {
+            session.apply(&Change::SetFlags(change::SetFlags {
                 path: path(name),
                 flags: self.flags.clone(),
                 recursive: self.recursive,
-            })?;
+            }))?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession, ModeChange};
+use pext4_edit::{Change, EditSession, ModeChange, change};
 
 use crate::editing::{Verb, path};
 
@@ -26,11 +26,11 @@ pub struct Arguments {
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         for name in &self.paths {
-            session.apply(&Change::SetMode {
+            session.apply(&Change::SetMode(change::SetMode {
                 path: path(name),
                 mode: self.mode.clone(),
                 recursive: self.recursive,
-            })?;
+            }))?;
         }
         Ok(())
     }

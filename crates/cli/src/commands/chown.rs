@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, change};
 
 use crate::editing::{Verb, path};
 use crate::owner;
@@ -30,13 +30,13 @@ impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let (uid, gid) = owner::parse(&self.owner, session)?;
         for name in &self.paths {
-            session.apply(&Change::SetOwner {
+            session.apply(&Change::SetOwner(change::SetOwner {
                 path: path(name),
                 uid,
                 gid,
                 recursive: self.recursive,
                 no_follow: self.no_dereference,
-            })?;
+            }))?;
         }
         Ok(())
     }

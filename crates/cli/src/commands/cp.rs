@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, change};
 
 use crate::device;
 use crate::editing::{Verb, destination, path};
@@ -33,13 +33,13 @@ impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
         for from in &self.from {
-            let done = session.apply(&Change::Copy {
+            let done = session.apply(&Change::Copy(change::Copy {
                 image: self.other.clone(),
                 from: path(from),
                 to: to.clone(),
                 no_target_directory: self.no_target_directory,
                 recursive: self.recursive,
-            });
+            }));
             match &self.other {
                 Some(other) => device::opened(other, done)?,
                 None => done?,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession, IntoDirectory};
+use pext4_edit::{Change, EditSession, IntoDirectory, change};
 
 use crate::editing::{Verb, path};
 
@@ -38,19 +38,19 @@ impl Verb for Arguments {
             (false, false) => IntoDirectory::Always,
         };
         let change = if self.symbolic {
-            Change::Symlink {
+            Change::Symlink(change::Symlink {
                 target,
                 path,
                 force,
                 into,
-            }
+            })
         } else {
-            Change::Link {
+            Change::Link(change::Link {
                 target,
                 path,
                 force,
                 into,
-            }
+            })
         };
         Ok(session.apply(&change)?)
     }

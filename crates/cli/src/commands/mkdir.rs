@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession, ModeChange};
+use pext4_edit::{Change, EditSession, ModeChange, change};
 
 use crate::editing::{Verb, path};
 
@@ -27,11 +27,11 @@ impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let permissions = self.mode.as_ref().map(|mode| mode.apply(0o777, true));
         for name in &self.paths {
-            session.apply(&Change::MakeDirectory {
+            session.apply(&Change::MakeDirectory(change::MakeDirectory {
                 path: path(name),
                 parents: self.parents,
                 permissions,
-            })?;
+            }))?;
         }
         Ok(())
     }

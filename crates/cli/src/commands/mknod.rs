@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use pext4_edit::{Change, EditSession, ModeChange};
+use pext4_edit::{Change, EditSession, ModeChange, change};
 use pext4_fs::{DeviceNumber, FileType};
 
 use crate::editing::{Verb, path};
@@ -51,7 +51,7 @@ impl Verb for Arguments {
                 return Err(Misuse(problem.to_owned()).into());
             }
         };
-        session.apply(&Change::MakeNode {
+        session.apply(&Change::MakeNode(change::MakeNode {
             path: path(&self.path),
             kind: match self.kind {
                 Kind::C => FileType::CharacterDevice,
@@ -61,7 +61,7 @@ impl Verb for Arguments {
             },
             device,
             permissions: self.mode.as_ref().map(|mode| mode.apply(0o666, false)),
-        })?;
+        }))?;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, change};
 
 use crate::editing::{Verb, destination, path};
 
@@ -28,12 +28,12 @@ impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
         for from in &self.from {
-            session.apply(&Change::Rename {
+            session.apply(&Change::Rename(change::Rename {
                 from: path(from),
                 to: to.clone(),
                 no_target_directory: self.no_target_directory,
                 no_clobber: self.no_clobber,
-            })?;
+            }))?;
         }
         Ok(())
     }

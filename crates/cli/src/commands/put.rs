@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use pext4_edit::{Change, EditSession, Overrides};
+use pext4_edit::{Change, EditSession, Overrides, change};
 
 use crate::editing::{Verb, destination};
 use crate::failure::Misuse;
@@ -50,13 +50,13 @@ impl Verb for Arguments {
                 write_standard_input(session, &to, overrides)?;
                 continue;
             }
-            session.apply(&Change::Put {
+            session.apply(&Change::Put(change::Put {
                 from: from.clone(),
                 to: to.clone(),
                 no_target_directory: self.no_target_directory,
                 xattrs: !self.no_xattrs,
                 overrides,
-            })?;
+            }))?;
         }
         Ok(())
     }

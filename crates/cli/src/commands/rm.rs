@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, change};
 
 use crate::editing::{Verb, path};
 
@@ -25,11 +25,11 @@ pub struct Arguments {
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         for name in &self.paths {
-            session.apply(&Change::Remove {
+            session.apply(&Change::Remove(change::Remove {
                 path: path(name),
                 recursive: self.recursive,
                 force: self.force,
-            })?;
+            }))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, change};
 
 use crate::editing::{Verb, path};
 
@@ -28,12 +28,12 @@ impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let (path, name) = (path(&self.path), path(&self.name));
         let change = match &self.value {
-            None => Change::RemoveXattr { path, name },
-            Some(value) => Change::SetXattr {
+            None => Change::RemoveXattr(change::RemoveXattr { path, name }),
+            Some(value) => Change::SetXattr(change::SetXattr {
                 path,
                 name,
                 value: bytes(value.as_bytes()).context("the value is no hexadecimal")?,
-            },
+            }),
         };
         Ok(session.apply(&change)?)
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, change};
 use pext4_fs::Time;
 use pext4_image::build::parse_time;
 
@@ -27,11 +27,11 @@ pub struct Arguments {
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         for name in &self.paths {
-            session.apply(&Change::Touch {
+            session.apply(&Change::Touch(change::Touch {
                 path: path(name),
                 time: self.date,
                 no_create: self.no_create,
-            })?;
+            }))?;
         }
         Ok(())
     }

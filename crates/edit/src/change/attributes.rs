@@ -1,14 +1,13 @@
 //! Attributes of existing files: permissions, owners, times, extended attributes.
 
-use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
+use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode};
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{acl, xattr};
 
+use super::{RemoveXattr, SetFlags, SetMode, SetOwner, SetXattr, Touch};
 use crate::error::{EditError, FsContext, Result, Shown, of_attribute, refuse};
-use crate::flags::FlagChange;
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::lists;
-use crate::mode::ModeChange;
 use crate::session::EditSession;
 use crate::source::Source;
 use crate::tree_writer::{HeldInode, Overrides};
@@ -27,9 +26,14 @@ fn without_set_id_bits(attributes: &Attributes) -> Option<u16> {
 }
 
 impl EditSession {
-    pub(super) fn set_mode(&self, path: &[u8], mode: &ModeChange, recursive: bool) -> Result<()> {
+    pub(super) fn set_mode(&self, change: &SetMode) -> Result<()> {
+        let SetMode {
+            path,
+            mode,
+            recursive,
+        } = change;
         let found = self.resolve(path)?;
-        self.each(&found, path, recursive, &mut |file, attributes| {
+        self.each(&found, path, *recursive, &mut |file, attributes| {
             if attributes.file_type == FileType::Symlink {
                 return Ok(());
             }
@@ -44,12 +48,17 @@ impl EditSession {
         })
     }
 
-    pub(super) fn set_flags(&self, path: &[u8], flags: &FlagChange, recursive: bool) -> Result<()> {
+    pub(super) fn set_flags(&self, change: &SetFlags) -> Result<()> {
+        let SetFlags {
+            path,
+            flags,
+            recursive,
+        } = change;
         let found = self.resolve(path)?;
-        self.each(&found, path, recursive, &mut |file, attributes| {
+        self.each(&found, path, *recursive, &mut |file, attributes| {
             let is_directory = attributes.file_type == FileType::Directory;
             // Others have hardly any flags, as for `chattr -R`.
-            if recursive && !is_directory && attributes.file_type != FileType::Regular {
+            if *recursive && !is_directory && attributes.file_type != FileType::Regular {
                 return Ok(());
             }
             let present = InodeFlags::from_bits_retain(attributes.flags);
@@ -62,22 +71,17 @@ impl EditSession {
         })
     }
 
-    pub(super) fn set_owner(
-        &self,
-        path: &[u8],
-        (uid, gid): (Option<u32>, Option<u32>),
-        recursive: bool,
-        no_follow: bool,
-    ) -> Result<()> {
-        let found = if no_follow || recursive {
+    pub(super) fn set_owner(&self, owner: &SetOwner) -> Result<()> {
+        let path = &owner.path;
+        let found = if owner.no_follow || owner.recursive {
             self.resolve_link(path)?
         } else {
             self.resolve(path)?
         };
-        self.each(&found, path, recursive, &mut |file, attributes| {
+        self.each(&found, path, owner.recursive, &mut |file, attributes| {
             let change = SetAttributes {
-                uid,
-                gid,
+                uid: owner.uid,
+                gid: owner.gid,
                 permissions: without_set_id_bits(attributes),
                 ..SetAttributes::default()
             };
@@ -106,7 +110,8 @@ impl EditSession {
         self.step_file()
     }
 
-    pub(super) fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
+    pub(super) fn set_xattr(&self, change: &SetXattr) -> Result<()> {
+        let SetXattr { path, name, value } = change;
         let found = self.resolve(path)?;
         check_attribute(name, path)?;
         if acl::is_list(name) {
@@ -117,7 +122,8 @@ impl EditSession {
         of_attribute(set, volume, path)
     }
 
-    pub(super) fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+    pub(super) fn remove_xattr(&self, change: &RemoveXattr) -> Result<()> {
+        let RemoveXattr { path, name } = change;
         let found = self.resolve(path)?;
         check_attribute(name, path)?;
         self.volume()
@@ -125,11 +131,12 @@ impl EditSession {
             .with_path(path)
     }
 
-    pub(super) fn touch(&self, path: &[u8], time: Option<Time>, no_create: bool) -> Result<()> {
-        let time = time.map_or(SetTime::Now, SetTime::To);
+    pub(super) fn touch(&self, change: &Touch) -> Result<()> {
+        let path = &change.path;
+        let time = change.time.map_or(SetTime::Now, SetTime::To);
         let found = match self.resolve(path) {
             Ok(found) => found,
-            Err(error) if is_missing(&error) && no_create => return Ok(()),
+            Err(error) if is_missing(&error) && change.no_create => return Ok(()),
             // A path that ends in a slash must lead to a directory, so no file is created.
             Err(error) if is_missing(&error) && !path.ends_with(b"/") => {
                 let end = self.end_of_links(path)?;
@@ -148,7 +155,7 @@ impl EditSession {
         };
         let file = ImageFile {
             inode: found.inode(),
-            path: path.to_vec(),
+            path: path.clone(),
         };
         let change = SetAttributes {
             accessed: Some(time),

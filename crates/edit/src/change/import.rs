@@ -8,7 +8,7 @@ use std::path::Path;
 use pext4_fs::{FileType, InodeNumber};
 
 use super::paths::ParentAndName;
-use super::{fill, last_name};
+use super::{Copy, Put, Write, fill, last_name};
 use crate::error::{EditError, HostContext, Result, Shown, refuse};
 use crate::host::{self, HostTree};
 use crate::image_tree::{ImageFile, ImageTree};
@@ -49,20 +49,14 @@ impl EditSession {
         TreeWriter::new(self, overrides).apply_metadata(&metadata, held.inode(), &entry.path)
     }
 
-    pub(super) fn put(
-        &mut self,
-        from: &Path,
-        to: &[u8],
-        no_target_directory: bool,
-        xattrs: bool,
-        overrides: Overrides,
-    ) -> Result<()> {
+    pub(super) fn put(&mut self, change: &Put) -> Result<()> {
+        let from = &change.from;
         let is_edited = |device, inode| self.is_edited_file(device, inode);
-        let source = HostTree::new(xattrs, &is_edited);
+        let source = HostTree::new(change.xattrs, &is_edited);
         let name = || host::name_of(from);
         let is_directory = || host::is_directory(from);
-        let entry = self.destination(to, no_target_directory, name, is_directory)?;
-        self.write_tree(&source, &HostTree::top(from), &entry, overrides)?;
+        let entry = self.destination(&change.to, change.no_target_directory, name, is_directory)?;
+        self.write_tree(&source, &HostTree::top(from), &entry, change.overrides)?;
         drop(entry);
         for path in source.into_left_out() {
             let path = Shown(path.as_os_str().as_bytes());
@@ -73,8 +67,9 @@ impl EditSession {
         Ok(())
     }
 
-    pub(super) fn write(&self, path: &[u8], content: &[u8], overrides: Overrides) -> Result<()> {
-        let entry = self.parent_and_name(path)?;
+    pub(super) fn write(&self, change: &Write) -> Result<()> {
+        let (content, overrides) = (&change.content, change.overrides);
+        let entry = self.parent_and_name(&change.path)?;
         let mut metadata = self.default_metadata(FileType::Regular, overrides);
         let parent = entry.parent.inode();
         let held = self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)?;
@@ -84,21 +79,15 @@ impl EditSession {
         TreeWriter::new(self, overrides).apply_metadata(&metadata, held.inode(), &entry.path)
     }
 
-    pub(super) fn copy(
-        &self,
-        image: Option<&Path>,
-        from: &[u8],
-        to: &[u8],
-        no_target_directory: bool,
-        recursive: bool,
-    ) -> Result<()> {
-        if let Some(image) = image {
-            return self.copy_between(image, from, to, no_target_directory, recursive);
+    pub(super) fn copy(&self, change: &Copy) -> Result<()> {
+        if let Some(image) = &change.image {
+            return self.copy_between(image, change);
         }
+        let from = &change.from;
         let name = || Ok(last_name(from).to_vec());
         let is_directory = || Ok(self.resolve_link(from)?.kind() == FileType::Directory);
-        let entry = self.destination(to, no_target_directory, name, is_directory)?;
-        self.copy_within(from, &entry, recursive)
+        let entry = self.destination(&change.to, change.no_target_directory, name, is_directory)?;
+        self.copy_within(from, &entry, change.recursive)
     }
 
     pub(super) fn write_tree<S: Source>(
@@ -145,14 +134,7 @@ impl EditSession {
         )
     }
 
-    pub(super) fn copy_between(
-        &self,
-        image: &Path,
-        from: &[u8],
-        to: &[u8],
-        no_target_directory: bool,
-        recursive: bool,
-    ) -> Result<()> {
+    fn copy_between(&self, image: &Path, change: &Copy) -> Result<()> {
         if self.is_of(image) {
             // This session holds the image's lock, so opening it would wait for the session itself.
             return Err(EditError::Refused(format!(
@@ -161,13 +143,14 @@ impl EditSession {
             )));
         }
         let reader = Reader::open(image)?;
+        let from = &change.from;
         let file = reader.find(from)?;
         let source = ImageTree::new(reader.volume());
         let kind = source.attributes(&file)?.file_type;
-        check_kind(kind, from, recursive)?;
+        check_kind(kind, from, change.recursive)?;
         let name = || Ok(last_name(from).to_vec());
         let is_directory = || Ok(kind == FileType::Directory);
-        let entry = self.destination(to, no_target_directory, name, is_directory)?;
+        let entry = self.destination(&change.to, change.no_target_directory, name, is_directory)?;
         self.write_tree(&source, &file, &entry, Overrides::default())
     }
 

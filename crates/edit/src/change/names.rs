@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, RenameMode};
+use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
 
 use super::paths::ParentAndName;
-use super::{IntoDirectory, last_name};
+use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::image_tree::{join, list};
 use crate::session::EditSession;
@@ -20,14 +20,19 @@ const TARGETS: [Refusal; 4] = [
 ];
 
 impl EditSession {
-    pub(crate) fn remove(&self, path: &[u8], recursive: bool, force: bool) -> Result<()> {
+    pub(super) fn remove(&self, change: &Remove) -> Result<()> {
+        let Remove {
+            path,
+            recursive,
+            force,
+        } = change;
         let found = self.parent_and_name(path).and_then(|entry| {
             let there = find(self.volume(), entry.parent.inode(), &entry.name, path)?;
             Ok(there.map(|there| (entry, there.kind(), there.inode())))
         });
         let found = match found {
             Err(EditError::AtPath { source, .. })
-                if force
+                if *force
                     && [Refusal::NotFound, Refusal::NotADirectory]
                         .iter()
                         .any(|&why| source.is(why)) =>
@@ -37,7 +42,7 @@ impl EditSession {
             found => found?,
         };
         let Some((entry, kind, inode)) = found else {
-            return if force {
+            return if *force {
                 Ok(())
             } else {
                 Err(pext4_fs::Error::from(Refusal::NotFound)).with_path(path)
@@ -45,10 +50,10 @@ impl EditSession {
         };
         match check_slash(path, kind) {
             // No directory has this name, and so nothing is there to be removed.
-            Err(_) if force => return Ok(()),
+            Err(_) if *force => return Ok(()),
             checked => checked?,
         }
-        if kind == FileType::Directory && !recursive {
+        if kind == FileType::Directory && !*recursive {
             return refuse(path, "is a directory; -r removes it with what is in it");
         }
         let mut remover = Remover {
@@ -59,15 +64,19 @@ impl EditSession {
         self.sync()
     }
 
-    pub(super) fn rename(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        no_target_directory: bool,
-        no_clobber: bool,
-    ) -> Result<()> {
+    /// Removes a name, if it is there, with everything in it.
+    pub(crate) fn remove_all(&self, path: &[u8]) -> Result<()> {
+        self.remove(&Remove {
+            path: path.to_vec(),
+            recursive: true,
+            force: true,
+        })
+    }
+
+    pub(super) fn rename(&self, change: &Rename) -> Result<()> {
+        let Rename { from, to, .. } = change;
         let old = self.parent_and_name(from)?;
-        let new = match no_target_directory {
+        let new = match change.no_target_directory {
             true => self.parent_and_name(to)?,
             false => {
                 let name = || Ok(old.name.clone());
@@ -79,7 +88,7 @@ impl EditSession {
             check_slash(from, there.kind())?;
             check_slash(&new.path, there.kind())?;
             let replaced = find(self.volume(), new_parent, &new.name, &new.path)?;
-            if no_clobber && replaced.is_some() {
+            if change.no_clobber && replaced.is_some() {
                 return Ok(());
             }
             if replaced.is_some_and(|replaced| replaced.inode() == there.inode()) {
@@ -103,30 +112,31 @@ impl EditSession {
                 if error.is(Refusal::Invalid) {
                     let problem = format!("it cannot go into itself, to {}", Shown(&new.path));
                     return EditError::RefusedAtPath {
-                        path: from.to_vec(),
+                        path: from.clone(),
                         problem,
                     };
                 }
                 let is_there = TARGETS.iter().any(|&why| error.is(why));
                 let path = if is_there { &new.path } else { from };
                 EditError::AtPath {
-                    path: path.to_vec(),
+                    path: path.clone(),
                     source: error,
                 }
             })?;
         self.sync()
     }
 
-    pub(super) fn make_directory(
-        &self,
-        path: &[u8],
-        parents: bool,
-        permissions: Option<u16>,
-    ) -> Result<()> {
-        if !parents {
-            let entry = self.parent_and_name(path)?;
-            return self.make_one_directory(entry.parent.inode(), &entry.name, path, permissions);
+    pub(super) fn make_directory(&self, change: &MakeDirectory) -> Result<()> {
+        let (path, permissions) = (&change.path, change.permissions);
+        if change.parents {
+            return self.make_directories(path, permissions);
         }
+        let entry = self.parent_and_name(path)?;
+        self.make_one_directory(entry.parent.inode(), &entry.name, path, permissions)
+    }
+
+    /// Creates the missing directories of a path. The permissions are those of the last.
+    fn make_directories(&self, path: &[u8], permissions: Option<u16>) -> Result<()> {
         check_path(path)?;
         let mut done = Vec::from(b"/");
         let names: Vec<&[u8]> = path
@@ -152,7 +162,7 @@ impl EditSession {
 
     /// Creates the missing directories of a path.
     pub(crate) fn make_missing(&self, path: &[u8]) -> Result<()> {
-        self.make_directory(path, true, None)
+        self.make_directories(path, None)
     }
 
     pub(super) fn make_one_directory(
@@ -174,13 +184,13 @@ impl EditSession {
             .map(|_| ())
     }
 
-    pub(super) fn link(
-        &self,
-        target: &[u8],
-        path: &[u8],
-        force: bool,
-        into: IntoDirectory,
-    ) -> Result<()> {
+    pub(super) fn link(&self, change: &Link) -> Result<()> {
+        let Link {
+            target,
+            path,
+            force,
+            into,
+        } = change;
         let found = self.resolve_link(target)?;
         if found.kind() == FileType::Directory {
             return refuse(
@@ -188,53 +198,47 @@ impl EditSession {
                 "is a directory, which gets no second name; -s makes a symbolic link",
             );
         }
-        let entry = self.destination_of_link(target, path, into)?;
-        self.check_vacant(&entry, force)?;
+        let entry = self.destination_of_link(target, path, *into)?;
+        self.check_vacant(&entry, *force)?;
         self.check_target_stays(target, &found, &entry)?;
         let writer = TreeWriter::new(self, Overrides::default());
         let parent = entry.parent.inode();
         writer.link(found.inode(), parent, &entry.name, &entry.path)
     }
 
-    pub(super) fn symlink(
-        &self,
-        target: &[u8],
-        path: &[u8],
-        force: bool,
-        into: IntoDirectory,
-    ) -> Result<()> {
-        let entry = self.destination_of_link(target, path, into)?;
-        self.check_vacant(&entry, force)?;
+    pub(super) fn symlink(&self, change: &Symlink) -> Result<()> {
+        let Symlink {
+            target,
+            path,
+            force,
+            into,
+        } = change;
+        let entry = self.destination_of_link(target, path, *into)?;
+        self.check_vacant(&entry, *force)?;
         let directory = entry.path.iter().rposition(|&byte| byte == b'/');
         let directory = &entry.path[..directory.map_or(0, |slash| slash + 1)];
         // The link leads to the first; `ln`, which is called in the root, looks for the second.
-        for target in [join_target(directory, target), target.to_vec()] {
+        for target in [join_target(directory, target), target.clone()] {
             if let Ok(found) = self.resolve(&target) {
                 self.check_target_stays(&target, &found, &entry)?;
             }
         }
         let mut metadata = self.default_metadata(FileType::Symlink, Overrides::default());
-        metadata.target = target.to_vec();
+        metadata.target.clone_from(target);
         let writer = TreeWriter::new(self, Overrides::default());
         let parent = entry.parent.inode();
         let made = writer.make(&metadata, parent, &entry.name, &entry.path);
         made.map(|_| ())
     }
 
-    pub(super) fn make_node(
-        &self,
-        path: &[u8],
-        kind: FileType,
-        device: DeviceNumber,
-        permissions: Option<u16>,
-    ) -> Result<()> {
+    pub(super) fn make_node(&self, node: &MakeNode) -> Result<()> {
         let overrides = Overrides {
-            permissions,
+            permissions: node.permissions,
             ..Overrides::default()
         };
-        let mut metadata = self.default_metadata(kind, overrides);
-        metadata.device = device;
-        let entry = self.parent_and_name_of_file(path)?;
+        let mut metadata = self.default_metadata(node.kind, overrides);
+        metadata.device = node.device;
+        let entry = self.parent_and_name_of_file(&node.path)?;
         self.check_vacant(&entry, false)?;
         let parent = entry.parent.inode();
         self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)

@@ -15,7 +15,7 @@ use pext4_tar::{Entry, Kind};
 
 use super::layer::{self, Layer, Mark};
 use super::read::Archive;
-use crate::change::{Change, last_name};
+use crate::change::{self, Change, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, refuse};
 use crate::image_tree::join;
 use crate::lists;
@@ -61,11 +61,11 @@ impl EditSession {
         into: &[u8],
         layer: Option<Layer>,
     ) -> Result<Unpacked> {
-        self.apply(&Change::MakeDirectory {
+        self.apply(&Change::MakeDirectory(change::MakeDirectory {
             path: into.to_vec(),
             parents: true,
             permissions: None,
-        })?;
+        }))?;
         let _pinned = self.pin_thread();
         let mut unpacker = Unpacker {
             session: self,
@@ -157,7 +157,7 @@ impl Unpacker<'_> {
         };
         let directory = FileType::Directory;
         match (there == directory) != (kind == directory) {
-            true => self.session.remove(path, true, true),
+            true => self.session.remove_all(path),
             false => Ok(()),
         }
     }

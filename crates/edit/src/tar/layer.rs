@@ -91,7 +91,7 @@ impl Layer {
         let inode = held.inode();
         drop(held);
         if !self.own.contains(&(parent, name.to_vec())) {
-            return session.remove(path, true, true);
+            return session.remove_all(path);
         }
         let attributes = session.volume().attributes(inode).with_path(path)?;
         match attributes.file_type {
@@ -122,7 +122,7 @@ impl Layer {
                 let own = (directory.inode, name);
                 if !self.own.contains(&own) {
                     let (_, name) = own;
-                    session.remove(&join(&directory.path, &name), true, true)?;
+                    session.remove_all(&join(&directory.path, &name))?;
                     continue;
                 }
                 if tree.attributes(&child)?.file_type == FileType::Directory {

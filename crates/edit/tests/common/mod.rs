@@ -7,7 +7,7 @@ pub mod archives;
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
-use pext4_edit::{Change, EditOptions, EditSession, Overrides};
+use pext4_edit::{Change, EditOptions, EditSession, Overrides, change};
 use pext4_fs::{FileType, MountOptions, SetXattrMode, Volume};
 use pext4_testkit::Random;
 use pext4_testkit::oracle::format::Format;
@@ -18,11 +18,11 @@ pub fn write(path: &str, length: usize, random: &mut Random) -> Change {
     let content = (0..length)
         .map(|at| (word.rotate_left(u32::try_from(at % 61).expect("small")) & 0xFF) as u8)
         .collect();
-    Change::Write {
+    Change::Write(change::Write {
         path: path.as_bytes().to_vec(),
         content,
         overrides: Overrides::default(),
-    }
+    })
 }
 
 /// An image with directories, files of several sizes, links and attributes.
@@ -62,77 +62,77 @@ pub fn mixture(session: &mut EditSession, random: &mut Random) {
     let mut changes = vec![
         write("/etc/hostname", 9, random),
         write("/link/../new file", 100_000, random),
-        Change::MakeDirectory {
+        Change::MakeDirectory(change::MakeDirectory {
             path: path("/var/lib/app"),
             parents: true,
             permissions: Some(0o750),
-        },
-        Change::Copy {
+        }),
+        Change::Copy(change::Copy {
             image: None,
             from: path("/usr"),
             to: path("/var/"),
             no_target_directory: false,
             recursive: true,
-        },
-        Change::Remove {
+        }),
+        Change::Remove(change::Remove {
             path: path("/big"),
             recursive: true,
             force: false,
-        },
+        }),
         write("/again", 650_000, random),
-        Change::Rename {
+        Change::Rename(change::Rename {
             no_target_directory: false,
             no_clobber: false,
             from: path("/etc/passwd-"),
             to: path("/var/lib"),
-        },
-        Change::Symlink {
+        }),
+        Change::Symlink(change::Symlink {
             into: pext4_edit::IntoDirectory::Always,
             target: path("/nowhere"),
             path: path("/dangling"),
             force: false,
-        },
-        Change::Link {
+        }),
+        Change::Link(change::Link {
             into: pext4_edit::IntoDirectory::Always,
             target: path("/etc/passwd"),
             path: path("/etc/group"),
             force: false,
-        },
-        Change::MakeNode {
+        }),
+        Change::MakeNode(change::MakeNode {
             path: path("/null"),
             kind: FileType::CharacterDevice,
             device: pext4_fs::DeviceNumber { major: 1, minor: 3 },
             permissions: Some(0o666),
-        },
-        Change::SetMode {
+        }),
+        Change::SetMode(change::SetMode {
             path: path("/usr"),
             mode: "go-w,u+s".parse().expect("a mode"),
             recursive: true,
-        },
-        Change::SetOwner {
+        }),
+        Change::SetOwner(change::SetOwner {
             path: path("/var"),
             uid: Some(1000),
             gid: Some(100_000),
             recursive: true,
             no_follow: false,
-        },
-        Change::SetXattr {
+        }),
+        Change::SetXattr(change::SetXattr {
             path: path("/etc/passwd"),
             name: path("user.note"),
             value: b"new and longer".to_vec(),
-        },
-        Change::RemoveXattr {
+        }),
+        Change::RemoveXattr(change::RemoveXattr {
             path: path("/etc/passwd"),
             name: path("user.note"),
-        },
-        Change::Touch {
+        }),
+        Change::Touch(change::Touch {
             path: path("/touched"),
             time: Some(pext4_fs::Time {
                 seconds: 1_000_000_000,
                 nanoseconds: 5,
             }),
             no_create: false,
-        },
+        }),
     ];
     for number in 0..random.index(60) {
         let file = random.index(40);
@@ -143,11 +143,11 @@ pub fn mixture(session: &mut EditSession, random: &mut Random) {
                 random,
             ),
             1 => write(&format!("/made{number}"), random.index(3000), random),
-            _ => Change::Remove {
+            _ => Change::Remove(change::Remove {
                 path: path(&format!("/var/usr/share/file{file}")),
                 recursive: false,
                 force: true,
-            },
+            }),
         });
     }
     for change in &changes {
