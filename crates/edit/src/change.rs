@@ -71,9 +71,8 @@ pub enum Change {
     RemoveXattr(RemoveXattr),
 }
 
-/// Copies a file or a tree of the host into the image, with attributes, extended attributes,
-/// holes and hard links. The image itself is left out of a tree, which
-/// [`EditSession::notes`] tells.
+/// Copies a file or a tree of the host into the image, with attributes, extended attributes, holes
+/// and hard links. The image itself is left out of a tree, which [`EditSession::notes`] tells.
 #[derive(Clone, Debug)]
 pub struct Put {
     /// The path on the host.
@@ -199,8 +198,7 @@ pub struct SetMode {
     pub recursive: bool,
 }
 
-/// Changes the flags that `chattr` changes, of files and directories; a symbolic link is
-/// followed.
+/// Changes the flags that `chattr` changes, of files and directories; a symbolic link is followed.
 #[derive(Clone, Debug)]
 pub struct SetFlags {
     /// The file.

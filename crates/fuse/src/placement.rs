@@ -109,7 +109,7 @@ struct Placement {
 }
 
 impl Servers {
-    /// Creates an empty set; a thread joins it with its first call of [`Servers::note_call`].
+    /// Creates an empty set; a thread joins it with its first call of [`Servers::begin_call`].
     pub(crate) fn new() -> Self {
         Self {
             threads: Arc::new(ServerThreads::new()),
