@@ -68,6 +68,9 @@ struct Arguments {
     /// Blocks of the journal.
     #[arg(long, default_value_t = 8192)]
     journal_blocks: u32,
+    /// Mebibytes of the metadata cache; a quarter of it holds inodes, 1 KiB each.
+    #[arg(long, default_value_t = 256)]
+    cache_mib: u32,
     /// Groups of the image; by default four for each task of the largest number.
     #[arg(long)]
     groups: Option<u32>,
@@ -212,6 +215,7 @@ impl Session {
             scaling: setting.scaling,
             groups: self.groups,
             journal_blocks: arguments.journal_blocks,
+            cache_mib: arguments.cache_mib,
             commit_interval: Duration::from_millis(u64::from(arguments.commit_ms)),
             warm_up: window / 4,
             window,
@@ -404,6 +408,7 @@ impl Session {
             arguments.commit_ms,
             self.groups,
             arguments.journal_blocks,
+            arguments.cache_mib,
             arguments.files,
             arguments.values,
             arguments.calibration_ms,
@@ -433,6 +438,7 @@ impl Session {
             ("seed", arguments.seed.to_string()),
             ("groups", self.groups.to_string()),
             ("journal", format!("{} blocks", arguments.journal_blocks)),
+            ("cache", format!("{} MiB", arguments.cache_mib)),
             ("commits every", format!("{} ms", arguments.commit_ms)),
             ("files", arguments.files.to_string()),
             ("values", arguments.values.to_string()),

@@ -127,6 +127,7 @@ fn open(setup: &Setup) -> Result<Volume> {
     mkfs::mkfs(&*device, &options)?;
     let options = MountOptions {
         commit_interval: setup.commit_interval,
+        cache_size: u64::from(setup.cache_mib) << 20,
         scaling: setup.scaling,
         ..MountOptions::default()
     };

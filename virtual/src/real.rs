@@ -1,5 +1,5 @@
 //! Measures real threads with ordinary locks, for the comparison that `pext4-virtual --validate`
-//! prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS JOURNAL-BLOCKS FILES VALUES
+//! prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS JOURNAL-BLOCKS CACHE-MIB FILES VALUES
 //! MILLISECONDS FILLED SEED`. Prints the result as JSON.
 
 use std::time::Duration;
@@ -26,6 +26,7 @@ fn main() -> Result<()> {
         commit,
         groups,
         journal_blocks,
+        cache_mib,
         files,
         values,
         milliseconds,
@@ -48,6 +49,7 @@ fn main() -> Result<()> {
         scaling: Scaling::parse(scaling)?,
         groups,
         journal_blocks,
+        cache_mib,
         commit_interval: Duration::from_millis(u64::from(commit)),
         warm_up: window / 4,
         window,

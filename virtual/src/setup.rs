@@ -22,6 +22,8 @@ pub struct Setup {
     pub groups: u32,
     /// Blocks of the journal.
     pub journal_blocks: u32,
+    /// Mebibytes of the metadata cache.
+    pub cache_mib: u32,
     /// Longest time between commits.
     pub commit_interval: Duration,
     /// Time that the tasks run before the window.
