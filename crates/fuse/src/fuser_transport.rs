@@ -395,7 +395,7 @@ impl Filesystem for FuserTransport {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        placement::note_data_request();
+        let _request = placement::begin_data_request();
         READ_BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
@@ -423,7 +423,7 @@ impl Filesystem for FuserTransport {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        placement::note_data_request();
+        let _request = placement::begin_data_request();
         let write = Write {
             node,
             offset,
@@ -435,12 +435,12 @@ impl Filesystem for FuserTransport {
     }
 
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
-        placement::note_data_request();
+        let _request = placement::begin_data_request();
         self.sync(node, data, reply);
     }
 
     fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
-        placement::note_data_request();
+        let _request = placement::begin_data_request();
         self.sync(node, data, reply);
     }
 
@@ -490,7 +490,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        placement::note_data_request();
+        let _request = placement::begin_data_request();
         let statfs = self.dispatch.statfs();
         reply.statfs(
             statfs.blocks,
@@ -565,7 +565,7 @@ impl Filesystem for FuserTransport {
         room: u32,
         reply: ReplyIoctl,
     ) {
-        placement::note_data_request();
+        let _request = placement::begin_data_request();
         let caller = caller(request);
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         let (input, room) = (input.to_vec(), room as usize);
@@ -626,7 +626,7 @@ impl Filesystem for FuserTransport {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        placement::note_data_request();
+        let _request = placement::begin_data_request();
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         self.page_release.run(move || {
             if !dispatch.is_read_only() {

@@ -67,7 +67,8 @@ const RECENT_MS: u32 = 2;
 const TURNS_TIMEOUT: Duration = Duration::from_millis(20);
 /// So many calls without a data request make all threads but one park.
 const CALLS_TO_PARK: u32 = 64;
-/// A data request that arrives so long after the last sample makes the threads stop following.
+/// A data request, or a call before the answer to a query, that comes so long after the last sample
+/// makes the threads stop following.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 
 thread_local! {
@@ -80,9 +81,16 @@ pub(crate) struct Servers {
     parking: Arc<Parking>,
 }
 
-/// A call that the calling thread serves, from the request until the reply has been sent.
+/// A call that the calling thread serves, until the reply has been sent or is left to a worker.
 #[must_use = "the call ends when it is dropped"]
 pub(crate) struct Call(());
+
+/// A request for which no caller need be waiting, while the calling thread serves it.
+#[must_use = "the request ends when it is dropped"]
+pub(crate) struct DataRequest {
+    /// Whether it was counted where threads are parked.
+    is_counted: bool,
+}
 
 /// The state of one serving thread.
 struct Placement {
@@ -130,7 +138,11 @@ impl Servers {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        PLACEMENT.with_borrow(|placement| {
+        // After a panic the reply is sent only later, when its owner is dropped.
+        if std::thread::panicking() {
+            return;
+        }
+        PLACEMENT.with_borrow_mut(|placement| {
             if let Some(placement) = placement {
                 placement.end_call();
             }
@@ -139,13 +151,25 @@ impl Drop for Call {
 }
 
 /// Notes a request for which no caller need be waiting. While the thread follows no caller, this
-/// costs one check.
-pub(crate) fn note_data_request() {
-    PLACEMENT.with_borrow_mut(|placement| {
-        if let Some(placement) = placement {
-            placement.note_data_request();
+/// costs a few checks.
+pub(crate) fn begin_data_request() -> DataRequest {
+    PLACEMENT.with_borrow_mut(|placement| DataRequest {
+        is_counted: placement
+            .as_mut()
+            .is_some_and(Placement::begin_data_request),
+    })
+}
+
+impl Drop for DataRequest {
+    fn drop(&mut self) {
+        if self.is_counted {
+            PLACEMENT.with_borrow(|placement| {
+                if let Some(placement) = placement {
+                    placement.parking.end_data_request();
+                }
+            });
         }
-    });
+    }
 }
 
 /// The placement that a thread started by this one inherits. The new thread does work for other
@@ -234,6 +258,7 @@ impl Placement {
                 self.pending = Some(caller);
             }
         } else {
+            self.interval = SAMPLE_INTERVAL;
             self.idle_class.update(caller, self.take_turns());
         }
         self.restart_interval();
@@ -286,20 +311,35 @@ impl Placement {
         self.callers.is_sole(caller) && self.membership.is_only_caller(caller, RECENT_MS)
     }
 
-    fn note_data_request(&mut self) {
+    /// Notes a data request, for which parked threads are needed. Returns whether it was counted.
+    fn begin_data_request(&mut self) -> bool {
         self.calls_since_data = 0;
         self.parking.resume_all();
         self.give_up_if_idle();
+        let is_counted = self.membership.core().is_some();
+        if is_counted {
+            self.parking.begin_data_request();
+        }
+        is_counted
     }
 
-    /// Parks the thread if one is enough.
-    fn end_call(&self) {
+    /// Parks the thread if another one is enough.
+    fn end_call(&mut self) {
         if self.membership.core().is_some() {
             self.parking.note_served();
         }
-        if self.needs_one_thread() {
-            self.parking.park(|| self.needs_one_thread());
+        if self.needs_one_thread() && self.parking.park(|| self.needs_one_thread()) {
+            self.start_afresh();
         }
+    }
+
+    /// Forgets what was so before the thread was parked.
+    fn start_afresh(&mut self) {
+        self.calls_since_data = 0;
+        if self.query.take().is_some() {
+            self.pending = None;
+        }
+        self.restart_interval();
     }
 
     /// Whether a caller is followed that sends no data.
@@ -322,6 +362,7 @@ impl Placement {
         self.membership.move_all(None);
         self.parking.resume_all();
         self.idle_class.update(self.callers.current(), false);
+        self.interval = SAMPLE_INTERVAL;
         self.restart_interval();
     }
 
@@ -337,6 +378,13 @@ impl Placement {
     fn restart_interval(&mut self) {
         self.calls = 0;
         self.sampled = Instant::now();
+        self.pace.restart(self.sampled);
+    }
+}
+
+impl Drop for Placement {
+    fn drop(&mut self) {
+        self.parking.leave();
     }
 }
 
@@ -351,7 +399,7 @@ pub(crate) mod tests {
 
     use super::{
         CALLS_TO_PARK, DOUBTS_TO_LEAVE, IDLE_TIMEOUT, Inherited, PLACEMENT, Placement, Servers,
-        TURNS_TIMEOUT, inherited, note_data_request,
+        TURNS_TIMEOUT, begin_data_request, inherited,
     };
 
     /// Moves the calling thread to one of the cores that it may use, as if it followed a caller.
@@ -450,9 +498,13 @@ pub(crate) mod tests {
             let cores = sched_getaffinity(None).expect("Linux has it");
             let core = (0..CpuSet::MAX_CPU).find(|&core| cores.is_set(core));
             placement.membership.move_all(core);
-            placement.note_data_request();
+            assert!(placement.begin_data_request());
+            placement.parking.end_data_request();
             assert!(!placement.needs_one_thread());
             assert!(call(&mut placement));
+            placement.parking.join();
+            placement.end_call();
+            assert!(!placement.needs_one_thread(), "it was parked");
         });
         serving.join().expect("no panic");
     }
@@ -476,7 +528,7 @@ pub(crate) mod tests {
                 let placement = placement.as_mut().expect("it follows");
                 placement.sampled = Instant::now() + IDLE_TIMEOUT;
             });
-            note_data_request();
+            drop(begin_data_request());
             assert_eq!(cores().count(), 1, "names may come again");
             PLACEMENT.with_borrow_mut(|placement| {
                 let placement = placement.as_mut().expect("it follows");
@@ -484,7 +536,7 @@ pub(crate) mod tests {
                 let then = Instant::now().checked_sub(IDLE_TIMEOUT);
                 placement.sampled = then.expect("the machine runs for a while");
             });
-            note_data_request();
+            drop(begin_data_request());
             assert_eq!((cores(), policy()), (allowed_cores, 0));
         });
         serving.join().expect("no panic");

@@ -28,6 +28,12 @@ impl Pace {
         }
     }
 
+    /// Begins a new window: calls of the current one were delayed by the thread itself.
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.calls = 0;
+        self.began = now;
+    }
+
     /// Notes a call. Returns whether the pace has slackened with it: a window took one and a half
     /// times as long as the shortest so far. This pace is then the one to compare with.
     pub(super) fn note(&mut self, now: Instant) -> bool {
@@ -40,8 +46,7 @@ impl Pace {
         if has_slackened || took < self.shortest {
             self.shortest = took;
         }
-        self.calls = 0;
-        self.began = now;
+        self.restart(now);
         has_slackened
     }
 }
@@ -68,5 +73,9 @@ mod tests {
         assert!(!window(16), "the pace is known");
         assert!(!window(10));
         assert!(window(16), "it was faster again");
+        assert!(!window(10));
+        let sampled = now + Duration::from_micros(500);
+        pace.restart(sampled);
+        assert!(!(1..=WINDOW).any(|call| pace.note(sampled + Duration::from_micros(10) * call)));
     }
 }

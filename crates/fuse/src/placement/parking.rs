@@ -5,15 +5,18 @@
 //! another thread is woken, takes turns with the first on their core, and often finds that the
 //! first has taken the request. A thread that is alone finds it when it continues.
 //!
-//! A thread parks at the end of a call, with no lock held and its reply sent, and only if another
-//! one serves. It serves again when it is told to, and by itself if parking is no longer wanted or
-//! if no call has ended for [`PATIENCE`]: the serving thread may wait for the device, or for a
-//! request of the kernel, or may have ended. So a parked thread delays a request for at most twice
-//! that time, and threads of a mount that nobody uses wait for requests, without a timer.
+//! A thread parks at the end of a call, with no lock held, and only if another one serves: one that
+//! is in a data request does not, since it may wait for the device. It serves again when it is told
+//! to, and by itself if parking is no longer wanted or if no call has ended for [`PATIENCE`]: the
+//! serving thread may wait for the device as well, or for a request of the kernel. So a request
+//! waits for a parked thread at most twice that time (longer if other processes leave the idle
+//! class no core), and threads of a mount that nobody uses wait for requests, without a timer.
 //!
-//! The lock is a leaf. A serving thread that finds it held does not wait: the holder may be in the
-//! idle class and wait for a core. The count of calls has its own cache line, which one thread
-//! writes at a time.
+//! The lock is a leaf, and the counts are beside it, since no lock can be taken any more when
+//! thread-local values are dropped. A serving thread that finds the lock held does not wait: the
+//! holder may be in the idle class and wait for a core. If it wanted to tell parked threads to
+//! serve, they do so at the next data request or by themselves. The count of calls has its own
+//! cache line, which one thread writes at a time.
 
 use std::time::Duration;
 
@@ -26,38 +29,56 @@ const PATIENCE: Duration = Duration::from_millis(5);
 
 /// The parked threads of one mount.
 pub(super) struct Parking {
-    state: Mutex<State>,
+    /// The round, which changes when parked threads are told to serve.
+    round: Mutex<u32>,
     resumed: Condvar,
-    /// How many threads are parked; changes under the lock.
+    /// How many threads have joined and not left.
+    threads: AtomicUsize,
+    /// How many of them are parked; changes under the lock.
     parked: AtomicUsize,
+    /// How many of them serve data requests.
+    in_data_requests: AtomicUsize,
     /// Calls that have ended; need not count all of them.
     served: CachePadded<AtomicU32>,
 }
 
-struct State {
-    /// How many threads have joined.
-    threads: usize,
-    /// Changes when parked threads are told to serve.
-    round: u32,
-}
-
 impl Parking {
     pub(super) fn new() -> Self {
-        let state = State {
-            threads: 0,
-            round: 0,
-        };
         Self {
-            state: Mutex::new(Class::Leaf, state),
+            round: Mutex::new(Class::Leaf, 0),
             resumed: Condvar::new(),
+            threads: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
+            in_data_requests: AtomicUsize::new(0),
             served: CachePadded::new(AtomicU32::new(0)),
         }
     }
 
     /// Adds the calling thread, which serves.
     pub(super) fn join(&self) {
-        self.state.lock().threads += 1;
+        self.threads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Removes it; it serves no more.
+    pub(super) fn leave(&self) {
+        self.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The calling thread may wait for the device until [`Self::end_data_request`].
+    pub(super) fn begin_data_request(&self) {
+        self.in_data_requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends what [`Self::begin_data_request`] began.
+    pub(super) fn end_data_request(&self) {
+        self.in_data_requests.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether no thread but the calling one serves.
+    fn is_last(&self) -> bool {
+        let parked = self.parked.load(Ordering::Relaxed);
+        let others = parked + self.in_data_requests.load(Ordering::Relaxed);
+        others + 1 >= self.threads.load(Ordering::Relaxed)
     }
 
     /// Notes that a call has ended, while threads may be parked.
@@ -66,25 +87,30 @@ impl Parking {
         self.served.store(served.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Parks the calling thread while `is_wanted`, unless it is the last that serves.
-    pub(super) fn park(&self, is_wanted: impl Fn() -> bool) {
-        let Some(mut state) = self.state.try_lock() else {
-            return;
+    /// Parks the calling thread while `is_wanted`, unless it is the last that serves. Returns
+    /// whether it was parked.
+    pub(super) fn park(&self, is_wanted: impl Fn() -> bool) -> bool {
+        if self.is_last() {
+            return false;
+        }
+        let Some(mut round) = self.round.try_lock() else {
+            return false;
         };
-        if self.parked.load(Ordering::Relaxed) + 1 >= state.threads {
-            return;
+        if self.is_last() {
+            return false;
         }
         self.parked.fetch_add(1, Ordering::Relaxed);
-        let round = state.round;
+        let parked_in = *round;
         while is_wanted() {
             let served = self.served.load(Ordering::Relaxed);
-            let has_waited = self.resumed.wait_for(&mut state, PATIENCE);
+            let has_waited = self.resumed.wait_for(&mut round, PATIENCE);
             let is_stuck = has_waited && served == self.served.load(Ordering::Relaxed);
-            if is_stuck || state.round != round {
+            if is_stuck || *round != parked_in {
                 break;
             }
         }
         self.parked.fetch_sub(1, Ordering::Relaxed);
+        true
     }
 
     /// Tells all parked threads to serve.
@@ -92,9 +118,9 @@ impl Parking {
         if self.parked.load(Ordering::Relaxed) == 0 {
             return;
         }
-        if let Some(mut state) = self.state.try_lock() {
-            state.round = state.round.wrapping_add(1);
-            drop(state);
+        if let Some(mut round) = self.round.try_lock() {
+            *round = round.wrapping_add(1);
+            drop(round);
             self.resumed.notify_all();
         }
     }
@@ -117,7 +143,7 @@ mod tests {
         parking.join();
         parking.join();
         let parks = Arc::clone(&parking);
-        let parked = thread::spawn(move || parks.park(is_wanted));
+        let parked = thread::spawn(move || assert!(parks.park(is_wanted)));
         while parking.parked.load(Ordering::Relaxed) == 0 && !parked.is_finished() {
             thread::yield_now();
         }
@@ -137,12 +163,19 @@ mod tests {
 
     #[test]
     fn the_last_thread_that_serves_never_parks() {
-        let alone = Parking::new();
-        alone.join();
-        alone.park(|| panic!("it would wait for itself"));
-        let (parking, parked) = with_parked_thread(|| true);
-        parking.park(|| panic!("the other one is parked"));
-        parked.join().expect("it serves, since no call ends");
+        let parking = Parking::new();
+        parking.join();
+        assert!(!parking.park(|| true), "it would wait for itself");
+        parking.join();
+        parking.begin_data_request();
+        assert!(!parking.park(|| true), "the other one may wait");
+        parking.end_data_request();
+        parking.parked.store(1, Ordering::Relaxed);
+        assert!(!parking.park(|| true), "the other one is parked");
+        parking.parked.store(0, Ordering::Relaxed);
+        assert!(parking.park(|| true), "it serves again, since no call ends");
+        parking.leave();
+        assert!(!parking.park(|| true), "the other one has left");
     }
 
     #[test]

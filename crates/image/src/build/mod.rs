@@ -40,6 +40,7 @@ mod archive;
 mod attributes;
 mod directory;
 mod error;
+mod first_error;
 mod ids;
 mod lookup;
 mod oci;

@@ -25,7 +25,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::error::{Error, Result};
-use super::progress::{FirstError, Progress};
+use super::first_error::FirstError;
+use super::progress::Progress;
 use super::queue::Queue;
 use super::rules::Rules;
 use entry::AttributePath;

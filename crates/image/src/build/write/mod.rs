@@ -20,10 +20,11 @@ use pext4_sync::atomic::{AtomicUsize, Ordering};
 
 use super::attributes::{SplitSet, split};
 use super::error::{Error, Result};
+use super::first_error::FirstError;
 use super::order::Order;
 use super::output::Output;
 use super::place::{LARGE, Placement};
-use super::progress::{FirstError, Progress};
+use super::progress::Progress;
 use super::shape::{Shape, extra_size};
 use super::size::Frame;
 use super::sources::Contents;
