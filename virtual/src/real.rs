@@ -1,6 +1,6 @@
 //! Measures real threads with ordinary locks, for the comparison that `pext4-virtual --validate`
-//! prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS JOURNAL-BLOCKS CACHE-MIB FILES VALUES
-//! MILLISECONDS FILLED SEED`. Prints the result as JSON.
+//! prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS JOURNAL-BLOCKS CACHE-MIB FILES
+//! VALUES MILLISECONDS FILLED SEED`. Prints the result as JSON.
 
 use std::time::Duration;
 

@@ -39,35 +39,35 @@ pub enum IntoDirectory {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Change {
-    /// See [`Put`].
+    /// Copies from the host.
     Put(Put),
-    /// See [`Write`].
+    /// Creates a file with a given content.
     Write(Write),
-    /// See [`Copy`].
+    /// Copies within the image, or from another one.
     Copy(Copy),
-    /// See [`Remove`].
+    /// Removes a name.
     Remove(Remove),
-    /// See [`Rename`].
+    /// Moves a name.
     Rename(Rename),
-    /// See [`MakeDirectory`].
+    /// Creates a directory.
     MakeDirectory(MakeDirectory),
-    /// See [`Link`].
+    /// Creates another name for a file.
     Link(Link),
-    /// See [`Symlink`].
+    /// Creates a symbolic link.
     Symlink(Symlink),
-    /// See [`MakeNode`].
+    /// Creates a device, a fifo or a socket.
     MakeNode(MakeNode),
-    /// See [`SetMode`].
+    /// Changes permissions.
     SetMode(SetMode),
-    /// See [`SetFlags`].
+    /// Changes the flags of `chattr`.
     SetFlags(SetFlags),
-    /// See [`SetOwner`].
+    /// Changes owner and group.
     SetOwner(SetOwner),
-    /// See [`Touch`].
+    /// Sets access and modification time.
     Touch(Touch),
-    /// See [`SetXattr`].
+    /// Sets an extended attribute.
     SetXattr(SetXattr),
-    /// See [`RemoveXattr`].
+    /// Removes an extended attribute.
     RemoveXattr(RemoveXattr),
 }
 
