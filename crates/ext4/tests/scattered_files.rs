@@ -4,7 +4,7 @@
 mod images;
 
 use images::{Image, Random};
-use pext4_fs::{AllocateMode, InodeNumber, SetAttributes, Volume};
+use pext4_fs::{AllocateMode, InodeNumber, MappedRange, SetAttributes, Volume};
 
 const KINDS: [&[&str]; 2] = [
     &["-b", "1024"],
@@ -129,5 +129,29 @@ fn a_preallocation_is_written_in_any_order() {
         volume.close().expect("a clean close");
         image.assert_clean();
         check(&image.open(), inode, &expected);
+    }
+}
+
+/// As the kernel writes the pages of a file: in requests that change places with their neighbours.
+#[test]
+fn parts_that_come_in_another_order_become_one_run() {
+    const PART: u64 = 256 << 10;
+    for arguments in [["-b", "1024"], ["-b", "4096"]] {
+        let Some(image) = Image::make(&arguments) else {
+            return;
+        };
+        let volume = image.open();
+        let inode = make_file(&volume);
+        for part in [0, 2, 1, 4, 3, 6, 5, 8, 9, 7] {
+            let bytes = vec![7; usize::try_from(PART).expect("small")];
+            volume.write(inode, part * PART, &bytes).expect("a write");
+        }
+        let ranges = volume.extents(inode, 0, 100).expect("a map");
+        let is_break =
+            |pair: &&[MappedRange]| pair[0].physical + pair[0].length != pair[1].physical;
+        let breaks = ranges.windows(2).filter(is_break).count();
+        assert_eq!(breaks, 0, "{arguments:?}: {ranges:?}");
+        volume.close().expect("a clean close");
+        image.assert_clean();
     }
 }

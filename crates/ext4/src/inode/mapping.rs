@@ -30,6 +30,9 @@ use crate::seal;
 /// revoke record.
 pub(crate) const MAX_FORGOTTEN: u32 = 64;
 
+/// Widest gap in a file, in blocks, for which room is left on the device.
+const MAX_GAP: u32 = 8192;
+
 /// The tree nodes of one inode.
 struct Nodes<'a, 'h> {
     inodes: &'a Inodes,
@@ -510,9 +513,33 @@ impl Inodes {
         self.store.may_use_reserve(attributes.uid, attributes.gid)
     }
 
-    /// The goal for `logical`: after the block that precedes it in the file, else the inode's
-    /// group.
+    /// The goal for `logical`, which is not mapped: where it would be if it continued the extent
+    /// before it in the file, or preceded the one after it; else the start of the inode's group.
+    ///
+    /// The kernel writes the pages of a file in several requests, which may be served in any order.
+    /// With gaps between them as wide as what is still to come, they become one run.
     fn goal(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
+        if !Self::is_extent_mapped(inode) {
+            return self.goal_in_map(inode, logical);
+        }
+        let nodes = self.nodes(inode, None, BlockNumber::default());
+        let (before, after) = extents::neighbours(&inode.root(), &nodes, logical)
+            .map_err(|error| error.in_inode(inode.number()))?;
+        if let Some(before) = before {
+            self.check_not_metadata(before.start, before.length)
+                .map_err(|error| error.in_inode(inode.number()))?;
+            return Ok(continuation(before, logical));
+        }
+        let preceding = after.and_then(|after| {
+            let gap = after.logical.get().checked_sub(logical.get())?;
+            after.start.checked_sub(gap).filter(|_| gap <= MAX_GAP)
+        });
+        Ok(preceding.unwrap_or_else(|| self.home_goal(inode)))
+    }
+
+    /// The goal in a block map: after the block that precedes `logical` in the file, else the start
+    /// of the inode's group.
+    fn goal_in_map(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
         let before = match logical.checked_sub(1u32) {
             Some(before) => self.lookup_locked(inode, before)?,
             None => return Ok(self.home_goal(inode)),
@@ -533,6 +560,19 @@ impl Inodes {
             self.groups.release(&preallocation);
         }
     }
+}
+
+/// Where `logical`, which is behind an extent, is if it continues it. A wide gap is a hole that
+/// nobody fills soon, so it is left out.
+fn continuation(extent: Extent, logical: LogicalBlock) -> BlockNumber {
+    let offset = logical.get().saturating_sub(extent.logical.get());
+    let gap = offset.saturating_sub(extent.length);
+    let offset = if gap <= MAX_GAP {
+        offset
+    } else {
+        extent.length
+    };
+    extent.start.checked_add(offset).unwrap_or(extent.start)
 }
 
 /// Removes a range from an extent tree, for [`Inodes::unmap`].

@@ -35,7 +35,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 pub use convert::convert;
 pub use insert::insert;
 pub use pext4_ondisk::extent::{Bounds, Extent};
-pub use read::{last_end, lookup, walk};
+pub use read::{last_end, lookup, neighbours, walk};
 pub use remove::remove;
 
 use crate::error::Result;

@@ -33,6 +33,21 @@ pub fn lookup<S: NodeStore>(
     })
 }
 
+/// The last extent that starts at or before `logical`, and the first after it, of those in one leaf.
+///
+/// # Errors
+///
+/// `Corrupt`; those of reading.
+pub fn neighbours<S: NodeStore>(
+    root: &[u8; ROOT_SIZE],
+    store: &S,
+    logical: LogicalBlock,
+) -> Result<(Option<Extent>, Option<Extent>)> {
+    find(root, store, logical, |leaf| {
+        Ok((leaf.before()?, leaf.get(leaf.slot)?))
+    })
+}
+
 /// The logical block after the last mapped one of a range; `None` if none is mapped.
 ///
 /// # Errors
