@@ -33,7 +33,8 @@ pub fn lookup<S: NodeStore>(
     })
 }
 
-/// The last extent that starts at or before `logical`, and the first after it, of those in one leaf.
+/// The last extent that starts at or before `logical`, and the first after it, of those in one
+/// leaf.
 ///
 /// # Errors
 ///
