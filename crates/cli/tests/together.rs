@@ -43,8 +43,8 @@ fn the_blocks_of_a_file_that_stays_open_are_counted_as_it_grows() {
         rustix::fs::syncfs(&file).unwrap();
         let is_counted = (0..4000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            // The map may have blocks as well, if the kernel's writes were served in another order.
-            (0..8).contains(&(blocks() - pieces * (2 << 20) / 512))
+            // The map may have one block of 1 KiB, if the kernel's writes came in another order.
+            [0, 2].contains(&(blocks() - pieces * (2 << 20) / 512))
         });
         assert!(is_counted, "{pieces}: {}", blocks());
     }
