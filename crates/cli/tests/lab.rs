@@ -133,6 +133,26 @@ fn the_table_has_what_was_published_and_a_plot() {
 }
 
 #[test]
+fn a_volumes_counters_say_what_its_commits_took() {
+    let words = ["mdtest", "--scaling", "base,full", "--counters"];
+    let told = succeed(&mut lab(&words));
+    let volumes: Vec<_> = told.split("counters of the volume").skip(1).collect();
+    assert_eq!(volumes.len(), 2, "{told}");
+    for volume in volumes {
+        let value = |name: &str| -> u64 {
+            let line = volume.lines().find(|line| line.trim().starts_with(name));
+            let value = line.and_then(|line| line.split_whitespace().last()?.parse().ok());
+            value.unwrap_or_else(|| panic!("no {name} in {volume}"))
+        };
+        assert!(0 < value("handles"), "{volume}");
+        assert!(
+            0 < value("commits") && 0 < value("capturing, us"),
+            "{volume}"
+        );
+    }
+}
+
+#[test]
 fn processes_work_on_a_path_and_leave_nothing() {
     let folder = TempDir::new().unwrap();
     let told = json(lab(&["mdtest", "--files", "20", "--path"]).arg(folder.path()));
@@ -226,6 +246,7 @@ fn what_is_about_images_makes_no_sense_on_a_path() {
         &["--commit", "5"],
         &["--cache-size", "64M"],
         &["--no-check"],
+        &["--counters"],
     ] {
         let mut command = lab(&["fallocate2", "--path"]);
         let told = fail(command.arg(folder.path()).args(words), 2);

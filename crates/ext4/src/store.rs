@@ -479,7 +479,7 @@ impl SuperblockState {
         Capture::Piece {
             block: self.home,
             offset: self.offset,
-            bytes: Box::from(superblock.encode().as_slice()),
+            bytes: superblock.encode().to_vec(),
         }
     }
 }

@@ -146,6 +146,7 @@ fn attributes_section(cache: &AttributeCacheStatistics) -> Section {
 }
 
 fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
+    let times = &journal.times;
     Section::new(
         "journal",
         [
@@ -159,14 +160,23 @@ fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
             ("checkpoints", journal.checkpoints),
             ("blocks written home", journal.blocks_home),
             ("waits for the log", journal.log_waits),
+            ("closing, us", microseconds(times.closing)),
+            ("capturing, us", microseconds(times.capturing)),
+            ("sealing, us", microseconds(times.sealing)),
+            ("reserving log space, us", microseconds(times.reserving)),
+            ("writing, us", microseconds(times.writing)),
+            ("completing, us", microseconds(times.completing)),
         ],
     )
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The locks of this process by class. `None` if the meter has counted nothing: it is not built in,
 /// or was never switched on.
 fn locks_section(tallies: &Tallies) -> Option<Section> {
-    let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let values: Vec<_> = tallies
         .used()
         .flat_map(|(class, tally)| {

@@ -81,8 +81,40 @@ pub enum Capture {
         /// Offset in the block, in bytes.
         offset: u32,
         /// The bytes.
-        bytes: Box<[u8]>,
+        bytes: Vec<u8>,
     },
+}
+
+impl Capture {
+    /// Captures `length` bytes at `offset` of `block`, which `fill` gets as zeroes. They become
+    /// part of the last capture if that is a piece of this block which ends there: the pieces of
+    /// neighbours share their memory.
+    pub fn push_piece(
+        captures: &mut Vec<Self>,
+        (block, offset): (BlockNumber, u32),
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        if let Some(Self::Piece {
+            block: before,
+            offset: start,
+            bytes,
+        }) = captures.last_mut()
+            && *before == block
+            && *start as usize + bytes.len() == offset as usize
+        {
+            let end = bytes.len();
+            bytes.resize(end + length, 0);
+            return fill(&mut bytes[end..]);
+        }
+        let mut bytes = vec![0; length];
+        fill(&mut bytes);
+        captures.push(Self::Piece {
+            block,
+            offset,
+            bytes,
+        });
+    }
 }
 
 /// The transaction that an object owes its bytes to; stored with the object's state, under its
@@ -110,7 +142,36 @@ impl Owed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Owed, Tid};
+    use super::{BlockNumber, Capture, Owed, Tid};
+
+    #[test]
+    fn pieces_of_neighbours_are_one() {
+        let mut captures = Vec::new();
+        for (block, offset) in [(7, 0), (7, 2), (8, 4), (8, 8), (8, 10)] {
+            let place = (BlockNumber(block), offset);
+            Capture::push_piece(&mut captures, place, 2, |bytes| {
+                assert_eq!(bytes, [0, 0]);
+                bytes.copy_from_slice(&[block as u8, offset as u8]);
+            });
+        }
+        let pieces: Vec<_> = captures
+            .into_iter()
+            .map(|capture| match capture {
+                Capture::Piece {
+                    block,
+                    offset,
+                    bytes,
+                } => (block.0, offset, bytes),
+                Capture::Block { .. } => panic!("only pieces were added"),
+            })
+            .collect();
+        let expected = [
+            (7, 0, vec![7, 0, 7, 2]),
+            (8, 4, vec![8, 4]),
+            (8, 8, vec![8, 8, 8, 10]),
+        ];
+        assert_eq!(pieces, expected);
+    }
 
     #[test]
     fn what_is_owed_is_cleared_once_and_only_by_its_transaction() {

@@ -18,7 +18,7 @@ use crate::handle::Handle;
 use crate::home;
 use crate::log_writer::{LogWriter, Logged};
 use crate::merge::{Version, merge};
-use crate::statistics::count;
+use crate::statistics::{count, timed};
 
 /// The committer's own state.
 pub(crate) struct Committer<'a> {
@@ -57,14 +57,21 @@ impl<'a> Committer<'a> {
 
     /// Makes the running transaction durable and opens the next.
     fn commit(&mut self) -> Result<(), JournalError> {
-        let tid = self.switch();
         let core = self.core;
+        let times = &core.statistics.times;
+        let tid = timed(&times.closing, || self.switch());
         let width = core.commit_threads;
-        let gathered = core.transactions.gather(&*core.client, tid, width);
-        let versions = merge(&core.cache, &*core.client, gathered.captures, width)?;
-        // The objects' bytes are in the cache, and the versions hold the buffers (design rule 4).
-        let versions = NotDurable(versions);
-        gathered.objects.release();
+        let gathered = timed(&times.capturing, || {
+            core.transactions.gather(&*core.client, tid, width)
+        });
+        let versions = timed(&times.sealing, || {
+            let versions = merge(&core.cache, &*core.client, gathered.captures, width)?;
+            // The objects' bytes are in the cache, and the versions hold the buffers (design rule
+            // 4).
+            let versions = NotDurable(versions);
+            gathered.objects.release();
+            Ok::<_, JournalError>(versions)
+        })?;
         let revoked = only_revoked(gathered.revoked, &versions.0);
         if versions.0.is_empty() && revoked.is_empty() && core.is_last(tid) {
             // It is empty, and no later transaction continues the log after it.
@@ -113,7 +120,9 @@ impl<'a> Committer<'a> {
                 log.checkpoint.cancel(revoked);
             }
             None => {
-                write_home(self.core, &versions.0, revoked)?;
+                timed(&self.core.statistics.times.writing, || {
+                    write_home(self.core, &versions.0, revoked)
+                })?;
                 drop(versions.into_durable());
             }
         }
@@ -124,10 +133,13 @@ impl<'a> Committer<'a> {
     /// wait only for durability continue before the client makes the freed blocks reusable, which
     /// takes long if it discards them; the others continue afterwards.
     fn complete(&self, tid: Tid) -> Result<(), JournalError> {
-        self.core.check_not_aborted()?;
-        self.core.note_durable(tid);
-        self.core.client.committed(tid);
-        self.core.note_completed(tid);
+        let core = self.core;
+        core.check_not_aborted()?;
+        timed(&core.statistics.times.completing, || {
+            core.note_durable(tid);
+            core.client.committed(tid);
+            core.note_completed(tid);
+        });
         Ok(())
     }
 }
@@ -179,18 +191,22 @@ fn write_to_log(
         versions.iter().all(|version| !log.owns(version.block)),
         "only the journal writes its own blocks"
     );
-    let waited = log
-        .checkpoint
-        .reserve(tid, writer.needs(versions, revoked))?;
-    count(&core.statistics.log_waits, usize::from(waited));
-    core.check_not_aborted()?;
-    // Design rule 11.
-    log.superblock.begin(writer.head(), tid)?;
-    writer.write_body(tid, versions, revoked)?;
-    // The device may have failed to write data that this transaction maps.
-    core.check_not_aborted()?;
-    let logged = writer.write_commit(tid, versions, revoked)?;
-    count(&core.statistics.log_blocks, logged.blocks as usize);
+    let counts = &core.statistics;
+    let waited = timed(&counts.times.reserving, || {
+        let blocks = writer.needs(versions, revoked);
+        log.checkpoint.reserve(tid, blocks)
+    })?;
+    count(&counts.log_waits, usize::from(waited));
+    let logged = timed(&counts.times.writing, || {
+        core.check_not_aborted()?;
+        // Design rule 11.
+        log.superblock.begin(writer.head(), tid)?;
+        writer.write_body(tid, versions, revoked)?;
+        // The device may have failed to write data that this transaction maps.
+        core.check_not_aborted()?;
+        writer.write_commit(tid, versions, revoked)
+    })?;
+    count(&counts.log_blocks, logged.blocks as usize);
     Ok(logged)
 }
 

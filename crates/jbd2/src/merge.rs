@@ -28,7 +28,7 @@ pub(crate) struct Version {
 #[derive(Default)]
 struct Parts {
     whole: Option<(Page, Stamp)>,
-    pieces: Vec<(u32, Box<[u8]>)>,
+    pieces: Vec<(u32, Vec<u8>)>,
 }
 
 /// Makes the versions of a transaction, sorted by block, with up to `width` threads.
@@ -86,7 +86,7 @@ fn seal_block(
     client: &dyn Client,
     block: BlockNumber,
     (captured, stamp): (Page, Stamp),
-    pieces: &[(u32, Box<[u8]>)],
+    pieces: &[(u32, Vec<u8>)],
 ) -> Version {
     let page = sealed(client, block, stamp, &captured, pieces);
     let buffer = cache.peek(block).unwrap_or_else(|| cache.get_zeroed(block));
@@ -108,7 +108,7 @@ fn seal_pieces(
     cache: &Cache,
     client: &dyn Client,
     block: BlockNumber,
-    pieces: &[(u32, Box<[u8]>)],
+    pieces: &[(u32, Vec<u8>)],
 ) -> Result<Version, JournalError> {
     let buffer = cache
         .get(block)
@@ -129,7 +129,7 @@ fn sealed(
     block: BlockNumber,
     stamp: Stamp,
     base: &Page,
-    pieces: &[(u32, Box<[u8]>)],
+    pieces: &[(u32, Vec<u8>)],
 ) -> Page {
     let mut page = base.clone();
     let bytes = page.make_mut();

@@ -1,50 +1,63 @@
 //! Distributes the work of a large commit over threads.
 //!
 //! While the committer makes bytes and checksums, only the threads that wait for this commit are
-//! delayed, so the committer makes a small commit alone. A large commit is cut into parts, one for
-//! each thread; the committer processes one of them itself. The parts take only locks that the
-//! committer may take ([`order`](pext4_sync::order)), and the caller holds no lock meanwhile.
+//! delayed, so the committer makes a small commit alone. A large commit is cut into parts, more
+//! than there are threads, and each thread takes the next part when it has done one: a thread that
+//! gets no processor, because operations have them all, does not delay the others. The committer is
+//! one of the threads. The parts take only locks that the committer may take
+//! ([`order`](pext4_sync::order)), and the caller holds no lock meanwhile.
+//!
+//! Locking: the parts that nobody has taken yet are under a lock of class `Leaf`.
 
-use pext4_sync::thread;
+use pext4_sync::{Class, Mutex, thread};
 
 /// The number of objects, captures or blocks that justifies another thread.
 pub(crate) const MIN_PART: usize = 512;
+/// The number of parts that each thread has on average.
+const PARTS_PER_THREAD: usize = 4;
 
-/// Cuts `items` into at most `width` parts, each of at least `least` items if there is more than
-/// one, and runs `work` on each part in a thread of its own. Returns the results in the order of
-/// the parts.
+/// Cuts `items` into parts and runs `work` on each, in at most `width` threads, each of which would
+/// have at least `least` items. Returns the results in the order of the parts.
 pub fn in_parts<T: Send, R: Send>(
     items: Vec<T>,
     least: usize,
     width: usize,
     work: impl Fn(Vec<T>) -> R + Sync,
 ) -> Vec<R> {
-    let parts = (items.len() / least.max(1)).clamp(1, width.max(1));
-    if parts == 1 {
+    let threads = (items.len() / least.max(1)).clamp(1, width.max(1));
+    if threads == 1 {
         return vec![work(items)];
     }
-    let length = items.len().div_ceil(parts);
-    let mut rest = items;
-    let mut cut = Vec::with_capacity(parts);
-    while rest.len() > length {
-        let behind = rest.split_off(length);
-        cut.push(std::mem::replace(&mut rest, behind));
-    }
-    cut.push(rest);
-    thread::at_once(cut, &work)
+    let length = items.len().div_ceil(threads * PARTS_PER_THREAD);
+    let mut items = items.into_iter();
+    let next = || Some(items.by_ref().take(length).collect::<Vec<_>>());
+    let parts = std::iter::from_fn(next).take_while(|part| !part.is_empty());
+    let parts: Vec<_> = parts.enumerate().collect();
+    let rest = Mutex::new(Class::Leaf, parts.into_iter());
+    let take = || rest.lock().next();
+    let made = thread::at_once(vec![(); threads], &|()| {
+        let parts = std::iter::from_fn(take);
+        let made = parts.map(|(number, part)| (number, work(part)));
+        made.collect::<Vec<_>>()
+    });
+    let mut made: Vec<_> = made.into_iter().flatten().collect();
+    made.sort_unstable_by_key(|&(number, _)| number);
+    made.into_iter().map(|(_, made)| made).collect()
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{MIN_PART, in_parts};
+    use std::time::Duration;
+
+    use super::{MIN_PART, PARTS_PER_THREAD, in_parts};
 
     #[test]
     fn parts_are_whole_and_in_order() {
         for (count, width, parts) in [
             (0, 4, 1),
             (MIN_PART, 4, 1),
-            (2 * MIN_PART, 4, 2),
-            (9 * MIN_PART + 7, 4, 4),
+            (2 * MIN_PART, 4, 2 * PARTS_PER_THREAD),
+            (9 * MIN_PART + 7, 4, 4 * PARTS_PER_THREAD),
             (9 * MIN_PART, 1, 1),
         ] {
             let made = in_parts((0..count).collect(), MIN_PART, width, |part: Vec<usize>| {
@@ -53,5 +66,26 @@ mod tests {
             assert_eq!(made.len(), parts);
             assert_eq!(made.concat(), (0..count).collect::<Vec<_>>());
         }
+    }
+
+    /// Longer than any machine is busy with other things.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_slow_part_does_not_delay_the_others() {
+        let (done, waiting) = std::sync::mpsc::channel();
+        let waiting = std::sync::Mutex::new(waiting);
+        // Part 0 ends when all others have, whichever thread has taken it.
+        let made = in_parts((0..8).collect(), 4, 2, |part: Vec<usize>| {
+            match part.first() {
+                Some(0) => {
+                    let waiting = waiting.lock().unwrap();
+                    (0..7).for_each(|_| waiting.recv_timeout(LONG).unwrap());
+                }
+                _ => done.send(()).unwrap(),
+            }
+            part.len()
+        });
+        assert_eq!(made, [1; 8]);
     }
 }

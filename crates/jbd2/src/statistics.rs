@@ -1,7 +1,9 @@
 //! The journal's statistics, for tuning and tests.
 
-use pext4_sync::Counter;
+use std::time::Duration;
+
 use pext4_sync::atomic::{AtomicU64, Ordering};
+use pext4_sync::{Counter, time};
 
 /// Counts since the journal was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,27 @@ pub struct Statistics {
     pub blocks_home: u64,
     /// Times that a commit waited for space in the log.
     pub log_waits: u64,
+    /// How long the commits took, step by step.
+    pub times: CommitTimes,
+}
+
+/// For how long the committer was at each step of its commits, all of them together. Operations
+/// wait only for the first step, and for the whole of a commit if the running transaction has no
+/// credits left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitTimes {
+    /// Closing the transaction: waiting for its handles, and the client's closing changes.
+    pub closing: Duration,
+    /// Capturing what its objects owe.
+    pub capturing: Duration,
+    /// Making the blocks: merging the captures, checksums, and releasing the objects.
+    pub sealing: Duration,
+    /// Waiting for space in the log.
+    pub reserving: Duration,
+    /// Writing the log, with ordered data and flushes (home, where there is none).
+    pub writing: Duration,
+    /// Telling those who wait, and making freed space usable.
+    pub completing: Duration,
 }
 
 /// The counters behind [`Statistics`]. Only `handles` is on a path that must not write a shared
@@ -42,6 +65,41 @@ pub(crate) struct Counts {
     pub(crate) checkpoints: AtomicU64,
     pub(crate) blocks_home: AtomicU64,
     pub(crate) log_waits: AtomicU64,
+    pub(crate) times: TimeCounts,
+}
+
+/// The nanoseconds behind [`CommitTimes`]; only the committer writes them.
+#[derive(Default)]
+pub(crate) struct TimeCounts {
+    pub(crate) closing: AtomicU64,
+    pub(crate) capturing: AtomicU64,
+    pub(crate) sealing: AtomicU64,
+    pub(crate) reserving: AtomicU64,
+    pub(crate) writing: AtomicU64,
+    pub(crate) completing: AtomicU64,
+}
+
+impl TimeCounts {
+    fn read(&self) -> CommitTimes {
+        let read = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
+        CommitTimes {
+            closing: read(&self.closing),
+            capturing: read(&self.capturing),
+            sealing: read(&self.sealing),
+            reserving: read(&self.reserving),
+            writing: read(&self.writing),
+            completing: read(&self.completing),
+        }
+    }
+}
+
+/// Runs one step of a commit and adds its time to `total`.
+pub(crate) fn timed<R>(total: &AtomicU64, step: impl FnOnce() -> R) -> R {
+    let start = time::now();
+    let result = step();
+    let taken = time::now().saturating_sub(start).as_nanos();
+    total.fetch_add(u64::try_from(taken).unwrap_or(u64::MAX), Ordering::Relaxed);
+    result
 }
 
 impl Counts {
@@ -57,6 +115,7 @@ impl Counts {
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
             blocks_home: self.blocks_home.load(Ordering::Relaxed),
             log_waits: self.log_waits.load(Ordering::Relaxed),
+            times: self.times.read(),
         }
     }
 }

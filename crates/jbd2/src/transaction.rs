@@ -234,7 +234,7 @@ mod tests {
                 let piece = Capture::Piece {
                     block: BlockNumber(7),
                     offset: 0,
-                    bytes: Box::default(),
+                    bytes: Vec::new(),
                 };
                 self.transactions.save(tid, 1, vec![piece]);
             }
@@ -249,7 +249,7 @@ mod tests {
             captures.extend((host % 2 == 1).then(|| Capture::Piece {
                 block: BlockNumber(host),
                 offset: 0,
-                bytes: Box::default(),
+                bytes: Vec::new(),
             }));
         }
 

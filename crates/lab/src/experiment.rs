@@ -47,6 +47,8 @@ pub struct Experiment {
     pub repeat: u32,
     /// Whether each task is pinned to one processor.
     pub pinned: bool,
+    /// Whether the counters of volumes in this process are among the notes.
+    pub counters: bool,
     /// Stops the experiment early.
     pub interrupt: Interrupt,
     /// Other settings, for the report.
@@ -117,9 +119,13 @@ impl Experiment {
         let overhead = self.overhead()?;
         let collected = self.measure_all(entrants, progress)?;
         let mut series = Vec::new();
+        let mut notes = Vec::new();
         for (entrant, collected) in entrants.iter_mut().zip(collected) {
             self.interrupt.check()?;
             let label = entrant.side.label();
+            if let Some(report) = self.counters.then(|| entrant.side.report()).flatten() {
+                notes.push(format!("\n{label}: counters of the volume\n{report}"));
+            }
             let verdict = entrant.side.close().with_context(|| label.clone())?;
             series.push(Series {
                 label,
@@ -139,7 +145,7 @@ impl Experiment {
             settings: self.settings.clone(),
             overhead,
             series,
-            notes: Vec::new(),
+            notes,
         })
     }
 
@@ -360,6 +366,7 @@ mod tests {
             steps: None,
             repeat,
             pinned: false,
+            counters: false,
             interrupt: Interrupt::default(),
             settings: Vec::new(),
         };

@@ -326,7 +326,7 @@ impl Inode {
             tail.copy_from_slice(&self.tail);
         }
         if let Some(seed) = seed {
-            stamp(slot, self.extra_isize, self.generation, inode, seed);
+            set_checksum(slot, self.extra_isize, self.generation, inode, seed);
         }
     }
 
@@ -501,7 +501,9 @@ fn verify(
     Err(Corrupt::new(STRUCTURE, problem))
 }
 
-fn stamp(slot: &mut [u8], extra: u16, generation: u32, inode: InodeNumber, seed: u32) {
+/// Fills in the checksum of a slot that was encoded without one. `extra` and `generation` are those
+/// of the encoded inode, `seed` is the file system's.
+pub fn set_checksum(slot: &mut [u8], extra: u16, generation: u32, inode: InodeNumber, seed: u32) {
     let (low, high) = split(checksum(slot, extra, generation, inode, seed));
     crate::bytes::write_u16(slot, CHECKSUM_LOW_AT, low);
     if has_high_checksum(slot, extra) {

@@ -167,7 +167,7 @@ impl<K: Eq + Hash, V: Clone, S: BuildHasher> Map<K, V, S> {
     /// The values of those keys that have one. Locks a shard only once for consecutive keys in it.
     pub fn get_all(&self, keys: impl IntoIterator<Item = K>) -> Vec<V> {
         let mut keys = keys.into_iter().peekable();
-        let mut values = Vec::new();
+        let mut values = Vec::with_capacity(keys.size_hint().0);
         while let Some(key) = keys.peek() {
             let number = self.shard_of(key);
             let shard = self.shards.get(number).read();

@@ -255,7 +255,7 @@ impl Version<'_> {
         captures.push(Capture::Piece {
             block,
             offset,
-            bytes: bytes.into_boxed_slice(),
+            bytes,
         });
     }
 }

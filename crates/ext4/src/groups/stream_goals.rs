@@ -8,12 +8,15 @@
 //! - *Locked*: one goal, under the lock that also guards the list of freed extents.
 //! - *Slots*: several, chosen by inode number, so that a file that is written to from different
 //!   cores keeps its goal.
-//! - *Spread*: sixteen goals for each core, chosen by a hash of the inode number. The first files
-//!   of several directories often have the same index in different groups, so their numbers are
-//!   equal modulo most counts of slots; their hashes are not. Two files may still share a goal; so
-//!   each file remembers its own while it is in memory, and uses the shared one only for its first
-//!   run. A file that finds the group of its goal locked moves to another group and stays there, so
-//!   files that grow at the same time end up in different groups, wherever they began.
+//! - *Spread*: sixteen goals for each core, chosen by the caller's shard and, among those of a
+//!   shard, by a hash of the inode number. Files that grow at the same time mostly grow on
+//!   different cores, so they begin in different groups, and their runs do not take turns in one.
+//!   (Chosen by the hash alone, ten of sixteen tasks with sixteen goals share one with another on
+//!   average.) By the hash and not by the number: the first files of several directories often have
+//!   the same index in different groups, so their numbers are equal modulo most counts of slots.
+//!   Each file remembers its own goal while it is in memory, and uses the shared one only for its
+//!   first run, so it keeps its place when its writer moves to another core. A file that finds the
+//!   group of its goal locked moves to another group and stays there.
 //! - *Inode*: one goal per inode (two inodes may share one, if their numbers are equal modulo the
 //!   count). Files that begin in the same group then contend there again.
 
@@ -39,7 +42,7 @@ pub enum StreamGoals {
     Locked,
     /// By inode number modulo their count.
     Slots(Box<[AtomicU32]>),
-    /// By a hash of the inode number.
+    /// By shard and a hash of the inode number.
     Spread(Box<[AtomicU32]>),
 }
 
@@ -72,8 +75,11 @@ impl StreamGoals {
             Self::Locked => None,
             Self::Slots(slots) => Some(&slots[inode as usize % slots.len()]),
             Self::Spread(slots) => {
-                let spread = spread(u64::from(inode));
-                Some(&slots[spread as usize % slots.len()])
+                let (shard, shards) = (topology::current(), topology::shard_count());
+                let first = shard * slots.len() / shards;
+                let own = ((shard + 1) * slots.len() / shards - first).max(1);
+                let spread = spread(u64::from(inode)) as usize;
+                Some(&slots[first + spread % own])
             }
         }
     }

@@ -65,6 +65,21 @@ fn stream_goals_are_as_many_as_the_processors_suggest() {
     }
 }
 
+#[test]
+fn files_of_different_shards_have_different_stream_goals() {
+    let Some(ground) = Ground::set(&["-b", "1024", "-g", "512"], "64M", Scaling::FULL) else {
+        return;
+    };
+    let groups = &ground.groups;
+    let files = || (12..200).map(InodeNumber);
+    let pinned = topology::pin(0);
+    files().for_each(|file| groups.set_stream_goal(file, GroupNumber(1)));
+    assert!(files().all(|file| groups.stream_goal(file) == Some(GroupNumber(1))));
+    drop(pinned);
+    let _pinned = topology::pin(1);
+    assert!(files().all(|file| groups.stream_goal(file).is_none()));
+}
+
 /// The sums of a histogram's rows, by the word that they begin with.
 fn groups_in(section: &crate::statistics::Section, kind: &str) -> u64 {
     let rows = section.values.iter();

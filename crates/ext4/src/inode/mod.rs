@@ -40,7 +40,7 @@ use std::sync::{Arc, OnceLock};
 
 use pext4_jbd2::{Capture, Handle, Owed};
 use pext4_ondisk::extent::ROOT_SIZE;
-use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
+use pext4_ondisk::inode::{Inode as Slot, InodeFlags, set_checksum};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, Ordering};
@@ -239,7 +239,7 @@ impl Inode {
     fn touch(&self, handle: &mut Handle<'_>, state: &mut State) {
         self.fold_names(state);
         handle.touch_part(&mut state.owed, self.host, |captures| {
-            captures.push(self.capture_of(&state.slot));
+            self.capture_slot(&state.slot, captures);
         });
         self.fold_names(state);
     }
@@ -284,7 +284,7 @@ impl Inode {
         let state = &mut *guard;
         self.fold_names(state);
         handle.retire(&mut state.owed, |captures| {
-            captures.push(self.capture_of(&state.slot));
+            self.capture_slot(&state.slot, captures);
         });
         // A core that still remembers this object looks the number up again.
         state.dead = true;
@@ -417,27 +417,32 @@ impl Inode {
         due
     }
 
-    /// The version of the slot that is owed to transaction `tid`, if it still is.
-    fn capture(&self, tid: Tid) -> Option<Capture> {
-        let slot = {
-            let mut state = self.state.lock();
-            self.fold_names(&mut state);
-            if !state.owed.clear(tid) {
-                return None;
+    /// Appends the version of the slot that is owed to transaction `tid`, if it still is.
+    fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
+        let mut state = self.state.lock();
+        self.fold_names(&mut state);
+        if !state.owed.clear(tid) {
+            return;
+        }
+        let length = state.slot.slot_size();
+        Capture::push_piece(captures, (self.home, self.offset), length, |bytes| {
+            let slot = &state.slot;
+            slot.encode(bytes, self.number, None);
+            let (extra, generation) = (slot.extra_isize, slot.generation);
+            // Whoever waits for the state needs no checksum.
+            drop(state);
+            if let Some(seed) = self.checksum_seed {
+                set_checksum(bytes, extra, generation, self.number, seed);
             }
-            state.slot.clone()
-        };
-        Some(self.capture_of(&slot))
+        });
     }
 
-    fn capture_of(&self, slot: &Slot) -> Capture {
-        let mut bytes = vec![0; slot.slot_size()].into_boxed_slice();
-        slot.encode(&mut bytes, self.number, self.checksum_seed);
-        Capture::Piece {
-            block: self.home,
-            offset: self.offset,
-            bytes,
-        }
+    /// Appends the version of this slot.
+    fn capture_slot(&self, slot: &Slot, captures: &mut Vec<Capture>) {
+        let length = slot.slot_size();
+        Capture::push_piece(captures, (self.home, self.offset), length, |bytes| {
+            slot.encode(bytes, self.number, self.checksum_seed);
+        });
     }
 }
 

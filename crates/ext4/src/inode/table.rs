@@ -62,7 +62,7 @@ pub fn capture_block(table: &Table, host: u64, count: u32, tid: Tid, captures: &
     let first = u32::try_from(host).expect("the number of an inode");
     let numbers = first..first.saturating_add(count);
     for inode in table.get_all(numbers.map(InodeNumber)) {
-        captures.extend(inode.capture(tid));
+        inode.capture(tid, captures);
     }
 }
 

@@ -61,7 +61,7 @@ impl Cell {
         Capture::Piece {
             block: BlockNumber(TABLE + self.host()),
             offset: (self.index % CELLS_PER_BLOCK * 8) as u32,
-            bytes: Box::from(value.to_le_bytes()),
+            bytes: value.to_le_bytes().to_vec(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pext4_block::{Device, FileDevice, Latency, RamDevice, SlowDevice};
+use pext4_fs::statistics::Report;
 use pext4_fs::{MountOptions, Volume};
 
 use super::check::{e2fsck, e2fsck_of_memory};
@@ -200,6 +201,10 @@ impl Side for LibrarySide {
             self.clean_up(tasks)?;
         }
         Ok(Some(found))
+    }
+
+    fn report(&self) -> Option<Report> {
+        Some(self.open.as_ref()?.volume().report())
     }
 
     fn close(&mut self) -> Result<Verdict> {

@@ -14,6 +14,7 @@ mod path;
 mod table;
 
 use anyhow::Result;
+use pext4_fs::statistics::Report;
 
 use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
@@ -59,6 +60,11 @@ pub trait Side {
     ///
     /// Errors of the file system or the check.
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>>;
+
+    /// The counters of its volume, if it is open in this process.
+    fn report(&self) -> Option<Report> {
+        None
+    }
 
     /// Closes the side and checks it.
     ///

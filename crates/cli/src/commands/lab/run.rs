@@ -124,6 +124,9 @@ pub struct Arguments {
     /// What locks cost, by class; only in a build with `--features meter`, and in process
     #[arg(long, conflicts_with = "path")]
     meter: bool,
+    /// The counters of volumes in process, as `pext4 stats` shows those of a mount
+    #[arg(long, conflicts_with = "path")]
+    counters: bool,
     /// Keep each task on one processor
     #[arg(long)]
     pin: bool,
@@ -354,6 +357,7 @@ fn run_one(
         steps: arguments.steps,
         repeat: arguments.repeat,
         pinned: arguments.pin,
+        counters: arguments.counters,
         interrupt: interrupt.clone(),
         settings,
     };
