@@ -175,7 +175,7 @@ fn draw_panel(svg: &mut Svg, figure: &Figure, panel: Panel, left: f64) {
 fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
     draw_value_grid(svg, frame);
     draw_task_grid(svg, frame);
-    draw_processors(svg, figure, frame);
+    draw_processors(svg, figure, panel, frame);
     let (left, bottom, right) = (frame.left, TOP + PANEL.1, frame.left + PANEL.0);
     svg.line((left, TOP), (left, bottom), AXIS);
     svg.line((left, bottom), (right, bottom), AXIS);
@@ -240,7 +240,7 @@ fn draw_task_grid(svg: &mut Svg, frame: &Frame) {
 }
 
 /// Marks the number of processors if it is inside the frame.
-fn draw_processors(svg: &mut Svg, figure: &Figure, frame: &Frame) {
+fn draw_processors(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
     if let Some(processors) = figure.processors.map(f64::from)
         && processors > 1.0
         && processors < frame.tasks.1
@@ -248,7 +248,12 @@ fn draw_processors(svg: &mut Svg, figure: &Figure, frame: &Frame) {
         let x = frame.x(processors);
         svg.line((x, TOP), (x, TOP + PANEL.1), PROCESSORS);
         let words = format!("{processors:.0} processors");
-        svg.text((x + 4.0, TOP + 11.0), &words, (9.5, PALE), Anchor::Start);
+        // Where few curves come: these fall, those rise.
+        let y = match panel {
+            Panel::PerTask => TOP + PANEL.1 - 5.0,
+            Panel::Total => TOP + 11.0,
+        };
+        svg.text((x + 4.0, y), &words, (9.5, PALE), Anchor::Start);
     }
 }
 

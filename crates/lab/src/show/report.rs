@@ -2,9 +2,9 @@
 //!
 //! `<!-- lab: NAME -->` begins the block of the workload NAME and `<!-- lab: end -->` ends it; the
 //! report replaces what is between, and everything else is the author's. Results without a block of
-//! their own go into the block `rest`. `provenance`, `summary`, `compared` and `validation` cover
-//! all workloads; `picture` in the README holds one figure. A block whose name has no results, or
-//! that occurs twice, is an error.
+//! their own go into the block `rest`. `provenance`, `summary`, `compared`, `cores` and
+//! `validation` cover all workloads; `picture` in the README holds one figure. A block whose name
+//! has no results, or that occurs twice, is an error.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -132,7 +132,8 @@ pub fn report(
         ("provenance", overview::provenance(&names, all, below)),
         ("summary", overview::summary(&names, all, below)),
         ("compared", overview::compared(&names, all)),
-        ("validation", overview::validation(&names, all)),
+        ("cores", overview::cores(&names, below)),
+        ("validation", overview::validation(&names, all, below)),
     ];
     blocks.extend(overviews.map(|(name, text)| (name.to_owned(), text)));
     for page in documents {
