@@ -32,16 +32,18 @@ pub struct Statistics {
     pub times: CommitTimes,
 }
 
-/// For how long the committer was at each step of its commits, all of them together. Operations
-/// wait only for the first step, and for the whole of a commit if the running transaction has no
-/// credits left.
+/// For how long the committer was at each step of its commits, all of them together. Every
+/// operation waits for the first step; for the whole of a commit only those that want it durable,
+/// or its freed space, or credits that the next transaction has no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitTimes {
-    /// Closing the transaction: waiting for its handles, and the client's closing changes.
+    /// Closing the transaction: waiting for its handles, the client's closing changes, opening the
+    /// next transaction.
     pub closing: Duration,
     /// Capturing what its objects owe.
     pub capturing: Duration,
-    /// Making the blocks: merging the captures, checksums, and releasing the objects.
+    /// Making the blocks: reading those that are not in memory, merging the captures, checksums,
+    /// and releasing the objects.
     pub sealing: Duration,
     /// Waiting for space in the log.
     pub reserving: Duration,

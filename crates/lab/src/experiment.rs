@@ -124,7 +124,7 @@ impl Experiment {
             self.interrupt.check()?;
             let label = entrant.side.label();
             if let Some(report) = self.counters.then(|| entrant.side.report()).flatten() {
-                notes.push(format!("\n{label}: counters of the volume\n{report}"));
+                notes.push(format!("{label}: counters of the volume\n{report}"));
             }
             let verdict = entrant.side.close().with_context(|| label.clone())?;
             series.push(Series {

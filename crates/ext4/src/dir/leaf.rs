@@ -99,7 +99,7 @@ pub(super) fn seek<B: DirectoryBlocks>(
         let mut space = Space::new(name);
         for record in directory::records(bytes, format) {
             let record = record?;
-            if let Some(entry) = record.entry.filter(|entry| entry.name == name) {
+            if let Some(entry) = record.entry.filter(|entry| entry.is_named(name)) {
                 return Ok(SoughtInLeaf::Entry(FoundEntry {
                     inode: entry.inode,
                     file_type: entry.file_type,

@@ -170,12 +170,13 @@ impl Groups {
         &self.slots[number.get() as usize]
     }
 
-    /// The group in which the last large allocation of files that share this inode's goal ended.
+    /// The group in which the last large allocation of files that share a goal with this inode, on
+    /// this core where cores have goals of their own, ended.
     pub(crate) fn stream_goal(&self, inode: InodeNumber) -> Option<GroupNumber> {
         self.stream_goals.get(&self.waiting.lists, inode.get())
     }
 
-    /// Sets the goal that [`Groups::stream_goal`] returns for this inode.
+    /// Sets the goal that [`Groups::stream_goal`] returns for this inode here.
     pub(crate) fn set_stream_goal(&self, inode: InodeNumber, group: GroupNumber) {
         self.stream_goals
             .set(&self.waiting.lists, inode.get(), group);

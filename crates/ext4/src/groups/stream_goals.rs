@@ -8,15 +8,15 @@
 //! - *Locked*: one goal, under the lock that also guards the list of freed extents.
 //! - *Slots*: several, chosen by inode number, so that a file that is written to from different
 //!   cores keeps its goal.
-//! - *Spread*: sixteen goals for each core, chosen by the caller's shard and, among those of a
-//!   shard, by a hash of the inode number. Files that grow at the same time mostly grow on
-//!   different cores, so they begin in different groups, and their runs do not take turns in one.
-//!   (Chosen by the hash alone, ten of sixteen tasks with sixteen goals share one with another on
-//!   average.) By the hash and not by the number: the first files of several directories often have
-//!   the same index in different groups, so their numbers are equal modulo most counts of slots.
-//!   Each file remembers its own goal while it is in memory, and uses the shared one only for its
-//!   first run, so it keeps its place when its writer moves to another core. A file that finds the
-//!   group of its goal locked moves to another group and stays there.
+//! - *Spread*: sixteen goals for each core, chosen by the caller's core and, among those of a core,
+//!   by a hash of the inode number. Files that grow at the same time mostly grow on different
+//!   cores, so they do not share a goal, and their runs do not take turns in its group. (Chosen by
+//!   the hash alone, ten of sixteen tasks with sixteen goals share one with another on average.) By
+//!   the hash and not by the number: the first files of several directories often have the same
+//!   index in different groups, so their numbers are equal modulo most counts of slots. Each file
+//!   remembers its own goal while it is in memory, and uses the shared one only for its first run,
+//!   so it keeps its place when its writer moves to another core. A file that finds the group of
+//!   its goal locked moves to another group and stays there.
 //! - *Inode*: one goal per inode (two inodes may share one, if their numbers are equal modulo the
 //!   count). Files that begin in the same group then contend there again.
 
@@ -42,7 +42,7 @@ pub enum StreamGoals {
     Locked,
     /// By inode number modulo their count.
     Slots(Box<[AtomicU32]>),
-    /// By shard and a hash of the inode number.
+    /// By core and a hash of the inode number.
     Spread(Box<[AtomicU32]>),
 }
 
@@ -64,6 +64,11 @@ impl StreamGoals {
         }
     }
 
+    /// The number of cores that have goals of their own.
+    pub fn cores() -> usize {
+        topology::processors().min(topology::shard_count())
+    }
+
     /// Whether files remember goals of their own, and use those here only for their first run.
     pub fn are_kept_by_files(&self) -> bool {
         matches!(self, Self::Spread(_))
@@ -75,9 +80,10 @@ impl StreamGoals {
             Self::Locked => None,
             Self::Slots(slots) => Some(&slots[inode as usize % slots.len()]),
             Self::Spread(slots) => {
-                let (shard, shards) = (topology::current(), topology::shard_count());
-                let first = shard * slots.len() / shards;
-                let own = ((shard + 1) * slots.len() / shards - first).max(1);
+                let cores = Self::cores();
+                let core = topology::current() % cores;
+                let first = core * slots.len() / cores;
+                let own = ((core + 1) * slots.len() / cores - first).max(1);
                 let spread = spread(u64::from(inode)) as usize;
                 Some(&slots[first + spread % own])
             }

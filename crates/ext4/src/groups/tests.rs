@@ -66,17 +66,21 @@ fn stream_goals_are_as_many_as_the_processors_suggest() {
 }
 
 #[test]
-fn files_of_different_shards_have_different_stream_goals() {
+fn files_of_different_cores_have_different_stream_goals() {
     let Some(ground) = Ground::set(&["-b", "1024", "-g", "512"], "64M", Scaling::FULL) else {
         return;
     };
     let groups = &ground.groups;
+    let last = StreamGoals::cores() - 1;
+    if last == 0 {
+        return;
+    }
     let files = || (12..200).map(InodeNumber);
     let pinned = topology::pin(0);
     files().for_each(|file| groups.set_stream_goal(file, GroupNumber(1)));
     assert!(files().all(|file| groups.stream_goal(file) == Some(GroupNumber(1))));
     drop(pinned);
-    let _pinned = topology::pin(1);
+    let _pinned = topology::pin(last);
     assert!(files().all(|file| groups.stream_goal(file).is_none()));
 }
 

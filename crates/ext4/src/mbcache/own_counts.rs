@@ -231,10 +231,13 @@ impl OwnCounts {
 
     /// Removes and returns everything that was noted. The transaction is closed.
     pub fn take_all(&self, width: usize) -> Vec<Sum> {
-        let cores = (0..self.shards.count()).collect();
-        let parts = in_parts(cores, MIN_PART, width, |cores: Vec<usize>| {
+        let cores: Vec<usize> = (0..self.shards.count()).collect();
+        // As few parts as there are threads, since what they return is added up by one.
+        let share = cores.len().div_ceil(width.max(1)).max(MIN_PART);
+        let shares = cores.chunks(share).collect();
+        let parts = in_parts(shares, 1, width, |shares: Vec<&[usize]>| {
             let mut taken = Taken::default();
-            for core in cores {
+            for &core in shares.into_iter().flatten() {
                 self.shards.get(core).take_into(&mut taken);
             }
             taken

@@ -35,8 +35,8 @@ pub enum StreamGoals {
     /// Goals chosen by inode number, without a lock: as many as there are cores but at most a
     /// quarter of the groups, or this many.
     Slots(Width),
-    /// Each file its own; where it begins is one of more goals than cores, chosen by a hash of the
-    /// inode number.
+    /// Each file its own; where it begins is one of more goals than cores, chosen by the core and a
+    /// hash of the inode number.
     Spread,
     /// Each inode its own.
     Inode,

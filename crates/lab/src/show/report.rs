@@ -273,7 +273,8 @@ fn of_file(file: &str, results: &Results) -> String {
 fn notes(notes: &[String]) -> String {
     let mut lines = Vec::new();
     let mut short: Vec<(&str, Vec<&str>)> = Vec::new();
-    for note in notes {
+    // Those with lines of their own are tables for a terminal.
+    for note in notes.iter().filter(|note| !note.contains('\n')) {
         let Some((label, tasks, said)) = of_point(note) else {
             lines.push(format!("- {note}"));
             continue;

@@ -46,6 +46,8 @@ pub struct LibrarySide {
     plan: ImagePlan,
     options: MountOptions,
     open: Option<Arc<Library>>,
+    /// The counters of the volume that was closed last.
+    last: Option<Report>,
     checked: bool,
 }
 
@@ -79,6 +81,7 @@ impl LibrarySide {
             plan,
             options,
             open: None,
+            last: None,
             checked: true,
         })
     }
@@ -99,6 +102,7 @@ impl LibrarySide {
             plan,
             options,
             open: None,
+            last: None,
             checked: true,
         }
     }
@@ -146,6 +150,7 @@ impl LibrarySide {
             return Ok(());
         };
         let library = Arc::into_inner(open).context("a task still holds the volume")?;
+        self.last = Some(library.volume().report());
         if emptied {
             library.remove_and_close()
         } else {
@@ -204,7 +209,9 @@ impl Side for LibrarySide {
     }
 
     fn report(&self) -> Option<Report> {
-        Some(self.open.as_ref()?.volume().report())
+        let open = self.open.as_ref();
+        open.map(|open| open.volume().report())
+            .or_else(|| self.last.clone())
     }
 
     fn close(&mut self) -> Result<Verdict> {

@@ -61,7 +61,7 @@ pub trait Side {
     /// Errors of the file system or the check.
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>>;
 
-    /// The counters of its volume, if it is open in this process.
+    /// The counters of its volume in this process, or of the last one; none if it has several.
     fn report(&self) -> Option<Report> {
         None
     }
