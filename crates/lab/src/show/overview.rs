@@ -341,7 +341,7 @@ mod tests {
         let below = kept(
             "sixteen-processors/mdtest-virtual",
             "full",
-            &[],
+            &[(1, 1.0)],
             &[
                 "validation, full, 16 real threads, operations: predicted 9, measured 8 a second (8 \
                to 8 in 5 runs), +12.5 %",

@@ -154,10 +154,16 @@ pub fn readme(all: &BTreeMap<String, Results>, document: &str) -> Result<String>
     let Some(results) = all.values().find(|results| results.workload == PICTURE) else {
         return fill(document, &BTreeMap::new());
     };
+    let own = |results: &&Results| results.workload == PICTURE;
+    let mut calibrated = all.values().filter(own);
+    let calibrated = calibrated.find(|results| results.evidence == Evidence::Virtual);
+    let calibrated = calibrated.map_or_else(String::new, |results| {
+        format!(", calibrated on {}", results.machine.name())
+    });
     let text = format!(
         "![{PICTURE}, each task's rate and that of all together](docs/figures/{PICTURE}.svg)\n\n\
-         `{PICTURE}` on {}. Filled marks are measured, hollow ones are virtual cores, dots are \
-         what was published: [SCALING](docs/SCALING.md).\n",
+         `{PICTURE}` on {}. Filled marks are measured; hollow ones are virtual cores{calibrated}; \
+         dots are what was published: [SCALING](docs/SCALING.md).\n",
         results.machine.line()
     );
     fill(document, &BTreeMap::from([("picture".to_owned(), text)]))
