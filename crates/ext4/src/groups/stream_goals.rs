@@ -82,10 +82,10 @@ impl StreamGoals {
             Self::Spread(slots) => {
                 let cores = Self::cores();
                 let core = topology::current() % cores;
-                let first = core * slots.len() / cores;
-                let own = ((core + 1) * slots.len() / cores - first).max(1);
+                // Where there are fewer goals than cores, neighbours have different ones.
+                let own = (slots.len() / cores).max(1);
                 let spread = spread(u64::from(inode)) as usize;
-                Some(&slots[first + spread % own])
+                Some(&slots[(core * own + spread % own) % slots.len()])
             }
         }
     }
