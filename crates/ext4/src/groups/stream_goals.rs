@@ -110,3 +110,53 @@ impl StreamGoals {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use pext4_ondisk::{GroupNumber, InodeNumber};
+    use pext4_sync::topology;
+
+    use super::StreamGoals;
+    use crate::groups::testing::Ground;
+    use crate::options::Scaling;
+
+    #[test]
+    fn stream_goals_are_as_many_as_the_processors_suggest() {
+        let processors = topology::processors();
+        let shapes = [
+            (Scaling::SEEDS, processors),
+            (Scaling::FULL, 16 * processors),
+        ];
+        for (scaling, most) in shapes {
+            let Some(ground) = Ground::set(&["-b", "1024", "-g", "512"], "64M", scaling) else {
+                return;
+            };
+            let (StreamGoals::Slots(goals) | StreamGoals::Spread(goals)) =
+                &ground.groups.stream_goals
+            else {
+                panic!("{scaling} has one goal");
+            };
+            let quarter = ground.groups.count().div_ceil(4) as usize;
+            assert_eq!(goals.len(), most.min(quarter), "{scaling}");
+        }
+    }
+
+    #[test]
+    fn files_of_different_cores_have_different_stream_goals() {
+        let Some(ground) = Ground::set(&["-b", "1024", "-g", "512"], "64M", Scaling::FULL) else {
+            return;
+        };
+        let groups = &ground.groups;
+        if StreamGoals::cores() == 1 {
+            println!("SKIPPED: one processor has nobody to differ from");
+            return;
+        }
+        let files = || (12..200).map(InodeNumber);
+        let pinned = topology::pin(0);
+        files().for_each(|file| groups.set_stream_goal(file, GroupNumber(1)));
+        assert!(files().all(|file| groups.stream_goal(file) == Some(GroupNumber(1))));
+        drop(pinned);
+        let _pinned = topology::pin(1);
+        assert!(files().all(|file| groups.stream_goal(file).is_none()));
+    }
+}

@@ -8,16 +8,14 @@ use pext4_jbd2::{Capture, Handle, Owing};
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, LogicalBlock, bitmap};
 use pext4_sync::atomic::Ordering;
-use pext4_sync::topology;
 
 use super::Preallocation;
 use super::buddy::Span;
 use super::freed::{FreedExtent, Reuse};
 use super::slot::mark;
-use super::stream_goals::StreamGoals;
 use super::testing::{Ground, image, settings};
 use crate::mballoc::{Purpose, Request};
-use crate::options::{MountOptions, Scaling};
+use crate::options::MountOptions;
 
 /// Common shapes of images.
 const SHAPES: [&[&str]; 6] = [
@@ -44,45 +42,6 @@ const SHAPES: [&[&str]; 6] = [
         "4",
     ],
 ];
-
-#[test]
-fn stream_goals_are_as_many_as_the_processors_suggest() {
-    let processors = topology::processors();
-    let shapes = [
-        (Scaling::SEEDS, processors),
-        (Scaling::FULL, 16 * processors),
-    ];
-    for (scaling, most) in shapes {
-        let Some(ground) = Ground::set(&["-b", "1024", "-g", "512"], "64M", scaling) else {
-            return;
-        };
-        let (StreamGoals::Slots(goals) | StreamGoals::Spread(goals)) = &ground.groups.stream_goals
-        else {
-            panic!("{scaling} has one goal");
-        };
-        let quarter = ground.groups.count().div_ceil(4) as usize;
-        assert_eq!(goals.len(), most.min(quarter), "{scaling}");
-    }
-}
-
-#[test]
-fn files_of_different_cores_have_different_stream_goals() {
-    let Some(ground) = Ground::set(&["-b", "1024", "-g", "512"], "64M", Scaling::FULL) else {
-        return;
-    };
-    let groups = &ground.groups;
-    let last = StreamGoals::cores() - 1;
-    if last == 0 {
-        return;
-    }
-    let files = || (12..200).map(InodeNumber);
-    let pinned = topology::pin(0);
-    files().for_each(|file| groups.set_stream_goal(file, GroupNumber(1)));
-    assert!(files().all(|file| groups.stream_goal(file) == Some(GroupNumber(1))));
-    drop(pinned);
-    let _pinned = topology::pin(last);
-    assert!(files().all(|file| groups.stream_goal(file).is_none()));
-}
 
 /// The sums of a histogram's rows, by the word that they begin with.
 fn groups_in(section: &crate::statistics::Section, kind: &str) -> u64 {

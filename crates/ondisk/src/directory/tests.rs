@@ -137,6 +137,27 @@ fn records_that_lie_are_refused() {
 }
 
 #[test]
+fn an_impossible_record_says_why() {
+    let mut good = [0; 64];
+    init_first_block(&mut good, PLAIN, InodeNumber(12), InodeNumber(2));
+    let cases: [(usize, &[u8], &str); 5] = [
+        (4, &[13, 0], "at byte 0: record of 13 bytes, 64 are left"),
+        (4, &[8, 0], "at byte 0: record of 8 bytes, 64 are left"),
+        (16, &[56, 0], "at byte 12: record of 56 bytes, 52 are left"),
+        (18, &[0], "at byte 12: inode 2 has an empty name"),
+        (16, &[48, 0], "at byte 60: 4 bytes are left for a record"),
+    ];
+    for (at, bytes, problem) in cases {
+        let mut bad = good;
+        bad[at..at + bytes.len()].copy_from_slice(bytes);
+        let corrupt = find(&bad, PLAIN, b"absent").expect_err(problem);
+        assert_eq!(corrupt.problem(), problem);
+        let after = records(&bad, PLAIN).skip_while(Result::is_ok).count();
+        assert_eq!(after, 1, "the iterator ends with the error");
+    }
+}
+
+#[test]
 fn a_block_of_64_kib_is_one_free_record() {
     let mut block = vec![0; 1 << 16];
     init_empty(&mut block, PLAIN);
