@@ -27,15 +27,14 @@ pub(crate) struct Mark {
 impl Mark {
     /// The current counters.
     pub(crate) fn now(volume: &Volume) -> Self {
-        let report = volume.report();
-        let value = |name: &str| report.get("journal", name).unwrap_or(0);
+        let journal = volume.journal_statistics().unwrap_or_default();
         Self {
             time: time::now(),
-            commits: value("commits"),
-            logged: value("blocks of the log"),
-            checkpoints: value("checkpoints"),
-            credit_waits: value("waits for credits"),
-            log_waits: value("waits for the log"),
+            commits: journal.commits,
+            logged: journal.log_blocks,
+            checkpoints: journal.checkpoints,
+            credit_waits: journal.waits,
+            log_waits: journal.log_waits,
         }
     }
 
@@ -107,10 +106,7 @@ pub(crate) fn fill_log(
     let Node::Held(home) = *library.root() else {
         return Ok(());
     };
-    let logged = || {
-        let report = volume.report();
-        report.get("journal", "blocks of the log").unwrap_or(0)
-    };
+    let logged = || Mark::now(volume).logged;
     let length = lap_length(journal_blocks);
     let mut before = logged();
     for permissions in [0o700, 0o750]

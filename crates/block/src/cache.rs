@@ -5,16 +5,16 @@
 //! with no shard locked; others find the placeholder and wait for its state. If the read fails, the
 //! placeholder is removed, its reader gets the error, and each waiter tries the read itself.
 //!
-//! Capacity is divided among the shards. An insert into a full shard moves the shard's clock hand
-//! a bounded number of steps to find buffers without other references, that are clean and unpinned,
+//! Capacity is divided among the shards. An insert into a full shard moves the shard's clock hand a
+//! bounded number of steps to find buffers without other references, that are clean and unpinned,
 //! and that were not used since the hand last passed. If it finds none, the cache grows beyond its
 //! capacity rather than fail, and shrinks again with later inserts.
 //!
 //! Locking: a shard (class `BufferShard`) comes before a buffer (class `Buffer`), and no call here
 //! may be made with a buffer locked. Eviction is safe because references are given out only under
 //! the shard's lock: a buffer that only the shard references cannot be got, locked or made dirty by
-//! another thread. Buffers that a core remembers ([`Cache::near`]) are referenced and so stay. A
-//! buffer that is removed although it has references is marked as removed.
+//! another thread. Buffers that a core remembers ([`Cache::get_often`]) are referenced and so stay.
+//! A buffer that is removed although it has references is marked as removed.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use pext4_ondisk::BlockNumber;
 use pext4_sync::hash::NumberMap;
-use pext4_sync::{BiasedLock, Class, Counter, Front, Near, Sharded, topology};
+use pext4_sync::{BiasedLock, Class, Counter, ShardCache, ShardRef, Sharded, topology};
 
 use crate::buffer::Buffer;
 use crate::device::Device;
@@ -36,7 +36,7 @@ const MIN_SHARD: usize = 64;
 const MAX_EVICTIONS: usize = 4;
 
 /// Maximal number of buffers that each core remembers; fewer if the cache is small.
-const MAX_NEAR: usize = 32;
+const MAX_PER_SHARD: usize = 32;
 
 /// Maximal number of steps of the clock hand in one insert.
 const MAX_STEPS: usize = 64;
@@ -51,7 +51,7 @@ pub struct Cache {
     shard_capacity: usize,
     shards: Sharded<BiasedLock<Shard>>,
     /// The buffers that each core uses often: roots and upper nodes of trees.
-    front: Front<Buffer>,
+    shard_cache: ShardCache<Buffer>,
     /// Blocks read from the device.
     reads: Counter,
 }
@@ -101,7 +101,7 @@ impl Cache {
             shards: Sharded::with_count(count, |_| {
                 BiasedLock::new(Class::BufferShard, Shard::default())
             }),
-            front: Front::new((blocks / topology::shard_count() / 8).min(MAX_NEAR)),
+            shard_cache: ShardCache::new((blocks / topology::shard_count() / 8).min(MAX_PER_SHARD)),
             reads: Counter::new(),
         }
     }
@@ -144,8 +144,8 @@ impl Cache {
     /// # Errors
     ///
     /// As [`Cache::get`].
-    pub fn near(&self, block: BlockNumber) -> io::Result<Near<Buffer>> {
-        self.front
+    pub fn get_often(&self, block: BlockNumber) -> io::Result<ShardRef<Buffer>> {
+        self.shard_cache
             .get(block.get(), Buffer::is_current, || self.get(block))
     }
 
@@ -189,7 +189,7 @@ impl Cache {
 
     /// Evicts every buffer that may be evicted; returns their number.
     pub fn evict_idle(&self) -> usize {
-        self.front.clear();
+        self.shard_cache.clear();
         self.shards
             .iter()
             .map(|shard| shard.write().evict_idle())

@@ -20,7 +20,8 @@ use pext4_sync::{thread, time};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::file::{Access, error};
+use crate::file::Access;
+use crate::host_file::{error, open_checked, open_unlocked};
 use crate::loops::{self, Backing};
 use crate::range_lock::{self, Bytes, RangeLock};
 
@@ -52,9 +53,9 @@ impl LockProbe {
     ///
     /// # Errors
     ///
-    /// It cannot be opened.
+    /// It cannot be opened, or is neither a file nor a block device.
     pub fn open(path: &Path, start: u64, access: Access) -> io::Result<Self> {
-        let file = open_to_lock(path, access).map_err(|source| error(path, "open it", source))?;
+        let file = open_to_lock(path, access)?;
         Ok(Self {
             file,
             path: path.to_owned(),
@@ -170,7 +171,7 @@ impl Claim {
 fn open_to_lock(path: &Path, access: Access) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let writing = options.read(true).write(access == Access::ReadWrite);
-    writing.open(path).or_else(|_| File::open(path))
+    open_checked(path, writing).or_else(|_| open_unlocked(path))
 }
 
 /// Takes both locks, or none: false if another process holds one.
@@ -264,6 +265,21 @@ fn refuse_if_read_only(file: &File, path: &Path, access: Access) -> io::Result<(
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    /// A mount may name any path as its image.
+    #[test]
+    fn a_probe_opens_only_what_can_be_an_image() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let pipe = directory.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).expect("there is room");
+        for path in [&*pipe, Path::new("/dev/null"), directory.path()] {
+            for access in [Access::ReadOnly, Access::ReadWrite] {
+                let refused = LockProbe::open(path, 0, access).expect_err("no image");
+                assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{refused}");
+            }
+        }
+    }
 
     #[test]
     fn a_probe_that_finds_a_lock_takes_none() {

@@ -7,7 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::claim::{Claim, claim};
 use crate::device::{Device, check_range, total_length};
 use crate::fail_stop::Flushes;
+use crate::host_file::{Kind, error};
 use crate::range_lock::Bytes;
 
 /// Maximal number of pieces in one system call (`IOV_MAX`).
@@ -46,55 +47,11 @@ pub struct FileDevice {
     is_range: bool,
     access: Access,
     kind: Kind,
-    /// Whether [`FileDevice::create`] made the file, which did not exist before.
+    /// Whether opening it made the file, which did not exist before.
     is_new: bool,
     flushes: Flushes,
     /// How the system is asked to make durable what was written; a test has it fail.
     sync: fn(&File) -> rustix::io::Result<()>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Regular,
-    Block,
-}
-
-/// An error with the action that failed and the file.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: cannot {action}: {source}", path.display())]
-struct FileError {
-    path: PathBuf,
-    action: String,
-    source: io::Error,
-}
-
-/// Opens a file or block device for reading without a lock: it may be in use.
-///
-/// # Errors
-///
-/// It cannot be opened, or is neither a file nor a block device (opening a pipe would wait for a
-/// writer).
-pub fn open_unlocked(path: &Path) -> io::Result<File> {
-    Kind::of(path)?;
-    File::open(path).map_err(|source| error(path, "open it", source))
-}
-
-/// An error of the same kind that names the file.
-pub(crate) fn error(
-    path: &Path,
-    action: impl Into<String>,
-    source: impl Into<io::Error>,
-) -> io::Error {
-    let source = source.into();
-    let kind = source.kind();
-    io::Error::new(
-        kind,
-        FileError {
-            path: path.to_owned(),
-            action: action.into(),
-            source,
-        },
-    )
 }
 
 impl FileDevice {
@@ -110,8 +67,8 @@ impl FileDevice {
 
     /// Opens the file system that begins inside a file or block device at byte `start` (not 0), as
     /// in a partition of a disk image, and is at most `length` bytes long, or may reach to the end.
-    /// Others may use other parts of the file meanwhile. If this one is in use, waits for that to
-    /// end, up to `wait`.
+    /// Others may use other parts of a file meanwhile, but not of a block device. If this one is in
+    /// use, waits for that to end, up to `wait`.
     ///
     /// # Errors
     ///
@@ -184,6 +141,25 @@ impl FileDevice {
         Self::create_at(path.as_ref(), size)
     }
 
+    /// Makes a file of `size` zeroes where there is none.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists`; it cannot be made.
+    pub fn create_new(path: impl AsRef<Path>, size: u64) -> io::Result<Self> {
+        let path = path.as_ref();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let claim = claim(
+            path,
+            Bytes::All,
+            &options,
+            Access::ReadWrite,
+            Duration::ZERO,
+        )?;
+        Self::created(path, claim, true, size)
+    }
+
     fn create_at(path: &Path, size: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
@@ -192,7 +168,7 @@ impl FileDevice {
         };
         let new = claim(&options);
         let is_new = new.is_ok();
-        let Claim { file, backing } = match new {
+        let claim = match new {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // The content is removed only after the file is locked.
                 options.create_new(false).create(true).truncate(false);
@@ -204,6 +180,11 @@ impl FileDevice {
             let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
             return Err(error(path, "make it anew", refusal));
         }
+        Self::created(path, claim, is_new, size)
+    }
+
+    fn created(path: &Path, claim: Claim, is_new: bool, size: u64) -> io::Result<Self> {
+        let Claim { file, backing } = claim;
         let device = Self {
             file,
             backing,
@@ -235,7 +216,8 @@ impl FileDevice {
         self.file.set_len(size)
     }
 
-    /// Removes the file if [`FileDevice::create`] made it, for callers that fail afterwards.
+    /// Removes the file if [`FileDevice::create`] or [`FileDevice::create_new`] made it, for
+    /// callers that fail afterwards.
     pub fn remove_if_new(&self) {
         if self.is_new {
             // If it fails, an empty file or an incomplete image is left.
@@ -389,26 +371,6 @@ fn count_written(pieces: &[IoSlice<'_>], written: usize) -> (usize, usize) {
             None => false,
         });
     (whole.count(), rest)
-}
-
-impl Kind {
-    fn of(path: &Path) -> io::Result<Self> {
-        let file_type = fs::metadata(path)
-            .map_err(|source| error(path, "open it", source))?
-            .file_type();
-        if file_type.is_file() {
-            Ok(Self::Regular)
-        } else if file_type.is_block_device() {
-            Ok(Self::Block)
-        } else {
-            let refusal = "it is neither a regular file nor a block device";
-            Err(error(
-                path,
-                "open it",
-                io::Error::new(io::ErrorKind::InvalidInput, refusal),
-            ))
-        }
-    }
 }
 
 impl Device for FileDevice {
@@ -683,6 +645,19 @@ mod tests {
                 .expect("it does not panic")
                 .expect("the lock came free");
         });
+    }
+
+    #[test]
+    fn a_file_that_must_be_new_replaces_none() {
+        let directory = directory();
+        let path = directory.path().join("image");
+        let new = FileDevice::create_new(&path, 4096).expect("there is none");
+        new.write_at(0, b"content").expect("there is room");
+        drop(new);
+        let refused = FileDevice::create_new(&path, 100).expect_err("there is one");
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{refused}");
+        let kept = std::fs::read(&path).expect("it is there");
+        assert_eq!((kept.len(), &kept[..7]), (4096, &b"content"[..]));
     }
 
     #[test]

@@ -10,15 +10,15 @@
 //! caller holds the lock of the image, so an existing file of that name was left by a killed
 //! process, and is removed. A clone that is dropped before it is put in place is removed.
 
-use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::{FileDevice, copy_permissions, leads_to, next_data, temporary_name};
+use crate::{FileDevice, copy_owner_and_permissions, leads_to, next_data, temporary_name};
 
 /// Bytes copied at a time if the system has no `copy_file_range` for these files.
 const PIECE: usize = 1 << 20;
@@ -114,7 +114,7 @@ impl ImageClone {
             .map_err(host(&path, "copy the image to it"))?;
         file.set_len(length)
             .map_err(host(&path, "give it its size"))?;
-        copy_owner_and_permissions(&image, &file, &metadata)
+        copy_owner_and_permissions(&image, &file)
             .map_err(host(&path, "give it the image's owner and mode"))?;
         Ok(Self {
             image,
@@ -269,22 +269,6 @@ fn copy_through_memory(
         passed(length as u64)?;
     }
     Ok(())
-}
-
-/// Gives the clone the permissions of the image, and its owner as far as this user may.
-fn copy_owner_and_permissions(image: &Path, to: &File, metadata: &Metadata) -> io::Result<()> {
-    let ours = to.metadata()?;
-    if (ours.uid(), ours.gid()) != (metadata.uid(), metadata.gid()) {
-        // Only root can change the owner, but others can set a group that they are members of. If
-        // neither works, the mode must not grant another group what it granted the image's.
-        let given = fchown(to, Some(metadata.uid()), Some(metadata.gid()))
-            .or_else(|_| fchown(to, None, Some(metadata.gid())));
-        if given.is_err() && ours.gid() != metadata.gid() {
-            let mode = metadata.mode() & 0o700;
-            return to.set_permissions(Permissions::from_mode(mode));
-        }
-    }
-    copy_permissions(image, to)
 }
 
 #[cfg(all(test, not(loom)))]

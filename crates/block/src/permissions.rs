@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
 use rustix::fs::XattrFlags;
@@ -37,6 +37,27 @@ pub fn copy_permissions(from: &Path, to: &File) -> io::Result<()> {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Gives a file the owner of the one at `from`, as far as this user may, and its permissions as
+/// [`copy_permissions`] does.
+///
+/// # Errors
+///
+/// The system refuses; not if it only refuses to change the owner.
+pub fn copy_owner_and_permissions(from: &Path, to: &File) -> io::Result<()> {
+    let (theirs, ours) = (fs::metadata(from)?, to.metadata()?);
+    if (ours.uid(), ours.gid()) != (theirs.uid(), theirs.gid()) {
+        // Only root can change the owner, but others can set a group that they are members of. If
+        // neither works, the mode must not grant another group what it granted the file's.
+        let given = fchown(to, Some(theirs.uid()), Some(theirs.gid()))
+            .or_else(|_| fchown(to, None, Some(theirs.gid())));
+        if given.is_err() && ours.gid() != theirs.gid() {
+            let mode = theirs.mode() & 0o700;
+            return to.set_permissions(Permissions::from_mode(mode));
+        }
+    }
+    copy_permissions(from, to)
 }
 
 #[cfg(all(test, not(loom)))]

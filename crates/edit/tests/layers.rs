@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::archives::{archive, fresh, header};
+use common::archives::{archive, changed, fresh, header};
 use pext4_edit::{EditOptions, EditSession, Reader};
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
@@ -148,6 +148,19 @@ fn a_file_of_a_layer_replaces_whatever_has_its_name() {
         !paths.contains(&"/usr/lib/own".to_owned()),
         "the link was replaced"
     );
+}
+
+/// The directory's attributes, which are set at the end, are not those of what replaced it.
+#[test]
+fn the_last_entry_of_a_name_counts_also_if_it_was_a_directory() {
+    let directory = changed(directory("name/"), 100, b"0000755");
+    let layer = [directory, changed(file("name"), 100, b"0000600")];
+    let folder = scratch();
+    unpacked(folder.path(), &[&[], &layer]);
+    let reader = Reader::open(folder.path().join("image")).expect("sound");
+    let found = reader.volume().paths().symlink_metadata("/name");
+    let mode = found.expect("it is there").mode;
+    assert_eq!(mode, 0o100_600, "{mode:o}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub use mbcache::AttributeCacheStatistics;
 pub use mount::offline::{CommitError, CommitOutcome, OfflineJournal};
 pub use options::MountOptions;
 pub use pext4_block::{Access, Device, FileDevice, Page, RamDevice};
-pub use pext4_jbd2::JournalError;
+pub use pext4_jbd2::{CommitStep, CommitTimes, JournalError, Statistics as JournalStatistics};
 pub use pext4_ondisk::{BlockNumber, Corrupt};
 pub use types::*;
 pub use volume::Volume;

@@ -36,7 +36,6 @@ use pext4_sync::order::Class;
 use crate::dir::DirectorySettings;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
-use crate::inode::present;
 use crate::inode::table::{self, Inodes};
 use crate::mbcache::{Counting, SharedBlocks};
 use crate::options::MountOptions;
@@ -100,8 +99,8 @@ impl Volume {
         let directory_settings = directory_settings(store);
         let many_subdirectories = store
             .features
-            .read_only_compat
-            .contains(ReadOnlyCompat::DIR_NLINK);
+            .has_read_only_compat(ReadOnlyCompat::DIR_NLINK)
+            && store.features.has_compat(Compat::DIR_INDEX);
         let new_inode_extra_size = new_inode_extra_size(store);
         let begins_inline = store.features.has_incompat(Incompat::INLINE_DATA);
         let counted_generation = store.options.deterministic.map(AtomicU32::new);
@@ -186,7 +185,7 @@ impl Volume {
         self.inodes.store.write_superblock(|superblock| {
             superblock.free_blocks = free_blocks;
             superblock.free_inodes = u32::try_from(free_inodes).unwrap_or(u32::MAX);
-            superblock.write_time = now().0;
+            superblock.write_time = now().seconds;
             superblock.features.incompat.remove(Incompat::RECOVER);
             if no_orphans {
                 superblock
@@ -225,10 +224,12 @@ fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bo
     }
 }
 
+/// Notes about damage of one kind; more would hide the others, and a hostile image could ask for
+/// millions.
+const MAX_NOTES: usize = 10;
+
 /// Notes which structures a read-only mount does without.
 fn note_damage(groups: &Groups, notes: &mut Vec<String>) {
-    /// More notes would hide the others.
-    const MAX_NOTES: usize = 10;
     let named = groups.damage().take(MAX_NOTES);
     notes.extend(named.map(|corrupt| format!("{corrupt}; e2fsck -f should mend it")));
     let others = groups.damage().skip(MAX_NOTES).count();
@@ -386,7 +387,7 @@ fn new_inode_extra_size(store: &Store) -> u16 {
 /// A number that the author of an image cannot predict.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(present())
+    RandomState::new().hash_one(now())
 }
 
 #[cfg(test)]

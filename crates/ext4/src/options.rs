@@ -50,8 +50,9 @@ pub struct MountOptions {
     pub on_error: Option<OnError>,
     /// The directory it is mounted on, which the superblock remembers (`s_last_mounted`).
     pub mounted_on: String,
-    /// Gives freed blocks back to the device once the transaction that freed them is durable.
-    pub discard: bool,
+    /// Whether freed blocks are given back to the device once the transaction that freed them is
+    /// durable; by default what the superblock says (`tune2fs -o discard`).
+    pub discard: Option<bool>,
     /// Who may take the blocks that the image reserves.
     pub reserve: Reserve,
     /// Whether a new inode gets its directory's group even if the directory has no set-group-id bit
@@ -81,7 +82,7 @@ impl Default for MountOptions {
             cache_size: 256 << 20,
             on_error: None,
             mounted_on: String::new(),
-            discard: false,
+            discard: None,
             reserve: Reserve::default(),
             inherit_group: None,
             scaling: Scaling::default(),

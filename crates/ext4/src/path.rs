@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use pext4_ondisk::InodeNumber;
-use pext4_sync::Near;
+use pext4_sync::ShardRef;
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::Inode;
@@ -157,7 +157,7 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     }
 
     /// The inode at a path, not held.
-    fn walk(&self, path: &[u8], follow_last: bool) -> Result<Near<Inode>> {
+    fn walk(&self, path: &[u8], follow_last: bool) -> Result<ShardRef<Inode>> {
         let mut rest = components(path);
         rest.reverse();
         let mut wants_directory = path.ends_with(b"/");

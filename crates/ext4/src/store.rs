@@ -19,13 +19,14 @@ use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{
-    BSD_GROUPS, ERROR_CORRUPTED, ERROR_IO, OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE,
-    Superblock,
+    BSD_GROUPS, DISCARD, ERROR_CORRUPTED, ERROR_IO, OFFSET as SUPERBLOCK_OFFSET,
+    SIZE as SUPERBLOCK_SIZE, Superblock,
 };
+use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pext4_sync::order::Class;
-use pext4_sync::{Mutex, MutexGuard, Near, time};
+use pext4_sync::{Mutex, MutexGuard, ShardRef, time};
 
 use crate::error::{Error, Refusal, Result};
 use crate::options::{MountOptions, OnError, Reserve};
@@ -51,6 +52,8 @@ pub struct Store {
     pub options: MountOptions,
     /// Whether every new inode gets its directory's group. [immutable after mount]
     pub inherits_group: bool,
+    /// Whether freed blocks become holes of the device. [immutable after mount]
+    pub discards: bool,
     /// The user and the group besides root whose files may use the reserve. [immutable after mount]
     reserve_owners: (u32, u32),
     /// Counters of events.
@@ -108,6 +111,9 @@ impl Store {
             inherits_group: options
                 .inherit_group
                 .unwrap_or(superblock.default_mount_options & BSD_GROUPS != 0),
+            discards: options
+                .discard
+                .unwrap_or(superblock.default_mount_options & DISCARD != 0),
             reserve_owners: (
                 superblock.reserved_uid.into(),
                 superblock.reserved_gid.into(),
@@ -206,9 +212,9 @@ impl Store {
     /// # Errors
     ///
     /// As [`Store::read_block`].
-    pub fn near_block(&self, block: BlockNumber) -> Result<Near<Buffer>> {
+    pub fn frequent_block(&self, block: BlockNumber) -> Result<ShardRef<Buffer>> {
         self.check_inside(block)?;
-        Ok(self.cache.near(block)?)
+        Ok(self.cache.get_often(block)?)
     }
 
     fn check_inside(&self, block: BlockNumber) -> Result<()> {
@@ -233,17 +239,26 @@ impl Store {
         number: InodeNumber,
     ) -> std::result::Result<Inode, Corrupt> {
         let seed = self.metadata_csum.then_some(self.checksum_seed);
-        let slot = Inode::decode(bytes, number, seed)?;
+        let slot = Inode::decode(bytes, number, seed)?.as_with(&self.features);
         Ok(match self.is_for_hurd {
             true => slot.as_of_hurd(),
             false => slot,
         })
     }
 
-    /// Whether an inode belongs to the file system itself, so that no name may refer to it.
+    /// Whether an inode belongs to the file system itself. No name may refer to it, but for a
+    /// [named journal](Self::is_named_journal).
     #[must_use]
     pub fn is_system_inode(&self, number: InodeNumber) -> bool {
         self.system_inodes.contains(&number)
+    }
+
+    /// Whether an inode is the journal and may have a name: a file `.journal` in the root, which
+    /// `tune2fs -j` makes where the file system is mounted, and which e2fsck makes nameless later.
+    #[must_use]
+    pub fn is_named_journal(&self, number: InodeNumber) -> bool {
+        let [journal, ..] = self.system_inodes;
+        number == journal && number >= self.geometry.first_inode
     }
 
     /// Fails if the volume refuses writes.
@@ -382,11 +397,11 @@ impl Store {
             None => self.superblock(Superblock::continues_on_error),
         };
         if continues {
-            self.superblock
-                .inner
-                .lock()
-                .superblock
-                .record_error(corrupt, ERROR_CORRUPTED, now().0);
+            self.superblock.inner.lock().superblock.record_error(
+                corrupt,
+                ERROR_CORRUPTED,
+                now().seconds,
+            );
             self.has_noted.store(true, Ordering::Relaxed);
             return;
         }
@@ -454,7 +469,7 @@ impl Store {
     /// version in the home block, since other changes in memory are not committed. A failure of the
     /// device is ignored here, since the error that stopped the journal was reported.
     fn record_error(&self, corrupt: &Corrupt, code: u8) {
-        let time = now().0;
+        let time = now().seconds;
         self.superblock
             .inner
             .lock()
@@ -518,12 +533,12 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
     ]
 }
 
-/// The current time as (seconds, nanoseconds) since 1970.
+/// The current time.
 #[must_use]
-pub fn now() -> (i64, u32) {
+pub fn now() -> Time {
     let since = time::since_epoch();
-    (
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        since.subsec_nanos(),
-    )
+    Time {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanoseconds: since.subsec_nanos(),
+    }
 }

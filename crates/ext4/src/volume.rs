@@ -8,6 +8,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use pext4_jbd2::{CommitStep, Statistics as JournalStatistics};
 use pext4_sync::atomic::AtomicU32;
 use pext4_sync::meter::Tallies;
 use pext4_sync::{Mutex, meter};
@@ -33,8 +34,8 @@ pub struct Volume {
     pub(crate) directory_settings: DirectorySettings,
     /// Serialises moves between directories.
     pub(crate) rename_lock: Mutex<()>,
-    /// Whether directories may have more subdirectories than their link count can count
-    /// (`dir_nlink`). [immutable after mount]
+    /// Whether directories with an index may have more subdirectories than their link count can
+    /// count (`dir_nlink`). [immutable after mount]
     pub(crate) many_subdirectories: bool,
     /// [immutable after mount]
     pub(crate) generation_seed: u64,
@@ -89,6 +90,13 @@ impl Volume {
         self.inodes.attribute_blocks.statistics()
     }
 
+    /// Counters of the journal since the mount; `None` if nothing is written here.
+    #[must_use]
+    pub fn journal_statistics(&self) -> Option<JournalStatistics> {
+        let journal = self.inodes.store.try_journal()?;
+        Some(journal.statistics())
+    }
+
     /// Messages for the user about this mount: a replayed journal, finished orphans, features that
     /// make it read-only.
     #[must_use]
@@ -118,9 +126,7 @@ impl Volume {
         sections.push(self.inodes.groups.section());
         sections.push(self.inodes.groups.free_runs_section());
         sections.push(attributes_section(&self.attribute_cache_statistics()));
-        if let Some(journal) = store.try_journal() {
-            sections.push(journal_section(&journal.statistics()));
-        }
+        sections.extend(self.journal_statistics().as_ref().map(journal_section));
         sections.extend(locks_section(&meter::snapshot()));
         Report {
             scaling: scaling.to_string(),
@@ -145,9 +151,8 @@ fn attributes_section(cache: &AttributeCacheStatistics) -> Section {
     )
 }
 
-fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
-    let times = &journal.times;
-    Section::new(
+fn journal_section(journal: &JournalStatistics) -> Section {
+    let mut section = Section::new(
         "journal",
         [
             ("handles", journal.handles),
@@ -160,14 +165,13 @@ fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
             ("checkpoints", journal.checkpoints),
             ("blocks written home", journal.blocks_home),
             ("waits for the log", journal.log_waits),
-            ("closing, us", microseconds(times.closing)),
-            ("capturing, us", microseconds(times.capturing)),
-            ("sealing, us", microseconds(times.sealing)),
-            ("reserving log space, us", microseconds(times.reserving)),
-            ("writing, us", microseconds(times.writing)),
-            ("completing, us", microseconds(times.completing)),
         ],
-    )
+    );
+    section.values.extend(CommitStep::ALL.map(|step| {
+        let name = format!("{}, us", step.name());
+        (name.into(), microseconds(journal.times.of(step)))
+    }));
+    section
 }
 
 fn microseconds(time: Duration) -> u64 {

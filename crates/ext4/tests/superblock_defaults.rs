@@ -1,5 +1,5 @@
-//! What the superblock decides for a mount, as tune2fs sets it: the group of new files and who may
-//! use the reserve; and the revision, which rises with the first feature.
+//! What the superblock decides for a mount, as tune2fs sets it: the group of new files, discards
+//! and who may use the reserve; and the revision, which rises with the first feature.
 
 mod images;
 
@@ -72,6 +72,37 @@ fn the_superblock_or_the_mount_gives_new_files_their_directorys_group() {
         assert_eq!(inner.attributes.gid, 50);
         let has_bit = inner.attributes.mode & SET_GROUP_ID != 0;
         assert_eq!(has_bit, inherit_group == Some(false), "{inherit_group:?}");
+    }
+}
+
+#[test]
+fn the_superblock_or_the_mount_has_freed_blocks_discarded() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    for (default, discard, expected) in [
+        ("^discard", None, false),
+        ("^discard", Some(true), true),
+        ("discard", None, true),
+        ("discard", Some(false), false),
+    ] {
+        tune(&image, &["-o", default]);
+        let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+        let options = MountOptions {
+            discard,
+            ..MountOptions::default()
+        };
+        let volume = Volume::open(Arc::<RamDevice>::clone(&device), options).expect("a mount");
+        volume
+            .paths()
+            .write("/file", vec![7; 8 << 20])
+            .expect("room");
+        volume.sync().expect("durable");
+        let before = device.used();
+        volume.unlink(ROOT, b"file").expect("it is there");
+        volume.close().expect("it closes");
+        let is_discarded = device.used() + (4 << 20) < before;
+        assert_eq!(is_discarded, expected, "{default}, {discard:?}");
     }
 }
 

@@ -157,7 +157,7 @@ impl Options {
             }
             "grpid" | "bsdgroups" => self.volume.inherit_group = Some(true),
             "nogrpid" | "sysvgroups" => self.volume.inherit_group = Some(false),
-            "discard" | "nodiscard" => self.volume.discard = option == "discard",
+            "discard" | "nodiscard" => self.volume.discard = Some(option == "discard"),
             _ => return self.with_value(option),
         }
         Ok(())
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(options.kernel.access_times, AccessTimes::Never);
         assert_eq!(options.volume.commit_interval, Duration::from_secs(30));
         assert_eq!(options.volume.on_error, Some(OnError::ReadOnly));
-        assert!(options.volume.discard);
+        assert_eq!(options.volume.discard, Some(true));
         let inherits = |list| parsed(list).unwrap().volume.inherit_group;
         let lists = ["", "bsdgroups", "grpid,nogrpid", "sysvgroups,grpid"];
         assert_eq!(

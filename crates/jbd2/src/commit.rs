@@ -18,7 +18,7 @@ use crate::handle::Handle;
 use crate::home;
 use crate::log_writer::{LogWriter, Logged};
 use crate::merge::{Version, merge};
-use crate::statistics::{count, timed};
+use crate::statistics::{CommitStep, count};
 
 /// The committer's own state.
 pub(crate) struct Committer<'a> {
@@ -59,12 +59,12 @@ impl<'a> Committer<'a> {
     fn commit(&mut self) -> Result<(), JournalError> {
         let core = self.core;
         let times = &core.statistics.times;
-        let tid = timed(&times.closing, || self.switch());
+        let tid = times.count(CommitStep::Closing, || self.switch());
         let width = core.commit_threads;
-        let gathered = timed(&times.capturing, || {
+        let gathered = times.count(CommitStep::Capturing, || {
             core.transactions.gather(&*core.client, tid, width)
         });
-        let versions = timed(&times.sealing, || {
+        let versions = times.count(CommitStep::Sealing, || {
             let versions = merge(&core.cache, &*core.client, gathered.captures, width)?;
             // The objects' bytes are in the cache, and the versions hold the buffers (design rule
             // 4).
@@ -120,7 +120,8 @@ impl<'a> Committer<'a> {
                 log.checkpoint.cancel(revoked);
             }
             None => {
-                timed(&self.core.statistics.times.writing, || {
+                let times = &self.core.statistics.times;
+                times.count(CommitStep::Writing, || {
                     write_home(self.core, &versions.0, revoked)
                 })?;
                 drop(versions.into_durable());
@@ -135,7 +136,7 @@ impl<'a> Committer<'a> {
     fn complete(&self, tid: Tid) -> Result<(), JournalError> {
         let core = self.core;
         core.check_not_aborted()?;
-        timed(&core.statistics.times.completing, || {
+        core.statistics.times.count(CommitStep::Completing, || {
             core.note_durable(tid);
             core.client.committed(tid);
             core.note_completed(tid);
@@ -192,12 +193,12 @@ fn write_to_log(
         "only the journal writes its own blocks"
     );
     let counts = &core.statistics;
-    let waited = timed(&counts.times.reserving, || {
+    let waited = counts.times.count(CommitStep::Reserving, || {
         let blocks = writer.needs(versions, revoked);
         log.checkpoint.reserve(tid, blocks)
     })?;
     count(&counts.log_waits, usize::from(waited));
-    let logged = timed(&counts.times.writing, || {
+    let logged = counts.times.count(CommitStep::Writing, || {
         core.check_not_aborted()?;
         // Design rule 11.
         log.superblock.begin(writer.head(), tid)?;

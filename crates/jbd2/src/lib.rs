@@ -61,7 +61,7 @@ pub use log_area::LogArea;
 pub use offline::OfflineTransaction;
 pub use opened::Opened;
 pub use parts::in_parts;
-pub use statistics::{CommitTimes, Statistics};
+pub use statistics::{CommitStep, CommitTimes, Statistics};
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -32,25 +32,62 @@ pub struct Statistics {
     pub times: CommitTimes,
 }
 
-/// For how long the committer was at each step of its commits, all of them together. Every
-/// operation waits for the first step; for the whole of a commit only those that want it durable,
-/// or its freed space, or credits that the next transaction has no more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CommitTimes {
+/// A step of a commit. Every operation waits for the first one. Only those that want the
+/// transaction durable, or its freed space, or credits that the next transaction no longer has,
+/// wait for all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitStep {
     /// Closing the transaction: waiting for its handles, the client's closing changes, opening the
     /// next transaction.
-    pub closing: Duration,
+    Closing,
     /// Capturing what its objects owe.
-    pub capturing: Duration,
+    Capturing,
     /// Making the blocks: reading those that are not in memory, merging the captures, checksums,
     /// and releasing the objects.
-    pub sealing: Duration,
+    Sealing,
     /// Waiting for space in the log.
-    pub reserving: Duration,
+    Reserving,
     /// Writing the log, with ordered data and flushes (home, where there is none).
-    pub writing: Duration,
+    Writing,
     /// Telling those who wait, and making freed space usable.
-    pub completing: Duration,
+    Completing,
+}
+
+impl CommitStep {
+    /// All steps, in the order in which a commit takes them.
+    pub const ALL: [Self; 6] = [
+        Self::Closing,
+        Self::Capturing,
+        Self::Sealing,
+        Self::Reserving,
+        Self::Writing,
+        Self::Completing,
+    ];
+
+    /// What the committer does in it, in a few words.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closing => "closing",
+            Self::Capturing => "capturing",
+            Self::Sealing => "sealing",
+            Self::Reserving => "reserving log space",
+            Self::Writing => "writing",
+            Self::Completing => "completing",
+        }
+    }
+}
+
+/// For how long the committer was at each step, all commits together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitTimes([Duration; CommitStep::ALL.len()]);
+
+impl CommitTimes {
+    /// The time of a step.
+    #[must_use]
+    pub fn of(&self, step: CommitStep) -> Duration {
+        self.0[step as usize]
+    }
 }
 
 /// The counters behind [`Statistics`]. Only `handles` is on a path that must not write a shared
@@ -72,36 +109,23 @@ pub(crate) struct Counts {
 
 /// The nanoseconds behind [`CommitTimes`]; only the committer writes them.
 #[derive(Default)]
-pub(crate) struct TimeCounts {
-    pub(crate) closing: AtomicU64,
-    pub(crate) capturing: AtomicU64,
-    pub(crate) sealing: AtomicU64,
-    pub(crate) reserving: AtomicU64,
-    pub(crate) writing: AtomicU64,
-    pub(crate) completing: AtomicU64,
-}
+pub(crate) struct TimeCounts([AtomicU64; CommitStep::ALL.len()]);
 
 impl TimeCounts {
     fn read(&self) -> CommitTimes {
         let read = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
-        CommitTimes {
-            closing: read(&self.closing),
-            capturing: read(&self.capturing),
-            sealing: read(&self.sealing),
-            reserving: read(&self.reserving),
-            writing: read(&self.writing),
-            completing: read(&self.completing),
-        }
+        CommitTimes(self.0.each_ref().map(read))
     }
-}
 
-/// Runs one step of a commit and adds its time to `total`.
-pub(crate) fn timed<R>(total: &AtomicU64, step: impl FnOnce() -> R) -> R {
-    let start = time::now();
-    let result = step();
-    let taken = time::now().saturating_sub(start).as_nanos();
-    total.fetch_add(u64::try_from(taken).unwrap_or(u64::MAX), Ordering::Relaxed);
-    result
+    /// Runs a step of a commit and counts its time.
+    pub(crate) fn count<R>(&self, step: CommitStep, run: impl FnOnce() -> R) -> R {
+        let start = time::now();
+        let result = run();
+        let taken = time::now().saturating_sub(start).as_nanos();
+        let taken = u64::try_from(taken).unwrap_or(u64::MAX);
+        self.0[step as usize].fetch_add(taken, Ordering::Relaxed);
+        result
+    }
 }
 
 impl Counts {

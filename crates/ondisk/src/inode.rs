@@ -20,6 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::checksum::{crc32c, inode_state};
 use crate::corrupt::Corrupt;
 use crate::directory::FileType;
+use crate::feature::{Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, InodeNumber};
 use crate::time::Time;
 use raw::{RawExtra, RawInode};
@@ -226,6 +227,26 @@ impl Inode {
     pub fn as_of_hurd(mut self) -> Self {
         self.blocks &= u64::from(u32::MAX);
         self.file_acl = BlockNumber(self.file_acl.get() & u64::from(u32::MAX));
+        self
+    }
+
+    /// The inode as Linux reads it on a file system with these features. Without `huge_file` a
+    /// block count has no upper half and no coarser unit, without `large_dir` the size of what is
+    /// no regular file has none, without `64bit` the attribute block's number has none.
+    #[must_use]
+    pub fn as_with(mut self, features: &Features) -> Self {
+        const LOWER_HALF: u64 = u32::MAX as u64;
+        if !features.has_read_only_compat(ReadOnlyCompat::HUGE_FILE) {
+            self.blocks &= LOWER_HALF;
+            self.flags.remove(InodeFlags::HUGE_FILE);
+        }
+        let is_regular = self.file_type() == Some(FileType::Regular);
+        if !is_regular && !features.has_incompat(Incompat::LARGEDIR) {
+            self.size &= LOWER_HALF;
+        }
+        if !features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
+            self.file_acl = BlockNumber(self.file_acl.get() & LOWER_HALF);
+        }
         self
     }
 

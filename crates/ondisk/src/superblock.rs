@@ -31,6 +31,9 @@ pub const ERROR_CORRUPTED: u8 = 5;
 /// The bit of [`Superblock::default_mount_options`] by which new inodes get the group of their
 /// directory (`EXT4_DEFM_BSDGROUPS`, the option `bsdgroups` of tune2fs).
 pub const BSD_GROUPS: u32 = 0x2;
+/// A default mount option (`s_default_mount_opts`, `EXT4_DEFM_DISCARD`): freed blocks are
+/// discarded.
+pub const DISCARD: u32 = 0x400;
 /// The operating system in [`Superblock::creator_os`] whose inodes are laid out in its own way.
 pub const CREATOR_HURD: u32 = 1;
 /// The only checksum type that exists: crc32c.

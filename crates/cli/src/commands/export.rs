@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::{Access, copy_permissions, loops, temporary_name};
+use pext4_block::{Access, copy_owner_and_permissions, loops, temporary_name};
 use pext4_edit::{ExportOptions, Exported, Reader};
 
 use crate::count::count;
@@ -139,7 +139,7 @@ fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Expo
     let temporary = output.with_file_name(name);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    // The new file has the permissions of the one that it replaces.
+    // The new file has the owner and the permissions of the one that it replaces.
     let replaced = fs::metadata(output).ok();
     if replaced.is_some() {
         options.mode(0o600);
@@ -151,7 +151,7 @@ fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Expo
         let file = file.into_inner().map_err(IntoInnerError::into_error);
         let file = file.with_context(shown)?;
         if replaced.is_some() {
-            copy_permissions(output, &file).with_context(shown)?;
+            copy_owner_and_permissions(output, &file).with_context(shown)?;
         }
         // The content must be durable before the name is.
         file.sync_all().with_context(shown)?;

@@ -124,13 +124,15 @@ pub fn create(image: &Path, size: u64) -> Result<Summary> {
         root_owner: caller(),
         ..Options::default()
     };
-    make(image, Target::File(size), &options)
+    make(image, Target::NewFile(size), &options)
 }
 
 /// The target of the file system.
 enum Target {
     /// A file, which gets this size.
     File(u64),
+    /// A file of this size where there is none.
+    NewFile(u64),
     /// A block device.
     Device(FileDevice),
 }
@@ -141,12 +143,13 @@ fn make(image: &Path, target: Target, options: &Options) -> Result<Summary> {
     let name = || image.display().to_string();
     let named = |error| add_user(image, error);
     let size = match &target {
-        Target::File(size) => *size,
+        Target::File(size) | Target::NewFile(size) => *size,
         Target::Device(device) => device.size(),
     };
     let design = Design::new(size, options).with_context(name)?;
     let device = match target {
         Target::File(size) => FileDevice::create(image, size).map_err(named)?,
+        Target::NewFile(size) => FileDevice::create_new(image, size).map_err(named)?,
         Target::Device(device) => cleared(image, device)?,
     };
     let written = design.write(&device).with_context(name);

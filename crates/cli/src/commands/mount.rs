@@ -302,7 +302,9 @@ fn serve(
 fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
     let image = &arguments.image;
     let name = || image.display().to_string();
-    if let (Some(size), false) = (arguments.create, image.exists()) {
+    if let Some(size) = arguments.create
+        && !image.try_exists().with_context(name)?
+    {
         let made = mkfs::create(image, size).with_context(|| format!("cannot make {}", name()))?;
         let journal = match made.journal_blocks {
             0 => ", too small for a journal",

@@ -90,8 +90,9 @@ fn choose(mounts: &[Mount], path: &Path) -> Option<Mount> {
 
 /// Waits until the server has released its lock, and returns the locked file, or `None` if other
 /// processes have the lock by then. A read-only server shares the lock with other readers, so an
-/// exclusive lock proves that the server has ended; other readers are not waited for. `servers` are
-/// the processes that had the image before it was unmounted.
+/// exclusive lock proves that the server has ended; other readers are not waited for, but the
+/// server is: a mount that was made read-only later may have much to write. `servers` are the
+/// processes that had the image before it was unmounted.
 fn wait_until_closed(
     image: &Path,
     offset: u64,
@@ -112,7 +113,9 @@ fn wait_until_closed(
             return Ok(Some(probe));
         }
         let waited = time::now().saturating_sub(start);
-        if (waited > SILENT && is_shared) || are_others(servers, &holders(image)) {
+        let now = holders(image);
+        let has_ended = !servers.iter().any(|server| now.contains(server));
+        if (waited > SILENT && is_shared && has_ended) || are_others(servers, &now) {
             return Ok(None);
         }
         if waited > MAX_WAIT {

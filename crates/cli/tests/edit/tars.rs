@@ -1,11 +1,11 @@
 //! Images as archives, out and in again.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Place, fail, has, pext4, run, succeed};
+use crate::common::{Place, fail, has, is_root, pext4, run, succeed};
 use crate::images::{image, on, with_input};
 
 #[test]
@@ -87,7 +87,7 @@ fn an_export_does_not_replace_its_image() {
 }
 
 #[test]
-fn an_archive_that_is_replaced_keeps_its_mode() {
+fn an_archive_that_is_replaced_keeps_its_mode_and_owner() {
     let place = image("16M");
     let tar = place.point.join("tar");
     fs::write(&tar, b"private").expect("a fresh place");
@@ -98,6 +98,13 @@ fn an_archive_that_is_replaced_keeps_its_mode() {
         assert_eq!(kept.permissions().mode() & 0o7777, mode);
         assert!(kept.len() > 1024, "an archive");
     }
+    if !is_root() {
+        return eprintln!("SKIPPED: only root gives files to others");
+    }
+    std::os::unix::fs::chown(&tar, Some(1234), Some(5678)).expect("root may");
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    let kept = fs::metadata(&tar).expect("it is there");
+    assert_eq!((kept.uid(), kept.gid()), (1234, 5678));
 }
 
 /// Everything of a tree on the host, a line for each file.

@@ -147,7 +147,7 @@ impl Unpacker<'_> {
 
     /// Removes what a file of a layer replaces and a file of another archive would not: a directory
     /// by anything else, and anything else by a directory.
-    fn clear_way(&self, path: &[u8], kind: FileType) -> Result<()> {
+    fn clear_way(&mut self, path: &[u8], kind: FileType) -> Result<()> {
         if self.layer.is_none() {
             return Ok(());
         }
@@ -156,10 +156,16 @@ impl Unpacker<'_> {
             there => there.with_path(path)?.file_type,
         };
         let directory = FileType::Directory;
-        match (there == directory) != (kind == directory) {
-            true => self.session.remove_all(path),
-            false => Ok(()),
+        if (there == directory) != (kind == directory) {
+            self.session.remove_all(path)?;
+            let is_below = |entry: &[u8]| {
+                entry
+                    .strip_prefix(path)
+                    .is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b'/'))
+            };
+            self.directories.retain(|(entry, _)| !is_below(entry));
         }
+        Ok(())
     }
 
     /// Notes a file that was made, so that a mark of the same layer does not hide it.

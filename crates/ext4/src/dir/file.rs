@@ -16,7 +16,7 @@ use pext4_block::{Buffer, Stamp};
 use pext4_jbd2::Handle;
 use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags, inline};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, directory, htree};
-use pext4_sync::Near;
+use pext4_sync::ShardRef;
 
 use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ use crate::seal;
 /// find the buffer again. Valid while the directory's lock is held.
 pub struct LeafBuffer {
     block: LogicalBlock,
-    buffer: Near<Buffer>,
+    buffer: ShardRef<Buffer>,
 }
 
 /// A directory, its file and, for changes, a handle.
@@ -144,7 +144,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         .into()
     }
 
-    fn buffer(&self, block: LogicalBlock, kind: BlockKind) -> Result<Near<Buffer>> {
+    fn buffer(&self, block: LogicalBlock, kind: BlockKind) -> Result<ShardRef<Buffer>> {
         if kind == BlockKind::Leaf
             && let Some(leaf) = self.last_leaf.take()
             && leaf.block == block
@@ -152,13 +152,13 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             return Ok(leaf.buffer);
         }
         let home = self.locate(block)?;
-        let buffer = self.inodes.store.near_block(home)?;
+        let buffer = self.inodes.store.frequent_block(home)?;
         self.verify(&buffer, home, kind)?;
         Ok(buffer)
     }
 
     /// Keeps a reference to a leaf that may be changed next.
-    fn keep(&self, block: LogicalBlock, kind: BlockKind, buffer: Near<Buffer>) {
+    fn keep(&self, block: LogicalBlock, kind: BlockKind, buffer: ShardRef<Buffer>) {
         if kind == BlockKind::Leaf && (self.for_update || self.handle.is_some()) {
             self.last_leaf.set(Some(LeafBuffer { block, buffer }));
         }
@@ -373,7 +373,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
     fn end_inline(&mut self) -> Result<()> {
         let (inodes, inode) = (self.inodes, self.inode);
         // The size tells how many blocks there are.
-        let backup = inode.end_inline(self.handle(), inodes.maps_by_extents(), 0)?;
+        let backup = inode.end_inline(self.handle(), inodes.new_files_use_extents(), 0)?;
         self.is_inline = false;
         let reserved = self.reserve(1);
         if reserved.is_err() {

@@ -33,7 +33,7 @@ pub(super) fn find<B: DirectoryBlocks>(
         if is_node(bytes, kind) {
             return Ok(None);
         }
-        let entry = directory::find(bytes, format, name)?.and_then(|record| record.entry);
+        let entry = directory::find(bytes, format, name)?.and_then(|record| record.entry());
         Ok(entry.map(
             |Entry {
                  inode, file_type, ..
@@ -99,7 +99,9 @@ pub(super) fn seek<B: DirectoryBlocks>(
         let mut space = Space::new(name);
         for record in directory::records(bytes, format) {
             let record = record?;
-            if let Some(entry) = record.entry.filter(|entry| entry.is_named(name)) {
+            if record.is_named(name)
+                && let Some(entry) = record.entry()
+            {
                 return Ok(SoughtInLeaf::Entry(FoundEntry {
                     inode: entry.inode,
                     file_type: entry.file_type,

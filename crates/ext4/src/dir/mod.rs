@@ -147,6 +147,22 @@ pub fn remove<B: DirectoryBlocks>(blocks: &mut B, name: &[u8]) -> Result<FoundEn
     Ok(found)
 }
 
+/// Removes a name whose entry was found by [`find`] under the lock that the caller still holds.
+///
+/// # Errors
+///
+/// `Refused(Invalid)` for `.` and `..`, `Corrupt`, and those of the blocks.
+pub fn remove_found<B: DirectoryBlocks>(
+    blocks: &mut B,
+    name: &[u8],
+    found: &FoundEntry,
+) -> Result<()> {
+    if is_dot(name) {
+        return Err(Refusal::Invalid.into());
+    }
+    leaf::remove(blocks, found.block, name)
+}
+
 /// Makes a name refer to another inode and returns its old entry.
 ///
 /// # Errors

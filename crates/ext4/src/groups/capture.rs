@@ -53,7 +53,7 @@ impl Held<'_> {
             blocks,
             inodes,
             ..
-        } = self.present();
+        } = self.expect_loaded();
         let mut version = Version {
             groups,
             number,
@@ -74,7 +74,7 @@ impl Held<'_> {
     /// else happened here, the group does not owe that transaction its bytes yet, so the version is
     /// made now and kept until the committer asks for it.
     fn fold_older(&mut self, tid: Tid) {
-        let loaded = self.present();
+        let loaded = self.expect_loaded();
         let freed = loaded.unfolded.iter().map(|freed| freed.tid);
         let older_free = freed.into_iter().find(|&freed| tid.is_after(freed));
         let older_use = || loaded.has_older_uses(tid).then(|| tid.previous());
@@ -82,10 +82,10 @@ impl Held<'_> {
             return;
         };
         self.fold(older);
-        if self.present().owed.to() != Some(older) {
+        if self.expect_loaded().owed.to() != Some(older) {
             let mut captures = Vec::new();
             self.version().capture(&mut captures);
-            self.present().early = Some((older, captures));
+            self.expect_loaded().early = Some((older, captures));
         }
     }
 
@@ -94,11 +94,11 @@ impl Held<'_> {
     pub(super) fn drain(&mut self) {
         if !self.slot.written.freed.is_empty() {
             let freed = self.slot.written.freed.take_all();
-            self.present().unfolded.extend(freed);
+            self.expect_loaded().unfolded.extend(freed);
         }
         if !self.slot.written.used.is_empty() {
             let used = self.slot.written.used.take_all();
-            self.present().in_use.extend(used);
+            self.expect_loaded().in_use.extend(used);
         }
     }
 
@@ -111,7 +111,7 @@ impl Held<'_> {
 
     /// Sets the bits of used blocks of preallocations.
     fn fold_uses(&mut self, tid: Tid) -> bool {
-        let [used, left] = self.present().take_uses(tid);
+        let [used, left] = self.expect_loaded().take_uses(tid);
         let aside: u32 = used.iter().map(|span| span.length).sum();
         if aside > 0 {
             self.slot.written.aside.fetch_sub(aside, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Held<'_> {
 
     /// Clears the bits of freed blocks.
     fn fold_frees(&mut self, tid: Tid) -> bool {
-        let unfolded = &mut self.present().unfolded;
+        let unfolded = &mut self.expect_loaded().unfolded;
         if unfolded.is_empty() {
             return false;
         }
@@ -163,7 +163,7 @@ impl Held<'_> {
             self.release(span);
             self.groups.counts.pending.add(-i64::from(span.length));
         }
-        self.present().descriptor.free_clusters += span.length;
+        self.expect_loaded().descriptor.free_clusters += span.length;
     }
 
     /// Subtracts a free that cannot be applied from the volume's sums: the blocks are lost until
@@ -188,12 +188,16 @@ impl Held<'_> {
         if self.loaded().is_none() {
             return;
         }
-        if let Some((_, early)) = self.present().early.take_if(|(owner, _)| *owner == tid) {
+        if let Some((_, early)) = self
+            .expect_loaded()
+            .early
+            .take_if(|(owner, _)| *owner == tid)
+        {
             captures.extend(early);
         }
         self.drain();
         let folded = self.fold(tid);
-        if self.present().owed.clear(tid) || folded {
+        if self.expect_loaded().owed.clear(tid) || folded {
             self.version().capture(captures);
         }
     }
@@ -205,7 +209,7 @@ impl Held<'_> {
             blocks,
             inodes,
             ..
-        } = self.present();
+        } = self.expect_loaded();
         Version {
             groups,
             number,

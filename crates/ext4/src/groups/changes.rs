@@ -41,12 +41,12 @@ impl Held<'_> {
         self.write_block_bitmap();
         let blocks = self.blocks();
         bitmap::set_range(blocks.bitmap.make_mut(), span.start..span.end());
-        self.present().descriptor.free_clusters -= span.length;
+        self.expect_loaded().descriptor.free_clusters -= span.length;
     }
 
     /// Makes the next capture write the block bitmap, and clears `BLOCK_UNINIT`.
     pub fn write_block_bitmap(&mut self) {
-        let loaded = self.present();
+        let loaded = self.expect_loaded();
         loaded.descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
         if let Some(blocks) = &mut loaded.blocks {
             blocks.is_changed = true;
@@ -57,7 +57,9 @@ impl Held<'_> {
     pub fn set_aside(&mut self, span: Span, logical: u32) -> Arc<Preallocation> {
         let preallocation = Arc::new(Preallocation::new(self.number, Aside { logical, span }));
         let listed = Listed::new(&preallocation);
-        self.present().preallocations.insert(span.end(), listed);
+        self.expect_loaded()
+            .preallocations
+            .insert(span.end(), listed);
         self.slot
             .written
             .aside
@@ -67,7 +69,10 @@ impl Held<'_> {
 
     /// Notes that the blocks of a preallocation up to `end` have been used and folded, or skipped.
     pub fn advance_folded(&mut self, preallocation: &Preallocation, end: u32) {
-        let listed = self.present().preallocations.get_mut(&preallocation.end());
+        let listed = self
+            .expect_loaded()
+            .preallocations
+            .get_mut(&preallocation.end());
         let listed = listed.expect("one that has blocks is on its group's list");
         let before = listed.unfolded();
         listed.fold_up_to(end);
@@ -77,7 +82,7 @@ impl Held<'_> {
 
     /// Takes a preallocation off the group's list.
     pub fn unlist(&mut self, preallocation: &Preallocation) {
-        let loaded = self.present();
+        let loaded = self.expect_loaded();
         let listed = loaded.preallocations.remove(&preallocation.end());
         let listed = listed.expect("one that has blocks is on its group's list");
         loaded.leftovers.extend(listed.leftover());
@@ -109,6 +114,6 @@ impl Held<'_> {
     /// inode is claimed, since a group in use has both bitmaps.
     pub fn has_no_block_bitmap(&mut self) -> bool {
         let groups = self.groups;
-        loaded::has_no_block_bitmap(&groups.store, &self.present().descriptor)
+        loaded::has_no_block_bitmap(&groups.store, &self.expect_loaded().descriptor)
     }
 }

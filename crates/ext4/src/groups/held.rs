@@ -80,7 +80,7 @@ impl Held<'_> {
     }
 
     /// The group, which the caller knows to be in memory.
-    pub(super) fn present(&mut self) -> &mut Loaded {
+    pub(super) fn expect_loaded(&mut self) -> &mut Loaded {
         self.state
             .as_deref_mut()
             .expect("the caller has loaded a side of the group")
@@ -88,7 +88,7 @@ impl Held<'_> {
 
     /// Its blocks, which the caller has loaded.
     pub fn blocks(&mut self) -> &mut BlockSide {
-        self.present()
+        self.expect_loaded()
             .blocks
             .as_mut()
             .expect("the caller has loaded the blocks")
@@ -124,7 +124,7 @@ impl Held<'_> {
             return true;
         }
         let (groups, number) = (self.groups, self.number);
-        let loaded = self.present();
+        let loaded = self.expect_loaded();
         match BlockSide::load(
             &groups.store,
             &groups.owned().collect::<Vec<_>>(),
@@ -160,7 +160,7 @@ impl Held<'_> {
         }
         if self.slot.inodes.get().is_none() {
             let (groups, number) = (self.groups, self.number);
-            let descriptor = &self.present().descriptor;
+            let descriptor = &self.expect_loaded().descriptor;
             match loaded::read_inode_bitmap(&groups.store, number, descriptor) {
                 Ok(bits) => drop(self.slot.inodes.set(Box::new(bits))),
                 Err(error) => {
@@ -170,7 +170,7 @@ impl Held<'_> {
                 }
             }
         }
-        self.present().inodes = Some(InodeSide::default());
+        self.expect_loaded().inodes = Some(InodeSide::default());
         self.slot.mark(mark::INODES_LOADED);
         true
     }

@@ -245,7 +245,7 @@ impl Held<'_> {
         if self.has_no_block_bitmap() {
             self.write_block_bitmap();
         }
-        let loaded = self.present();
+        let loaded = self.expect_loaded();
         loaded.descriptor.flags.remove(GroupFlags::INODE_UNINIT);
         if let Some(inodes) = &mut loaded.inodes {
             inodes.is_changed = true;

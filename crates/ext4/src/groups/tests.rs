@@ -467,7 +467,7 @@ fn the_last_of_what_was_set_aside_is_used_while_others_hold_the_group_and_leaves
     let (preallocation, group, first) = file_with_preallocation(&ground);
     let groups = &ground.groups;
     let left = preallocation.end() - first - 20;
-    let listed = || groups.hold(group).present().preallocations.len();
+    let listed = || groups.hold(group).expect_loaded().preallocations.len();
     let held = groups.hold(group);
     let use_all = || {
         let mut handle = ground.handle();
@@ -668,7 +668,7 @@ fn with_discard_the_device_forgets_freed_blocks_once_that_is_durable() {
         return;
     };
     let options = MountOptions {
-        discard: true,
+        discard: Some(true),
         ..MountOptions::default()
     };
     let ground = Ground::open(device, options).expect("sound");

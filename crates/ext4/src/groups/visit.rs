@@ -20,7 +20,7 @@ impl Groups {
     }
 
     fn release_freed(&self, number: GroupNumber, tid: Tid) {
-        if self.store.options.discard {
+        if self.store.discards {
             self.discard_freed(number, tid);
         }
         self.count_event(Event::Visited);

@@ -25,7 +25,8 @@ use crate::inode::extents::{Extent, Mapping};
 use crate::inode::indirect;
 use crate::inode::table::Inodes;
 use crate::inode::walk_limit::WalkLimit;
-use crate::inode::{Inode, Reach, State, present};
+use crate::inode::{Inode, Reach, State};
+use crate::store::now;
 use crate::types::{MappedRange, Seek};
 
 /// Metadata blocks that mapping one run may dirty: two paths of the tree while it splits, the
@@ -65,7 +66,7 @@ impl Inodes {
     /// tree.
     #[must_use]
     pub fn largest_size(&self, inode: &Inode) -> u64 {
-        if self.maps_by_pointers(inode) {
+        if self.uses_block_map(inode) {
             return self.largest_size_by_pointers();
         }
         let features = &self.store.features.read_only_compat;
@@ -298,7 +299,7 @@ impl Inodes {
         inode: &Arc<Inode>,
         end: u64,
     ) -> Result<()> {
-        let time = present();
+        let time = now();
         let grows = end > inode.size();
         if grows {
             self.allow_large_file(handle, end);

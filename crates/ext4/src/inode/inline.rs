@@ -28,7 +28,8 @@ use pext4_ondisk::{BlockNumber, Corrupt};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::data::{MAP_CREDITS, SLOT_CREDITS};
 use crate::inode::table::Inodes;
-use crate::inode::{Inode, Reach, present};
+use crate::inode::{Inode, Reach};
+use crate::store::now;
 use crate::types::{FileType, Seek};
 
 const STRUCTURE: &str = "inline data";
@@ -125,7 +126,7 @@ impl Inode {
 
 impl Inodes {
     /// Whether new files are mapped by extents.
-    pub(crate) fn maps_by_extents(&self) -> bool {
+    pub(crate) fn new_files_use_extents(&self) -> bool {
         let features = &self.store.features;
         features.incompat.contains(Incompat::EXTENTS)
     }
@@ -243,7 +244,7 @@ impl Inodes {
         change(&mut content);
         let mut handle = self.store.start(SLOT_CREDITS)?;
         inode.put_inline(&mut handle, &content)?;
-        let time = present();
+        let time = now();
         inode.edit(&mut handle, Reach::Attributes, |state| {
             state.slot.modified = time;
             state.slot.changed = time;
@@ -259,7 +260,7 @@ impl Inodes {
     pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
         let (content, size) = (inode.inline_content()?, inode.size());
         let mut handle = self.store.start(MAP_CREDITS)?;
-        let backup = inode.end_inline(&mut handle, self.maps_by_extents(), size)?;
+        let backup = inode.end_inline(&mut handle, self.new_files_use_extents(), size)?;
         if content.is_empty() {
             return Ok(());
         }

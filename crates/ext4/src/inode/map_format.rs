@@ -34,9 +34,9 @@ impl Inodes {
         if inode.is_inline() {
             return Err(Refusal::NotSupported.into());
         }
-        let other = if Self::is_extent_mapped(inode) {
+        let other = if Self::uses_extents(inode) {
             pointers_of(&self.store, &root)
-        } else if self.maps_by_extents() {
+        } else if self.new_files_use_extents() {
             tree_of(&self.store, &root)
         } else {
             Err(Refusal::NotSupported.into())

@@ -115,7 +115,7 @@ impl NodeStore for Nodes<'_, '_> {
     ) -> Result<R> {
         let store = &self.inodes.store;
         self.inodes.check_not_metadata(block, 1)?;
-        let buffer = store.near_block(block)?;
+        let buffer = store.frequent_block(block)?;
         let state = buffer.read();
         if self.is_unverified(&buffer) {
             self.verify(&state.page, depth)
@@ -131,7 +131,7 @@ impl NodeStore for Nodes<'_, '_> {
 
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let stamp = self.stamp();
-        let buffer = self.inodes.store.near_block(block)?;
+        let buffer = self.inodes.store.frequent_block(block)?;
         // The node may have been evicted since it was read, and after the edit its checksum is
         // stale until the commit.
         if !self.are_pointers {
@@ -187,15 +187,15 @@ impl NodeStore for Nodes<'_, '_> {
 
 impl Inodes {
     /// Whether a file is mapped by extents, which may be unwritten, and not by a block map.
-    pub(crate) fn is_extent_mapped(inode: &Inode) -> bool {
+    pub(crate) fn uses_extents(inode: &Inode) -> bool {
         inode.flags().contains(InodeFlags::EXTENTS)
     }
 
     /// Whether a file has a block map, or will have one when its content leaves the inode.
-    pub(crate) fn maps_by_pointers(&self, inode: &Inode) -> bool {
+    pub(crate) fn uses_block_map(&self, inode: &Inode) -> bool {
         match inode.is_inline() {
-            true => !self.maps_by_extents(),
-            false => !Self::is_extent_mapped(inode),
+            true => !self.new_files_use_extents(),
+            false => !Self::uses_extents(inode),
         }
     }
 
@@ -223,7 +223,7 @@ impl Inodes {
             inodes: self,
             inode,
             generation: inode.generation(),
-            are_pointers: !Self::is_extent_mapped(inode),
+            are_pointers: !Self::uses_extents(inode),
             change: handle.map(|handle| Change {
                 handle,
                 goal,
@@ -303,8 +303,9 @@ impl Inodes {
             self.store.stop_half_done(&what, error);
             return result;
         }
-        // There is nothing to unmap in a hole.
-        let is_changed = change.blocks != 0 || root != before;
+        // There is nothing to unmap in a hole. A change of a node alone counts as one of the inode,
+        // or `fdatasync` would not wait for its transaction.
+        let is_changed = change.has_begun || change.blocks != 0 || root != before;
         if result.is_ok()
             && is_changed
             && let Err(error) = self.store_root(change.handle, inode, root, change.blocks)
@@ -458,7 +459,7 @@ impl Inodes {
         let mut length = u32::try_from(hole.end - hole.start)
             .unwrap_or(u32::MAX)
             .min(most);
-        if !Self::is_extent_mapped(inode) {
+        if !Self::uses_extents(inode) {
             let room = indirect::room(logical, self.store.block_size());
             length = length.min(room.ok_or(Refusal::FileTooLarge)?);
             if unwritten {
@@ -478,7 +479,7 @@ impl Inodes {
             may_use_reserve: self.may_use_reserve(inode),
             size: inode.size(),
             stream_goal: map.stream_goal,
-            zone: self.zone(!Self::is_extent_mapped(inode)),
+            zone: self.zone(!Self::uses_extents(inode)),
         };
         let run = self
             .groups
@@ -519,7 +520,7 @@ impl Inodes {
     /// The kernel writes the pages of a file in several requests, which may be served in any order.
     /// With gaps between them as wide as what is still to come, they become one run.
     fn goal(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
-        if !Self::is_extent_mapped(inode) {
+        if !Self::uses_extents(inode) {
             return self.goal_in_map(inode, logical);
         }
         let nodes = self.nodes(inode, None, BlockNumber::default());

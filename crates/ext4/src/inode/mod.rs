@@ -53,7 +53,7 @@ use crate::inode::name_changes::times_after;
 use crate::inode::published_fields::PublishedFields;
 use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
-use crate::store::{Store, now};
+use crate::store::Store;
 use crate::types::{Attributes, DeviceNumber, FileType};
 
 /// The root of a file's map, which lies in its inode.
@@ -453,14 +453,4 @@ pub struct SlotPlace {
     pub block: BlockNumber,
     /// The offset in that block in bytes.
     pub offset: u32,
-}
-
-/// The current time, as inodes store it.
-#[must_use]
-pub fn present() -> Time {
-    let (seconds, nanoseconds) = now();
-    Time {
-        seconds,
-        nanoseconds,
-    }
 }

@@ -15,7 +15,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::hash::NeighbourHash;
 use pext4_sync::order::Class;
-use pext4_sync::{Estimate, Front, Map, Near, Sharded, topology};
+use pext4_sync::{Estimate, Map, ShardCache, ShardRef, Sharded, topology};
 
 use crate::error::{Error, Refusal, Result};
 use crate::groups::Groups;
@@ -25,12 +25,15 @@ use crate::inode::tails::Tails;
 use crate::inode::values::Values;
 use crate::inode::{Inode, Reach, SlotPlace};
 use crate::mbcache::SharedBlocks;
-use crate::orphan::{Chain, Orphans};
+use crate::orphan::{Chain, OrphanPlace, Orphans};
 use crate::store::Store;
 use crate::types::FileType;
 
+/// Metadata blocks that listing an inode as an orphan, or no longer, may dirty: a slot, or the
+/// inode, its neighbour on the list and the superblock.
+const ORPHAN_CREDITS: u32 = 3;
 /// Maximum number of inodes that each core remembers.
-const MAX_NEAR: usize = 32;
+const MAX_PER_SHARD: usize = 32;
 /// Logarithm of the number of neighbouring inodes that share a shard: a core that creates files
 /// takes consecutive numbers, and those of one block of the inode table should be in one shard.
 const NEIGHBOUR_BITS: u32 = 7;
@@ -86,7 +89,7 @@ pub struct Inodes {
     pub name_orders: NameOrders,
     table: Arc<Table>,
     /// The inodes that each core uses again and again: mostly directories.
-    front: Front<Inode>,
+    shard_cache: ShardCache<Inode>,
     /// Inodes in memory from which on shards above their share evict, and that share.
     max_resident: i64,
     shard_share: usize,
@@ -113,7 +116,7 @@ impl Inodes {
         let inodes = usize::try_from(most).unwrap_or(usize::MAX);
         let shard_share = (inodes / table.shard_count()).max(1);
         // Per core, independent of the number of shards of the table.
-        let near = inodes / topology::shard_count() / 64;
+        let per_shard = inodes / topology::shard_count() / 64;
         Self {
             store,
             groups,
@@ -123,7 +126,7 @@ impl Inodes {
             tails: Tails::new(),
             values: Values::new(),
             name_orders: NameOrders::default(),
-            front: Front::new(near.min(MAX_NEAR)),
+            shard_cache: ShardCache::new(per_shard.min(MAX_PER_SHARD)),
             max_resident: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,
             resident: Estimate::new(most / 8),
@@ -144,8 +147,8 @@ impl Inodes {
     ///
     /// `Corrupt` for numbers outside the table and slots that cannot be true, `Refused(Stale)` for
     /// an inode that is not in use, `Io`.
-    pub fn get(&self, number: InodeNumber) -> Result<Near<Inode>> {
-        let inode = self.front.get(
+    pub fn get(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
+        let inode = self.shard_cache.get(
             u64::from(number.get()),
             |inode| !inode.is_dead(),
             || match self.table.get(&number) {
@@ -436,7 +439,21 @@ impl Inodes {
         }
     }
 
-    /// Makes an inode an orphan, if it is not one yet (at most three credits).
+    /// Removes one more place among the orphans of an inode that was finished at another.
+    ///
+    /// # Errors
+    ///
+    /// Those of the chain and of the journal.
+    pub(crate) fn remove_orphan_place(
+        &self,
+        number: InodeNumber,
+        place: OrphanPlace,
+    ) -> Result<()> {
+        let mut handle = self.store.start(ORPHAN_CREDITS)?;
+        self.orphans.remove(&mut handle, number, place, self)
+    }
+
+    /// Makes an inode an orphan, if it is not one yet (at most [`ORPHAN_CREDITS`]).
     ///
     /// # Errors
     ///
@@ -461,8 +478,8 @@ impl Inodes {
         Ok(())
     }
 
-    /// Removes an inode from the orphans, if it is one (at most three credits). An inode that still
-    /// has links may keep its slot while the transaction runs.
+    /// Removes an inode from the orphans, if it is one (at most [`ORPHAN_CREDITS`]). An inode that
+    /// still has links may keep its slot while the transaction runs.
     ///
     /// # Errors
     ///
@@ -478,7 +495,7 @@ impl Inodes {
             return Ok(());
         }
         self.orphans.remove(handle, inode.number(), place, self)?;
-        if place == crate::orphan::OrphanPlace::Chained {
+        if place == OrphanPlace::Chained {
             inode.edit(handle, Reach::Attributes, |state| {
                 state.slot.deletion_time = 0
             });

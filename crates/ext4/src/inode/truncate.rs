@@ -19,8 +19,9 @@ use crate::inode::data::SLOT_CREDITS;
 use crate::inode::indirect;
 use crate::inode::mapping::MAX_FORGOTTEN;
 use crate::inode::table::Inodes;
-use crate::inode::{Inode, Reach, present};
+use crate::inode::{Inode, Reach};
 use crate::statistics::Event;
+use crate::store::now;
 use crate::types::FileType;
 
 /// Maximum number of tree entries that a step removes: the extents that fit into an inode, and one
@@ -55,7 +56,7 @@ impl Inodes {
     /// lock. Most files are mapped by a few extents in the inode itself, so this counts them: on a
     /// large machine every core may hold these credits of one transaction at the same time.
     pub(crate) fn cut_credits(&self, inode: &Inode) -> u32 {
-        if !self.has_block_map(inode) {
+        if !self.maps_blocks(inode) {
             return ROOT_BASE_CREDITS;
         }
         let step = self.step_credits(inode);
@@ -113,7 +114,7 @@ impl Inodes {
         self.drop_preallocation(inode);
         let mut handle = self.store.start(self.cut_credits(inode))?;
         self.note_size(&mut handle, inode, size);
-        if !self.has_block_map(inode) {
+        if !self.maps_blocks(inode) {
             return Ok(());
         }
         let first = size.div_ceil(u64::from(self.store.block_size()));
@@ -121,7 +122,7 @@ impl Inodes {
     }
 
     fn note_size(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) {
-        let time = present();
+        let time = now();
         let tid = handle.tid();
         let is_inside = !size.is_multiple_of(u64::from(self.store.block_size()));
         inode.edit(handle, Reach::Data, |state| {
@@ -271,7 +272,7 @@ impl Inodes {
 
     /// Whether the inode maps blocks at all: short links and special files use `i_block` for other
     /// purposes, and an empty map counts as none.
-    pub(crate) fn has_block_map(&self, inode: &Inode) -> bool {
+    pub(crate) fn maps_blocks(&self, inode: &Inode) -> bool {
         let is_mapped = inode.state(|state| {
             let slot = &state.slot;
             let is_empty = if slot.has_extents() {
@@ -294,7 +295,7 @@ impl Inodes {
     ///
     /// `Corrupt` if the map refers to blocks that no file can have.
     pub(crate) fn is_freed_in_one_step(&self, inode: &Inode) -> Result<bool> {
-        if !self.has_block_map(inode) {
+        if !self.maps_blocks(inode) {
             return Ok(true);
         }
         let (extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
@@ -313,6 +314,7 @@ impl Inodes {
                 return Ok(false);
             }
             let bounds = self.store.bounds();
+            node.check_entries(&bounds)?;
             let mut blocks = 0;
             for slot in 0..node.len() {
                 let extent = node.extent(slot, &bounds)?;
@@ -342,7 +344,7 @@ impl Inodes {
         inode: &Arc<Inode>,
     ) -> Result<()> {
         self.drop_preallocation(inode);
-        if !self.has_block_map(inode) {
+        if !self.maps_blocks(inode) {
             return Ok(());
         }
         match self.unmap_step(handle, inode, 0..u64::MAX)? {

@@ -12,6 +12,7 @@
 //! of an owner reads it without the value inode's lock. References are counted under the lock of
 //! the state.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
@@ -19,7 +20,7 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{Corrupt, InodeNumber, xattr};
 use pext4_sync::order::Class;
-use pext4_sync::{Map, Near, Stack};
+use pext4_sync::{Map, ShardRef, Stack};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::table::Inodes;
@@ -86,7 +87,7 @@ impl Inodes {
     }
 
     /// The value inode to which an attribute's entry refers.
-    fn value_inode(&self, number: InodeNumber) -> Result<Near<Inode>> {
+    fn value_inode(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
         let bad = |problem: &'static str| -> Error {
             Corrupt::new(STRUCTURE, problem).in_inode(number).into()
         };
@@ -193,6 +194,29 @@ impl Inodes {
                 Ok(inode)
             })
             .collect()
+    }
+
+    /// Fails unless one reference can be dropped for each of these numbers, of which some may be
+    /// equal.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Io`.
+    pub(crate) fn check_references(
+        &self,
+        numbers: impl Iterator<Item = InodeNumber>,
+    ) -> Result<()> {
+        let mut needed: HashMap<InodeNumber, u64> = HashMap::new();
+        for number in numbers {
+            *needed.entry(number).or_default() += 1;
+        }
+        for (number, needed) in needed {
+            let inode = self.value_inode(number)?;
+            if inode.state(|state| state.slot.value_references()) < needed {
+                return Err(too_few(number));
+            }
+        }
+        Ok(())
     }
 
     /// Adds one reference; false if the last one was dropped already.

@@ -117,7 +117,7 @@ fn width(scaling: &Scaling) -> JournalWidth {
 fn mark_mounted(store: &Store, has_log: bool) -> Result<()> {
     let path = store.options.mounted_on.as_bytes();
     store.write_superblock(|superblock| {
-        superblock.mount_time = now().0;
+        superblock.mount_time = now().seconds;
         superblock.write_time = superblock.mount_time;
         superblock.mount_count = superblock.mount_count.saturating_add(1);
         if !path.is_empty() {

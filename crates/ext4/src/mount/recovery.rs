@@ -20,7 +20,7 @@ use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 
-use super::new_store;
+use super::{MAX_NOTES, new_store};
 use crate::error::{Error, Refusal, Result};
 use crate::groups::open::{decode_descriptor, with_advice};
 use crate::inode::extents::{self, Extent, NodeStore};
@@ -540,15 +540,26 @@ impl Volume {
             ));
             return Ok(self);
         }
-        let mut finished = 0u64;
+        let (mut finished, mut left) = (0u64, 0u64);
         for (number, place) in orphans {
             match self.finish_orphan(number, place) {
                 Ok(()) => finished += 1,
                 Err(error @ (Error::Io(_) | Error::Journal(_))) => return Err(error),
-                Err(error) => self.notes.push(format!(
-                    "orphan inode {number} could not be finished: {error}"
-                )),
+                Err(error) => {
+                    left += 1;
+                    if left <= MAX_NOTES as u64 {
+                        self.notes.push(format!(
+                            "orphan inode {number} could not be finished: {error}"
+                        ));
+                    }
+                }
             }
+        }
+        let others = left.saturating_sub(MAX_NOTES as u64);
+        if others > 0 {
+            self.notes.push(format!(
+                "{others} more orphan inodes could not be finished; e2fsck -f should mend them"
+            ));
         }
         if finished > 0 {
             self.notes.push(format!(
@@ -565,6 +576,11 @@ impl Volume {
                 .into());
         }
         let inode = self.inodes.get_orphan(number)?;
+        if inode.is_dead() {
+            // It is listed twice, and finished. A place that stays would name whatever file gets
+            // the number next.
+            return self.inodes.remove_orphan_place(number, place);
+        }
         inode.note(|state| state.orphan = Some(place));
         if inode.state(|state| state.slot.links == 0) {
             return self.reap_if_due(&inode);

@@ -3,8 +3,9 @@
 //! no common cache line.
 
 use crate::error::Result;
+use crate::inode::Reach;
 use crate::inode::data::SLOT_CREDITS;
-use crate::inode::{Reach, present};
+use crate::store::now;
 use crate::types::{AccessTimes, Attributes, InodeNumber};
 use crate::volume::Volume;
 use pext4_ondisk::inode::InodeFlags;
@@ -27,7 +28,7 @@ impl Volume {
         }
         self.run(|| {
             let inode = self.inodes.get(inode)?;
-            let now = present();
+            let now = now();
             if !is_due(&inode.attributes(), policy, now) {
                 return Ok(());
             }

@@ -8,7 +8,8 @@ use pext4_ondisk::time::Time;
 
 use crate::error::{Refusal, Result};
 use crate::inode::data::SLOT_CREDITS;
-use crate::inode::{Inode, Reach, Root, present};
+use crate::inode::{Inode, Reach, Root};
+use crate::store::now;
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
 use crate::volume::Volume;
 
@@ -113,7 +114,7 @@ impl Volume {
     fn change_slot(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Result<()> {
         let new_root = self.other_format_if_wanted(inode, change)?;
         let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
-        let now = present();
+        let now = now();
         inode.edit(&mut handle, Reach::Attributes, |state| {
             apply(&mut state.slot, change, now)
         });
@@ -152,7 +153,7 @@ pub(super) fn set_permissions(
         ..SetAttributes::default()
     };
     if permissions.is_some() {
-        let now = present();
+        let now = now();
         inode.edit(handle, Reach::Attributes, |state| {
             apply(&mut state.slot, &change, now)
         });

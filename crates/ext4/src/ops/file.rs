@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::time::Time;
-use pext4_sync::Near;
+use pext4_sync::ShardRef;
 
 use super::new_inode::NewInode;
 use super::{INODE_CREDITS, check_directory};
@@ -34,8 +34,11 @@ fn times_of_change(inode: &Inode) -> (Time, Time) {
 }
 
 impl Volume {
-    /// The inode of this number, which must be a regular file.
-    pub(super) fn regular(&self, number: InodeNumber) -> Result<Near<Inode>> {
+    /// The inode of this number, which must be a regular file and not the journal.
+    pub(super) fn regular(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
+        if self.inodes.store.is_named_journal(number) {
+            return Err(Refusal::NotPermitted.into());
+        }
         let inode = self.inodes.get(number)?;
         match inode.file_type() {
             FileType::Regular => Ok(inode),
@@ -250,7 +253,7 @@ impl Volume {
         allocated: &mut Allocated,
     ) -> Result<()> {
         let is_punching = mode == AllocateMode::PunchHole;
-        let has_pointers = self.inodes.maps_by_pointers(inode);
+        let has_pointers = self.inodes.uses_block_map(inode);
         // A hole may end beyond the largest size of a file with a block map; it is cut there.
         let limit = match is_punching && has_pointers {
             true => u64::MAX,
@@ -268,7 +271,7 @@ impl Volume {
             mode,
             AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }
         ) {
-            super::check_changeable(inode)?;
+            self.check_changeable(inode)?;
         }
         match mode {
             AllocateMode::Extend => self.inodes.allocate_data(inode, bytes, false, allocated),
@@ -340,7 +343,7 @@ impl Volume {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_shared(&inode)?;
-            if self.inodes.has_block_map(&inode) {
+            if self.inodes.maps_blocks(&inode) {
                 self.inodes.mapped_ranges(&inode, offset, most)
             } else {
                 Ok(Vec::new())

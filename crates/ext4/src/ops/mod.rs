@@ -29,7 +29,7 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_ondisk::directory::NAME_MAX;
 use pext4_ondisk::inode::InodeFlags;
-use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
+use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, ShardRef};
 
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Error, Refusal, Result};
@@ -84,12 +84,23 @@ impl Volume {
     }
 
     /// The inode of this number, which must be a directory.
-    pub(crate) fn directory(&self, number: InodeNumber) -> Result<Near<Inode>> {
+    pub(crate) fn directory(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
         let inode = self.inodes.get(number)?;
         if !inode.is_directory() {
             return Err(Refusal::NotADirectory.into());
         }
         Ok(inode)
+    }
+
+    /// Refuses to change a file that is immutable or append-only, or the journal.
+    fn check_changeable(&self, inode: &Inode) -> Result<()> {
+        let flags = inode.flags();
+        if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
+            || self.inodes.store.is_named_journal(inode.number())
+        {
+            return Err(Refusal::NotPermitted.into());
+        }
+        Ok(())
     }
 
     /// The inode that a directory entry other than `.` and `..` refers to. Entries that refer to
@@ -99,9 +110,10 @@ impl Volume {
         &self,
         directory: &Inode,
         number: InodeNumber,
-    ) -> Result<Near<Inode>> {
-        if number < self.inodes.store.geometry.first_inode
-            || self.inodes.store.is_system_inode(number)
+    ) -> Result<ShardRef<Inode>> {
+        let store = &self.inodes.store;
+        if number < store.geometry.first_inode
+            || (store.is_system_inode(number) && !store.is_named_journal(number))
         {
             return Err(bad_entry(directory, number, "a reserved inode"));
         }
@@ -241,15 +253,6 @@ fn check_directory(directory: &Inode, removes: bool) -> Result<()> {
         return Err(Refusal::NotFound.into());
     }
     if flags.contains(InodeFlags::IMMUTABLE) || (removes && flags.contains(InodeFlags::APPEND)) {
-        return Err(Refusal::NotPermitted.into());
-    }
-    Ok(())
-}
-
-/// Refuses to change a file that is immutable or append-only.
-fn check_changeable(inode: &Inode) -> Result<()> {
-    let flags = inode.flags();
-    if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
         return Err(Refusal::NotPermitted.into());
     }
     Ok(())

@@ -9,9 +9,11 @@
 //! An operation on a leaf first looks for the name without the leaf's lock and does everything that
 //! it can do without it (starts its handle, creates the inode). Then it takes the lock, looks again
 //! if another thread has changed the leaf meanwhile, and changes the leaf. So the leaf is locked
-//! for a small part of the operation. The first look takes the buffer's lock for writing and keeps
-//! a reference to the buffer until the change: the leaf's cache lines move to this core once, and
-//! the buffer cache is searched once.
+//! for a small part of the operation.
+//!
+//! In either case the first look takes the buffer's lock for writing and keeps a reference to the
+//! buffer until the change: the leaf's cache lines move to this core once, and the buffer cache is
+//! searched once.
 //!
 //! An operation on a leaf restarts with the whole directory ([`AttemptError::Restart`]) if a leaf
 //! is not enough from the start, or if under the leaf's lock the name has appeared or disappeared
@@ -21,23 +23,24 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
-use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
+use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, ShardRef};
 
 use super::attempt::{Attempt, AttemptError, last_attempt};
 use super::{DIRECTORY_CREDITS, ENTRY_CREDITS, check_directory, lock_exclusive, lock_shared};
 use crate::dir::{self, DirectoryBlocks as _, FoundEntry, LeafBuffer, NameLeaf, Sought, Vacancy};
-use crate::error::Result;
+use crate::error::{Error, Refusal, Result};
+use crate::inode::Inode;
 use crate::inode::leaf_locks::{LeafGuard, LeafLock};
-use crate::inode::{Inode, present};
 use crate::options::DirectoryLocks;
 use crate::statistics::Event;
+use crate::store::now;
 use crate::volume::Volume;
 
 /// What an operation does with the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Adds it.
-    Enter,
+    Add,
     /// Removes it.
     Remove,
 }
@@ -56,6 +59,8 @@ pub(super) struct Located<'a> {
     /// The name's entry, if it exists.
     pub found: Option<FoundEntry>,
     vacancy: Option<Vacancy>,
+    /// The leaf's buffer, for the change.
+    buffer: Cell<Option<LeafBuffer>>,
     locks: Locks<'a>,
 }
 
@@ -73,8 +78,6 @@ struct InLeaf<'a> {
     leaf_lock: LeafLock<'a>,
     /// The leaf's count of changes before the lookup.
     changes: u64,
-    /// The leaf's buffer, for the change.
-    buffer: Cell<Option<LeafBuffer>>,
     /// Whether this operation has removed the name itself.
     is_own_removal: Cell<bool>,
     _directory: BiasedReadGuard<'a, ()>,
@@ -89,7 +92,7 @@ impl InLeaf<'_> {
 impl Located<'_> {
     /// Metadata blocks that adding the name may dirty: if a leaf has room, the leaf and the
     /// directory's inode.
-    pub(super) fn entering_credits(&self) -> u32 {
+    pub(super) fn adding_credits(&self) -> u32 {
         match self.vacancy {
             Some(_) => ENTRY_CREDITS,
             None => DIRECTORY_CREDITS,
@@ -161,14 +164,15 @@ impl Volume {
         }
         let guard = lock_exclusive(directory)?;
         check_directory(directory, change == Change::Remove)?;
-        let names = self.names(directory);
+        let names = self.names(directory).for_update();
         let (found, vacancy) = match change {
-            Change::Enter => entry_or_vacancy(dir::seek(&names, name)?),
+            Change::Add => entry_or_vacancy(dir::seek(&names, name)?),
             Change::Remove => (dir::find(&names, name)?, None),
         };
         Ok(Located {
             found,
             vacancy,
+            buffer: Cell::new(names.into_leaf_buffer()),
             locks: Locks::Whole { _directory: guard },
         })
     }
@@ -189,7 +193,7 @@ impl Volume {
         let changes = leaf_lock.changes_for_update();
         let names = names.for_update();
         let (found, vacancy) = match change {
-            Change::Enter => match name_leaf.seek(&names, name)? {
+            Change::Add => match name_leaf.seek(&names, name)? {
                 Sought::Full => return Err(AttemptError::Restart),
                 sought => entry_or_vacancy(sought),
             },
@@ -198,11 +202,11 @@ impl Volume {
         Ok(Located {
             found,
             vacancy,
+            buffer: Cell::new(names.into_leaf_buffer()),
             locks: Locks::Leaf(InLeaf {
                 name_leaf,
                 leaf_lock,
                 changes,
-                buffer: Cell::new(names.into_leaf_buffer()),
                 is_own_removal: Cell::new(false),
                 _directory: guard,
             }),
@@ -210,7 +214,7 @@ impl Volume {
     }
 
     /// Adds the name, which did not exist when it was located, and sets the directory's times.
-    pub(super) fn enter_located(
+    pub(super) fn add_located(
         &self,
         handle: &mut Handle<'_>,
         located: &Located<'_>,
@@ -229,7 +233,7 @@ impl Volume {
         let guard = place.map(|place| place.leaf_lock.lock());
         let mut names = self
             .names_to_change(directory, handle)
-            .with_leaf_buffer(place.and_then(|place| place.buffer.take()));
+            .with_leaf_buffer(located.buffer.take());
         if let Some(place) = place.filter(|place| place.has_changed()) {
             (_, vacancy) = entry_or_vacancy(place.name_leaf.seek(&names, name)?);
         }
@@ -237,7 +241,7 @@ impl Volume {
         let filled = vacancy.fill(&mut names, name, inode.number(), inode.file_type());
         guard.inspect(LeafGuard::note_entry);
         filled?;
-        directory.note_names_changed(handle, present());
+        directory.note_names_changed(handle, now());
         Ok(())
     }
 
@@ -249,22 +253,27 @@ impl Volume {
         directory: &Arc<Inode>,
         name: &[u8],
     ) -> Attempt<()> {
-        let Locks::Leaf(place) = &located.locks else {
-            return Ok(self.remove_name(handle, directory, name)?);
-        };
-        let guard = place.leaf_lock.lock();
         let mut names = self
             .names_to_change(directory, handle)
-            .with_leaf_buffer(place.buffer.take());
-        if place.has_changed() && place.name_leaf.find(&names, name)? != located.found {
-            return Err(AttemptError::Restart);
+            .with_leaf_buffer(located.buffer.take());
+        match &located.locks {
+            Locks::Whole { .. } => {
+                let found = located.found.ok_or(Error::from(Refusal::NotFound))?;
+                dir::remove_found(&mut names, name, &found)?;
+            }
+            Locks::Leaf(place) => {
+                let guard = place.leaf_lock.lock();
+                if place.has_changed() && place.name_leaf.find(&names, name)? != located.found {
+                    return Err(AttemptError::Restart);
+                }
+                let removed = place.name_leaf.remove(&mut names, name);
+                guard.note_removal();
+                place.is_own_removal.set(true);
+                drop(guard);
+                removed?;
+            }
         }
-        let removed = place.name_leaf.remove(&mut names, name);
-        guard.note_removal();
-        place.is_own_removal.set(true);
-        drop(guard);
-        removed?;
-        directory.note_names_changed(handle, present());
+        directory.note_names_changed(handle, now());
         Ok(())
     }
 
@@ -274,7 +283,7 @@ impl Volume {
         &self,
         directory: &Arc<Inode>,
         name: &[u8],
-    ) -> Result<Option<Near<Inode>>> {
+    ) -> Result<Option<ShardRef<Inode>>> {
         let hold = |inode: &Inode| self.inodes.hold(inode);
         let release = |inode: &Inode| self.forget(inode.number(), 1);
         self.look_up(directory, name, hold, release)
@@ -285,7 +294,7 @@ impl Volume {
         &self,
         directory: &Arc<Inode>,
         name: &[u8],
-    ) -> Result<Option<Near<Inode>>> {
+    ) -> Result<Option<ShardRef<Inode>>> {
         self.look_up(directory, name, |_| (), |_| ())
     }
 
@@ -298,7 +307,7 @@ impl Volume {
         name: &[u8],
         hold: impl Fn(&Inode),
         release: impl Fn(&Inode),
-    ) -> Result<Option<Near<Inode>>> {
+    ) -> Result<Option<ShardRef<Inode>>> {
         let entry_inode = |found: Option<FoundEntry>| {
             let Some(found) = found else {
                 return Ok(None);

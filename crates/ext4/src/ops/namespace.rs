@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::inode::InodeFlags;
-use pext4_sync::Near;
+use pext4_sync::ShardRef;
 
 use super::attempt::{Attempt, AttemptError, LockMode};
 use super::names::{Change, Located, Part};
 use super::new_inode::NewInode;
 use super::{
-    DIRECTORY_CREDITS, INODE_CREDITS, MAX_LINKS, check_changeable, check_directory, check_name,
-    check_new_name, check_not_removed, lock_exclusive, lock_shared,
+    DIRECTORY_CREDITS, INODE_CREDITS, MAX_LINKS, check_directory, check_name, check_new_name,
+    check_not_removed, lock_exclusive, lock_shared,
 };
 use crate::dir;
 use crate::error::{Refusal, Result};
-use crate::inode::{Inode, Reach, present};
+use crate::inode::{Inode, Reach};
+use crate::store::now;
 use crate::types::{AccessLists, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber};
 use crate::volume::Volume;
 
@@ -189,7 +190,7 @@ impl Volume {
         new_inode: &NewInode<'_>,
         part: Part,
     ) -> Attempt<Entry> {
-        let located = self.locate(directory, name, Change::Enter, part)?;
+        let located = self.locate(directory, name, Change::Add, part)?;
         if located.found.is_some() {
             return Err(Refusal::Exists.into());
         }
@@ -201,9 +202,8 @@ impl Volume {
             }
             self.check_room_for_subdirectory(directory)?;
         }
-        let credits = located.entering_credits()
-            + new_inode_credits(new_inode.kind)
-            + new_inode.list_credits();
+        let credits =
+            located.adding_credits() + new_inode_credits(new_inode.kind) + new_inode.list_credits();
         let mut handle = self.inodes.store.start(credits)?;
         let inode = self.create_inode(&mut handle, directory, new_inode)?;
         let named = self.fill_and_name(&mut handle, &located, (directory, name), &inode, new_inode);
@@ -237,7 +237,7 @@ impl Volume {
         }
         // If the name cannot be added, the caller discards the inode with all its changes so far.
         let before = handle.changes();
-        let inserted = self.enter_located(handle, located, directory, name, inode);
+        let inserted = self.add_located(handle, located, directory, name, inode);
         self.stop_if_attempt_half_done(handle, before, inserted)?;
         if new_inode.kind == FileType::Directory {
             self.add_subdirectory(handle, directory);
@@ -255,7 +255,7 @@ impl Volume {
     ) -> Result<()> {
         let mut names = self.names_to_change(directory, handle);
         dir::insert(&mut names, name, inode.number(), inode.file_type())?;
-        directory.note_names_changed(handle, present());
+        directory.note_names_changed(handle, now());
         Ok(())
     }
 
@@ -268,13 +268,14 @@ impl Volume {
     ) -> Result<()> {
         let mut names = self.names_to_change(directory, handle);
         dir::remove(&mut names, name)?;
-        directory.note_names_changed(handle, present());
+        directory.note_names_changed(handle, now());
         Ok(())
     }
 
     pub(super) fn check_room_for_subdirectory(&self, directory: &Inode) -> Result<()> {
-        let full = directory.links() >= u32::from(MAX_LINKS);
-        if full && !self.many_subdirectories {
+        let is_full = directory.links() >= u32::from(MAX_LINKS);
+        // Linux counts the links of a directory without an index whatever their number.
+        if is_full && !(self.many_subdirectories && dir::is_indexed(directory)) {
             return Err(Refusal::TooManyLinks.into());
         }
         Ok(())
@@ -330,12 +331,12 @@ impl Volume {
         name: &[u8],
         part: Part,
     ) -> Attempt<Entry> {
-        let located = self.locate(directory, name, Change::Enter, part)?;
+        let located = self.locate(directory, name, Change::Add, part)?;
         if located.found.is_some() {
             return Err(Refusal::Exists.into());
         }
         let _inode = lock_exclusive(inode)?;
-        check_changeable(inode)?;
+        self.check_changeable(inode)?;
         let links = inode.links();
         if links >= u32::from(MAX_LINKS) {
             return Err(Refusal::TooManyLinks.into());
@@ -348,27 +349,27 @@ impl Volume {
         if links == 0 {
             self.inodes.finish_cut(inode)?;
         }
-        let credits = located.entering_credits() + INODE_CREDITS;
+        let credits = located.adding_credits() + INODE_CREDITS;
         let mut handle = self.inodes.store.start(credits)?;
-        let linked = self.add_name(&mut handle, &located, (directory, name), inode);
+        let linked = self.add_link(&mut handle, &located, (directory, name), inode);
         self.stop_if_attempt_half_done(&handle, 0, linked)?;
         Ok(self.hand_out(inode))
     }
 
     /// Adds a name. An inode that had no name stops being an orphan.
-    fn add_name(
+    fn add_link(
         &self,
         handle: &mut Handle<'_>,
         located: &Located<'_>,
         (directory, name): (&Arc<Inode>, &[u8]),
         inode: &Arc<Inode>,
     ) -> Attempt<()> {
-        self.enter_located(handle, located, directory, name, inode)?;
+        self.add_located(handle, located, directory, name, inode)?;
         let was_unnamed = inode.links() == 0;
         if was_unnamed {
             self.inodes.remove_orphan(handle, inode)?;
         }
-        let time = present();
+        let time = now();
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links += 1;
             state.slot.changed = time;
@@ -408,13 +409,13 @@ impl Volume {
         name: &[u8],
         located: &Located<'_>,
         number: InodeNumber,
-    ) -> Attempt<Option<Near<Inode>>> {
+    ) -> Attempt<Option<ShardRef<Inode>>> {
         let inode = self.entry_inode(directory, number)?;
         if inode.is_directory() {
             return Err(Refusal::IsADirectory.into());
         }
         let lock = lock_exclusive(&inode)?;
-        check_changeable(&inode)?;
+        self.check_changeable(&inode)?;
         let mut handle = self.start_removal(&inode)?;
         let removed = self.remove_located(&mut handle, located, directory, name);
         let removed = removed.and_then(|()| Ok(self.drop_link(&mut handle, &inode)?));
@@ -462,7 +463,7 @@ impl Volume {
             return Err(Refusal::NotADirectory.into());
         }
         let _lock = lock_mode.lock(&inode, 1)?;
-        check_changeable(&inode)?;
+        self.check_changeable(&inode)?;
         if !dir::is_empty(&self.names(&inode))? {
             return Err(Refusal::NotEmpty.into());
         }
@@ -479,7 +480,7 @@ impl Volume {
     /// Sets the links of a directory that lost its name to 0 and makes it an orphan. The caller
     /// updates the links of its parent.
     pub(super) fn drop_directory(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        let time = present();
+        let time = now();
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links = 0;
             state.slot.size = 0;
@@ -491,7 +492,7 @@ impl Volume {
     /// Counts one link less; true if it was the last. An inode that is still in use becomes an
     /// orphan.
     pub(super) fn drop_link(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
-        let time = present();
+        let time = now();
         let links = inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links = state.slot.links.saturating_sub(1);
             state.slot.changed = time;

@@ -11,7 +11,8 @@ use pext4_sync::atomic::Ordering;
 use pext4_sync::time;
 
 use crate::error::Result;
-use crate::inode::{Inode, present};
+use crate::inode::Inode;
+use crate::store::now;
 use crate::types::{
     AccessLists, CreateAttributes, DeviceNumber, FileType, InodeNumber, SetXattrMode,
 };
@@ -123,7 +124,7 @@ impl Volume {
         // As in Linux, no bit is inherited where every inode gets its directory's group anyway.
         let inherits_bit = parent_mode & SET_GROUP_ID != 0 && !store.inherits_group;
         let inherits_group = inherits_bit || store.inherits_group;
-        let time = present();
+        let time = now();
         let mut slot = Slot::new(store.geometry.inode_size, self.new_inode_extra_size);
         slot.mode = new_inode.kind.to_mode() | new_inode.permissions(inherits_bit);
         slot.uid = new_inode.new.uid;

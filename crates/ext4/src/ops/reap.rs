@@ -96,7 +96,7 @@ impl Volume {
     pub(super) fn reap_at_once(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
         if inode.is_directory()
             || !self.inodes.is_freed_in_one_step(inode).unwrap_or(false)
-            || !xattr::can_end(&self.inodes, inode)
+            || xattr::check_end(&self.inodes, inode).is_err()
             || !inode.claim_reaping(&self.inodes.holds)
         {
             return Ok(false);
@@ -158,10 +158,11 @@ impl Volume {
             return Ok(());
         }
         self.inodes.drop_preallocation(inode);
-        if self.inodes.has_block_map(inode) {
+        if self.inodes.maps_blocks(inode) {
             let handle = self.inodes.store.start(self.inodes.cut_credits(inode))?;
             self.inodes.cut(handle, inode, 0)?;
         }
+        xattr::check_end(&self.inodes, inode)?;
         let mut handle = self.start_finish(inode)?;
         let before = handle.changes();
         let done = self.finish_reaping(&mut handle, inode);
@@ -179,7 +180,7 @@ impl Volume {
         xattr::release(&self.inodes, handle, inode)?;
         self.inodes.remove_orphan(handle, inode)?;
         // Zero means "not deleted", and numbers of inodes an orphan whose successor they are.
-        let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF)
+        let deletion_time = u32::try_from(now().seconds & 0xFFFF_FFFF)
             .unwrap_or(u32::MAX)
             .max(self.inodes.store.geometry.inodes_count.saturating_add(1));
         inode.edit(handle, Reach::Attributes, |state| {

@@ -12,17 +12,18 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::Corrupt;
-use pext4_sync::{BiasedWriteGuard, Near};
+use pext4_sync::{BiasedWriteGuard, ShardRef};
 
 use super::attempt::{Attempt, LockMode, last_attempt};
 use super::new_inode::NewInode;
 use super::{
-    DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name,
+    DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_directory, check_name,
     check_not_removed, lock_exclusive, lock_shared,
 };
 use crate::dir;
 use crate::error::{Refusal, Result};
-use crate::inode::{Inode, Reach, present};
+use crate::inode::{Inode, Reach};
+use crate::store::now;
 use crate::types::{AccessLists, CreateAttributes, FileType, InodeNumber, RenameMode, Whiteout};
 use crate::volume::Volume;
 use crate::xattr;
@@ -248,7 +249,7 @@ impl Volume {
             (_, Some(other)) if other.number() == moved.number() => Ok(None),
             (_, other) => {
                 check_directory(target.directory, other.is_some())?;
-                let other = other.map(Near::into_own);
+                let other = other.map(ShardRef::into_own);
                 let change = Move {
                     source,
                     target,
@@ -272,12 +273,16 @@ impl Volume {
         if moved.number() == other.number() {
             return Ok(());
         }
-        check_changeable(moved)?;
-        check_changeable(other)?;
+        self.check_changeable(moved)?;
+        self.check_changeable(other)?;
         let _locks = lock_inodes(&inodes, lock_mode)?;
         if source.is_elsewhere(target) && moved.is_directory() != other.is_directory() {
             let gains = if moved.is_directory() { target } else { source };
             self.check_room_for_subdirectory(gains.directory)?;
+        }
+        if source.is_elsewhere(target) {
+            self.check_parent_entry(moved)?;
+            self.check_parent_entry(other)?;
         }
         let mut handle = self
             .inodes
@@ -322,18 +327,21 @@ impl Volume {
         lock_mode: LockMode,
     ) -> Attempt<bool> {
         let (moved, other) = (change.moved, change.other);
-        check_changeable(moved)?;
+        self.check_changeable(moved)?;
         if let Some(other) = other {
             check_kinds(moved, other)?;
-            check_changeable(other)?;
+            self.check_changeable(other)?;
         }
         let locked: Vec<&Arc<Inode>> = std::iter::once(moved).chain(other).collect();
         let locks = lock_inodes(&locked, lock_mode)?;
         if let Some(other) = other {
             self.check_replaceable(other)?;
         }
-        if moved.is_directory() && change.crosses() && other.is_none() {
-            self.check_room_for_subdirectory(change.target.directory)?;
+        if change.crosses() {
+            self.check_parent_entry(moved)?;
+            if moved.is_directory() && other.is_none() {
+                self.check_room_for_subdirectory(change.target.directory)?;
+            }
         }
         let mut handle = self.start_move(other.map(|other| &**other), whiteout)?;
         let left = self.create_whiteout(&mut handle, change.source, whiteout)?;
@@ -349,6 +357,15 @@ impl Volume {
             self.forget(left.number(), 1);
         }
         Ok(has_ended)
+    }
+
+    /// Refuses to move a directory whose `..`, which has to change, cannot be read: before anything
+    /// is changed.
+    fn check_parent_entry(&self, moved: &Arc<Inode>) -> Result<()> {
+        if moved.is_directory() {
+            dir::parent(&self.names(moved))?;
+        }
+        Ok(())
     }
 
     /// Refuses to replace a directory that has names.
@@ -449,7 +466,7 @@ impl Volume {
     fn replace_name(&self, handle: &mut Handle<'_>, end: &End<'_>, inode: &Inode) -> Result<()> {
         let mut names = self.names_to_change(end.directory, handle);
         dir::replace(&mut names, end.name, inode.number(), inode.file_type())?;
-        end.directory.note_names_changed(handle, present());
+        end.directory.note_names_changed(handle, now());
         Ok(())
     }
 
@@ -469,7 +486,7 @@ impl Volume {
     }
 
     fn note_moved(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) {
-        let time = present();
+        let time = now();
         inode.edit(handle, Reach::Attributes, |state| state.slot.changed = time);
     }
 }

@@ -88,7 +88,7 @@ impl Volume {
     pub(super) fn move_target_out(&self, inode: &Arc<Inode>) -> Result<()> {
         let target = inode.inline_content()?;
         let mut handle = self.inodes.store.start(MAP_CREDITS)?;
-        let has_extents = self.inodes.maps_by_extents();
+        let has_extents = self.inodes.new_files_use_extents();
         let backup = inode.end_inline(&mut handle, has_extents, inode.size())?;
         let written = self.write_target(&mut handle, inode, &target);
         if written.is_err() {

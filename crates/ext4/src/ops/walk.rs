@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use pext4_ondisk::inode::InodeFlags;
-use pext4_sync::{BiasedReadGuard, Near};
+use pext4_sync::{BiasedReadGuard, ShardRef};
 
 use super::{check_name, check_not_removed, lock_shared};
 use crate::dir;
@@ -20,12 +20,12 @@ use crate::volume::Volume;
 
 impl Volume {
     /// The root directory, where every walk starts.
-    pub(crate) fn root_inode(&self) -> Result<Near<Inode>> {
+    pub(crate) fn root_inode(&self) -> Result<ShardRef<Inode>> {
         self.run(|| self.directory(InodeNumber::ROOT))
     }
 
     /// Looks up a name, `..` included, and returns its inode without holding it.
-    pub(crate) fn step(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Near<Inode>> {
+    pub(crate) fn step(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<ShardRef<Inode>> {
         self.run(|| {
             if !directory.is_directory() {
                 return Err(Refusal::NotADirectory.into());

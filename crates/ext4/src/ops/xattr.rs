@@ -135,7 +135,7 @@ impl Volume {
         self.inodes.store.check_writable()?;
         let inode = self.inodes.get(inode)?;
         let lock = super::lock_exclusive(&inode)?;
-        super::check_changeable(&inode)?;
+        self.check_changeable(&inode)?;
         let is_set = permissions.is_none_or(|new| inode.attributes().mode & 0o7777 == new);
         if is_set && self.has_value(&inode, name, value, mode) {
             return Ok(());
@@ -217,7 +217,7 @@ impl Volume {
         self.inodes.store.check_writable()?;
         let inode = self.inodes.get(inode)?;
         let lock = super::lock_exclusive(&inode)?;
-        super::check_changeable(&inode)?;
+        self.check_changeable(&inode)?;
         let credits = xattr::change_credits(&self.inodes, &inode)?;
         let mut handle = self.inodes.store.start(credits)?;
         let before = handle.changes();

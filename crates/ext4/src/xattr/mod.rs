@@ -37,7 +37,8 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::inode::values::{self, MAX_VALUE};
-use crate::inode::{Inode, Reach, present};
+use crate::inode::{Inode, Reach};
+use crate::store::now;
 use crate::types::{FileType, SetXattrMode};
 use block::{CheckedBlock, Departure, HasValueInodes, Outcome};
 pub use counting::store_counts;
@@ -227,15 +228,21 @@ fn most_credits(inodes: &Inodes, wanted: u32) -> u32 {
     wanted.min(inodes.store.journal().max_credits() / 4)
 }
 
-/// Whether an inode's attributes can be read, and so be freed.
-pub fn can_end(inodes: &Inodes, inode: &Inode) -> bool {
+/// Fails unless an inode's attributes can be read, and so be freed.
+///
+/// # Errors
+///
+/// `Corrupt`, `Io`.
+pub fn check_end(inodes: &Inodes, inode: &Inode) -> Result<()> {
     if inodes.has_values() {
-        return read(inodes, inode)
-            .and_then(|(places, _)| inodes.hold_values(plan::value_inodes_of(&places)))
-            .is_ok();
+        let (places, _) = read(inodes, inode)?;
+        return inodes.check_references(plan::value_inodes_of(&places));
     }
     let block = inode.state(|state| state.slot.file_acl);
-    block.get() == 0 || block::known(inodes, block).is_ok()
+    if block.get() != 0 {
+        block::known(inodes, block)?;
+    }
+    Ok(())
 }
 
 /// Number of values of this inode that are in inodes of their own.
@@ -413,7 +420,7 @@ fn change_slot(
     outcome: Outcome,
 ) -> Result<()> {
     let fits = inode.edit(handle, Reach::Attributes, |state| {
-        state.slot.changed = present();
+        state.slot.changed = now();
         if let Some(area) = &plan.area {
             state.slot.tail.copy_from_slice(area);
         }

@@ -125,8 +125,7 @@ impl Dispatch {
         let owner = caller.owner();
         let made = self.retry_if_full(|| self.volume.make_symlink(parent, name, target, &owner));
         let found = self.answer(made).map(Found::of)?;
-        self.commit_names(&[parent])?;
-        Ok(found)
+        self.commit_made(parent, found)
     }
 
     /// Makes another name for a node.
@@ -139,8 +138,7 @@ impl Dispatch {
         let inode = Self::inode(node)?;
         let linked = self.retry_if_full(|| self.volume.link(inode, parent, name));
         let found = self.answer(linked).map(Found::of)?;
-        self.commit_names(&[parent])?;
-        Ok(found)
+        self.commit_made(parent, found)
     }
 
     /// Removes a name of an inode other than a directory.
@@ -206,6 +204,16 @@ impl Dispatch {
         self.commit_names(&[from, to])
     }
 
+    /// As [`Self::commit_names`], for a node to which a name was given. The caller of one that does
+    /// not become durable gets an error, and so does not hold the node.
+    fn commit_made(&self, parent: InodeNumber, found: Found) -> Answer<Found> {
+        let committed = self.commit_names(&[parent]);
+        if committed.is_err() {
+            self.volume.forget(found.attributes.inode, 1);
+        }
+        committed.map(|()| found)
+    }
+
     /// Waits until a change of names is durable, if the mount's options or a directory's flags ask
     /// for that. The kernel does that only for written content.
     fn commit_names(&self, directories: &[InodeNumber]) -> Answer<()> {
@@ -251,8 +259,7 @@ impl Dispatch {
                 .make_with_lists(parent, name, new, kind, device, &lists)
         });
         let found = self.answer(made).map(Found::of)?;
-        self.commit_names(&[parent])?;
-        Ok(found)
+        self.commit_made(parent, found)
     }
 
     fn new_node(

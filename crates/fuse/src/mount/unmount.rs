@@ -61,8 +61,8 @@ impl Unmounter {
     ///
     /// # Errors
     ///
-    /// The mount was detached, but its connection could not be aborted: it ends when the last file
-    /// is closed.
+    /// The system or `fusermount3` refuses. Or the mount was detached, but its connection could not
+    /// be aborted: it ends when the last file is closed.
     pub fn end(&self) -> Result<(), MountError> {
         let directories = self.directories();
         if directories.is_empty() {
@@ -78,7 +78,9 @@ impl Unmounter {
         match unmount(directory) {
             Err(MountError::Busy(_)) => {}
             // Not mounted any more: another process has unmounted it.
-            Err(MountError::System(..)) if !self.is_on(directory) => return Ok(()),
+            Err(MountError::System(..) | MountError::Helper(_)) if !self.is_on(directory) => {
+                return Ok(());
+            }
             result => return result,
         }
         self.write_back(directory);

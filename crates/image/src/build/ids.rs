@@ -33,9 +33,8 @@ pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
             Ok(changed) => tree.sets.change(set, &changed),
             Err(problem) => {
                 // A set that only removed files have does not matter.
-                let user = |node: &super::tree::Node| !node.is_removed && node.attributes == set;
-                if let Some(user) = tree.nodes.iter().position(user) {
-                    let user = Id::try_from(user).expect("ids are numbers of 32 bits");
+                let is_user = |&id: &Id| tree.node(id).attributes == set && !tree.is_gone(id);
+                if let Some(user) = tree.ids().find(is_user) {
                     return Err(Error::unsound(tree.shown_path(user), problem));
                 }
             }

@@ -467,7 +467,7 @@ impl Builder {
             ..Metadata::default()
         };
         // A root without a source has no access list that would have to follow its mode.
-        let _ = self.rules.change(Vec::new, &mut root);
+        let _ = self.rules.change(|| vec![Vec::new()], &mut root);
         let limits = Limits {
             bytes: match (self.limit, self.size) {
                 (None, Size::Bytes(bytes)) => Some(bytes),
@@ -597,9 +597,9 @@ impl Builder {
     fn time(&self, tree: &Tree) -> i64 {
         let time = self.date.unwrap_or_else(|| {
             let now = plan::now();
-            let nodes = tree.nodes.iter().filter(|node| !node.is_removed);
-            let past = nodes.map(|node| node.seconds).filter(|&time| time <= now);
-            past.max().unwrap_or(0)
+            let held = tree.ids().filter(|&id| !tree.is_gone(id));
+            let times = held.map(|id| tree.node(id).seconds);
+            times.filter(|&time| time <= now).max().unwrap_or(0)
         });
         time.clamp(0, i64::from(u32::MAX))
     }

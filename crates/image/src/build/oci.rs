@@ -299,6 +299,19 @@ fn listed(names: impl Iterator<Item = String>) -> String {
     names.iter().map(|name| format!(" {name}")).collect()
 }
 
+impl PlatformDescriptor {
+    /// The variant; where none is stated, the one that everybody means by the architecture alone
+    /// (containerd's package `platforms`).
+    fn variant(&self) -> Option<&str> {
+        let usual = match &*self.architecture {
+            "arm64" => Some("v8"),
+            "arm" => Some("v7"),
+            _ => None,
+        };
+        self.variant.as_deref().or(usual)
+    }
+}
+
 impl ImageSelector<'_> {
     /// Whether an image has the selected name.
     fn names(&self, image: &Descriptor) -> bool {
@@ -312,7 +325,8 @@ impl ImageSelector<'_> {
             (Some(selector), Some(platform)) => {
                 selector.os == platform.os
                     && selector.architecture == platform.architecture
-                    && (selector.variant.is_none() || selector.variant == platform.variant)
+                    && (selector.variant.is_none()
+                        || selector.variant.as_deref() == platform.variant())
             }
             (Some(_), None) => false,
         }

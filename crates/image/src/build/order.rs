@@ -237,7 +237,7 @@ impl OrderBuilder {
             stack.extend(below);
             tree.node_mut(id).links = u16::try_from(subdirectories + 2)
                 .ok()
-                .filter(|&links| links < MAX_LINKS)
+                .filter(|&links| links <= MAX_LINKS)
                 // The format's value for "too many to count".
                 .unwrap_or(1);
         }

@@ -405,6 +405,10 @@ fn file_problem(tree: &Tree, id: Id, features: &Features, block_size: u64) -> Op
         FileType::Directory if node.links == 1 && !has(ReadOnlyCompat::DIR_NLINK) => {
             Some(without("dir_nlink"))
         }
+        // Linux counts the links of a directory without an index whatever their number.
+        FileType::Directory if node.links == 1 && !features.has_compat(Compat::DIR_INDEX) => {
+            Some(without("dir_index"))
+        }
         _ => None,
     }
 }

@@ -374,6 +374,12 @@ impl Tree {
         self.node_mut(id).is_removed = true;
     }
 
+    /// All nodes, with those that were replaced or removed.
+    pub fn ids(&self) -> impl Iterator<Item = Id> + use<> {
+        let count = Id::try_from(self.nodes.len()).expect("ids are numbers of 32 bits");
+        0..count
+    }
+
     /// Whether a node, or a directory above it, was replaced or removed.
     pub fn is_gone(&self, id: Id) -> bool {
         let mut at = id;

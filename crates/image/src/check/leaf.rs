@@ -49,7 +49,7 @@ pub(super) fn block(
                 continue;
             }
         };
-        match (position, record.entry) {
+        match (position, record.entry()) {
             (0 | 1, entry) => check_dot_record(subject, position, entry.as_ref(), block),
             (_, entry) => {
                 check_record_length(subject, &record, bytes, Some(block));
@@ -150,7 +150,7 @@ fn check_file_type(
     bytes: &[u8],
     block: Option<u64>,
 ) {
-    let Some(entry) = record.entry else {
+    let Some(entry) = record.entry() else {
         return;
     };
     let has_kinds = subject.tree.examination.volume.format.has_file_types;
@@ -301,7 +301,7 @@ fn region(subject: &DirectorySubject<'_>, thread: &mut ThreadState, bytes: &[u8]
             Ok(record) => {
                 check_record_length(subject, &record, bytes, None);
                 check_file_type(subject, &record, bytes, None);
-                if let Some(entry) = record.entry {
+                if let Some(entry) = record.entry() {
                     name(subject, thread, &entry, None, None);
                 }
             }

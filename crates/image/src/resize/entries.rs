@@ -126,7 +126,7 @@ impl Rewriter<'_> {
         let mut matches = Vec::new();
         for record in directory::records(bytes, format) {
             let record = record?;
-            let named = record.entry.map(|entry| entry.inode);
+            let named = record.entry().map(|entry| entry.inode);
             if let Some(new) = named.and_then(|inode| self.renumbered.get(&inode)) {
                 matches.push((record.offset, *new));
             }

@@ -25,7 +25,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The same file system with `blocks` blocks, or fewer if the last group would be too small.
+    /// The same file system with `blocks` blocks, or fewer if the last group would be too small;
+    /// but not fewer than now, unless that is what `blocks` asks for.
     pub fn new(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Self> {
         check_limit(old, geometry, blocks)?;
         let superblock = resized_superblock(old, geometry, blocks)?;
@@ -37,11 +38,15 @@ impl Shape {
         if last.get() == 0 {
             return Err(too_small(&rough));
         }
-        Self::from_superblock(resized_superblock(
-            old,
-            geometry,
-            rough.first_block(last).get(),
-        )?)
+        let without_last = rough.first_block(last).get();
+        // It may have such a group now, and who asks for growth wants nothing moved.
+        let least = if blocks < old.blocks_count {
+            0
+        } else {
+            old.blocks_count
+        };
+        let superblock = resized_superblock(old, geometry, without_last.max(least))?;
+        Self::from_superblock(superblock)
     }
 
     fn from_superblock(superblock: Superblock) -> Result<Self> {
@@ -199,4 +204,39 @@ fn resize_inode_reaches(superblock: &Superblock, old: &Geometry, groups: u32) ->
         .take(pointers as usize + 1)
         .count();
     copies <= pointers as usize && superblock.blocks_count <= 1 << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::geometry::Geometry;
+
+    use super::Shape;
+    use crate::mkfs::Options;
+    use crate::mkfs::plan::plan;
+
+    /// mke2fs makes no last group as small as this, but others may.
+    #[test]
+    fn a_small_last_group_that_is_there_stays() {
+        let options = Options {
+            block_size: Some(4096),
+            ..Options::default()
+        };
+        let (mut superblock, geometry) = plan(256 << 20, &options).expect("sound");
+        assert_eq!(geometry.group_count, 2);
+        let whole = superblock.blocks_count;
+        superblock.blocks_count += 40;
+        superblock.inodes_count += geometry.inodes_per_group;
+        let geometry = Geometry::of(&superblock).expect("sound");
+        assert_eq!(geometry.group_count, 3);
+        for (wanted, expected) in [
+            (whole - 1, whole - 1),
+            (whole + 39, whole),
+            (whole + 40, whole + 40),
+            (whole + 41, whole + 40),
+            (whole + 5000, whole + 5000),
+        ] {
+            let shape = Shape::new(&superblock, &geometry, wanted).expect("possible");
+            assert_eq!(shape.geometry.blocks_count, expected, "{wanted}");
+        }
+    }
 }

@@ -224,6 +224,39 @@ fn one_of_several_images_is_chosen() {
     assert!(with("linux/riscv64").is_err());
     assert_eq!(with("linux/arm64").unwrap().names, 1);
     check(&image);
+    std::fs::remove_file(&image).unwrap();
+    assert!(with("linux/arm64/v9").is_err());
+    assert!(with("linux/amd64/v2").is_err());
+    // The variant that everybody means by the architecture alone.
+    assert_eq!(with("linux/arm64/v8").unwrap().names, 1);
+}
+
+/// A directory that a whiteout removes takes along what is in it: neither its lists nor its times
+/// are the image's.
+#[test]
+fn what_is_below_a_removed_directory_does_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let text = "user::rw-,user:0:r--,user:1000:r--,group::r--,mask::rw-,other::---";
+    let rest = format!(" SCHILY.acl.access={text}\n");
+    let record = format!("{}{rest}", rest.len() + 2);
+    let lower = Packer::new()
+        .directory("d")
+        .entry(b'x', "header", "", record.as_bytes())
+        .file("d/file", b"x")
+        .file("kept", b"x")
+        .finish();
+    let upper = Packer::new().file(".wh.d", b"").finish();
+    let layers = [lower, upper].map(|bytes| layout.blob(&bytes, LAYER));
+    layout.index(&[layout.image(&layers)]);
+    let image = folder.path().join("image");
+    let lines = "uid 1000 0";
+    let built = Builder::new()
+        .source(Source::OciLayout(layout.path.clone()))
+        .map(pext4_image::build::Map::parse(lines).unwrap())
+        .build(&image);
+    assert_eq!(built.unwrap().names, 1);
+    check(&image);
 }
 
 /// Tools that store a single image do not state its platform in the index; its configuration does.

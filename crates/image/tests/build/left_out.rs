@@ -178,6 +178,33 @@ fn a_path_line_meets_the_path_in_the_archive_and_the_place_in_the_image() {
     }
 }
 
+/// The root of an archive without an entry for it.
+#[test]
+fn a_path_line_changes_a_root_that_no_source_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let lines = "path / mode=0711 owner=5:6 mtime=@9";
+    Builder::new()
+        .source(stream(through_a_link().finish()))
+        .map(Map::parse(lines).unwrap())
+        .build(&image)
+        .unwrap();
+    check(&image);
+    let told = std::process::Command::new("debugfs")
+        .args(["-R", "stat /"])
+        .arg(&image)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    for part in [
+        "Mode:  0711",
+        "User:     5   Group:     6",
+        "mtime: 0x00000009:",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
 #[test]
 fn what_is_left_out_counts_against_no_limit() {
     let folder = tempfile::tempdir().unwrap();

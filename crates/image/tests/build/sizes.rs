@@ -1,9 +1,10 @@
-//! Images that are sized to fit, and images of a given size.
+//! Images that are sized to fit, and images of a given size; how many subdirectories are counted.
 
 use std::fs;
 
 use pext4_image::build::{Builder, Free, Size, Source};
 
+use crate::archives::Packer;
 use crate::oracle::check;
 
 fn tree(files: usize, size: usize) -> tempfile::TempDir {
@@ -180,4 +181,58 @@ fn limits_that_are_named_are_no_numbers_that_were_refused() {
     assert!(error.contains("fewer with -N"), "{error}");
     let error = build(Size::Bytes(16 << 40), Some(u64::from(u32::MAX)));
     assert!(error.contains("at most 4292870144 fit"), "{error}");
+}
+
+/// The count holds 65,000 links. Beyond that a directory needs the feature for it, and an index,
+/// since only of such directories Linux does not count the links.
+#[test]
+fn links_of_a_directory_are_counted_as_far_as_their_number_goes() {
+    const COUNTED: u32 = 65_000 - 2;
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let archive = |subdirectories: u32| {
+        let packer = Packer::new();
+        let names = (0..subdirectories).map(|number| format!("top/{number}"));
+        names
+            .fold(packer, |packer, name| packer.directory(&name))
+            .finish()
+    };
+    let [counted, more] = [COUNTED, COUNTED + 1].map(archive);
+    for (bytes, feature, expected) in [
+        (&counted, "dir_nlink", Ok("Links: 65000 ")),
+        (&counted, "^dir_nlink", Ok("Links: 65000 ")),
+        (&more, "dir_nlink", Ok("Links: 1 ")),
+        (
+            &more,
+            "^dir_nlink",
+            Err("/top: it cannot be held without the feature dir_nlink"),
+        ),
+        (
+            &more,
+            "^dir_index",
+            Err("/top: it cannot be held without the feature dir_index"),
+        ),
+    ] {
+        let stream = Box::new(std::io::Cursor::new(bytes.clone()));
+        let built = Builder::new()
+            .source(Source::Stream("the archive".to_owned(), stream))
+            .features([feature])
+            .block_size(1024)
+            .replace(true)
+            .build(&image);
+        match expected {
+            Ok(links) => {
+                built.unwrap();
+                check(&image);
+                let mut debugfs = std::process::Command::new("debugfs");
+                let told = debugfs.args(["-R", "stat top"]).arg(&image).output();
+                let told = String::from_utf8_lossy(&told.unwrap().stdout).into_owned();
+                assert!(told.contains(links), "{feature}: {told}");
+            }
+            Err(says) => {
+                let error = built.unwrap_err().to_string();
+                assert!(error.contains(says), "{feature}: {error}");
+            }
+        }
+    }
 }

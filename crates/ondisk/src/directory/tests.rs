@@ -191,7 +191,7 @@ fn a_name_can_change_its_inode() {
     );
     let found = find(&block, PLAIN, b"a")
         .expect("sound")
-        .and_then(|record| record.entry);
+        .and_then(|record| record.entry());
     assert_eq!(
         found,
         Some(Entry {
@@ -216,7 +216,7 @@ fn without_the_feature_no_kind_is_written_or_read() {
         find(&block, TAILED, b"a")
             .expect("sound")
             .expect("there")
-            .entry,
+            .entry(),
         Some(Entry {
             inode: InodeNumber(9),
             file_type: None,

@@ -419,7 +419,7 @@ fn leaf(
             );
         }
         let found = directory::find(bytes, format, entry.name).expect("sound");
-        assert_eq!(found.and_then(|record| record.entry), Some(entry));
+        assert_eq!(found.and_then(|record| record.entry()), Some(entry));
         if !matches!(entry.name, b"." | b"..") {
             names.push(entry.name.to_vec());
         }

@@ -221,7 +221,7 @@ impl Image {
             if let Some(record) =
                 directory::find(leaf, self.directory_format(), name).expect("sound")
             {
-                let number = record.entry.expect("a name has an entry").inode;
+                let number = record.entry().expect("a name has an entry").inode;
                 return (number, self.inode(number));
             }
         }

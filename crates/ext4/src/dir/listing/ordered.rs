@@ -94,7 +94,7 @@ fn gather<B: DirectoryBlocks>(
     look(blocks, block, BlockKind::Leaf, |bytes| {
         for record in directory::records(bytes, format) {
             let record = record?;
-            let Some(entry) = record.entry.filter(|entry| !is_dot(entry.name)) else {
+            let Some(entry) = record.entry().filter(|entry| !is_dot(entry.name)) else {
                 continue;
             };
             places.push(NamePlace {
@@ -112,7 +112,7 @@ fn read<B: DirectoryBlocks>(blocks: &B, place: NamePlace) -> Result<NamedEntry> 
     look(blocks, block, BlockKind::Leaf, |bytes| {
         let record = directory::record_at(bytes, format, place.offset as usize)?;
         let changed = || pext4_ondisk::Corrupt::new("directory", CHANGED);
-        let entry = record.entry.ok_or_else(changed)?;
+        let entry = record.entry().ok_or_else(changed)?;
         let mut name = [0; NAME_MAX];
         name[..entry.name.len()].copy_from_slice(entry.name);
         Ok(NamedEntry {

@@ -4,7 +4,7 @@
 //! Users of a map of `Arc`s contend for the reference count inside each of them: two cores that
 //! only read one directory write one cache line in turn. So a value that a shard has requested
 //! several times gets a second reference count of the shard's own, an `Arc` around the `Arc`, which
-//! later requests from that shard share ([`Near`]).
+//! later requests from that shard share ([`ShardRef`]).
 //!
 //! A cached value may be stale: the caller supplies a function that tests whether it is still
 //! valid, and one that finds the value otherwise. A cached value is a reference like any other, so
@@ -33,13 +33,13 @@ const MAX_CREDIT: u8 = 15;
 const WAYS: usize = 2;
 
 /// Caches, by shard, values that are requested often.
-pub struct Front<V> {
+pub struct ShardCache<V> {
     shards: Sharded<Mutex<Places<V>>>,
 }
 
-impl<V> fmt::Debug for Front<V> {
+impl<V> fmt::Debug for ShardCache<V> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Front").finish_non_exhaustive()
+        formatter.debug_struct("ShardCache").finish_non_exhaustive()
     }
 }
 
@@ -55,20 +55,20 @@ struct Place<V> {
 }
 
 /// A reference to a value, with the value's own reference count or with one of the caller's shard.
-pub enum Near<V> {
+pub enum ShardRef<V> {
     /// Counted by the value's own count.
     Own(Arc<V>),
     /// Counted by the shard's count.
     Shard(Arc<CachePadded<Arc<V>>>),
 }
 
-impl<V: fmt::Debug> fmt::Debug for Near<V> {
+impl<V: fmt::Debug> fmt::Debug for ShardRef<V> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         (***self).fmt(formatter)
     }
 }
 
-impl<V> Deref for Near<V> {
+impl<V> Deref for ShardRef<V> {
     type Target = Arc<V>;
 
     #[inline]
@@ -80,7 +80,7 @@ impl<V> Deref for Near<V> {
     }
 }
 
-impl<V> Near<V> {
+impl<V> ShardRef<V> {
     /// Converts it into a reference with the value's own count, for a caller that keeps it.
     #[must_use]
     pub fn into_own(self) -> Arc<V> {
@@ -93,12 +93,12 @@ impl<V> Near<V> {
 
 /// The result of a lookup.
 enum Seen<V> {
-    Remembered(Near<V>),
+    Remembered(ShardRef<V>),
     /// Not cached; true if it should be cached once it is found.
     Absent(bool),
 }
 
-impl<V> Front<V> {
+impl<V> ShardCache<V> {
     /// A cache of `places` values per shard, rounded up to a power of two.
     #[must_use]
     pub fn new(places: usize) -> Self {
@@ -127,7 +127,7 @@ impl<V> Front<V> {
         key: u64,
         is_valid: impl FnOnce(&V) -> bool,
         find: impl FnOnce() -> Result<Arc<V>, E>,
-    ) -> Result<Near<V>, E> {
+    ) -> Result<ShardRef<V>, E> {
         let remember = match self.look(key) {
             Seen::Remembered(value) if is_valid(&value) => return Ok(value),
             Seen::Remembered(_) => true,
@@ -137,7 +137,7 @@ impl<V> Front<V> {
         Ok(if remember {
             self.remember(key, value)
         } else {
-            Near::Own(value)
+            ShardRef::Own(value)
         })
     }
 
@@ -152,7 +152,7 @@ impl<V> Front<V> {
                 place.credit += 1;
             }
             return match &place.value {
-                Some(value) => Seen::Remembered(Near::Shard(Arc::clone(value))),
+                Some(value) => Seen::Remembered(ShardRef::Shard(Arc::clone(value))),
                 None => Seen::Absent(place.credit > PATIENCE),
             };
         }
@@ -170,7 +170,7 @@ impl<V> Front<V> {
     }
 
     #[cold]
-    fn remember(&self, key: u64, value: Arc<V>) -> Near<V> {
+    fn remember(&self, key: u64, value: Arc<V>) -> ShardRef<V> {
         let value = Arc::new(CachePadded::new(value));
         let mut before = None;
         if let Some(mut places) = self.shards.local().try_lock() {
@@ -180,7 +180,7 @@ impl<V> Front<V> {
             }
         }
         drop(before);
-        Near::Shard(value)
+        ShardRef::Shard(value)
     }
 
     /// Drops all cached values of all shards.
@@ -207,28 +207,28 @@ mod tests {
     use std::convert::Infallible;
     use std::sync::Arc;
 
-    use super::{Front, Near, PATIENCE};
+    use super::{PATIENCE, ShardCache, ShardRef};
     use crate::topology;
 
-    fn ask(front: &Front<u64>, value: &Arc<u64>) -> Near<u64> {
-        let found: Result<_, Infallible> = front.get(**value, |_| true, || Ok(Arc::clone(value)));
+    fn ask(cache: &ShardCache<u64>, value: &Arc<u64>) -> ShardRef<u64> {
+        let found: Result<_, Infallible> = cache.get(**value, |_| true, || Ok(Arc::clone(value)));
         found.expect("it cannot fail")
     }
 
     #[test]
     fn what_is_asked_for_often_is_held_by_the_shards_own_count() {
-        let front = Front::new(4);
+        let cache = ShardCache::new(4);
         let value = Arc::new(5);
         let _pin = topology::pin(0);
         for _ in 0..PATIENCE {
-            assert!(matches!(ask(&front, &value), Near::Own(_)));
+            assert!(matches!(ask(&cache, &value), ShardRef::Own(_)));
         }
-        let first = ask(&front, &value);
+        let first = ask(&cache, &value);
         let counts = Arc::strong_count(&value);
-        let second = ask(&front, &value);
+        let second = ask(&cache, &value);
         assert!(matches!(
             (&first, &second),
-            (Near::Shard(_), Near::Shard(_))
+            (ShardRef::Shard(_), ShardRef::Shard(_))
         ));
         assert_eq!(
             Arc::strong_count(&value),
@@ -237,74 +237,74 @@ mod tests {
         );
         let _pin = topology::pin(1);
         assert!(
-            matches!(ask(&front, &value), Near::Own(_)),
+            matches!(ask(&cache, &value), ShardRef::Own(_)),
             "another shard asks for itself"
         );
     }
 
     #[test]
     fn a_value_that_no_longer_counts_is_found_anew() {
-        let front = Front::new(4);
+        let cache = ShardCache::new(4);
         let _pin = topology::pin(0);
         let old = Arc::new(5);
         for _ in 0..=PATIENCE {
-            ask(&front, &old);
+            ask(&cache, &old);
         }
         let new = Arc::new(5);
-        let found: Result<_, Infallible> = front.get(
+        let found: Result<_, Infallible> = cache.get(
             5,
             |value| !std::ptr::eq(value, &raw const *old),
             || Ok(Arc::clone(&new)),
         );
         assert!(Arc::ptr_eq(&found.expect("it cannot fail"), &new));
-        assert!(Arc::ptr_eq(&ask(&front, &old), &new), "and remembered");
+        assert!(Arc::ptr_eq(&ask(&cache, &old), &new), "and remembered");
         assert_eq!(Arc::strong_count(&old), 1);
     }
 
     #[test]
     fn two_keys_of_one_place_are_both_remembered() {
-        let front = Front::new(1);
+        let cache = ShardCache::new(1);
         let _pin = topology::pin(0);
         let values = [5, 6].map(Arc::new);
         for _ in 0..=4 * PATIENCE {
-            values.iter().for_each(|value| drop(ask(&front, value)));
+            values.iter().for_each(|value| drop(ask(&cache, value)));
         }
         assert_eq!(values.each_ref().map(Arc::strong_count), [2, 2]);
     }
 
     #[test]
     fn other_keys_push_a_value_out_and_clear_forgets_all() {
-        let front = Front::new(1);
+        let cache = ShardCache::new(1);
         let _pin = topology::pin(0);
         let value = Arc::new(5);
         for _ in 0..=PATIENCE {
-            ask(&front, &value);
+            ask(&cache, &value);
         }
         assert_eq!(Arc::strong_count(&value), 2);
         for other in 100..110 {
-            ask(&front, &Arc::new(other));
+            ask(&cache, &Arc::new(other));
         }
         assert_eq!(Arc::strong_count(&value), 1);
         for _ in 0..20 {
-            ask(&front, &value);
+            ask(&cache, &value);
         }
         assert_eq!(Arc::strong_count(&value), 2);
-        front.clear();
+        cache.clear();
         assert_eq!(Arc::strong_count(&value), 1);
     }
 
     #[test]
     fn what_was_forgotten_gives_way_at_once() {
-        let front = Front::new(1);
+        let cache = ShardCache::new(1);
         let _pin = topology::pin(0);
         let values = [5, 6].map(Arc::new);
         for _ in 0..4 * PATIENCE {
-            values.iter().for_each(|value| drop(ask(&front, value)));
+            values.iter().for_each(|value| drop(ask(&cache, value)));
         }
-        front.clear();
+        cache.clear();
         let next = Arc::new(7);
         for _ in 0..=PATIENCE {
-            ask(&front, &next);
+            ask(&cache, &next);
         }
         assert_eq!(Arc::strong_count(&next), 2);
     }

@@ -1,0 +1,276 @@
+//! Damage that belongs to one file: what an operation on it meets is found before anything is
+//! changed, so the operation fails, or a deleted file stays an orphan, and the volume goes on.
+
+mod images;
+
+use images::Image;
+use pext4_fs::{
+    AllocateMode, CreateAttributes, Error, InodeNumber, Refusal, RenameMode, SetAttributes,
+    SetXattrMode, Volume,
+};
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::superblock::Superblock;
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+fn inode(volume: &Volume, path: &str) -> InodeNumber {
+    volume.paths().resolve_link(path).expect(path).inode()
+}
+
+/// Makes an image on which `make` was done.
+fn image_with(arguments: &[&str], make: impl FnOnce(&Volume)) -> Option<Image> {
+    let image = Image::make(arguments)?;
+    let volume = image.open();
+    make(&volume);
+    volume.close().expect("it closes");
+    Some(image)
+}
+
+fn assert_goes_on(volume: Volume, about: &str) {
+    assert!(!volume.is_read_only(), "{about}: {:?}", volume.failure());
+    volume.paths().write("/another", b"x").expect(about);
+    volume.close().expect(about);
+}
+
+#[test]
+fn a_file_whose_extents_overlap_can_be_removed() {
+    let made = image_with(
+        &["-b", "4096", "-O", "^metadata_csum", "-e", "continue"],
+        |volume| {
+            volume.paths().write("/file", [7; 8192]).expect("room");
+        },
+    );
+    let Some(image) = made else {
+        return;
+    };
+    // A second extent that begins in the middle of the first.
+    for field in [
+        "block[0] 0x2f30a",
+        "block[6] 1",
+        "block[7] 2",
+        "block[8] 9000",
+    ] {
+        image.debugfs_write(&format!("sif file {field}"));
+    }
+    let volume = image.open();
+    volume.unlink(ROOT, b"file").expect("the name goes");
+    assert!(volume.lookup(ROOT, b"file").is_err());
+    assert_goes_on(volume, "overlapping extents");
+}
+
+#[test]
+fn a_file_whose_value_counts_too_few_references_can_be_removed() {
+    let mut value = InodeNumber(0);
+    let made = image_with(
+        &[
+            "-b",
+            "1024",
+            "-O",
+            "ea_inode,^metadata_csum",
+            "-e",
+            "continue",
+        ],
+        |volume| {
+            volume.paths().write("/file", b"").expect("room");
+            let file = inode(volume, "/file");
+            for name in [b"user.a", b"user.b"] {
+                volume
+                    .set_xattr(file, name, &[7; 5000], SetXattrMode::Any)
+                    .expect("room");
+            }
+            value = InodeNumber(file.get() + 1);
+        },
+    );
+    let Some(image) = made else {
+        return;
+    };
+    let before = image.debugfs(&format!("stat <{value}>"));
+    assert!(
+        before.contains("00000000:00000002"),
+        "it is the value of both: {before}"
+    );
+    image.debugfs_write(&format!("sif <{value}> version 1"));
+    let volume = image.open();
+    volume.unlink(ROOT, b"file").expect("the name goes");
+    assert_goes_on(volume, "a count of references");
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_not_moved() {
+    for mode in [RenameMode::Replace, RenameMode::Exchange] {
+        let made = image_with(
+            &["-b", "4096", "-O", "metadata_csum", "-e", "continue"],
+            |volume| {
+                for path in ["/from", "/from/damaged", "/to", "/to/other"] {
+                    volume.paths().create_dir(path).expect("room");
+                }
+            },
+        );
+        let Some(image) = made else {
+            return;
+        };
+        let block: usize = image
+            .debugfs("bmap from/damaged 0")
+            .lines()
+            .find_map(|line| line.trim().parse().ok())
+            .expect("its block");
+        image.change(|bytes| bytes[block * 4096 + 2000] ^= 1);
+        let volume = image.open();
+        let (from, to) = (inode(&volume, "/from"), inode(&volume, "/to"));
+        let new_name: &[u8] = match mode {
+            RenameMode::Exchange => b"other",
+            _ => b"new",
+        };
+        let moved = volume.rename(from, b"damaged", to, new_name, mode);
+        assert!(
+            matches!(moved, Err(Error::Corrupt(_))),
+            "{mode:?}: {moved:?}"
+        );
+        let found = volume.lookup(from, b"damaged").map(|found| found.inode);
+        assert_eq!(
+            found.ok(),
+            Some(inode(&volume, "/from/damaged")),
+            "{mode:?}"
+        );
+        assert_goes_on(volume, "a damaged directory");
+    }
+}
+
+/// What `tune2fs -j` makes of a mounted file system.
+#[test]
+fn a_journal_may_have_a_name_and_is_left_alone() {
+    let Some(other) = Image::make(&["-b", "4096"]) else {
+        return;
+    };
+    let journal = other.path.with_file_name("journal");
+    other.debugfs(&format!("dump <8> {}", journal.display()));
+    let journal = std::fs::read(journal).expect("it was copied");
+    let arguments = ["-b", "4096", "-O", "^has_journal", "-e", "remount-ro"];
+    let made = image_with(&arguments, |volume| {
+        volume.paths().write("/.journal", &journal).expect("room");
+    });
+    let image = made.expect("mke2fs is there");
+    let told = image.debugfs("stat .journal");
+    let number: u32 = told
+        .split_whitespace()
+        .nth(1)
+        .and_then(|number| number.parse().ok())
+        .expect("its number");
+    image.debugfs_write("feature has_journal");
+    image.debugfs_write(&format!("ssv journal_inum {number}"));
+    let volume = image.open();
+    let found = volume.lookup(ROOT, b".journal").expect("it has a name");
+    assert_eq!(found.inode, InodeNumber(number));
+    let cut = SetAttributes {
+        size: Some(0),
+        ..SetAttributes::default()
+    };
+    let journal = found.inode;
+    let refused = [
+        volume.read(journal, 0, &mut [0; 10]).map(drop),
+        volume.write(journal, 0, b"x").map(drop),
+        volume.set_attributes(journal, &cut).map(drop),
+        volume.allocate(journal, AllocateMode::PunchHole, 0, 4096),
+        volume.unlink(ROOT, b".journal"),
+        volume.link(journal, ROOT, b"journal").map(drop),
+        volume.rename(ROOT, b".journal", ROOT, b"journal", RenameMode::Replace),
+    ];
+    for (place, refused) in refused.into_iter().enumerate() {
+        let error = refused.expect_err("it is the journal");
+        assert!(error.is(Refusal::NotPermitted), "{place}: {error}");
+    }
+    volume.forget(journal, 1);
+    assert_goes_on(volume, "a named journal");
+}
+
+#[test]
+fn upper_halves_without_their_features_are_not_looked_at() {
+    let features = "^huge_file,^64bit,^metadata_csum,^extent,^flex_bg,^orphan_file";
+    let made = image_with(&["-b", "1024", "-I", "128", "-O", features], |volume| {
+        volume.paths().write("/file", [7; 3000]).expect("room");
+        volume.paths().create_dir("/directory").expect("room");
+    });
+    let Some(image) = made else {
+        return;
+    };
+    image.debugfs_write("sif file blocks_hi 1");
+    image.debugfs_write("sif file file_acl_high 1");
+    image.debugfs_write("sif directory size_high 1");
+    let volume = image.open();
+    let file = inode(&volume, "/file");
+    assert_eq!(volume.attributes(file).expect("held").sectors, 6);
+    assert!(
+        volume
+            .xattr(file, b"user.a")
+            .expect_err("none")
+            .is(Refusal::NoAttribute)
+    );
+    let cut = SetAttributes {
+        size: Some(0),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes(file, &cut).expect("it is counted");
+    let directory = inode(&volume, "/directory");
+    volume
+        .create(directory, b"file", &CreateAttributes::default())
+        .expect("it can be read");
+    volume.unlink(ROOT, b"file").expect("it can be freed");
+    assert_goes_on(volume, "upper halves");
+    image.assert_clean();
+}
+
+/// Lists `numbers` in the orphan file of an image with blocks of 4 KiB.
+fn list_orphans(image: &Image, numbers: &[u32]) {
+    let block: usize = image
+        .debugfs("bmap <12> 0")
+        .lines()
+        .find_map(|line| line.trim().parse().ok())
+        .expect("the orphan file's block");
+    image.change(|bytes| {
+        for (slot, number) in numbers.iter().enumerate() {
+            let at = block * 4096 + 4 * slot;
+            bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        let place: &mut [u8; 1024] = bytes[1024..].first_chunk_mut().expect("it is there");
+        let mut superblock = Superblock::decode(place).expect("a superblock");
+        superblock.features.read_only_compat |= ReadOnlyCompat::ORPHAN_PRESENT;
+        *place = superblock.encode();
+    });
+}
+
+#[test]
+fn notes_about_orphans_are_few() {
+    let Some(image) = Image::make(&["-b", "4096", "-O", "orphan_file,^metadata_csum"]) else {
+        return;
+    };
+    list_orphans(&image, &[1; 1000]);
+    let volume = image.open();
+    let notes = volume.notes();
+    assert!(notes.len() <= 12, "{} notes", notes.len());
+    assert!(notes.join("\n").contains("990 more"), "{notes:?}");
+    volume.close().expect("it closes");
+}
+
+#[test]
+fn an_orphan_that_is_listed_twice_leaves_no_place_behind() {
+    let mut number = 0;
+    let made = image_with(
+        &["-b", "4096", "-O", "orphan_file,^metadata_csum"],
+        |volume| {
+            volume.paths().write("/file", [7; 5000]).expect("room");
+            number = inode(volume, "/file").get();
+        },
+    );
+    let Some(image) = made else {
+        return;
+    };
+    image.debugfs_write("unlink file");
+    image.debugfs_write(&format!("sif <{number}> links_count 0"));
+    list_orphans(&image, &[number, number]);
+    let volume = image.open();
+    assert_eq!(volume.notes().len(), 1, "{:?}", volume.notes());
+    volume.close().expect("it closes");
+    image.assert_clean();
+    let volume = image.open();
+    assert_eq!(volume.notes(), [""; 0], "nothing is listed any more");
+}
