@@ -13,7 +13,7 @@
 //! Locking: a shard (class `BufferShard`) comes before a buffer (class `Buffer`), and no call here
 //! may be made with a buffer locked. Eviction is safe because references are given out only under
 //! the shard's lock: a buffer that only the shard references cannot be got, locked or made dirty by
-//! another thread. Buffers that a core remembers ([`Cache::get_often`]) are referenced and so stay.
+//! another thread. Buffers that a core remembers ([`Cache::get_frequent`]) are referenced and so stay.
 //! A buffer that is removed although it has references is marked as removed.
 
 use std::fmt;
@@ -36,7 +36,7 @@ const MIN_SHARD: usize = 64;
 const MAX_EVICTIONS: usize = 4;
 
 /// Maximal number of buffers that each core remembers; fewer if the cache is small.
-const MAX_PER_SHARD: usize = 32;
+const MAX_REMEMBERED: usize = 32;
 
 /// Maximal number of steps of the clock hand in one insert.
 const MAX_STEPS: usize = 64;
@@ -101,7 +101,9 @@ impl Cache {
             shards: Sharded::with_count(count, |_| {
                 BiasedLock::new(Class::BufferShard, Shard::default())
             }),
-            shard_cache: ShardCache::new((blocks / topology::shard_count() / 8).min(MAX_PER_SHARD)),
+            shard_cache: ShardCache::new(
+                (blocks / topology::shard_count() / 8).min(MAX_REMEMBERED),
+            ),
             reads: Counter::new(),
         }
     }
@@ -144,7 +146,7 @@ impl Cache {
     /// # Errors
     ///
     /// As [`Cache::get`].
-    pub fn get_often(&self, block: BlockNumber) -> io::Result<ShardRef<Buffer>> {
+    pub fn get_frequent(&self, block: BlockNumber) -> io::Result<ShardRef<Buffer>> {
         self.shard_cache
             .get(block.get(), Buffer::is_current, || self.get(block))
     }

@@ -138,7 +138,26 @@ impl FileDevice {
     ///
     /// It cannot be made, is not a regular file, or is in use; then its content is unchanged.
     pub fn create(path: impl AsRef<Path>, size: u64) -> io::Result<Self> {
-        Self::create_at(path.as_ref(), size)
+        let path = path.as_ref();
+        match Self::create_new(path, size) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made,
+        }
+        let mut options = OpenOptions::new();
+        // The content is removed only after the file is locked.
+        options.read(true).write(true).create(true).truncate(false);
+        let claim = claim(
+            path,
+            Bytes::All,
+            &options,
+            Access::ReadWrite,
+            Duration::ZERO,
+        )?;
+        if Kind::of(path)? != Kind::Regular {
+            let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
+            return Err(error(path, "make it anew", refusal));
+        }
+        Self::created(path, claim, false, size)
     }
 
     /// Makes a file of `size` zeroes where there is none.
@@ -158,29 +177,6 @@ impl FileDevice {
             Duration::ZERO,
         )?;
         Self::created(path, claim, true, size)
-    }
-
-    fn create_at(path: &Path, size: u64) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        let claim = |options: &OpenOptions| {
-            claim(path, Bytes::All, options, Access::ReadWrite, Duration::ZERO)
-        };
-        let new = claim(&options);
-        let is_new = new.is_ok();
-        let claim = match new {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // The content is removed only after the file is locked.
-                options.create_new(false).create(true).truncate(false);
-                claim(&options)?
-            }
-            new => new?,
-        };
-        if Kind::of(path)? != Kind::Regular {
-            let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
-            return Err(error(path, "make it anew", refusal));
-        }
-        Self::created(path, claim, is_new, size)
     }
 
     fn created(path: &Path, claim: Claim, is_new: bool, size: u64) -> io::Result<Self> {

@@ -46,7 +46,7 @@ pub fn needs_replay(superblock: &Superblock) -> bool {
 /// Why an image that nobody has open is not clean, and what it needs next. An image without a
 /// journal that was not clean when it was mounted is not marked clean by an orderly close either.
 pub fn unfinished(superblock: &Superblock) -> Option<&'static str> {
-    let has_journal = superblock.features.compat.contains(Compat::HAS_JOURNAL);
+    let has_journal = superblock.features.has_compat(Compat::HAS_JOURNAL);
     if needs_replay(superblock) {
         Some("was not closed cleanly; the next mount replays its journal")
     } else if !has_journal && !superblock.state.contains(State::CLEAN) {

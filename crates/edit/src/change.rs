@@ -71,6 +71,22 @@ pub enum Change {
     RemoveXattr(RemoveXattr),
 }
 
+/// Each struct becomes the variant of its name.
+macro_rules! into_change {
+    ($($verb:ident)*) => {
+        $(impl From<$verb> for Change {
+            fn from(change: $verb) -> Self {
+                Self::$verb(change)
+            }
+        })*
+    };
+}
+
+into_change! {
+    Put Write Copy Remove Rename MakeDirectory Link Symlink MakeNode SetMode SetFlags SetOwner Touch
+    SetXattr RemoveXattr
+}
+
 /// Copies a file or a tree of the host into the image, with attributes, extended attributes, holes
 /// and hard links. The image itself is left out of a tree, which [`EditSession::notes`] tells.
 #[derive(Clone, Debug)]

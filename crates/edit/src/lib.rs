@@ -8,7 +8,7 @@
 //! into place. [`Reader`] walks an image, copies trees out of it, and writes it as a tar.
 //!
 //! ```
-//! use pext4_edit::{change, Change, EditOptions, EditSession};
+//! use pext4_edit::{change, EditOptions, EditSession};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -21,16 +21,18 @@
 //! # volume.paths().write("/etc/shadow", "root:*:::::::\n")?;
 //! # volume.close()?;
 //! let mut session = EditSession::open(&image, &EditOptions::default())?;
-//! session.apply(&Change::Write(change::Write {
+//! let hostname = change::Write {
 //!     path: b"/etc/hostname".to_vec(),
 //!     content: b"appliance\n".to_vec(),
 //!     overrides: Default::default(),
-//! }))?;
-//! session.apply(&Change::SetMode(change::SetMode {
+//! };
+//! session.apply(&hostname.into())?;
+//! let private = change::SetMode {
 //!     path: b"/etc/shadow".to_vec(),
 //!     mode: "u=rw,go=".parse()?,
 //!     recursive: false,
-//! }))?;
+//! };
+//! session.apply(&private.into())?;
 //! let prepared = session.prepare()?;
 //! println!("{:?}", prepared.plan());
 //! prepared.commit()?;
@@ -63,6 +65,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acls;
 mod block_runs;
 pub mod change;
 mod error;
@@ -72,7 +75,6 @@ mod get;
 mod host;
 mod image_clone;
 mod image_tree;
-mod lists;
 mod mode;
 mod progress;
 mod reader;

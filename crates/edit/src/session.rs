@@ -613,7 +613,7 @@ fn replay_journal(
     let superblock = read_superblock(&**below);
     // A mount also repairs a torn superblock.
     let is_clean = superblock.as_ref().is_ok_and(|superblock| {
-        let dirty = superblock.features.incompat.contains(Incompat::RECOVER);
+        let dirty = superblock.features.has_incompat(Incompat::RECOVER);
         !dirty && superblock.state.contains(State::CLEAN)
     });
     if is_clean {
@@ -621,7 +621,7 @@ fn replay_journal(
     }
     let no_journal = superblock.is_ok_and(|superblock| {
         let journal = pext4_ondisk::feature::Compat::HAS_JOURNAL;
-        !superblock.features.compat.contains(journal)
+        !superblock.features.has_compat(journal)
     });
     if no_journal {
         let problem = "was not closed cleanly and has no journal";

@@ -8,16 +8,16 @@
 use std::collections::HashMap;
 
 use pext4_fs::{
-    AccessLists, Attributes, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal,
+    Acls, Attributes, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal,
     SetAttributes, SetTime, SetXattrMode, Time, Volume,
 };
 
 use pext4_ondisk::acl;
 use pext4_ondisk::inode::{InodeFlags, MAX_MAJOR, MAX_MINOR};
 
+use crate::acls;
 use crate::error::{FsContext, Result, Shown, of_attribute, refuse};
 use crate::image_tree::join;
-use crate::lists;
 use crate::session::EditSession;
 use crate::source::{FileMetadata, Source};
 
@@ -196,14 +196,14 @@ impl<'s> TreeWriter<'s> {
         name: &[u8],
         path: &[u8],
     ) -> Result<HeldInode<'s>> {
-        self.make_with_lists(metadata, &AccessLists::default(), parent, name, path)
+        self.make_with_acls(metadata, &Acls::default(), parent, name, path)
     }
 
-    /// As [`Self::make`], with these access lists.
-    pub(crate) fn make_with_lists(
+    /// As [`Self::make`], with these access control lists.
+    pub(crate) fn make_with_acls(
         &self,
         metadata: &FileMetadata,
-        lists: &AccessLists<'_>,
+        acls: &Acls<'_>,
         parent: InodeNumber,
         name: &[u8],
         path: &[u8],
@@ -229,7 +229,7 @@ impl<'s> TreeWriter<'s> {
         let volume = self.volume();
         let entry = match metadata.kind {
             FileType::Symlink => volume.make_symlink(parent, name, &metadata.target, &new),
-            kind => volume.make_with_lists(parent, name, &new, kind, metadata.device, lists),
+            kind => volume.make_with_acls(parent, name, &new, kind, metadata.device, acls),
         };
         let held = HeldInode::of(volume, entry.with_path(path)?);
         self.session.step_file()?;
@@ -292,7 +292,7 @@ impl<'s> TreeWriter<'s> {
         // An existing directory keeps its list.
         let was_there = metadata.kind == FileType::Directory && !brings_list;
         if !is_link && (was_there || self.sets_permissions()) {
-            lists::adapt_to_mode(volume, inode, metadata.permissions, path)?;
+            acls::adapt_to_mode(volume, inode, metadata.permissions, path)?;
         }
         Ok(())
     }

@@ -35,8 +35,8 @@
 //!   and ends the threads; [`Volume::close`] does the same and reports errors.
 //! - A program with an event loop keeps the volume in an `Arc` and gives whole pieces of work to a
 //!   thread that may sleep (`spawn_blocking`): the closure owns a clone of the `Arc`, or files that
-//!   do ([`path::Paths::new`]). These, and the last `Arc`, should be dropped there as well. Calls
-//!   in parallel scale, so more than one such thread is of use.
+//!   do ([`path::Paths::new`]). These, and the last `Arc`, should be dropped there as well.
+//!   Parallel calls scale, so use several such threads.
 //! - No image and no error of a device makes a call panic. A panic, of a [`Device`] or by a bug,
 //!   unwinds through the call; the process may live on. If it struck between two changes of an
 //!   operation, or one of the volume's threads, the journal stops as it does when the device fails:

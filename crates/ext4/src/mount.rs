@@ -294,7 +294,7 @@ fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry>
 /// file system was being grown.)
 fn check_same_journal(before: &Superblock, after: &Superblock) -> Result<()> {
     let journal = |superblock: &Superblock| {
-        let has_one = superblock.features.compat.contains(Compat::HAS_JOURNAL);
+        let has_one = superblock.features.has_compat(Compat::HAS_JOURNAL);
         (has_one, superblock.journal_inode, superblock.log_block_size)
     };
     if journal(before) == journal(after) {
@@ -339,8 +339,8 @@ fn directory_settings(store: &Store) -> DirectorySettings {
     DirectorySettings {
         block_size: store.block_size(),
         format: Format::of(&store.features),
-        indexing: store.features.compat.contains(Compat::DIR_INDEX),
-        large: store.features.incompat.contains(Incompat::LARGEDIR),
+        indexing: store.features.has_compat(Compat::DIR_INDEX),
+        large: store.features.has_incompat(Incompat::LARGEDIR),
         hasher: store.superblock(hasher_of),
         cookie_key: random_seed(),
     }

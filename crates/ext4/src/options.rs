@@ -65,11 +65,12 @@ pub struct MountOptions {
     /// it when the volume is closed. An image whose journal must be replayed first is refused.
     pub bypass_journal: bool,
     /// Makes results deterministic: the same operations give the same bytes on every machine. The
-    /// number is where the generations of new inodes are counted from, which otherwise are random.
+    /// value is the generation of the first new inode, from which later ones are counted; without
+    /// this option generations are random.
     ///
-    /// The caller has a part in it: one thread does all operations, pinned to shard 0 and with its
-    /// clock held (both in `pext4-sync`), it waits for a commit between freeing and allocating, and
-    /// no width in `scaling` is left to the machine.
+    /// The caller must do all operations in one thread, pinned to shard 0 and with its clock held
+    /// (both in `pext4-sync`), wait for a commit between freeing and allocating, and leave no width
+    /// in `scaling` to the machine.
     pub deterministic: Option<u32>,
 }
 

@@ -101,8 +101,7 @@ impl Store {
             checksum_seed: superblock.metadata_checksum_seed(),
             metadata_csum: superblock
                 .features
-                .read_only_compat
-                .contains(ReadOnlyCompat::METADATA_CSUM),
+                .has_read_only_compat(ReadOnlyCompat::METADATA_CSUM),
             geometry,
             read_only: AtomicBool::new(options.read_only),
             has_noted: AtomicBool::new(false),
@@ -212,9 +211,9 @@ impl Store {
     /// # Errors
     ///
     /// As [`Store::read_block`].
-    pub fn frequent_block(&self, block: BlockNumber) -> Result<ShardRef<Buffer>> {
+    pub fn read_frequent_block(&self, block: BlockNumber) -> Result<ShardRef<Buffer>> {
         self.check_inside(block)?;
-        Ok(self.cache.get_often(block)?)
+        Ok(self.cache.get_frequent(block)?)
     }
 
     fn check_inside(&self, block: BlockNumber) -> Result<()> {
@@ -239,7 +238,7 @@ impl Store {
         number: InodeNumber,
     ) -> std::result::Result<Inode, Corrupt> {
         let seed = self.metadata_csum.then_some(self.checksum_seed);
-        let slot = Inode::decode(bytes, number, seed)?.as_with(&self.features);
+        let slot = Inode::decode(bytes, number, seed)?.as_read_with(&self.features);
         Ok(match self.is_for_hurd {
             true => slot.as_of_hurd(),
             false => slot,
@@ -341,7 +340,7 @@ impl Store {
     pub fn count_blocks(&self, slot: &mut Inode, blocks: i64) -> bool {
         let block_size = self.block_size();
         let huge_file = ReadOnlyCompat::HUGE_FILE;
-        let huge = self.features.read_only_compat.contains(huge_file);
+        let huge = self.features.has_read_only_compat(huge_file);
         let change = blocks.unsigned_abs() * u64::from(block_size / 512);
         let before = slot.sectors(block_size);
         let sectors = if blocks < 0 {
@@ -519,15 +518,15 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
     let named = |is_used: bool, inode: InodeNumber| if is_used { inode } else { InodeNumber(0) };
     [
         named(
-            features.compat.contains(Compat::HAS_JOURNAL),
+            features.has_compat(Compat::HAS_JOURNAL),
             superblock.journal_inode,
         ),
         named(
-            features.compat.contains(Compat::ORPHAN_FILE),
+            features.has_compat(Compat::ORPHAN_FILE),
             superblock.orphan_file_inode,
         ),
         named(
-            features.read_only_compat.contains(ReadOnlyCompat::PROJECT),
+            features.has_read_only_compat(ReadOnlyCompat::PROJECT),
             superblock.project_quota_inode,
         ),
     ]

@@ -77,7 +77,7 @@ pub struct CreateAttributes {
 
 /// POSIX access control lists of a new inode, as stored on the image.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AccessLists<'a> {
+pub struct Acls<'a> {
     /// The access list, if the permission bits alone do not express it.
     pub access: Option<&'a [u8]>,
     /// The default list of a directory: what files and directories created in it inherit.

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use images::{Image, Random};
 use pext4_fs::{
-    AccessLists, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, SetAttributes,
-    SetTime, SetXattrMode, Time, Volume,
+    Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, SetAttributes, SetTime,
+    SetXattrMode, Time, Volume,
 };
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::acl::{self, Entry};
@@ -79,16 +79,16 @@ fn access_lists_come_with_the_name_or_not_at_all() {
         let root = InodeNumber::ROOT;
         let handles = || volume.report().get("journal", "handles").unwrap_or(0);
         let (access, default) = (list_of(1), list_of(8));
-        let lists = AccessLists {
+        let acls = Acls {
             access: Some(&access),
             default: Some(&default),
         };
-        let make = |name: &[u8], kind, lists: &AccessLists<'_>| {
+        let make = |name: &[u8], kind, acls: &Acls<'_>| {
             let new = CreateAttributes::default();
-            volume.make_with_lists(root, name, &new, kind, DeviceNumber::default(), lists)
+            volume.make_with_acls(root, name, &new, kind, DeviceNumber::default(), acls)
         };
         let before = handles();
-        let made = make(b"directory", FileType::Directory, &lists).expect("room");
+        let made = make(b"directory", FileType::Directory, &acls).expect("room");
         assert!(handles() <= before + 1, "one transaction");
         let list = |name| volume.xattr(made.inode, name).expect("it has it");
         assert_eq!(
@@ -98,9 +98,9 @@ fn access_lists_come_with_the_name_or_not_at_all() {
         make(
             b"fifo",
             FileType::Fifo,
-            &AccessLists {
+            &Acls {
                 default: None,
-                ..lists
+                ..acls
             },
         )
         .expect("room");
@@ -112,18 +112,18 @@ fn access_lists_come_with_the_name_or_not_at_all() {
         let free_before = free();
         let too_long = list_of(4096 / 8);
         for kind in [FileType::Directory, FileType::Regular] {
-            let lists = AccessLists {
+            let acls = Acls {
                 default: Some(&too_long),
-                ..lists
+                ..acls
             };
-            let refused = make(b"refused", kind, &lists).expect_err("it fits nowhere");
+            let refused = make(b"refused", kind, &acls).expect_err("it fits nowhere");
             assert!(refused.is(Refusal::AttributesFull), "{refused}");
             let found = volume.lookup(root, b"refused");
             assert!(found.expect_err("it is not there").is(Refusal::NotFound));
         }
         volume.sync().expect("the device works");
         assert_eq!(free(), free_before);
-        let linked = make(b"link", FileType::Symlink, &lists);
+        let linked = make(b"link", FileType::Symlink, &acls);
         assert!(linked.expect_err("a link has none").is(Refusal::Invalid));
         volume.close().expect("a clean close");
         image.assert_clean();

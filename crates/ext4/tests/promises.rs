@@ -5,7 +5,6 @@ mod images;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use images::Image;
 use pext4_block::RamDevice;
@@ -491,41 +490,6 @@ fn what_was_set_aside_can_be_written_where_nothing_is_left() {
         volume.close().expect("it closes");
         image.assert_clean();
     }
-}
-
-/// Where a file has many extents, only a node of its map changes, and not the inode itself.
-#[test]
-fn fdatasync_covers_the_use_of_space_that_was_set_aside() {
-    let Some(image) = Image::make(&[]) else {
-        return;
-    };
-    let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
-    let options = MountOptions {
-        commit_interval: Duration::from_secs(3600),
-        ..MountOptions::default()
-    };
-    let volume = Volume::open(Arc::<RamDevice>::clone(&device), options).expect("a mount");
-    let inode = file(&volume, b"file");
-    volume
-        .allocate(inode, AllocateMode::Extend, 0, 1 << 20)
-        .expect("room");
-    for block in (0..256).step_by(2) {
-        volume.write(inode, block * 4096, &[1; 4096]).expect("room");
-    }
-    volume.sync().expect("durable");
-    volume
-        .write(inode, 101 * 4096, &[7; 4096])
-        .expect("set aside");
-    volume.fdatasync(inode).expect("durable");
-    // As a power cut leaves it.
-    let after = Arc::new(device.fork());
-    let volume = Volume::open(after, MountOptions::default()).expect("a mount");
-    let mut found = [0; 4096];
-    let inode = volume.lookup(ROOT, b"file").expect("it is there").inode;
-    volume
-        .read(inode, 101 * 4096, &mut found)
-        .expect("readable");
-    assert_eq!(found, [7; 4096]);
 }
 
 #[test]

@@ -63,6 +63,23 @@ fn one_that_a_write_tore_keeps_what_only_the_primary_knows() {
     image.assert_clean();
 }
 
+/// A crash while the label is changed may leave the copies with the old one.
+#[test]
+fn one_with_a_label_of_its_own_may_be_torn_as_well() {
+    let Some(image) = image() else {
+        return;
+    };
+    image.change(|bytes| {
+        let mut primary = superblock(bytes);
+        primary.volume_name = *b"another\0\0\0\0\0\0\0\0\0";
+        bytes[AT..AT + 1024].copy_from_slice(&primary.encode());
+    });
+    tear(&image, |superblock| superblock.write_time += 77);
+    let volume = image.open();
+    let notes = volume.notes().join("\n");
+    assert!(!volume.is_read_only() && notes.contains("torn"), "{notes}");
+}
+
 #[test]
 fn one_that_was_torn_as_an_error_was_noted_tells_of_it() {
     let Some(image) = image() else {

@@ -47,7 +47,7 @@ impl<'a> Committer<'a> {
                 Command::CheckClean => {
                     last_check = time::now();
                     if !self.core.transactions.is_clean(self.core.epoch.running()) {
-                        self.core.request(self.core.epoch.running());
+                        self.core.request_commit(self.core.epoch.running());
                     }
                 }
                 Command::Exit => return,
@@ -90,14 +90,14 @@ impl<'a> Committer<'a> {
         let core = self.core;
         let tid = core.epoch.running();
         core.epoch.close_and_drain();
-        self.close(tid);
+        self.make_closing_changes(tid);
         core.credits.refill(tid.next());
         core.epoch.open(tid.next());
         tid
     }
 
     /// Lets the client make its closing changes, if a handle has set credits aside for them.
-    fn close(&self, tid: Tid) {
+    fn make_closing_changes(&self, tid: Tid) {
         let aside = self.core.credits.take_aside(tid);
         if aside > 0 {
             self.core

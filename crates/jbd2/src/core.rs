@@ -127,7 +127,12 @@ impl Core {
             width,
         } = config;
         let device: Arc<dyn Device> = Arc::new(FailStopDevice::new(device));
-        let first = log.as_ref().map_or(Tid(1), |log| log.superblock.sequence);
+        // An empty log may contain a whole transaction of the number that its superblock names, if
+        // whoever wrote it was interrupted before the log began with it. So the number is not used
+        // again.
+        let first = log
+            .as_ref()
+            .map_or(Tid(1), |log| log.superblock.sequence.next());
         let log = log
             .map(|log| LogCore::new(log, &device, &cache))
             .transpose()?;
@@ -182,7 +187,7 @@ impl Core {
             }
             self.epoch.leave(place);
             count(&self.statistics.waits, 1);
-            self.request(place.tid);
+            self.request_commit(place.tid);
             if !self.epoch.wait_for_next(place.tid) {
                 return Err(self.why_stopped());
             }
@@ -194,7 +199,7 @@ impl Core {
     pub(crate) fn take_credits(&self, tid: Tid, shard: usize, count: u32) -> bool {
         let grant = self.credits.take(tid, shard, count);
         if grant == Grant::GrantedLow {
-            self.request(tid);
+            self.request_commit(tid);
         }
         grant.is_granted()
     }
@@ -272,7 +277,7 @@ impl Core {
     }
 
     /// Asks the committer to commit `tid`, without waiting.
-    pub(crate) fn request(&self, tid: Tid) {
+    pub(crate) fn request_commit(&self, tid: Tid) {
         let mut requests = self.requests.lock();
         if requests.commit.is_none_or(|asked| tid.is_after(asked)) {
             requests.commit = Some(tid);
@@ -312,7 +317,7 @@ impl Core {
         debug_assert!(!tid.is_after(running), "{tid:?} has not begun");
         // Waiting for a transaction that has not begun could last forever.
         let tid = if tid.is_after(running) { running } else { tid };
-        self.request(tid);
+        self.request_commit(tid);
         let mut requests = self.requests.lock();
         while !is_reached(self, tid) {
             if let Some(failure) = self.failure.get() {
@@ -406,7 +411,7 @@ impl Core {
 
     /// Commits the running transaction and writes everything home. Does nothing and returns false
     /// during or after another call.
-    pub(crate) fn close(&self) -> Result<bool, JournalError> {
+    pub(crate) fn commit_last(&self) -> Result<bool, JournalError> {
         let begun =
             self.condition
                 .compare_exchange(RUNNING, CLOSING, Ordering::AcqRel, Ordering::Acquire);
@@ -445,7 +450,7 @@ impl Core {
     }
 
     /// Ends the threads and every wait.
-    pub(crate) fn end(&self) {
+    pub(crate) fn stop_threads(&self) {
         self.requests.lock().exit = true;
         self.epoch.stop();
         if let Some(log) = &self.log {

@@ -67,8 +67,9 @@ pub struct Log {
     pub area: LogArea,
     /// Its superblock, as [`recovery`](crate::recovery) left it.
     pub superblock: JournalSuperblock,
-    /// Whether the log has checksums also while it is empty. Those of a file system without
-    /// checksums do not, as in Linux: programs that know none of them can then read the image.
+    /// Whether an empty log keeps its checksum features. On a file system without metadata
+    /// checksums it drops them, as in Linux, so that programs that do not know them can read the
+    /// image.
     pub keeps_checksums: bool,
 }
 
@@ -107,7 +108,7 @@ impl Journal {
             match spawn("jbd2-checkpoint", &core, run_checkpointer) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    core.end();
+                    core.stop_threads();
                     return Err(error);
                 }
             }
@@ -215,7 +216,7 @@ impl Journal {
 
     /// Asks for a commit of the running transaction, without waiting.
     pub fn request_commit(&self) {
-        self.core.request(self.core.epoch.running());
+        self.core.request_commit(self.core.epoch.running());
     }
 
     /// Flushes the device: for an fsync of data whose metadata is durable already. A failure aborts
@@ -242,7 +243,7 @@ impl Journal {
     /// If any of that failed; the log is then left for recovery.
     pub fn shutdown(&self) -> Result<(), JournalError> {
         order::check(Class::HandleStart);
-        let closed = self.core.close();
+        let closed = self.core.commit_last();
         if !matches!(closed, Ok(false)) {
             self.stop_threads();
         }
@@ -280,7 +281,7 @@ impl Journal {
     }
 
     fn stop_threads(&self) {
-        self.core.end();
+        self.core.stop_threads();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // The last reference may be dropped in a callback, on a thread of the journal itself.

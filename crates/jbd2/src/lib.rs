@@ -10,7 +10,8 @@
 //!
 //! ```text
 //! running      handles come and go                             epoch, handle, credits, transaction
-//! closed       no new handles; the last one stops; T+1 opens    epoch, commit
+//! closed       no new handles; the last one stops; the client's epoch, commit
+//!              last changes (Client::closing); T+1 opens
 //! captured     every object's version of T is written down      transaction
 //! sealed       versions become blocks with checksums            merge
 //! logged       descriptors, blocks, revokes; flush              log_writer
@@ -46,7 +47,6 @@ mod log_writer;
 mod merge;
 mod offline;
 mod opened;
-mod parts;
 mod ring;
 mod statistics;
 mod superblock;
@@ -60,7 +60,6 @@ pub use journal::{Config, Journal, JournalWidth, Log};
 pub use log_area::LogArea;
 pub use offline::OfflineTransaction;
 pub use opened::Opened;
-pub use parts::in_parts;
 pub use statistics::{CommitStep, CommitTimes, Statistics};
 
 #[cfg(all(test, not(loom)))]

@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use pext4_block::{Buffer, Cache, Page, Stamp};
 use pext4_ondisk::BlockNumber;
+use pext4_sync::parts::in_parts;
 
 use crate::client::{Capture, Client};
 use crate::error::JournalError;
-use crate::parts::{MIN_PART, in_parts};
+use crate::transaction::MIN_PART;
 
 /// One block as a transaction writes it.
 pub(crate) struct Version {

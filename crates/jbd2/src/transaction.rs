@@ -12,10 +12,15 @@ use std::sync::Arc;
 
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::hash::spread;
+use pext4_sync::parts::in_parts;
 use pext4_sync::{Sharded, Stack};
 
 use crate::client::{Capture, Client, Owing};
-use crate::parts::{MIN_PART, in_parts};
+
+/// The number of objects, captures or blocks that justifies another thread. While the committer
+/// makes bytes and checksums, only the threads that wait for this commit are delayed, so it makes a
+/// small commit alone.
+pub(crate) const MIN_PART: usize = 512;
 
 /// The number of hosts that justifies another thread: most hosts have sixteen objects.
 const MIN_HOSTS: usize = MIN_PART / 16;

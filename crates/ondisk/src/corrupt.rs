@@ -22,6 +22,13 @@ struct Details {
     group: Option<GroupNumber>,
 }
 
+/// The problem of a structure with a wrong checksum; those of 16 bits are widened.
+#[must_use]
+pub fn wrong_checksum(stored: impl Into<u32>, computed: impl Into<u32>) -> String {
+    let (stored, computed) = (stored.into(), computed.into());
+    format!("checksum is {stored:#X}, should be {computed:#X}")
+}
+
 impl Corrupt {
     /// `structure` ("extent node", "superblock") has `problem` ("magic is 0x0000, not 0xF30A").
     #[must_use]

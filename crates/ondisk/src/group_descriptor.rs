@@ -11,7 +11,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::{Checksums, crc16, crc32c};
-use crate::corrupt::Corrupt;
+use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::feature::Incompat;
 use crate::geometry::Geometry;
 use crate::number::{BlockNumber, GroupNumber};
@@ -113,11 +113,11 @@ impl GroupDescriptor {
     /// [`Corrupt`] if the size or the checksum is wrong.
     pub fn decode(bytes: &[u8], geometry: &Geometry, group: GroupNumber) -> Result<Self, Corrupt> {
         let descriptor = Self::decode_unverified(bytes, geometry, group)?;
-        if let Some(made) = checksum(bytes, geometry.checksums, group)
-            && made != descriptor.checksum
+        if let Some(computed) = checksum(bytes, geometry.checksums, group)
+            && computed != descriptor.checksum
         {
             let stored = descriptor.checksum;
-            let problem = format!("checksum is {stored:#06X}, its bytes make {made:#06X}");
+            let problem = wrong_checksum(stored, computed);
             return Err(Corrupt::new(STRUCTURE, problem).in_group(group));
         }
         Ok(descriptor)
@@ -182,8 +182,8 @@ impl GroupDescriptor {
         rest.fill(0);
         let kept = self.rest.len().min(rest.len());
         rest[..kept].copy_from_slice(&self.rest[..kept]);
-        if let Some(made) = checksum(slot, geometry.checksums, group) {
-            crate::bytes::write_u16(slot, CHECKSUM_AT, made);
+        if let Some(computed) = checksum(slot, geometry.checksums, group) {
+            crate::bytes::write_u16(slot, CHECKSUM_AT, computed);
         }
     }
 
@@ -228,10 +228,10 @@ impl GroupDescriptor {
     /// Whether the bitmap checksum `stored` in a descriptor equals the computed one: all 32 bits,
     /// or the low half in a short descriptor.
     #[must_use]
-    pub fn matches(stored: u32, made: u32, geometry: &Geometry) -> bool {
+    pub fn matches(stored: u32, computed: u32, geometry: &Geometry) -> bool {
         let long = usize::from(geometry.descriptor_size) >= LONG_SIZE;
         let mask = if long { u32::MAX } else { 0xFFFF };
-        stored & mask == made & mask
+        stored & mask == computed & mask
     }
 
     /// Checks that bitmaps and table are inside the file system (without `flex_bg`, inside the

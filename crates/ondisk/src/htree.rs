@@ -19,7 +19,7 @@ pub use edit::{IndexMut, deepen, init_root, root_from_linear, write_node};
 
 use crate::bytes::{read_u16, read_u32, write_u32};
 use crate::checksum::{crc32c, inode_state};
-use crate::corrupt::Corrupt;
+use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::directory;
 use crate::dirhash::HashVersion;
 use crate::number::{InodeNumber, LogicalBlock};
@@ -299,8 +299,8 @@ pub fn stamp(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
         return;
     };
     let tail = start + index.limit * ENTRY_SIZE;
-    let made = checksum(&index, seed, inode, generation);
-    write_u32(block, tail + 4, made);
+    let computed = checksum(&index, seed, inode, generation);
+    write_u32(block, tail + 4, computed);
 }
 
 /// Checks the checksum of a root or node.
@@ -317,11 +317,11 @@ pub fn verify(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> R
     };
     let index = Index::at(block, start, true, structure).map_err(|c| c.in_inode(inode))?;
     let stored = read_u32(block, start + index.limit * ENTRY_SIZE + 4);
-    let made = checksum(&index, seed, inode, generation);
-    if stored == made {
+    let computed = checksum(&index, seed, inode, generation);
+    if stored == computed {
         return Ok(());
     }
-    let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+    let problem = wrong_checksum(stored, computed);
     Err(Corrupt::new(structure, problem).in_inode(inode))
 }
 

@@ -18,7 +18,7 @@ use bitflags::bitflags;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checksum::{crc32c, inode_state};
-use crate::corrupt::Corrupt;
+use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::directory::FileType;
 use crate::feature::{Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, InodeNumber};
@@ -234,7 +234,7 @@ impl Inode {
     /// block count has no upper half and no coarser unit, without `large_dir` the size of what is
     /// no regular file has none, without `64bit` the attribute block's number has none.
     #[must_use]
-    pub fn as_with(mut self, features: &Features) -> Self {
+    pub fn as_read_with(mut self, features: &Features) -> Self {
         const LOWER_HALF: u64 = u32::MAX as u64;
         if !features.has_read_only_compat(ReadOnlyCompat::HUGE_FILE) {
             self.blocks &= LOWER_HALF;
@@ -505,20 +505,20 @@ fn verify(
     inode: InodeNumber,
     seed: u32,
 ) -> Result<(), Corrupt> {
-    let made = checksum(slot, extra, generation, inode, seed);
+    let computed = checksum(slot, extra, generation, inode, seed);
     let low = crate::bytes::read_u16(slot, CHECKSUM_LOW_AT);
-    let (stored, made) = if has_high_checksum(slot, extra) {
+    let (stored, computed) = if has_high_checksum(slot, extra) {
         (
             join(low, crate::bytes::read_u16(slot, CHECKSUM_HIGH_AT)),
-            made,
+            computed,
         )
     } else {
-        (u32::from(low), made & 0xFFFF)
+        (u32::from(low), computed & 0xFFFF)
     };
-    if stored == made {
+    if stored == computed {
         return Ok(());
     }
-    let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+    let problem = wrong_checksum(stored, computed);
     Err(Corrupt::new(STRUCTURE, problem))
 }
 

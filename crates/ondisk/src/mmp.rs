@@ -8,7 +8,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::crc32c;
-use crate::corrupt::Corrupt;
+use crate::corrupt::{Corrupt, wrong_checksum};
 
 /// The magic number (`EXT4_MMP_MAGIC`).
 pub const MAGIC: u32 = 0x004D_4D50;
@@ -95,12 +95,12 @@ impl Mmp {
             let problem = format!("magic is {:#010X}, not {MAGIC:#010X}", raw.mmp_magic.get());
             return Err(Corrupt::new(STRUCTURE, problem));
         }
-        let made = seed.map(|seed| crc32c(seed, &block[..CHECKSUM_AT]));
-        if let Some(made) = made
-            && made != raw.mmp_checksum.get()
+        let computed = seed.map(|seed| crc32c(seed, &block[..CHECKSUM_AT]));
+        if let Some(computed) = computed
+            && computed != raw.mmp_checksum.get()
         {
             let stored = raw.mmp_checksum.get();
-            let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+            let problem = wrong_checksum(stored, computed);
             return Err(Corrupt::new(STRUCTURE, problem));
         }
         Ok(Self {

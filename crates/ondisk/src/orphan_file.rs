@@ -7,7 +7,7 @@
 
 use crate::bytes::{read_u32, write_u32};
 use crate::checksum::{crc32c, inode_state};
-use crate::corrupt::Corrupt;
+use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::number::{BlockNumber, InodeNumber};
 
 /// The magic number after the slots (`EXT4_ORPHAN_BLOCK_MAGIC`).
@@ -69,11 +69,9 @@ impl OrphanBlock {
         }
         if let Some(seed) = seed {
             let stored = read_u32(block, slots_end + 4);
-            let made = checksum(&block[..slots_end], inode, generation, home, seed);
-            if stored != made {
-                return Err(fail(format!(
-                    "checksum is {stored:#010X}, its bytes make {made:#010X}"
-                )));
+            let computed = checksum(&block[..slots_end], inode, generation, home, seed);
+            if stored != computed {
+                return Err(fail(wrong_checksum(stored, computed)));
             }
         }
         let (words, _) = block[..slots_end].as_chunks();
@@ -104,10 +102,10 @@ pub fn encode(
         *word = slot.to_le_bytes();
     }
     write_u32(block, slots_end, MAGIC);
-    let made = seed.map_or(0, |seed| {
+    let computed = seed.map_or(0, |seed| {
         checksum(&block[..slots_end], inode, generation, home, seed)
     });
-    write_u32(block, slots_end + 4, made);
+    write_u32(block, slots_end + 4, computed);
 }
 
 fn checksum(

@@ -12,7 +12,7 @@ use bitflags::bitflags;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checksum::{INITIAL, crc32c};
-use crate::corrupt::Corrupt;
+use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::dirhash::{HashVersion, Signedness};
 use crate::feature::{Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, InodeNumber};
@@ -359,9 +359,9 @@ impl Superblock {
             return Err(Corrupt::new(STRUCTURE, problem));
         }
         let stored = crate::bytes::read_u32(bytes, CHECKSUM_AT);
-        let made = crc32c(INITIAL, &bytes[..CHECKSUM_AT]);
-        if stored != made {
-            let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+        let computed = crc32c(INITIAL, &bytes[..CHECKSUM_AT]);
+        if stored != computed {
+            let problem = wrong_checksum(stored, computed);
             return Err(Corrupt::new(STRUCTURE, problem));
         }
         Ok(())

@@ -32,6 +32,7 @@ pub mod hash;
 pub mod map;
 pub mod meter;
 pub mod order;
+pub mod parts;
 pub mod published;
 pub mod scheduling;
 pub mod set;

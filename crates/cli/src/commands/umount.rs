@@ -113,9 +113,9 @@ fn wait_until_closed(
             return Ok(Some(probe));
         }
         let waited = time::now().saturating_sub(start);
-        let now = holders(image);
-        let has_ended = !servers.iter().any(|server| now.contains(server));
-        if (waited > SILENT && is_shared && has_ended) || are_others(servers, &now) {
+        let holding = holders(image);
+        let gives_up = waited > SILENT && is_shared && may_have_ended(servers, &holding);
+        if gives_up || are_others(servers, &holding) {
             return Ok(None);
         }
         if waited > MAX_WAIT {
@@ -132,6 +132,11 @@ fn wait_until_closed(
     }
 }
 
+/// Whether the server may have ended: one of those who had the image is gone, or none was seen.
+fn may_have_ended(servers: &[u32], holding: &[u32]) -> bool {
+    servers.is_empty() || servers.iter().any(|server| !holding.contains(server))
+}
+
 /// Whether others have the image now: some of the servers have gone, and somebody has come. The
 /// servers of other file systems in the same file stay, so not all who hold it need be new. False
 /// if a server could not be seen. If one of those other file systems is unmounted and mounted again
@@ -144,7 +149,7 @@ fn are_others(servers: &[u32], now: &[u32]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mount, Path, PathBuf, are_others, choose};
+    use super::{Mount, Path, PathBuf, are_others, choose, may_have_ended};
 
     #[test]
     fn who_has_the_image_next_is_not_waited_for() {
@@ -156,6 +161,13 @@ mod tests {
         assert!(are_others(&[7, 9], &[9, 8]));
         assert!(!are_others(&[7, 9], &[9]), "it was let go just now");
         assert!(!are_others(&[7, 9], &[7, 8, 9]), "8 has another partition");
+    }
+
+    #[test]
+    fn a_reader_beside_the_server_is_not_waited_for() {
+        assert!(may_have_ended(&[7], &[]) && may_have_ended(&[7, 9], &[9]));
+        assert!(may_have_ended(&[], &[9]), "it could not be seen before");
+        assert!(!may_have_ended(&[7], &[7]) && !may_have_ended(&[7], &[7, 8]));
     }
 
     fn mount(directory: &str, file_system_type: &str, source: &str) -> Mount {

@@ -5,9 +5,9 @@ use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{acl, xattr};
 
 use super::{RemoveXattr, SetFlags, SetMode, SetOwner, SetXattr, Touch};
+use crate::acls;
 use crate::error::{EditError, FsContext, Result, Shown, of_attribute, refuse};
 use crate::image_tree::{ImageFile, ImageTree};
-use crate::lists;
 use crate::session::EditSession;
 use crate::source::Source;
 use crate::tree_writer::{HeldInode, Overrides};
@@ -44,7 +44,7 @@ impl EditSession {
                 ..SetAttributes::default()
             };
             self.set_attributes(file, &change)?;
-            lists::adapt_to_mode(self.volume(), file.inode, permissions, &file.path)
+            acls::adapt_to_mode(self.volume(), file.inode, permissions, &file.path)
         })
     }
 
@@ -115,7 +115,7 @@ impl EditSession {
         let found = self.resolve(path)?;
         check_attribute(name, path)?;
         if acl::is_list(name) {
-            return lists::set(self.volume(), found.inode(), name, value, path);
+            return acls::set(self.volume(), found.inode(), name, value, path);
         }
         let volume = self.volume();
         let set = volume.set_xattr(found.inode(), name, value, SetXattrMode::Any);

@@ -1,10 +1,10 @@
 //! New files that are not copies. As on a mount they inherit the default list of their directory.
 
-use pext4_fs::{AccessLists, FileType, InodeNumber};
+use pext4_fs::{Acls, FileType, InodeNumber};
 use pext4_ondisk::acl::{self, Acl};
 
+use crate::acls;
 use crate::error::{FsContext, Result, refuse};
-use crate::lists;
 use crate::session::EditSession;
 use crate::source::FileMetadata;
 use crate::tree_writer::{HeldInode, Overrides, TreeWriter};
@@ -39,11 +39,11 @@ impl EditSession {
         metadata.permissions = inherited.permissions;
         let access = inherited.access.map(|list| list.to_disk());
         let default = is_directory.then(|| default.to_disk());
-        let lists = AccessLists {
+        let acls = Acls {
             access: access.as_deref(),
             default: default.as_deref(),
         };
-        let held = writer.make_with_lists(metadata, &lists, parent, name, path)?;
+        let held = writer.make_with_acls(metadata, &acls, parent, name, path)?;
         self.with_group(held, metadata, overrides, path)
     }
 
@@ -64,7 +64,7 @@ impl EditSession {
 
     /// The list that new files in a directory inherit.
     fn default_list(&self, directory: InodeNumber, path: &[u8]) -> Result<Option<Acl>> {
-        let Some(value) = lists::stored(self.volume(), directory, acl::DEFAULT, path)? else {
+        let Some(value) = acls::stored(self.volume(), directory, acl::DEFAULT, path)? else {
             return Ok(None);
         };
         match Acl::from_disk(&value) {

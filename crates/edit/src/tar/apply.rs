@@ -15,10 +15,10 @@ use pext4_tar::{Entry, Kind};
 
 use super::layer::{self, Layer, Mark};
 use super::read::Archive;
+use crate::acls;
 use crate::change::{self, Change, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, refuse};
 use crate::image_tree::join;
-use crate::lists;
 use crate::session::EditSession;
 use crate::source::{FileMetadata, PIECE};
 use crate::tree_writer::{ContentWriter, Overrides, TreeWriter};
@@ -147,7 +147,7 @@ impl Unpacker<'_> {
 
     /// Removes what a file of a layer replaces and a file of another archive would not: a directory
     /// by anything else, and anything else by a directory.
-    fn clear_way(&mut self, path: &[u8], kind: FileType) -> Result<()> {
+    fn clear_way(&self, path: &[u8], kind: FileType) -> Result<()> {
         if self.layer.is_none() {
             return Ok(());
         }
@@ -158,12 +158,6 @@ impl Unpacker<'_> {
         let directory = FileType::Directory;
         if (there == directory) != (kind == directory) {
             self.session.remove_all(path)?;
-            let is_below = |entry: &[u8]| {
-                entry
-                    .strip_prefix(path)
-                    .is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b'/'))
-            };
-            self.directories.retain(|(entry, _)| !is_below(entry));
         }
         Ok(())
     }
@@ -243,11 +237,15 @@ impl Unpacker<'_> {
     }
 
     /// Sets the attributes of directories, children before their parents. If a directory has
-    /// several entries, under any names, the last one counts.
+    /// several entries, under any names, the last one counts. One that a later entry of a layer has
+    /// replaced is left out.
     fn apply_directory_metadata(&mut self) -> Result<()> {
         let writer = TreeWriter::new(self.session, Overrides::default());
         let mut done = HashSet::new();
         for (path, metadata) in std::mem::take(&mut self.directories).into_iter().rev() {
+            if self.layer.is_some() && !self.is_directory(&path)? {
+                continue;
+            }
             let held = self
                 .session
                 .volume()
@@ -260,6 +258,15 @@ impl Unpacker<'_> {
             self.apply_metadata(&writer, metadata, held.inode(), &path)?;
         }
         Ok(())
+    }
+
+    fn is_directory(&self, path: &[u8]) -> Result<bool> {
+        match self.session.volume().paths().symlink_metadata(path) {
+            Err(error) if error.is(Refusal::NotFound) || error.is(Refusal::NotADirectory) => {
+                Ok(false)
+            }
+            there => Ok(there.with_path(path)?.file_type == FileType::Directory),
+        }
     }
 
     fn link(&mut self, entry: &Entry, path: &[u8]) -> Result<()> {
@@ -355,7 +362,7 @@ impl Unpacker<'_> {
         for (name, text) in lists {
             let list = List::parse(text).map_err(|problem| bad(entry, problem.to_string()))?;
             let Some(list) = list else { continue };
-            if let Some(problem) = lists::misplaced(kind, name) {
+            if let Some(problem) = acls::misplaced(kind, name) {
                 return Err(bad(entry, problem));
             }
             if name == acl::ACCESS {

@@ -152,7 +152,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             return Ok(leaf.buffer);
         }
         let home = self.locate(block)?;
-        let buffer = self.inodes.store.frequent_block(home)?;
+        let buffer = self.inodes.store.read_frequent_block(home)?;
         self.verify(&buffer, home, kind)?;
         Ok(buffer)
     }

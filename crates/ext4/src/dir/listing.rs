@@ -74,7 +74,7 @@ pub struct Listed<'a> {
 ///
 /// # Errors
 ///
-/// `Corrupt` for impossible bytes on the path; those of the blocks. An error of a leaf is returned
+/// `Corrupt` for impossible bytes on the path; errors of the blocks. An error of a leaf is returned
 /// after the visitor has returned false or seen the rest of the directory; a listing that continues
 /// after that leaf does not report it again.
 pub fn list<B: DirectoryBlocks>(

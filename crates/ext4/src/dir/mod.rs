@@ -81,7 +81,7 @@ pub fn init<B: DirectoryBlocks>(blocks: &mut B, parent: InodeNumber) -> Result<(
 ///
 /// # Errors
 ///
-/// `Corrupt` for impossible bytes on the path; those of the blocks.
+/// `Corrupt` for impossible bytes on the path; errors of the blocks.
 pub fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<FoundEntry>> {
     if is_dot(name) {
         return find_dot(blocks, name).map(Some);
@@ -96,7 +96,7 @@ pub fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<FoundE
 ///
 /// # Errors
 ///
-/// `Corrupt` if there is no such entry; those of the blocks.
+/// `Corrupt` if there is no such entry; errors of the blocks.
 pub fn parent<B: DirectoryBlocks>(blocks: &B) -> Result<InodeNumber> {
     Ok(find_dot(blocks, b"..")?.inode)
 }
@@ -108,7 +108,7 @@ pub fn parent<B: DirectoryBlocks>(blocks: &B) -> Result<InodeNumber> {
 ///
 /// `Refused(NoSpace | DirectoryFull)` when the volume or the index is full, `Refused(NameTooLong)`
 /// or `Refused(Invalid)` for names that no entry can have, `Unsupported` if the index is of an
-/// unknown kind, `Corrupt`, and those of the blocks. After a refusal the directory is unchanged.
+/// unknown kind, `Corrupt`, and errors of the blocks. After a refusal the directory is unchanged.
 pub fn insert<B: DirectoryBlocks>(
     blocks: &mut B,
     name: &[u8],
@@ -140,7 +140,7 @@ pub fn insert<B: DirectoryBlocks>(
 ///
 /// # Errors
 ///
-/// `Refused(NotFound)`, `Refused(Invalid)` for `.` and `..`, `Corrupt`, and those of the blocks.
+/// `Refused(NotFound)`, `Refused(Invalid)` for `.` and `..`, `Corrupt`, and errors of the blocks.
 pub fn remove<B: DirectoryBlocks>(blocks: &mut B, name: &[u8]) -> Result<FoundEntry> {
     let found = find_changeable(blocks, name)?;
     leaf::remove(blocks, found.block, name)?;
@@ -151,7 +151,7 @@ pub fn remove<B: DirectoryBlocks>(blocks: &mut B, name: &[u8]) -> Result<FoundEn
 ///
 /// # Errors
 ///
-/// `Refused(Invalid)` for `.` and `..`, `Corrupt`, and those of the blocks.
+/// `Refused(Invalid)` for `.` and `..`, `Corrupt`, and errors of the blocks.
 pub fn remove_found<B: DirectoryBlocks>(
     blocks: &mut B,
     name: &[u8],
@@ -188,7 +188,7 @@ pub fn replace<B: DirectoryBlocks>(
 ///
 /// # Errors
 ///
-/// `Corrupt` if there is no such entry; those of the blocks.
+/// `Corrupt` if there is no such entry; errors of the blocks.
 pub fn set_parent<B: DirectoryBlocks>(blocks: &mut B, inode: InodeNumber) -> Result<()> {
     parent(blocks)?;
     if blocks.is_inline() {
@@ -204,7 +204,7 @@ pub fn set_parent<B: DirectoryBlocks>(blocks: &mut B, inode: InodeNumber) -> Res
 ///
 /// # Errors
 ///
-/// `Corrupt`, and those of the blocks.
+/// `Corrupt`, and errors of the blocks.
 pub fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
     parent(blocks)?;
     linear::is_empty(blocks)

@@ -45,7 +45,7 @@ pub enum Sought {
 ///
 /// # Errors
 ///
-/// `Corrupt` for impossible bytes on the path; those of the blocks.
+/// `Corrupt` for impossible bytes on the path; errors of the blocks.
 pub fn leaf_of<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<NameLeaf>> {
     if is_dot(name) {
         return Ok(None);
@@ -60,7 +60,7 @@ pub fn leaf_of<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Nam
 ///
 /// # Errors
 ///
-/// As [`super::insert`] refuses names; `Corrupt`; those of the blocks.
+/// As [`super::insert`] refuses names; `Corrupt`; errors of the blocks.
 pub fn seek<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> {
     let without_room = || Ok(find(blocks, name)?.map_or(Sought::Full, Sought::Entry));
     if is_dot(name) {
@@ -131,7 +131,7 @@ impl NameLeaf {
     ///
     /// # Errors
     ///
-    /// `Corrupt`, and those of the blocks.
+    /// `Corrupt`, and errors of the blocks.
     pub fn remove<B: DirectoryBlocks>(&self, blocks: &mut B, name: &[u8]) -> Result<()> {
         leaf::remove(blocks, self.leaf, name)
     }
@@ -142,7 +142,7 @@ impl Vacancy {
     ///
     /// # Errors
     ///
-    /// `Corrupt`, and those of the blocks.
+    /// `Corrupt`, and errors of the blocks.
     pub fn fill<B: DirectoryBlocks>(
         &self,
         blocks: &mut B,

@@ -54,7 +54,7 @@ struct Recent {
 impl InodeBits {
     /// The bits of a bitmap on disk.
     pub fn new(store: &Store, descriptor: &GroupDescriptor, bytes: &[u8], count: u32) -> Self {
-        let has_journal = store.features.compat.contains(Compat::HAS_JOURNAL);
+        let has_journal = store.features.has_compat(Compat::HAS_JOURNAL);
         let recent = || Recent {
             freed: [(); 2].map(|()| Bits::from_bytes(&vec![0; count.div_ceil(8) as usize], count)),
             period: AtomicU64::new(0),

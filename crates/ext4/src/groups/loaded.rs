@@ -13,6 +13,7 @@ use std::ops::Range;
 use pext4_block::Page;
 use pext4_jbd2::{Capture, Owed};
 use pext4_ondisk::bitmap;
+use pext4_ondisk::corrupt::wrong_checksum;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, Tid};
 
@@ -262,10 +263,10 @@ fn read_block_bitmap(
     let mut page = store.read_block(descriptor.block_bitmap)?.page();
     let geometry = &store.geometry;
     if let Some(seed) = geometry.checksum_seed() {
-        let made = bitmap::block_bitmap_checksum(seed, &page, geometry.clusters_per_group);
+        let computed = bitmap::block_bitmap_checksum(seed, &page, geometry.clusters_per_group);
         let stored = descriptor.block_bitmap_checksum;
-        if !GroupDescriptor::matches(stored, made, geometry) {
-            let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+        if !GroupDescriptor::matches(stored, computed, geometry) {
+            let problem = wrong_checksum(stored, computed);
             return Err(block_bitmap_problem(group, descriptor, problem).into());
         }
     }
@@ -318,12 +319,10 @@ fn judge_inode_bitmap(
     let bits = geometry.inodes_per_group;
     let corrupt = |problem: String| Err(Corrupt::new("inode bitmap", problem));
     if let Some(seed) = geometry.checksum_seed() {
-        let made = bitmap::inode_bitmap_checksum(seed, page, bits);
+        let computed = bitmap::inode_bitmap_checksum(seed, page, bits);
         let stored = descriptor.inode_bitmap_checksum;
-        if !GroupDescriptor::matches(stored, made, geometry) {
-            return corrupt(format!(
-                "checksum is {stored:#010X}, its bytes make {made:#010X}"
-            ));
+        if !GroupDescriptor::matches(stored, computed, geometry) {
+            return corrupt(wrong_checksum(stored, computed));
         }
     }
     let free = bitmap::count_zeros(page, 0..bits);

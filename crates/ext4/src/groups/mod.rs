@@ -105,10 +105,19 @@ pub struct Groups {
     this: Weak<Self>,
 }
 
-/// The state of the groups at the last call of [`Groups::has_new_room`].
+/// What a search that found no space has seen of the groups, so that it is repeated only after a
+/// change.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct SpaceActivity {
     seen: Option<i64>,
+}
+
+impl SpaceActivity {
+    /// Whether space may have become allocatable since the last call; true for the first call.
+    pub(crate) fn has_changed(&mut self, groups: &Groups) -> bool {
+        let now = groups.counts.activity.sum();
+        self.seen.replace(now) != Some(now)
+    }
 }
 
 /// One group on the list of a transaction.
@@ -143,13 +152,12 @@ impl Groups {
         sum(&self.counts.pending) > 0
     }
 
-    /// Whether space may have become allocatable since the last call with this `room`; the first
-    /// call returns whether any block is free. A commit may have released blocks after a search for
-    /// them, so that they are not pending any more although the search did not find them.
-    pub fn has_new_room(&self, room: &mut Room) -> bool {
-        let now = self.counts.activity.sum();
-        let has_changed = room.seen.replace(now) != Some(now);
-        has_changed && self.free_blocks() > 0
+    /// Whether space may have become allocatable since the last call with this `activity`; the
+    /// first call returns whether any block is free. A commit may have released blocks after a
+    /// search for them, so that they are not pending any more although the search did not find
+    /// them.
+    pub fn has_new_space(&self, activity: &mut SpaceActivity) -> bool {
+        activity.has_changed(self) && self.free_blocks() > 0
     }
 
     /// The number of groups.
@@ -170,8 +178,8 @@ impl Groups {
         &self.slots[number.get() as usize]
     }
 
-    /// The group in which the last large allocation of files that share a goal with this inode, on
-    /// this core where cores have goals of their own, ended.
+    /// The group where the last large allocation that used this stream goal ended. The inode's
+    /// number selects the goal and, in the setting `spread`, the calling core does too.
     pub(crate) fn stream_goal(&self, inode: InodeNumber) -> Option<GroupNumber> {
         self.stream_goals.get(&self.waiting.lists, inode.get())
     }

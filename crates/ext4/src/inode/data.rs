@@ -381,11 +381,14 @@ impl Inodes {
         }
         let first = offset.div_ceil(block_bytes);
         let last = end / block_bytes;
+        // Behind the end of the file there may be bytes that a crash must bring back, as long as
+        // their truncation is not durable: only `zero_tail` may write zeroes over them.
+        let zeroed = end.min(inode.size());
         if first > last {
-            self.zero_written(inode, offset, end)?;
+            self.zero_written(inode, offset, zeroed)?;
         } else {
-            self.zero_written(inode, offset, (first * block_bytes).min(end))?;
-            self.zero_written(inode, (last * block_bytes).max(offset), end)?;
+            self.zero_written(inode, offset, (first * block_bytes).min(zeroed))?;
+            self.zero_written(inode, (last * block_bytes).max(offset), zeroed)?;
         }
         if first < last {
             self.unmap_in_steps(inode, first..last)?;

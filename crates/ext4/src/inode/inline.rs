@@ -128,7 +128,7 @@ impl Inodes {
     /// Whether new files are mapped by extents.
     pub(crate) fn new_files_use_extents(&self) -> bool {
         let features = &self.store.features;
-        features.incompat.contains(Incompat::EXTENTS)
+        features.has_incompat(Incompat::EXTENTS)
     }
 
     /// Refuses a slot that claims to contain its content but cannot.

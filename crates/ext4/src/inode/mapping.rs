@@ -115,7 +115,7 @@ impl NodeStore for Nodes<'_, '_> {
     ) -> Result<R> {
         let store = &self.inodes.store;
         self.inodes.check_not_metadata(block, 1)?;
-        let buffer = store.frequent_block(block)?;
+        let buffer = store.read_frequent_block(block)?;
         let state = buffer.read();
         if self.is_unverified(&buffer) {
             self.verify(&state.page, depth)
@@ -131,7 +131,7 @@ impl NodeStore for Nodes<'_, '_> {
 
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let stamp = self.stamp();
-        let buffer = self.inodes.store.frequent_block(block)?;
+        let buffer = self.inodes.store.read_frequent_block(block)?;
         // The node may have been evicted since it was read, and after the edit its checksum is
         // stale until the commit.
         if !self.are_pointers {

@@ -15,7 +15,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::hash::NeighbourHash;
 use pext4_sync::order::Class;
-use pext4_sync::{Estimate, Map, ShardCache, ShardRef, Sharded, topology};
+use pext4_sync::{Estimate, Map, ShardCache, ShardRef, Sharded, Stack, topology};
 
 use crate::error::{Error, Refusal, Result};
 use crate::groups::Groups;
@@ -33,7 +33,7 @@ use crate::types::FileType;
 /// inode, its neighbour on the list and the superblock.
 const ORPHAN_CREDITS: u32 = 3;
 /// Maximum number of inodes that each core remembers.
-const MAX_PER_SHARD: usize = 32;
+const MAX_REMEMBERED: usize = 32;
 /// Logarithm of the number of neighbouring inodes that share a shard: a core that creates files
 /// takes consecutive numbers, and those of one block of the inode table should be in one shard.
 const NEIGHBOUR_BITS: u32 = 7;
@@ -85,6 +85,8 @@ pub struct Inodes {
     pub tails: Tails,
     /// Values of attributes in inodes of their own.
     pub values: Values,
+    /// Inodes that lost their last name and hold where they could not be reaped.
+    pub to_reap: Stack<Arc<Inode>>,
     /// How linear directories are listed.
     pub name_orders: NameOrders,
     table: Arc<Table>,
@@ -125,8 +127,9 @@ impl Inodes {
             attribute_blocks,
             tails: Tails::new(),
             values: Values::new(),
+            to_reap: Stack::new(),
             name_orders: NameOrders::default(),
-            shard_cache: ShardCache::new(per_shard.min(MAX_PER_SHARD)),
+            shard_cache: ShardCache::new(per_shard.min(MAX_REMEMBERED)),
             max_resident: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,
             resident: Estimate::new(most / 8),
@@ -380,13 +383,13 @@ impl Inodes {
 
     /// Whether an inode may leave memory. A held inode may: its count of holds is kept elsewhere. A
     /// held inode without a name may not, and an orphan may not, because only the object knows its
-    /// place among the orphans.
+    /// place among the orphans: also a dead one, which could not be freed.
     fn may_leave(&self, inode: &Arc<Inode>) -> bool {
         if Arc::strong_count(inode) != 1 || (!inode.is_dead() && inode.take_used()) {
             return false;
         }
         let is_needed = inode.state(|state| {
-            let is_done = state.dead || (state.slot.links > 0 && state.orphan.is_none());
+            let is_done = state.orphan.is_none() && (state.dead || state.slot.links > 0);
             let is_durable = state
                 .last_tid
                 .is_none_or(|tid| self.store.journal().is_durable(tid));

@@ -83,7 +83,7 @@ impl Inodes {
     /// Whether the volume has the feature `ea_inode`.
     pub(crate) fn has_values(&self) -> bool {
         let features = &self.store.features;
-        features.incompat.contains(Incompat::EA_INODE)
+        features.has_incompat(Incompat::EA_INODE)
     }
 
     /// The value inode to which an attribute's entry refers.
@@ -146,12 +146,12 @@ impl Inodes {
         let mut value = vec![0; length];
         self.read_data(inode, 0, &mut value)?;
         let stored = inode.state(|state| state.slot.value_hash());
-        let made = xattr::value_hash(self.store.geometry.value_seed, &value);
-        if stored != made {
-            let problem = format!("hash is {stored:#010X}, its bytes make {made:#010X}");
+        let computed = xattr::value_hash(self.store.geometry.value_seed, &value);
+        if stored != computed {
+            let problem = format!("hash is {stored:#010X}, should be {computed:#010X}");
             return Err(Corrupt::new(STRUCTURE, problem).in_inode(number).into());
         }
-        Ok((value, made))
+        Ok((value, computed))
     }
 
     /// Turns an orphan that has its content into a value inode with one reference.

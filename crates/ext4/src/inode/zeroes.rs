@@ -47,7 +47,8 @@ impl Inodes {
             return self.allocate_data(inode, bytes, keep_size, allocated);
         }
         self.allocate_data(inode, bytes, keep_size, allocated)?;
-        self.zero_written(inode, bytes.start, bytes.end)?;
+        // As for a punched range.
+        self.zero_written(inode, bytes.start, bytes.end.min(inode.size()))?;
         let mut handle = self.store.start(SLOT_CREDITS)?;
         self.note_written(&mut handle, inode, 0)
     }

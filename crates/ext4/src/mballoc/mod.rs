@@ -30,7 +30,7 @@ pub use crate::groups::Preallocation;
 pub use request::{Purpose, Request, Run, Zone};
 
 use crate::error::{Refusal, Result};
-use crate::groups::Groups;
+use crate::groups::{Groups, SpaceActivity};
 use crate::statistics::Event;
 use prealloc::SmallUse;
 use request::Plan;
@@ -152,19 +152,18 @@ impl Groups {
         handle: &mut Handle<'_>,
         plan: &Plan,
     ) -> Result<(Run, Option<Arc<Preallocation>>)> {
-        let mut activity = None;
+        let mut activity = SpaceActivity::default();
         for _ in 0..=RETRIES {
             let found = self.scan(handle, plan);
             self.report();
             if let Some(found) = found {
                 return Ok(found);
             }
-            let discarded = self.discard_preallocations(plan.required);
-            let now = self.counts.activity.sum();
-            if discarded == 0 && activity == Some(now) {
+            let discarded = self.discard_preallocations(plan.requested);
+            let has_changed = activity.has_changed(self);
+            if discarded == 0 && !has_changed {
                 break;
             }
-            activity = Some(now);
         }
         Err(Refusal::NoSpace.into())
     }

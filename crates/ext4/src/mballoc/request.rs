@@ -181,7 +181,7 @@ pub(super) struct Plan {
     /// Whether the goal continues the file, so that even a short run there is acceptable.
     pub continues: bool,
     /// The number of requested blocks. Blocks beyond them are surplus; fewer are allowed.
-    pub required: u32,
+    pub requested: u32,
     /// The number of blocks to search for.
     pub wanted: u32,
     /// What happens to the difference.
@@ -200,7 +200,7 @@ impl Plan {
             own_goal: request.stream_goal,
             goal: request.goal,
             continues: request.logical.get() > 0,
-            required: length,
+            requested: length,
             wanted: length,
             surplus: Surplus::None,
             is_stream: false,
@@ -328,7 +328,7 @@ mod tests {
     fn surplus_grows_with_the_file_up_to_a_bound() {
         let plenty = 1 << 30;
         let plan = growing(20, 2, 20 << 12, plenty);
-        assert_eq!((plan.required, plan.wanted), (2, 12));
+        assert_eq!((plan.requested, plan.wanted), (2, 12));
         assert_eq!(plan.surplus, Surplus::ForFile { logical: 22 });
         assert_eq!(growing(1000, 24, 1000 << 12, plenty).wanted, 24 + 1024);
         assert_eq!(growing(1 << 20, 16, 1 << 32, plenty).wanted, 16 + 2048);

@@ -132,7 +132,7 @@ impl Scan<'_, '_> {
         let enough = if self.plan.continues {
             1
         } else {
-            self.plan.required
+            self.plan.requested
         };
         if length < enough {
             return None;
@@ -229,7 +229,7 @@ impl Scan<'_, '_> {
         let wanted = self.plan.wanted;
         let order = wanted.ilog2();
         // Not below the requested length.
-        let asked = self.plan.required.next_power_of_two().ilog2();
+        let asked = self.plan.requested.next_power_of_two().ilog2();
         let least = order.saturating_sub(MAX_TRIMMED).max(asked);
         if !self.groups.index.is_in_use() || least >= order {
             return None;
@@ -349,7 +349,7 @@ impl Scan<'_, '_> {
     /// Takes a run, or the part of it that the plan can use.
     fn claim(&mut self, held: &mut Held<'_>, span: Span) -> Found {
         let plan = self.plan;
-        let used = span.length.min(plan.required);
+        let used = span.length.min(plan.requested);
         let whole = if plan.surplus == Surplus::None {
             used
         } else {

@@ -40,11 +40,11 @@
 use std::sync::Arc;
 
 use pext4_block::{Buffer, BufferState};
-use pext4_jbd2::in_parts;
 use pext4_ondisk::xattr::{Attribute, Block, Content, MAX_REFERENCES};
 use pext4_ondisk::{BlockNumber, Corrupt};
 use pext4_sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::hash::NumberMap;
+use pext4_sync::parts::in_parts;
 use pext4_sync::{CachePadded, Class, Mutex, MutexGuard, Sharded, topology};
 
 use super::Counting;

@@ -33,7 +33,7 @@ const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
 
 /// Adds a note if the image is marked as having errors or as not cleanly closed.
 pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
-    let has_journal = superblock.features.compat.contains(Compat::HAS_JOURNAL);
+    let has_journal = superblock.features.has_compat(Compat::HAS_JOURNAL);
     if superblock.state.contains(State::ERRORS) {
         notes.push("the image is marked as having errors: e2fsck -f should check it".to_owned());
     } else if !has_journal && !superblock.state.contains(State::CLEAN) {

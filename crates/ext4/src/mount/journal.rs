@@ -134,7 +134,7 @@ fn mark_mounted(store: &Store, has_log: bool) -> Result<()> {
         } else {
             superblock.state.remove(State::CLEAN);
         }
-        if superblock.features.compat.contains(Compat::ORPHAN_FILE) {
+        if superblock.features.has_compat(Compat::ORPHAN_FILE) {
             superblock.features.read_only_compat |= ReadOnlyCompat::ORPHAN_PRESENT;
         }
     })

@@ -98,11 +98,11 @@ impl OfflineJournal {
         let superblock = superblock::read(&*device, &mut options, &mut Vec::new())?;
         features::refuse_unreadable(&superblock)?;
         let geometry = check_shape(&superblock, &*device)?;
-        if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+        if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
             return Ok(None);
         }
         let (mut log, journal_blocks) = recovery::log_of(&device, &superblock, geometry, &options)?;
-        if superblock.features.incompat.contains(Incompat::RECOVER) {
+        if superblock.features.has_incompat(Incompat::RECOVER) {
             let what = "a transaction in a journal that has to be replayed first";
             return Err(Error::Unsupported(what.to_owned()));
         }

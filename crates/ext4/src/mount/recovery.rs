@@ -110,8 +110,8 @@ pub(super) fn find_journal(
     options: &MountOptions,
     notes: &mut Vec<String>,
 ) -> Result<FoundJournal> {
-    let is_dirty = superblock.features.incompat.contains(Incompat::RECOVER);
-    if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+    let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
+    if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
         if is_dirty {
             let problem = "a journal is to be replayed, but there is none";
             return Err(Corrupt::new("superblock", problem).into());
@@ -466,7 +466,7 @@ pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
             superblock.state.contains(State::ERRORS),
         )
     });
-    let file = if store.features.compat.contains(Compat::ORPHAN_FILE) {
+    let file = if store.features.has_compat(Compat::ORPHAN_FILE) {
         Some(orphan_file(store, file)?)
     } else {
         None
@@ -540,14 +540,14 @@ impl Volume {
             ));
             return Ok(self);
         }
-        let (mut finished, mut left) = (0u64, 0u64);
+        let (mut finished, mut left) = (0usize, 0usize);
         for (number, place) in orphans {
             match self.finish_orphan(number, place) {
-                Ok(()) => finished += 1,
+                Ok(is_finished) => finished += usize::from(is_finished),
                 Err(error @ (Error::Io(_) | Error::Journal(_))) => return Err(error),
                 Err(error) => {
                     left += 1;
-                    if left <= MAX_NOTES as u64 {
+                    if left <= MAX_NOTES {
                         self.notes.push(format!(
                             "orphan inode {number} could not be finished: {error}"
                         ));
@@ -555,7 +555,7 @@ impl Volume {
                 }
             }
         }
-        let others = left.saturating_sub(MAX_NOTES as u64);
+        let others = left.saturating_sub(MAX_NOTES);
         if others > 0 {
             self.notes.push(format!(
                 "{others} more orphan inodes could not be finished; e2fsck -f should mend them"
@@ -569,7 +569,8 @@ impl Volume {
         Ok(self)
     }
 
-    fn finish_orphan(&self, number: InodeNumber, place: OrphanPlace) -> Result<()> {
+    /// Finishes one orphan; false if it was finished before, at another place.
+    fn finish_orphan(&self, number: InodeNumber, place: OrphanPlace) -> Result<bool> {
         if number < self.inodes.store.geometry.first_inode {
             return Err(Corrupt::new("orphan", "is a reserved inode")
                 .in_inode(number)
@@ -579,12 +580,15 @@ impl Volume {
         if inode.is_dead() {
             // It is listed twice, and finished. A place that stays would name whatever file gets
             // the number next.
-            return self.inodes.remove_orphan_place(number, place);
+            self.inodes.remove_orphan_place(number, place)?;
+            return Ok(false);
         }
         inode.note(|state| state.orphan = Some(place));
         if inode.state(|state| state.slot.links == 0) {
-            return self.reap_if_due(&inode);
+            self.reap_if_due(&inode)?;
+        } else {
+            self.inodes.finish_cut(&inode)?;
         }
-        self.inodes.finish_cut(&inode)
+        Ok(true)
     }
 }

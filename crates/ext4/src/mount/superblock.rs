@@ -73,7 +73,7 @@ pub(super) fn read(
             )
         }
     };
-    if superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+    if superblock.features.has_compat(Compat::HAS_JOURNAL) {
         // Neither records reliably whether the journal has to be replayed, so it is replayed.
         superblock.features.incompat |= Incompat::RECOVER;
     }
@@ -148,6 +148,8 @@ fn expected_primary(copy: &Superblock, primary: &Superblock) -> Superblock {
     expected.journal_backup_type = primary.journal_backup_type;
     expected.journal_backup = primary.journal_backup;
     expected.lost_found_inode = primary.lost_found_inode;
+    // A crash may have left the copies with another label than the primary.
+    expected.volume_name = primary.volume_name;
     expected
 }
 

@@ -31,7 +31,8 @@ impl Volume {
     /// flag, or sets the times of an append-only file to the present), `Refused(NotSupported)` for
     /// flags that would have no effect, for permissions of a symbolic link and for a map that
     /// cannot have the other format, `Refused(IsADirectory | Invalid | FileTooLarge)` for a size,
-    /// `Refused(NoSpace | ReadOnly)`, `Corrupt`, `Io`.
+    /// `Refused(NoSpace | ReadOnly)`, `Corrupt`, `Io`. `NotPermitted` also for a journal that has a
+    /// name.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
         self.run(|| {
             self.inodes.store.check_writable()?;
@@ -40,6 +41,9 @@ impl Volume {
             } else {
                 self.inodes.get(inode)?
             };
+            if self.inodes.store.is_named_journal(inode.number()) {
+                return Err(Refusal::NotPermitted.into());
+            }
             let _lock = super::lock_exclusive(&inode)?;
             check_flags(&inode, change)?;
             if let Some(size) = change.size {

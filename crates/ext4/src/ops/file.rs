@@ -52,7 +52,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::create`], but for those of the name.
+    /// As [`Volume::create`], except errors about the name.
     pub fn create_unnamed(&self, parent: InodeNumber, new: &CreateAttributes) -> Result<Entry> {
         self.run(|| {
             self.inodes.store.check_writable()?;
@@ -78,7 +78,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(IsADirectory | Invalid)`, `Corrupt`, `Io`.
+    /// `Refused(IsADirectory | Invalid)`, `Refused(NotPermitted)` for a journal that has a name,
+    /// `Corrupt`, `Io`.
     pub fn read(&self, inode: InodeNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.run(|| {
             let inode = self.regular(inode)?;

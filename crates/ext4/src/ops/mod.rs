@@ -33,7 +33,7 @@ use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, ShardRef};
 
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Error, Refusal, Result};
-use crate::groups::Room;
+use crate::groups::SpaceActivity;
 use crate::inode::Inode;
 use crate::statistics::Event;
 use crate::types::{Entry, InodeNumber};
@@ -60,7 +60,7 @@ impl Volume {
     pub(crate) fn run<R>(&self, mut operation: impl FnMut() -> Result<R>) -> Result<R> {
         let store = &self.inodes.store;
         let mut tries = 0;
-        let mut room = Room::default();
+        let mut activity = SpaceActivity::default();
         loop {
             let result = operation();
             if let Err(error) = &result
@@ -73,12 +73,13 @@ impl Volume {
                     store.journal().commit_running()?;
                     continue;
                 }
-                if self.inodes.groups.has_new_room(&mut room) {
+                if self.inodes.groups.has_new_space(&mut activity) {
                     continue;
                 }
             }
             let result = result.map_err(|error| store.apply_error_policy(error));
             store.commit_noted();
+            self.reap_forgotten();
             return result;
         }
     }

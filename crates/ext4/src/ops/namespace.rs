@@ -17,7 +17,7 @@ use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach};
 use crate::store::now;
-use crate::types::{AccessLists, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber};
+use crate::types::{Acls, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber};
 use crate::volume::Volume;
 
 /// Metadata blocks that creating an inode may dirty before it has a name: those of the inode, and
@@ -70,7 +70,8 @@ impl Volume {
     pub fn lookup_number(&self, number: InodeNumber) -> Result<Entry> {
         self.run(|| {
             let store = &self.inodes.store;
-            let is_own = number < store.geometry.first_inode || store.is_system_inode(number);
+            let is_own = number < store.geometry.first_inode
+                || (store.is_system_inode(number) && !store.is_named_journal(number));
             if number != InodeNumber::ROOT && (is_own || number.get() > store.geometry.inodes_count)
             {
                 return Err(Refusal::Stale.into());
@@ -119,7 +120,7 @@ impl Volume {
     ) -> Result<Entry> {
         match kind {
             FileType::Directory | FileType::Symlink => Err(Refusal::Invalid.into()),
-            _ => self.make_with_lists(parent, name, new, kind, device, &AccessLists::default()),
+            _ => self.make_with_acls(parent, name, new, kind, device, &Acls::default()),
         }
     }
 
@@ -146,21 +147,21 @@ impl Volume {
     /// As [`Volume::make_directory`]; `Refused(Invalid)` for a symbolic link,
     /// `Refused(AttributesFull)` for lists that together do not fit into a block, `Refused(TooBig)`
     /// for one that no system call could return.
-    pub fn make_with_lists(
+    pub fn make_with_acls(
         &self,
         parent: InodeNumber,
         name: &[u8],
         new: &CreateAttributes,
         kind: FileType,
         device: DeviceNumber,
-        lists: &AccessLists<'_>,
+        acls: &Acls<'_>,
     ) -> Result<Entry> {
         if kind == FileType::Symlink {
             return Err(Refusal::Invalid.into());
         }
         let new_inode = NewInode {
             device,
-            lists: *lists,
+            acls: *acls,
             ..NewInode::new(kind, new)
         };
         self.make(parent, name, &new_inode)
@@ -203,7 +204,7 @@ impl Volume {
             self.check_room_for_subdirectory(directory)?;
         }
         let credits =
-            located.adding_credits() + new_inode_credits(new_inode.kind) + new_inode.list_credits();
+            located.adding_credits() + new_inode_credits(new_inode.kind) + new_inode.acl_credits();
         let mut handle = self.inodes.store.start(credits)?;
         let inode = self.create_inode(&mut handle, directory, new_inode)?;
         let named = self.fill_and_name(&mut handle, &located, (directory, name), &inode, new_inode);
@@ -369,8 +370,14 @@ impl Volume {
         if was_unnamed {
             self.inodes.remove_orphan(handle, inode)?;
         }
+        // Without its first name the file, and so its content, does not survive a crash.
+        let reach = if was_unnamed {
+            Reach::Data
+        } else {
+            Reach::Attributes
+        };
         let time = now();
-        inode.edit(handle, Reach::Attributes, |state| {
+        inode.edit(handle, reach, |state| {
             state.slot.links += 1;
             state.slot.changed = time;
         });

@@ -13,9 +13,7 @@ use pext4_sync::time;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::store::now;
-use crate::types::{
-    AccessLists, CreateAttributes, DeviceNumber, FileType, InodeNumber, SetXattrMode,
-};
+use crate::types::{Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, SetXattrMode};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -30,7 +28,7 @@ pub(super) struct NewInode<'a> {
     pub new: &'a CreateAttributes,
     pub device: DeviceNumber,
     pub target: &'a [u8],
-    pub lists: AccessLists<'a>,
+    pub acls: Acls<'a>,
 }
 
 impl<'a> NewInode<'a> {
@@ -40,21 +38,20 @@ impl<'a> NewInode<'a> {
             new,
             device: DeviceNumber::default(),
             target: &[],
-            lists: AccessLists::default(),
+            acls: Acls::default(),
         }
     }
 
     /// The access control lists as extended attributes: name and value.
-    fn list_attributes(&self) -> impl Iterator<Item = (&'static [u8], &'a [u8])> {
-        let lists = [(ACCESS, self.lists.access), (DEFAULT, self.lists.default)];
-        lists
-            .into_iter()
+    fn acl_attributes(&self) -> impl Iterator<Item = (&'static [u8], &'a [u8])> {
+        let acls = [(ACCESS, self.acls.access), (DEFAULT, self.acls.default)];
+        acls.into_iter()
             .filter_map(|(name, list)| Some((name, list?)))
     }
 
     /// Metadata blocks that setting the lists may dirty.
-    pub fn list_credits(&self) -> u32 {
-        self.list_attributes().map(|_| xattr::CREDITS).sum()
+    pub fn acl_credits(&self) -> u32 {
+        self.acl_attributes().map(|_| xattr::CREDITS).sum()
     }
 
     /// `inherits_bit`: whether a new directory gets the set-group-id bit of its directory.
@@ -78,7 +75,8 @@ impl<'a> NewInode<'a> {
 }
 
 impl Volume {
-    /// Allocates a number and puts a new inode, held once and with its lists, into the table.
+    /// Allocates a number and puts a new inode, held once and with its access control lists, into the
+    /// table.
     pub(super) fn create_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -96,20 +94,20 @@ impl Volume {
         let inode = self
             .inodes
             .insert_new(handle, number, slot, new_inode.kind)?;
-        if let Err(error) = self.set_lists(handle, &inode, new_inode) {
+        if let Err(error) = self.set_acls(handle, &inode, new_inode) {
             self.discard_new_inode(handle, &inode)?;
             return Err(error);
         }
         Ok(inode)
     }
 
-    fn set_lists(
+    fn set_acls(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         new_inode: &NewInode<'_>,
     ) -> Result<()> {
-        for (name, list) in new_inode.list_attributes() {
+        for (name, list) in new_inode.acl_attributes() {
             let before = handle.changes();
             let mode = SetXattrMode::Create;
             let set = xattr::set(&self.inodes, handle, inode, name, list, mode);
@@ -149,7 +147,7 @@ impl Volume {
         if self.begins_inline && begin_inline(&mut slot, new_inode, directory.number(), self) {
             return slot;
         }
-        if new_inode.is_mapped() && store.features.incompat.contains(Incompat::EXTENTS) {
+        if new_inode.is_mapped() && store.features.has_incompat(Incompat::EXTENTS) {
             slot.flags |= InodeFlags::EXTENTS;
             slot.block = extent::empty_root();
         }

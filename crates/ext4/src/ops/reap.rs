@@ -56,6 +56,26 @@ impl Volume {
         }
     }
 
+    /// Gives back a hold where the caller has locks under which nothing may be reaped: that follows
+    /// when its operation is over.
+    pub(super) fn forget_under_lock(&self, inode: &Arc<Inode>) {
+        let is_last = self.inodes.release(inode.number(), 1);
+        if is_last && inode.state(|state| state.slot.links == 0) {
+            self.inodes.to_reap.push(Arc::clone(inode));
+        }
+    }
+
+    /// Reaps inodes whose last hold was given back under a lock. The caller holds none.
+    pub(super) fn reap_forgotten(&self) {
+        if self.inodes.to_reap.is_empty() {
+            return;
+        }
+        for inode in self.inodes.to_reap.take_all() {
+            // If it fails, the orphan clean-up of the next mount frees it.
+            let _ = self.run(|| self.reap_if_due(&inode));
+        }
+    }
+
     /// A number that identifies the set of inodes without a name, `None` if there are none. If the
     /// set changes, the number does. These inodes exist until their last hold is given back, so the
     /// space that they use may soon be free. An inode number that is reused counts as another

@@ -24,7 +24,7 @@ use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach};
 use crate::store::now;
-use crate::types::{AccessLists, CreateAttributes, FileType, InodeNumber, RenameMode, Whiteout};
+use crate::types::{Acls, CreateAttributes, FileType, InodeNumber, RenameMode, Whiteout};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -276,13 +276,13 @@ impl Volume {
         self.check_changeable(moved)?;
         self.check_changeable(other)?;
         let _locks = lock_inodes(&inodes, lock_mode)?;
-        if source.is_elsewhere(target) && moved.is_directory() != other.is_directory() {
-            let gains = if moved.is_directory() { target } else { source };
-            self.check_room_for_subdirectory(gains.directory)?;
-        }
         if source.is_elsewhere(target) {
             self.check_parent_entry(moved)?;
             self.check_parent_entry(other)?;
+            if moved.is_directory() != other.is_directory() {
+                let gains = if moved.is_directory() { target } else { source };
+                self.check_room_for_subdirectory(gains.directory)?;
+            }
         }
         let mut handle = self
             .inodes
@@ -391,7 +391,7 @@ impl Volume {
             ..whiteout.owner
         };
         let new_inode = NewInode {
-            lists: AccessLists {
+            acls: Acls {
                 access: whiteout.access_list,
                 default: None,
             },

@@ -48,17 +48,19 @@ impl Volume {
     /// system call can return, `Io`.
     pub fn xattrs(&self, inode: InodeNumber) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let names = self.xattr_names(inode)?.into_iter();
-        let value = |name: Vec<u8>| {
-            let value = self.xattr(inode, &name).map_err(|error| match error {
-                Error::Refused(Refusal::Invalid | Refusal::NotSupported | Refusal::Range) => {
-                    let problem = format!("no attribute can be called `{}`", Shown(&name));
-                    Corrupt::new("attribute", problem).in_inode(inode).into()
-                }
-                error => error,
-            });
-            Ok((name, value?))
+        let value = |name: Vec<u8>| match self.xattr(inode, &name) {
+            Ok(value) => Some(Ok((name, value))),
+            // Another thread has removed it meanwhile.
+            Err(Error::Refused(Refusal::NoAttribute)) => None,
+            Err(Error::Refused(Refusal::Invalid | Refusal::NotSupported | Refusal::Range)) => {
+                let problem = format!("no attribute can be called `{}`", Shown(&name));
+                Some(Err(Corrupt::new("attribute", problem)
+                    .in_inode(inode)
+                    .into()))
+            }
+            Err(error) => Some(Err(error)),
         };
-        names.map(value).collect()
+        names.filter_map(value).collect()
     }
 
     /// Sets an extended attribute. If it has this value already, nothing changes.

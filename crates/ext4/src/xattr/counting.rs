@@ -8,9 +8,10 @@
 use std::sync::Arc;
 
 use pext4_block::{Buffer, BufferState, CountedApart};
-use pext4_jbd2::{Handle, in_parts};
+use pext4_jbd2::Handle;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::{self, Content};
+use pext4_sync::parts::in_parts;
 use pext4_sync::{thread, topology};
 
 use crate::error::{Error, Result};

@@ -97,7 +97,10 @@ impl Image {
     /// Changes the image with debugfs.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn debugfs_write(&self, request: &str) {
-        run(debugfs(&self.path).args(["-w", "-R", request]));
+        let output = run(debugfs(&self.path).args(["-w", "-R", request]));
+        let told = String::from_utf8_lossy(&output.stderr);
+        // Its version; errors do not change its exit status.
+        assert_eq!(told.lines().count(), 1, "{request}: {told}");
     }
 }
 

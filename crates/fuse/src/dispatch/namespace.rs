@@ -1,8 +1,7 @@
 //! Requests that look up, make, move and remove names.
 
 use pext4_fs::{
-    AccessLists, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, RenameMode,
-    Whiteout,
+    Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, RenameMode, Whiteout,
 };
 use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::inode::InodeFlags;
@@ -247,16 +246,16 @@ impl Dispatch {
         kind: FileType,
         device: u32,
     ) -> Answer<Found> {
-        let lists = [&new_node.access, &new_node.default];
-        let [access, default] = lists.map(|list| list.as_ref().map(Acl::to_disk));
-        let lists = AccessLists {
+        let acls = [&new_node.access, &new_node.default];
+        let [access, default] = acls.map(|list| list.as_ref().map(Acl::to_disk));
+        let acls = Acls {
             access: access.as_deref(),
             default: default.as_deref(),
         };
         let (new, device) = (&new_node.new, decode_device(device));
         let made = self.retry_if_full(|| {
             self.volume
-                .make_with_lists(parent, name, new, kind, device, &lists)
+                .make_with_acls(parent, name, new, kind, device, &acls)
         });
         let found = self.answer(made).map(Found::of)?;
         self.commit_made(parent, found)

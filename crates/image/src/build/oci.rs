@@ -448,7 +448,7 @@ impl HashingReader {
         blob.check_size(self.length)?;
         let computed = self.hasher.hex();
         if computed != blob.digest.hex {
-            return Err(blob.unsound(&format!("its digest is wrong: its bytes make {computed}")));
+            return Err(blob.unsound(&format!("its digest is wrong: its content has {computed}")));
         }
         Ok(())
     }

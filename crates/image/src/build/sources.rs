@@ -61,6 +61,8 @@ impl Source {
     /// The source at a path, according to the file type: an OCI layout, another directory, or an
     /// archive. Directories and archives are [`Source::Detected`].
     ///
+    /// # Errors
+    ///
     /// The path does not exist or is not accessible.
     pub fn at(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::metadata(path)?;

@@ -97,7 +97,7 @@ fn check_value(subject: &InodeSubject<'_>, mapped: &Mapped) {
             let stored = subject.inode.value_hash();
             if hash != stored {
                 subject.report(Kind::ValueInode, || {
-                    format!("hash is {stored:#010X}, its bytes make {hash:#010X}")
+                    format!("hash is {stored:#010X}, should be {hash:#010X}")
                 });
             }
         }

@@ -53,13 +53,13 @@ pub(crate) fn place_system(
     options: &Options,
     files: &mut Files,
 ) -> Result<()> {
-    if superblock.features.compat.contains(Compat::RESIZE_INODE) {
+    if superblock.features.has_compat(Compat::RESIZE_INODE) {
         resize_inode::place(layout, superblock, files)?;
     }
-    if superblock.features.compat.contains(Compat::ORPHAN_FILE) {
+    if superblock.features.has_compat(Compat::ORPHAN_FILE) {
         place_orphan_file(layout, superblock, files)?;
     }
-    if superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+    if superblock.features.has_compat(Compat::HAS_JOURNAL) {
         place_journal(layout, superblock, options, files)?;
     }
     Ok(())

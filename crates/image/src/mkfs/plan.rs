@@ -105,7 +105,7 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
         )));
     }
     check_journal(options, &features, block_size)?;
-    if features.incompat.contains(Incompat::INLINE_DATA) && options.inode_size < 256 {
+    if features.has_incompat(Incompat::INLINE_DATA) && options.inode_size < 256 {
         return Err(impossible(
             "inline_data needs inodes of 256 bytes or more, to hold the data",
         ));
@@ -122,7 +122,7 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             MIN_BLOCKS * u64::from(block_size)
         )));
     }
-    if blocks > u64::from(u32::MAX) && !features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+    if blocks > u64::from(u32::MAX) && !features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
         return Err(impossible(format!(
             "{blocks} blocks of {block_size} bytes need the feature 64bit, or larger blocks"
         )));
@@ -147,7 +147,7 @@ fn check_journal(options: &Options, features: &Features, block_size: u32) -> Res
     let Some(blocks) = options.journal_blocks else {
         return Ok(());
     };
-    if !features.compat.contains(Compat::HAS_JOURNAL) {
+    if !features.has_compat(Compat::HAS_JOURNAL) {
         return Err(impossible(
             "a journal's size is given, and there is none without the feature has_journal: give one of \
              the two up",
@@ -251,13 +251,10 @@ fn supported() -> Features {
 /// Adds features that others need, removes those that need a missing one, and fails for unsupported
 /// ones.
 fn resolve_features(features: &mut Features) -> Result<()> {
-    if !features
-        .read_only_compat
-        .contains(ReadOnlyCompat::METADATA_CSUM)
-    {
+    if !features.has_read_only_compat(ReadOnlyCompat::METADATA_CSUM) {
         features.incompat.remove(Incompat::CSUM_SEED);
     }
-    if features.compat.contains(Compat::RESIZE_INODE) {
+    if features.has_compat(Compat::RESIZE_INODE) {
         // Its inode claims more than 2 GiB.
         features.read_only_compat.insert(ReadOnlyCompat::LARGE_FILE);
     }
@@ -268,7 +265,7 @@ fn resolve_features(features: &mut Features) -> Result<()> {
         // Both store data in extended attributes.
         features.compat.insert(Compat::EXT_ATTR);
     }
-    if !features.compat.contains(Compat::HAS_JOURNAL) {
+    if !features.has_compat(Compat::HAS_JOURNAL) {
         features.compat.remove(Compat::ORPHAN_FILE);
     }
     let supported = supported();
@@ -285,17 +282,14 @@ fn resolve_features(features: &mut Features) -> Result<()> {
             other.names().join(", ")
         )));
     }
-    let has_types = features.incompat.contains(Incompat::FILETYPE);
-    let is_sparse = features
-        .read_only_compat
-        .contains(ReadOnlyCompat::SPARSE_SUPER);
+    let has_types = features.has_incompat(Incompat::FILETYPE);
+    let is_sparse = features.has_read_only_compat(ReadOnlyCompat::SPARSE_SUPER);
     if !has_types || !is_sparse {
         return Err(impossible(
             "the features filetype and sparse_super cannot be turned off",
         ));
     }
-    if features.incompat.contains(Incompat::SIXTY_FOUR_BIT)
-        && !features.incompat.contains(Incompat::EXTENTS)
+    if features.has_incompat(Incompat::SIXTY_FOUR_BIT) && !features.has_incompat(Incompat::EXTENTS)
     {
         return Err(impossible(
             "64bit needs extents: turn off both, or none of them",
@@ -350,23 +344,20 @@ fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Su
     superblock.write_time = time;
     superblock.check_time = time;
     superblock.make_time = time;
-    if features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+    if features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
         superblock.desc_size = 64;
     }
-    if features.incompat.contains(Incompat::FLEX_BG) {
+    if features.has_incompat(Incompat::FLEX_BG) {
         superblock.log_groups_per_flex = LOG_GROUPS_PER_FLEX;
     }
     if options.inode_size > 128 {
         superblock.min_extra_isize = EXTRA_SIZE;
         superblock.want_extra_isize = EXTRA_SIZE;
     }
-    if features
-        .read_only_compat
-        .contains(ReadOnlyCompat::METADATA_CSUM)
-    {
+    if features.has_read_only_compat(ReadOnlyCompat::METADATA_CSUM) {
         superblock.checksum_type = 1;
     }
-    if features.incompat.contains(Incompat::CSUM_SEED) {
+    if features.has_incompat(Incompat::CSUM_SEED) {
         superblock.checksum_seed = checksum::crc32c(u32::MAX, &superblock.uuid);
     }
     superblock.lost_found_inode = InodeNumber(0);
@@ -483,7 +474,7 @@ impl InodeCounts {
 
 /// Number of descriptor blocks to reserve so that the file system can grow to 1024 times its size.
 fn reserved_descriptor_blocks(superblock: &Superblock) -> u16 {
-    if !superblock.features.compat.contains(Compat::RESIZE_INODE) {
+    if !superblock.features.has_compat(Compat::RESIZE_INODE) {
         return 0;
     }
     let block_size = 1024u64 << superblock.log_block_size;

@@ -219,7 +219,9 @@ impl<'d> Image<'d> {
         let (block, offset) = self.slot(number)?;
         let bytes = self.read(block)?;
         let slot = &bytes[offset..offset + usize::from(self.geometry.inode_size)];
-        Inode::decode(slot, number, self.geometry.checksum_seed())
+        let decoded = Inode::decode(slot, number, self.geometry.checksum_seed());
+        decoded
+            .map(|inode| inode.as_read_with(&self.superblock.features))
             .map_err(|corrupt| corrupt.in_block(block).into())
     }
 

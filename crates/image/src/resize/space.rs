@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use pext4_ondisk::corrupt::wrong_checksum;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, bitmap};
@@ -399,7 +400,7 @@ fn verify_checksum(
     if GroupDescriptor::matches(stored, computed, geometry) {
         return Ok(());
     }
-    let problem = format!("checksum is {stored:#010X}, its bytes make {computed:#010X}");
+    let problem = wrong_checksum(stored, computed);
     Err(Corrupt::new(what, problem))
 }
 

@@ -239,7 +239,7 @@ fn what_is_below_a_removed_directory_does_not_count() {
     let layout = Layout::new(folder.path().join("layout"));
     let text = "user::rw-,user:0:r--,user:1000:r--,group::r--,mask::rw-,other::---";
     let rest = format!(" SCHILY.acl.access={text}\n");
-    let record = format!("{}{rest}", rest.len() + 2);
+    let record = format!("{}{rest}20 mtime=1500000000\n", rest.len() + 2);
     let lower = Packer::new()
         .directory("d")
         .entry(b'x', "header", "", record.as_bytes())
@@ -257,6 +257,10 @@ fn what_is_below_a_removed_directory_does_not_count() {
         .build(&image);
     assert_eq!(built.unwrap().names, 1);
     check(&image);
+    let bytes = fs::read(&image).unwrap();
+    let superblock = bytes[1024..2048].try_into().unwrap();
+    let superblock = pext4_ondisk::superblock::Superblock::decode(superblock).unwrap();
+    assert!(superblock.make_time < 1_500_000_000);
 }
 
 /// Tools that store a single image do not state its platform in the index; its configuration does.

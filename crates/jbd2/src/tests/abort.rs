@@ -160,7 +160,7 @@ fn a_transaction_that_outgrows_the_log_stops_the_journal_before_it_writes() {
     let error = toy.journal.commit(tid).expect_err("it cannot fit");
     assert_eq!(
         error.to_string(),
-        "transaction 2 needs 42 blocks of a log of 23"
+        "transaction 3 needs 42 blocks of a log of 23"
     );
     drop(toy);
     recover(&*ram, 24);

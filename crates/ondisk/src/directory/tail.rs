@@ -3,7 +3,7 @@
 use super::{Format, STRUCTURE, TAIL_SIZE, write_free};
 use crate::bytes::{read_u32, write_u32};
 use crate::checksum::{crc32c, inode_state};
-use crate::corrupt::Corrupt;
+use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::number::InodeNumber;
 
 /// The file type that marks a tail (`EXT4_FT_DIR_CSUM`).
@@ -33,8 +33,8 @@ pub fn has_tail(block: &[u8]) -> bool {
 /// If the block is shorter than a tail.
 pub fn stamp_leaf(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
     let at = block.len() - 4;
-    let made = leaf_checksum(seed, inode, generation, block);
-    write_u32(block, at, made);
+    let computed = leaf_checksum(seed, inode, generation, block);
+    write_u32(block, at, computed);
 }
 
 /// Checks the tail and the checksum of a leaf.
@@ -52,9 +52,9 @@ pub fn verify_leaf(
         return Err(Corrupt::new(STRUCTURE, "has no checksum tail").in_inode(inode));
     }
     let stored = read_u32(block, block.len() - 4);
-    let made = leaf_checksum(seed, inode, generation, block);
-    if stored != made {
-        let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+    let computed = leaf_checksum(seed, inode, generation, block);
+    if stored != computed {
+        let problem = wrong_checksum(stored, computed);
         return Err(Corrupt::new(STRUCTURE, problem).in_inode(inode));
     }
     Ok(())

@@ -4,7 +4,8 @@
 //! number of operations: at least all that an acknowledged sync covers, at most all that had
 //! started. Contents are not journalled: data written in place may be newer than the metadata and,
 //! without an fsync, older, byte by byte. But it is always data of that file, never data that was
-//! truncated or punched before, and never another file's.
+//! truncated or punched before, and never another file's. What a truncation cuts off is whole until
+//! the truncation is durable.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -150,7 +151,10 @@ impl<'a> Judge<'a> {
             .collect();
         for later in state + 1..=*self.states.end() {
             if let Some(version) = self.version(later, inode, chunk, bytes.len()) {
-                open.retain(|&at| bytes[at] != version[at]);
+                // Behind its end a later version explains nothing: what a truncation cuts off is
+                // overwritten only once that is durable, and then this would not be the state.
+                let end = self.size(later, inode).saturating_sub(chunk);
+                open.retain(|&at| at as u64 >= end || bytes[at] != version[at]);
             }
         }
         let floor = self.last_sync_of(inode);
@@ -169,6 +173,11 @@ impl<'a> Judge<'a> {
             after = before;
         }
         open.first().copied()
+    }
+
+    fn size(&self, state: usize, inode: u32) -> u64 {
+        let file = self.history.models[state].node(inode).and_then(Node::file);
+        file.map_or(0, |file| file.content.size())
     }
 
     fn version(&self, state: usize, inode: u32, chunk: u64, length: usize) -> Option<Vec<u8>> {

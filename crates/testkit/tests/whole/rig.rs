@@ -87,3 +87,26 @@ fn what_was_acknowledged_and_is_missing_is_found_out() {
     renamed.items.insert(b"z".to_vec(), item);
     assert!(judge.state_of(&renamed).is_err(), "a name nobody gave");
 }
+
+/// Zeroes in what a truncation cuts off are found out while the truncation is not durable.
+#[test]
+fn an_end_that_is_zeroed_too_early_is_found_out() {
+    let until_sync = "create /a 644 0 0\nwrite /a 0 3000 1\nsync\n";
+    let replay = |ops: &str| {
+        let ops = text::parse(ops).expect("operations");
+        Recording::replay(&stage(), &ops).expect("it passes")
+    };
+    let synced = replay(until_sync);
+    let device = std::sync::Arc::new(synced.base.fork());
+    for event in &synced.events {
+        event.apply(&*device).expect("it fits");
+    }
+    let whole = tree_of(device, false).expect("walkable");
+    let cut = replay(&format!("{until_sync}truncate /a 1000\n"));
+    let judge = Judge::new(&cut.histories[0], cut.events.len());
+    assert_eq!(judge.state_of(&whole), Ok(3), "the truncation is not there");
+    let mut early = whole;
+    let item = early.items.get_mut(b"a".as_slice()).expect("it is there");
+    item.content.as_mut().expect("a file").zero(2000, 100);
+    assert!(judge.state_of(&early).is_err(), "zeroes behind the new end");
+}

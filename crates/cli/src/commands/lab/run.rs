@@ -109,10 +109,10 @@ pub struct Arguments {
     /// Size of the images that are made; without it four groups a task, at least 8 GiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// Size of their journal
+    /// Size of these images' journal
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     journal: Option<u64>,
-    /// Bytes in an inode of theirs
+    /// Inode size of these images, in bytes
     #[arg(long, value_name = "BYTES")]
     inode_size: Option<u16>,
     /// Longest time between commits

@@ -10,8 +10,8 @@
 
 pub(super) mod apply;
 pub(super) mod input;
-mod lists;
 pub(super) mod spool;
+mod xattrs;
 
 use std::ops::Range;
 use std::path::Path;
@@ -260,7 +260,7 @@ fn set_attributes(
     rules: &Rules,
     record: &mut Record,
 ) -> std::result::Result<(), String> {
-    let found = lists::attributes(entry, rules)?;
+    let found = xattrs::attributes(entry, rules)?;
     let is_link = entry.kind == Kind::Symlink;
     let is_directory = entry.kind == Kind::Directory;
     if is_link && (found.access.is_some() || found.has_default) {

@@ -1,18 +1,16 @@
-//! Distributes the work of a large commit over threads.
+//! Distributes work over threads that exist only for it.
 //!
-//! While the committer makes bytes and checksums, only the threads that wait for this commit are
-//! delayed, so the committer makes a small commit alone. A large commit is cut into parts, more
-//! than there are threads, and each thread takes the next part when it has done one: a thread that
-//! gets no processor, because operations have them all, does not delay the others. The committer is
-//! one of the threads. The parts take only locks that the committer may take
-//! ([`order`](pext4_sync::order)), and the caller holds no lock meanwhile.
+//! The work is cut into parts, more than there are threads, and each thread takes the next part
+//! when it has done one: a thread that gets no processor, because operations have them all, does
+//! not delay the others. The caller is one of the threads and holds no lock meanwhile. The parts
+//! take only locks that the caller may take ([`order`](crate::order)).
 //!
 //! Locking: the parts that nobody has taken yet are under a lock of class `Leaf`.
 
-use pext4_sync::{Class, Mutex, thread};
+use crate::lock::Mutex;
+use crate::order::Class;
+use crate::thread;
 
-/// The number of objects, captures or blocks that justifies another thread.
-pub(crate) const MIN_PART: usize = 512;
 /// The number of parts that each thread has on average.
 const PARTS_PER_THREAD: usize = 4;
 
@@ -49,7 +47,10 @@ pub fn in_parts<T: Send, R: Send>(
 mod tests {
     use std::time::Duration;
 
-    use super::{MIN_PART, PARTS_PER_THREAD, in_parts};
+    use super::{PARTS_PER_THREAD, in_parts};
+
+    /// The items that justify another thread.
+    const MIN_PART: usize = 512;
 
     #[test]
     fn parts_are_whole_and_in_order() {
