@@ -4,8 +4,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pext4_block::{Access, FileDevice};
+use pext4_block::{Access, Device, FileDevice, RamDevice};
 use pext4_image::mkfs::{FileSystem, Options, mkfs};
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::superblock::Superblock;
 
 /// A program that another test is starting holds the image's lock until it executes: opening waits
 /// this long.
@@ -161,6 +163,27 @@ fn features_can_be_switched_one_by_one() {
                 },
             );
         }
+    }
+}
+
+/// The resize inode claims more than 2 GiB only with blocks of 4 KiB.
+#[test]
+fn large_files_are_a_choice_where_the_resize_inode_allows_it() {
+    for block_size in [1024, 2048, 4096] {
+        let device = RamDevice::new(64 * MIB);
+        let options = Options {
+            features: vec!["^large_file".to_owned()],
+            block_size: Some(block_size),
+            ..Options::default()
+        };
+        mkfs(&device, &options).expect("sound");
+        let mut bytes = [0; 1024];
+        device.read_at(1024, &mut bytes).expect("inside");
+        let made = Superblock::decode(&bytes).expect("a superblock");
+        let is_there = made
+            .features
+            .has_read_only_compat(ReadOnlyCompat::LARGE_FILE);
+        assert_eq!(is_there, block_size == 4096, "{block_size}");
     }
 }
 

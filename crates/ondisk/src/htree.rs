@@ -37,6 +37,9 @@ pub const TAIL_SIZE: usize = 8;
 /// The bit of a hash in an index that marks a continuation.
 pub const CONTINUED: u32 = 1;
 
+/// The flag of an index of another kind.
+const UNSUPPORTED_FLAG: u8 = 1;
+
 const ROOT: &str = "htree root";
 const NODE: &str = "htree node";
 const INFO_AT: usize = 0x18;
@@ -50,7 +53,7 @@ pub struct RootInfo {
     pub raw_version: u8,
     /// Levels of nodes between the root and the leaves: 0, 1, or 2 with `large_dir`.
     pub indirect_levels: u8,
-    /// Flags; none is defined.
+    /// Flags. Only one has a meaning: that the index is of another kind. Linux ignores the others.
     pub flags: u8,
 }
 
@@ -92,7 +95,7 @@ impl RootInfo {
     ///
     /// [`Corrupt`], naming the field with an unknown value.
     pub fn check(&self, max_levels: u8) -> Result<HashVersion, Corrupt> {
-        if self.flags != 0 {
+        if self.flags & UNSUPPORTED_FLAG != 0 {
             return Err(Corrupt::new(ROOT, format!("flags are {:#x}", self.flags)));
         }
         if self.indirect_levels > max_levels {

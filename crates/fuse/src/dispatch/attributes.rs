@@ -176,8 +176,12 @@ impl Dispatch {
                     ..attributes
                 });
             }
-            if named == Named::OpenFile && is_protected(attributes.flags) {
-                return self.answer(self.volume.write_back_times(inode, modified, changed));
+            // The file may become immutable at any moment, which refuses other changes of times.
+            if named == Named::OpenFile {
+                let written = self.volume.write_back_times(inode, modified, changed);
+                let attributes = self.answer(written)?;
+                self.commit_change()?;
+                return Ok(attributes);
             }
         }
         let mut permissions = self.set_mode_and_list(inode, change)?;

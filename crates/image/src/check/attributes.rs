@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::xattr::{self, Attribute, INDEX_SYSTEM, Value};
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::{Class, Mutex};
 
 use super::Examination;
@@ -276,10 +276,6 @@ fn check_list(
     let shown =
         |attribute: &Attribute| format!("{}:{}", attribute.index, attribute.name.escape_ascii());
     for attribute in list {
-        if attribute.index == 0 {
-            let corrupt = Corrupt::new("attributes", "a name without a prefix");
-            findings.corrupt(Kind::XattrEntry, place.clone(), &corrupt);
-        }
         if !is_hash_valid(attribute) {
             findings.add(Kind::XattrHash, place.clone(), || shown(attribute));
         }

@@ -464,8 +464,13 @@ impl Claimer<'_, '_> {
         }
         let mut first = start / ratio;
         let end = (start + length).div_ceil(ratio);
-        if self.last == Some((first, logical / ratio)) {
-            first += 1;
+        match self.last {
+            Some(last) if last == (first, logical / ratio) => first += 1,
+            Some((other, cluster)) if cluster == logical / ratio => {
+                let text = format!("logical cluster {cluster} is in clusters {other} and {first}");
+                self.report(Kind::ClusterMisaligned, Some(run.start), text);
+            }
+            _ => {}
         }
         self.last = Some((end - 1, (logical + length - 1) / ratio));
         if first < end {

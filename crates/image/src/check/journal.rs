@@ -93,6 +93,12 @@ fn check_superblock(number: InodeNumber, journal: &JournalSuperblock, findings: 
             )
         });
     }
+    if journal.fast_commit_blocks() > 0 && u64::from(journal.log_end()) < MIN_BLOCKS {
+        findings.add(Kind::JournalSuperblock, place(), || {
+            let (fast, all) = (journal.fast_commit_blocks(), journal.max_len);
+            format!("{fast} blocks for fast commits leave too little of {all} for the log")
+        });
+    }
     if journal.errno != 0 {
         findings.add(Kind::StateErrors, place(), || {
             format!("the journal stopped with error {}", journal.errno)

@@ -50,7 +50,10 @@ pub(super) fn block(
             }
         };
         match (position, record.entry()) {
-            (0 | 1, entry) => check_dot_record(subject, position, entry.as_ref(), block),
+            (0 | 1, entry) => {
+                check_file_type(subject, &record, bytes, Some(block));
+                check_dot_record(subject, position, entry.as_ref(), block);
+            }
             (_, entry) => {
                 check_record_length(subject, &record, bytes, Some(block));
                 check_file_type(subject, &record, bytes, Some(block));

@@ -27,11 +27,17 @@ pub(super) fn check(volume: &Volume, findings: &Findings) {
         Ok(mmp) => mmp.usage(),
         Err(corrupt) => return findings.corrupt(Kind::MmpBlock, place(), &corrupt),
     };
-    let text = match usage {
-        Use::Clean => return,
-        Use::Checking => "a checker",
-        Use::Mounted(_) => "a mount",
-        Use::Unknown(_) => "somebody unknown",
-    };
-    findings.add(Kind::MmpInUse, place(), || format!("last used by {text}"));
+    match usage {
+        Use::Clean => {}
+        Use::Mounted(_) => findings.add(Kind::MmpInUse, place(), || {
+            "last used by a mount".to_owned()
+        }),
+        // Nobody mounts it until that is cleared.
+        Use::Checking => findings.add(Kind::MmpBlock, place(), || {
+            "a checker uses it, or ended without saying so".to_owned()
+        }),
+        Use::Unknown(sequence) => findings.add(Kind::MmpBlock, place(), || {
+            format!("its sequence {sequence:#010X} is none of a mount or a checker")
+        }),
+    }
 }

@@ -243,9 +243,20 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
     if superblock.journal_uuid != [0; 16] && !has_outer_journal(superblock) {
         field("an external journal is named by its UUID, but none is used".to_owned());
     }
-    if superblock
-        .features
-        .has_read_only_compat(ReadOnlyCompat::EXTRA_ISIZE)
+    let flex = superblock.log_groups_per_flex;
+    if flex > 31 {
+        // Without flex_bg nothing uses it, but the programs of e2fsprogs refuse the image.
+        field(format!("a flexible group has 1 << {flex} groups"));
+    }
+    let features = &superblock.features;
+    let has_features = !(features.compat.is_empty()
+        && features.incompat.is_empty()
+        && features.read_only_compat.is_empty());
+    if superblock.revision == 0 && has_features {
+        field("revision 0 has no features, but there are".to_owned());
+    }
+    if features.has_read_only_compat(ReadOnlyCompat::EXTRA_ISIZE)
+        && usize::from(superblock.effective_inode_size()) > BASE_SIZE
     {
         let room = usize::from(superblock.effective_inode_size()).saturating_sub(BASE_SIZE);
         for (name, size) in [

@@ -95,7 +95,7 @@ fn impossible(text: impl Into<String>) -> Error {
 /// The superblock for these options on a device of `size` bytes, without the free counts, and its
 /// geometry.
 pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry)> {
-    let features = features(options.file_system, &options.features)?;
+    let mut features = features(options.file_system, &options.features)?;
     let block_size = options
         .block_size
         .unwrap_or_else(|| default_block_size(size));
@@ -103,6 +103,10 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
         return Err(impossible(format!(
             "block size {block_size}: 1024, 2048 or 4096 bytes are possible"
         )));
+    }
+    if features.has_compat(Compat::RESIZE_INODE) && block_size == 4096 {
+        // Its inode claims all that two levels of pointers can address: more than 2 GiB.
+        features.read_only_compat.insert(ReadOnlyCompat::LARGE_FILE);
     }
     check_journal(options, &features, block_size)?;
     if features.has_incompat(Incompat::INLINE_DATA) && options.inode_size < 256 {
@@ -253,10 +257,6 @@ fn supported() -> Features {
 fn resolve_features(features: &mut Features) -> Result<()> {
     if !features.has_read_only_compat(ReadOnlyCompat::METADATA_CSUM) {
         features.incompat.remove(Incompat::CSUM_SEED);
-    }
-    if features.has_compat(Compat::RESIZE_INODE) {
-        // Its inode claims more than 2 GiB.
-        features.read_only_compat.insert(ReadOnlyCompat::LARGE_FILE);
     }
     if features
         .incompat

@@ -1,6 +1,7 @@
 //! Tests the checker with images of other programs and with corrupted images, and compares it with
 //! e2fsck.
 
+mod agreement;
 mod bases;
 mod beside;
 mod bounds;

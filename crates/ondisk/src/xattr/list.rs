@@ -221,11 +221,16 @@ pub(super) fn decode_list(
         list.push(decode_entry(&raw, name, region, values_from, structure)?);
         // A single value cannot overlap another.
         if count > 1 {
-            ranges.extend(value_range(&raw));
+            ranges.extend(padded_range(&raw));
         }
     }
     check_disjoint(ranges, structure)?;
     Ok(list)
+}
+
+/// The range of an entry's value up to the end of its last word, which belongs to it.
+fn padded_range(raw: &RawEntry) -> Option<(usize, usize)> {
+    value_range(raw).map(|(start, end)| (start, start.saturating_add(padded(end - start))))
 }
 
 /// The range of an entry's value, if it has bytes in the list.
@@ -253,7 +258,9 @@ fn decode_entry(
     let value = match (raw.e_value_inum.get(), value_range(raw)) {
         (0, None) => Value::Inline(Box::default()),
         (0, Some((start, end))) => match region.value(start, end) {
-            Some(bytes) if start >= values_from => Value::Inline(bytes.into()),
+            Some(bytes) if start >= values_from && has_padding(raw, region) => {
+                Value::Inline(bytes.into())
+            }
             _ => {
                 let problem = format!("a value at {start}..{end} leaves the room for values");
                 return Err(Corrupt::new(structure, problem));
@@ -272,6 +279,11 @@ fn decode_entry(
         value,
         hash,
     })
+}
+
+/// Whether the room for values reaches to the end of a value's last word.
+fn has_padding(raw: &RawEntry, region: Region<'_>) -> bool {
+    padded_range(raw).is_none_or(|(start, end)| region.value(start, end).is_some())
 }
 
 /// Corrects a hash that includes bytes after a value that ends inside a word, up to the end of the

@@ -184,16 +184,17 @@ pub fn volume() -> Vec<Corruption> {
             let block = image.superblock().mmp_block.get();
             image.block(block)[0] ^= 1;
         }),
+        (Kind::MmpBlock, Base::Mmp, Complains, |image| {
+            set_mmp_sequence(image, pext4_ondisk::mmp::SEQUENCE_CHECKING);
+        }),
+        (Kind::MmpBlock, Base::Mmp, Complains, |image| {
+            set_mmp_sequence(image, 0xFF4D_4D51);
+        }),
         (
             Kind::MmpInUse,
             Base::Mmp,
             NotAsked("it waits for many seconds"),
-            |image| {
-                let (block, seed) = (image.superblock().mmp_block.get(), image.seed());
-                let mut mmp = pext4_ondisk::mmp::Mmp::clean(5);
-                mmp.sequence = 7;
-                mmp.encode(image.block(block), seed);
-            },
+            |image| set_mmp_sequence(image, 7),
         ),
         (Kind::DescriptorChecksum, Base::Plain, Complains, |image| {
             let range = image.descriptor_range(1);
@@ -214,4 +215,11 @@ pub fn volume() -> Vec<Corruption> {
             image.edit_descriptor(1, |descriptor| descriptor.block_bitmap = table);
         }),
     ]
+}
+
+fn set_mmp_sequence(image: &mut Image, sequence: u32) {
+    let (block, seed) = (image.superblock().mmp_block.get(), image.seed());
+    let mut mmp = pext4_ondisk::mmp::Mmp::clean(5);
+    mmp.sequence = sequence;
+    mmp.encode(image.block(block), seed);
 }
