@@ -13,8 +13,8 @@
 //! Locking: a shard (class `BufferShard`) comes before a buffer (class `Buffer`), and no call here
 //! may be made with a buffer locked. Eviction is safe because references are given out only under
 //! the shard's lock: a buffer that only the shard references cannot be got, locked or made dirty by
-//! another thread. Buffers that a core remembers ([`Cache::get_frequent`]) are referenced and so stay.
-//! A buffer that is removed although it has references is marked as removed.
+//! another thread. Buffers that a core remembers ([`Cache::get_frequent`]) are referenced and so
+//! stay. A buffer that is removed although it has references is marked as removed.
 
 use std::fmt;
 use std::io;

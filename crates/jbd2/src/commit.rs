@@ -3,8 +3,8 @@
 //! The steps: close and drain the epoch, let the client make its closing changes, open the next
 //! transaction, capture, merge and seal, write, complete. No handle can start until the next
 //! transaction is open; from then on the commit runs beside it. A large transaction is captured and
-//! sealed by several threads ([`pext4_sync::parts`]). There is one committer, so a transaction is not
-//! closed before the previous one is durable and completed.
+//! sealed by several threads ([`pext4_sync::parts`]). There is one committer, so a transaction is
+//! not closed before the previous one is durable and completed.
 //!
 //! The committer waits for open handles and for space in the log. Neither waits for it: a handle
 //! never waits for log space, and the checkpointer makes log space (design rule 2).

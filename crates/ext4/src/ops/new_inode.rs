@@ -75,8 +75,8 @@ impl<'a> NewInode<'a> {
 }
 
 impl Volume {
-    /// Allocates a number and puts a new inode, held once and with its access control lists, into the
-    /// table.
+    /// Allocates a number and puts a new inode, held once and with its access control lists, into
+    /// the table.
     pub(super) fn create_inode(
         &self,
         handle: &mut Handle<'_>,

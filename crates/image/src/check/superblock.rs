@@ -243,6 +243,13 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
     if superblock.journal_uuid != [0; 16] && !has_outer_journal(superblock) {
         field("an external journal is named by its UUID, but none is used".to_owned());
     }
+    check_revision(superblock, &field);
+    check_extra_sizes(superblock, &field);
+    check_state(superblock, findings);
+}
+
+/// Checks what belongs together in the superblock without a feature that says so.
+fn check_revision(superblock: &Superblock, field: &impl Fn(String)) {
     let flex = superblock.log_groups_per_flex;
     if flex > 31 {
         // Without flex_bg nothing uses it, but the programs of e2fsprogs refuse the image.
@@ -255,6 +262,11 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
     if superblock.revision == 0 && has_features {
         field("revision 0 has no features, but there are".to_owned());
     }
+}
+
+/// Checks the extra sizes of inodes, which Linux reads only where inodes have room for one.
+fn check_extra_sizes(superblock: &Superblock, field: &impl Fn(String)) {
+    let features = &superblock.features;
     if features.has_read_only_compat(ReadOnlyCompat::EXTRA_ISIZE)
         && usize::from(superblock.effective_inode_size()) > BASE_SIZE
     {
@@ -268,7 +280,6 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
             }
         }
     }
-    check_state(superblock, findings);
 }
 
 /// Whether the journal is on another device.
