@@ -43,7 +43,8 @@ pub fn in_parts<T: Send, R: Send>(
     made.into_iter().map(|(_, made)| made).collect()
 }
 
-#[cfg(all(test, not(loom)))]
+// Virtual cores, unless a simulated machine is around them, do one part after another.
+#[cfg(all(test, not(loom), not(feature = "virtual")))]
 mod tests {
     use std::time::Duration;
 
