@@ -13,7 +13,6 @@ const ACCESS_LIST: &str = "system.posix_acl_access";
 /// The maximum length of an extended attribute in Linux.
 const MAX_LIST: usize = 64 << 10;
 const GROUP: u32 = 0o070;
-const SET_ID: u32 = 0o6000;
 
 /// Gives a file the mode and the access list of the one at `from`. Where there is a list, the
 /// group's bits of the mode are the mask of the list, and without the list they would be rights of
@@ -58,13 +57,7 @@ pub fn copy_owner_and_permissions(from: &Path, to: &File) -> io::Result<()> {
             return to.set_permissions(Permissions::from_mode(mode));
         }
     }
-    copy_permissions(from, to)?;
-    let ours = to.metadata()?;
-    if ours.uid() != theirs.uid() && ours.mode() & SET_ID != 0 {
-        // They would be for another user than before.
-        to.set_permissions(Permissions::from_mode(ours.mode() & 0o7777 & !SET_ID))?;
-    }
-    Ok(())
+    copy_permissions(from, to)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -127,12 +127,7 @@ impl Core {
             width,
         } = config;
         let device: Arc<dyn Device> = Arc::new(FailStopDevice::new(device));
-        // An empty log may contain a whole transaction of the number that its superblock names, if
-        // whoever wrote it was interrupted before the log began with it. So the number is not used
-        // again.
-        let first = log
-            .as_ref()
-            .map_or(Tid(1), |log| log.superblock.sequence.next());
+        let first = log.as_ref().map_or(Tid(1), Log::first_tid);
         let log = log
             .map(|log| LogCore::new(log, &device, &cache))
             .transpose()?;

@@ -73,6 +73,15 @@ pub struct Log {
     pub keeps_checksums: bool,
 }
 
+impl Log {
+    /// The number of the first transaction. An empty log may contain a whole transaction of the
+    /// number that its superblock names, if whoever wrote it was interrupted before the log began
+    /// with it. So that number is not used again.
+    pub(crate) fn first_tid(&self) -> Tid {
+        self.superblock.sequence.next()
+    }
+}
+
 impl fmt::Debug for Log {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter

@@ -54,6 +54,7 @@ impl OfflineTransaction {
     ///
     /// If the log has not been recovered or uses unknown features.
     pub fn open(device: Arc<dyn Device>, log: Log) -> Result<Self, JournalError> {
+        let tid = log.first_tid();
         let Log {
             area,
             mut superblock,
@@ -62,7 +63,7 @@ impl OfflineTransaction {
         // The new features reach the disk with the start of the log.
         let (format, ring) = prepare(&mut superblock, &*device)?;
         let area = Arc::new(area);
-        let (uuid, tid) = (superblock.uuid, superblock.sequence);
+        let uuid = superblock.uuid;
         let writer = LogWriter::new(Arc::clone(&device), Arc::clone(&area), format, uuid, ring);
         let (home, place) = (Arc::clone(&device), Arc::clone(&area));
         let superblock = SuperblockFile::new(home, place, superblock, keeps_checksums);

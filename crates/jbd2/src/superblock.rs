@@ -76,7 +76,8 @@ impl SuperblockFile {
         })
     }
 
-    /// Declares the log empty: everything is home and flushed. `next` is the next transaction.
+    /// Declares the log empty: everything is home and flushed. `next` is the number that it names;
+    /// the next mount begins behind it.
     pub(crate) fn finish(&self, next: Tid) -> Result<(), JournalError> {
         self.change(|superblock| {
             let was_begun = superblock.start != 0;

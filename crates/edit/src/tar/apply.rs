@@ -147,7 +147,7 @@ impl Unpacker<'_> {
 
     /// Removes what a file of a layer replaces and a file of another archive would not: a directory
     /// by anything else, and anything else by a directory.
-    fn clear_way(&self, path: &[u8], kind: FileType) -> Result<()> {
+    fn clear_way(&mut self, path: &[u8], kind: FileType) -> Result<()> {
         if self.layer.is_none() {
             return Ok(());
         }
@@ -158,6 +158,11 @@ impl Unpacker<'_> {
         let directory = FileType::Directory;
         if (there == directory) != (kind == directory) {
             self.session.remove_all(path)?;
+            let is_below = |entry: &[u8]| {
+                let rest = entry.strip_prefix(path);
+                rest.is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b'/'))
+            };
+            self.directories.retain(|(entry, _)| !is_below(entry));
         }
         Ok(())
     }
@@ -261,10 +266,13 @@ impl Unpacker<'_> {
     }
 
     fn is_directory(&self, path: &[u8]) -> Result<bool> {
+        let leads_nowhere = [
+            Refusal::NotFound,
+            Refusal::NotADirectory,
+            Refusal::TooManySymlinks,
+        ];
         match self.session.volume().paths().symlink_metadata(path) {
-            Err(error) if error.is(Refusal::NotFound) || error.is(Refusal::NotADirectory) => {
-                Ok(false)
-            }
+            Err(error) if leads_nowhere.into_iter().any(|refusal| error.is(refusal)) => Ok(false),
             there => Ok(there.with_path(path)?.file_type == FileType::Directory),
         }
     }

@@ -86,7 +86,7 @@ pub struct Inodes {
     /// Values of attributes in inodes of their own.
     pub values: Values,
     /// Inodes that lost their last name and hold where they could not be reaped.
-    pub to_reap: Stack<Arc<Inode>>,
+    pub forgotten: Stack<Arc<Inode>>,
     /// How linear directories are listed.
     pub name_orders: NameOrders,
     table: Arc<Table>,
@@ -127,7 +127,7 @@ impl Inodes {
             attribute_blocks,
             tails: Tails::new(),
             values: Values::new(),
-            to_reap: Stack::new(),
+            forgotten: Stack::new(),
             name_orders: NameOrders::default(),
             shard_cache: ShardCache::new(per_shard.min(MAX_REMEMBERED)),
             max_resident: i64::try_from(most).unwrap_or(i64::MAX),

@@ -262,7 +262,10 @@ impl Inodes {
         handle: &mut Handle<'_>,
         number: InodeNumber,
     ) -> Result<()> {
-        let inode = self.value_inode(number)?.into_own();
+        let inode = match self.value_inode(number) {
+            Err(error @ Error::Corrupt(_)) => return self.leave_value(error),
+            inode => inode?.into_own(),
+        };
         let has_ended = inode.edit(handle, Reach::Attributes, |state| {
             let slot = &mut state.slot;
             // If the count is too low, the inode is kept rather than freed under its other users.
@@ -275,13 +278,25 @@ impl Inodes {
             Some(left == 0)
         });
         match has_ended {
-            None => Err(too_few(number)),
+            None => self.leave_value(too_few(number)),
             Some(false) => Ok(()),
             Some(true) => {
                 self.add_orphan(handle, &inode)?;
                 self.values.defer_reaping(inode);
                 Ok(())
             }
+        }
+    }
+}
+
+impl Inodes {
+    /// Notes the damage of a value, which is left as it is. The entry that named it may be gone
+    /// already, so this must not stop the operation half way; the error policy may stop the journal.
+    fn leave_value(&self, error: Error) -> Result<()> {
+        self.store.apply_error_policy(error);
+        match self.store.journal().failure() {
+            Some(failure) => Err(Error::Journal(failure)),
+            None => Ok(()),
         }
     }
 }

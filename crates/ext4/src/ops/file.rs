@@ -225,23 +225,34 @@ impl Volume {
         }
         let end = offset.checked_add(length).ok_or(Refusal::FileTooLarge)?;
         let inode = self.run(|| self.regular(inode))?;
+        let allocated = self.allocate_under_lock(writer, &inode, mode, offset..end);
+        self.reap_forgotten();
+        allocated
+    }
+
+    fn allocate_under_lock(
+        &self,
+        writer: Writer,
+        inode: &Arc<Inode>,
+        mode: AllocateMode,
+        bytes: Range<u64>,
+    ) -> Result<()> {
         // Before the lock is held, another thread may change the format of the map. It is held
         // until what a failed call has allocated was taken back.
-        let _lock = self.run(|| super::lock_exclusive(&inode))?;
-        let kept_times = (writer == Writer::Cache).then(|| times_of_change(&inode));
-        let mut allocated = Allocated::nothing(&inode);
-        let result =
-            self.run(|| self.allocate_locked(&inode, mode, &(offset..end), &mut allocated));
+        let _lock = self.run_locked(|| super::lock_exclusive(inode))?;
+        let kept_times = (writer == Writer::Cache).then(|| times_of_change(inode));
+        let mut allocated = Allocated::nothing(inode);
+        let result = self.run_locked(|| self.allocate_locked(inode, mode, &bytes, &mut allocated));
         let keeps_size = matches!(
             mode,
             AllocateMode::KeepSize | AllocateMode::ZeroRange { keep_size: true }
         );
         if result.is_err() && !keeps_size {
             // If this fails too, the first error is the one to tell.
-            let _ = self.run(|| self.inodes.take_back(&inode, &allocated));
+            let _ = self.run_locked(|| self.inodes.take_back(inode, &allocated));
         }
         if let (Ok(()), Some(times)) = (&result, kept_times) {
-            self.run(|| self.restore_times(&inode, times))?;
+            self.run_locked(|| self.restore_times(inode, times))?;
         }
         result
     }

@@ -56,8 +56,17 @@ const INODE_CREDITS: u32 = 10;
 impl Volume {
     /// Runs an operation and applies the volume's error policy to corruption that it finds. If the
     /// operation fails with a full disk although a commit would release freed space, it is retried
-    /// after that commit. It is also retried if space became free while it searched.
-    pub(crate) fn run<R>(&self, mut operation: impl FnMut() -> Result<R>) -> Result<R> {
+    /// after that commit. It is also retried if space became free while it searched. The caller
+    /// holds no lock, and the operation has released its own at its end.
+    pub(crate) fn run<R>(&self, operation: impl FnMut() -> Result<R>) -> Result<R> {
+        let result = self.run_locked(operation);
+        self.reap_forgotten();
+        result
+    }
+
+    /// As [`Volume::run`], for a part of an operation during which the caller holds locks. The
+    /// caller calls [`Volume::reap_forgotten`] without them.
+    fn run_locked<R>(&self, mut operation: impl FnMut() -> Result<R>) -> Result<R> {
         let store = &self.inodes.store;
         let mut tries = 0;
         let mut activity = SpaceActivity::default();
@@ -79,7 +88,6 @@ impl Volume {
             }
             let result = result.map_err(|error| store.apply_error_policy(error));
             store.commit_noted();
-            self.reap_forgotten();
             return result;
         }
     }

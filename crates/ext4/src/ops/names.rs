@@ -285,7 +285,7 @@ impl Volume {
         name: &[u8],
     ) -> Result<Option<ShardRef<Inode>>> {
         let hold = |inode: &Inode| self.inodes.hold(inode);
-        let release = |inode: &Arc<Inode>| self.forget_under_lock(inode);
+        let release = |inode: &Inode| self.forget_under_lock(inode.number());
         self.look_up(directory, name, hold, release)
     }
 
@@ -306,7 +306,7 @@ impl Volume {
         directory: &Arc<Inode>,
         name: &[u8],
         hold: impl Fn(&Inode),
-        release: impl Fn(&Arc<Inode>),
+        release: impl Fn(&Inode),
     ) -> Result<Option<ShardRef<Inode>>> {
         let entry_inode = |found: Option<FoundEntry>| {
             let Some(found) = found else {

@@ -58,19 +58,24 @@ impl Volume {
 
     /// Gives back a hold where the caller has locks under which nothing may be reaped: that follows
     /// when its operation is over.
-    pub(super) fn forget_under_lock(&self, inode: &Arc<Inode>) {
-        let is_last = self.inodes.release(inode.number(), 1);
-        if is_last && inode.state(|state| state.slot.links == 0) {
-            self.inodes.to_reap.push(Arc::clone(inode));
+    pub(super) fn forget_under_lock(&self, number: InodeNumber) {
+        if !self.inodes.release(number, 1) {
+            return;
+        }
+        // Holds are those of a number: the inode that has it now may be another than was found.
+        if let Some(inode) = self.inodes.loaded_inode(number)
+            && inode.state(|state| state.slot.links == 0)
+        {
+            self.inodes.forgotten.push(inode);
         }
     }
 
     /// Reaps inodes whose last hold was given back under a lock. The caller holds none.
     pub(super) fn reap_forgotten(&self) {
-        if self.inodes.to_reap.is_empty() {
+        if self.inodes.forgotten.is_empty() {
             return;
         }
-        for inode in self.inodes.to_reap.take_all() {
+        for inode in self.inodes.forgotten.take_all() {
             // If it fails, the orphan clean-up of the next mount frees it.
             let _ = self.run(|| self.reap_if_due(&inode));
         }

@@ -34,7 +34,7 @@ use pext4_ondisk::xattr::{
 };
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::inode::values::{self, MAX_VALUE};
 use crate::inode::{Inode, Reach};
@@ -371,15 +371,9 @@ fn drop_value_references(
     handle: &mut Handle<'_>,
     values: &[InodeNumber],
 ) -> Result<()> {
-    for &number in values {
-        match inodes.drop_value_reference(handle, number) {
-            // The value is left as it is. The entry that named it may be gone already, so this must
-            // not stop the operation half way.
-            Err(error @ Error::Corrupt(_)) => drop(inodes.store.apply_error_policy(error)),
-            done => done?,
-        }
-    }
-    Ok(())
+    values
+        .iter()
+        .try_for_each(|&number| inodes.drop_value_reference(handle, number))
 }
 
 fn change_block(

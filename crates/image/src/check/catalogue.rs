@@ -112,9 +112,9 @@ catalogue! {
     BackupSuperblock = "backup-superblock", Note;
     /// A backup of group descriptors places a group's metadata elsewhere than the primary does.
     BackupDescriptors = "backup-descriptors", Note;
-    /// The block of multiple mount protection is not where it should be, or is none.
+    /// Multiple mount protection has no sound block, or names a user other than a mount.
     MmpBlock = "mmp-block", Problem;
-    /// Multiple mount protection says that somebody uses the file system.
+    /// Multiple mount protection says that a mount uses the file system, or used it last.
     MmpInUse = "mmp-in-use", Note;
     /// A group descriptor's checksum is wrong.
     DescriptorChecksum = "descriptor-checksum", Serious;

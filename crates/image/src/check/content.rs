@@ -70,10 +70,13 @@ fn check_regular(subject: &InodeSubject<'_>, mapped: &Mapped) {
         return;
     }
     let last = mapped.written_end.saturating_sub(1);
-    // A map without nodes may have one written block more than the size needs.
-    let reach = match has_extent_nodes(subject.inode) {
-        true => subject.inode.size.next_multiple_of(block_size(subject)),
-        false => subject.inode.size + 1,
+    // As for e2fsck, a map without nodes may have a written block that begins exactly at the end, as
+    // may any map of a file of one block.
+    let is_strict = has_extent_nodes(subject.inode) && subject.inode.size > block_size(subject);
+    let reach = if is_strict {
+        subject.inode.size.next_multiple_of(block_size(subject))
+    } else {
+        subject.inode.size + 1
     };
     if reach <= last * block_size(subject) && last > 0 {
         subject.report(Kind::InodeSize, || {

@@ -1,8 +1,9 @@
 //! The image's journal: it is replayed before planning, and a plan may be written through it.
 //!
 //! A plan is a single transaction in an empty log, so it begins at the log's first block. It has
-//! the sequence number that the journal would use next, so old log contents can never be taken for
-//! a continuation of it.
+//! the number that the empty log names, so old log contents can never be taken for a continuation
+//! of it. A mount does not use that number, so a plan of which only the start is missing is never
+//! taken for the mount's first transaction.
 
 use std::time::Duration;
 
