@@ -118,8 +118,8 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if inode, size or hash do not match the entry, `Refused(TooBig)` for a
-    /// value that no system call can return, `Io`.
+    /// `Corrupt` if inode, size or hash do not match the entry, `Refused(TooBig)` for a value that
+    /// no system call can return, `Io`.
     pub(crate) fn read_value(&self, number: InodeNumber, size: u32) -> Result<(Vec<u8>, u32)> {
         let inode = self.value_inode(number)?;
         self.read_value_of(&inode, size)
@@ -291,7 +291,8 @@ impl Inodes {
 
 impl Inodes {
     /// Notes the damage of a value, which is left as it is. The entry that named it may be gone
-    /// already, so this must not stop the operation half way; the error policy may stop the journal.
+    /// already, so this must not stop the operation half way; the error policy may stop the
+    /// journal.
     fn leave_value(&self, error: Error) -> Result<()> {
         self.store.apply_error_policy(error);
         match self.store.journal().failure() {

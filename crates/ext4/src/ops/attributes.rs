@@ -27,12 +27,11 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NotPermitted)` for a journal that has a name and for immutable and append-only files
-    /// (unless the change clears that flag, or sets the times of an append-only file to the
-    /// present), `Refused(NotSupported)` for
-    /// flags that would have no effect, for permissions of a symbolic link and for a map that
-    /// cannot have the other format, `Refused(IsADirectory | Invalid | FileTooLarge)` for a size,
-    /// `Refused(NoSpace | ReadOnly)`, `Corrupt`, `Io`.
+    /// `Refused(NotPermitted)` for a journal that has a name and for immutable and append-only
+    /// files (unless the change clears that flag, or sets the times of an append-only file to the
+    /// present), `Refused(NotSupported)` for flags that would have no effect, for permissions of a
+    /// symbolic link and for a map that cannot have the other format, `Refused(IsADirectory |
+    /// Invalid | FileTooLarge)` for a size, `Refused(NoSpace | ReadOnly)`, `Corrupt`, `Io`.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
         self.run(|| {
             self.inodes.store.check_writable()?;

@@ -70,8 +70,8 @@ fn check_regular(subject: &InodeSubject<'_>, mapped: &Mapped) {
         return;
     }
     let last = mapped.written_end.saturating_sub(1);
-    // As for e2fsck, a map without nodes may have a written block that begins exactly at the end, as
-    // may any map of a file of one block.
+    // As for e2fsck, a map without nodes may have a written block that begins exactly at the end,
+    // as may any map of a file of one block.
     let is_strict = has_extent_nodes(subject.inode) && subject.inode.size > block_size(subject);
     let reach = if is_strict {
         subject.inode.size.next_multiple_of(block_size(subject))
