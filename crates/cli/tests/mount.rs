@@ -157,10 +157,13 @@ fn an_image_is_made_where_there_is_none_and_only_then() {
     let said = fail(pext4(["info"]).arg(&place.image), 1);
     assert!(said.contains("too short for an ext4 file system"), "{said}");
     fs::remove_file(&place.image).unwrap();
+    // A link that leads nowhere yet leads to the new image.
+    let beside = place.image.with_file_name("beside");
+    std::os::unix::fs::symlink("beside", &place.image).unwrap();
     let mount = place.mount(&["--create", "32M"]);
     fs::write(mount.path("kept"), b"1").unwrap();
     mount.unmount();
-    assert_eq!(fs::metadata(&place.image).unwrap().len(), 32 << 20);
+    assert_eq!(fs::metadata(&beside).unwrap().len(), 32 << 20);
     let mount = place.mount(&["--create", "64M"]);
     assert_eq!(fs::read(mount.path("kept")).unwrap(), b"1");
     mount.unmount();
