@@ -54,6 +54,12 @@ pub struct FileDevice {
     sync: fn(&File) -> rustix::io::Result<()>,
 }
 
+/// Opens and locks a file that gets a new content.
+fn claim_new(path: &Path, options: &mut OpenOptions) -> io::Result<Claim> {
+    let options = options.read(true).write(true);
+    claim(path, Bytes::All, options, Access::ReadWrite, Duration::ZERO)
+}
+
 impl FileDevice {
     /// Opens a file or block device. If it is in use, waits for that to end, up to `wait`.
     ///
@@ -143,16 +149,8 @@ impl FileDevice {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => return made,
         }
-        let mut options = OpenOptions::new();
         // The content is removed only after the file is locked.
-        options.read(true).write(true).create(true).truncate(false);
-        let claim = claim(
-            path,
-            Bytes::All,
-            &options,
-            Access::ReadWrite,
-            Duration::ZERO,
-        )?;
+        let claim = claim_new(path, OpenOptions::new().create(true).truncate(false))?;
         if Kind::of(path)? != Kind::Regular {
             let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
             return Err(error(path, "make it anew", refusal));
@@ -167,15 +165,7 @@ impl FileDevice {
     /// `AlreadyExists`; it cannot be made.
     pub fn create_new(path: impl AsRef<Path>, size: u64) -> io::Result<Self> {
         let path = path.as_ref();
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        let claim = claim(
-            path,
-            Bytes::All,
-            &options,
-            Access::ReadWrite,
-            Duration::ZERO,
-        )?;
+        let claim = claim_new(path, OpenOptions::new().create_new(true))?;
         Self::created(path, claim, true, size)
     }
 

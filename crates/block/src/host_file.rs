@@ -62,16 +62,11 @@ pub fn open_unlocked(path: &Path) -> io::Result<File> {
 pub(crate) fn open_checked(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Kind::of(path)?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = options
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)
-        .map_err(|source| error(path, "open it", source))?;
+    let failed = |source| error(path, "open it", source);
+    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(failed)?;
     // Another file may have taken its place meanwhile.
-    let metadata = file.metadata();
-    Kind::of_opened(
-        path,
-        &metadata.map_err(|source| error(path, "open it", source))?,
-    )?;
+    Kind::of_opened(path, &file.metadata().map_err(failed)?)?;
     Ok(file)
 }
 

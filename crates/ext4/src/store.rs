@@ -252,6 +252,13 @@ impl Store {
         self.system_inodes.contains(&number)
     }
 
+    /// Whether a name may refer to an inode of this number, other than the root.
+    #[must_use]
+    pub fn may_have_name(&self, number: InodeNumber) -> bool {
+        let is_own = self.is_system_inode(number) && !self.is_named_journal(number);
+        number >= self.geometry.first_inode && !is_own
+    }
+
     /// Whether an inode is the journal and may have a name: a file `.journal` in the root, which
     /// `tune2fs -j` makes where the file system is mounted, and which e2fsck makes nameless later.
     #[must_use]

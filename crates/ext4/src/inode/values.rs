@@ -287,9 +287,7 @@ impl Inodes {
             }
         }
     }
-}
 
-impl Inodes {
     /// Notes the damage of a value, which is left as it is. The entry that named it may be gone
     /// already, so this must not stop the operation half way; the error policy may stop the
     /// journal.

@@ -120,10 +120,7 @@ impl Volume {
         directory: &Inode,
         number: InodeNumber,
     ) -> Result<ShardRef<Inode>> {
-        let store = &self.inodes.store;
-        if number < store.geometry.first_inode
-            || (store.is_system_inode(number) && !store.is_named_journal(number))
-        {
+        if !self.inodes.store.may_have_name(number) {
             return Err(bad_entry(directory, number, "a reserved inode"));
         }
         if number == directory.number() {

@@ -70,10 +70,8 @@ impl Volume {
     pub fn lookup_number(&self, number: InodeNumber) -> Result<Entry> {
         self.run(|| {
             let store = &self.inodes.store;
-            let is_own = number < store.geometry.first_inode
-                || (store.is_system_inode(number) && !store.is_named_journal(number));
-            if number != InodeNumber::ROOT && (is_own || number.get() > store.geometry.inodes_count)
-            {
+            let is_there = number.get() <= store.geometry.inodes_count;
+            if number != InodeNumber::ROOT && !(is_there && store.may_have_name(number)) {
                 return Err(Refusal::Stale.into());
             }
             let inode = self.inodes.get(number)?;

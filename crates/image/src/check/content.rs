@@ -78,7 +78,7 @@ fn check_regular(subject: &InodeSubject<'_>, mapped: &Mapped) {
     } else {
         subject.inode.size + 1
     };
-    if reach <= last * block_size(subject) && last > 0 {
+    if reach <= last * block_size(subject) {
         subject.report(Kind::InodeSize, || {
             let size = subject.inode.size;
             format!("{size} bytes, but logical block {last} is written")
