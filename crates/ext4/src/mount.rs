@@ -63,7 +63,7 @@ impl Volume {
         // The replay may change the superblock.
         let view = journal.view();
         let mut superblock = superblock::read(&*view, &mut options, &mut notes)?;
-        keep_errors(&mut superblock, &before, journal.had_stopped);
+        superblock::keep_errors(&mut superblock, &before, journal.had_stopped);
         let geometry = check_features(&superblock, &*view, &mut options, &device, &mut notes)?;
         check_same_journal(&before, &superblock)?;
         if journal.will_write() {
@@ -71,7 +71,7 @@ impl Volume {
             let store = new_store(Arc::clone(&view), superblock.clone(), geometry, search);
             lowest_layers(&Arc::new(store), journal.journal_blocks.clone())?;
         }
-        let log = journal.replay(&mut notes)?;
+        let log = journal.replay(&before, &mut notes)?;
         let was_clean = superblock.state.contains(State::CLEAN);
         let device = if log.is_some() { device } else { view };
         let store = Arc::new(new_store(device, superblock, geometry, options));
@@ -203,24 +203,6 @@ impl Drop for Volume {
     fn drop(&mut self) {
         // A caller that wants the errors calls `close`; the journal keeps what was durable.
         let _ = self.take_down();
-    }
-}
-
-/// Keeps errors that were recorded in the superblock on disk without the journal, which the replay
-/// overwrote; an abort of the journal counts as an error too. The error count in the log may be the
-/// higher one, although the last error was recorded on disk.
-fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bool) {
-    let is_older = before.last_error.time < superblock.last_error.time;
-    if before.error_count > 0 && !is_older && before.last_error != superblock.last_error {
-        if superblock.error_count == 0 {
-            superblock.first_error = before.first_error.clone();
-        }
-        let one_more = superblock.error_count.saturating_add(1);
-        superblock.error_count = before.error_count.max(one_more);
-        superblock.last_error = before.last_error.clone();
-    }
-    if had_stopped || before.state.contains(State::ERRORS) {
-        superblock.state.insert(State::ERRORS);
     }
 }
 
@@ -388,50 +370,4 @@ fn new_inode_extra_size(store: &Store) -> u16 {
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(now())
-}
-
-#[cfg(test)]
-mod tests {
-    use pext4_ondisk::superblock::ERROR_CORRUPTED;
-    use pext4_ondisk::superblock::Superblock;
-    use pext4_ondisk::{BlockNumber, Corrupt};
-
-    use super::keep_errors;
-
-    /// A superblock in which errors were recorded at these times.
-    fn noted(times: &[i64]) -> Superblock {
-        let mut bytes = [0; 1024];
-        bytes[0x38..0x3A].copy_from_slice(&[0x53, 0xEF]);
-        let mut superblock =
-            Superblock::decode_unverified(&bytes).expect("the magic number is there");
-        for &time in times {
-            let corrupt = Corrupt::new("test", "noted").in_block(BlockNumber(time.unsigned_abs()));
-            superblock.record_error(&corrupt, ERROR_CORRUPTED, time);
-        }
-        superblock
-    }
-
-    #[test]
-    fn the_last_error_survives_the_replay_whichever_count_is_higher() {
-        // Errors in the log, errors on disk, the resulting count, and the time of the last one.
-        for (log, home, count, last) in [
-            (&[][..], &[][..], 0, 0),
-            (&[], &[5], 1, 5),
-            (&[1, 2, 3], &[], 3, 3),
-            (&[1, 2, 3], &[1, 9], 4, 9),
-            (&[1, 2, 3], &[1, 2, 3, 9], 4, 9),
-            (&[1, 2, 3], &[1, 2], 3, 3),
-            (&[1, 2, 3], &[1, 2, 3], 3, 3),
-        ] {
-            let mut replayed = noted(log);
-            keep_errors(&mut replayed, &noted(home), false);
-            let first = log.first().or(home.first()).copied().unwrap_or(0);
-            let kept = (
-                replayed.error_count,
-                replayed.first_error.time,
-                replayed.last_error.time,
-            );
-            assert_eq!(kept, (count, first, last), "{log:?} {home:?}");
-        }
-    }
 }

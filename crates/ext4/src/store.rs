@@ -19,7 +19,7 @@ use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{
-    BSD_GROUPS, DISCARD, ERROR_CORRUPTED, ERROR_IO, OFFSET as SUPERBLOCK_OFFSET,
+    self, BSD_GROUPS, DISCARD, ERROR_CORRUPTED, ERROR_IO, OFFSET as SUPERBLOCK_OFFSET,
     SIZE as SUPERBLOCK_SIZE, Superblock,
 };
 use pext4_ondisk::time::Time;
@@ -71,6 +71,7 @@ pub struct Store {
 /// The superblock in memory.
 pub struct SuperblockState {
     home: BlockNumber,
+    /// Where in the block it begins, in bytes.
     offset: u32,
     /// Features known to be set, packed, so that they can be tested without a lock.
     set: AtomicU64,
@@ -92,8 +93,7 @@ impl Store {
         superblock: Superblock,
         options: MountOptions,
     ) -> Self {
-        let block_size = u64::from(geometry.block_size);
-        let offset = u32::try_from(SUPERBLOCK_OFFSET % block_size).expect("below the block size");
+        let (home, offset) = superblock::place(geometry.block_size);
         Self {
             device,
             cache,
@@ -121,7 +121,7 @@ impl Store {
             tally: Tally::new(),
             journal: OnceLock::new(),
             superblock: Arc::new(SuperblockState {
-                home: BlockNumber(SUPERBLOCK_OFFSET / block_size),
+                home,
                 offset,
                 set: AtomicU64::new(packed(
                     superblock.features.compat,

@@ -22,6 +22,14 @@ use raw::RawSuperblock;
 pub const SIZE: usize = 1024;
 /// Offset of the first superblock on the device, in bytes, for every block size.
 pub const OFFSET: u64 = 1024;
+
+/// The block that contains the first superblock, and where in the block it begins, in bytes.
+#[must_use]
+pub fn place(block_size: u32) -> (BlockNumber, u32) {
+    let offset = if block_size > 1024 { 1024 } else { 0 };
+    (BlockNumber(OFFSET / u64::from(block_size)), offset)
+}
+
 /// The magic number (`EXT4_SUPER_MAGIC`).
 pub const MAGIC: u16 = 0xEF53;
 /// The error code of a failed device (`EXT4_ERR_EIO`; these codes are not those of errno).

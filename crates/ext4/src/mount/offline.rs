@@ -19,7 +19,9 @@ use pext4_jbd2::OfflineTransaction;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::superblock::{OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, Superblock};
+use pext4_ondisk::superblock::{
+    OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, Superblock, place as superblock_place,
+};
 
 use super::{check_shape, features, recovery, superblock};
 use crate::error::{Error, Result};
@@ -175,9 +177,8 @@ impl OfflineJournal {
     /// The superblock among the blocks, if there is one; sets `recover` in the copy among the
     /// blocks.
     fn new_superblock(&self, blocks: &mut [(BlockNumber, Page)]) -> Result<Option<Superblock>> {
-        let block_size = u64::from(self.geometry.block_size);
-        let home = BlockNumber(SUPERBLOCK_OFFSET / block_size);
-        let start = usize::try_from(SUPERBLOCK_OFFSET % block_size).expect("below the block size");
+        let (home, offset) = superblock_place(self.geometry.block_size);
+        let start = offset as usize;
         let Some((_, page)) = blocks.iter_mut().find(|(block, _)| *block == home) else {
             return Ok(None);
         };

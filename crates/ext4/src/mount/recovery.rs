@@ -17,9 +17,10 @@ use pext4_ondisk::extent::{self, Bounds};
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode as Slot;
-use pext4_ondisk::superblock::{State, Superblock};
+use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 
+use super::superblock::keep_errors_in;
 use super::{MAX_NOTES, new_store};
 use crate::error::{Error, Refusal, Result};
 use crate::groups::open::{decode_descriptor, with_advice};
@@ -75,15 +76,26 @@ impl FoundJournal {
     }
 
     /// Does the replay, and empties a log whose content does not count. Returns the log that the
-    /// mount writes to.
-    pub(super) fn replay(&mut self, notes: &mut Vec<String>) -> Result<Option<Log>> {
+    /// mount writes to. Errors that `before`, the superblock at home, records and the logged one
+    /// does not are in what the replay writes, so that no power cut loses them.
+    pub(super) fn replay(
+        &mut self,
+        before: &Superblock,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Log>> {
         let Some(mut log) = self.log.take() else {
             return Ok(None);
         };
         let device = &*self.device;
         match self.replay.take() {
             Some(replay) => {
-                let report = replay.write(device, &mut log.superblock);
+                let had_stopped = self.had_stopped;
+                let (superblock_home, offset) = superblock::place(log.area.block_size());
+                let report = replay.write(device, &mut log.superblock, |home, bytes| {
+                    if home == superblock_home {
+                        keep_errors_in(&mut bytes[offset as usize..], before, had_stopped);
+                    }
+                });
                 let report = report.map_err(Error::opening)?;
                 note_replay(&report, "on the image", notes);
             }

@@ -12,7 +12,7 @@
 use pext4_block::Device;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{
-    Flags, OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, Superblock,
+    Flags, OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, State, Superblock,
 };
 
 use crate::error::{Error, Result};
@@ -160,4 +160,80 @@ fn set_changed_features(expected: &mut Features, primary: &Features) {
         (expected.incompat - changed.incompat) | (primary.incompat & changed.incompat);
     expected.read_only_compat = (expected.read_only_compat - changed.read_only_compat)
         | (primary.read_only_compat & changed.read_only_compat);
+}
+
+/// Keeps errors that were recorded in the superblock on disk without the journal, which the replay
+/// overwrote; an abort of the journal counts as an error too. The error count in the log may be the
+/// higher one, although the last error was recorded on disk.
+pub(super) fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bool) {
+    let is_older = before.last_error.time < superblock.last_error.time;
+    if before.error_count > 0 && !is_older && before.last_error != superblock.last_error {
+        if superblock.error_count == 0 {
+            superblock.first_error = before.first_error.clone();
+        }
+        let one_more = superblock.error_count.saturating_add(1);
+        superblock.error_count = before.error_count.max(one_more);
+        superblock.last_error = before.last_error.clone();
+    }
+    if had_stopped || before.state.contains(State::ERRORS) {
+        superblock.state.insert(State::ERRORS);
+    }
+}
+
+/// The same in the bytes of the superblock that a replay is about to write.
+pub(super) fn keep_errors_in(logged: &mut [u8], before: &Superblock, had_stopped: bool) {
+    let Some(bytes) = logged.first_chunk_mut::<SUPERBLOCK_SIZE>() else {
+        return;
+    };
+    // One that is not sound is written as it was logged, and then refused by the mount.
+    if let Ok(mut superblock) = Superblock::decode(bytes) {
+        keep_errors(&mut superblock, before, had_stopped);
+        *bytes = superblock.encode();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::superblock::ERROR_CORRUPTED;
+    use pext4_ondisk::superblock::Superblock;
+    use pext4_ondisk::{BlockNumber, Corrupt};
+
+    use super::keep_errors;
+
+    /// A superblock in which errors were recorded at these times.
+    fn noted(times: &[i64]) -> Superblock {
+        let mut bytes = [0; 1024];
+        bytes[0x38..0x3A].copy_from_slice(&[0x53, 0xEF]);
+        let mut superblock =
+            Superblock::decode_unverified(&bytes).expect("the magic number is there");
+        for &time in times {
+            let corrupt = Corrupt::new("test", "noted").in_block(BlockNumber(time.unsigned_abs()));
+            superblock.record_error(&corrupt, ERROR_CORRUPTED, time);
+        }
+        superblock
+    }
+
+    #[test]
+    fn the_last_error_survives_the_replay_whichever_count_is_higher() {
+        // Errors in the log, errors on disk, the resulting count, and the time of the last one.
+        for (log, home, count, last) in [
+            (&[][..], &[][..], 0, 0),
+            (&[], &[5], 1, 5),
+            (&[1, 2, 3], &[], 3, 3),
+            (&[1, 2, 3], &[1, 9], 4, 9),
+            (&[1, 2, 3], &[1, 2, 3, 9], 4, 9),
+            (&[1, 2, 3], &[1, 2], 3, 3),
+            (&[1, 2, 3], &[1, 2, 3], 3, 3),
+        ] {
+            let mut replayed = noted(log);
+            keep_errors(&mut replayed, &noted(home), false);
+            let first = log.first().or(home.first()).copied().unwrap_or(0);
+            let kept = (
+                replayed.error_count,
+                replayed.first_error.time,
+                replayed.last_error.time,
+            );
+            assert_eq!(kept, (count, first, last), "{log:?} {home:?}");
+        }
+    }
 }

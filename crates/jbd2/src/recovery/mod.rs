@@ -163,7 +163,8 @@ pub fn recover(
     superblock: &mut JournalSuperblock,
     filesystem_blocks: u64,
 ) -> Result<Recovered, JournalError> {
-    Replay::plan(device, area, superblock, filesystem_blocks)?.write(device, superblock)
+    let replay = Replay::plan(device, area, superblock, filesystem_blocks)?;
+    replay.write(device, superblock, |_, _| {})
 }
 
 /// What a replay would do, with all checks of the log passed. Nothing has been written.
@@ -239,7 +240,9 @@ impl Replay {
     }
 
     /// Writes the blocks home, durably, and leaves the log empty. `device` and `superblock` are
-    /// those of the plan.
+    /// those of the plan. `amend` is shown each home and what the log has for it, and may change
+    /// that: a file system's superblock may have fields at home that were never logged. An
+    /// interrupted replay is done again from the start, so it must make the same changes then.
     ///
     /// # Errors
     ///
@@ -248,6 +251,7 @@ impl Replay {
         &self,
         device: &dyn Device,
         superblock: &mut JournalSuperblock,
+        amend: impl Fn(BlockNumber, &mut [u8]),
     ) -> Result<Recovered, JournalError> {
         check_writable(superblock)?;
         if superblock.start == 0 {
@@ -255,7 +259,8 @@ impl Replay {
         }
         let failed = "replaying the journal";
         for &home in self.survivors.keys() {
-            let bytes = self.read(device, home).map_err(JournalError::io(failed))?;
+            let mut bytes = self.read(device, home).map_err(JournalError::io(failed))?;
+            amend(home, &mut bytes);
             device
                 .write_at(home.get() * u64::from(self.area.block_size()), &bytes)
                 .map_err(JournalError::io(failed))?;
