@@ -272,31 +272,30 @@ pub struct RemoveXattr {
 }
 
 impl EditSession {
-    /// Applies a change. After an error the caller must drop the session: part of the change may
-    /// have been applied to it.
+    /// Applies a change. If it fails, part of it may have been applied to the session, which then
+    /// refuses to [`prepare`](Self::prepare).
     ///
     /// # Errors
     ///
     /// The errors of the command of the same name, with the path.
     pub fn apply(&mut self, change: &Change) -> Result<()> {
-        let _pinned = self.pin_thread();
-        match change {
-            Change::Put(change) => self.put(change),
-            Change::Write(change) => self.write(change),
-            Change::Copy(change) => self.copy(change),
-            Change::Remove(change) => self.remove(change),
-            Change::Rename(change) => self.rename(change),
-            Change::MakeDirectory(change) => self.make_directory(change),
-            Change::Link(change) => self.link(change),
-            Change::Symlink(change) => self.symlink(change),
-            Change::MakeNode(change) => self.make_node(change),
-            Change::SetMode(change) => self.set_mode(change),
-            Change::SetFlags(change) => self.set_flags(change),
-            Change::SetOwner(change) => self.set_owner(change),
-            Change::Touch(change) => self.touch(change),
-            Change::SetXattr(change) => self.set_xattr(change),
-            Change::RemoveXattr(change) => self.remove_xattr(change),
-        }
+        self.change(|session| match change {
+            Change::Put(change) => session.put(change),
+            Change::Write(change) => session.write(change),
+            Change::Copy(change) => session.copy(change),
+            Change::Remove(change) => session.remove(change),
+            Change::Rename(change) => session.rename(change),
+            Change::MakeDirectory(change) => session.make_directory(change),
+            Change::Link(change) => session.link(change),
+            Change::Symlink(change) => session.symlink(change),
+            Change::MakeNode(change) => session.make_node(change),
+            Change::SetMode(change) => session.set_mode(change),
+            Change::SetFlags(change) => session.set_flags(change),
+            Change::SetOwner(change) => session.set_owner(change),
+            Change::Touch(change) => session.touch(change),
+            Change::SetXattr(change) => session.set_xattr(change),
+            Change::RemoveXattr(change) => session.remove_xattr(change),
+        })
     }
 }
 

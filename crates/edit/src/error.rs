@@ -79,6 +79,9 @@ pub enum EditError {
     /// A text is no change of permissions.
     #[error(transparent)]
     InvalidMode(#[from] InvalidMode),
+    /// A change of this session failed before, so none of its changes can be committed.
+    #[error("a change failed before, so nothing is changed: begin again with a new session")]
+    ChangeFailed,
     /// [`Progress::stop`](crate::Progress::stop) was called.
     #[error("interrupted; nothing was changed and nothing left behind")]
     Interrupted,

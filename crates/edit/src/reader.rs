@@ -100,8 +100,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The errors of `visit`; `AtPath` for a file that cannot be read. Directories that form a
-    /// cycle are corruption.
+    /// The errors of `visit`; `AtPath` for a file that cannot be read; `Interrupted` after
+    /// [`Progress::stop`]. Directories that form a cycle are corruption.
     pub fn walk(
         &self,
         path: impl AsRef<[u8]>,
@@ -110,6 +110,7 @@ impl Reader {
         let image = ImageTree::new(&self.volume);
         let mut rest = vec![(self.find(path.as_ref())?, 0)];
         while let Some((file, depth)) = rest.pop() {
+            self.progress.check()?;
             let attributes = image.attributes(&file)?;
             let is_directory = attributes.file_type == FileType::Directory;
             let visited = Visited {

@@ -143,6 +143,8 @@ pub struct EditSession {
     options: EditOptions,
     clone: RefCell<Option<(ImageClone, String)>>,
     steps: Cell<u32>,
+    /// Whether a change failed, of which a part may have been applied: the session can only end.
+    has_failed: bool,
     notes: Vec<String>,
     tuning: Tuning,
     /// Whether the superblock has changed otherwise than each edit changes it. [once prepared]
@@ -237,6 +239,7 @@ impl EditSession {
             options: options.clone(),
             clone: RefCell::new(None),
             steps: Cell::new(0),
+            has_failed: false,
             notes,
             tuning: Tuning::default(),
             is_tuned: false,
@@ -316,6 +319,14 @@ impl EditSession {
     /// dropped.
     pub(crate) fn pin_thread(&self) -> impl Sized + use<> {
         pin_thread(&self.options)
+    }
+
+    /// Makes a change, and remembers if it failed.
+    pub(crate) fn change<R>(&mut self, make: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let _pinned = self.pin_thread();
+        let made = make(self);
+        self.has_failed |= made.is_err();
+        made
     }
 
     /// Counts an inode that was created, changed or removed, or one write of data. Every
@@ -402,10 +413,13 @@ impl EditSession {
     ///
     /// # Errors
     ///
-    /// Errors of the device, or of the host if a clone is needed; the changes met damage in the
-    /// image. The image has not changed then.
+    /// `ChangeFailed` after a change that failed; errors of the device, or of the host if a clone is
+    /// needed; the changes met damage in the image. The image has not changed then.
     pub fn prepare(mut self) -> Result<Prepared> {
         let _pinned = self.pin_thread();
+        if self.has_failed {
+            return Err(EditError::ChangeFailed);
+        }
         let volume = self.volume.take().expect("only this takes it");
         volume.close().with_image(&self.name)?;
         self.refuse_new_errors()?;

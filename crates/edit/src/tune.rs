@@ -47,6 +47,14 @@ impl EditSession {
     /// `Refused`: a value cannot be, or the image cannot get another UUID, whose reason the text
     /// names.
     pub fn tune(&mut self, tuning: &Tuning) -> Result<()> {
+        self.change(|session| {
+            session.check_tuning(tuning)?;
+            session.add_tuning(tuning);
+            Ok(())
+        })
+    }
+
+    fn check_tuning(&self, tuning: &Tuning) -> Result<()> {
         if let Some(label) = &tuning.label
             && (label.len() > MAX_LABEL || label.contains(&0))
         {
@@ -71,7 +79,6 @@ impl EditSession {
                 format!("it cannot get another UUID: its feature `{feature}` uses the old one");
             return Err(self.refused(&problem));
         }
-        self.add_tuning(tuning);
         Ok(())
     }
 }

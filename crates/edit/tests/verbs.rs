@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use common::{filled, fixed, mixture, write};
 use pext4_block::RamDevice;
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, Plan, Reader, Way, change};
+use pext4_edit::{
+    Change, EditError, EditOptions, EditSession, Overrides, Plan, Reader, Tuning, Way, change,
+};
 use pext4_fs::{InodeNumber, Time};
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_testkit::Random;
@@ -316,6 +318,38 @@ fn refusals_name_the_path() {
             EditSession::from_device(device, &EditOptions::default()).expect("it opens");
         let error = session.apply(&change).expect_err(says).to_string();
         assert!(error.contains(says), "{error} / {says}");
+    }
+}
+
+#[test]
+fn a_session_in_which_a_change_failed_is_not_committed() {
+    let image = filled(&format(Features::Upstream), &mut Random::new(1));
+    let kept = Change::MakeDirectory(change::MakeDirectory {
+        path: b"/kept".to_vec(),
+        parents: false,
+        permissions: None,
+    });
+    let fails: [&dyn Fn(&mut EditSession) -> bool; 3] = [
+        &|session| session.apply(&kept).is_err(),
+        &|session| session.apply_tar(&mut &[1; 512][..], b"/").is_err(),
+        &|session| {
+            let tuning = Tuning {
+                label: Some(vec![b'x'; 17]),
+                ..Tuning::default()
+            };
+            session.tune(&tuning).is_err()
+        },
+    ];
+    for fail in fails {
+        let device = Arc::new(image.fork());
+        let mut session =
+            EditSession::from_device(Arc::<RamDevice>::clone(&device), &EditOptions::default())
+                .expect("it opens");
+        session.apply(&kept).expect("there is room");
+        assert!(fail(&mut session), "the second change fails");
+        assert!(matches!(session.finish(), Err(EditError::ChangeFailed)));
+        let reader = Reader::from_device(device).expect("it opens");
+        assert!(reader.volume().paths().resolve("/kept").is_err());
     }
 }
 

@@ -66,21 +66,22 @@ impl EditSession {
             parents: true,
             permissions: None,
         }))?;
-        let _pinned = self.pin_thread();
-        let mut unpacker = Unpacker {
-            session: self,
-            into,
-            layer,
-            piece: vec![0; PIECE],
-            directories: Vec::new(),
-            done: Unpacked::default(),
-        };
-        let mut archive = Archive::new(archive);
-        while let Some(entry) = archive.next()? {
-            unpacker.unpack(&mut archive, &entry)?;
-        }
-        unpacker.apply_directory_metadata()?;
-        Ok(unpacker.done)
+        self.change(|session| {
+            let mut unpacker = Unpacker {
+                session,
+                into,
+                layer,
+                piece: vec![0; PIECE],
+                directories: Vec::new(),
+                done: Unpacked::default(),
+            };
+            let mut archive = Archive::new(archive);
+            while let Some(entry) = archive.next()? {
+                unpacker.unpack(&mut archive, &entry)?;
+            }
+            unpacker.apply_directory_metadata()?;
+            Ok(unpacker.done)
+        })
     }
 }
 
