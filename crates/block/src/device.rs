@@ -1,20 +1,58 @@
-//! The trait of block devices. A device guarantees:
-//!
-//! - A read or a write is done completely or fails; after an error any part of the range may
-//!   have been written.
-//! - A write is seen by every read that starts after it returned. It is durable once a `flush`
-//!   that started after it returned has succeeded. Before that any subset of the unflushed writes
-//!   may survive a crash, and a write may be torn at a sector boundary.
-//! - All calls may be made concurrently. Of concurrent overlapping writes, each block gets the
-//!   bytes of one of them.
-//! - After a failed flush it is unknown which writes are durable. Neither concurrent nor later
-//!   flushes guarantee anything, even if they succeed: callers that need to know use
-//!   [`FailStopDevice`](crate::FailStopDevice).
+//! The trait of block devices, and arithmetic on their ranges.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// A device of bytes.
+/// A device of bytes. It guarantees:
+///
+/// - A read or a write is done completely or fails; after an error any part of the range may have
+///   been written.
+/// - A write is seen by every read that starts after it returned. It is durable once a `flush` that
+///   started after it returned has succeeded. Before that any subset of the unflushed writes may
+///   survive a crash, and a write may be torn at a sector boundary.
+/// - All calls may be made concurrently. Of concurrent overlapping writes, each block gets the
+///   bytes of one of them.
+/// - After a failed flush it is unknown which writes are durable. Neither concurrent nor later
+///   flushes guarantee anything, even if they succeed: callers that need to know use
+///   [`FailStopDevice`](crate::FailStopDevice).
+///
+/// A device that counts what it is asked for:
+///
+/// ```
+/// use std::io;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use pext4_block::{Device, RamDevice};
+///
+/// struct Counted {
+///     below: RamDevice,
+///     bytes_read: AtomicU64,
+/// }
+///
+/// impl Device for Counted {
+///     fn size(&self) -> u64 {
+///         self.below.size()
+///     }
+///
+///     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+///         self.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
+///         self.below.read_at(offset, into)
+///     }
+///
+///     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+///         self.below.write_at(offset, from)
+///     }
+///
+///     fn flush(&self) -> io::Result<()> {
+///         self.below.flush()
+///     }
+/// }
+///
+/// let device = Counted { below: RamDevice::new(1 << 20), bytes_read: AtomicU64::new(0) };
+/// device.read_at(4096, &mut [0; 512])?;
+/// assert_eq!(device.bytes_read.into_inner(), 512);
+/// # Ok::<(), io::Error>(())
+/// ```
 pub trait Device: Send + Sync + 'static {
     /// Its size in bytes.
     fn size(&self) -> u64;
@@ -52,7 +90,7 @@ pub trait Device: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The device failed; see the last guarantee of the module.
+    /// The device failed; see the last guarantee above.
     fn flush(&self) -> io::Result<()>;
 
     /// Discards bytes that are not needed any more. Returns whether they read as zeroes from now
@@ -66,7 +104,8 @@ pub trait Device: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Whether writes are refused.
+    /// Whether writes are refused. A device that refuses them must say so here: a mount that would
+    /// write finds it read-only then, instead of failing at the first write.
     fn is_read_only(&self) -> bool {
         false
     }

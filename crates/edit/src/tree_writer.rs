@@ -48,7 +48,8 @@ pub(crate) struct TreeWriter<'s> {
 pub(crate) struct HeldInode<'v> {
     /// The volume to release it in.
     holder: Option<&'v Volume>,
-    entry: Entry,
+    inode: InodeNumber,
+    attributes: Attributes,
 }
 
 impl<'v> HeldInode<'v> {
@@ -56,7 +57,8 @@ impl<'v> HeldInode<'v> {
     fn of(volume: &'v Volume, entry: Entry) -> Self {
         Self {
             holder: Some(volume),
-            entry,
+            inode: entry.inode,
+            attributes: entry.attributes,
         }
     }
 
@@ -64,23 +66,24 @@ impl<'v> HeldInode<'v> {
     pub(crate) fn named(inode: InodeNumber, attributes: Attributes) -> Self {
         Self {
             holder: None,
-            entry: Entry { inode, attributes },
+            inode,
+            attributes,
         }
     }
 
     pub(crate) fn inode(&self) -> InodeNumber {
-        self.entry.inode
+        self.inode
     }
 
     pub(crate) fn kind(&self) -> FileType {
-        self.entry.attributes.file_type
+        self.attributes.file_type
     }
 }
 
 impl Drop for HeldInode<'_> {
     fn drop(&mut self) {
         if let Some(volume) = self.holder {
-            volume.forget(self.entry.inode, 1);
+            volume.forget(self.inode, 1);
         }
     }
 }

@@ -15,6 +15,9 @@ use thiserror::Error as ThisError;
 /// The result of an operation on a volume.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// The errno of a device that fails for a reason without a number of its own.
+const EIO: i32 = 5;
+
 /// Why an operation failed.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
@@ -171,15 +174,15 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Error {
-    /// The errno that a system call would return for this error.
+    /// The errno that a system call would return for this error. That of a device's error is the
+    /// system's where a system call failed, else the one that fits its kind, or `EIO`.
     #[must_use]
     pub fn errno(&self) -> i32 {
-        const EIO: i32 = 5;
         const EROFS: i32 = 30;
         const EOPNOTSUPP: i32 = 95;
         const EUCLEAN: i32 = 117;
         match self {
-            Self::Io(error) => error.raw_os_error().unwrap_or(EIO),
+            Self::Io(error) => errno_of(error),
             Self::Corrupt(_) => EUCLEAN,
             Self::NotExt4 { .. } | Self::TooShort { .. } | Self::Options(_) => {
                 Refusal::Invalid.errno()
@@ -227,6 +230,38 @@ impl Error {
     }
 }
 
+/// The errno of a device's error or of what caused it; else that of its kind.
+fn errno_of(error: &io::Error) -> i32 {
+    if let Some(errno) = error.raw_os_error() {
+        return errno;
+    }
+    let mut cause = error
+        .get_ref()
+        .map(|cause| cause as &(dyn std::error::Error + 'static));
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref() {
+            return errno_of(error);
+        }
+        cause = error.source();
+    }
+    errno_of_kind(error.kind())
+}
+
+fn errno_of_kind(kind: io::ErrorKind) -> i32 {
+    match kind {
+        io::ErrorKind::NotFound => 2,
+        io::ErrorKind::Interrupted => 4,
+        io::ErrorKind::OutOfMemory => 12,
+        io::ErrorKind::PermissionDenied => 13,
+        io::ErrorKind::ResourceBusy => 16,
+        io::ErrorKind::InvalidInput => 22,
+        io::ErrorKind::StorageFull => 28,
+        io::ErrorKind::ReadOnlyFilesystem => 30,
+        io::ErrorKind::TimedOut => 110,
+        _ => EIO,
+    }
+}
+
 /// Keeps the kind, and for a refusal the errno. Any other error is the source of the new one:
 /// `error.get_ref()` and a downcast give it back.
 impl From<Error> for io::Error {
@@ -236,5 +271,27 @@ impl From<Error> for io::Error {
             Error::Refused(refusal) => Self::from_raw_os_error(refusal.errno()),
             other => Self::new(Self::from_raw_os_error(other.errno()).kind(), other),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, ThisError)]
+    #[error("disk.img: cannot open it: {0}")]
+    struct Named(#[source] io::Error);
+
+    #[test]
+    fn the_errno_of_a_device_is_that_of_its_cause_or_its_kind() {
+        let missing = || io::Error::from_raw_os_error(2);
+        let named = io::Error::new(io::ErrorKind::NotFound, Named(missing()));
+        let twice = io::Error::new(io::ErrorKind::NotFound, Named(io::Error::other(missing())));
+        let refused = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it may not be written");
+        let strange = io::Error::other("the cable is out");
+        let kind = io::Error::from(io::ErrorKind::StorageFull);
+        let errors = [missing(), named, twice, refused, strange, kind];
+        let errnos = errors.map(|error| Error::Io(error).errno());
+        assert_eq!(errnos, [2, 2, 2, 30, 5, 28]);
     }
 }

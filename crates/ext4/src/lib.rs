@@ -43,6 +43,23 @@
 //!   the volume is read-only from then on, [`Volume::failure`] says why, and the image keeps what
 //!   was durable.
 //!
+//! - To bound the time of a call, or to cancel it, wrap the device and let its reads fail: on a
+//!   read-only volume the call then fails with [`Error::Io`], and nothing else happens.
+//!
+//! # Errors
+//!
+//! An [`Error`] says who is to blame: the device, the bytes, a feature that this version does not
+//! have, or the caller ([`Refusal`], by POSIX); [`Error::errno`] is the number that a system call
+//! would return. A failed write or flush, and damage that the volume's `errors=` policy does not
+//! tolerate, end all changes: the volume is read-only from then on ([`Volume::is_read_only`],
+//! [`Volume::failure`]), and what was durable stays.
+//!
+//! # Related crates
+//!
+//! `pext4-image` makes images (`mkfs`, `build`), checks and resizes them; `pext4-edit` changes them
+//! all or nothing, and reads those of strangers; `pext4-fuse` mounts a volume on a directory;
+//! `pext4-block` has the devices.
+//!
 //! # Layers
 //!
 //! The layers, from the ground up, are the modules of this crate in this order; each imports only
@@ -86,7 +103,7 @@ pub use error::{Error, Refusal, Result};
 pub use mbcache::AttributeCacheStatistics;
 pub use mount::offline::{CommitError, CommitOutcome, OfflineJournal};
 pub use options::MountOptions;
-pub use pext4_block::{Access, Device, FileDevice, Page, RamDevice};
+pub use pext4_block::{Access, Device, FileDevice, OverlayDevice, Page, RamDevice};
 pub use pext4_jbd2::{CommitStep, CommitTimes, JournalError, Statistics as JournalStatistics};
 pub use pext4_ondisk::{BlockNumber, Corrupt};
 pub use types::*;

@@ -46,6 +46,10 @@ use crate::volume::Volume;
 impl Volume {
     /// Mounts the file system on `device`, after replaying its journal if necessary.
     ///
+    /// If the device cannot be written, or the image has features that this version only reads, the
+    /// volume is read-only whatever the options say: [`Volume::is_read_only`] tells, and
+    /// [`Volume::notes`] says why.
+    ///
     /// # Errors
     ///
     /// `Corrupt` and `Unsupported` name what in the image prevents the mount, `Io` comes from the

@@ -11,6 +11,7 @@ pub use scaling::{
 
 /// What to do when the image turns out corrupt while mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnError {
     /// Note it and go on (`errors=continue`).
     Continue,
@@ -20,6 +21,7 @@ pub enum OnError {
 
 /// Who may take the blocks that the image reserves (`mke2fs -m`), which in Linux only root may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reserve {
     /// No file: only blocks of metadata without which an operation would fail half way.
     #[default]

@@ -7,8 +7,10 @@
 //! or an operation uses it.
 
 mod file;
+mod held;
 
 use std::collections::HashSet;
+use std::io;
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -23,6 +25,7 @@ use crate::types::{
 use crate::volume::Volume;
 
 pub use file::{File, OpenOptions};
+pub use held::HeldInode;
 
 /// Maximum number of symbolic links followed in one path, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
@@ -46,41 +49,13 @@ const MAX_SYMLINKS: u32 = 40;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// What is created belongs to user and group 0 unless [`Paths::owner`] says otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct Paths<V> {
     volume: V,
-}
-
-/// An inode that is not freed until this is dropped, even if it loses its last name.
-#[derive(Debug)]
-pub struct HeldInode<V: Deref<Target = Volume>> {
-    volume: V,
-    inode: InodeNumber,
-}
-
-impl<V: Deref<Target = Volume>> HeldInode<V> {
-    /// The inode.
-    #[must_use]
-    pub fn inode(&self) -> InodeNumber {
-        self.inode
-    }
-
-    /// The attributes, as `stat` returns them.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt`, `Io`.
-    pub fn attributes(&self) -> Result<Attributes> {
-        self.volume.attributes(self.inode)
-    }
-}
-
-impl<V: Deref<Target = Volume>> Drop for HeldInode<V> {
-    fn drop(&mut self) {
-        if self.inode != InodeNumber::ROOT {
-            self.volume.forget(self.inode, 1);
-        }
-    }
+    uid: u32,
+    gid: u32,
 }
 
 /// One entry of a listing, with its own copy of the name.
@@ -117,7 +92,26 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// The operations of the volume to which `volume` refers.
     #[must_use]
     pub fn new(volume: V) -> Self {
-        Self { volume }
+        Self {
+            volume,
+            uid: 0,
+            gid: 0,
+        }
+    }
+
+    /// The same operations, with this user and group as the owner of what is created. (In a
+    /// directory with the set-group-id bit, the directory's group takes the place of `gid`.)
+    #[must_use]
+    pub fn owner(self, uid: u32, gid: u32) -> Self {
+        Self { uid, gid, ..self }
+    }
+
+    fn new_attributes(&self, permissions: u16) -> CreateAttributes {
+        CreateAttributes {
+            permissions,
+            uid: self.uid,
+            gid: self.gid,
+        }
     }
 
     /// The inode at a path. Symbolic links are followed.
@@ -139,7 +133,7 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         self.walk_and_hold(path.as_ref(), false)
     }
 
-    /// Takes over a hold on an entry that the volume returned.
+    /// Takes over a hold on an inode.
     fn hold(&self, inode: InodeNumber) -> HeldInode<V> {
         HeldInode {
             volume: self.volume.clone(),
@@ -278,15 +272,9 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// As [`Volume::make_directory`].
     pub fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent(path.as_ref())?;
-        let entry = self.volume.make_directory(
-            parent.inode,
-            name,
-            &CreateAttributes {
-                permissions: 0o755,
-                ..CreateAttributes::default()
-            },
-        )?;
-        drop(self.hold(entry.inode));
+        let new = self.new_attributes(0o755);
+        let entry = self.volume.make_directory(parent.inode, name, &new)?;
+        drop(self.adopt(entry));
         Ok(())
     }
 
@@ -325,13 +313,9 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// As [`Volume::make_symlink`].
     pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent_of_file(path.as_ref(), Refusal::NotFound)?;
-        let entry = self.volume.make_symlink(
-            parent.inode,
-            name,
-            target.as_ref(),
-            &CreateAttributes::default(),
-        )?;
-        drop(self.hold(entry.inode));
+        let (target, new) = (target.as_ref(), self.new_attributes(0));
+        let entry = self.volume.make_symlink(parent.inode, name, target, &new)?;
+        drop(self.adopt(entry));
         Ok(())
     }
 
@@ -354,7 +338,7 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         let original = self.resolve_link(original)?;
         let (parent, name) = self.parent_of_file(path.as_ref(), Refusal::NotFound)?;
         let entry = self.volume.link(original.inode, parent.inode, name)?;
-        drop(self.hold(entry.inode));
+        drop(self.adopt(entry));
         Ok(())
     }
 
@@ -487,12 +471,9 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// Creates a file; `path` must not exist, not even as a symbolic link.
     fn create_new(&self, path: &[u8], permissions: u16) -> Result<HeldInode<V>> {
         let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
-        let new = CreateAttributes {
-            permissions,
-            ..CreateAttributes::default()
-        };
+        let new = self.new_attributes(permissions);
         let entry = self.volume.create(parent.inode, name, &new)?;
-        Ok(self.hold(entry.inode))
+        Ok(self.adopt(entry))
     }
 
     /// Finds a file or creates it. Symbolic links at the end of `path` are followed.
@@ -534,23 +515,39 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         is_name(split(path).1) && (error.is(Refusal::NotFound) || is_of_directory)
     }
 
-    /// The whole content of a file.
+    /// The whole content of a file. Holes count as the zeroes that they are, and a small image may
+    /// have a file of many TiB: [`Self::read_up_to`] is for an image that is not trusted.
     ///
     /// # Errors
     ///
-    /// As [`Volume::read`].
+    /// As [`Volume::read`]; an `Io` error of the kind `OutOfMemory`.
     pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        self.read_up_to(path, u64::MAX)
+    }
+
+    /// The whole content of a file of at most `most` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(FileTooLarge)` for a larger file; as [`Self::read`].
+    pub fn read_up_to(&self, path: impl AsRef<[u8]>, most: u64) -> Result<Vec<u8>> {
         const CHUNK: usize = 1 << 20;
         let file = self.resolve(path)?;
         let mut content = Vec::new();
         // The size in the image may be wrong: memory grows with the bytes that were read.
         loop {
             let start = content.len();
+            if content.try_reserve(CHUNK).is_err() {
+                return Err(io::Error::from(io::ErrorKind::OutOfMemory).into());
+            }
             content.resize(start + CHUNK, 0);
             let count = self
                 .volume
                 .read(file.inode, start as u64, &mut content[start..])?;
             content.truncate(start + count);
+            if content.len() as u64 > most {
+                return Err(Refusal::FileTooLarge.into());
+            }
             if count < CHUNK {
                 return Ok(content);
             }

@@ -55,8 +55,10 @@ pub struct Attributes {
 
 /// A name that was looked up or created. Its inode is *held*: it stays in existence, even without a
 /// name, until [`Volume::forget`](crate::Volume::forget) has been called as often as an `Entry` of
-/// it was returned. [`Volume::paths`](crate::Volume::paths) does that by itself.
+/// it was returned; [`Paths::adopt`](crate::path::Paths::adopt) makes a value of it that does so
+/// when it is dropped. The operations on paths need neither.
 #[derive(Clone, Copy, Debug)]
+#[must_use = "it holds the inode: `Volume::forget` or `Paths::adopt` takes the hold"]
 pub struct Entry {
     /// The inode that the name leads to.
     pub inode: InodeNumber,
@@ -64,7 +66,7 @@ pub struct Entry {
     pub attributes: Attributes,
 }
 
-/// Permissions and owner of a new inode.
+/// Permissions and owner of a new inode. By default there are no permissions, and the owner is 0:0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CreateAttributes {
     /// Permission bits (07777), the umask already applied; the operation determines the type.

@@ -22,6 +22,11 @@ use crate::types::InodeNumber;
 
 /// A mounted ext4 file system.
 ///
+/// A volume knows no caller: it checks neither permission bits nor owners nor capabilities. What
+/// refuses a change are flags (immutable, append-only) and a volume that is read-only; a server
+/// checks permissions itself. Paths ([`Volume::paths`]) never leave the volume: `..` stops at the
+/// root, and absolute links start there.
+///
 /// # Errors
 ///
 /// Every operation that returns a `Result` may fail with `Io` and `Corrupt`, one on an inode with

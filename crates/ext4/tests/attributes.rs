@@ -95,7 +95,7 @@ fn access_lists_come_with_the_name_or_not_at_all() {
             (list(acl::ACCESS), list(acl::DEFAULT)),
             (access.clone(), default.clone())
         );
-        make(
+        let _ = make(
             b"fifo",
             FileType::Fifo,
             &Acls {

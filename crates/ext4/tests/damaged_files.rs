@@ -235,7 +235,7 @@ fn upper_halves_without_their_features_are_not_looked_at() {
     };
     volume.set_attributes(file, &cut).expect("it is counted");
     let directory = inode(&volume, "/directory");
-    volume
+    let _ = volume
         .create(directory, b"file", &CreateAttributes::default())
         .expect("it can be read");
     volume.unlink(ROOT, b"file").expect("it can be freed");

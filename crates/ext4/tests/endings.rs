@@ -129,7 +129,7 @@ fn the_last_name_and_the_last_hold_may_go_together() {
                     let name = format!("{pair}");
                     for _ in 0..1500 {
                         if unlinks {
-                            volume
+                            let _ = volume
                                 .create(
                                     InodeNumber::ROOT,
                                     name.as_bytes(),

@@ -212,7 +212,7 @@ fn directories_grow_move_out_and_move_about() {
     assert_eq!(volume.lookup(inner, b"..").expect("the parent").inode, two);
     for number in 0..5 {
         let name = format!("name{number}");
-        volume
+        let _ = volume
             .create(two, name.as_bytes(), &CreateAttributes::default())
             .expect("a file");
     }
@@ -232,7 +232,7 @@ fn directories_grow_move_out_and_move_about() {
     assert_eq!((&*cookies[0].0, &*cookies[1].0), (&b"."[..], &b".."[..]));
     for number in 5..300 {
         let name = format!("name{number}");
-        volume
+        let _ = volume
             .create(two, name.as_bytes(), &CreateAttributes::default())
             .expect("a file");
     }
@@ -409,7 +409,7 @@ fn damaged_content_is_told() {
         };
         let volume = image.open();
         file(&volume, b"file", &pattern(100));
-        volume
+        let _ = volume
             .make_directory(ROOT, b"folder", &CreateAttributes::default())
             .expect("a directory");
         volume.close().expect("it closes");

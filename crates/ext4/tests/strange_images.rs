@@ -208,7 +208,7 @@ fn encrypted_content_can_be_read_as_stored() {
     };
     volume.read_directory(directory, 0, take).expect("sound");
     assert!(names.contains(&b"secret/name".to_vec()), "{names:?}");
-    volume
+    let _ = volume
         .lookup(directory, b"secret/name")
         .expect("it was listed");
     let link = volume.lookup(directory, b"link").expect("it was listed");
@@ -491,7 +491,7 @@ fn a_directory_in_anothers_place_changes_no_count_at_the_limit() {
         .expect("moved");
     assert_eq!(links(q), 3);
     // Exchanging a directory for a file adds one here and removes one there.
-    volume
+    let _ = volume
         .create(q, b"f", &CreateAttributes::default())
         .expect("a file");
     volume
@@ -529,7 +529,7 @@ fn an_image_that_was_not_closed_cleanly_stays_so_until_it_is_checked() {
             &[b'a' + clean],
             &CreateAttributes::default(),
         );
-        made.expect("a file");
+        let _ = made.expect("a file");
         volume.close().expect("it closes");
         let bytes = std::fs::read(&image.path).expect("the image");
         assert_eq!(bytes[STATE] & 1, clean);
@@ -559,6 +559,58 @@ fn a_file_has_no_more_blocks_than_its_inode_can_count() {
     let refused = punch(2 << 40).expect_err("a hole ends where a file may");
     assert!(refused.is(Refusal::FileTooLarge), "{refused}");
     punch(1 << 40).expect("within");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn a_write_across_the_largest_size_keeps_what_fits() {
+    for features in ["^extent,^64bit", "extent"] {
+        let Some(image) = Image::make(&["-b", "1024", "-O", features]) else {
+            return;
+        };
+        let volume = image.open();
+        let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
+        let file = made.expect("a file").inode;
+        // With pointers, and with 2^32 - 1 blocks of extents.
+        let largest = match features {
+            "extent" => u64::from(u32::MAX) * 1024,
+            _ => 17_247_252_480,
+        };
+        let written = volume.write(file, largest - 5000, &[7; 9000]);
+        assert_eq!(written.expect("most of it fits"), 5000, "{features}");
+        let mut read = [0; 6000];
+        let count = volume.read(file, largest - 5000, &mut read);
+        assert_eq!(count.expect("it can be read"), 5000);
+        assert!(read[..5000].iter().all(|&byte| byte == 7));
+        let refused = volume.write(file, largest, &[7]).expect_err("nothing fits");
+        assert!(refused.is(Refusal::FileTooLarge), "{refused}");
+        assert_eq!(volume.attributes(file).expect("a file").size, largest);
+        volume.close().expect("it closes");
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn a_file_that_is_larger_than_we_would_make_it_keeps_its_size() {
+    let Some(image) = Image::make(&["-b", "1024", "-O", "^huge_file"]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
+    let file = made.expect("a file").inode;
+    volume.close().expect("it closes");
+    // As Linux allows: it counts no nodes of the tree.
+    let largest = u64::from(u32::MAX) / 2 * 1024;
+    image.debugfs_write(&format!("sif /file size {largest}"));
+    let volume = image.open();
+    let written = volume.write(file, largest - 1000, &[7; 2000]);
+    assert_eq!(written.expect("up to its end"), 1000);
+    let same = SetAttributes {
+        size: Some(largest),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes(file, &same).expect("its own size");
     volume.close().expect("it closes");
     image.assert_clean();
 }
@@ -609,7 +661,7 @@ fn a_damaged_file_loses_its_name_and_the_volume_goes_on() {
         volume.unlink(root, b"file").expect(damage);
         let gone = volume.lookup(root, b"file").expect_err("it has no name");
         assert!(gone.is(Refusal::NotFound), "{damage}: {gone}");
-        volume
+        let _ = volume
             .create(root, b"next", &CreateAttributes::default())
             .expect("the volume goes on");
         volume.close().expect("it closes");
@@ -636,7 +688,7 @@ fn a_name_goes_though_the_block_of_attributes_is_damaged() {
     let (_, volume) = mount(&image);
     let root = InodeNumber::ROOT;
     volume.unlink(root, b"file").expect("it loses its name");
-    volume
+    let _ = volume
         .create(root, b"next", &CreateAttributes::default())
         .expect("the volume goes on");
 }

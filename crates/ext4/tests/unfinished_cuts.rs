@@ -113,7 +113,8 @@ fn nor_in_one_that_gets_a_name_again() {
     };
     case.volume.unlink(ROOT, b"old").expect("it has a name");
     case.fail_to_cut();
-    case.volume
+    let _ = case
+        .volume
         .link(case.old, ROOT, b"back")
         .expect("it is held");
     case.resize(60_000).expect("it grows");

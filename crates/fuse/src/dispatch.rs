@@ -236,7 +236,11 @@ impl Dispatch {
             Error::Refused(_) => {}
             _ => self.error_log.report(&error.to_string()),
         }
-        Errno(error.errno())
+        match error {
+            // Other numbers of the host would say something about a name or a call of this mount.
+            Error::Io(_) if Errno(error.errno()) != Errno::NO_SPACE => Errno::IO,
+            _ => Errno(error.errno()),
+        }
     }
 
     /// Logs why the volume refuses changes. The failure may have occurred outside of any request,

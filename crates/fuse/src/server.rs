@@ -39,9 +39,10 @@ pub enum EndError {
     Kept,
 }
 
-/// A volume that is mounted on a directory. Only [`Server::wait`] closes the volume: if the server
-/// is dropped without it, the mount is served until the process ends, and the next mount replays
-/// the journal.
+/// A volume that is mounted on a directory. If the server is dropped without [`Server::wait`], the
+/// mount is served until it is unmounted, and errors of closing the volume are lost; if the process
+/// ends before, the next mount replays the journal.
+#[must_use = "only `wait` reports whether the image was closed"]
 pub struct Server {
     volume: Arc<Volume>,
     session: JoinHandle<io::Result<()>>,

@@ -63,17 +63,18 @@ impl Inodes {
 
     /// Largest size of a file in bytes: 2^32 - 1 blocks; or what a block map can map; or, without
     /// `huge_file`, as many blocks as the inode can count together with the nodes of the worst
-    /// tree.
+    /// tree (Linux does not count nodes, so a file that it made may be larger, and stays so).
     #[must_use]
     pub fn largest_size(&self, inode: &Inode) -> u64 {
         if self.uses_block_map(inode) {
             return self.largest_size_by_pointers();
         }
         let features = &self.store.features.read_only_compat;
+        let largest = self.block_bytes() * u64::from(u32::MAX);
         if features.contains(ReadOnlyCompat::HUGE_FILE) {
-            return self.block_bytes() * u64::from(u32::MAX);
+            return largest;
         }
-        largest_size_without_huge_file(self.store.block_size())
+        largest_size_without_huge_file(self.store.block_size()).max(inode.size().min(largest))
     }
 
     /// Largest size of a file with a block map.
@@ -133,22 +134,24 @@ impl Inodes {
     }
 
     /// Writes `from` at `offset`, extending the file if needed. Returns the number of bytes
-    /// written: fewer than given only if there is no space for the rest.
+    /// written: fewer than given only if there is no space for the rest, or the file cannot be so
+    /// large.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace)` if no byte could be written, `Refused(FileTooLarge | ReadOnly)`,
+    /// `Refused(NoSpace | FileTooLarge)` if no byte could be written, `Refused(ReadOnly)`,
     /// `Corrupt`, `Io`.
     pub fn write_data(&self, inode: &Arc<Inode>, offset: u64, from: &[u8]) -> Result<usize> {
-        let end = offset
-            .checked_add(from.len() as u64)
-            .ok_or(Refusal::FileTooLarge)?;
-        if end > self.largest_size(inode) {
-            return Err(Refusal::FileTooLarge.into());
-        }
         if from.is_empty() {
             return Ok(0);
         }
+        let possible = self.largest_size(inode).saturating_sub(offset);
+        let possible = usize::try_from(possible).unwrap_or(usize::MAX);
+        let from = &from[..from.len().min(possible)];
+        if from.is_empty() {
+            return Err(Refusal::FileTooLarge.into());
+        }
+        let end = offset + from.len() as u64;
         self.store.check_writable()?;
         if inode.is_inline() && self.write_inline(inode, offset, from)? {
             return Ok(from.len());

@@ -9,7 +9,7 @@ use pext4_sync::ShardRef;
 
 use super::new_inode::NewInode;
 use super::{INODE_CREDITS, check_directory};
-use crate::error::{Refusal, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::inode::allocate::Allocated;
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach};
@@ -143,9 +143,12 @@ impl Volume {
                 .ok_or(Refusal::FileTooLarge)?;
             match self.write_some(writer, inode, at, rest) {
                 Ok(count) if count == rest.len() => return Ok(from.len()),
-                // The next attempt finds no space, and so waits for space that a commit releases.
+                // The next attempt finds out why: if there is no space, it waits for space that a
+                // commit releases.
                 Ok(count) => done += count,
-                Err(error) if done > 0 && error.is(Refusal::NoSpace) => return Ok(done),
+                Err(Error::Refused(Refusal::NoSpace | Refusal::FileTooLarge)) if done > 0 => {
+                    return Ok(done);
+                }
                 Err(error) => return Err(error),
             }
         }

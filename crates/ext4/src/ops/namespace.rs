@@ -537,7 +537,7 @@ mod tests {
                     name.as_bytes(),
                     &CreateAttributes::default(),
                 );
-                made.expect("a file, and so an index");
+                let _ = made.expect("a file, and so an index");
             }
             let directory = volume.directory(InodeNumber::ROOT).expect("the root");
             let new = CreateAttributes::default();
@@ -554,7 +554,7 @@ mod tests {
             }
             assert_eq!(made == 0, is_limited, "{made} were made beside others");
             let made = volume.make_directory(InodeNumber::ROOT, b"e", &new);
-            made.expect("in one way or the other");
+            let _ = made.expect("in one way or the other");
         }
     }
 }

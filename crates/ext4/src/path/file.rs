@@ -37,6 +37,8 @@ pub struct OpenOptions {
     create: bool,
     create_new: bool,
     permissions: u16,
+    uid: u32,
+    gid: u32,
 }
 
 impl Default for OpenOptions {
@@ -46,7 +48,8 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Options that allow nothing; a file that is created gets the permissions 0644.
+    /// Options that allow nothing; a file that is created gets the permissions 0644, and user and
+    /// group 0.
     pub fn new() -> Self {
         Self {
             read: false,
@@ -56,6 +59,8 @@ impl OpenOptions {
             create: false,
             create_new: false,
             permissions: 0o644,
+            uid: 0,
+            gid: 0,
         }
     }
 
@@ -102,6 +107,12 @@ impl OpenOptions {
         self
     }
 
+    /// User and group of a file that is created.
+    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
+        (self.uid, self.gid) = (uid, gid);
+        self
+    }
+
     /// Opens the file at `path`.
     ///
     /// # Errors
@@ -116,7 +127,7 @@ impl OpenOptions {
         V: Deref<Target = Volume> + Clone,
     {
         self.check()?;
-        let paths = Paths::new(volume);
+        let paths = Paths::new(volume).owner(self.uid, self.gid);
         let path = path.as_ref();
         let held = if self.create_new {
             paths.create_new(path, self.permissions)?

@@ -107,12 +107,12 @@ impl Dispatch {
         if is_append_only(&attributes) {
             return self.append(inode, offset, from, is_writeback);
         }
-        let count = self.answer(self.write_all(inode, offset, from, is_writeback))?;
-        // The kernel takes a short reply to a direct write for a failure of the device.
-        if count < from.len() && !is_writeback {
-            return Err(Errno::NO_SPACE);
+        // The kernel takes a short reply to a direct write for a failure of the device, and ignores
+        // the count of a write from its cache.
+        match self.write_all(inode, offset, from, is_writeback) {
+            (_, Some(error)) => Err(self.errno(&error)),
+            (count, None) => Ok(count),
         }
-        Ok(count)
     }
 
     /// Writes to an append-only file: only behind its end and into gaps (see `AppendGaps`). From
@@ -162,10 +162,9 @@ impl Dispatch {
         for part in parts.iter().filter(|part| !part.is_empty()) {
             let within = place(part, offset);
             match self.write_all(inode, part.start, &from[within.clone()], is_writeback) {
-                Ok(count) if count == within.len() => has_written = true,
-                Ok(count) => return Ok(within.start + count),
-                Err(_) if has_written => return Ok(within.start),
-                Err(error) => return Err(error),
+                (_, None) => has_written = true,
+                (0, Some(error)) if !has_written => return Err(error),
+                (count, Some(_)) => return Ok(within.start + count),
             }
         }
         Ok(from.len())
@@ -221,7 +220,7 @@ impl Dispatch {
         offset: u64,
         from: &[u8],
         is_writeback: bool,
-    ) -> Result<usize, Error> {
+    ) -> (usize, Option<Error>) {
         let write = |at, rest: &[u8]| {
             if is_writeback {
                 self.volume.write_back(inode, at, rest)
@@ -234,11 +233,10 @@ impl Dispatch {
             let (at, rest) = (offset + done as u64, &from[done..]);
             match self.retry_if_full(|| write(at, rest)) {
                 Ok(count) => done += count,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
+                Err(error) => return (done, Some(error)),
             }
         }
-        Ok(done)
+        (done, None)
     }
 
     /// `fallocate(2)` with its flags. The kernel keeps the file's times itself, as for writes.
@@ -390,6 +388,25 @@ mod tests {
         let refused = log.write(0, &mixed);
         assert_eq!(refused, Err(Errno::NOT_PERMITTED), "it ends in old bytes");
         assert_eq!(log.write(0, &[1; PAGE]), Ok(PAGE));
+    }
+
+    #[test]
+    fn a_write_across_the_largest_size_is_refused_as_such_and_keeps_what_fits() {
+        let volume = Arc::new(testing::volume());
+        let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
+        let inode = made.expect("room").inode;
+        let dispatch = testing::dispatch(&volume);
+        let largest = u64::from(u32::MAX) * 1024;
+        for is_writeback in [true, false] {
+            let offset = largest - PAGE as u64;
+            let written = dispatch.write(node_of(inode), offset, &[7; 2 * PAGE], is_writeback);
+            assert_eq!(written, Err(Errno(27)));
+            let mut read = [0; 2 * PAGE];
+            assert_eq!(volume.read(inode, offset, &mut read).ok(), Some(PAGE));
+            assert_eq!(read[..PAGE], [7; PAGE]);
+            let cut = dispatch.allocate(node_of(inode), 3, offset, PAGE as u64);
+            assert_eq!(cut, Ok(()));
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ const RECORDS_PER_MESSAGE: usize = 256;
 const MAX_WAITING_MESSAGES: usize = 256;
 
 /// A source of an image.
+#[non_exhaustive]
 pub enum Source {
     /// The contents of a directory of the host. The directory itself becomes the root.
     Directory(PathBuf),

@@ -41,7 +41,8 @@ macro_rules! catalogue {
     ($( #[doc = $meaning:literal] $kind:ident = $name:literal, $grade:ident; )*) => {
         /// What is wrong, by name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Kind {
+        #[non_exhaustive]
+pub enum Kind {
             $( #[doc = $meaning] $kind, )*
         }
 

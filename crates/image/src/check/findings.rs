@@ -19,6 +19,7 @@ const MAX_OF_A_KIND: u64 = 1000;
 
 /// The location of a finding, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Place {
     /// The block group.
     pub group: Option<u32>,

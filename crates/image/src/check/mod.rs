@@ -134,7 +134,7 @@ impl Pass {
 pub struct Step {
     /// The pass.
     pub pass: Pass,
-    /// The number of groups or directories that are done.
+    /// The number of groups or directories that are done, or being worked on: the total at the end.
     pub done: u32,
     /// The number of all groups or directories.
     pub total: u32,

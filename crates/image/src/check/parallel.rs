@@ -49,10 +49,7 @@ impl Workers<'_> {
             }
         };
         let helpers = self.threads.min(count as usize).saturating_sub(1);
-        if helpers == 0 {
-            return vec![run(true)];
-        }
-        thread::scope(|scope| {
+        let states = thread::scope(|scope| {
             // If the system refuses some threads, the others do their work.
             let start = |_| thread::try_spawn_scoped(scope, || run(false)).ok();
             let helpers: Vec<_> = (0..helpers).map_while(start).collect();
@@ -61,15 +58,44 @@ impl Workers<'_> {
                 states.push(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
             }
             states
-        })
+        });
+        if count > 0 && !self.is_cancelled() {
+            self.report_progress(pass, count, count);
+        }
+        states
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Options, Pass};
+    use std::sync::Arc;
+
+    use super::super::{Options, Pass, Step};
     use super::Workers;
+    use pext4_sync::Mutex;
     use pext4_sync::atomic::Ordering;
+    use pext4_sync::order::Class;
+
+    #[test]
+    fn the_progress_ends_with_all_of_it() {
+        let steps = Arc::new(Mutex::new(Class::Leaf, Vec::new()));
+        let kept = Arc::clone(&steps);
+        let progress = move |step: Step| kept.lock().push((step.done, step.total));
+        let options = Options {
+            progress: Some(Box::new(progress)),
+            ..Options::default()
+        };
+        for threads in [1, 4] {
+            let workers = Workers {
+                options: &options,
+                threads,
+            };
+            let _ = workers.each(Pass::Inodes, 20, || (), |(), _| {});
+            let steps = std::mem::take(&mut *steps.lock());
+            assert_eq!(steps.last(), Some(&(20, 20)));
+            assert!(steps.is_sorted());
+        }
+    }
 
     #[test]
     fn every_number_is_worked_on_once_and_a_cancel_stops() {

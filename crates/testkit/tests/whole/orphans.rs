@@ -58,7 +58,7 @@ fn on_an_image_with_errors_nobody_is_finished() {
         gid: 0,
     };
     for _ in 0..3 {
-        volume
+        let _ = volume
             .create_unnamed(InodeNumber::ROOT, &new)
             .expect("there is room");
     }
