@@ -436,7 +436,9 @@ impl Store {
     }
 
     /// Writes data of files. If the device fails, the volume stops writing, and every thread that
-    /// waits for durability gets the error.
+    /// waits for durability gets the error. Only a host without space fails this write alone: no
+    /// map has changed yet, so the volume is as it was, and what is removed from it gives the host
+    /// space again.
     ///
     /// # Errors
     ///
@@ -445,6 +447,9 @@ impl Store {
         self.device
             .write_vectored_at(offset, parts)
             .map_err(|error| {
+                if error.kind() == io::ErrorKind::StorageFull {
+                    return Error::Io(error);
+                }
                 let reason = format!("writing data failed: {error}");
                 match self.try_journal() {
                     // Its abort calls `stop`.

@@ -74,8 +74,9 @@ pub trait DirectoryBlocks {
     /// Whether the inode has the flag INDEX.
     fn is_indexed(&self) -> bool;
 
-    /// Sets the inode's flag INDEX.
-    fn set_indexed(&mut self);
+    /// Sets or clears the inode's flag INDEX. Without it, all blocks are leaves: the root and the
+    /// nodes of an index read as leaves with hardly a name.
+    fn set_indexed(&mut self, indexed: bool);
 
     /// How this volume writes directories.
     fn settings(&self) -> &DirectorySettings;

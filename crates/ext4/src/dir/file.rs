@@ -325,10 +325,10 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         is_indexed(self.inode)
     }
 
-    fn set_indexed(&mut self) {
+    fn set_indexed(&mut self, indexed: bool) {
         let inode = self.inode;
         inode.edit(self.handle(), Reach::Data, |state| {
-            state.slot.flags |= InodeFlags::INDEX
+            state.slot.flags.set(InodeFlags::INDEX, indexed);
         });
     }
 

@@ -91,7 +91,7 @@ pub(super) fn index_and_insert<B: DirectoryBlocks>(
         htree::init_root(bytes, format, inode, parent, hasher.version, left);
     })?;
     insert_child(blocks, ROOT, 1, halves.boundary, right)?;
-    blocks.set_indexed();
+    blocks.set_indexed(true);
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use pext4_ondisk::{Corrupt, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, DirectorySettings, look};
 use super::{CHANGED, FoundEntry, corrupt_in, leaf};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Root and levels below it.
 const MAX_FRAMES: usize = 3;
@@ -70,6 +70,18 @@ struct Head {
 }
 
 impl Path {
+    /// As [`Self::descend`], and `None` also if the index is damaged: each leaf says for itself
+    /// whether it is sound, so the names are found without the index, as Linux finds them.
+    pub(super) fn descend_if_sound<B: DirectoryBlocks>(
+        blocks: &B,
+        seek: Seek<'_>,
+    ) -> Result<Option<Self>> {
+        match Self::descend(blocks, seek) {
+            Err(Error::Corrupt(_)) => Ok(None),
+            descended => descended,
+        }
+    }
+
     /// Descends to a leaf; `None` if there is no index, or one of an unknown kind.
     pub(super) fn descend<B: DirectoryBlocks>(blocks: &B, seek: Seek<'_>) -> Result<Option<Self>> {
         if !blocks.is_indexed() || !blocks.settings().indexing {

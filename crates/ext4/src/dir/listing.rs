@@ -161,7 +161,7 @@ fn list_dots<B: DirectoryBlocks>(
 /// Fills a batch. Returns the cookie from which on there may be entries that were not read yet.
 fn gather<B: DirectoryBlocks>(blocks: &B, batch: &mut Batch) -> Result<Option<u64>> {
     let key = blocks.settings().cookie_key;
-    match Path::descend(blocks, Seek::Hash(major_of(batch.from)))? {
+    match Path::descend_if_sound(blocks, Seek::Hash(major_of(batch.from)))? {
         Some(path) => gather_run(blocks, path, key, batch),
         None => {
             let hasher = blocks.settings().listing_hasher();

@@ -20,9 +20,11 @@
 //! [`DirectoryBlocks::reserve`], and only then changes the first byte. So a full volume is detected
 //! while the directory is unchanged.
 //!
-//! Impossible bytes give `Corrupt`, with the inode and the directory's block. An index of an
-//! unknown kind (hash version, flags, or without the `dir_index` feature) is no error: its leaves
-//! are searched one by one and names can be removed, but not inserted.
+//! Impossible bytes give `Corrupt`, with the inode and the directory's block. An index that is
+//! damaged or of an unknown kind (hash version, flags) hides no names: the leaves are searched one
+//! by one and names can be removed, but not inserted. An index on a volume that has lost the feature
+//! `dir_index` is dropped by the first insertion, as Linux does, unless blocks have checksums, whose
+//! place is another in a leaf.
 
 mod blocks;
 mod file;
@@ -86,7 +88,7 @@ pub fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<FoundE
     if is_dot(name) {
         return find_dot(blocks, name).map(Some);
     }
-    match Path::descend(blocks, Seek::Name(name))? {
+    match Path::descend_if_sound(blocks, Seek::Name(name))? {
         Some(mut path) => path.find(blocks, name),
         None => linear::find(blocks, name),
     }
@@ -121,6 +123,9 @@ pub fn insert<B: DirectoryBlocks>(
         file_type: Some(file_type),
         name,
     };
+    if blocks.is_indexed() && !blocks.settings().indexing && !blocks.settings().format.has_tail {
+        blocks.set_indexed(false);
+    }
     if !blocks.is_indexed() {
         return linear::insert(blocks, &new);
     }

@@ -41,7 +41,7 @@ pub enum Sought {
     Full,
 }
 
-/// Finds the leaf of a name; `None` if there is no single one.
+/// Finds the leaf of a name; `None` if there is no single one, or the index is damaged.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub fn leaf_of<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Nam
     if is_dot(name) {
         return Ok(None);
     }
-    let path = Path::descend(blocks, Seek::Name(name))?;
+    let path = Path::descend_if_sound(blocks, Seek::Name(name))?;
     let path = path.filter(|path| !path.hash_continues());
     Ok(path.map(|path| NameLeaf { leaf: path.leaf() }))
 }

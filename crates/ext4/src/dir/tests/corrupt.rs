@@ -233,6 +233,26 @@ fn a_listing_gives_up_where_nothing_can_be_read() {
     assert_eq!(left.len(), 0, "the last leaf is too far");
 }
 
+/// An insertion refuses the damaged index; all of the 500 names are found, listed once, and one can
+/// be removed.
+fn assert_hides_no_name(directory: &mut Memory) {
+    let insertion = insert(directory, b"new", InodeNumber(20), FileType::Regular);
+    assert_corrupt(insertion, 0);
+    let mut listed = BTreeSet::new();
+    let end = list(directory, 2, &mut |entry| {
+        listed.insert(entry.name.to_vec())
+    });
+    end.expect("no leaf is damaged");
+    for number in 0..500 {
+        let name = format!("name-{number}").into_bytes();
+        assert_found(directory, number, &name);
+        assert!(listed.remove(&name), "{number} is listed");
+    }
+    assert!(listed.is_empty());
+    remove(directory, b"name-7").expect("it is there");
+    assert_eq!(find(directory, b"name-7").expect("no damage"), None);
+}
+
 #[test]
 fn bad_counts_in_an_index_are_named() {
     for (at, value) in [
@@ -245,10 +265,7 @@ fn bad_counts_in_an_index_are_named() {
     ] {
         let mut directory = filled(settings(1024), 500);
         set_half(&mut directory, 0, at, value);
-        assert_corrupt(find(&directory, b"name-7"), 0);
-        let insertion = insert(&mut directory, b"new", InodeNumber(20), FileType::Regular);
-        assert_corrupt(insertion, 0);
-        assert_corrupt(list(&directory, 2, &mut |_| true), 0);
+        assert_hides_no_name(&mut directory);
     }
 }
 
@@ -261,11 +278,7 @@ fn bad_pointers_in_an_index_are_named() {
         for entry in 0..usize::from(count) {
             set_word(&mut directory, 0, 0x24 + 8 * entry, pointer);
         }
-        let answer = find(&directory, b"name-7");
-        assert!(
-            matches!(answer, Err(Error::Corrupt(_))),
-            "pointer {pointer}: {answer:?}"
-        );
+        assert_hides_no_name(&mut directory);
     }
 }
 
@@ -294,7 +307,23 @@ fn no_name_is_put_between_the_dots() {
 fn too_many_levels_are_corrupt() {
     let mut directory = filled(settings(1024), 500);
     directory.blocks[0].0[0x1E] = 2;
-    assert_corrupt(find(&directory, b"name-7"), 0);
+    assert_hides_no_name(&mut directory);
+}
+
+#[test]
+fn an_index_whose_feature_is_gone_is_dropped_where_nothing_has_checksums() {
+    for (settings, drops) in [(without_tails(), true), (settings(1024), false)] {
+        let mut directory = filled(settings, 500);
+        directory.settings.indexing = false;
+        assert_found(&directory, 7, b"name-7");
+        let new = insert(&mut directory, b"new", InodeNumber(20), FileType::Regular);
+        assert_eq!((new.is_ok(), directory.is_indexed()), (drops, !drops));
+        for number in 0..500 {
+            assert_found(&directory, number, format!("name-{number}").as_bytes());
+        }
+        let found = find(&directory, b"new").expect("no damage");
+        assert_eq!(found.is_some(), drops);
+    }
 }
 
 #[test]

@@ -185,8 +185,8 @@ impl DirectoryBlocks for Memory {
         self.indexed
     }
 
-    fn set_indexed(&mut self) {
-        self.indexed = true;
+    fn set_indexed(&mut self, indexed: bool) {
+        self.indexed = indexed;
     }
 
     fn settings(&self) -> &DirectorySettings {
