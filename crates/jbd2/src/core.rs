@@ -415,8 +415,9 @@ impl Core {
             Err(CLOSING) => return Ok(false),
             Err(_) => return Err(self.why_stopped()),
         }
-        // Even if it is clean: the commit waits for the handles that are still open.
-        let last = self.epoch.running();
+        // Even if it is clean: the commit waits for the handles that are still open. A start in a
+        // later transaction sees that the journal closes.
+        let last = self.epoch.last_running();
         let chosen = self.last.set(last);
         debug_assert!(chosen.is_ok(), "a journal closes once");
         self.commit(last)?;

@@ -72,6 +72,14 @@ impl Epoch {
         Tid(self.running.load(Ordering::Acquire))
     }
 
+    /// The running transaction, of which a start in a later one sees everything that the caller has
+    /// written before this call. (After [`Epoch::running`] it need not: a transaction may have been
+    /// opened without this thread's knowledge.)
+    pub(crate) fn last_running(&self) -> Tid {
+        // As a write it comes before or after that of `open`, which reads it in turn.
+        Tid(self.running.fetch_add(0, Ordering::AcqRel))
+    }
+
     /// Enters the running transaction, waiting at the gate while it is closed. `None` if
     /// [`Epoch::stop`] ended the wait.
     pub(crate) fn enter(&self) -> Option<Place> {
@@ -166,7 +174,8 @@ impl Epoch {
     /// Opens transaction `next` and wakes all waiting starts. Only after
     /// [`Epoch::close_and_drain`].
     pub(crate) fn open(&self, next: Tid) {
-        self.running.store(next.0, Ordering::Release);
+        // A read as well: see `last_running`.
+        self.running.swap(next.0, Ordering::AcqRel);
         for word in self.words.iter() {
             word.fetch_and(!CLOSED, Ordering::AcqRel);
         }
@@ -252,7 +261,7 @@ mod tests {
 mod models {
     use std::sync::Arc;
 
-    use pext4_sync::atomic::{AtomicU64, Ordering};
+    use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use pext4_sync::{Sharded, thread, topology};
 
     use super::{Epoch, Tid};
@@ -286,6 +295,40 @@ mod models {
             drained,
             "nobody was left in 7"
         );
+    }
+
+    /// A journal that closes: what `commit_last` does beside a commit and a start.
+    #[test]
+    fn a_start_behind_the_last_transaction_sees_that_the_journal_closes() {
+        pext4_sync::model_within(2, || {
+            let words = Sharded::with_count(1, |_| AtomicU64::new(0));
+            let epoch = Arc::new(Epoch::new(words, Tid(7)));
+            let closing = Arc::new(AtomicBool::new(false));
+            let committer = {
+                let epoch = Arc::clone(&epoch);
+                thread::spawn("committer", move || {
+                    epoch.close_and_drain();
+                    epoch.open(Tid(8));
+                })
+            };
+            let starter = {
+                let (epoch, closing) = (Arc::clone(&epoch), Arc::clone(&closing));
+                thread::spawn("starter", move || {
+                    let place = epoch.enter().expect("nobody stops the epochs");
+                    let refused = closing.load(Ordering::Acquire);
+                    epoch.leave(place);
+                    (!refused).then_some(place.tid)
+                })
+            };
+            closing.store(true, Ordering::Release);
+            let last = epoch.last_running();
+            committer.join().expect("no panic");
+            let started = starter.join().expect("no panic");
+            assert!(
+                started.is_none_or(|tid| tid.0 <= last.0),
+                "{started:?}, {last:?}"
+            );
+        });
     }
 
     #[test]

@@ -74,16 +74,20 @@ unsafe impl<T: Send> Send for BiasedLock<T> {}
 unsafe impl<T: Send + Sync> Sync for BiasedLock<T> {}
 
 /// Read access to the value; unlocks when dropped.
+///
+/// A guard keeps no `&T`, and one for writing no `&mut T`: a function that a guard is passed to, such
+/// as `drop`, would promise that such a reference is good until it returns, but another thread may
+/// write as soon as the lock is released in it.
 #[must_use]
 pub struct BiasedReadGuard<'a, T> {
-    value: &'a T,
+    value: &'a UnsafeCell<T>,
     _hold: Hold<'a>,
 }
 
 /// Write access to the value; unlocks when dropped.
 #[must_use]
 pub struct BiasedWriteGuard<'a, T> {
-    value: &'a mut T,
+    value: &'a UnsafeCell<T>,
     _lock: RwLockWriteGuard<'a, ()>,
 }
 
@@ -230,12 +234,11 @@ impl<T> BiasedLock<T> {
         Some(Entry { slot, _held: held })
     }
 
+    /// The guard of a reader that holds a read lock, or a slot that it filled before it saw the bias
+    /// set.
     fn guard<'a>(&'a self, hold: Hold<'a>) -> BiasedReadGuard<'a, T> {
         BiasedReadGuard {
-            // SAFETY: `hold` is a read lock, or a slot that was filled before the bias was seen
-            // set; either prevents a writer's `&mut T` until it is dropped, which happens with the
-            // guard.
-            value: unsafe { &*self.value.get() },
+            value: &self.value,
             _hold: hold,
         }
     }
@@ -253,10 +256,7 @@ impl<T> BiasedLock<T> {
     #[inline]
     fn writer<'a>(&'a self, guard: RwLockWriteGuard<'a, ()>) -> BiasedWriteGuard<'a, T> {
         BiasedWriteGuard {
-            // SAFETY: the underlying write lock excludes every reader that takes that lock; the
-            // bias is not set and no slot contains this lock, so there is no other reader, and none
-            // can enter before the write lock is released.
-            value: unsafe { &mut *self.value.get() },
+            value: &self.value,
             _lock: guard,
         }
     }
@@ -273,7 +273,9 @@ impl<T> Deref for BiasedReadGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        self.value
+        // SAFETY: the guard holds a read lock or a slot (see `BiasedLock::guard`); either prevents a
+        // writer's `&mut T` until it is dropped, and the result lives no longer than the guard.
+        unsafe { &*self.value.get() }
     }
 }
 
@@ -282,14 +284,20 @@ impl<T> Deref for BiasedWriteGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        self.value
+        // SAFETY: as in `deref_mut`; `&self` excludes its `&mut T`.
+        unsafe { &*self.value.get() }
     }
 }
 
 impl<T> DerefMut for BiasedWriteGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.value
+        // SAFETY: the underlying write lock excludes every reader that takes that lock; when the
+        // guard was made, the bias was not set and no slot contained this lock (see
+        // `BiasedLock::writer`), so there is no other reader, and none can enter before the write
+        // lock is released with the guard, which the result does not outlive. `&mut self` excludes
+        // other references from this guard.
+        unsafe { &mut *self.value.get() }
     }
 }
 

@@ -65,10 +65,11 @@ impl<T> Stack<T> {
         }
     }
 
-    /// Takes all elements that are on the stack; the newest is first.
+    /// Takes all elements that are on the stack; the newest is first. Who finds the stack empty
+    /// afterwards also sees what this thread did before.
     pub fn take_all(&self) -> Drain<T> {
         Drain {
-            head: self.head.swap(ptr::null_mut(), Ordering::Acquire),
+            head: self.head.swap(ptr::null_mut(), Ordering::AcqRel),
             owns: PhantomData,
         }
     }
@@ -218,6 +219,7 @@ mod models {
     use std::sync::Arc;
 
     use super::Stack;
+    use crate::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn pushers_and_a_taker_lose_nothing() {
@@ -234,6 +236,27 @@ mod models {
             taken.extend(stack.take_all().map(|number| *number.get_ref()));
             taken.sort_unstable();
             assert_eq!(taken, [1, 2]);
+        });
+    }
+
+    /// What a `sync` relies on that finds no changes in the transaction it has seen running.
+    #[test]
+    fn an_empty_stack_shows_what_its_taker_did_before() {
+        loom::model(|| {
+            let stack = Arc::new(Stack::new());
+            let opened = Arc::new(AtomicU32::new(0));
+            stack.push(1);
+            let taker = {
+                let (stack, opened) = (Arc::clone(&stack), Arc::clone(&opened));
+                loom::thread::spawn(move || {
+                    opened.store(1, Ordering::Relaxed);
+                    drop(stack.take_all());
+                })
+            };
+            if stack.is_empty() {
+                assert_eq!(opened.load(Ordering::Relaxed), 1);
+            }
+            taker.join().expect("the taker does not panic");
         });
     }
 

@@ -52,7 +52,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use pext4_jbd2::Owing;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, Tid};
 use pext4_sync::Stack;
-use pext4_sync::atomic::Ordering;
+use pext4_sync::atomic::{Ordering, fence};
 
 use crate::error::{Error, Result};
 use crate::statistics::{Event, Section};
@@ -157,6 +157,7 @@ impl Groups {
     /// search for them, so that they are not pending any more although the search did not find
     /// them.
     pub fn has_new_space(&self, activity: &mut SpaceActivity) -> bool {
+        fence(Ordering::Acquire);
         activity.has_changed(self) && self.free_blocks() > 0
     }
 

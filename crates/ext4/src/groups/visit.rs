@@ -7,6 +7,8 @@ use pext4_ondisk::{GroupNumber, Tid};
 
 use super::Groups;
 use super::buddy::Span;
+use pext4_sync::atomic::{Ordering, fence};
+
 use crate::statistics::Event;
 
 impl Groups {
@@ -36,6 +38,8 @@ impl Groups {
             released += i64::from(span.length);
         }
         drop(held);
+        // Who does not find them pending any more sees that they were released: `has_new_space`.
+        fence(Ordering::Release);
         self.counts.pending.add(-released);
         if waits {
             self.waiting.keep(number);

@@ -61,6 +61,8 @@ impl PublishedFields {
 
     /// Copies the fields after a change of the state, whose lock the caller holds.
     pub(super) fn update(&self, state: &State) {
+        // First, so that nobody who has seen a new field is then shown old attributes.
+        self.expire_attributes();
         let slot = &state.slot;
         self.dead.store(state.dead, Ordering::Release);
         self.size.store(slot.size, Ordering::Release);
@@ -71,7 +73,6 @@ impl PublishedFields {
         self.generation.store(slot.generation, Ordering::Release);
         self.has_wide_times
             .store(slot.has_wide_times(), Ordering::Release);
-        self.expire_attributes();
         self.root.expire_unless(|| words_of(&slot.block));
     }
 
