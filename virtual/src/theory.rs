@@ -3,12 +3,14 @@
 //! Every lock that cores share and every line that is transferred between them is a station that
 //! serves one core at a time; its *demand* is its busy time an operation. A lock that one core has
 //! nearly to itself is no station: a task's own file has a lock that the committer also takes, and
-//! since every task has one, none saturates however many tasks there are. The rest of an operation
-//! without waiting is the think time. Two laws hold for any distribution: throughput is at most N
-//! over the time of an operation without waiting, and at most one over the largest demand. Mean
-//! value analysis gives the throughput of such a closed network with exponentially distributed
-//! service times. Ours vary less, so the simulated value lies between that and the bounds; where it
-//! does not, one of the two is wrong.
+//! since every task has one, none saturates however many tasks there are. The lab's own barrier,
+//! which no operation passes, is none either. A lock is also busy while it is free although cores
+//! wait for it, because the next one has not yet seen the release or not yet woken up: it serves
+//! nobody then. The rest of an operation without waiting is the think time. Two laws hold for any
+//! distribution: throughput is at most N over the time of an operation without waiting, and at most
+//! one over the largest demand. Mean value analysis gives the throughput of such a closed network
+//! with exponentially distributed service times. Ours vary less, so the simulated value lies
+//! between that and the bounds; where it does not, one of the two is wrong.
 
 use std::collections::BTreeMap;
 
@@ -53,6 +55,9 @@ pub struct Analysis {
     pub unknown: f64,
 }
 
+/// The source of the lab's barrier, below `virtual/`.
+const BARRIER: &str = "src/barrier.rs:";
+
 /// The number of busiest stations to keep; the others are part of the think time.
 const STATIONS: usize = 400;
 
@@ -81,7 +86,8 @@ impl Analysis {
         Self {
             tasks,
             rate,
-            alone: (response - waiting).max(1.0),
+            // While a lock is handed over, the core that gets it is being served.
+            alone: (response - waiting + totals.handed_over / operations).max(1.0),
             waiting,
             stations: busiest(totals.stations),
             working: usage.stretches.as_nanos() as f64 / operations,
@@ -99,10 +105,35 @@ impl Analysis {
         self.stations.first().map_or(0.0, |station| station.demand)
     }
 
+    /// Nanoseconds of an operation with all its waiting.
+    #[must_use]
+    pub fn response(&self) -> f64 {
+        f64::from(self.tasks) * 1e9 / self.rate
+    }
+
     /// The number of tasks at which the busiest station is busy all the time.
     #[must_use]
     pub fn saturation(&self) -> f64 {
         self.alone / self.largest_demand().max(1e-9)
+    }
+
+    /// What the busiest station means for the number of tasks, in words.
+    #[must_use]
+    pub fn limit(&self) -> Option<String> {
+        let station = self.stations.first()?;
+        let tasks = self.saturation();
+        let limit = if station.utilisation > 0.95 {
+            format!("is saturated from {tasks:.0} tasks on")
+        } else if tasks.round() <= f64::from(self.tasks) {
+            // It would be busy all the time if the tasks always came at the right moment.
+            format!("limits from {tasks:.0} tasks on")
+        } else {
+            format!("would be at {tasks:.0} tasks")
+        };
+        let (name, demand, busy) = (&station.name, station.demand, station.utilisation);
+        Some(format!(
+            "{name} ({demand:.1} ns an operation, busy {busy:.2}) {limit}"
+        ))
     }
 
     /// The upper bound of throughput, in operations a second.
@@ -130,6 +161,8 @@ struct Totals {
     stations: Vec<Station>,
     /// Nanoseconds that cores waited for locks and lines.
     waited: f64,
+    /// Nanoseconds of them in which a lock was handed over.
+    handed_over: f64,
     /// Nanoseconds an operation waits for locks, by class.
     waits: BTreeMap<String, f64>,
     /// Nanoseconds an operation of transfers, by source location.
@@ -143,6 +176,7 @@ impl Totals {
             elapsed: usage.elapsed.as_nanos() as f64,
             stations: Vec::new(),
             waited: 0.0,
+            handed_over: 0.0,
             waits: BTreeMap::new(),
             transfers: BTreeMap::new(),
         }
@@ -164,7 +198,9 @@ impl Totals {
                 "a {:?} lock of {} cores, taken {taken:.3} times an operation",
                 lock.class, lock.cores
             );
-            self.add_station(name, held);
+            let hand_over = lock.hand_over.as_nanos() as f64;
+            self.handed_over += hand_over;
+            self.add_station(name, held + hand_over);
         }
         let waited = lock.waited.as_nanos() as f64;
         let class = format!("{:?}", lock.class);
@@ -183,7 +219,7 @@ impl Totals {
             Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
             None => format!("the line at {}, {} cores", place(&line.site), line.cores),
         };
-        if is_between_tasks(line, tasks) {
+        if is_between_tasks(line, tasks) && !is_of_the_lab(line) {
             self.add_station(name, served);
         }
         self.waited += line.waited.as_nanos() as f64;
@@ -205,6 +241,11 @@ fn is_shared(lock: &LockUsage) -> bool {
 /// Whether a line moves between tasks, not only between one task and the committer.
 fn is_between_tasks(line: &LineUsage, tasks: u32) -> bool {
     line.cores > 2 || tasks == 2
+}
+
+/// Whether it is the barrier at which the tasks wait between the parts of a workload.
+fn is_of_the_lab(line: &LineUsage) -> bool {
+    line.class.is_none() && place(&line.site).starts_with(BARRIER)
 }
 
 /// Throughput of a closed network with `customers` customers, one think station and single-server
@@ -245,7 +286,7 @@ mod tests {
     use pext4_sync::Class;
     use pext4_sync::virtual_cores::{LineUsage, LockUsage, Usage};
 
-    use super::{Analysis, mean_value};
+    use super::{Analysis, Station, mean_value};
 
     #[test]
     fn what_a_task_has_nearly_to_itself_is_no_station() {
@@ -258,11 +299,12 @@ mod tests {
             held: Duration::from_micros(100),
             lead: Duration::from_micros(lead),
             read: Duration::ZERO,
+            hand_over: Duration::ZERO,
             cores,
         };
-        let line = |cores| LineUsage {
+        let line = |site: &str, cores| LineUsage {
             class: None,
-            site: "crates/a.rs:1".into(),
+            site: site.into(),
             transfers: 10,
             served: Duration::from_micros(10),
             waited: Duration::ZERO,
@@ -271,7 +313,11 @@ mod tests {
         let usage = Usage {
             elapsed: Duration::from_millis(1),
             locks: vec![lock(90, 2), lock(10, 8), lock(100, 1)],
-            lines: vec![line(2), line(3)],
+            lines: vec![
+                line("crates/a.rs:1", 2),
+                line("crates/a.rs:1", 3),
+                line("src/barrier.rs:50", 9),
+            ],
             other_waits: Vec::new(),
             steps: 1,
             unknown_steps: 0,
@@ -290,6 +336,69 @@ mod tests {
         assert_eq!(names(8), shared);
         assert_eq!(names(2).len(), 3, "between two tasks two cores are all");
         assert_eq!(names(1), shared, "a task alone shares with nobody");
+    }
+
+    fn analysis(tasks: u32, alone: f64, utilisation: f64) -> Analysis {
+        Analysis {
+            tasks,
+            rate: 1e6,
+            alone,
+            waiting: 0.0,
+            stations: vec![Station {
+                name: "a lock".to_owned(),
+                demand: 100.0,
+                utilisation,
+            }],
+            transfers: Vec::new(),
+            waits: Vec::new(),
+            other_waits: Vec::new(),
+            working: 0.0,
+            transferring: 0.0,
+            unknown: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_limit_is_ahead_or_behind_but_not_both() {
+        for (tasks, busy, limit) in [
+            (1, 0.10, "busy 0.10) would be at 30 tasks"),
+            (96, 0.52, "busy 0.52) limits from 30 tasks on"),
+            (96, 0.99, "busy 0.99) is saturated from 30 tasks on"),
+        ] {
+            let told = analysis(tasks, 3000.0, busy).limit().unwrap();
+            assert_eq!(told, format!("a lock (100.0 ns an operation, {limit}"));
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_handed_over_is_busy() {
+        let lock = LockUsage {
+            class: Class::Leaf,
+            acquisitions: 10,
+            contended: 10,
+            failures: 0,
+            waited: Duration::from_micros(500),
+            held: Duration::from_micros(400),
+            lead: Duration::ZERO,
+            read: Duration::ZERO,
+            hand_over: Duration::from_micros(300),
+            cores: 8,
+        };
+        let usage = Usage {
+            elapsed: Duration::from_millis(1),
+            locks: vec![lock],
+            lines: Vec::new(),
+            other_waits: Vec::new(),
+            steps: 1,
+            unknown_steps: 0,
+            stretches: Duration::from_millis(1),
+            unknown_stretches: Duration::ZERO,
+        };
+        let analysis = Analysis::of(&usage, 10, 2);
+        assert!((analysis.stations[0].demand - 70_000.0).abs() < 1e-6);
+        assert!((analysis.stations[0].utilisation - 0.7).abs() < 1e-9);
+        // 200 us an operation, 50 of them waiting, of which 30 are the lock's.
+        assert!((analysis.alone - 180_000.0).abs() < 1e-6);
     }
 
     /// The machine repairman with exponential times, solved by its balance equations.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Model, Stretches, Waiting, move_to, run};
+use super::{Model, Stretches, Waiting, close_window, move_to, open_window, run};
 use crate::order::Class;
 use crate::{Mutex, RwLock, thread, time};
 
@@ -77,6 +77,26 @@ fn who_sleeps_is_called_and_wakes() {
     let (had, released) = had_after(3000);
     assert!(near(had, 8000), "{had}");
     assert!(near(released, 5000), "the caller pays for it: {released}");
+}
+
+#[test]
+fn a_lock_serves_nobody_while_its_next_owner_wakes() {
+    let usage = imitate(|| {
+        let lock = Arc::new(Mutex::new(Class::Leaf, ()));
+        open_window();
+        let sleeper = other_asker(&lock);
+        let guard = lock.lock();
+        spend_until(3000);
+        drop(guard);
+        sleeper.join().expect("it does not panic");
+        // Taken once more while nobody waits.
+        drop(lock.lock());
+        close_window()
+    });
+    let lock = usage.locks.iter().find(|lock| lock.class == Class::Leaf);
+    let lock = lock.expect("it was used");
+    let nanoseconds = lock.hand_over.as_nanos() as u64;
+    assert!(near(nanoseconds, 5000), "{nanoseconds}");
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub(crate) struct LockCounts {
     pub(crate) held: u64,
     /// Time held for reading, summed over all readers.
     pub(crate) read: u64,
+    /// Time in which it was free although cores waited for it.
+    pub(crate) hand_over: u64,
     /// The candidate for the core that held it for writing most of the time (the majority vote of
     /// Boyer and Moore, weighted by time). `lead` is at least its lead over all others and at most
     /// its own time.
@@ -96,6 +98,8 @@ pub(crate) struct Lock {
     queue: Vec<Waiter>,
     /// When the lock was last handed to a sleeper.
     last_fair: u64,
+    /// Since when it is free although cores wait for it.
+    free_since: Option<u64>,
     pub(crate) counts: LockCounts,
 }
 
@@ -107,6 +111,7 @@ impl Lock {
             exclusive: false,
             queue: Vec::new(),
             last_fair: 0,
+            free_since: None,
             counts: LockCounts::default(),
         }
     }
@@ -121,6 +126,9 @@ impl Lock {
     pub(crate) fn give(&mut self, core: usize, exclusive: bool, clock: u64) {
         self.holders.push((core, clock));
         self.exclusive = exclusive;
+        if let Some(since) = self.free_since.take() {
+            self.counts.hand_over += clock.saturating_sub(since);
+        }
         self.counts.acquisitions += 1;
         self.counts.cores.insert(core);
     }
@@ -136,6 +144,9 @@ impl Lock {
             self.counts.vote(core, time);
         } else {
             self.counts.read += time;
+        }
+        if self.holders.is_empty() && !self.queue.is_empty() {
+            self.free_since = Some(clock);
         }
     }
 

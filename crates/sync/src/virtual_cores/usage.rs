@@ -26,6 +26,9 @@ pub struct LockUsage {
     pub lead: Duration,
     /// Time held for reading, all readers together.
     pub read: Duration,
+    /// Time in which it was free although cores waited for it: the next one had not yet seen the
+    /// release, or not yet woken up.
+    pub hand_over: Duration,
     /// Cores that took it.
     pub cores: usize,
 }
@@ -89,6 +92,7 @@ impl Usage {
                 held: duration(lock.counts.held),
                 lead: duration(lock.counts.lead),
                 read: duration(lock.counts.read),
+                hand_over: duration(lock.counts.hand_over),
                 cores: lock.counts.cores.len(),
             })
             .collect();
