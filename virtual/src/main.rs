@@ -4,7 +4,9 @@
 
 mod calibration;
 mod real_threads;
+mod remarks;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,18 +15,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use pext4_lab::results::{Evidence, FORMAT, Machine, Part, Point, Results, Series};
+use pext4_lab::results::{Evidence, FORMAT, Machine, Point, Results, Series, Validation};
 use pext4_lab::setup::{Setting, settings};
 use pext4_lab::show;
 use pext4_lab::workloads::{Plan, Workload, find};
 use pext4_sync::topology;
-use pext4_sync::virtual_cores::{LineAllocator, Model, Stretches, Waiting};
+use pext4_sync::virtual_cores::{LineAllocator, Model, Stretches};
 use pext4_virtual::machines::{self, NamedModel};
 use pext4_virtual::run::{Outcome, point};
 use pext4_virtual::setup::Setup;
 
 use crate::calibration::{Calibration, calibrate};
 use crate::real_threads::RealThreads;
+use crate::remarks::{as_point, describe_waiting};
 
 #[global_allocator]
 static MEMORY: LineAllocator = LineAllocator;
@@ -111,6 +114,10 @@ fn main() -> Result<()> {
     if arguments.tasks.contains(&0) || most > 256 {
         bail!("--tasks: from 1 to 256");
     }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = arguments.tasks.iter().find(|&&tasks| !seen.insert(tasks)) {
+        bail!("--tasks: {twice} is there twice");
+    }
     topology::imitate(most as usize);
     let session = Session {
         workload: find(&arguments.workload)?,
@@ -159,17 +166,16 @@ impl Session {
             costs.push((Arc::new(stretches), real));
         }
         eprintln!("calibrated: from here on it does not matter what else the machine does");
-        let mut series = Vec::new();
+        let (mut series, mut validation) = (Vec::new(), Vec::new());
         for (setting, (stretches, real)) in settings.iter().zip(&costs) {
             if self.arguments.validate.is_some() {
-                notes.extend(self.validate(setting, stretches, real)?);
+                validation.extend(self.validate(setting, stretches, real, &mut notes)?);
             }
             let bar = self.bar(setting);
             let mut points = Vec::new();
             for &tasks in &self.arguments.tasks {
                 let outcome = self.point(setting, tasks, &self.machine.model, stretches)?;
-                notes.extend(self.remarks(setting, tasks, &outcome));
-                points.push(as_point(tasks, &outcome));
+                points.push(as_point(tasks, &outcome, self.arguments.stations));
                 bar.inc(1);
             }
             if self.arguments.sensitivity {
@@ -184,7 +190,10 @@ impl Session {
                 check: String::new(),
             });
         }
-        Ok(self.results(series, notes))
+        Ok(Results {
+            validation,
+            ..self.results(series, notes)
+        })
     }
 
     fn bar(&self, setting: &Setting) -> ProgressBar {
@@ -240,73 +249,12 @@ impl Session {
         setup.longest = Duration::from_millis(u64::from(arguments.longest_ms)).max(window);
         point(model, stretches, arguments.seed, &setup).with_context(|| {
             format!(
-                "{} with {tasks} tasks, {}",
+                "{} with {}, {}",
                 self.workload.name(),
+                show::tasks(tasks),
                 setting.name
             )
         })
-    }
-
-    /// The notes of the report about a point.
-    fn remarks(&self, setting: &Setting, tasks: u32, outcome: &Outcome) -> Vec<String> {
-        let Outcome {
-            counted, analysis, ..
-        } = outcome;
-        let name = &setting.name;
-        let mut notes = vec![format!(
-            "{name}, {tasks} tasks: {:.3} of the bound, {:.3} of mean value analysis; waiting {:.0} of \
-             {:.0} ns, working {:.0}, lines under way {:.0}; {} commits of {} blocks, {} of the log, {} \
-             checkpoints in {:.0} ms; {:.1} % of the stretches' time never measured",
-            analysis.rate / analysis.bound(),
-            analysis.rate / analysis.mean_value(),
-            analysis.waiting,
-            analysis.waiting + analysis.alone,
-            analysis.working,
-            analysis.transferring,
-            counted.commits,
-            counted.logged / counted.commits.max(1),
-            if counted.wrapped { "a wrap" } else { "NO wrap" },
-            counted.checkpoints,
-            counted.elapsed.as_secs_f64() * 1e3,
-            analysis.unknown * 100.0,
-        )];
-        if !counted.is_whole() {
-            notes.push(format!(
-                "{name}, {tasks} tasks: the window does NOT hold three commits, a wrap of the log and a \
-                 checkpoint; give a longer one"
-            ));
-        }
-        if counted.credit_waits + counted.log_waits > 0 {
-            notes.push(format!(
-                "{name}, {tasks} tasks: {} handles waited for credits of the next transaction, {} \
-                 commits for room in the log",
-                counted.credit_waits, counted.log_waits
-            ));
-        }
-        if self.arguments.stations {
-            for station in analysis.stations.iter().take(12) {
-                notes.push(format!(
-                    "{name}, {tasks} tasks: {}: {:.1} ns an operation, busy {:.2}",
-                    station.name, station.demand, station.utilisation
-                ));
-            }
-            for (class, time) in analysis.waits.iter().take(6) {
-                notes.push(format!(
-                    "{name}, {tasks} tasks: waiting for {class} locks: {time:.1} ns an operation in all"
-                ));
-            }
-            for (place, time) in analysis.other_waits.iter().take(6) {
-                notes.push(format!(
-                    "{name}, {tasks} tasks: waiting at {place}: {time:.1} ns an operation in all"
-                ));
-            }
-            for (place, time) in analysis.transfers.iter().take(12) {
-                notes.push(format!(
-                    "{name}, {tasks} tasks: {place}: {time:.1} ns an operation in all"
-                ));
-            }
-        }
-        notes
     }
 
     fn sensitivity(
@@ -318,7 +266,8 @@ impl Session {
         let Some(largest) = points.iter().max_by_key(|point| point.tasks) else {
             return Ok(Vec::new());
         };
-        let mut text = format!("{}, {} tasks, other costs:", setting.name, largest.tasks);
+        let tasks = show::tasks(largest.tasks);
+        let mut text = format!("{}, {tasks}, other costs:", setting.name);
         let model = &self.machine.model;
         for (what, model) in [
             ("half a transfer", model.with_transfers(50)),
@@ -338,14 +287,15 @@ impl Session {
         Ok(vec![text])
     }
 
-    /// Compares predictions for this machine with real threads.
+    /// Compares predictions for this machine with real threads; the notes say so as well.
     fn validate(
         &self,
         setting: &Setting,
         stretches: &Arc<Stretches>,
         real: &[RealThreads],
-    ) -> Result<Vec<String>> {
-        let mut notes = Vec::new();
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Validation>> {
+        let mut validation = Vec::new();
         for measured in real {
             let tasks = measured.tasks;
             let window = Duration::from_millis(u64::from(self.arguments.longest_ms));
@@ -360,12 +310,11 @@ impl Session {
                 "validation, {name}, {tasks} real threads: a transfer took {transfer:.0} ns beside them \
                  ({least:.0} to {most:.0})"
             ));
-            let told = measured.compare(&predicted.counted.parts);
-            notes.extend(
-                told.map(|told| format!("validation, {name}, {tasks} real threads, {told}")),
-            );
+            let compared: Vec<_> = measured.compare(name, &predicted.counted.parts).collect();
+            notes.extend(compared.iter().map(ToString::to_string));
+            validation.extend(compared);
         }
-        Ok(notes)
+        Ok(validation)
     }
 
     /// One real thread and as many more as are to be compared; none without the program for real
@@ -458,54 +407,7 @@ impl Session {
             overhead: 0.0,
             series,
             notes,
+            validation: Vec::new(),
         }
-    }
-}
-
-fn describe_waiting(waiting: &Waiting) -> String {
-    format!(
-        "waking a thread: {:.1} us, of which {:.1} for the one that wakes it; making one: {:.1} us more; who finds a \
-         lock held looks for {:.1} us before it sleeps; all measured on this machine",
-        waiting.wake as f64 / 1e6,
-        waiting.call as f64 / 1e6,
-        waiting.start as f64 / 1e6,
-        waiting.spin_time() as f64 / 1e6,
-    )
-}
-
-fn as_point(tasks: u32, outcome: &Outcome) -> Point {
-    let Outcome {
-        counted, analysis, ..
-    } = outcome;
-    let parts = counted.parts.iter().map(|part| Part {
-        name: part.name.clone(),
-        rates: vec![part.rate],
-        rate: part.rate,
-        spread: 0.0,
-        fairness: part.fairness,
-        cpu: f64::from(tasks) * 1e9 / part.rate,
-        whole_cpu: None,
-        instructions: None,
-        locks: Vec::new(),
-    });
-    let saturation = analysis.stations.first().map(|station| {
-        let verb = if station.utilisation > 0.95 {
-            "is saturated"
-        } else {
-            "would be"
-        };
-        format!(
-            "{} ({:.1} ns an operation, busy {:.2}) {verb} at {:.0} tasks",
-            station.name,
-            station.demand,
-            station.utilisation,
-            analysis.saturation()
-        )
-    });
-    Point {
-        tasks,
-        parts: parts.collect(),
-        fragmentation: None,
-        saturation,
     }
 }

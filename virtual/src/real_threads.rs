@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use pext4_lab::results::median;
+use pext4_lab::results::{Validation, median};
 use pext4_virtual::hand_over::measured_transfer;
 use pext4_virtual::parts::PartRate;
 use pext4_virtual::setup::Counted;
@@ -90,24 +90,26 @@ impl RealThreads {
         })
     }
 
-    /// Lines of the report that compare a prediction with the runs, part by part.
-    pub fn compare(&self, predicted: &[PartRate]) -> impl Iterator<Item = String> {
-        predicted.iter().enumerate().map(|(index, part)| {
+    /// A prediction for a setting beside the runs, part by part.
+    pub fn compare(
+        &self,
+        setting: &str,
+        predicted: &[PartRate],
+    ) -> impl Iterator<Item = Validation> {
+        predicted.iter().enumerate().map(move |(index, part)| {
             let rates = self.runs.iter().map(|run| run.parts[index].own_rate);
             let mut rates: Vec<f64> = rates.collect();
             rates.sort_by(f64::total_cmp);
-            let measured = median(&rates);
-            let off = part.own_rate / measured - 1.0;
-            format!(
-                "{}: predicted {:.0}, measured {measured:.0} a second ({:.0} to {:.0} in {} runs), {:+.1} %{}",
-                part.name,
-                part.own_rate,
-                rates[0],
-                rates[rates.len() - 1],
-                rates.len(),
-                off * 100.0,
-                if off.abs() <= 0.2 { "" } else { ": NOT within 20 %" }
-            )
+            Validation {
+                setting: setting.to_owned(),
+                threads: self.tasks,
+                part: part.name.clone(),
+                predicted: part.own_rate,
+                measured: median(&rates),
+                least: rates[0],
+                most: rates[rates.len() - 1],
+                runs: u32::try_from(rates.len()).unwrap_or(u32::MAX),
+            }
         })
     }
 }

@@ -27,15 +27,33 @@ pub fn process_cpu() -> u64 {
     nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
 }
 
+/// Times of all processors of this machine together, in nanoseconds since it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineTimes {
+    /// Working for anybody.
+    pub busy: u64,
+    /// Ready to work, while the hypervisor ran another machine.
+    pub stolen: u64,
+    /// All time, idle time included.
+    pub all: u64,
+}
+
+/// The times of this machine's processors, if the system reports them.
+#[must_use]
+pub fn machine_times() -> Option<MachineTimes> {
+    let told = std::fs::read_to_string("/proc/stat").ok()?;
+    times(&told)
+}
+
 /// CPU time of everything on this machine in nanoseconds, if the system reports it.
 #[must_use]
 pub fn machine_cpu() -> Option<u64> {
-    let told = std::fs::read_to_string("/proc/stat").ok()?;
-    busy_ticks(&told).map(|ticks| ticks * duration(TICK))
+    machine_times().map(|times| times.busy)
 }
 
-/// User, nice, system, irq and softirq of the first line.
-fn busy_ticks(stat: &str) -> Option<u64> {
+/// The times in the first line: user, nice, system, idle, iowait, irq, softirq, steal. The two that
+/// follow, of guests, are parts of the first two.
+fn times(stat: &str) -> Option<MachineTimes> {
     let numbers: Option<Vec<u64>> = stat
         .lines()
         .next()?
@@ -44,7 +62,15 @@ fn busy_ticks(stat: &str) -> Option<u64> {
         .map(|word| word.parse().ok())
         .collect();
     let numbers = numbers?;
-    [0, 1, 2, 5, 6].iter().map(|&at| numbers.get(at)).sum()
+    let sum = |places: &[usize]| -> Option<u64> {
+        let ticks: Option<u64> = places.iter().map(|&at| numbers.get(at)).sum();
+        ticks.map(|ticks| ticks * duration(TICK))
+    };
+    Some(MachineTimes {
+        busy: sum(&[0, 1, 2, 5, 6])?,
+        stolen: sum(&[7])?,
+        all: sum(&[0, 1, 2, 3, 4, 5, 6, 7])?,
+    })
 }
 
 /// Sleeps until [`now`] reaches `moment`.
@@ -72,14 +98,20 @@ fn nanoseconds(time: Timespec) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{busy_ticks, now, wait_until};
+    use super::{MachineTimes, now, times, wait_until};
 
     #[test]
     fn busy_is_all_but_idle_waiting_and_stolen() {
-        let stat = "cpu  1 20 300 4000 50000 600000 7000000 8 9 9\ncpu0 1 1 1 1 1 1 1\n";
-        assert_eq!(busy_ticks(stat), Some(7_600_321));
-        assert_eq!(busy_ticks("cpu  1 2"), None);
-        assert_eq!(busy_ticks(""), None);
+        let stat = "cpu  1 20 300 4000 50000 600000 6000000 7000000 9 9\ncpu0 1 1 1 1 1 1 1\n";
+        let tick = 10_000_000;
+        let expected = MachineTimes {
+            busy: 6_600_321 * tick,
+            stolen: 7_000_000 * tick,
+            all: 13_654_321 * tick,
+        };
+        assert_eq!(times(stat), Some(expected));
+        assert_eq!(times("cpu  1 2"), None);
+        assert_eq!(times(""), None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! An experiment: every point of every side, each measured several times.
 //!
 //! Machines are noisy, so only numbers of one run are compared, and a repetition measures all sides
-//! before the next repetition begins: a disturbance affects all sides, and ratios hold. The first
-//! failure ends the experiment; a failed run prints no numbers.
+//! before the next repetition begins: a disturbance affects all sides, and ratios hold. Each
+//! repetition begins with another side, so that none is always first. The first failure ends the
+//! experiment; a failed run prints no numbers.
 
 use std::fmt;
 use std::num::NonZero;
@@ -11,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::results::{Evidence, FORMAT, Fragmentation, Machine, Part, Point, Results, Series};
-use crate::run::{Counted, Interrupt, Tasks, Window, measure};
+use crate::run::{self, Counted, Disturbance, Interrupt, Tasks, Window, measure};
+use crate::show;
 use crate::sides::{ControlSide, Side};
 use crate::workloads::{EMPTY, Pace, Plan, Workload};
 
@@ -103,6 +105,8 @@ struct Collected {
     counts: Vec<Counted>,
     /// The examined layout, one for each repetition.
     fragmentation: Vec<Fragmentation>,
+    /// What others had during each measurement, with its number of tasks.
+    disturbances: Vec<(u32, Disturbance)>,
 }
 
 impl Experiment {
@@ -119,13 +123,15 @@ impl Experiment {
         let overhead = self.overhead()?;
         let collected = self.measure_all(entrants, progress)?;
         let mut series = Vec::new();
-        let mut notes = Vec::new();
+        let (mut notes, mut disturbances) = (Vec::new(), Vec::new());
         for (entrant, collected) in entrants.iter_mut().zip(collected) {
             self.interrupt.check()?;
             let label = entrant.side.label();
             if let Some(report) = self.counters.then(|| entrant.side.report()).flatten() {
                 notes.push(format!("{label}: counters of the volume\n{report}"));
             }
+            let named = collected.disturbances.into_iter();
+            disturbances.extend(named.map(|(tasks, found)| (label.clone(), tasks, found)));
             let verdict = entrant.side.close().with_context(|| label.clone())?;
             series.push(Series {
                 label,
@@ -135,6 +141,7 @@ impl Experiment {
                 check: verdict.to_string(),
             });
         }
+        notes.extend(run::disturbances(&disturbances));
         // An interruption during the last check also discards the numbers.
         self.interrupt.check()?;
         Ok(Results {
@@ -146,6 +153,7 @@ impl Experiment {
             overhead,
             series,
             notes,
+            validation: Vec::new(),
         })
     }
 
@@ -158,8 +166,11 @@ impl Experiment {
         let mut done = 0;
         let mut collected: Vec<Collected> = entrants.iter().map(|_| Collected::new()).collect();
         for &tasks in &self.tasks {
-            for _ in 0..self.repeat {
-                for (entrant, collected) in entrants.iter_mut().zip(&mut collected) {
+            for repetition in 0..self.repeat as usize {
+                for turn in 0..entrants.len() {
+                    // Whatever comes first or last in a repetition is each side in turn.
+                    let index = (repetition + turn) % entrants.len();
+                    let (entrant, collected) = (&mut entrants[index], &mut collected[index]);
                     let side = entrant.side.label();
                     progress(Progress {
                         done,
@@ -168,7 +179,7 @@ impl Experiment {
                         tasks,
                     });
                     self.measure_one(&mut *entrant.side, tasks, collected)
-                        .with_context(|| format!("{side}, {tasks} tasks"))?;
+                        .with_context(|| format!("{side}, {}", show::tasks(tasks)))?;
                     done += 1;
                 }
             }
@@ -198,6 +209,8 @@ impl Experiment {
         } else {
             side.clean_up(&tasks)?;
         }
+        let tasks = tasks.plan.tasks;
+        collected.disturbances.push((tasks, counted.disturbance));
         collected.counts.push(counted);
         Ok(())
     }
@@ -249,6 +262,7 @@ impl Collected {
             points: Vec::new(),
             counts: Vec::new(),
             fragmentation: Vec::new(),
+            disturbances: Vec::new(),
         }
     }
 
@@ -264,10 +278,9 @@ impl Collected {
             Part::of(name, &of_part)
         });
         self.points.push(Point {
-            tasks,
             parts: parts.collect(),
             fragmentation: Fragmentation::median(&examined),
-            saturation: None,
+            ..Point::of(tasks)
         });
     }
 }
@@ -275,7 +288,7 @@ impl Collected {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     use super::{
         Duration, Entrant, Experiment, Fragmentation, Interrupt, Pace, Plan, Result, Side, Tasks,
@@ -386,6 +399,48 @@ mod tests {
         let points = collected[0].points.iter();
         let found = points.map(|point| point.fragmentation.unwrap().extents);
         assert_eq!(found.collect::<Vec<u64>>(), [20, 6]);
+    }
+
+    /// A side that writes its name down whenever it is measured.
+    struct Named(&'static str, Arc<Mutex<String>>);
+
+    impl Side for Named {
+        fn label(&self) -> String {
+            self.0.to_owned()
+        }
+
+        fn crew(&mut self, tasks: &Tasks) -> Result<Crew> {
+            self.1.lock().unwrap().push_str(self.0);
+            let target: Arc<dyn Target> = Arc::new(MountedPath::open(Path::new("/"))?);
+            Crew::of_threads(&[target], tasks)
+        }
+
+        fn clean_up(&mut self, _tasks: &Tasks) -> Result<()> {
+            Ok(())
+        }
+
+        fn examine(&mut self, _tasks: &Tasks) -> Result<Option<Fragmentation>> {
+            Ok(None)
+        }
+
+        fn close(&mut self) -> Result<Verdict> {
+            Ok(Verdict::Clean)
+        }
+    }
+
+    #[test]
+    fn each_side_is_first_and_last_in_turn() {
+        let (experiment, _) = told(4);
+        let order = Arc::default();
+        let mut entrants = ["a", "b", "c"].map(|name| Entrant {
+            side: Box::new(Named(name, Arc::clone(&order))),
+            kind: name.to_owned(),
+            scaling: None,
+        });
+        let collected = experiment.measure_all(&mut entrants, &mut |_| {}).unwrap();
+        assert_eq!(order.lock().unwrap().as_str(), "abcbcacababc".repeat(2));
+        let rates = |at: usize| collected[at].points[0].parts[0].rates.len();
+        assert_eq!([rates(0), rates(1), rates(2)], [4; 3]);
     }
 
     #[test]

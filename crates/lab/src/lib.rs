@@ -14,6 +14,7 @@ pub mod experiment;
 pub mod fill;
 pub mod fragmentation;
 pub mod instructions;
+pub mod leftovers;
 pub mod published;
 pub mod random;
 pub mod results;

@@ -1,5 +1,8 @@
 //! Creates the sides of an experiment from the user's request.
 
+mod competitor;
+mod setting;
+
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,15 +12,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use pext4_block::{Access, FileDevice};
 use pext4_fs::MountOptions;
-use pext4_fs::options::{SWITCHES, Scaling};
 
 use crate::experiment::Entrant;
+use crate::leftovers;
 use crate::run::Interrupt;
 use crate::sides::{
     ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Pext4Options,
     Side, Storage,
 };
 use crate::workloads::{Plan, Workload};
+
+pub use competitor::Competitor;
+pub use setting::{Setting, ablation, settings};
 
 /// How long to wait for another process to close the image.
 const IMAGE_WAIT: Duration = Duration::from_secs(2);
@@ -43,123 +49,6 @@ impl DeviceKind {
             path => Self::Image(PathBuf::from(path)),
         }
     }
-}
-
-/// A file system of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Competitor {
-    /// A mount.
-    Mounted(Kind),
-    /// The library in this process, on a device in memory.
-    Library,
-    /// The same with a volume for every task: a control.
-    Apart,
-}
-
-impl Competitor {
-    /// Parses a name.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such competitor; the message lists them.
-    pub fn parse(text: &str) -> Result<Self> {
-        if text == "library" {
-            return Ok(Self::Library);
-        }
-        if text == "apart" {
-            return Ok(Self::Apart);
-        }
-        let kind = Kind::ALL.iter().find(|kind| kind.name() == text);
-        let kind = kind.with_context(|| {
-            format!(
-                "there is no competitor `{text}`; there are kernel, fuse2fs, pext4, library, apart"
-            )
-        })?;
-        Ok(Self::Mounted(*kind))
-    }
-
-    /// Its name on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mounted(kind) => kind.name(),
-            Self::Library => "library",
-            Self::Apart => "apart",
-        }
-    }
-
-    /// Whether it is pext4, which has settings and a configurable cache.
-    #[must_use]
-    pub fn is_pext4(self) -> bool {
-        !matches!(self, Self::Mounted(Kind::Kernel | Kind::Fuse2fs))
-    }
-}
-
-/// A setting of the scaling mechanisms and its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// The name as the user gave it.
-    pub name: String,
-    /// The values of all switches.
-    pub scaling: Scaling,
-}
-
-impl Setting {
-    /// The values for `-o scaling=` of a mount. A name may not contain its changes, as in an
-    /// ablation.
-    #[must_use]
-    pub fn words(&self) -> String {
-        self.scaling.to_string().replace(',', ":")
-    }
-}
-
-/// Parses a list of settings: `base,seeds,full` are three, `full,-try-lock` is one. A word that
-/// names a setting begins a new one; any other word changes the one before it.
-///
-/// # Errors
-///
-/// If a word is not understood; the message lists the valid ones.
-pub fn settings(text: &str) -> Result<Vec<Setting>> {
-    let mut groups: Vec<String> = Vec::new();
-    for word in text
-        .split(',')
-        .map(str::trim)
-        .filter(|word| !word.is_empty())
-    {
-        match groups.last_mut() {
-            Some(last) if Scaling::named(word).is_none() => {
-                last.push(',');
-                last.push_str(word);
-            }
-            _ => groups.push(word.to_owned()),
-        }
-    }
-    if groups.is_empty() {
-        groups.push("full".to_owned());
-    }
-    let parsed = groups.into_iter().map(|name| {
-        let scaling = Scaling::parse(&name)?;
-        Ok(Setting { name, scaling })
-    });
-    parsed.collect()
-}
-
-/// `full`, and `full` without each mechanism in turn. A mechanism whose value in `full` equals that
-/// in `base` is left out: there is nothing to switch off.
-///
-/// # Errors
-///
-/// None for settings that exist.
-pub fn ablation() -> Result<Vec<Setting>> {
-    let mut all = settings("full")?;
-    for switch in &SWITCHES {
-        let name = format!("-{}", switch.name);
-        let scaling = Scaling::parse(&format!("full,{name}"))?;
-        if scaling != Scaling::FULL {
-            all.push(Setting { name, scaling });
-        }
-    }
-    Ok(all)
 }
 
 /// The part of the user's request that determines the sides.
@@ -235,8 +124,9 @@ impl TemporaryImage {
 
 impl Drop for TemporaryImage {
     fn drop(&mut self) {
-        // The file may already be gone.
-        let _ = std::fs::remove_file(&self.0);
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            leftovers::note(self.0.display(), &error);
+        }
     }
 }
 
@@ -470,67 +360,5 @@ fn entrant(side: impl Side + 'static, kind: &str, setting: &Setting) -> Entrant 
         side: Box::new(side),
         kind: kind.to_owned(),
         scaling: Some(setting.name.clone()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Competitor, Scaling, ablation, settings};
-
-    fn names(text: &str) -> Vec<String> {
-        settings(text)
-            .unwrap()
-            .into_iter()
-            .map(|setting| setting.name)
-            .collect()
-    }
-
-    #[test]
-    fn a_named_word_begins_a_setting_and_others_change_it() {
-        assert_eq!(names("base,seeds,full"), ["base", "seeds", "full"]);
-        assert_eq!(names("full,-try-lock"), ["full,-try-lock"]);
-        assert_eq!(
-            names("base, full,-try-lock,seeds"),
-            ["base", "full,-try-lock", "seeds"]
-        );
-        assert_eq!(names(""), ["full"]);
-        let without = &settings("full,-try-lock").unwrap()[0];
-        assert_eq!(without.scaling.busy_groups, Scaling::BASE.busy_groups);
-    }
-
-    #[test]
-    fn what_is_unknown_lists_what_there_is() {
-        let told = settings("full,-fast-lock").unwrap_err().to_string();
-        assert!(
-            told.contains("try-lock") && told.contains("seeds"),
-            "{told}"
-        );
-        let told = Competitor::parse("xfs").unwrap_err().to_string();
-        assert!(told.contains("fuse2fs"), "{told}");
-    }
-
-    #[test]
-    fn an_ablation_takes_every_mechanism_away_once() {
-        let all = ablation().unwrap();
-        assert_eq!(all[0].scaling, Scaling::FULL);
-        assert!(all.len() > 8);
-        for setting in &all[1..] {
-            assert_ne!(setting.scaling, Scaling::FULL, "{}", setting.name);
-        }
-    }
-
-    #[test]
-    fn a_mount_runs_with_what_the_library_runs_with() {
-        let mut all = ablation().unwrap();
-        all.extend(settings("base,seeds,full,base,+try-lock").unwrap());
-        for setting in all {
-            let words = setting.words();
-            assert!(
-                words.starts_with(|first: char| first.is_alphabetic()),
-                "{words}"
-            );
-            assert_eq!(Scaling::parse(&words).unwrap(), setting.scaling, "{words}");
-            assert!(!words.contains(','), "-o divides there: {words}");
-        }
     }
 }

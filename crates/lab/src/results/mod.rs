@@ -4,6 +4,8 @@
 //! measured and virtual, have this form; no file mixes them.
 
 mod machine;
+mod older;
+mod virtual_cores;
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::run::PartCount;
 
 pub use machine::Machine;
+pub use virtual_cores::{MAX_ERROR, Theory, Validation};
 
 /// Version of the file format.
 pub const FORMAT: u32 = 1;
@@ -36,6 +39,15 @@ impl Evidence {
         match self {
             Self::Measured => "measured",
             Self::Virtual => "virtual",
+        }
+    }
+
+    /// The name of the time that an operation costs its task ([`Part::cpu`]).
+    #[must_use]
+    pub fn cost(self) -> &'static str {
+        match self {
+            Self::Measured => "CPU/op",
+            Self::Virtual => "time/op",
         }
     }
 }
@@ -60,6 +72,9 @@ pub struct Results {
     /// Further remarks for the reader.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Predictions that were compared with real threads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub validation: Vec<Validation>,
 }
 
 /// A curve.
@@ -99,6 +114,31 @@ pub struct Point {
     /// The resource that saturates first, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saturation: Option<String>,
+    /// What queueing theory says, where the demands are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub theory: Option<Theory>,
+    /// Whether the window held three commits, a wrap of the log and a checkpoint, where it should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_whole: Option<bool>,
+    /// Details, which only a terminal shows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Point {
+    /// A point of which nothing is known yet.
+    #[must_use]
+    pub fn of(tasks: u32) -> Self {
+        Self {
+            tasks,
+            parts: Vec::new(),
+            fragmentation: None,
+            saturation: None,
+            theory: None,
+            is_whole: None,
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// The result of one part, over all repetitions.
@@ -110,11 +150,12 @@ pub struct Part {
     pub rates: Vec<f64>,
     /// The median of `rates`.
     pub rate: f64,
-    /// Largest minus smallest rate, divided by the median.
-    pub spread: f64,
+    /// Largest minus smallest rate, divided by the median; unknown with a single repetition.
+    pub spread: Option<f64>,
     /// The slowest task's rate divided by the fastest's, 0 to 1; the median.
     pub fairness: f64,
-    /// CPU time of the tasks in nanoseconds an operation; the median.
+    /// CPU time of the tasks in nanoseconds an operation; the median. Virtual cores report all of a
+    /// task's time here, also that in which it waits.
     pub cpu: f64,
     /// CPU time including all other threads (in process) or the whole machine (on a path).
     pub whole_cpu: Option<f64>,
@@ -201,11 +242,7 @@ impl Part {
         Self {
             name: name.to_owned(),
             rate,
-            spread: if rate > 0.0 {
-                (largest - smallest) / rate
-            } else {
-                0.0
-            },
+            spread: (rates.len() > 1 && rate > 0.0).then(|| (largest - smallest) / rate),
             rates,
             fairness: median(&all(|count| count.fairness)),
             cpu: median(&all(|count| count.cpu)),
@@ -266,10 +303,11 @@ impl Results {
     pub fn load(path: &Path) -> Result<Self> {
         let name = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(name)?;
-        let results: Self = serde_json::from_str(&text).with_context(name)?;
+        let mut results: Self = serde_json::from_str(&text).with_context(name)?;
         if results.format != FORMAT {
             bail!("{}: form {} is not {FORMAT}", name(), results.format);
         }
+        older::convert(&mut results);
         Ok(results)
     }
 
@@ -295,7 +333,7 @@ pub(crate) mod samples {
             name: "operations".to_owned(),
             rates: vec![rate],
             rate,
-            spread: 0.0,
+            spread: None,
             fairness: 1.0,
             cpu: 1e9 / rate,
             whole_cpu: None,
@@ -303,10 +341,8 @@ pub(crate) mod samples {
             locks: Vec::new(),
         };
         Point {
-            tasks,
             parts: vec![part],
-            fragmentation: None,
-            saturation: None,
+            ..Point::of(tasks)
         }
     }
 
@@ -335,6 +371,7 @@ pub(crate) mod samples {
             overhead: 0.0,
             series,
             notes: Vec::new(),
+            validation: Vec::new(),
         }
     }
 }
@@ -412,8 +449,9 @@ mod tests {
         ];
         let part = Part::of("creation", &counts);
         assert!((part.rate - 100.0).abs() < 1e-9);
-        assert!((part.spread - 0.3).abs() < 1e-9);
+        assert!((part.spread.unwrap() - 0.3).abs() < 1e-9);
         assert!((part.fairness - 0.9).abs() < 1e-9);
         assert_eq!(part.instructions, None, "one repetition did not count them");
+        assert_eq!(Part::of("creation", &counts[..1]).spread, None);
     }
 }

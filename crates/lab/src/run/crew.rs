@@ -9,6 +9,7 @@ use pext4_sync::meter::Tallies;
 use serde::{Deserialize, Serialize};
 
 use super::Sample;
+use super::disturbance::{Disturbance, Reading};
 use super::driver::Length;
 use super::interrupt::Interrupt;
 use super::processes::Processes;
@@ -59,6 +60,8 @@ pub struct WindowCounts {
     pub whole_cpu: Option<u64>,
     /// The cost of locks; empty without a meter.
     pub locks: Tallies,
+    /// What others had meanwhile.
+    pub disturbance: Disturbance,
 }
 
 impl fmt::Debug for WindowCounts {
@@ -131,6 +134,14 @@ impl Crew {
             Self::Threads(crew) => crew.finish(removing),
             Self::Processes(crew) => crew.finish(removing),
         }
+    }
+
+    /// The times of the machine and of everything that does the work, if only this process does.
+    pub(super) fn reading(&self) -> Reading {
+        Reading::now(match self {
+            Self::Threads(_) => Some(clock::process_cpu()),
+            Self::Processes(_) => None,
+        })
     }
 
     /// CPU time so far, in nanoseconds, of everything that does the work: this process, or, for

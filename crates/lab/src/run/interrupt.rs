@@ -14,7 +14,7 @@ pub struct Interrupted;
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("interrupted; nothing was left behind")
+        formatter.write_str("interrupted")
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use pext4_sync::meter::{self, Tallies};
 
 use super::crew::{Crew, Moments};
+use super::disturbance::Disturbance;
 use super::driver::{Length, Own, Sample};
 use crate::clock;
 use crate::workloads::{Pace, Workload};
@@ -16,7 +17,7 @@ const START_DELAY: Duration = Duration::from_millis(10);
 /// The length of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Time that is not counted, in rounds as well as in windows.
+    /// Time that is not counted; rounds end with the first that exceeds it, at least one.
     pub warm_up: Duration,
     /// Time that is counted; rounds end with the first that exceeds it.
     pub counted: Duration,
@@ -49,6 +50,8 @@ pub struct PartCount {
 pub struct Counted {
     /// In the order of the workload's parts.
     pub parts: Vec<PartCount>,
+    /// What others had while it was counted.
+    pub disturbance: Disturbance,
 }
 
 /// The counts of the tasks in one part, over all its rounds.
@@ -68,54 +71,72 @@ struct Sum {
 ///
 /// If a task failed, no operation ended in the window, or the run was interrupted.
 pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Result<Counted> {
-    let sums = match (workload.pace(), window.steps) {
-        (Pace::Timed, None) => vec![timed(crew, window)?],
-        (Pace::Timed, Some(steps)) => vec![once(crew, Length::Steps(steps))?],
-        (Pace::Once, None) => vec![once(crew, Length::ToEnd)?],
-        (Pace::Once, Some(steps)) => vec![once(crew, Length::AtMost(steps))?],
+    let (sums, disturbance) = match (workload.pace(), window.steps) {
+        (Pace::Timed, None) => timed(crew, window)?,
+        (Pace::Timed, Some(steps)) => once(crew, Length::Steps(steps))?,
+        (Pace::Once, None) => once(crew, Length::ToEnd)?,
+        (Pace::Once, Some(steps)) => once(crew, Length::AtMost(steps))?,
         (Pace::Rounds, _) => rounds(crew, workload.parts().len(), window)?,
     };
     let has_windows = workload.pace() == Pace::Timed && window.steps.is_none();
     let parts = sums.iter().map(|sum| count(sum, has_windows));
     Ok(Counted {
         parts: parts.collect::<Result<_>>()?,
+        disturbance,
     })
 }
 
-fn timed(crew: &mut Crew, window: &Window) -> Result<Sum> {
+/// The sums of the parts, and what others had meanwhile.
+type Sums = (Vec<Sum>, Disturbance);
+
+fn timed(crew: &mut Crew, window: &Window) -> Result<Sums> {
     let start = clock::now() + clock::duration(START_DELAY);
     let count = start + clock::duration(window.warm_up);
     let end = count + clock::duration(window.counted);
     let window = crew.timed(Moments { start, count, end })?;
-    Ok(Sum {
+    let sum = Sum {
         nanoseconds: end - count,
         tasks: window.samples,
         whole_cpu: window.whole_cpu,
         locks: window.locks,
-    })
+    };
+    Ok((vec![sum], window.disturbance))
 }
 
-fn once(crew: &mut Crew, length: Length) -> Result<Sum> {
+fn once(crew: &mut Crew, length: Length) -> Result<Sums> {
     let mut sum = Sum::default();
+    let opening = crew.reading();
     part(crew, length, &mut sum)?;
-    Ok(sum)
+    Ok((vec![sum], opening.until(&crew.reading())))
 }
 
-fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Vec<Sum>> {
+fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Sums> {
     let mut sums: Vec<Sum> = (0..parts).map(|_| Sum::default()).collect();
     if window.steps.is_none() {
-        // The first round loads what later rounds find in memory.
-        for _ in 0..parts {
-            part(crew, Length::ToEnd, &mut Sum::default())?;
-        }
+        warm_up(crew, parts, window.warm_up)?;
     }
+    let opening = crew.reading();
     let end = clock::now() + clock::duration(window.counted);
     loop {
         for sum in &mut sums {
             part(crew, Length::ToEnd, sum)?;
         }
         if clock::now() >= end || window.steps.is_some() {
-            return Ok(sums);
+            return Ok((sums, opening.until(&crew.reading())));
+        }
+    }
+}
+
+/// Runs rounds that are not counted until the time is over, and at least one, which loads what
+/// later rounds find in memory.
+fn warm_up(crew: &mut Crew, parts: usize, time: Duration) -> Result<()> {
+    let end = clock::now() + clock::duration(time);
+    loop {
+        for _ in 0..parts {
+            part(crew, Length::ToEnd, &mut Sum::default())?;
+        }
+        if clock::now() >= end {
+            return Ok(());
         }
     }
 }
@@ -211,7 +232,76 @@ fn count(sum: &Sum, has_windows: bool) -> Result<PartCount> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Own, Sample, Sum, count};
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+
+    use super::{Crew, Duration, Own, Pace, Result, Sample, Sum, Window, Workload};
+    use super::{clock, count, measure};
+    use crate::run::{Interrupt, Tasks};
+    use crate::target::{MountedPath, Target};
+    use crate::workloads::{About, Needs, Plan, Step, Task};
+
+    /// A workload whose rounds are one step; it writes down when each began.
+    struct Round;
+
+    static BEGUN: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+    impl Workload for Round {
+        fn about(&self) -> &About {
+            &About {
+                name: "round",
+                source: "a test",
+                operation: "nothing",
+            }
+        }
+
+        fn pace(&self) -> Pace {
+            Pace::Rounds
+        }
+
+        fn needs(&self, _plan: &Plan) -> Needs {
+            Needs::default()
+        }
+
+        fn task(&self, _target: &dyn Target, _plan: &Plan, _number: u32) -> Result<Box<dyn Task>> {
+            Ok(Box::new(Self))
+        }
+    }
+
+    impl Task for Round {
+        fn step(&mut self, _target: &dyn Target) -> Result<Step> {
+            BEGUN.lock().unwrap().push(clock::now());
+            Ok(Step::one(true))
+        }
+
+        fn finish(self: Box<Self>, _target: &dyn Target) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn rounds_count_once_the_warm_up_is_over() {
+        let target: Arc<dyn Target> = Arc::new(MountedPath::open(Path::new("/")).unwrap());
+        let tasks = Tasks {
+            workload: &Round,
+            plan: Plan::default(),
+            pinned: false,
+            interrupt: Interrupt::default(),
+        };
+        let mut crew = Crew::of_threads(&[target], &tasks).unwrap();
+        let window = Window {
+            warm_up: Duration::from_millis(60),
+            counted: Duration::ZERO,
+            steps: None,
+        };
+        let start = clock::now();
+        let counted = measure(&mut crew, &Round, &window).unwrap();
+        crew.finish(true).unwrap();
+        assert_eq!(counted.parts[0].operations, 1);
+        let begun = BEGUN.lock().unwrap();
+        let first_counted = begun.last().expect("there was a round");
+        assert!(start + clock::duration(window.warm_up) <= *first_counted);
+    }
 
     fn sample(operations: u64, own: u64) -> Sample {
         Sample {

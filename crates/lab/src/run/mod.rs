@@ -10,6 +10,7 @@
 //! not be measured, and it stays real when the engine runs on virtual cores.
 
 mod crew;
+mod disturbance;
 mod driver;
 mod interrupt;
 mod measure;
@@ -18,6 +19,7 @@ mod threads;
 mod worker;
 
 pub use crew::{Crew, Tasks};
+pub use disturbance::{Disturbance, notes as disturbances};
 pub use driver::{Own, Sample};
 pub use interrupt::Interrupt;
 pub use measure::{Counted, PartCount, Window, measure};

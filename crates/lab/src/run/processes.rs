@@ -14,10 +14,12 @@ use serde::Serialize;
 
 use super::Sample;
 use super::crew::{Moments, Tasks, WindowCounts};
+use super::disturbance::Reading;
 use super::driver::Length;
 use super::interrupt::Interrupt;
 use super::worker::{Hello, Order, Reply};
 use crate::clock;
+use crate::leftovers;
 
 /// Interval at which a wait checks for an interruption.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -78,15 +80,16 @@ impl Processes {
         self.tell_all(Order::Timed(moments))?;
         let mut early = Vec::new();
         self.sleep(moments.count, &mut early)?;
-        let before = clock::machine_cpu();
+        let (opening, before) = (Reading::now(None), clock::machine_cpu());
         self.sleep(moments.end, &mut early)?;
-        let after = clock::machine_cpu();
+        let (closing, after) = (Reading::now(None), clock::machine_cpu());
         Ok(WindowCounts {
             samples: self.gather(early)?,
             whole_cpu: before
                 .zip(after)
                 .map(|(before, after)| after.saturating_sub(before)),
             locks: Tallies::default(),
+            disturbance: opening.until(&closing),
         })
     }
 
@@ -171,6 +174,10 @@ impl Drop for Processes {
         for worker in &mut self.workers {
             while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < end {
                 std::thread::sleep(LAST_GLANCE);
+            }
+            if let Ok(None) = worker.child.try_wait() {
+                let process = format!("process {}", worker.child.id());
+                leftovers::note_why(process, "it was killed and has not ended");
             }
         }
     }

@@ -15,6 +15,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Sample;
 use super::crew::{Moments, Tasks, WindowCounts};
+use super::disturbance::Reading;
 use super::driver::{Driver, Length, Phase};
 use super::interrupt::Interrupt;
 use crate::clock;
@@ -113,11 +114,13 @@ impl Threads {
         });
         let mut early = Vec::new();
         self.wait(moments.count, &mut early);
+        let opening = Reading::now(Some(clock::process_cpu()));
         let before = self.look();
         self.phase.count();
         self.wait(moments.end, &mut early);
         let after = self.look();
         self.phase.end();
+        let closing = Reading::now(Some(after.cpu));
         let mut samples = self.gather(early)?;
         let nanoseconds = after.moment.saturating_sub(before.moment).max(1);
         for (index, sample) in samples.iter_mut().enumerate() {
@@ -128,6 +131,7 @@ impl Threads {
             samples,
             whole_cpu: Some(after.cpu.saturating_sub(before.cpu)),
             locks: after.locks.since(&before.locks),
+            disturbance: opening.until(&closing),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::number::{nanoseconds, share, thousands};
 use crate::published::{self, Curve, Unit};
-use crate::results::{Part, Point, Results, Series};
+use crate::results::{Part, Point, Results, Series, Theory};
 
 /// A table; the first row is the header.
 #[must_use]
@@ -49,11 +49,12 @@ pub fn part_names(results: &Results) -> Vec<String> {
 /// A table with one row for each point.
 #[must_use]
 pub fn points(results: &Results, part: &str) -> String {
-    let saturates = results
-        .series
-        .iter()
-        .flat_map(|series| &series.points)
-        .any(|point| point.saturation.is_some());
+    let any = |is: fn(&Point) -> bool| {
+        let mut points = results.series.iter().flat_map(|series| &series.points);
+        points.any(is)
+    };
+    let saturates = any(|point| point.saturation.is_some());
+    let has_theory = any(|point| point.theory.is_some());
     let mut head = vec![
         part,
         "tasks",
@@ -62,11 +63,14 @@ pub fn points(results: &Results, part: &str) -> String {
         "of one",
         "spread",
         "slowest/fastest",
-        "CPU/op",
+        results.evidence.cost(),
         "with others",
     ];
+    if has_theory {
+        head.extend(["of the bound", "of mean value analysis"]);
+    }
     if saturates {
-        head.push("saturates first");
+        head.push(saturates_first(results));
     }
     let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
     for series in &results.series {
@@ -75,6 +79,9 @@ pub fn points(results: &Results, part: &str) -> String {
             if let Some(found) = part_of(series, point, part) {
                 let mut row = vec![series.label.clone(), point.tasks.to_string()];
                 row.extend(cells(found, point.tasks, alone));
+                if has_theory {
+                    row.extend(theory(point));
+                }
                 if saturates {
                     row.push(point.saturation.clone().unwrap_or_default());
                 }
@@ -85,6 +92,26 @@ pub fn points(results: &Results, part: &str) -> String {
     table(&rows)
 }
 
+/// The simulated rate of all parts together, as a share of what theory says.
+fn theory(point: &Point) -> [String; 2] {
+    let shown = |share: fn(&Theory) -> f64| {
+        let theory = point.theory.as_ref();
+        theory.map_or_else(|| "-".to_owned(), |theory| format!("{:.2}", share(theory)))
+    };
+    [
+        shown(|theory| theory.of_bound),
+        shown(|theory| theory.of_mean_value),
+    ]
+}
+
+/// The head of the column of stations. Their usage is known for a whole window, not for its parts.
+fn saturates_first(results: &Results) -> &'static str {
+    match part_names(results).len() {
+        0 | 1 => "saturates first",
+        _ => "saturates first, all parts together",
+    }
+}
+
 fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> [String; 7] {
     let each = part.rate / f64::from(tasks);
     let none = || "-".to_owned();
@@ -92,7 +119,7 @@ fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> [String; 7] {
         thousands(part.rate),
         thousands(each),
         alone.map_or_else(none, |alone| share(each / alone)),
-        share(part.spread),
+        part.spread.map_or_else(none, share),
         format!("{:.2}", part.fairness),
         nanoseconds(part.cpu),
         part.whole_cpu.map_or_else(none, nanoseconds),
@@ -173,112 +200,10 @@ pub fn published(workload: &str, part: &str) -> String {
     text
 }
 
-/// The series with one mechanism off, each paired with the one of the same side with all mechanisms
-/// on.
-pub(super) fn ablated(results: &Results) -> Vec<(&Series, &Series)> {
-    let all_on = |side: &str| {
-        let mut all = results.series.iter();
-        all.find(|series| series.side == side && series.scaling.as_deref() == Some("full"))
-    };
-    let ablated = results.series.iter().filter_map(|series| {
-        let scaling = series.scaling.as_deref()?;
-        let full = all_on(&series.side)?;
-        scaling.starts_with('-').then_some((full, series))
-    });
-    ablated.collect()
-}
-
-/// Rates with one mechanism off, divided by those of the same side with all on, and the CPU time of
-/// one task; only for results of an ablation.
-#[must_use]
-pub fn ablation(results: &Results, part: &str) -> Option<String> {
-    let ablated = ablated(results);
-    let (full, _) = ablated.first()?;
-    let mut head = vec![format!("{part}, without")];
-    head.extend(tasks_across(full));
-    head.push("CPU/op of one task".to_owned());
-    let mut rows = vec![head];
-    for (full, series) in ablated {
-        let mut row = vec![series.label.trim_start_matches('-').to_owned()];
-        row.extend(shares(full, series, part));
-        rows.push(row);
-    }
-    Some(table(&rows))
-}
-
-/// The header of [`shares`] without the last column.
-pub(super) fn tasks_across(full: &Series) -> impl Iterator<Item = String> {
-    full.points
-        .iter()
-        .map(|point| format!("{} tasks", point.tasks))
-}
-
-/// The rates at each number of tasks divided by those of `full`, and the CPU time of one task.
-pub(super) fn shares(full: &Series, series: &Series, part: &str) -> Vec<String> {
-    let mut shares = Vec::new();
-    let mut alone = "-".to_owned();
-    for all in &full.points {
-        let same = series.points.iter().find(|point| point.tasks == all.tasks);
-        let without = same.and_then(|point| part_of(series, point, part));
-        let Some((all_on, one_off)) = part_of(full, all, part).zip(without) else {
-            shares.push("-".to_owned());
-            continue;
-        };
-        shares.push(share(one_off.rate / all_on.rate));
-        if all.tasks == 1 {
-            alone = share(one_off.cpu / all_on.cpu);
-        }
-    }
-    shares.push(alone);
-    shares
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::print_ablation;
-    use super::{Series, ablation, points, table};
+    use super::points;
     use crate::results::samples::{self, point, results};
-
-    fn series(label: &str, side: &str, scaling: Option<&str>, rate: f64) -> Series {
-        samples::series(label, side, scaling, vec![point(1, rate)])
-    }
-
-    #[test]
-    fn every_side_of_an_ablation_has_its_own_base() {
-        let results = results(vec![
-            series("kernel", "kernel", None, 1000.0),
-            series("library full", "library", Some("full"), 400.0),
-            series("library -try-lock", "library", Some("-try-lock"), 200.0),
-            series("pext4 full", "pext4", Some("full"), 40.0),
-            series("pext4 -try-lock", "pext4", Some("-try-lock"), 30.0),
-            series("control", "control", None, 9.0),
-        ]);
-        let head = ["operations, without", "1 tasks", "CPU/op of one task"];
-        let rows = [
-            head,
-            ["library -try-lock", "50 %", "200 %"],
-            ["pext4 -try-lock", "75 %", "133 %"],
-        ];
-        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
-        assert_eq!(ablation(&results, "operations"), Some(table(&rows)));
-        let told = print_ablation(&results);
-        let words: Vec<&str> = told.split_whitespace().collect();
-        let words = words.join(" ");
-        let wanted = "library -try-lock 50 % 200 % pext4 -try-lock 75 % 133 %";
-        assert!(words.ends_with(wanted), "{told}");
-    }
-
-    #[test]
-    fn what_is_compared_had_as_many_tasks() {
-        let all = |points| samples::series("full", "library", Some("full"), points);
-        let off = |points| samples::series("-frees", "library", Some("-frees"), points);
-        let results = results(vec![
-            all(vec![point(1, 400.0), point(2, 600.0)]),
-            off(vec![point(2, 300.0)]),
-        ]);
-        let told = ablation(&results, "operations").unwrap();
-        assert!(told.ends_with("| frees | - | 50 % | - |\n"), "{told}");
-    }
 
     #[test]
     fn a_share_of_one_task_is_of_one_task_alone() {
@@ -301,15 +226,5 @@ mod tests {
         };
         assert_eq!(share([2, 1]), "50 %");
         assert_eq!(share([2, 4]), "-");
-    }
-
-    #[test]
-    fn settings_side_by_side_are_no_ablation() {
-        let results = results(vec![
-            series("full", "library", Some("full"), 400.0),
-            series("base", "library", Some("base"), 200.0),
-        ]);
-        assert_eq!(ablation(&results, "operations"), None);
-        assert_eq!(print_ablation(&results), "");
     }
 }

@@ -1,7 +1,10 @@
 //! Output of results: on a terminal, in figures, in a report.
 
+mod ablation;
 mod blocks;
+mod curves;
 mod figure;
+mod file;
 mod markdown;
 mod number;
 mod overview;
@@ -12,7 +15,7 @@ mod table;
 mod text;
 
 pub use figure::{Curve, Figure, Sort, draw};
-pub use number::{nanoseconds, share, thousands};
+pub use number::{nanoseconds, share, size, tasks, thousands};
 pub use report::{DOCUMENTS, Page, left_over, load, load_below, readme, report};
 pub use table::align;
 pub use text::{print, print_ablation};

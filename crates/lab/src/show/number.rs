@@ -46,9 +46,30 @@ pub fn nanoseconds(value: f64) -> String {
     }
 }
 
+/// A number of tasks: `1 task`, `2 tasks`.
+#[must_use]
+pub fn tasks(count: u32) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} task{plural}")
+}
+
+/// A size as the other commands show it: `7.5 GiB`, rounded down to one digit after the point.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut unit, mut tenths) = (0, u128::from(bytes) * 10);
+    while tenths >= 10 * 1024 {
+        (unit, tenths) = (unit + 1, tenths / 1024);
+    }
+    match (tenths / 10, tenths % 10) {
+        (whole, 0) => format!("{whole} {}", UNITS[unit]),
+        (whole, tenth) => format!("{whole}.{tenth} {}", UNITS[unit]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{nanoseconds, share, thousands};
+    use super::{nanoseconds, share, size, tasks, thousands};
 
     #[test]
     fn for_people() {
@@ -63,5 +84,20 @@ mod tests {
         assert_eq!(nanoseconds(640.4), "640 ns");
         assert_eq!(nanoseconds(12_345.0), "12.3 us");
         assert_eq!(nanoseconds(12_345_678.0), "12.3 ms");
+    }
+
+    #[test]
+    fn tasks_and_sizes() {
+        assert_eq!([tasks(1), tasks(96)], ["1 task", "96 tasks"]);
+        let sizes = [0, 1023, 1024, 7 << 30 | 1 << 29, (1 << 30) - 1, u64::MAX].map(size);
+        let expected = [
+            "0 bytes",
+            "1023 bytes",
+            "1 KiB",
+            "7.5 GiB",
+            "1023.9 MiB",
+            "15.9 EiB",
+        ];
+        assert_eq!(sizes, expected);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use super::markdown::{ablated, part_names, part_of, rate_alone, shares, tasks_across};
-use super::number::{nanoseconds, share, thousands};
+use super::ablation::ablation;
+use super::markdown::{part_names, part_of, rate_alone};
+use super::number::{nanoseconds, share, tasks, thousands};
 use super::plot::{self, MARKS};
 use super::table::align;
 use crate::published::{self, Curve, Unit};
@@ -41,10 +42,10 @@ fn head(results: &Results) -> String {
     match workloads::find(&results.workload) {
         Ok(workload) => writeln!(
             text,
-            "{}: {}\nafter {}",
+            "{}: {}\n{}",
             workload.name(),
             workload.operation(),
-            workload.source()
+            workload.origin()
         ),
         Err(_) => writeln!(text, "{}", results.workload),
     }
@@ -69,7 +70,7 @@ fn rows(results: &Results, part: &str) -> Vec<Vec<String>> {
         "of one",
         "spread",
         "slowest/fastest",
-        "CPU/op",
+        results.evidence.cost(),
     ];
     if has_whole {
         head.push("with others");
@@ -116,7 +117,7 @@ fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> Vec<String> {
         thousands(part.rate),
         thousands(each),
         alone.map_or_else(|| "-".to_owned(), |alone| share(each / alone)),
-        share(part.spread),
+        part.spread.map_or_else(|| "-".to_owned(), share),
         format!("{:.2}", part.fairness),
         nanoseconds(part.cpu),
     ]
@@ -298,6 +299,14 @@ fn foot(results: &Results) -> String {
     for note in &results.notes {
         writeln!(text, "{note}").expect("a string has room");
     }
+    for series in &results.series {
+        for point in &series.points {
+            for note in point.notes.iter().chain(&point.saturation) {
+                writeln!(text, "{}, {}: {note}", series.label, tasks(point.tasks))
+                    .expect("a string has room");
+            }
+        }
+    }
     text
 }
 
@@ -306,22 +315,13 @@ fn foot(results: &Results) -> String {
 #[must_use]
 pub fn print_ablation(results: &Results) -> String {
     let mut text = String::new();
-    let ablated = ablated(results);
-    let Some((full, _)) = ablated.first() else {
-        return text;
-    };
     for part in part_names(results) {
-        let mut head = vec![format!("without, {part}")];
-        head.extend(tasks_across(full));
-        head.push("CPU/op of one".to_owned());
-        let mut rows = vec![head];
-        for (full, series) in &ablated {
-            let mut row = vec![series.label.clone()];
-            row.extend(shares(full, series, &part));
-            rows.push(row);
+        if let Some(rows) = ablation(results, &part) {
+            text.push_str(
+                "\nRates with one mechanism off, as a share of full's (in brackets the spread)\n",
+            );
+            text.push_str(&align(&rows));
         }
-        text.push_str("\nRates with one mechanism off, as a share of full's\n");
-        text.push_str(&align(&rows));
     }
     text
 }
@@ -365,9 +365,10 @@ mod tests {
         let text = print(&results);
         let (creation, removal) = text.split_once("\nremoval\n").expect("two parts");
         assert_eq!(row(creation, &["with", "2"])[4..6], ["75", "%"], "{text}");
+        // Of a single repetition there is no spread.
         assert_eq!(
             row(removal, &["with", "2"])[4..7],
-            ["38", "%", "0.0"],
+            ["38", "%", "-"],
             "{text}"
         );
         // Neither the smallest number of tasks of its own nor one task of another series.

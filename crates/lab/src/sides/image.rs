@@ -8,8 +8,10 @@ use pext4_block::{Device, FileDevice};
 use pext4_image::mkfs::{self, Options};
 use tempfile::TempDir;
 
+use crate::show::{size as shown, tasks};
 use crate::workloads::{Needs, Plan, Workload};
 
+const MEBIBYTE: u64 = 1 << 20;
 /// Bytes of a block group with blocks of 4 KiB.
 const GROUP: u64 = 128 << 20;
 /// Groups per task, so that tasks can allocate in groups of their own.
@@ -59,29 +61,35 @@ impl ImagePlan {
         let needs = workload.needs(plan);
         let Some(needed) = least_size(&needs).filter(|needed| *needed <= MOST) else {
             bail!(
-                "no image is large enough: {} with {} tasks needs too much; choose fewer tasks, or less a task",
+                "no image is large enough: {} with {} needs too much; choose fewer tasks, or less \
+                 a task",
                 workload.name(),
-                plan.tasks
+                tasks(plan.tasks)
             );
         };
         if let Some(bytes) = storage.journal
             && bytes < MIN_JOURNAL
         {
-            bail!("a journal of {bytes} bytes is too small; choose a --journal of at least 4M");
+            let bytes = shown(bytes);
+            bail!("a journal of {bytes} is too small; choose a --journal of at least 4M");
         }
         let usual = (u64::from(plan.tasks) * GROUPS_PER_TASK * GROUP)
             .max(LEAST)
             .max(needed.checked_next_multiple_of(GROUP).unwrap_or(needed));
         let size = storage.size.unwrap_or(usual);
         if size > MOST {
-            bail!("an image of {size} bytes is too large; choose a smaller --size");
+            let size = shown(size);
+            bail!("an image of {size} is too large; choose a smaller --size");
         }
         if size < needed {
             bail!(
-                "an image of {size} bytes is too small: {} with {} tasks needs {needed}; choose a \
-                 larger --size, fewer tasks, or less a task",
+                "an image of {} is too small: {} with {} needs {}; choose a larger --size, fewer \
+                 tasks, or less a task",
+                shown(size),
                 workload.name(),
-                plan.tasks
+                tasks(plan.tasks),
+                // Rounded up: an image of the size that is shown is large enough.
+                shown(needed.next_multiple_of(MEBIBYTE))
             );
         }
         let small = if needs.small_inodes { 128 } else { 256 };
@@ -186,6 +194,8 @@ mod tests {
             ..Storage::default()
         };
         let told = ImagePlan::new(find("mdtest").unwrap(), &plan(4), &storage).unwrap_err();
+        let start = "an image of 1 MiB is too small: mdtest with 4 tasks needs 37 MiB; choose";
+        assert!(told.to_string().starts_with(start), "{told}");
         assert!(told.to_string().contains("--size"), "{told}");
     }
 

@@ -14,6 +14,7 @@ use super::check::{e2fsck, e2fsck_of_memory};
 use super::{ImagePlan, Side, Verdict};
 use crate::fill::make_ready;
 use crate::fragmentation;
+use crate::leftovers;
 use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
 use crate::target::{HOME, Library, Target};
@@ -223,6 +224,9 @@ impl Side for LibrarySide {
 impl Drop for LibrarySide {
     fn drop(&mut self) {
         // After a failure, the user's image gets its old content back if possible.
-        let _ = self.shut(true);
+        let shut = self.shut(true);
+        if let (Err(error), Bytes::Image { path, .. }) = (shut, &self.bytes) {
+            leftovers::note_why(format_args!("files in {}", path.display()), error);
+        }
     }
 }

@@ -17,6 +17,7 @@ use super::image::scratch;
 use super::path::Home;
 use super::{ImagePlan, Side, Verdict};
 use crate::fragmentation;
+use crate::leftovers;
 use crate::results::Fragmentation;
 use crate::run::{Crew, Interrupt, Tasks};
 use mount::{Mount, SERVER_TIMEOUT};
@@ -244,5 +245,9 @@ impl Drop for MountedSide {
             home.leave();
         }
         self.mount = None;
+        // The folder would remove itself, without a word if it cannot.
+        if let Err(error) = std::fs::remove_dir_all(self.folder.path()) {
+            leftovers::note(self.folder.path().display(), &error);
+        }
     }
 }

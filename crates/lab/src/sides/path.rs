@@ -10,6 +10,7 @@ use super::table;
 use super::{Side, Verdict};
 use crate::fill::make_ready;
 use crate::fragmentation;
+use crate::leftovers;
 use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
 use crate::target::{MountedPath, Target};
@@ -82,9 +83,12 @@ impl Drop for Home {
         if !self.removing {
             return;
         }
-        // After a failure, files may be left; they are removed if possible.
+        // After a failure, files may be left. Those that cannot be removed keep the directory, whose
+        // error is the one to report.
         let _ = crate::target::empty(&*self.target, self.target.root());
-        let _ = std::fs::remove_dir(&self.path);
+        if let Err(error) = std::fs::remove_dir(&self.path) {
+            leftovers::note(self.path.display(), &error);
+        }
     }
 }
 

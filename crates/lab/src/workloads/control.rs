@@ -22,9 +22,13 @@ impl Workload for Control {
     fn about(&self) -> &About {
         &About {
             name: "control",
-            source: "none: it tells what the machine itself does",
+            source: "none",
             operation: "mix 16 KiB of the task's own memory",
         }
+    }
+
+    fn origin(&self) -> String {
+        "a control: it tells what the machine itself does".to_owned()
     }
 
     fn needs(&self, _plan: &Plan) -> Needs {

@@ -183,6 +183,11 @@ pub trait Workload: Sync {
         self.about().source
     }
 
+    /// Its source as part of a sentence, `after FxMark`; a control has another origin.
+    fn origin(&self) -> String {
+        format!("after {}", self.source())
+    }
+
     /// What counts as one operation.
     fn operation(&self) -> &'static str {
         self.about().operation

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::leftovers;
 use crate::run::Interrupt;
 use crate::sides::check::tool;
 use crate::sides::table;
@@ -162,8 +163,12 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         self.server.kill();
-        // The error was reported before.
-        let _ = self.unmount();
+        if let Err(error) = self.unmount() {
+            leftovers::note_why(
+                format_args!("the mount {}", self.directory.display()),
+                error,
+            );
+        }
     }
 }
 
