@@ -49,6 +49,7 @@ fn everything_is_listed() {
     ] {
         assert!(text.contains(word), "{word}");
     }
+    assert!(!text.contains("after none"), "{text}");
     let told: Value =
         serde_json::from_str(&succeed(&mut pext4(["lab", "list", "--json"]))).expect("it is JSON");
     assert!(told["workloads"].as_array().expect("a list").len() > 20);
@@ -366,6 +367,8 @@ fn what_is_not_understood_lists_what_there_is() {
     let told = fail(&mut lab(&["aim7-mix", "--mix", "desk"]), 2);
     assert!(told.contains("new_dbase"), "{told}");
     fail(&mut pext4(["lab", "run", "fallocate2", "--tasks", "0"]), 2);
+    let told = fail(&mut pext4(["lab", "run", "fallocate2", "--tasks", "1,2,1"]), 2);
+    assert!(told.contains("--tasks: 1 is there twice"), "{told}");
     if !cfg!(feature = "meter") {
         let told = fail(&mut lab(&["fallocate2", "--meter"]), 1);
         assert!(told.contains("--features meter"), "{told}");
@@ -392,6 +395,50 @@ fn what_does_not_fit_stops_before_it_begins() {
         let told = fail(lab(&["mdtest", option, "1G", "--device"]).arg(&there), 2);
         assert!(told.contains("is there already"), "{told}");
     }
+}
+
+#[test]
+fn where_results_go_is_looked_at_before_the_run() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    // A day that never begins.
+    let endless = ["fallocate2", "--tasks", "1", "--seconds", "80000", "--save"];
+    let run = || pext4(["lab", "run"]);
+    let told = fail(run().args(endless).arg(&file), 1);
+    assert!(told.contains("--save") && told.contains("file"), "{told}");
+    let mut tagged = run();
+    tagged.args(endless).arg(folder.path()).args(["--tag", "a/b"]);
+    let told = fail(&mut tagged, 2);
+    assert!(told.contains("--tag: `a/b`"), "{told}");
+    fs::create_dir(folder.path().join("fallocate2.json")).unwrap();
+    let told = fail(run().args(endless).arg(folder.path()), 1);
+    assert!(told.contains("fallocate2.json: a folder is there"), "{told}");
+}
+
+#[test]
+fn what_was_measured_is_shown_even_if_it_cannot_be_kept() {
+    let folder = TempDir::new().unwrap();
+    let kept = folder.path().join("DWAL.json");
+    symlink("/dev/full", &kept).unwrap();
+    for (more, shown) in [(&[][..], "per task/s"), (&["--json"], "\"format\"")] {
+        let mut command = lab(&["DWAL", "--scaling", "full", "--save"]);
+        let output = run(command.arg(folder.path()).args(more));
+        assert_eq!(output.status.code(), Some(1));
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains(shown), "{told}");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains("DWAL.json"), "{told}");
+    }
+}
+
+#[test]
+fn a_mistyped_device_is_no_image() {
+    let folder = TempDir::new().unwrap();
+    let mut mistyped = lab(&["DWAL", "--device", "slwo"]);
+    let told = fail(mistyped.current_dir(folder.path()), 2);
+    assert!(told.contains("--device") && told.contains("./slwo"), "{told}");
+    assert!(is_empty(folder.path()));
 }
 
 /// A limit on the size of files ends the tasks in the middle of their work.

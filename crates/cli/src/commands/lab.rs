@@ -77,10 +77,10 @@ fn listed(as_json: bool) -> Result<String> {
     let mut text = String::from("Workloads\n");
     for workload in workloads::ALL {
         text += &format!(
-            "  {}\n      {}\n      after {}\n",
+            "  {}\n      {}\n      {}\n",
             workload.name(),
             workload.operation(),
-            workload.source()
+            workload.origin()
         );
     }
     text += "\nSettings: base, seeds, full, and with single switches: full,-try-lock\n";

@@ -1,5 +1,9 @@
 //! `pext4 lab run`: measures, prints the results and stores them.
 
+mod check;
+mod describe;
+mod save;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +13,7 @@ use pext4_fs::MountOptions;
 use pext4_fuse::ending_signals;
 use pext4_lab::experiment::{Experiment, Progress};
 use pext4_lab::instructions::Instructions;
+use pext4_lab::leftovers;
 use pext4_lab::results::{Machine, Results};
 use pext4_lab::run::Interrupt;
 use pext4_lab::setup::{Competitor, DeviceKind, Request, Setting, ablation, settings};
@@ -18,10 +23,11 @@ use pext4_lab::workloads::{self, Mix, Plan, Workload};
 use pext4_sync::meter;
 use signal_hook::consts::SIGQUIT;
 
-use crate::failure::Misuse;
 use crate::output::{print, print_error};
 use crate::progress::{Bar, Measure, ProgressState};
 use crate::{program, size};
+
+use check::{check, misuse};
 
 /// The maximum number of tasks of a run. Each is a thread or a process.
 const MAX_TASKS: u32 = 4096;
@@ -160,7 +166,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 ///
-/// The command line is invalid, or a run failed. There are no results then.
+/// The command line is invalid, a run failed, or its results cannot be stored or printed. A run
+/// that failed has no results.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let found: Result<Vec<&dyn Workload>> = arguments
         .workloads
@@ -169,6 +176,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .collect();
     let found = found.map_err(misuse)?;
     check(arguments)?;
+    save::prepare(arguments, &found)?;
     if arguments.meter {
         if !meter::is_built_in() {
             bail!("--meter: this build has no meters; `cargo build --features meter` makes one");
@@ -183,21 +191,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Read once: later the load average includes the previous workload.
     let busy = Machine::here().busy();
     let mut all = Vec::new();
+    let mut stored = Ok(());
     for workload in found {
         let run = run_one(arguments, workload, &interrupt);
+        for left in leftovers::take() {
+            print_error(format_args!("pext4: left behind: {left}"));
+        }
         // If the run was interrupted, an error may come from a server that was ended for that.
         if run.is_err() {
             interrupt.check()?;
         }
         let mut results = run?;
         results.notes.extend(busy.clone());
-        save(arguments, &results)?;
-        if !arguments.json {
-            print(show::print(&results).trim_end())?;
-            if arguments.ablate {
-                print(show::print_ablation(&results).trim_end())?;
-            }
-        }
+        let shown = show_tables(arguments, &results);
+        // What took minutes to measure is stored even if nobody reads it, and the reverse.
+        stored = stored.and(save::store(arguments, &results));
+        shown?;
         all.push(results);
     }
     if arguments.json {
@@ -206,61 +215,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             _ => print(serde_json::to_string_pretty(&all)?)?,
         }
     }
+    stored
+}
+
+/// Prints a run's tables, unless JSON is printed at the end.
+fn show_tables(arguments: &Arguments, results: &Results) -> Result<()> {
+    if arguments.json {
+        return Ok(());
+    }
+    print(show::print(results).trim_end())?;
+    if arguments.ablate {
+        print(show::print_ablation(results).trim_end())?;
+    }
     Ok(())
-}
-
-fn misuse(error: impl Into<anyhow::Error>) -> anyhow::Error {
-    Misuse(format!("{:#}", error.into())).into()
-}
-
-fn check(arguments: &Arguments) -> Result<()> {
-    let tasks = &arguments.tasks;
-    if tasks.iter().any(|&tasks| tasks == 0 || tasks > MAX_TASKS) {
-        return Err(misuse(anyhow::anyhow!("--tasks: from 1 to {MAX_TASKS}")));
-    }
-    if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
-        return Err(misuse(anyhow::anyhow!("--seconds: more than 0 are needed")));
-    }
-    check_device(arguments)?;
-    check_what_is_compared(arguments)
-}
-
-/// Refuses options for a new image if the image exists.
-fn check_device(arguments: &Arguments) -> Result<()> {
-    let DeviceKind::Image(image) = DeviceKind::parse(&arguments.device) else {
-        return Ok(());
-    };
-    let of_new_ones = [
-        ("--size", arguments.size.is_some()),
-        ("--inode-size", arguments.inode_size.is_some()),
-        ("--journal", arguments.journal.is_some()),
-    ];
-    match of_new_ones.into_iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) if image.exists() => Err(misuse(anyhow::anyhow!(
-            "{option}: {} is there already and stays as it is; name an image that is to be made",
-            image.display()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses options of pext4 if no pext4 is measured.
-fn check_what_is_compared(arguments: &Arguments) -> Result<()> {
-    let compared = competitors(arguments)?;
-    if compared.is_empty() || compared.iter().any(|one| one.is_pext4()) {
-        return Ok(());
-    }
-    let of_ours = [
-        ("--scaling", arguments.scaling.is_some()),
-        ("--ablate", arguments.ablate),
-        ("--cache-size", arguments.cache_size.is_some()),
-    ];
-    match of_ours.into_iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => Err(misuse(anyhow::anyhow!(
-            "{option}: only pext4 has that; compare pext4, library or apart as well"
-        ))),
-        None => Ok(()),
-    }
 }
 
 fn competitors(arguments: &Arguments) -> Result<Vec<Competitor>> {
@@ -339,7 +306,7 @@ fn run_one(
         program: program::path(),
         interrupt: interrupt.clone(),
     };
-    let settings = describe(arguments, &request)?;
+    let settings = describe::settings(arguments, &request)?;
     let mut field = request.field()?;
     field
         .notes
@@ -385,73 +352,4 @@ fn state(workload: &dyn Workload, progress: Progress<'_>) -> ProgressState {
         text: format!("{}, tasks {}", progress.side, progress.tasks),
         ..ProgressState::elapsed(workload.name())
     }
-}
-
-/// The settings that a reader needs to repeat the run, of images before they are created.
-fn describe(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)>> {
-    let mut entries = Vec::new();
-    let mut add = |name: &str, value: String| entries.push((name.to_owned(), value));
-    match (&arguments.path, arguments.compare.is_empty()) {
-        (Some(path), _) => add("path", path.display().to_string()),
-        (None, true) => add("device", arguments.device.clone()),
-        (None, false) => add("compared", "on images in memory".to_owned()),
-    }
-    match (arguments.steps, arguments.seconds) {
-        (Some(steps), _) => add("steps", steps.to_string()),
-        (None, Some(seconds)) => add("seconds", seconds.to_string()),
-        (None, None) => add(
-            "seconds",
-            "0.3 or 0.03 for each task of a processor".to_owned(),
-        ),
-    }
-    add("warm-up", arguments.warm_up.to_string());
-    add("repeat", arguments.repeat.to_string());
-    if arguments.path.is_none() {
-        add("commit", format!("{} s", arguments.commit));
-    }
-    add("seed", arguments.seed.to_string());
-    match arguments.files_in_all {
-        Some(files) => add("files of all tasks together", files.to_string()),
-        None => add("files", arguments.files.to_string()),
-    }
-    add("file size", size::show(arguments.file_size));
-    add("values", arguments.values.to_string());
-    let named = Mix::ALL.iter().find(|(_, mix)| *mix == arguments.mix);
-    let mix = named.map_or("unknown", |(name, _)| name);
-    add("users", format!("{} ({mix})", arguments.users));
-    if let Some(percent) = arguments.fill {
-        add("filled before", format!("{percent} %"));
-    }
-    if let Some(size) = arguments.size {
-        add("image", size::show(size));
-    }
-    if let Some(journal) = arguments.journal {
-        add("journal", size::show(journal));
-    }
-    if let Some(size) = request.inode_size()? {
-        add("inode size", size.to_string());
-    }
-    if let Some(cache) = request.pext4_cache() {
-        add("cache size", size::show(cache));
-    }
-    if arguments.meter {
-        add("meter", "on".to_owned());
-    }
-    if arguments.pin {
-        add("pinned", "yes".to_owned());
-    }
-    Ok(entries)
-}
-
-fn save(arguments: &Arguments, results: &Results) -> Result<()> {
-    let Some(folder) = &arguments.save else {
-        return Ok(());
-    };
-    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    let tag = arguments
-        .tag
-        .as_ref()
-        .map(|tag| format!("-{tag}"))
-        .unwrap_or_default();
-    results.save(&folder.join(format!("{}{tag}.json", results.workload)))
 }

@@ -1,0 +1,68 @@
+//! Stores the results of runs (`--save`), in files that were found to be possible before the first
+//! run began: what took minutes to measure has somewhere to go.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use pext4_lab::results::Results;
+use pext4_lab::workloads::Workload;
+use rustix::fs::{Access, access};
+
+use super::Arguments;
+use super::check::misuse;
+
+/// Makes the folder, and looks whether the results of these workloads can be stored in it.
+///
+/// # Errors
+///
+/// They cannot: the folder is a file or read-only, or the tag is no part of a file's name.
+pub(super) fn prepare(arguments: &Arguments, workloads: &[&dyn Workload]) -> Result<()> {
+    let Some(folder) = &arguments.save else {
+        return Ok(());
+    };
+    if let Some(tag) = arguments.tag.as_ref().filter(|tag| tag.contains('/')) {
+        return Err(misuse(anyhow!(
+            "--tag: `{tag}` is for a file's name, which has no `/`; --save names the folder"
+        )));
+    }
+    std::fs::create_dir_all(folder).with_context(|| named(folder))?;
+    is_writable(folder)?;
+    for workload in workloads {
+        let file = file(arguments, folder, workload.name());
+        if file.is_dir() {
+            bail!("{}: a folder is there", named(&file));
+        }
+        if file.exists() {
+            is_writable(&file)?;
+        }
+    }
+    Ok(())
+}
+
+/// Stores the results of one run, if that was requested.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub(super) fn store(arguments: &Arguments, results: &Results) -> Result<()> {
+    let Some(folder) = &arguments.save else {
+        return Ok(());
+    };
+    results.save(&file(arguments, folder, &results.workload))
+}
+
+fn is_writable(path: &Path) -> Result<()> {
+    let found = access(path, Access::WRITE_OK).map_err(io::Error::from);
+    found.with_context(|| named(path))
+}
+
+fn named(path: &Path) -> String {
+    format!("--save: {}", path.display())
+}
+
+fn file(arguments: &Arguments, folder: &Path, workload: &str) -> PathBuf {
+    let tag = arguments.tag.as_ref();
+    let tag = tag.map(|tag| format!("-{tag}")).unwrap_or_default();
+    folder.join(format!("{workload}{tag}.json"))
+}
