@@ -367,7 +367,10 @@ fn what_is_not_understood_lists_what_there_is() {
     let told = fail(&mut lab(&["aim7-mix", "--mix", "desk"]), 2);
     assert!(told.contains("new_dbase"), "{told}");
     fail(&mut pext4(["lab", "run", "fallocate2", "--tasks", "0"]), 2);
-    let told = fail(&mut pext4(["lab", "run", "fallocate2", "--tasks", "1,2,1"]), 2);
+    let told = fail(
+        &mut pext4(["lab", "run", "fallocate2", "--tasks", "1,2,1"]),
+        2,
+    );
     assert!(told.contains("--tasks: 1 is there twice"), "{told}");
     if !cfg!(feature = "meter") {
         let told = fail(&mut lab(&["fallocate2", "--meter"]), 1);
@@ -408,12 +411,18 @@ fn where_results_go_is_looked_at_before_the_run() {
     let told = fail(run().args(endless).arg(&file), 1);
     assert!(told.contains("--save") && told.contains("file"), "{told}");
     let mut tagged = run();
-    tagged.args(endless).arg(folder.path()).args(["--tag", "a/b"]);
+    tagged
+        .args(endless)
+        .arg(folder.path())
+        .args(["--tag", "a/b"]);
     let told = fail(&mut tagged, 2);
     assert!(told.contains("--tag: `a/b`"), "{told}");
     fs::create_dir(folder.path().join("fallocate2.json")).unwrap();
     let told = fail(run().args(endless).arg(folder.path()), 1);
-    assert!(told.contains("fallocate2.json: a folder is there"), "{told}");
+    assert!(
+        told.contains("fallocate2.json: a folder is there"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -437,7 +446,10 @@ fn a_mistyped_device_is_no_image() {
     let folder = TempDir::new().unwrap();
     let mut mistyped = lab(&["DWAL", "--device", "slwo"]);
     let told = fail(mistyped.current_dir(folder.path()), 2);
-    assert!(told.contains("--device") && told.contains("./slwo"), "{told}");
+    assert!(
+        told.contains("--device") && told.contains("./slwo"),
+        "{told}"
+    );
     assert!(is_empty(folder.path()));
 }
 
