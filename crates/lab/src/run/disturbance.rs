@@ -68,12 +68,10 @@ fn real(number: u64) -> f64 {
 /// its number of tasks.
 #[must_use]
 pub fn notes(measurements: &[(String, u32, Disturbance)]) -> Vec<String> {
-    let kinds: [(&str, fn(&Disturbance) -> f64); 2] = [
-        ("other programs", |found| found.foreign),
-        ("the hypervisor", |found| found.stolen),
-    ];
-    let notes = kinds.into_iter().filter_map(|(who, share)| {
-        let points = points(measurements, share);
+    let foreign = points(measurements, |found| found.foreign);
+    let stolen = points(measurements, |found| found.stolen);
+    let kinds = [("other programs", foreign), ("the hypervisor", stolen)];
+    let notes = kinds.into_iter().filter_map(|(who, points)| {
         let limit = show::share(DISTURBING);
         (!points.is_empty()).then(|| {
             format!(
@@ -89,7 +87,7 @@ pub fn notes(measurements: &[(String, u32, Disturbance)]) -> Vec<String> {
 /// Each disturbed point once: how many of its measurements were disturbed, and the worst.
 fn points(
     measurements: &[(String, u32, Disturbance)],
-    share: fn(&Disturbance) -> f64,
+    share: impl Fn(&Disturbance) -> f64,
 ) -> Vec<String> {
     let mut points: Vec<(&str, u32, Vec<f64>)> = Vec::new();
     for (side, tasks, found) in measurements {

@@ -309,14 +309,19 @@ fn without_padding(raw: &RawEntry, name: &[u8], region: Region<'_>, hash: u32) -
 }
 
 fn encode_entry(attribute: &Attribute, value_at: usize) -> RawEntry {
+    // Nobody looks at the place of a value that is not here, but four zero bytes would end the list.
+    let nowhere = match (attribute.index, &*attribute.name) {
+        (0, b"") => TERMINATOR_SIZE,
+        _ => 0,
+    };
     let (place, inode, size) = match &attribute.value {
-        Value::Inline(value) if value.is_empty() => (0, 0, 0),
+        Value::Inline(value) if value.is_empty() => (nowhere, 0, 0),
         Value::Inline(value) => (
             value_at,
             0,
             u32::try_from(value.len()).expect("shorter than a block"),
         ),
-        Value::Inode { inode, size } => (0, inode.get(), *size),
+        Value::Inode { inode, size } => (nowhere, inode.get(), *size),
     };
     RawEntry {
         e_name_len: u8::try_from(attribute.name.len()).expect("names have at most 255 bytes"),

@@ -263,3 +263,28 @@ fn every_byte_of_a_block_counts_but_its_users_its_checksum_and_the_gap() {
     assert!(!content.is_in(&[0; 16]));
     assert!(!content.is_in(&[]));
 }
+
+/// Found by fuzzing: its entry began with the four zero bytes that end a list.
+#[test]
+fn an_attribute_without_name_and_value_does_not_end_the_list() {
+    let attribute = |index, name: &[u8], value| Attribute {
+        index,
+        name: name.into(),
+        value,
+        hash: 0,
+    };
+    let elsewhere = Value::Inode {
+        inode: InodeNumber(14),
+        size: 5000,
+    };
+    for nameless in [Value::Inline(Box::default()), elsewhere] {
+        let block = block(vec![
+            attribute(0, b"", nameless),
+            attribute(1, b"kept", Value::Inline((*b"value").into())),
+        ]);
+        let mut bytes = vec![0; 1024];
+        block.encode(&mut bytes).expect("there is room");
+        let again = Block::decode(&bytes).expect("own bytes are sound");
+        assert_eq!(again.attributes, block.attributes);
+    }
+}
