@@ -345,7 +345,7 @@ fn a_run_says_what_images_and_caches_were_like() {
 
 #[test]
 fn values_that_fit_into_the_inodes_are_told_of() {
-    let words = ["xattr-share", "--scaling", "full", "--tasks", "1"];
+    let words = ["xattr-share", "--scaling", "full"];
     let told = json(&mut lab(&words));
     let doubts = |told: &Value| told["notes"].to_string().contains("nothing is shared");
     assert!(!doubts(&told), "{}", told["notes"]);

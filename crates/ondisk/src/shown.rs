@@ -24,15 +24,16 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Whether a character only displays itself: no control character, and none that changes the
-/// direction of the line.
+/// Whether a character only displays itself: no control character, and none that ends the line or
+/// changes its direction.
 #[must_use]
 pub fn is_harmless(letter: char) -> bool {
     let turns = matches!(
         letter,
         '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
     );
-    !letter.is_control() && !turns
+    let ends_line = matches!(letter, '\u{2028}' | '\u{2029}');
+    !letter.is_control() && !turns && !ends_line
 }
 
 #[cfg(test)]
@@ -48,6 +49,7 @@ mod tests {
             (b"a\nb\xff", "a\\nb\\xff"),
             ("a\u{202e}b".as_bytes(), "a\\u{202e}b"),
             ("a\u{2067}b".as_bytes(), "a\\u{2067}b"),
+            ("a\u{2028}b".as_bytes(), "a\\u{2028}b"),
         ] {
             assert_eq!(Shown(bytes).to_string(), shown);
         }

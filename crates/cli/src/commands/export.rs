@@ -21,6 +21,8 @@ use crate::progress::{self, ProgressState};
 const BUFFER: usize = 1 << 20;
 
 /// Write an image as a tar archive from which `pext4 build` makes the same tree
+///
+/// No tar archive has sockets and file flags, and a build keeps at most 8 KiB of attributes a file.
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]

@@ -186,7 +186,7 @@ pub(super) fn check_total_size(attributes: &[Attribute]) -> Result<(), String> {
             let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
             let shown = String::from_utf8_lossy(&name);
             format!(
-                "its attribute {shown} of {} bytes finds no room: no image holds more than {MAX_TOTAL_BYTES} \
+                "its attribute {shown} of {} bytes finds no room: a build keeps no more than {MAX_TOTAL_BYTES} \
                  bytes of a file's attributes; --exclude-xattr '{shown}' leaves it out",
                 value_of(attribute).len()
             )

@@ -200,8 +200,12 @@ fn place_journal(
         .journal_blocks
         .unwrap_or_else(|| default_journal_blocks(blocks));
     if count < MIN_JOURNAL_BLOCKS || u64::from(count) > blocks / 2 {
+        let wanted = match options.journal_blocks {
+            Some(count) => format!("a journal of {count} blocks"),
+            None => "a journal".to_owned(),
+        };
         let text = format!(
-            "a journal of {count} blocks on {blocks}: it needs at least {MIN_JOURNAL_BLOCKS} and at \
+            "{wanted} on an image of {blocks} blocks: it needs at least {MIN_JOURNAL_BLOCKS} and at \
              most half of all; make the image larger or turn it off with -O ^has_journal"
         );
         return Err(Error::Impossible(text));

@@ -141,7 +141,13 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             _ => break,
         }
     }
-    let geometry = Geometry::of(&superblock)?;
+    let geometry = Geometry::of(&superblock).map_err(|corrupt| {
+        impossible(format!(
+            "{blocks} blocks of {block_size} bytes cannot be: {}; larger blocks, or -O ^resize_inode, \
+             allow more",
+            corrupt.problem()
+        ))
+    })?;
     superblock.reserved_blocks = reserved_blocks(blocks, options.reserved_percent)?;
     Ok((superblock, geometry))
 }
@@ -229,11 +235,14 @@ impl FileSystem {
 /// The default features of a type, changed by `names`.
 fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
     let mut features = file_system.features();
-    for name in names {
+    for name in names.iter().map(|name| name.trim()) {
         let (name, on) = match name.strip_prefix('^') {
             Some(name) => (name, false),
-            None => (name.as_str(), true),
+            None => (name, true),
         };
+        if name.is_empty() {
+            continue;
+        }
         let feature =
             Feature::parse(name).ok_or_else(|| impossible(format!("unknown feature {name}")))?;
         features.set(feature, on);

@@ -76,8 +76,9 @@ fn resized_superblock(old: &Superblock, geometry: &Geometry, blocks: u64) -> Res
     let mut superblock = old.clone();
     superblock.blocks_count = blocks;
     superblock.inodes_count = inodes;
-    let reserved =
-        u128::from(old.reserved_blocks) * u128::from(blocks) / u128::from(old.blocks_count.max(1));
+    // To the nearest, so that they do not become fewer with every change of the size.
+    let before = u128::from(old.blocks_count.max(1));
+    let reserved = (u128::from(old.reserved_blocks) * u128::from(blocks) + before / 2) / before;
     superblock.reserved_blocks = u64::try_from(reserved).unwrap_or(0).min(blocks / 2);
     move_backups(&mut superblock, geometry.group_count, groups);
     place_descriptors(&mut superblock, geometry, groups)?;
@@ -187,6 +188,7 @@ fn place_descriptors(superblock: &mut Superblock, old: &Geometry, groups: u32) -
     if needed > old.descriptor_blocks {
         superblock.features.compat.remove(Compat::RESIZE_INODE);
         superblock.features.incompat.insert(Incompat::META_BG);
+        superblock.raise_revision();
         superblock.first_meta_bg = room.min(needed);
         superblock.reserved_gdt_blocks = 0;
     }

@@ -107,6 +107,19 @@ fn other_checksums_inodes_and_maps() {
 }
 
 #[test]
+fn a_feature_that_growth_needs_makes_the_revision_the_current_one() {
+    grown(
+        "-t ext2 -r 0 -O none -b 1024",
+        8 * MIB,
+        &[700 * MIB],
+        |path| {
+            assert_eq!(field(path, "Filesystem revision #:"), "1 (dynamic)");
+            assert_eq!(field(path, "Filesystem features:"), "meta_bg");
+        },
+    );
+}
+
+#[test]
 fn descriptors_outgrow_what_is_reserved() {
     // Few descriptor blocks are reserved, so the rest uses meta_bg.
     for options in [
