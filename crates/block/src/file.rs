@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::claim::{Claim, claim};
+use crate::claim::{Claim, claim, leads_to};
 use crate::device::{Device, check_range, total_length};
 use crate::fail_stop::Flushes;
 use crate::host_file::{Kind, error};
@@ -205,8 +205,9 @@ impl FileDevice {
     /// Removes the file if [`FileDevice::create`] or [`FileDevice::create_new`] made it, for
     /// callers that fail afterwards.
     pub fn remove_if_new(&self) {
-        if self.is_new {
-            // If it fails, an empty file or an incomplete image is left.
+        // If it fails, an empty file or an incomplete image is left. Another file that has taken its
+        // place stays.
+        if self.is_new && leads_to(&self.path, &self.file).unwrap_or(false) {
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -242,7 +242,8 @@ fn copy_range(
     while input < end {
         let left = usize::try_from(end - input).unwrap_or(usize::MAX);
         match rustix::fs::copy_file_range(from, Some(&mut input), to, Some(&mut output), left) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // Before the end some file systems copy nothing and report no error.
+            Ok(0) => return copy_through_memory(from, to, input, end, passed),
             Ok(copied) => passed(copied as u64)?,
             Err(Errno::INTR) => {}
             Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => return Err(errno.into()),

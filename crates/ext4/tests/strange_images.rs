@@ -563,6 +563,24 @@ fn a_file_has_no_more_blocks_than_its_inode_can_count() {
     image.assert_clean();
 }
 
+/// Old systems marked short links so.
+#[test]
+fn a_short_link_may_be_marked_as_mapped_by_extents() {
+    let Some(image) = Image::make(&["-b", "1024"]) else {
+        return;
+    };
+    let volume = image.open();
+    volume.paths().symlink("target", "/link").expect("room");
+    volume.close().expect("it closes");
+    image.debugfs_write("sif /link flags 0x80000");
+    let volume = image.open();
+    let target = volume.paths().read_link("/link").expect("it is there");
+    assert_eq!(target, b"target");
+    volume.paths().remove_file("/link").expect("it can go");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
 #[test]
 fn a_write_across_the_largest_size_keeps_what_fits() {
     for features in ["^extent,^64bit", "extent"] {

@@ -399,6 +399,8 @@ impl Core {
         if let Some(log) = &self.log {
             // This fails if the device caused the abort.
             let _ = log.superblock.record_error(error.errno());
+            // The client may change a block at home that is just being written there.
+            log.checkpoint.wait_for_writes();
         }
         self.client.aborted(error);
         self.finish_notification();

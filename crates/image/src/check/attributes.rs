@@ -121,8 +121,8 @@ pub(super) fn check(subject: &InodeSubject<'_>) -> Attributes {
         Ok(list) => {
             context = Context::among(&list);
             attributes.inline = list.iter().find_map(inline_length);
-            if attributes.inline == Some(0) {
-                check_empty_inline(subject);
+            if attributes.inline.is_some() {
+                check_empty_values(subject);
             }
             attributes.count_values(examination, &list);
             check_list(
@@ -179,9 +179,10 @@ fn inline_length(attribute: &Attribute) -> Option<usize> {
     }
 }
 
-/// Checks the place of an empty `system.data`. The decoder ignores the place of a value without
-/// bytes, as Linux does; e2fsck takes a list with a wrong one for unreadable, and cuts the file.
-fn check_empty_inline(subject: &InodeSubject<'_>) {
+/// Checks the places of empty values beside inline content, which may be empty itself. The decoder
+/// ignores the place of a value without bytes, as Linux does; e2fsck takes a list with a wrong one
+/// for unreadable, and cuts the file.
+fn check_empty_values(subject: &InodeSubject<'_>) {
     // As decoded: the magic number, then entries with a head of 16 bytes and a name, padded.
     let list = subject.inode.tail.get(4..).unwrap_or_default();
     let mut rest = list;
@@ -190,13 +191,12 @@ fn check_empty_inline(subject: &InodeSubject<'_>) {
         if [length, index, low, high] == [0; 4] {
             return;
         }
-        let Some(name) = behind.get(..usize::from(length)) else {
-            return;
-        };
         let start = u16::from_le_bytes([low, high]);
-        if index == INDEX_SYSTEM && name == b"data" && usize::from(start) > list.len() {
+        // No inode with the value, and no bytes of it.
+        let is_empty = head[4..12] == [0; 8];
+        if is_empty && usize::from(start) > list.len() {
             subject.report(Kind::InlineData, || {
-                format!("the empty value of system.data is at {start}, behind the end")
+                format!("an empty value beside system.data is at {start}, behind the end")
             });
         }
         rest = behind

@@ -204,7 +204,7 @@ fn is_own(subject: &InodeSubject<'_>) -> bool {
 /// Flags, whether the inode must not have them, and what is wrong if it has.
 type FlagRule = (InodeFlags, bool, &'static str);
 
-fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 12] {
+fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 13] {
     let is = |kind| subject.kind == Some(kind);
     let incompat = |bits| subject.features().has_incompat(bits);
     let has_map = is(FileType::Regular) || is(FileType::Directory) || is(FileType::Symlink);
@@ -221,6 +221,11 @@ fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 12] {
             InodeFlags::EXTENTS,
             has_inline_data,
             "extents and inline data at once",
+        ),
+        (
+            InodeFlags::EXTENTS,
+            subject.inode.is_fast_symlink(),
+            "extents, and the target of the link is in the inode",
         ),
         (
             InodeFlags::INLINE_DATA,

@@ -19,12 +19,14 @@ pub(super) struct HomeWrites {
     transactions: VecDeque<Transaction>,
     /// Log blocks that no transaction in `transactions` holds.
     free: u32,
-    /// Log blocks that the committer waits for; 0 if it does not.
+    /// Log blocks that the committer waits for; 0 if it does not wait.
     pub(super) wanted: u32,
     /// The last transaction that a caller asked to be written home.
     asked: Option<Tid>,
     /// The thread and all waits end.
     pub(super) stopped: bool,
+    /// The thread ended while versions were in flight.
+    pub(super) is_abandoned: bool,
 }
 
 /// A version that is not home yet.
@@ -65,6 +67,7 @@ impl HomeWrites {
             wanted: 0,
             asked: None,
             stopped: false,
+            is_abandoned: false,
         }
     }
 
@@ -90,6 +93,12 @@ impl HomeWrites {
         oldest.is_some_and(|oldest| tid.is_at_or_after(oldest.tid))
     }
 
+    /// Whether anything is being written home.
+    pub(super) fn has_in_flight(&self) -> bool {
+        self.versions.values().any(|pending| pending.in_flight)
+    }
+
+    /// Whether this block is being written home.
     pub(super) fn is_in_flight(&self, block: BlockNumber) -> bool {
         self.versions
             .get(&block)
@@ -213,6 +222,11 @@ impl HomeWrites {
         self.free += done
             .map(|transaction| transaction.logged.blocks)
             .sum::<u32>();
+    }
+
+    /// The number of versions in memory.
+    pub(super) fn pinned(&self) -> usize {
+        self.versions.len()
     }
 
     /// The transaction up to which versions should be written home now, if any should.

@@ -38,7 +38,8 @@ pub(crate) struct Checkpoint {
     device: Arc<dyn Device>,
     cache: Arc<Cache>,
     superblock: Arc<SuperblockFile>,
-    /// If more versions than this are in memory, a pass writes some home.
+    /// If more versions than this are in memory, a pass writes some home; if twice as many, the next
+    /// commit waits, so that a slow device does not make a large log stay in memory as a whole.
     max_pinned: usize,
     homes: Mutex<HomeWrites>,
     /// Signalled after changes of `homes` that a thread may wait for.
@@ -63,8 +64,8 @@ impl Checkpoint {
         }
     }
 
-    /// Waits until the log has room for `blocks`. Only the committer takes room, by
-    /// [`Checkpoint::add`]. Returns whether it had to wait.
+    /// Waits until the log has room for `blocks` and memory for their versions. Only the committer
+    /// takes room, by [`Checkpoint::add`]. Returns whether it had to wait.
     pub(crate) fn reserve(&self, tid: Tid, blocks: usize) -> Result<bool, JournalError> {
         let mut homes = self.homes.lock();
         let log = homes.capacity();
@@ -75,7 +76,7 @@ impl Checkpoint {
             log,
         })?;
         let mut waited = false;
-        while homes.free() < wanted {
+        while homes.free() < wanted || homes.pinned() > 2 * self.max_pinned {
             if homes.stopped {
                 return Err(JournalError::ShutDown);
             }
@@ -143,6 +144,14 @@ impl Checkpoint {
         self.changed.notify_all();
     }
 
+    /// Waits until nothing is being written home any more, after [`Checkpoint::stop`].
+    pub(crate) fn wait_for_writes(&self) {
+        let mut homes = self.homes.lock();
+        while homes.has_in_flight() && !homes.is_abandoned {
+            self.changed.wait(&mut homes);
+        }
+    }
+
     /// The thread's loop: makes passes until it is stopped or one fails.
     pub(crate) fn run(&self, counts: &Counts) -> Result<(), JournalError> {
         while let Some(target) = self.wait_for_work() {
@@ -205,12 +214,13 @@ impl Checkpoint {
                 .iter()
                 .map(|(block, _, page)| (*block, page.clone()))
                 .collect();
+            let in_flight = InFlight {
+                checkpoint: self,
+                pages: &pages,
+            };
             let result = home::write(&*self.device, &pages);
+            drop(in_flight);
             written.extend(batch.iter().map(|(block, tid, _)| (*block, *tid)));
-            self.homes
-                .lock()
-                .end_writes(pages.iter().map(|(block, _)| *block));
-            self.changed.notify_all();
             result.map_err(JournalError::io("writing blocks home"))?;
         }
         Ok(written)
@@ -231,6 +241,26 @@ impl Checkpoint {
         self.homes.lock().free_before(tail);
         self.changed.notify_all();
         Ok(())
+    }
+}
+
+/// Versions that are being written home, until this is dropped. After a panic of the device nobody
+/// knows what was written: they stay in flight, and nobody waits for them.
+struct InFlight<'a> {
+    checkpoint: &'a Checkpoint,
+    pages: &'a [(BlockNumber, Page)],
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let blocks = self.pages.iter().map(|(block, _)| *block);
+        let mut homes = self.checkpoint.homes.lock();
+        match std::thread::panicking() {
+            true => homes.is_abandoned = true,
+            false => homes.end_writes(blocks),
+        }
+        drop(homes);
+        self.checkpoint.changed.notify_all();
     }
 }
 
@@ -272,6 +302,48 @@ mod tests {
         fn flush(&self) -> io::Result<()> {
             self.0.flush()
         }
+    }
+
+    #[test]
+    fn a_commit_waits_while_too_many_versions_are_in_memory() {
+        const LOG: u32 = 4000;
+        let device: Arc<dyn Device> = Arc::new(RamDevice::new(16 << 20));
+        let cache = Arc::new(Cache::new(Arc::clone(&device), BLOCK, 1 << 20));
+        let area = Arc::new(LogArea::new(BLOCK, &[(BlockNumber(0), LOG)]).expect("one run"));
+        let superblock = JournalSuperblock::new(BLOCK, LOG, [0; 16]);
+        let file = SuperblockFile::new(Arc::clone(&device), area, superblock, true);
+        file.begin(1, Tid(7)).expect("a ram device works");
+        let ring = Ring { first: 1, end: LOG };
+        let checkpoint = Checkpoint::new(device, Arc::clone(&cache), Arc::new(file), ring);
+        let versions = (0..2 * BATCH as u64 + 1).map(|number| {
+            let buffer = cache.get_zeroed(BlockNumber(5000 + number));
+            let (block, page) = (buffer.block(), buffer.page());
+            Version {
+                block,
+                page,
+                buffer,
+            }
+        });
+        let logged = Logged {
+            start: 1,
+            blocks: 2100,
+        };
+        checkpoint.add(Tid(7), logged, versions.collect());
+        let counts = Counts::default();
+        thread::scope(|scope| {
+            let committer = scope.spawn(|| checkpoint.reserve(Tid(8), 10));
+            while checkpoint.homes.lock().wanted == 0 {
+                assert!(
+                    !committer.is_finished(),
+                    "there was log for it, but no memory"
+                );
+                thread::sleep(Duration::from_millis(1));
+            }
+            scope.spawn(|| checkpoint.run(&counts).expect("a ram device works"));
+            let waited = committer.join().expect("no panic").expect("it gets room");
+            assert!(waited && checkpoint.homes.lock().pinned() <= 2 * BATCH);
+            checkpoint.stop();
+        });
     }
 
     #[test]

@@ -402,6 +402,67 @@ fn a_commit_does_not_wait_for_a_home_write_that_panicked() {
     assert_eq!(toy.told(|told| told.aborted.len()), 1);
 }
 
+/// Writes home only once it may.
+struct HoldsAtHome {
+    below: Arc<RamDevice>,
+    is_at_home: AtomicBool,
+    may_land: AtomicBool,
+    has_landed: AtomicBool,
+}
+
+impl Device for HoldsAtHome {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        let is_home = offset == TABLE * BLOCK as u64;
+        if is_home {
+            self.is_at_home.store(true, Ordering::SeqCst);
+            wait_until(|| self.may_land.load(Ordering::SeqCst));
+        }
+        self.below.write_at(offset, from)?;
+        self.has_landed.fetch_or(is_home, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.below.flush()
+    }
+}
+
+/// The client may then write such a block itself, with the error in it.
+#[test]
+fn the_client_is_told_of_an_abort_when_no_version_is_on_its_way_home_any_more() {
+    let device = Arc::new(HoldsAtHome {
+        below: Arc::new(blank(LOG)),
+        is_at_home: AtomicBool::new(false),
+        may_land: AtomicBool::new(false),
+        has_landed: AtomicBool::new(false),
+    });
+    let toy = Toy::open(Arc::clone(&device) as Arc<dyn Device>, Some(LOG));
+    let tid = operate(&toy, 1).expect("the journal runs");
+    toy.journal.commit(tid).expect("the log takes it");
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(toy.journal.checkpoint().is_err()));
+        wait_until(|| device.is_at_home.load(Ordering::SeqCst));
+        toy.journal.abort("a test");
+        scope.spawn(|| {
+            // Time enough for a client that is told too early.
+            std::thread::sleep(Duration::from_millis(50));
+            device.may_land.store(true, Ordering::SeqCst);
+        });
+        assert!(toy.journal.commit_running().is_err());
+        assert_eq!(toy.told(|told| told.aborted.len()), 1, "before it returns");
+        assert!(device.has_landed.load(Ordering::SeqCst));
+    });
+    assert!(toy.journal.shutdown().is_err());
+}
+
 /// The versions of a failed commit exist only in memory.
 #[test]
 fn blocks_of_a_failed_commit_stay_in_memory() {

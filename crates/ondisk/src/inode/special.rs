@@ -5,6 +5,7 @@ use super::{BLOCK_AREA, Inode, InodeFlags};
 use crate::bytes::{read_u32, write_u32};
 use crate::corrupt::Corrupt;
 use crate::directory::FileType;
+use crate::extent;
 use crate::time::Time;
 
 /// Number of bits of the space count.
@@ -53,13 +54,14 @@ impl Inode {
         self.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// Whether this is a symbolic link whose target is in the `block` area.
+    /// Whether this is a symbolic link whose target is in the `block` area. Old systems marked such
+    /// links as mapped by extents too; what is there instead of a tree's root is the target.
     #[must_use]
     pub fn is_fast_symlink(&self) -> bool {
+        let has_tree = self.has_extents() && self.block.starts_with(&extent::MAGIC.to_le_bytes());
         self.file_type() == Some(FileType::Symlink)
-            && !self
-                .flags
-                .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+            && !has_tree
+            && !self.has_inline_data()
             && usize::try_from(self.size).is_ok_and(|size| size < BLOCK_AREA)
     }
 

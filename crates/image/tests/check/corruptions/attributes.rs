@@ -150,6 +150,16 @@ pub fn attributes() -> Vec<Corruption> {
                 inode.size = 60;
             });
         }),
+        (Kind::InlineData, Base::Inline, Complains, |image| {
+            // An entry without a name, made of the zeroes that end the list and a place.
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| {
+                let name = inode.tail.windows(4).position(|bytes| bytes == b"data");
+                let end = name.expect("its attribute") + 4;
+                assert_eq!(inode.tail[end..end + 4], [0; 4]);
+                inode.tail[end + 3] = 0x5A;
+            });
+        }),
         (Kind::InodeFlags, Base::Inline, Complains, |image| {
             let directory = image.find("/dir");
             image.edit_inode(directory, |inode| inode.flags |= InodeFlags::INDEX);

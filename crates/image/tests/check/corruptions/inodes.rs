@@ -98,6 +98,10 @@ pub fn inodes() -> Vec<Corruption> {
             image.edit_inode(fast, |inode| inode.flags |= InodeFlags::APPEND);
         }),
         (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let fast = image.find("/fast");
+            image.edit_inode(fast, |inode| inode.flags |= InodeFlags::EXTENTS);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
             let small = image.find("/small");
             image.edit_inode(small, |inode| inode.flags |= InodeFlags::CASEFOLD);
         }),
