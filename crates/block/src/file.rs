@@ -205,8 +205,8 @@ impl FileDevice {
     /// Removes the file if [`FileDevice::create`] or [`FileDevice::create_new`] made it, for
     /// callers that fail afterwards.
     pub fn remove_if_new(&self) {
-        // If it fails, an empty file or an incomplete image is left. Another file that has taken its
-        // place stays.
+        // If it fails, an empty file or an incomplete image is left. Another file that has taken
+        // its place stays.
         if self.is_new && leads_to(&self.path, &self.file).unwrap_or(false) {
             let _ = fs::remove_file(&self.path);
         }

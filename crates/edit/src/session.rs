@@ -413,8 +413,8 @@ impl EditSession {
     ///
     /// # Errors
     ///
-    /// `ChangeFailed` after a change that failed; errors of the device, or of the host if a clone is
-    /// needed; the changes met damage in the image. The image has not changed then.
+    /// `ChangeFailed` after a change that failed; errors of the device, or of the host if a clone
+    /// is needed; the changes met damage in the image. The image has not changed then.
     pub fn prepare(mut self) -> Result<Prepared> {
         let _pinned = self.pin_thread();
         if self.has_failed {

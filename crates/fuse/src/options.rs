@@ -44,11 +44,54 @@ pub enum OptionError {
 
 const KNOWN: &str = "ro, rw, noload, allow_other, default_permissions, commit=SECONDS, \
                      errors=continue|remount-ro, discard, nodiscard, suid, nosuid, dev, nodev, exec, noexec, \
-                     relatime, noatime, strictatime, diratime, nodiratime, dirsync, \
+                     nosymfollow, relatime, noatime, strictatime, diratime, nodiratime, dirsync, \
                      sync, async, grpid, nogrpid, offset=BYTES, sizelimit=BYTES, \
                      no_mbcache, mb_optimize_scan=0|1, \
                      scaling=SETTING[:SWITCH=VALUE...]; and without effect defaults, acl, user_xattr, \
-                     lazytime, auto, user, _netdev, nofail, comment=, x-* and the like";
+                     lazytime, delalloc, auto, user, _netdev, nofail, comment=, x-* and the like";
+
+/// Options that hold anyway, those for readers of `fstab`, and those of ext4 in Linux that choose
+/// between ways of working which this server does not have.
+const WITHOUT_EFFECT: &[&str] = &[
+    "defaults",
+    "acl",
+    "user_xattr",
+    "data=ordered",
+    "barrier",
+    "barrier=1",
+    "silent",
+    "loud",
+    "lazytime",
+    "nolazytime",
+    "iversion",
+    "noiversion",
+    "i_version",
+    "mand",
+    "nomand",
+    "symfollow",
+    "auto",
+    "noauto",
+    "nofail",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "_netdev",
+    "loop",
+    "delalloc",
+    "nodelalloc",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "dioread_lock",
+    "dioread_nolock",
+    "block_validity",
+    "noblock_validity",
+    "init_itable",
+    "noinit_itable",
+    "noquota",
+    "nouid32",
+];
 
 /// The options of a mount that concern the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +108,8 @@ pub struct KernelOptions {
     pub devices: bool,
     /// Programs may be executed.
     pub execute: bool,
+    /// Symbolic links on the mount are followed.
+    pub follow_links: bool,
     /// When reading changes access times.
     pub access_times: AccessTimes,
     /// Whether listing a directory changes its access time.
@@ -84,6 +129,7 @@ impl Default for KernelOptions {
             set_id: false,
             devices: false,
             execute: true,
+            follow_links: true,
             access_times: AccessTimes::default(),
             directory_access_times: true,
             synchronous_directories: false,
@@ -127,11 +173,10 @@ impl Options {
     fn one(&mut self, option: &str) -> Result<(), OptionError> {
         let kernel = &mut self.kernel;
         match option {
-            // Options that hold anyway, and those for readers of `fstab`.
-            "defaults" | "acl" | "user_xattr" | "auto" | "noauto" | "nofail" | "user" | "users"
-            | "nouser" | "owner" | "group" | "_netdev" | "data=ordered" | "barrier"
-            | "barrier=1" | "loop" | "lazytime" | "nolazytime" | "silent" | "loud" => {}
-            _ if option.starts_with("x-") || option.starts_with("comment=") => {}
+            _ if WITHOUT_EFFECT.contains(&option) => {}
+            _ if ["x-", "X-", "comment=", "init_itable="]
+                .iter()
+                .any(|start| option.starts_with(start)) => {}
             "remount" => return Err(OptionError::Remount),
             "ro" | "rw" => {
                 kernel.read_only = option == "ro";
@@ -143,6 +188,7 @@ impl Options {
             "suid" | "nosuid" => kernel.set_id = option == "suid",
             "dev" | "nodev" => kernel.devices = option == "dev",
             "exec" | "noexec" => kernel.execute = option == "exec",
+            "nosymfollow" => kernel.follow_links = false,
             "noatime" => kernel.access_times = AccessTimes::Never,
             "strictatime" => kernel.access_times = AccessTimes::Strict,
             "atime" | "relatime" | "norelatime" | "nostrictatime" => {
@@ -278,8 +324,8 @@ mod tests {
 
     #[test]
     fn options_of_fstab_are_accepted() {
-        let list =
-            "defaults,relatime,user,noauto,nofail,_netdev,x-systemd.automount,acl,comment=a b,loop";
+        let list = "defaults,relatime,user,noauto,nofail,_netdev,x-systemd.automount,acl,comment=a b,loop,\
+             delalloc,init_itable=10,X-mount.mkdir,i_version";
         assert_eq!(parsed(list).unwrap().kernel, KernelOptions::default());
         let text = parsed("remount,ro").unwrap_err().to_string();
         assert!(

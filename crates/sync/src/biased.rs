@@ -75,9 +75,9 @@ unsafe impl<T: Send + Sync> Sync for BiasedLock<T> {}
 
 /// Read access to the value; unlocks when dropped.
 ///
-/// A guard keeps no `&T`, and one for writing no `&mut T`: a function that a guard is passed to, such
-/// as `drop`, would promise that such a reference is good until it returns, but another thread may
-/// write as soon as the lock is released in it.
+/// A guard keeps no `&T`, and one for writing no `&mut T`: a function that a guard is passed to,
+/// such as `drop`, would promise that such a reference is good until it returns, but another thread
+/// may write as soon as the lock is released in it.
 #[must_use]
 pub struct BiasedReadGuard<'a, T> {
     value: &'a UnsafeCell<T>,
@@ -234,8 +234,8 @@ impl<T> BiasedLock<T> {
         Some(Entry { slot, _held: held })
     }
 
-    /// The guard of a reader that holds a read lock, or a slot that it filled before it saw the bias
-    /// set.
+    /// The guard of a reader that holds a read lock, or a slot that it filled before it saw the
+    /// bias set.
     fn guard<'a>(&'a self, hold: Hold<'a>) -> BiasedReadGuard<'a, T> {
         BiasedReadGuard {
             value: &self.value,
@@ -273,8 +273,8 @@ impl<T> Deref for BiasedReadGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard holds a read lock or a slot (see `BiasedLock::guard`); either prevents a
-        // writer's `&mut T` until it is dropped, and the result lives no longer than the guard.
+        // SAFETY: the guard holds a read lock or a slot (see `BiasedLock::guard`); either prevents
+        // a writer's `&mut T` until it is dropped, and the result lives no longer than the guard.
         unsafe { &*self.value.get() }
     }
 }

@@ -22,9 +22,9 @@
 //!
 //! Impossible bytes give `Corrupt`, with the inode and the directory's block. An index that is
 //! damaged or of an unknown kind (hash version, flags) hides no names: the leaves are searched one
-//! by one and names can be removed, but not inserted. An index on a volume that has lost the feature
-//! `dir_index` is dropped by the first insertion, as Linux does, unless blocks have checksums, whose
-//! place is another in a leaf.
+//! by one and names can be removed, but not inserted. An index on a volume that has lost the
+//! feature `dir_index` is dropped by the first insertion, as Linux does, unless blocks have
+//! checksums, whose place is another in a leaf.
 
 mod blocks;
 mod file;

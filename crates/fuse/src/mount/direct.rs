@@ -86,6 +86,7 @@ fn flags(options: &KernelOptions) -> MountFlags {
     flags.set(MountFlags::NOSUID, !options.set_id);
     flags.set(MountFlags::NODEV, !options.devices);
     flags.set(MountFlags::NOEXEC, !options.execute);
+    flags.set(MountFlags::NOSYMFOLLOW, !options.follow_links);
     let times = options.access_times;
     flags.set(MountFlags::NOATIME, times == AccessTimes::Never);
     flags.set(MountFlags::STRICTATIME, times == AccessTimes::Strict);
@@ -124,9 +125,11 @@ mod tests {
             set_id: true,
             devices: true,
             execute: false,
+            follow_links: false,
             read_only: true,
             ..KernelOptions::default()
         };
-        assert_eq!(flags(&open), MountFlags::NOEXEC | MountFlags::RDONLY);
+        let expected = MountFlags::NOEXEC | MountFlags::NOSYMFOLLOW | MountFlags::RDONLY;
+        assert_eq!(flags(&open), expected);
     }
 }

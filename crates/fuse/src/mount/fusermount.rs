@@ -138,6 +138,7 @@ fn option_list(source: &Path, options: &KernelOptions) -> OsString {
         (options.set_id, ",suid"),
         (options.devices, ",dev"),
         (!options.execute, ",noexec"),
+        (!options.follow_links, ",nosymfollow"),
         (options.access_times == AccessTimes::Never, ",noatime"),
         (options.synchronous_directories, ",dirsync"),
         (options.synchronous, ",sync"),

@@ -204,7 +204,7 @@ fn is_own(subject: &InodeSubject<'_>) -> bool {
 /// Flags, whether the inode must not have them, and what is wrong if it has.
 type FlagRule = (InodeFlags, bool, &'static str);
 
-fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 13] {
+fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 11] {
     let is = |kind| subject.kind == Some(kind);
     let incompat = |bits| subject.features().has_incompat(bits);
     let has_map = is(FileType::Regular) || is(FileType::Directory) || is(FileType::Symlink);
@@ -263,19 +263,27 @@ fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 13] {
             "extents, and it has no content",
         ),
         (
+            InodeFlags::IMMUTABLE | InodeFlags::APPEND,
+            is_special || is(FileType::Symlink),
+            "immutable or append-only, which only files and directories may be",
+        ),
+    ]
+}
+
+/// The rules on directories whose names are folded.
+fn casefold_rules(subject: &InodeSubject<'_>) -> [FlagRule; 2] {
+    let is_directory = subject.kind == Some(FileType::Directory);
+    let has_feature = subject.features().has_incompat(Incompat::CASEFOLD);
+    [
+        (
             InodeFlags::CASEFOLD,
             !is_directory,
             "names whose case does not matter, and it is no directory",
         ),
         (
             InodeFlags::CASEFOLD,
-            !incompat(Incompat::CASEFOLD),
+            !has_feature,
             "names whose case does not matter, without the feature",
-        ),
-        (
-            InodeFlags::IMMUTABLE | InodeFlags::APPEND,
-            is_special || is(FileType::Symlink),
-            "immutable or append-only, which only files and directories may be",
         ),
     ]
 }
@@ -284,6 +292,7 @@ fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 13] {
 fn check_flags(subject: &InodeSubject<'_>) {
     let mut broken = flag_rules(subject)
         .into_iter()
+        .chain(casefold_rules(subject))
         .filter(|(flags, is_forbidden, _)| *is_forbidden && subject.inode.flags.intersects(*flags));
     let has_clusters = subject.examination.volume.geometry.has_bigalloc();
     let text = match broken.next() {

@@ -38,8 +38,9 @@ pub(crate) struct Checkpoint {
     device: Arc<dyn Device>,
     cache: Arc<Cache>,
     superblock: Arc<SuperblockFile>,
-    /// If more versions than this are in memory, a pass writes some home; if twice as many, the next
-    /// commit waits, so that a slow device does not make a large log stay in memory as a whole.
+    /// If more versions than this are in memory, a pass writes some home; if twice as many, the
+    /// next commit waits, so that a slow device does not make a large log stay in memory as a
+    /// whole.
     max_pinned: usize,
     homes: Mutex<HomeWrites>,
     /// Signalled after changes of `homes` that a thread may wait for.

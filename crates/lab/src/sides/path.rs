@@ -83,8 +83,8 @@ impl Drop for Home {
         if !self.removing {
             return;
         }
-        // After a failure, files may be left. Those that cannot be removed keep the directory, whose
-        // error is the one to report.
+        // After a failure, files may be left. Those that cannot be removed keep the directory,
+        // whose error is the one to report.
         let _ = crate::target::empty(&*self.target, self.target.root());
         if let Err(error) = std::fs::remove_dir(&self.path) {
             leftovers::note(self.path.display(), &error);

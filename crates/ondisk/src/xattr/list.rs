@@ -309,7 +309,8 @@ fn without_padding(raw: &RawEntry, name: &[u8], region: Region<'_>, hash: u32) -
 }
 
 fn encode_entry(attribute: &Attribute, value_at: usize) -> RawEntry {
-    // Nobody looks at the place of a value that is not here, but four zero bytes would end the list.
+    // Nobody looks at the place of a value that is not here, but four zero bytes would end the
+    // list.
     let nowhere = match (attribute.index, &*attribute.name) {
         (0, b"") => TERMINATOR_SIZE,
         _ => 0,
