@@ -9,14 +9,16 @@
 //! for a note: either the free sees that the mark is cleared, or eviction sees the note of the free
 //! (both sides are sequentially consistent).
 
-use pext4_ondisk::GroupNumber;
+use pext4_ondisk::{GroupNumber, Tid};
 use pext4_sync::CachePadded;
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use super::slot::mark;
+use super::slot::{Slot, mark};
 use super::{Groups, Held};
 use crate::store::Store;
 
+/// The marks of what eviction takes from memory.
+const LOADED: u32 = mark::BLOCKS_LOADED | mark::INODES_LOADED;
 /// The memory for a group, in multiples of its block bitmap's size.
 const BITMAPS_PER_GROUP: u64 = 4;
 /// Groups may take `1 / SHARE` of the cache's size, in addition to it.
@@ -66,6 +68,28 @@ impl Residency {
     }
 }
 
+impl Slot {
+    /// Clears the marks that the group is in memory; its lock is held. False, and the marks are as
+    /// they were, if the group has to stay: `is_durable` denies it of the last transaction that
+    /// noted it, or frees wait to be folded.
+    fn begin_eviction(&self, is_durable: impl FnOnce(Option<Tid>) -> bool) -> bool {
+        let loaded = self.unmark(LOADED);
+        fence(Ordering::SeqCst);
+        if is_durable(self.last_noted()) && self.written.freed.is_empty() {
+            return true;
+        }
+        self.mark(loaded);
+        false
+    }
+
+    /// Whether the blocks are in memory, and stay there until the transaction is durable that the
+    /// caller has noted before.
+    fn keeps_blocks(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is(mark::BLOCKS_LOADED)
+    }
+}
+
 impl Groups {
     /// Evicts groups until no more than the bound are in memory, or the hand has made two rounds.
     /// The caller holds no group.
@@ -112,7 +136,6 @@ impl Groups {
     }
 
     fn evict_one(&self, number: GroupNumber) {
-        const LOADED: u32 = mark::BLOCKS_LOADED | mark::INODES_LOADED;
         let slot = self.slot(number);
         // The mark is on a line that many threads read, so it is cleared only if it is set.
         let is_referenced = slot.is(mark::REFERENCED) && slot.unmark(mark::REFERENCED) != 0;
@@ -125,34 +148,95 @@ impl Groups {
         if !held.loaded().is_some_and(|loaded| loaded.is_idle()) {
             return;
         }
-        let loaded = slot.unmark(LOADED);
-        fence(Ordering::SeqCst);
-        if self.has_durable_changes(number) && slot.written.freed.is_empty() {
+        if slot.begin_eviction(|last| self.is_durable(last)) {
             held.unload();
-        } else {
-            slot.mark(loaded);
         }
     }
 
     /// Whether the last transaction that noted the group is durable.
     fn has_durable_changes(&self, number: GroupNumber) -> bool {
-        let last = self.slot(number).last_noted();
-        last.is_none_or(|tid| self.store.journal().is_durable(tid))
+        self.is_durable(self.slot(number).last_noted())
+    }
+
+    fn is_durable(&self, last_noted: Option<Tid>) -> bool {
+        last_noted.is_none_or(|tid| self.store.journal().is_durable(tid))
     }
 
     /// Loads the blocks of a group if they are not in memory. The caller has noted the running
     /// transaction in the group, so they stay until it is durable. Returns whether they can be
     /// used.
     pub(crate) fn keep_blocks(&self, number: GroupNumber) -> bool {
-        fence(Ordering::SeqCst);
         let slot = self.slot(number);
+        let is_loaded = slot.keeps_blocks();
         if slot.is(mark::BLOCKS_CORRUPT) {
             return false;
         }
-        if slot.is(mark::BLOCKS_LOADED) {
+        if is_loaded {
             return true;
         }
         self.make_room();
         Held::load_blocks(&mut self.hold(number))
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! A group that transaction 7 has noted, which is durable; threads free blocks in it in
+    //! transaction 8 while it is evicted.
+
+    use std::sync::Arc;
+
+    use pext4_ondisk::group_descriptor::GroupDescriptor;
+    use pext4_sync::thread;
+
+    use super::super::buddy::Span;
+    use super::super::freed::{FreedExtent, Reuse};
+    use super::{Slot, Tid, mark};
+
+    const DURABLE: Tid = Tid(7);
+
+    /// As `Groups::free` does; whether the free relies on the group being in memory.
+    fn free(slot: &Slot, start: u32) -> bool {
+        let tid = DURABLE.next();
+        slot.note(tid);
+        let is_kept = slot.keeps_blocks();
+        if is_kept {
+            slot.written.freed.push(FreedExtent {
+                tid,
+                span: Span { start, length: 1 },
+                reuse: Reuse::OnceDurable,
+            });
+        }
+        is_kept
+    }
+
+    fn evicted_beside(frees: u32) {
+        let slot = Slot::new(&GroupDescriptor::default(), 0);
+        slot.note(DURABLE);
+        slot.mark(mark::BLOCKS_LOADED);
+        let slot = Arc::new(slot);
+        let others = (0..frees).map(|start| {
+            let slot = Arc::clone(&slot);
+            thread::spawn("free", move || free(&slot, start))
+        });
+        let others: Vec<_> = others.collect();
+        let is_evicted = slot.begin_eviction(|last| last.is_none_or(|tid| tid == DURABLE));
+        let kept = others.into_iter().map(|other| other.join());
+        let is_kept = kept.filter(|kept| matches!(kept, Ok(true))).count() > 0;
+        assert!(
+            !(is_evicted && is_kept),
+            "a free found the group and it went"
+        );
+        assert_eq!(slot.is(mark::BLOCKS_LOADED), !is_evicted);
+    }
+
+    #[test]
+    fn a_group_that_a_free_has_found_stays() {
+        pext4_sync::model(|| evicted_beside(1));
+    }
+
+    #[test]
+    fn a_second_free_of_the_transaction_is_as_safe() {
+        pext4_sync::model(|| evicted_beside(2));
     }
 }
