@@ -9,6 +9,29 @@
 //! unmounted (by `umount`, by `fusermount3 -u`, or by an [`Unmounter`], which signals use), and
 //! then returns.
 //!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::path::Path;
+//! use std::sync::Arc;
+//!
+//! use pext4_fs::Volume;
+//! use pext4_fuse::{ErrorLog, Options, Server, mount};
+//!
+//! let mut options = Options::default();
+//! options.take("allow_other,commit=30")?;
+//! let directory = mount::check(Path::new("mnt"))?;
+//! let volume = Volume::open_image("disk.img", options.volume.clone())?;
+//! let source = mount::Source { file: Path::new("disk.img").canonicalize()?, offset: 0 };
+//! let log = Arc::new(ErrorLog::new(|line| eprintln!("{line}")));
+//! let server = Server::mount(volume, &directory, &source, &options.kernel, log)?;
+//! // Another thread ends it by `unmounter.end()`, a person by `umount mnt`.
+//! let unmounter = server.unmounter();
+//! server.wait()?;
+//! # drop(unmounter);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Only the kernel changes a mounted volume, so it may cache everything: names, also those that do
 //! not exist, attributes, link targets and data, including dirty data. The server is asked only for
 //! what the kernel has not cached, and for what must become durable.

@@ -42,7 +42,7 @@ macro_rules! catalogue {
         /// What is wrong, by name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
-pub enum Kind {
+        pub enum Kind {
             $( #[doc = $meaning] $kind, )*
         }
 

@@ -3,9 +3,9 @@
 //! Records must continue each other: the log ends before the first block that does not have the
 //! magic and the expected transaction number. A record that has both but a wrong checksum is
 //! *suspect*. If its transaction has no commit block, a crash interrupted its writing, and the log
-//! ends before it. If the commit block is older than the last good commit, the transaction is a
-//! leftover of an earlier lap, and the log ends before it too. Otherwise bytes that were durable
-//! have changed, and that is corruption.
+//! ends before it. If the commit block is older than the last good commit (in whole seconds, since a
+//! clock may be set back a little), the transaction is a leftover of an earlier lap, and the log
+//! ends before it too. Otherwise bytes that were durable have changed, and that is corruption.
 
 use pext4_ondisk::journal::{
     BlockType, Commit, Header, JournalCompat, JournalIncompat, JournalSuperblock, TagFlags, commit,
@@ -110,7 +110,8 @@ struct Scanner<'a> {
     /// Log blocks passed so far, at most one lap.
     walked: u32,
     open: Open,
-    last_commit: Option<(u64, u32)>,
+    /// When the last good transaction was committed, in seconds since 1970.
+    last_commit: Option<u64>,
     found: Scan,
 }
 
@@ -214,23 +215,22 @@ impl Scanner<'_> {
                 "the transaction's sum is wrong",
             );
         }
-        let time = (commit.seconds, commit.nanoseconds);
         if let Some(problem) = self.open.suspect {
-            return self.classify(problem, time);
+            return self.classify(problem, commit.seconds);
         }
         let open = std::mem::take(&mut self.open);
         self.found.blocks.extend(open.blocks);
         self.found.revokes.extend(open.revokes);
         self.found.transactions += 1;
         self.found.next = self.found.next.next();
-        self.last_commit = Some(time);
+        self.last_commit = Some(commit.seconds);
         Ok(self.advance(1))
     }
 
     /// Decides what a suspect transaction with a commit block is: the end of the log, or
     /// corruption.
-    fn classify(&self, problem: &'static str, time: (u64, u32)) -> Result<bool, JournalError> {
-        let leftover = self.last_commit.is_some_and(|last| time < last);
+    fn classify(&self, problem: &'static str, seconds: u64) -> Result<bool, JournalError> {
+        let leftover = self.last_commit.is_some_and(|last| seconds < last);
         if leftover || self.asynchronous {
             return Ok(false);
         }

@@ -27,6 +27,7 @@ struct Rig {
     at: u32,
     tid: Tid,
     seconds: u64,
+    nanoseconds: u32,
     /// What the next commit block says of its transaction.
     transaction_sum: TransactionSum,
 }
@@ -52,6 +53,7 @@ impl Rig {
             at: 20,
             tid: FIRST_TID,
             seconds: 1000,
+            nanoseconds: 0,
             transaction_sum: TransactionSum::None,
         }
     }
@@ -129,7 +131,7 @@ impl Rig {
         let commit = Commit {
             sequence: self.tid,
             seconds: self.seconds,
-            nanoseconds: 0,
+            nanoseconds: self.nanoseconds,
             transaction_sum: self.transaction_sum,
         };
         let block = commit.encode(&self.format());
@@ -314,6 +316,19 @@ fn an_older_leftover_with_the_expected_number_ends_the_log() {
     let recovered = rig.recover().expect("what follows is from before");
     assert_eq!(recovered.transactions, 1);
     assert_eq!(rig.byte(4), 0);
+}
+
+/// The clock was set back by less than a second between two commits.
+#[test]
+fn a_damaged_transaction_of_the_same_second_is_no_leftover() {
+    let mut rig = Rig::v3();
+    rig.nanoseconds = 900_000_000;
+    rig.log(&[(3, 1)]).commit();
+    rig.seconds -= 1;
+    rig.nanoseconds = 100_000_000;
+    let at = rig.at;
+    rig.log(&[(4, 2)]).commit().damage(at, 500);
+    rig.refuses("in committed transaction");
 }
 
 #[test]
