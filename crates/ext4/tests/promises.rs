@@ -211,6 +211,28 @@ fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
     image.assert_clean();
 }
 
+/// The cache's clock may be ahead of ours by a tick.
+#[test]
+fn an_immutable_file_takes_the_time_of_a_write_just_before() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"file");
+    set_flags(&volume, inode, EXTENTS | IMMUTABLE).expect("immutable");
+    let locked = volume.attributes(inode).expect("it is there").changed;
+    let after = |nanoseconds: u32| {
+        let sum = locked.nanoseconds + nanoseconds;
+        let seconds = locked.seconds + i64::from(sum / 1_000_000_000);
+        time(seconds, sum % 1_000_000_000)
+    };
+    let a_tick = volume.write_back_times(inode, after(8_000_000), after(8_000_000));
+    let told = a_tick.expect("the write came before");
+    assert_eq!((told.modified, told.changed), (after(8_000_000), locked));
+    let later = volume.write_back_times(inode, after(20_000_000), after(20_000_000));
+    assert!(later.is_err(), "that one came after");
+}
+
 #[test]
 fn an_append_only_file_takes_the_times_of_its_writers() {
     let Some(image) = Image::make(&[]) else {

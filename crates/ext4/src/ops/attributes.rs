@@ -13,6 +13,9 @@ use crate::store::now;
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
 use crate::volume::Volume;
 
+/// The longest tick of the system's clock, in nanoseconds: `store::now` advances by it.
+const CLOCK_TICK: i128 = 10_000_000;
+
 impl Volume {
     /// The attributes of an inode, as `stat` returns them.
     ///
@@ -84,6 +87,7 @@ impl Volume {
     ///
     /// An immutable file takes the modification time if it is not later than the last change of the
     /// inode: the write came before the change that made the file immutable, whose time remains.
+    /// (It may be a tick later: the cache's clock may be finer than ours.)
     ///
     /// # Errors
     ///
@@ -100,7 +104,7 @@ impl Volume {
             let _lock = super::lock_exclusive(&inode)?;
             let present = inode.attributes().changed;
             let is_immutable = inode.flags().contains(InodeFlags::IMMUTABLE);
-            if is_immutable && modified > present {
+            if is_immutable && nanoseconds(modified) > nanoseconds(present) + CLOCK_TICK {
                 return Err(Refusal::NotPermitted.into());
             }
             let changed = if is_immutable { present } else { changed };
@@ -143,6 +147,11 @@ impl Volume {
             _ => Ok(None),
         }
     }
+}
+
+/// Nanoseconds since 1970.
+fn nanoseconds(time: Time) -> i128 {
+    i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
 }
 
 /// Sets the permissions, if they are given.
