@@ -329,8 +329,12 @@ fn a_session_in_which_a_change_failed_is_not_committed() {
         parents: false,
         permissions: None,
     });
-    let fails: [&dyn Fn(&mut EditSession) -> bool; 3] = [
+    let fails: [&dyn Fn(&mut EditSession) -> bool; 4] = [
         &|session| session.apply(&kept).is_err(),
+        &|session| {
+            let written = session.write_from(b"/kept", &mut &b"a line"[..], Overrides::default());
+            written.is_err()
+        },
         &|session| session.apply_tar(&mut &[1; 512][..], b"/").is_err(),
         &|session| {
             let tuning = Tuning {
@@ -476,11 +480,13 @@ fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
         })
     };
     session.apply(&rename("/one", "/two")).expect("it is there");
+    session.finish().expect("nothing can fail");
+    let mut session = EditSession::open(&image, &fixed()).expect("it opens");
     let refused = session
         .apply(&rename("/two", "/./two"))
         .expect_err("nothing to do");
     assert!(refused.to_string().contains("/two: is where"), "{refused}");
-    session.finish().expect("nothing can fail");
+    drop(session);
     agree(&image, "moved");
     let items = tree(&image).items;
     assert!(items.contains_key(&b"two"[..]) && !items.contains_key(&b"one"[..]));

@@ -29,7 +29,10 @@ impl EditSession {
         stream: &mut dyn Read,
         overrides: Overrides,
     ) -> Result<()> {
-        let _pinned = self.pin_thread();
+        self.change(|session| session.write_stream(path, stream, overrides))
+    }
+
+    fn write_stream(&self, path: &[u8], stream: &mut dyn Read, overrides: Overrides) -> Result<()> {
         let entry = self.parent_and_name(path)?;
         let mut metadata = self.default_metadata(FileType::Regular, overrides);
         let parent = entry.parent.inode();
