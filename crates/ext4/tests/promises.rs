@@ -211,6 +211,39 @@ fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
     image.assert_clean();
 }
 
+#[test]
+fn zeroing_what_was_never_written_leaves_the_file_where_it_is() {
+    let Some(image) = Image::make(&["-b", "4096"]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"file");
+    let set_aside = volume.allocate(inode, AllocateMode::Extend, 0, 1 << 20);
+    set_aside.expect("room");
+    let before = volume.extents(inode, 0, 100).expect("a map");
+    assert_eq!(before.len(), 1);
+    let zero = AllocateMode::ZeroRange { keep_size: false };
+    for block in [1, 3, 5, 200] {
+        volume
+            .allocate(inode, zero, block * 4096, 4096)
+            .expect("room");
+    }
+    let after = volume.extents(inode, 0, 100).expect("a map");
+    assert_eq!(after, before);
+    // What was written reads as zeroes afterwards, and more of the file can be set aside.
+    volume.write(inode, 8192, &[7; 4096]).expect("room");
+    volume.allocate(inode, zero, 4096, 2 << 20).expect("room");
+    let mut read = [1; 16384];
+    let count = volume.read(inode, 0, &mut read).expect("a file");
+    assert_eq!((count, read), (16384, [0; 16384]));
+    assert_eq!(
+        volume.attributes(inode).expect("a file").size,
+        (2 << 20) + 4096
+    );
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
 /// The cache's clock may be ahead of ours by a tick.
 #[test]
 fn an_immutable_file_takes_the_time_of_a_write_just_before() {

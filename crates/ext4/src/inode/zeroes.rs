@@ -1,8 +1,8 @@
 //! Writing zeroes, where a file must read as zeroes and its blocks must stay allocated.
 //!
-//! There are two cases, both for lack of space. A range to be zeroed could free its blocks and
-//! allocate unwritten ones, but other threads could take the freed blocks first, or the space could
-//! wait for a commit. And writing a part of an unwritten extent splits it, for which the tree may
+//! There are two cases, both for lack of space. A range to be zeroed frees its blocks and gets
+//! unwritten ones, if any of them is written; but where little is free, other threads could take the
+//! freed blocks first, or the space could wait for a commit. And writing a part of an unwritten extent splits it, for which the tree may
 //! have to grow; converting all of it does not. The second case writes with an open handle, so a
 //! commit waits for up to one extent of zeroes (128 MiB with blocks of 4 KiB); it writes each block
 //! once, since a written extent is not split again.
@@ -42,7 +42,8 @@ impl Inodes {
     ) -> Result<()> {
         let length = bytes.end - bytes.start;
         let blocks = length / self.block_bytes() + 2;
-        if inode.is_inline() || self.groups.free_blocks() / 2 > blocks {
+        let has_space = self.groups.free_blocks() / 2 > blocks;
+        if inode.is_inline() || (has_space && self.has_written(inode, bytes)?) {
             self.punch_data(inode, bytes.start, length)?;
             return self.allocate_data(inode, bytes, keep_size, allocated);
         }
@@ -51,6 +52,19 @@ impl Inodes {
         self.zero_written(inode, bytes.start, bytes.end.min(inode.size()))?;
         let mut handle = self.store.start(SLOT_CREDITS)?;
         self.note_written(&mut handle, inode, 0)
+    }
+
+    /// Whether a range of bytes has a written block.
+    fn has_written(&self, inode: &Inode, bytes: &Range<u64>) -> Result<bool> {
+        let mut position = bytes.start;
+        while position < bytes.end {
+            let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
+            if matches!(mapping, Mapping::Mapped(extent) if !extent.unwritten) {
+                return Ok(true);
+            }
+            position = self.mapping_end(&mapping);
+        }
+        Ok(false)
     }
 
     /// Writes zeroes over the written bytes of a range; returns whether there were any.
