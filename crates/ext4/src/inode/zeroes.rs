@@ -1,11 +1,11 @@
 //! Writing zeroes, where a file must read as zeroes and its blocks must stay allocated.
 //!
 //! There are two cases, both for lack of space. A range to be zeroed frees its blocks and gets
-//! unwritten ones, if any of them is written; but where little is free, other threads could take the
-//! freed blocks first, or the space could wait for a commit. And writing a part of an unwritten extent splits it, for which the tree may
-//! have to grow; converting all of it does not. The second case writes with an open handle, so a
-//! commit waits for up to one extent of zeroes (128 MiB with blocks of 4 KiB); it writes each block
-//! once, since a written extent is not split again.
+//! unwritten ones, if any of them is written; but where little is free, other threads could take
+//! the freed blocks first, or the space could wait for a commit. And writing a part of an unwritten
+//! extent splits it, for which the tree may have to grow; converting all of it does not. The second
+//! case writes with an open handle, so a commit waits for up to one extent of zeroes (128 MiB with
+//! blocks of 4 KiB); it writes each block once, since a written extent is not split again.
 //!
 //! Callers of all functions hold the inode's `lock` exclusively.
 

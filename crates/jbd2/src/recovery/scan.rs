@@ -3,8 +3,8 @@
 //! Records must continue each other: the log ends before the first block that does not have the
 //! magic and the expected transaction number. A record that has both but a wrong checksum is
 //! *suspect*. If its transaction has no commit block, a crash interrupted its writing, and the log
-//! ends before it. If the commit block is older than the last good commit (in whole seconds, since a
-//! clock may be set back a little), the transaction is a leftover of an earlier lap, and the log
+//! ends before it. If the commit block is older than the last good commit (in whole seconds, since
+//! a clock may be set back a little), the transaction is a leftover of an earlier lap, and the log
 //! ends before it too. Otherwise bytes that were durable have changed, and that is corruption.
 
 use pext4_ondisk::journal::{
