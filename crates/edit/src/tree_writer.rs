@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use pext4_fs::{
     Acls, Attributes, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal,
-    SetAttributes, SetTime, SetXattrMode, Time, Volume,
+    SetAttributes, SetTime, SetXattrMode, Time, Volume, path,
 };
 
 use pext4_ondisk::acl;
@@ -46,8 +46,8 @@ pub(crate) struct TreeWriter<'s> {
 
 /// An inode that was created or found. If a lookup returned it, dropping this releases it.
 pub(crate) struct HeldInode<'v> {
-    /// The volume to release it in.
-    holder: Option<&'v Volume>,
+    /// What releases it.
+    _held: Option<path::HeldInode<&'v Volume>>,
     inode: InodeNumber,
     attributes: Attributes,
 }
@@ -56,16 +56,16 @@ impl<'v> HeldInode<'v> {
     /// Takes over the reference that a lookup returned.
     fn of(volume: &'v Volume, entry: Entry) -> Self {
         Self {
-            holder: Some(volume),
             inode: entry.inode,
             attributes: entry.attributes,
+            _held: Some(volume.paths().adopt(entry)),
         }
     }
 
     /// An inode without a reference, which lives as long as its name.
     pub(crate) fn named(inode: InodeNumber, attributes: Attributes) -> Self {
         Self {
-            holder: None,
+            _held: None,
             inode,
             attributes,
         }
@@ -77,14 +77,6 @@ impl<'v> HeldInode<'v> {
 
     pub(crate) fn kind(&self) -> FileType {
         self.attributes.file_type
-    }
-}
-
-impl Drop for HeldInode<'_> {
-    fn drop(&mut self) {
-        if let Some(volume) = self.holder {
-            volume.forget(self.inode, 1);
-        }
     }
 }
 

@@ -42,7 +42,6 @@
 //!   operation, or one of the volume's threads, the journal stops as it does when the device fails:
 //!   the volume is read-only from then on, [`Volume::failure`] says why, and the image keeps what
 //!   was durable.
-//!
 //! - To bound the time of a call, or to cancel it, wrap the device and let its reads fail: on a
 //!   read-only volume the call then fails with [`Error::Io`], and nothing else happens.
 //!
@@ -52,7 +51,8 @@
 //! have, or the caller ([`Refusal`], by POSIX); [`Error::errno`] is the number that a system call
 //! would return. A failed write or flush, and damage that the volume's `errors=` policy does not
 //! tolerate, end all changes: the volume is read-only from then on ([`Volume::is_read_only`],
-//! [`Volume::failure`]), and what was durable stays.
+//! [`Volume::failure`]), and what was durable stays. Only data for which the host has no space
+//! (`StorageFull`) fails alone.
 //!
 //! # Related crates
 //!

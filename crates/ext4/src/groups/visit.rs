@@ -4,11 +4,10 @@
 //! blocks first, while they cannot be allocated yet.
 
 use pext4_ondisk::{GroupNumber, Tid};
+use pext4_sync::atomic::{Ordering, fence};
 
 use super::Groups;
 use super::buddy::Span;
-use pext4_sync::atomic::{Ordering, fence};
-
 use crate::statistics::Event;
 
 impl Groups {

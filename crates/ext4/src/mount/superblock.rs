@@ -1,4 +1,5 @@
-//! Reading the superblock, and a substitute if its checksum is wrong.
+//! Reading the superblock, a substitute if its checksum is wrong, and the errors that it records,
+//! which a replay must not lose.
 //!
 //! The primary superblock occupies two sectors. A power cut may tear a write of it: one sector is
 //! old, the other new. Both sectors are intact then, so every field has a value that was written on

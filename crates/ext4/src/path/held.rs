@@ -57,9 +57,6 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// ```
     #[must_use]
     pub fn adopt(&self, entry: Entry) -> HeldInode<V> {
-        HeldInode {
-            volume: self.volume.clone(),
-            inode: entry.inode,
-        }
+        self.hold(entry.inode)
     }
 }
