@@ -461,6 +461,7 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// As [`OpenOptions::open`].
     pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File<V>> {
         OpenOptions::new()
+            .owner(self.uid, self.gid)
             .read(true)
             .write(true)
             .create(true)

@@ -450,3 +450,36 @@ fn a_tree_that_is_a_circle_is_refused() {
     let error = paths.remove_dir_all("/a").expect_err("never empty");
     assert!(error.is(Refusal::NotEmpty), "{error}");
 }
+
+#[test]
+fn whatever_is_created_for_an_owner_belongs_to_it() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths().owner(7, 8);
+    paths.create_dir_all("/dir/in").expect("room");
+    paths.write("/dir/written", b"content").expect("room");
+    drop(paths.create("/dir/created").expect("room"));
+    paths.symlink("written", "/dir/link").expect("room");
+    let options = OpenOptions::new().write(true).create(true).owner(7, 8);
+    drop(options.open(&volume, "/dir/opened").expect("room"));
+    for path in [
+        "/dir",
+        "/dir/in",
+        "/dir/written",
+        "/dir/created",
+        "/dir/link",
+        "/dir/opened",
+    ] {
+        let found = paths.symlink_metadata(path).expect("it is there");
+        assert_eq!((found.uid, found.gid), (7, 8), "{path}");
+    }
+    volume.paths().write("/plain", b"content").expect("room");
+    let plain = volume.paths().metadata("/plain").expect("it is there");
+    assert_eq!((plain.uid, plain.gid), (0, 0));
+    let most = volume.paths().read_up_to("/plain", 7).expect("all of it");
+    assert_eq!(most, b"content");
+    let refused = volume.paths().read_up_to("/plain", 6).expect_err("more");
+    assert!(refused.is(Refusal::FileTooLarge), "{refused}");
+}
