@@ -68,7 +68,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "i_version",
     "mand",
     "nomand",
-    "symfollow",
     "auto",
     "noauto",
     "nofail",
@@ -188,7 +187,7 @@ impl Options {
             "suid" | "nosuid" => kernel.set_id = option == "suid",
             "dev" | "nodev" => kernel.devices = option == "dev",
             "exec" | "noexec" => kernel.execute = option == "exec",
-            "nosymfollow" => kernel.follow_links = false,
+            "symfollow" | "nosymfollow" => kernel.follow_links = option == "symfollow",
             "noatime" => kernel.access_times = AccessTimes::Never,
             "strictatime" => kernel.access_times = AccessTimes::Strict,
             "atime" | "relatime" | "norelatime" | "nostrictatime" => {
@@ -327,6 +326,9 @@ mod tests {
         let list = "defaults,relatime,user,noauto,nofail,_netdev,x-systemd.automount,acl,comment=a b,loop,\
              delalloc,init_itable=10,X-mount.mkdir,i_version";
         assert_eq!(parsed(list).unwrap().kernel, KernelOptions::default());
+        for (list, follows) in [("nosymfollow", false), ("nosymfollow,symfollow", true)] {
+            assert_eq!(parsed(list).unwrap().kernel.follow_links, follows, "{list}");
+        }
         let text = parsed("remount,ro").unwrap_err().to_string();
         assert!(
             text.starts_with("option `remount`: a mount keeps"),
