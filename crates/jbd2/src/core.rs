@@ -160,8 +160,8 @@ impl Core {
         })
     }
 
-    /// Enters the running transaction with `credits`, or the first later one that has that many
-    /// left.
+    /// Enters the running transaction with `credits`. If it has fewer left, these are promised, and
+    /// the start enters the next one that it finds open.
     pub(crate) fn enter(&self, credits: u32) -> Result<Place, JournalError> {
         let limit = self.credits.limit();
         if credits > limit {
@@ -170,6 +170,7 @@ impl Core {
                 limit,
             });
         }
+        let mut is_promised = false;
         loop {
             let place = self.epoch.enter().ok_or_else(|| self.why_stopped())?;
             // After entering: a shutdown waits for every handle that saw the journal running.
@@ -177,9 +178,15 @@ impl Core {
                 self.epoch.leave(place);
                 return Err(error);
             }
+            if is_promised {
+                self.credits.redeem(credits);
+                return Ok(place);
+            }
             if self.take_credits(place.tid, place.shard, credits) {
                 return Ok(place);
             }
+            // Before leaving: the next transaction is refilled after this handle has stopped.
+            is_promised = self.credits.promise(credits);
             self.epoch.leave(place);
             count(&self.statistics.waits, 1);
             self.request_commit(place.tid);

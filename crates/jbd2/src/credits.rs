@@ -18,6 +18,12 @@
 //! in which the addition will settle it. So a thread that moves credits out of a lease takes only
 //! what is above zero.
 //!
+//! A start that is refused has its credits promised before it leaves the transaction, and finds them
+//! in whichever later one it enters: a refill keeps back what is promised and not yet redeemed.
+//! Without this, a start that needs many credits would find them taken in one transaction after
+//! another by starts that need few. So that these are not kept out in turn, no more than half of a
+//! transaction is promised, unless one start alone needs more.
+//!
 //! The accounts are in two slots, chosen by the parity of the transaction. Only handles of the
 //! running transaction use them, and a slot is refilled before its transaction opens.
 
@@ -65,6 +71,9 @@ pub(crate) struct Credits {
     slots: [Slot; 2],
     /// Held while credits are moved between shards.
     moving: CachePadded<Mutex<()>>,
+    /// [atomic] Credits promised to starts that wait. Only handles change it, so it stands still
+    /// while a slot is refilled.
+    promised: CachePadded<AtomicU32>,
 }
 
 struct Slot {
@@ -97,6 +106,7 @@ impl Credits {
             chunk: (i64::from(limit) / (8 * leases)).clamp(1, LARGEST_CHUNK),
             slots,
             moving: CachePadded::new(Mutex::new(Class::Journal, ())),
+            promised: CachePadded::new(AtomicU32::new(0)),
         }
     }
 
@@ -105,13 +115,33 @@ impl Credits {
         self.limit
     }
 
-    /// Refills the slot of `tid`, before that transaction opens.
+    /// Refills the slot of `tid` with what is not promised, before that transaction opens and while
+    /// no handle is open.
     pub(crate) fn refill(&self, tid: Tid) {
         let slot = self.slot(tid);
         slot.leases
             .iter()
             .for_each(|lease| lease.store(0, Ordering::Relaxed));
-        slot.pool.store(i64::from(self.limit), Ordering::Relaxed);
+        let promised = self.promised.load(Ordering::Relaxed);
+        let free = i64::from(self.limit) - i64::from(promised);
+        slot.pool.store(free, Ordering::Relaxed);
+    }
+
+    /// Promises credits of later transactions to a start that was refused and has not yet left its
+    /// transaction; false if too many are promised already. The start must [`Credits::redeem`] them.
+    pub(crate) fn promise(&self, count: u32) -> bool {
+        let half = self.limit / 2;
+        self.promised
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |promised| {
+                let sum = promised.saturating_add(count);
+                (promised == 0 || sum <= half).then_some(sum)
+            })
+            .is_ok()
+    }
+
+    /// Takes what was promised, in a later transaction.
+    pub(crate) fn redeem(&self, count: u32) {
+        self.promised.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Takes `count` credits for a handle of this shard, all of them or none.
@@ -383,6 +413,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_promised_is_kept_back_until_it_is_redeemed() {
+        let credits = Credits::new(100, 2);
+        assert!(took(&credits, 1, 0, 100));
+        assert!(!took(&credits, 1, 1, 40));
+        assert!(credits.promise(40));
+        assert!(!credits.promise(11), "half is for those that did not wait");
+        assert!(credits.promise(10));
+        for tid in [2, 3] {
+            credits.refill(Tid(tid));
+            assert!(!took(&credits, tid, 0, 51));
+            assert!(took(&credits, tid, 0, 50));
+        }
+        credits.redeem(40);
+        assert!(!took(&credits, 3, 0, 1), "transaction 3 has given all");
+        credits.refill(Tid(4));
+        assert!(took(&credits, 4, 0, 90));
+        credits.redeem(10);
+        assert!(credits.promise(100), "the only one may need all");
+        assert!(!credits.promise(1));
+    }
+
+    #[test]
     fn the_limit_fits_half_the_log() {
         for block_size in [1024, 4096] {
             for checksum in [RecordChecksum::None, RecordChecksum::V3] {
@@ -406,9 +458,11 @@ mod tests {
 mod models {
     use std::sync::Arc;
 
-    use pext4_sync::thread;
+    use pext4_sync::atomic::AtomicU64;
+    use pext4_sync::{Sharded, thread};
 
     use super::{Credits, Tid};
+    use crate::epoch::Epoch;
 
     /// Each of three handles takes and keeps its credits, while `limit` of them are at `lent`: what
     /// is granted never exceeds what there is, and what is left is found afterwards.
@@ -446,7 +500,45 @@ mod models {
         pext4_sync::model_within(3, || takes(3, 1, [(0, 1), (0, 2), (0, 2)], 0));
     }
 
-    /// The same, while another shard gathers.
+    /// A start is refused and promised its credits, or finds them in the next transaction at once;
+    /// another takes what that transaction has left.
+    #[test]
+    fn a_promise_is_redeemed_out_of_what_nobody_else_gets() {
+        pext4_sync::model_within(2, || {
+            let words = Sharded::with_count(1, |_| AtomicU64::new(0));
+            let (epoch, credits) = (Epoch::new(words, Tid(0)), Credits::new(3, 1));
+            assert!(credits.take(Tid(0), 0, 3).is_granted());
+            let journal = Arc::new((epoch, credits));
+            let start = Arc::clone(&journal);
+            let start = thread::spawn("start", move || {
+                let (epoch, credits) = &*start;
+                let place = epoch.enter().expect("nobody stops the epochs");
+                let granted = credits.take(place.tid, 0, 2).is_granted();
+                if place.tid == Tid(1) {
+                    epoch.leave(place);
+                    return granted;
+                }
+                assert!(!granted && credits.promise(2), "there are none");
+                epoch.leave(place);
+                assert!(epoch.wait_for_next(place.tid));
+                let place = epoch.enter().expect("nobody stops the epochs");
+                credits.redeem(2);
+                epoch.leave(place);
+                true
+            });
+            let (epoch, credits) = &*journal;
+            epoch.close_and_drain();
+            credits.refill(Tid(1));
+            epoch.open(Tid(1));
+            let place = epoch.enter().expect("nobody stops the epochs");
+            let granted = credits.take(Tid(1), 0, 2).is_granted();
+            epoch.leave(place);
+            let other = start.join().expect("no panic");
+            assert!(granted != other, "one of them has 2 of 3");
+        });
+    }
+
+    /// As with one lease, while another shard gathers.
     #[test]
     fn a_gathering_leaves_a_debt_where_it_will_be_settled() {
         pext4_sync::model_within(2, || takes(3, 2, [(0, 1), (1, 2), (1, 2)], 1));
