@@ -1,0 +1,28 @@
+//! The kernel's side of FUSE: the protocol, and what carries it.
+//!
+//! The kernel sends requests and a server replies ([`Serve`]). [`Session`] negotiates the
+//! protocol's features, then runs the threads that carry requests over `/dev/fuse`. The crate knows
+//! nothing of file systems.
+//!
+//! A request is decoded in place and borrowed by the server; its [`Reply`] is a value that can be
+//! sent from any thread, at any later time. A reply that is dropped reports an I/O error, so no
+//! process waits for ever.
+//!
+//! The layouts are facts of the kernel's interface (`linux/fuse.h`, which is also licensed under
+//! BSD terms).
+
+mod device;
+mod handshake;
+mod listing;
+mod reply;
+mod request;
+mod session;
+mod wire;
+
+pub use device::Notifier;
+pub use handshake::{Features, Wanted};
+pub use listing::Listing;
+pub use reply::{Born, Entry, Reply};
+pub use request::{Caller, Forgotten, NewTime, Operation, Request, SetAttributes};
+pub use session::{Serve, Session};
+pub use wire::{Attributes, Statfs, StatxTime};
