@@ -112,7 +112,9 @@ pub(crate) struct InitOut {
 }
 
 /// A file's attributes as `FUSE_GETATTR` and all replies with a node carry them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct Attributes {
     /// The inode number that users see.
@@ -205,7 +207,9 @@ pub(crate) struct AttributesOut {
 }
 
 /// A time of [`Statx`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct StatxTime {
     /// Seconds since 1970.

@@ -1,8 +1,8 @@
 //! The FUSE server of pext4: mounts a [`Volume`](pext4_fs::Volume) on a directory.
 //!
-//! Transport and dispatch are separate. `dispatch` executes the requests of the FUSE protocol on
-//! a volume and does not know how they arrive; `fuser_transport` carries them over `/dev/fuse` with
-//! the crate `fuser`. A faster transport is a new file beside it.
+//! Transport and dispatch are separate. The crate `pext4-fuse-kernel` carries the requests of the
+//! FUSE protocol; `requests` decides on which thread each is executed, and what the kernel is told
+//! besides the reply; `dispatch` executes them on a volume, and does not know how they arrive.
 //!
 //! Life of a mount: [`mount::check`] reports early what is missing; [`Server::mount`] attaches the
 //! volume and starts the threads; [`Server::wait`] closes the volume after the directory was
@@ -41,7 +41,6 @@
 mod access_policy;
 mod dispatch;
 pub mod error_log;
-mod fuser_transport;
 pub mod mount;
 mod node;
 mod offload;
@@ -49,6 +48,7 @@ pub mod options;
 mod pending_errors;
 mod placement;
 pub mod report;
+mod requests;
 mod server;
 mod signals;
 #[cfg(test)]

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fuser::{Config, Session, SessionACL};
 use pext4_fs::Volume;
+use pext4_fuse_kernel::Session;
 use pext4_sync::thread;
 use thiserror::Error;
 
 use crate::access_policy::AccessPolicy;
 use crate::dispatch::Dispatch;
 use crate::error_log::ErrorLog;
-use crate::fuser_transport::FuserTransport;
 use crate::mount::{self, MountError, Source, Unmounter};
 use crate::options::KernelOptions;
+use crate::requests::Requests;
 
 /// Bounds of the number of threads that serve requests. Each further thread makes it more expensive
 /// for the kernel to select one.
@@ -93,16 +93,17 @@ impl Server {
         };
         let access_policy = AccessPolicy::for_mount(&options);
         let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), error_log, &options));
-        let transport = FuserTransport::new(dispatch, access_policy)
+        let requests = Requests::new(dispatch, access_policy)
             .map_err(|error| MountError::System(directory.to_owned(), error))?;
         let device = mount::attach(directory, source, &options, access_policy)?;
-        let kernel = transport.kernel();
-        // The kernel keeps other users out; a check by fuser would also refuse the kernel's own
-        // requests, which come as root.
-        let session = Session::from_fd(transport, device, SessionACL::All, config());
+        let kernel = requests.kernel();
+        let session = Session::negotiate(device, &requests.wanted());
         let started = session.and_then(|session| {
-            kernel.connect(|| session.notifier());
-            thread::try_spawn("pext4-session", move || session.run())
+            kernel.connect(session.notifier());
+            let requests = Arc::new(requests);
+            thread::try_spawn("pext4-session", move || {
+                session.run(&requests, thread_count())
+            })
         });
         let volume = Arc::downgrade(volume);
         let flush_pages = move || kernel.release_all_pages(&volume);
@@ -150,15 +151,6 @@ impl fmt::Debug for Server {
         server.field("unmounter", &self.unmounter);
         server.finish_non_exhaustive()
     }
-}
-
-fn config() -> Config {
-    let threads = thread_count();
-    let mut config = Config::default();
-    config.acl = SessionACL::All;
-    config.n_threads = Some(threads);
-    config.clone_fd = true;
-    config
 }
 
 fn thread_count() -> usize {

@@ -18,11 +18,11 @@
 //! in which the addition will settle it. So a thread that moves credits out of a lease takes only
 //! what is above zero.
 //!
-//! A start that is refused has its credits promised before it leaves the transaction, and finds them
-//! in whichever later one it enters: a refill keeps back what is promised and not yet redeemed.
-//! Without this, a start that needs many credits would find them taken in one transaction after
-//! another by starts that need few. So that these are not kept out in turn, no more than half of a
-//! transaction is promised, unless one start alone needs more.
+//! A start that is refused has its credits promised before it leaves the transaction, and finds
+//! them in whichever later one it enters: a refill keeps back what is promised and not yet
+//! redeemed. Without this, a start that needs many credits would find them taken in one transaction
+//! after another by starts that need few. So that these are not kept out in turn, no more than half
+//! of a transaction is promised, unless one start alone needs more.
 //!
 //! The accounts are in two slots, chosen by the parity of the transaction. Only handles of the
 //! running transaction use them, and a slot is refilled before its transaction opens.
@@ -128,7 +128,8 @@ impl Credits {
     }
 
     /// Promises credits of later transactions to a start that was refused and has not yet left its
-    /// transaction; false if too many are promised already. The start must [`Credits::redeem`] them.
+    /// transaction; false if too many are promised already. The start must [`Credits::redeem`]
+    /// them.
     pub(crate) fn promise(&self, count: u32) -> bool {
         let half = self.limit / 2;
         self.promised

@@ -1,7 +1,8 @@
 //! Requests that look up, make, move and remove names.
 
 use pext4_fs::{
-    Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, RenameMode, Whiteout,
+    Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, RenameMode, SetXattrMode,
+    Whiteout,
 };
 use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::inode::InodeFlags;
@@ -106,6 +107,31 @@ impl Dispatch {
         let parent = Self::inode(parent)?;
         let new_node = self.new_node(caller, parent, mode, true)?;
         self.make(parent, name, &new_node, FileType::Directory, 0)
+    }
+
+    /// Makes a regular file without a name (`O_TMPFILE`), which exists while it is held or until
+    /// it is linked.
+    ///
+    /// # Errors
+    ///
+    /// The volume's.
+    pub fn make_nameless(&self, caller: Caller, parent: u64, mode: NewMode) -> Answer<Found> {
+        let parent = Self::inode(parent)?;
+        let NewNode { new, access, .. } = self.new_node(caller, parent, mode, false)?;
+        let made = self.retry_if_full(|| self.volume.create_unnamed(parent, &new));
+        let found = self.answer(made).map(Found::of)?;
+        let inode = found.attributes.inode;
+        if let Some(list) = access.as_ref().map(Acl::to_disk) {
+            let listed = self.retry_if_full(|| {
+                let permissions = new.permissions;
+                self.volume
+                    .set_access_list(inode, &list, SetXattrMode::Any, permissions)
+            });
+            // The kernel never hears of the file.
+            self.answer(listed)
+                .inspect_err(|_| self.volume.forget(inode, 1))?;
+        }
+        Ok(found)
     }
 
     /// Makes a symbolic link.

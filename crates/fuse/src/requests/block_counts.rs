@@ -15,7 +15,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::INodeNo;
 use pext4_sync::order::Class;
 use pext4_sync::{Map, Mutex, thread};
 
@@ -29,7 +28,7 @@ const DELAY: Duration = Duration::from_millis(100);
 pub(super) struct BlockCounts {
     due: Map<u64, ()>,
     /// The same in the order of their writes. The job runs while it is not empty.
-    waiting: Mutex<Vec<INodeNo>>,
+    waiting: Mutex<Vec<u64>>,
     kernel: KernelCache,
 }
 
@@ -44,11 +43,11 @@ impl BlockCounts {
 
     /// Notes that the kernel has written to a node, from byte `offset` on. The notification is sent
     /// from a thread of `pool`, since the kernel may be about to evict the node.
-    pub(super) fn note_late_write(self: &Arc<Self>, node: INodeNo, offset: u64, pool: &Offload) {
-        if offset == 0 || self.due.contains_key(&node.0) {
+    pub(super) fn note_late_write(self: &Arc<Self>, node: u64, offset: u64, pool: &Offload) {
+        if offset == 0 || self.due.contains_key(&node) {
             return;
         }
-        if self.due.insert(node.0, ()).is_some() {
+        if self.due.insert(node, ()).is_some() {
             return;
         }
         let is_first = {
@@ -69,7 +68,7 @@ impl BlockCounts {
         let nodes = std::mem::take(&mut *self.waiting.lock());
         for node in nodes {
             // First, so that a write that comes during the notification is told again.
-            self.due.remove(&node.0);
+            self.due.remove(&node);
             self.kernel.forget_attributes(node);
         }
     }

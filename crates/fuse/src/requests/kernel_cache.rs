@@ -9,8 +9,8 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use fuser::{INodeNo, Notifier};
 use pext4_fs::Volume;
+use pext4_fuse_kernel::Notifier;
 
 use crate::node::node_of;
 
@@ -22,20 +22,20 @@ pub(crate) struct KernelCache {
 
 impl KernelCache {
     /// Sends notifications by `notifier` from now on.
-    pub(crate) fn connect(&self, notifier: impl FnOnce() -> Notifier) {
-        self.notifier.get_or_init(notifier);
+    pub(crate) fn connect(&self, notifier: Notifier) {
+        self.notifier.get_or_init(|| notifier);
     }
 
     /// Makes the kernel drop the attributes of a node. Needed where the reply does not carry new
     /// ones.
-    pub(super) fn forget_attributes(&self, node: INodeNo) {
+    pub(super) fn forget_attributes(&self, node: u64) {
         self.forget(node, -1);
     }
 
     /// Makes the kernel write and drop the pages of a node from byte `offset` on, and drop its
     /// attributes. If a write fails, the kernel reports that to the process that wrote. The
     /// transport's threads must not call this.
-    pub(super) fn release_pages(&self, node: INodeNo, offset: i64) {
+    pub(super) fn release_pages(&self, node: u64, offset: i64) {
         self.forget(node, offset);
     }
 
@@ -43,14 +43,14 @@ impl KernelCache {
     pub(crate) fn release_all_pages(&self, volume: &Weak<Volume>) {
         let held = volume.upgrade().map(|volume| volume.held());
         for inode in held.into_iter().flatten() {
-            self.forget(INodeNo(node_of(inode)), 0);
+            self.forget(node_of(inode), 0);
         }
     }
 
-    fn forget(&self, node: INodeNo, offset: i64) {
+    fn forget(&self, node: u64, offset: i64) {
         if let Some(notifier) = self.notifier.get() {
             // An error means that the kernel does not have the node any more.
-            let _ = notifier.inval_inode(node, offset, 0);
+            let _ = notifier.invalidate(node, offset);
         }
     }
 }

@@ -9,11 +9,11 @@
 
 use std::sync::Arc;
 
-use fuser::{INodeNo, ReplyAttr, ReplyWrite};
+use pext4_fuse_kernel::Reply;
 
 use super::block_counts::BlockCounts;
-use super::replies::{attributes, error};
-use super::{FuserTransport, KernelCache};
+use super::replies::attributes;
+use super::{KernelCache, Requests};
 use crate::dispatch::{Answer, Caller, Dispatch, Errno};
 use crate::offload::Offload;
 use crate::pending_errors::PendingErrors;
@@ -21,7 +21,7 @@ use crate::pending_errors::PendingErrors;
 /// A write request without its bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Write {
-    pub(super) node: INodeNo,
+    pub(super) node: u64,
     pub(super) offset: u64,
     pub(super) caller: Caller,
     pub(super) clears_set_id: bool,
@@ -46,15 +46,15 @@ pub(super) struct Context<'a> {
     writeback_errors: &'a PendingErrors<WritebackError>,
 }
 
-impl FuserTransport {
+impl Requests {
     /// Runs a request that comes with `bytes`, and replies with `send`. If the request has to wait
     /// for space, it is repeated on another thread.
-    pub(super) fn run_or_offload<const N: usize, T: 'static, R: Send + 'static>(
+    pub(super) fn run_or_offload<const N: usize, T: 'static>(
         &self,
         bytes: [&[u8]; N],
         request: impl Fn(Context<'_>, [&[u8]; N]) -> Answer<T> + Send + 'static,
-        send: fn(Answer<T>, R),
-        reply: R,
+        send: fn(Answer<T>, Reply),
+        reply: Reply,
     ) {
         match self.attempt(|context| request(context, bytes)) {
             Some(answer) => send(answer, reply),
@@ -68,28 +68,28 @@ impl FuserTransport {
         }
     }
 
-    /// As [`FuserTransport::run_or_offload`], for a request that may make a file grow to a size.
-    pub(super) fn grow_or_offload<T: 'static, R: Send + 'static>(
+    /// As [`Requests::run_or_offload`], for a request that may make a file grow to a size.
+    pub(super) fn grow_or_offload<T: 'static>(
         &self,
-        (node, size): (INodeNo, u64),
+        (node, size): (u64, u64),
         request: impl Fn(Context<'_>) -> Answer<T> + Send + 'static,
-        send: fn(Answer<T>, R),
-        reply: R,
+        send: fn(Answer<T>, Reply),
+        reply: Reply,
     ) {
-        if self.dispatch.growth_waits(node.0, size) {
+        if self.dispatch.growth_waits(node, size) {
             return self.offload(move |context| send(request(context), reply));
         }
         let request = move |context: Context<'_>, []: [&[u8]; 0]| request(context);
         self.run_or_offload([], request, send, reply);
     }
 
-    /// As [`FuserTransport::grow_or_offload`], for a write. If a write from the page cache fails,
+    /// As [`Requests::grow_or_offload`], for a write. If a write from the page cache fails,
     /// the error is kept for the process that wrote, and the kernel is made to drop the file's
     /// attributes and pages: the attributes so that it asks for the error, the pages because the
     /// file does not contain what they say.
-    pub(super) fn write_or_offload(&self, write: Write, data: &[u8], reply: ReplyWrite) {
+    pub(super) fn write_or_offload(&self, write: Write, data: &[u8], reply: Reply) {
         let end = write.offset.saturating_add(data.len() as u64);
-        let waits = self.dispatch.growth_waits(write.node.0, end);
+        let waits = self.dispatch.growth_waits(write.node, end);
         let attempt = || self.attempt(|context| context.write(write, data));
         match (!waits).then(attempt).flatten() {
             Some(written) => {
@@ -139,20 +139,15 @@ impl FuserTransport {
     /// write. `ENOSPC` is not reported if there are more free blocks than when the write failed.
     /// That there are some is not enough: the next write may need more of them, and so may every
     /// write after it.
-    pub(super) fn report_writeback_error(
-        &self,
-        node: INodeNo,
-        failed: WritebackError,
-        reply: ReplyAttr,
-    ) {
+    pub(super) fn report_writeback_error(&self, node: u64, failed: WritebackError, reply: Reply) {
         if failed.errno != Errno::NO_SPACE {
-            return reply.error(error(failed.errno));
+            return reply.error(failed.errno.0);
         }
         self.offload(move |context| {
             if context.dispatch.has_more_space(failed.free_blocks) {
-                attributes(context.dispatch.attributes(node.0), reply);
+                attributes(context.dispatch.attributes(node), reply);
             } else {
-                reply.error(error(failed.errno));
+                reply.error(failed.errno.0);
             }
         });
     }
@@ -195,7 +190,7 @@ impl Context<'_> {
     fn write(self, write: Write, data: &[u8]) -> Answer<usize> {
         self.clear_set_id(write.caller, write.node, write.clears_set_id)?;
         self.dispatch
-            .write(write.node.0, write.offset, data, write.is_writeback)
+            .write(write.node, write.offset, data, write.is_writeback)
     }
 
     /// Replies to the request. An error is recorded for a process that the kernel has told of
@@ -205,7 +200,7 @@ impl Context<'_> {
         write: Write,
         written: Answer<usize>,
         length: usize,
-        reply: ReplyWrite,
+        reply: Reply,
     ) -> Replied {
         let errno = match written {
             // For a write from the page cache the kernel ignores the count: all is written, or it
@@ -220,9 +215,9 @@ impl Context<'_> {
         if write.is_writeback {
             let free_blocks = self.dispatch.free_blocks();
             let failed = WritebackError { errno, free_blocks };
-            self.writeback_errors.record(write.node.0, failed);
+            self.writeback_errors.record(write.node, failed);
         }
-        reply.error(error(errno));
+        reply.error(errno.0);
         match write.is_writeback {
             true => Replied::TooLate,
             false => Replied::Refused,
@@ -233,8 +228,8 @@ impl Context<'_> {
     /// leaves that to the server, and still has the bits in its cached attributes. It must drop
     /// these before the caller continues; the caller's open file keeps the node, so the kernel has
     /// nothing to wait for.
-    pub(super) fn clear_set_id(self, caller: Caller, node: INodeNo, is_due: bool) -> Answer<()> {
-        if is_due && self.dispatch.clear_set_id(caller, node.0)? {
+    pub(super) fn clear_set_id(self, caller: Caller, node: u64, is_due: bool) -> Answer<()> {
+        if is_due && self.dispatch.clear_set_id(caller, node)? {
             self.kernel.forget_attributes(node);
         }
         Ok(())

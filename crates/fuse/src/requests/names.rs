@@ -1,0 +1,115 @@
+//! Requests for names: looked up, made, moved, removed, listed.
+
+use pext4_fuse_kernel::{Listing, Operation, Reply, Request};
+
+use super::replies::{add, add_entry, bytes, done, entry, listed, no_entry, opened};
+use super::space_retry::Context;
+use super::{Requests, caller};
+use crate::dispatch::{Errno, NewMode};
+
+impl Requests {
+    pub(super) fn serve_names(&self, request: &Request<'_>, reply: Reply) {
+        let (dispatch, node) = (&self.dispatch, request.node);
+        match request.operation {
+            Operation::Lookup { name } => self.lookup(node, name, reply),
+            Operation::ReadLink => bytes(dispatch.read_link(node), reply),
+            Operation::Unlink { name } => done(dispatch.unlink(node, name), reply),
+            Operation::RemoveDirectory { name } => {
+                done(dispatch.remove_directory(node, name), reply);
+            }
+            Operation::Rename { .. } | Operation::Link { .. } => self.move_name(request, reply),
+            Operation::List { cookie, size } => {
+                let mut listing = Listing::new(size);
+                let answer = dispatch.list(node, cookie, &mut |name, file_type| {
+                    add(&mut listing, name, file_type)
+                });
+                listed(answer, &listing, reply);
+            }
+            Operation::ListWithAttributes { cookie, size } => {
+                let mut listing = Listing::new(size);
+                let answer = dispatch.list_with_attributes(node, cookie, &mut |name, found| {
+                    add_entry(&mut listing, name, found)
+                });
+                listed(answer, &listing, reply);
+            }
+            _ => self.make(request, reply),
+        }
+    }
+
+    fn lookup(&self, parent: u64, name: &[u8], reply: Reply) {
+        match self.dispatch.lookup(parent, name) {
+            Ok(None) => no_entry(reply),
+            Ok(Some(found)) => entry(Ok(found), reply),
+            Err(errno) => reply.error(errno.0),
+        }
+    }
+
+    /// Makes an inode.
+    fn make(&self, request: &Request<'_>, reply: Reply) {
+        let (caller, parent) = (caller(request), request.node);
+        match request.operation {
+            Operation::MakeNode {
+                name,
+                mode,
+                umask,
+                device,
+            } => {
+                let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+                    let mode = NewMode { mode, umask };
+                    context
+                        .dispatch
+                        .make_node(caller, parent, name, mode, device)
+                };
+                self.run_or_offload([name], make, entry, reply);
+            }
+            Operation::MakeDirectory { name, mode, umask } => {
+                let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+                    let mode = NewMode { mode, umask };
+                    context.dispatch.make_directory(caller, parent, name, mode)
+                };
+                self.run_or_offload([name], make, entry, reply);
+            }
+            Operation::MakeNameless { mode, umask } => {
+                let make = move |context: Context<'_>, []: [&[u8]; 0]| {
+                    let mode = NewMode { mode, umask };
+                    context.dispatch.make_nameless(caller, parent, mode)
+                };
+                self.run_or_offload([], make, opened, reply);
+            }
+            Operation::MakeSymlink { name, target } => {
+                let make = move |context: Context<'_>, [name, target]: [&[u8]; 2]| {
+                    context.dispatch.make_symlink(caller, parent, name, target)
+                };
+                self.run_or_offload([name, target], make, entry, reply);
+            }
+            _ => reply.error(Errno::NO_SUCH_CALL.0),
+        }
+    }
+
+    /// Moves a name, or makes a further one.
+    fn move_name(&self, request: &Request<'_>, reply: Reply) {
+        let (caller, parent) = (caller(request), request.node);
+        match request.operation {
+            Operation::Rename {
+                name,
+                new_parent,
+                new_name,
+                flags,
+            } => {
+                let rename = move |context: Context<'_>, [from, to]: [&[u8]; 2]| {
+                    context
+                        .dispatch
+                        .rename(caller, parent, from, new_parent, to, flags)
+                };
+                self.run_or_offload([name, new_name], rename, done, reply);
+            }
+            Operation::Link { node, new_name } => {
+                let link = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+                    context.dispatch.link(node, parent, name)
+                };
+                self.run_or_offload([new_name], link, entry, reply);
+            }
+            _ => reply.error(Errno::NO_SUCH_CALL.0),
+        }
+    }
+}
