@@ -139,7 +139,7 @@ impl Drop for Offload {
 mod tests {
     use super::{MAX_WORKERS, Offload};
     use crate::placement;
-    use rustix::thread::sched_getaffinity;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Barrier, mpsc};
     use std::thread;
@@ -186,6 +186,28 @@ mod tests {
             scope.spawn(|| {
                 placement::tests::follow_to_one_core();
                 assert_eq!(sched_getaffinity(None).expect("as before").count(), 1);
+                pool.run(move || {
+                    let cores = sched_getaffinity(None).expect("as before");
+                    sender.send(cores).expect("it is waited for");
+                });
+            });
+        });
+        assert_eq!(receiver.recv().expect("the job ran"), everywhere);
+    }
+
+    #[test]
+    fn nor_is_a_worker_kept_where_the_transport_keeps_its_starter() {
+        let servers = placement::Servers::new();
+        let pool = Offload::new();
+        let (sender, receiver) = mpsc::channel();
+        let everywhere = sched_getaffinity(None).expect("Linux has it");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let first = (0..CpuSet::MAX_CPU).find(|&core| everywhere.is_set(core));
+                let mut one = CpuSet::new();
+                one.set(first.expect("this thread runs"));
+                sched_setaffinity(None, &one).expect("one of them");
+                servers.note_kept();
                 pool.run(move || {
                     let cores = sched_getaffinity(None).expect("as before");
                     sender.send(cores).expect("it is waited for");

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pext4_sync::scheduling;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use caller_cores::CoreQuery;
 use callers::{ALONE_MS, Callers};
@@ -73,12 +73,16 @@ const IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 
 thread_local! {
     static PLACEMENT: RefCell<Option<Placement>> = const { RefCell::new(None) };
+    /// Of a thread that the transport keeps on one core: the cores of the mount's other threads.
+    static OTHER_CORES: RefCell<Option<CpuSet>> = const { RefCell::new(None) };
 }
 
 /// The threads that serve one mount.
 pub(crate) struct Servers {
     threads: Arc<ServerThreads>,
     parking: Arc<Parking>,
+    /// The cores of the thread that mounts, if the system reports them. [immutable]
+    cores: Option<CpuSet>,
 }
 
 /// A call that the calling thread serves, until the reply has been sent or is left to a worker.
@@ -122,7 +126,18 @@ impl Servers {
         Self {
             threads: Arc::new(ServerThreads::new()),
             parking: Arc::new(Parking::new()),
+            cores: sched_getaffinity(None).ok(),
         }
+    }
+
+    /// Notes that the transport keeps the calling thread on its callers' core, so that it need not
+    /// be moved.
+    pub(crate) fn note_kept(&self) {
+        OTHER_CORES.with_borrow_mut(|cores| {
+            if cores.is_none() {
+                cores.clone_from(&self.cores);
+            }
+        });
     }
 
     /// Notes a call of the process `caller`, which the calling thread serves, and moves the threads
@@ -175,9 +190,10 @@ impl Drop for DataRequest {
 /// The placement that a thread started by this one inherits. The new thread does work for other
 /// callers, so it calls [`Inherited::reset`].
 pub(crate) fn inherited() -> Inherited {
-    PLACEMENT.with_borrow(|placement| {
-        let inherited = placement.as_ref().map(Placement::inherited);
-        inherited.unwrap_or_default()
+    let inherited = PLACEMENT.with_borrow(|placement| placement.as_ref().map(Placement::inherited));
+    inherited.unwrap_or_else(|| Inherited {
+        cores: OTHER_CORES.with_borrow(Clone::clone),
+        is_idle_class: false,
     })
 }
 

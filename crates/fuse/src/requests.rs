@@ -98,7 +98,8 @@ impl Requests {
 
     /// Executes a request for which a process waits, as it does for names and attributes.
     fn call(&self, request: &Request<'_>, reply: Reply) {
-        let _call = self.servers.begin_call(request.caller.thread);
+        let is_kept = request.is_on_callers_core;
+        let _call = (!is_kept).then(|| self.servers.begin_call(request.caller.thread));
         match request.operation {
             Operation::GetAttributes { has_file } => {
                 self.get_attributes(request.node, has_file, reply);
@@ -166,6 +167,9 @@ impl Requests {
 
 impl Serve for Requests {
     fn serve(&self, request: Request<'_>, reply: Reply) {
+        if request.is_on_callers_core {
+            self.servers.note_kept();
+        }
         match request.operation {
             Operation::Access { .. } if self.access_policy.is_checked_by_kernel() => {
                 reply.error(Errno::NO_SUCH_CALL.0);
