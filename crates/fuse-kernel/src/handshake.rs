@@ -48,6 +48,10 @@ bitflags! {
         const CLEARS_SET_ID = 1 << 28;
         /// There are more than 32 features.
         const MORE = 1 << 30;
+        /// Requests come over rings, if the system has them; see [`Session::run`].
+        ///
+        /// [`Session::run`]: crate::Session::run
+        const OVER_IO_URING = 1 << 41;
     }
 }
 
@@ -68,8 +72,8 @@ pub struct Wanted {
 /// Room for any request of the kernel before the end of the handshake.
 const BUFFER: usize = 64 << 10;
 
-/// Negotiates.
-pub(crate) fn shake_hands(device: &Device, wanted: &Wanted) -> io::Result<()> {
+/// Negotiates; returns what was agreed on.
+pub(crate) fn shake_hands(device: &Device, wanted: &Wanted) -> io::Result<InitOut> {
     let mut buffer = vec![0; BUFFER];
     loop {
         let read = device.read(&mut buffer)?;
@@ -80,7 +84,7 @@ pub(crate) fn shake_hands(device: &Device, wanted: &Wanted) -> io::Result<()> {
                 device.send(unique, 0, [answer.as_bytes(), &[]])?;
                 // A kernel with a newer major version offers once more, in ours.
                 if offer.major == MAJOR {
-                    return Ok(());
+                    return Ok(answer);
                 }
             }
             None => {
@@ -151,6 +155,21 @@ fn answer(offer: &InitIn, wanted: &Wanted) -> Option<InitOut> {
     })
 }
 
+impl InitOut {
+    /// The features that were taken.
+    pub(crate) fn features(&self) -> Features {
+        Features::from_bits_truncate(u64::from(self.flags) | u64::from(self.more_flags) << 32)
+    }
+
+    /// Most bytes that a request or a reply has beside its structures.
+    pub(crate) fn max_payload(&self) -> usize {
+        /// What the kernel sends if the number of pages was not negotiated.
+        const USUAL_PAGES: u16 = 32;
+        let pages = usize::from(self.max_pages.max(USUAL_PAGES)) * page_size();
+        pages.max(self.max_write as usize)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +197,27 @@ mod tests {
         assert_eq!(u64::from(answer.flags), Features::NO_OPEN.bits());
         assert_eq!((answer.minor, answer.max_pages), (NEWEST_MINOR, 256));
         assert_eq!(answer.congestion_threshold, 48);
+    }
+
+    #[test]
+    fn the_room_that_was_agreed_on_holds_reads_and_writes() {
+        let offer = offered(7, 42, Features::MORE | Features::MAX_PAGES);
+        let mut wanted = wanted();
+        let answer = |wanted: &Wanted| answer(&offer, wanted).expect("it is new enough");
+        assert_eq!(answer(&wanted).max_payload(), 1 << 20);
+        wanted.max_write = 4096;
+        assert_eq!(answer(&wanted).max_payload(), 32 * page_size());
+    }
+
+    #[test]
+    fn features_beyond_the_first_32_are_taken_too() {
+        let mut offer = offered(7, 42, Features::MORE);
+        offer.more_flags = (Features::OVER_IO_URING.bits() >> 32) as u32;
+        let mut wanted = wanted();
+        wanted.features |= Features::OVER_IO_URING;
+        let answer = answer(&offer, &wanted).expect("it is new enough");
+        let taken = Features::MORE | Features::OVER_IO_URING;
+        assert_eq!(answer.features(), taken);
     }
 
     #[test]

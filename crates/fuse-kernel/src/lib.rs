@@ -1,8 +1,8 @@
 //! The kernel's side of FUSE: the protocol, and what carries it.
 //!
 //! The kernel sends requests and a server replies ([`Serve`]). [`Session`] negotiates the
-//! protocol's features, then runs the threads that carry requests over `/dev/fuse`. The crate knows
-//! nothing of file systems.
+//! protocol's features, then runs the threads that carry requests: over `/dev/fuse`, or through
+//! rings if the server and the system have them. The crate knows nothing of file systems.
 //!
 //! A request is decoded in place and borrowed by the server; its [`Reply`] is a value that can be
 //! sent from any thread, at any later time. A reply that is dropped reports an I/O error, so no
@@ -16,6 +16,7 @@ mod handshake;
 mod listing;
 mod reply;
 mod request;
+mod ring;
 mod session;
 mod wire;
 

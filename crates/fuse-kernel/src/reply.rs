@@ -6,6 +6,7 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 use crate::device::Device;
+use crate::ring;
 use crate::wire::{
     Attributes, AttributesOut, EntryOut, IoctlOut, OpenOut, SeekOut, SizeOut, Statfs, Statx,
     StatxOut, StatxTime,
@@ -59,6 +60,8 @@ pub struct Reply {
 pub(crate) enum Carrier {
     /// The file from which the request was read.
     Device(Arc<Device>),
+    /// The entry of a ring.
+    Ring(ring::Way),
 }
 
 impl Carrier {
@@ -67,6 +70,7 @@ impl Carrier {
             Self::Device(device) => {
                 let _ = device.send(unique, error, parts);
             }
+            Self::Ring(way) => way.send(unique, error, parts),
         }
     }
 }

@@ -287,10 +287,8 @@ pub(crate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Decodes a message from its header and what follows: the operation's structure and its names
-    /// or bytes.
-    pub(crate) fn decode(header: &InHeader, body: &'a [u8]) -> Result<Self, TooShort> {
-        let mut body = Body(body);
+    /// Decodes a message from its header and what follows.
+    pub(crate) fn decode(header: &InHeader, mut body: Body<'a>) -> Result<Self, TooShort> {
         Ok(match header.opcode {
             opcode::FORGET => Self::Forget(forgotten(header.node, &mut body)?),
             opcode::BATCH_FORGET => Self::Forget(many_forgotten(&mut body)?),
@@ -308,28 +306,53 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What is left of a request.
-struct Body<'a>(&'a [u8]);
+/// What is left of a request behind its header: the operation's structure, and names or bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Body<'a> {
+    /// The structure, if it came apart from the rest.
+    structure: Option<&'a [u8]>,
+    rest: &'a [u8],
+}
 
 impl<'a> Body<'a> {
-    /// The structure at the beginning.
+    /// One that begins with the structure, if its operation has one.
+    pub(crate) fn joined(bytes: &'a [u8]) -> Self {
+        Self {
+            structure: None,
+            rest: bytes,
+        }
+    }
+
+    /// One whose structure came in an area of its own, which may be longer.
+    pub(crate) fn split(structure: &'a [u8], rest: &'a [u8]) -> Self {
+        Self {
+            structure: Some(structure),
+            rest,
+        }
+    }
+
+    /// The structure. No operation has more than one.
     fn take<T: FromBytes>(&mut self) -> Result<T, TooShort> {
-        let (value, rest) = T::read_from_prefix(self.0).map_err(|_| TooShort)?;
-        self.0 = rest;
+        let area = self.structure.unwrap_or(self.rest);
+        let (value, behind) = T::read_from_prefix(area).map_err(|_| TooShort)?;
+        if self.structure.is_none() {
+            self.rest = behind;
+        }
         Ok(value)
     }
 
     /// The name at the beginning, up to its zero byte.
     fn name(&mut self) -> Result<&'a [u8], TooShort> {
-        let end = self.0.iter().position(|&byte| byte == 0).ok_or(TooShort)?;
-        let (name, rest) = self.0.split_at(end);
-        self.0 = &rest[1..];
+        let end = self.rest.iter().position(|&byte| byte == 0);
+        let (name, rest) = self.rest.split_at(end.ok_or(TooShort)?);
+        self.rest = &rest[1..];
         Ok(name)
     }
 
     fn bytes(&mut self, count: u32) -> Result<&'a [u8], TooShort> {
-        let (bytes, rest) = self.0.split_at_checked(count as usize).ok_or(TooShort)?;
-        self.0 = rest;
+        let split = self.rest.split_at_checked(count as usize);
+        let (bytes, rest) = split.ok_or(TooShort)?;
+        self.rest = rest;
         Ok(bytes)
     }
 }
@@ -525,7 +548,7 @@ mod valid {
 fn set_attributes(set: &wire::SetAttributesIn) -> SetAttributes {
     let has = |bit| set.valid & bit != 0;
     let time = |bit, now, seconds, nanoseconds| {
-        has(bit).then(|| match now {
+        has(bit).then_some(match now {
             true => NewTime::Now,
             false => NewTime::At {
                 seconds,
@@ -568,7 +591,7 @@ mod tests {
     }
 
     fn decoded(opcode: u32, body: &[u8]) -> Operation<'_> {
-        match Message::decode(&header(opcode), body).expect("it is whole") {
+        match Message::decode(&header(opcode), Body::joined(body)).expect("it is whole") {
             Message::Call(request) => {
                 assert_eq!((request.node, request.caller.uid), (12, 1000));
                 request.operation
@@ -578,7 +601,7 @@ mod tests {
     }
 
     fn forgotten_by(opcode: u32, body: &[u8]) -> Vec<(u64, u64)> {
-        match Message::decode(&header(opcode), body).expect("it is whole") {
+        match Message::decode(&header(opcode), Body::joined(body)).expect("it is whole") {
             Message::Forget(forgotten) => forgotten.iter().collect(),
             Message::Call(request) => panic!("{request:?}"),
         }
@@ -618,7 +641,7 @@ mod tests {
         assert!(is_writeback && !clears_set_id);
         write.size = 5;
         let body = [write.as_bytes(), b"abcd"].concat();
-        let refused = Message::decode(&header(opcode::WRITE), &body);
+        let refused = Message::decode(&header(opcode::WRITE), Body::joined(&body));
         assert_eq!(refused.map(|_| ()), Err(TooShort));
     }
 
@@ -649,8 +672,34 @@ mod tests {
             .collect();
         assert_eq!(forgotten_by(opcode::BATCH_FORGET, &body), [(8, 1), (9, 4)]);
         let too_many = u64::from(u32::MAX).to_ne_bytes();
-        let refused = Message::decode(&header(opcode::BATCH_FORGET), &too_many);
+        let refused = Message::decode(&header(opcode::BATCH_FORGET), Body::joined(&too_many));
         assert_eq!(refused.map(|_| ()), Err(TooShort));
+    }
+
+    #[test]
+    fn a_structure_may_come_apart_from_the_names() {
+        let mut set = [0; 128];
+        set[..4].copy_from_slice(&5u32.to_ne_bytes());
+        let apart = Body::split(&set, b"user.name\0value");
+        let decoded = Message::decode(&header(opcode::SETXATTR), apart).expect("it is whole");
+        let Message::Call(Request {
+            operation: Operation::SetXattr { name, value, .. },
+            ..
+        }) = decoded
+        else {
+            panic!("{decoded:?}");
+        };
+        assert_eq!((name, value), (&b"user.name"[..], &b"value"[..]));
+        // This one has none.
+        let apart = Body::split(&[7; 128], b"name\0");
+        let decoded = Message::decode(&header(opcode::LOOKUP), apart).expect("it is whole");
+        assert!(matches!(
+            decoded,
+            Message::Call(Request {
+                operation: Operation::Lookup { name: b"name" },
+                ..
+            })
+        ));
     }
 
     #[test]
@@ -658,7 +707,7 @@ mod tests {
         let body = [&[7; 96][..], b"name\0other\0"].concat();
         for opcode in 0..70 {
             for length in 0..body.len() {
-                let _ = Message::decode(&header(opcode), &body[..length]);
+                let _ = Message::decode(&header(opcode), Body::joined(&body[..length]));
             }
         }
     }

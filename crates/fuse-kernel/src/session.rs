@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pext4_sync::thread;
+use pext4_sync::thread::{self, JoinHandle};
 use zerocopy::FromBytes;
 
 use crate::device::{Device, Notifier};
-use crate::handshake::{Wanted, shake_hands};
+use crate::handshake::{Features, Wanted, shake_hands};
 use crate::reply::{Carrier, Reply};
-use crate::request::{Forgotten, Message, Request};
+use crate::request::{Body, Forgotten, Message, Request};
+use crate::ring::{Agreed, Probed};
 use crate::wire::InHeader;
 
 /// Bytes of a request beside those that it writes.
@@ -32,6 +34,7 @@ pub trait Serve: Send + Sync {
 pub struct Session {
     device: Arc<Device>,
     max_write: usize,
+    rings: Option<Agreed>,
 }
 
 impl fmt::Debug for Session {
@@ -48,11 +51,29 @@ impl Session {
     /// Those of the device; or the kernel's version is too old.
     pub fn negotiate(device: OwnedFd, wanted: &Wanted) -> io::Result<Self> {
         let device = Device::new(device);
-        shake_hands(&device, wanted)?;
+        let mut wanted = *wanted;
+        let wants_rings = wanted.features.contains(Features::OVER_IO_URING);
+        let probed = wants_rings.then(Probed::new).flatten();
+        // What is taken cannot be given back in the handshake.
+        wanted
+            .features
+            .set(Features::OVER_IO_URING, probed.is_some());
+        let agreed = shake_hands(&device, &wanted)?;
+        let has_rings = agreed.features().contains(Features::OVER_IO_URING);
+        let probed = probed.filter(|_| has_rings);
         Ok(Self {
             device: Arc::new(device),
             max_write: wanted.max_write as usize,
+            rings: probed.map(|probed| probed.agreed(agreed.max_payload())),
         })
+    }
+
+    /// Whether the handshake agreed on [`Features::OVER_IO_URING`]. Then the kernel holds back
+    /// requests until [`Session::run`] has made the rings or given them up; the threads of those
+    /// that were made are named `pext4-ring-` with a number.
+    #[must_use]
+    pub fn is_over_io_uring(&self) -> bool {
+        self.rings.is_some()
     }
 
     /// A sender of notifications.
@@ -61,16 +82,37 @@ impl Session {
         Notifier::new(Arc::clone(&self.device))
     }
 
-    /// Serves requests on so many threads until the directory is unmounted. A thread that fails
-    /// leaves the others the work.
+    /// Serves requests until the directory is unmounted, on so many threads that read `/dev/fuse`;
+    /// a thread that fails leaves the others the work. If requests come through rings, there is a
+    /// thread for each processor, and only one reads `/dev/fuse`.
     ///
     /// # Errors
     ///
     /// That of the first thread that failed, when all have ended; or no thread can be started.
-    pub fn run<S: Serve + 'static>(self, server: &Arc<S>, threads: usize) -> io::Result<()> {
-        let mut started = Vec::new();
-        let mut failed = Ok(());
-        for number in 0..threads {
+    pub fn run<S: Serve + 'static>(mut self, server: &Arc<S>, threads: usize) -> io::Result<()> {
+        let mut readers = Readers::default();
+        self.read(server, 0..threads.min(1), &mut readers);
+        // Nothing comes through the rings before somebody can read what does not.
+        let rings = self.rings.take().filter(|_| !readers.started.is_empty());
+        let rings = rings.map(|rings| rings.start(&self.device, server));
+        if !rings.as_ref().is_some_and(|rings| rings.are_ready) {
+            self.read(server, 1..threads, &mut readers);
+        }
+        let (mut failed, has_ended) = readers.join();
+        if let Some(rings) = rings {
+            failed = failed.and(rings.join(has_ended));
+        }
+        failed
+    }
+
+    /// Starts threads that read `/dev/fuse`.
+    fn read<S: Serve + 'static>(
+        &self,
+        server: &Arc<S>,
+        numbers: Range<usize>,
+        readers: &mut Readers,
+    ) {
+        for number in numbers {
             let device = match number {
                 0 => Ok(Arc::clone(&self.device)),
                 _ => self.device.of_same_connection().map(Arc::new),
@@ -82,19 +124,33 @@ impl Session {
                 thread::try_spawn(&name, move || serve_all(&device, &*server, room))
             });
             match thread {
-                Ok(thread) => started.push(thread),
-                Err(error) => failed = failed.and(Err(error)),
+                Ok(thread) => readers.started.push(thread),
+                Err(error) => readers.refused = readers.refused.take().or(Some(error)),
             }
         }
-        if !started.is_empty() {
-            // Fewer threads serve as well.
-            failed = Ok(());
-        }
-        for thread in started {
+    }
+}
+
+/// The threads that read `/dev/fuse`.
+#[derive(Default)]
+struct Readers {
+    started: Vec<JoinHandle<io::Result<()>>>,
+    /// Why one could not be started.
+    refused: Option<io::Error>,
+}
+
+impl Readers {
+    /// Waits until all have ended: the first error, and whether one has seen the connection's end.
+    fn join(self) -> (io::Result<()>, bool) {
+        // Fewer threads serve as well.
+        let refused = self.refused.filter(|_| self.started.is_empty());
+        let (mut failed, mut has_ended) = (refused.map_or(Ok(()), Err), false);
+        for thread in self.started {
             let ended = thread.join();
+            has_ended |= matches!(ended, Ok(Ok(())));
             failed = failed.and(ended.unwrap_or_else(|_| Err(io::Error::other("a panic"))));
         }
-        failed
+        (failed, has_ended)
     }
 }
 
@@ -104,7 +160,7 @@ fn serve_all(device: &Arc<Device>, server: &impl Serve, room: usize) -> io::Resu
     while let Some(length) = device.read(&mut buffer)? {
         let (header, body) = InHeader::read_from_prefix(&buffer[..length])
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-        match Message::decode(&header, body) {
+        match Message::decode(&header, Body::joined(body)) {
             Ok(Message::Call(request)) => {
                 let carrier = Carrier::Device(Arc::clone(device));
                 server.serve(request, Reply::new(header.unique, carrier));
