@@ -213,7 +213,8 @@ fn features(read_only: bool, access_policy: AccessPolicy) -> Features {
         | Features::MAX_PAGES
         | Features::CACHE_LINKS
         | Features::NO_OPEN_DIRECTORY
-        | Features::CLEARS_SET_ID;
+        | Features::CLEARS_SET_ID
+        | Features::OVER_IO_URING;
     features.set(Features::WRITEBACK_CACHE, !read_only);
     // With this feature the kernel checks permissions even without `default_permissions`.
     features.set(Features::ACCESS_LISTS, access_policy.is_checked_by_kernel());
