@@ -45,7 +45,7 @@ pub enum OptionError {
 const KNOWN: &str = "ro, rw, noload, allow_other, default_permissions, commit=SECONDS, \
                      errors=continue|remount-ro, discard, nodiscard, suid, nosuid, dev, nodev, exec, noexec, \
                      nosymfollow, relatime, noatime, strictatime, diratime, nodiratime, dirsync, \
-                     sync, async, grpid, nogrpid, offset=BYTES, sizelimit=BYTES, \
+                     sync, async, grpid, nogrpid, io_uring, offset=BYTES, sizelimit=BYTES, \
                      no_mbcache, mb_optimize_scan=0|1, \
                      scaling=SETTING[:SWITCH=VALUE...]; and without effect defaults, acl, user_xattr, \
                      lazytime, delalloc, auto, user, _netdev, nofail, comment=, x-* and the like";
@@ -117,6 +117,8 @@ pub struct KernelOptions {
     pub synchronous_directories: bool,
     /// All changes are synchronous.
     pub synchronous: bool,
+    /// Requests come through `io_uring` if the kernel offers that.
+    pub io_uring: bool,
 }
 
 impl Default for KernelOptions {
@@ -133,6 +135,7 @@ impl Default for KernelOptions {
             directory_access_times: true,
             synchronous_directories: false,
             synchronous: false,
+            io_uring: false,
         }
     }
 }
@@ -188,6 +191,7 @@ impl Options {
             "dev" | "nodev" => kernel.devices = option == "dev",
             "exec" | "noexec" => kernel.execute = option == "exec",
             "symfollow" | "nosymfollow" => kernel.follow_links = option == "symfollow",
+            "io_uring" | "no_io_uring" => kernel.io_uring = option == "io_uring",
             "noatime" => kernel.access_times = AccessTimes::Never,
             "strictatime" => kernel.access_times = AccessTimes::Strict,
             "atime" | "relatime" | "norelatime" | "nostrictatime" => {
@@ -328,6 +332,9 @@ mod tests {
         assert_eq!(parsed(list).unwrap().kernel, KernelOptions::default());
         for (list, follows) in [("nosymfollow", false), ("nosymfollow,symfollow", true)] {
             assert_eq!(parsed(list).unwrap().kernel.follow_links, follows, "{list}");
+        }
+        for (list, through_ring) in [("io_uring", true), ("io_uring,no_io_uring", false)] {
+            assert_eq!(parsed(list).unwrap().kernel.io_uring, through_ring, "{list}");
         }
         let text = parsed("remount,ro").unwrap_err().to_string();
         assert!(

@@ -30,6 +30,7 @@ use pext4_fuse_kernel::{
 use crate::access_policy::AccessPolicy;
 use crate::dispatch::{Caller, Change, Dispatch, Errno, Named};
 use crate::offload::Offload;
+use crate::options::KernelOptions;
 use crate::pending_errors::PendingErrors;
 use crate::placement::{self, Servers};
 use block_counts::BlockCounts;
@@ -58,6 +59,7 @@ pub(crate) struct Requests {
     /// Errors of writes that the kernel had acknowledged to their programs before.
     writeback_errors: Arc<PendingErrors<WritebackError>>,
     access_policy: AccessPolicy,
+    wants_io_uring: bool,
     servers: Servers,
 }
 
@@ -67,7 +69,11 @@ impl Requests {
     /// # Errors
     ///
     /// The system starts no thread.
-    pub(crate) fn new(dispatch: Arc<Dispatch>, access_policy: AccessPolicy) -> io::Result<Self> {
+    pub(crate) fn new(
+        dispatch: Arc<Dispatch>,
+        access_policy: AccessPolicy,
+        options: &KernelOptions,
+    ) -> io::Result<Self> {
         let kernel = KernelCache::default();
         Ok(Self {
             dispatch,
@@ -77,6 +83,7 @@ impl Requests {
             kernel,
             writeback_errors: Arc::new(PendingErrors::new()),
             access_policy,
+            wants_io_uring: options.io_uring,
             servers: Servers::new(),
         })
     }
@@ -88,8 +95,10 @@ impl Requests {
 
     /// What the server asks the kernel for.
     pub(crate) fn wanted(&self) -> Wanted {
+        let mut features = features(self.dispatch.is_read_only(), self.access_policy);
+        features.set(Features::OVER_IO_URING, self.wants_io_uring);
         Wanted {
-            features: features(self.dispatch.is_read_only(), self.access_policy),
+            features,
             max_write: MAX_BYTES,
             max_background: MAX_BACKGROUND,
             time_granularity: self.dispatch.time_granularity(),
@@ -213,8 +222,7 @@ fn features(read_only: bool, access_policy: AccessPolicy) -> Features {
         | Features::MAX_PAGES
         | Features::CACHE_LINKS
         | Features::NO_OPEN_DIRECTORY
-        | Features::CLEARS_SET_ID
-        | Features::OVER_IO_URING;
+        | Features::CLEARS_SET_ID;
     features.set(Features::WRITEBACK_CACHE, !read_only);
     // With this feature the kernel checks permissions even without `default_permissions`.
     features.set(Features::ACCESS_LISTS, access_policy.is_checked_by_kernel());

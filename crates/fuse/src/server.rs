@@ -47,6 +47,14 @@ pub struct Server {
     volume: Arc<Volume>,
     session: JoinHandle<io::Result<()>>,
     unmounter: Unmounter,
+    is_over_io_uring: bool,
+}
+
+/// What serves a directory since it was mounted.
+struct Started {
+    session: JoinHandle<io::Result<()>>,
+    unmounter: Unmounter,
+    is_over_io_uring: bool,
 }
 
 impl Server {
@@ -66,10 +74,15 @@ impl Server {
         let volume = Arc::new(volume);
         let started = Self::start(&volume, directory, source, options, error_log);
         match started {
-            Ok((session, unmounter)) => Ok(Self {
+            Ok(Started {
+                session,
+                unmounter,
+                is_over_io_uring,
+            }) => Ok(Self {
                 volume,
                 session,
                 unmounter,
+                is_over_io_uring,
             }),
             Err(error) => {
                 // The error of the mount is the one to report; if closing fails, the next mount
@@ -86,29 +99,33 @@ impl Server {
         source: &Source,
         options: &KernelOptions,
         error_log: Arc<ErrorLog>,
-    ) -> Result<(JoinHandle<io::Result<()>>, Unmounter), MountError> {
+    ) -> Result<Started, MountError> {
         let options = KernelOptions {
             read_only: options.read_only || volume.is_read_only(),
             ..options.clone()
         };
         let access_policy = AccessPolicy::for_mount(&options);
         let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), error_log, &options));
-        let requests = Requests::new(dispatch, access_policy)
+        let requests = Requests::new(dispatch, access_policy, &options)
             .map_err(|error| MountError::System(directory.to_owned(), error))?;
         let device = mount::attach(directory, source, &options, access_policy)?;
         let kernel = requests.kernel();
         let session = Session::negotiate(device, &requests.wanted());
         let started = session.and_then(|session| {
             kernel.connect(session.notifier());
+            let is_over_io_uring = session.is_over_io_uring();
             let requests = Arc::new(requests);
-            thread::try_spawn("pext4-session", move || {
-                session.run(&requests, thread_count())
-            })
+            let serve = move || session.run(&requests, thread_count());
+            Ok((thread::try_spawn("pext4-session", serve)?, is_over_io_uring))
         });
         let volume = Arc::downgrade(volume);
         let flush_pages = move || kernel.release_all_pages(&volume);
         match started {
-            Ok(thread) => Ok((thread, Unmounter::new(directory, Arc::new(flush_pages)))),
+            Ok((session, is_over_io_uring)) => Ok(Started {
+                session,
+                unmounter: Unmounter::new(directory, Arc::new(flush_pages)),
+                is_over_io_uring,
+            }),
             Err(error) => {
                 // The connection is closed, so every access to the directory would fail.
                 let _ = mount::unmount(directory);
@@ -121,6 +138,12 @@ impl Server {
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// Whether requests come through `io_uring` ([`KernelOptions::io_uring`]).
+    #[must_use]
+    pub fn is_over_io_uring(&self) -> bool {
+        self.is_over_io_uring
     }
 
     /// Waits until the directory is unmounted, then closes the volume; on return the image is
@@ -221,6 +244,7 @@ mod tests {
             volume,
             session: thread::try_spawn("session", session).expect("room for a thread"),
             unmounter: Unmounter::new(&directory, Arc::new(|| panic!("nobody would answer"))),
+            is_over_io_uring: false,
         };
         let ended = server.wait().expect_err("the session failed");
         assert!(matches!(ended, EndError::Connection(_)), "{ended}");

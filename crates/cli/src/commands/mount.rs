@@ -273,6 +273,13 @@ fn serve(
     let signals = CaughtSignals::catch().context("cannot catch signals")?;
     let server = Server::mount(volume, &directory, &source, &options.kernel, error_log)
         .context("cannot mount")?;
+    if options.kernel.io_uring && !server.is_over_io_uring() {
+        print_error(format_args!(
+            "pext4: requests come over /dev/fuse: the kernel does not offer FUSE through io_uring \
+             (Linux 6.14; as root `echo Y > /sys/module/fuse/parameters/enable_uring`), or this \
+             process may not use it"
+        ));
+    }
     // The working directory may be on a mount that is to be unmounted before this one.
     env::set_current_dir("/").context("/")?;
     let prepared = signals.end_mount(server.unmounter(), log::message, || {
