@@ -46,11 +46,11 @@ use processors::Share;
 use worker::Worker;
 
 /// Requests of one queue that are served at a time. One would do for a server that replies before
-/// it returns; those that reply later, because a device or a commit makes them wait, occupy an
-/// entry meanwhile, and the queue's next callers must not wait for them. An entry needs address
-/// space for the longest request, but memory only for what was used of it; the kernel prefers the
-/// entry that was used last.
-const DEPTH: usize = 8;
+/// it returns. Those that reply later, because a device or a commit makes them wait, occupy an
+/// entry meanwhile, and the queue's next callers must not wait for them: perhaps one of these gives
+/// free what they wait for. An entry needs address space for the longest request, but memory only
+/// for what was used of it, and the kernel prefers the entry that was used last.
+const DEPTH: usize = 64;
 
 /// Rings that the server wants, and for which there is the means to give them up.
 pub(crate) struct Probed(Ring);
@@ -140,7 +140,7 @@ impl Rings {
                 let shared = Arc::new(shared);
                 let name = format!("pext4-ring-{}", share.processor.unwrap_or(0));
                 let own = Arc::clone(&shared);
-                let body = move || carry(own, &share, &device, &*server, &report);
+                let body = move || carry(own, &share, &device, &*server, report);
                 Ok((shared, thread::try_spawn(&name, body)?))
             });
             self.threads.extend(started.ok());
@@ -171,13 +171,14 @@ fn carry(
     share: &Share,
     device: &Device,
     server: &impl Serve,
-    report: &mpsc::Sender<bool>,
+    report: mpsc::Sender<bool>,
 ) -> io::Result<()> {
     let is_near = |&processor: &u16| processors::stay_on(processor);
     let near = share.processor.filter(is_near);
     let started = Worker::start(device, shared, near);
     let is_whole = started.as_ref().is_ok_and(|(_, is_whole)| *is_whole);
-    // The receiver waits for all reports.
+    // The receiver waits for all reports, and for the end of all senders.
     let _ = report.send(is_whole);
+    drop(report);
     started.map_or(Ok(()), |(worker, _)| worker.run(server))
 }

@@ -175,7 +175,7 @@ fn the_connection_ends_while_requests_are_served() {
         return;
     };
     // Some entries, and all entries of all queues, wait for replies that do not come.
-    for callers in [3, 64] {
+    for callers in [3, 300] {
         let mounted = machine.mount(Features::OVER_IO_URING, 1);
         let name = mounted.directory().join("held");
         let waiting: Vec<_> = (0..callers)
