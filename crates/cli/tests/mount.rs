@@ -419,6 +419,31 @@ fn a_mount_in_the_foreground_ends_with_an_interrupt() {
     place.check();
 }
 
+/// Whether the kernel offers it is up to the machine's administrator; the mount works in any case.
+#[test]
+fn a_mount_may_ask_for_requests_through_io_uring() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mut command = pext4(["mount", "-o", "io_uring"]);
+    let output = run(command.arg(&place.image).arg(&place.point));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let mount = place.guard();
+    let folder = format!("/proc/{}/task", place.server().as_raw_nonzero());
+    let tasks = fs::read_dir(folder).unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    let rings = names.filter(|name| name.starts_with("pext4-ring-")).count();
+    assert_eq!(rings == 0, told.contains("enable_uring"), "{told}");
+    fs::write(mount.path("file"), vec![5; 300_000]).unwrap();
+    fs::create_dir(mount.path("folder")).unwrap();
+    fs::rename(mount.path("file"), mount.path("folder/other")).unwrap();
+    mount.unmount();
+    let mount = place.mount(&["-o", "io_uring,ro"]);
+    assert!(fs::read(mount.path("folder/other")).unwrap() == [5; 300_000]);
+    mount.unmount();
+}
+
 /// As `nohup` has it.
 #[test]
 fn a_signal_that_is_to_be_ignored_is() {

@@ -9,13 +9,18 @@
 //! process waits for ever.
 //!
 //! The layouts are facts of the kernel's interface (`linux/fuse.h`, which is also licensed under
-//! BSD terms).
+//! BSD terms). There is `unsafe` code in `device` (a call that no library has) and in `ring`, whose
+//! memory the kernel writes.
 
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
 mod device;
 mod handshake;
 mod listing;
 mod reply;
 mod request;
+#[allow(unsafe_code)]
 mod ring;
 mod session;
 mod wire;

@@ -334,7 +334,11 @@ mod tests {
             assert_eq!(parsed(list).unwrap().kernel.follow_links, follows, "{list}");
         }
         for (list, through_ring) in [("io_uring", true), ("io_uring,no_io_uring", false)] {
-            assert_eq!(parsed(list).unwrap().kernel.io_uring, through_ring, "{list}");
+            assert_eq!(
+                parsed(list).unwrap().kernel.io_uring,
+                through_ring,
+                "{list}"
+            );
         }
         let text = parsed("remount,ro").unwrap_err().to_string();
         assert!(

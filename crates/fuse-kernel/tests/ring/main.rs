@@ -13,9 +13,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mounted::{FILE, Machine, Mounted, Switches, content};
+use mounted::{FILE, Machine, Mounted, Sending, content};
 use pext4_fuse_kernel::Features;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -144,8 +143,8 @@ fn several_threads_at_once_and_replies_from_another_thread() {
     };
     let mounted = machine.mount(Features::OVER_IO_URING, 1);
     write_and_read_at_once(&mounted, 100);
-    for switch in [Switches::LATER, Switches::AT_ONCE_FROM_ELSEWHERE] {
-        mounted.server.switch(switch);
+    for sending in [Sending::Later, Sending::FromElsewhere] {
+        mounted.server.set_sending(sending);
         write_and_read_at_once(&mounted, 60);
         write_and_read_all_sizes(&mounted);
     }
@@ -210,9 +209,9 @@ fn the_connection_ends_during_transfers() {
     let Some(machine) = Machine::with_rings() else {
         return;
     };
-    for switch in [Switches::empty(), Switches::LATER] {
+    for sending in [Sending::AtOnce, Sending::Later] {
         let mounted = machine.mount(Features::OVER_IO_URING, 1);
-        mounted.server.switch(switch);
+        mounted.server.set_sending(sending);
         let workers: Vec<_> = (0..4)
             .map(|number| {
                 let file = opened(&mounted, true);
@@ -263,52 +262,4 @@ fn rings_that_cannot_be_made_leave_requests_to_the_device() {
     write_and_read_all_sizes(&mounted);
     assert_eq!(mounted.server.near.load(Ordering::Relaxed), 0);
     mounted.end(UnmountFlags::empty()).expect("nothing failed");
-}
-
-/// `statx(2)` calls in a second, by so many threads.
-fn rate(mounted: &Mounted, threads: usize) -> usize {
-    const TIME: Duration = Duration::from_secs(2);
-    let begin = Instant::now();
-    let counts: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let file = mounted.file();
-                    let mut count = 0;
-                    while begin.elapsed() < TIME {
-                        for _ in 0..100 {
-                            let flags = AtFlags::STATX_FORCE_SYNC;
-                            statx(CWD, &file, flags, StatxFlags::BASIC_STATS).expect("it is there");
-                        }
-                        count += 100;
-                    }
-                    count
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .collect()
-    });
-    counts.iter().sum::<usize>() * 1000 / begin.elapsed().as_millis() as usize
-}
-
-#[test]
-#[ignore = "a measurement, for `--release -- --ignored --nocapture`"]
-fn rates_of_both_carriers() {
-    let Some(machine) = Machine::with_rings() else {
-        return;
-    };
-    for round in 0..3 {
-        for (name, features) in [
-            ("/dev/fuse", Features::empty()),
-            ("rings", Features::OVER_IO_URING),
-        ] {
-            let mounted = machine.mount(features, 2);
-            let rates = [1, 2].map(|threads| rate(&mounted, threads));
-            eprintln!("{round}: {name}: statx per second by 1 and 2 threads: {rates:?}");
-            mounted.end(UnmountFlags::empty()).expect("nothing failed");
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -44,18 +44,15 @@ pub fn ring_threads() -> usize {
     names.filter(|name| name.starts_with("pext4-ring-")).count()
 }
 
-/// When and where replies are sent; by default at once, by the thread that serves.
-pub struct Switches;
-
-impl Switches {
-    /// At once.
-    pub const fn empty() -> u8 {
-        0
-    }
+/// When and where replies are sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sending {
+    /// At once, by the thread that serves.
+    AtOnce,
     /// After a while, by another thread.
-    pub const LATER: u8 = 1;
+    Later,
     /// By another thread, which the serving one waits for.
-    pub const AT_ONCE_FROM_ELSEWHERE: u8 = 2;
+    FromElsewhere,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -70,7 +67,7 @@ pub struct Server {
     /// Requests that came to their callers' processors, and others.
     pub near: AtomicU64,
     pub far: AtomicU64,
-    switch: AtomicU8,
+    sending: Mutex<Sending>,
     jobs: Mutex<mpsc::Sender<Job>>,
 }
 
@@ -84,16 +81,20 @@ impl Server {
             held: Mutex::default(),
             near: AtomicU64::new(0),
             far: AtomicU64::new(0),
-            switch: AtomicU8::new(Switches::empty()),
+            sending: Mutex::new(Sending::AtOnce),
             jobs: Mutex::new(sender),
         })
     }
 
-    pub fn switch(&self, to: u8) {
-        self.switch.store(to, Ordering::Relaxed);
+    pub fn set_sending(&self, sending: Sending) {
+        *self.sending.lock().expect("no panic") = sending;
     }
 
-    /// Sends a reply as the switch says.
+    fn sending(&self) -> Sending {
+        *self.sending.lock().expect("no panic")
+    }
+
+    /// Sends a reply.
     fn reply(&self, send: impl FnOnce() + Send + 'static) {
         let enqueue = |job| {
             self.jobs
@@ -102,12 +103,12 @@ impl Server {
                 .send(job)
                 .expect("it runs")
         };
-        match self.switch.load(Ordering::Relaxed) {
-            Switches::LATER => enqueue(Box::new(|| {
+        match self.sending() {
+            Sending::Later => enqueue(Box::new(|| {
                 thread::sleep(Duration::from_micros(100));
                 send();
             })),
-            Switches::AT_ONCE_FROM_ELSEWHERE => {
+            Sending::FromElsewhere => {
                 let (sent, is_sent) = mpsc::channel();
                 enqueue(Box::new(move || {
                     send();
@@ -115,7 +116,7 @@ impl Server {
                 }));
                 let _ = is_sent.recv();
             }
-            _ => send(),
+            Sending::AtOnce => send(),
         }
     }
 
@@ -167,7 +168,7 @@ impl Server {
             content[begin..end].copy_from_slice(data);
         };
         let size = data.len() as u32;
-        if self.switch.load(Ordering::Relaxed) == Switches::AT_ONCE_FROM_ELSEWHERE {
+        if self.sending() == Sending::FromElsewhere {
             let before = data.to_vec();
             write();
             self.reply(move || reply.written(size));
