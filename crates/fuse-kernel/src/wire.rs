@@ -206,7 +206,7 @@ pub(crate) struct AttributesOut {
     pub(crate) attributes: Attributes,
 }
 
-/// A time of [`Statx`].
+/// A time, as `statx(2)` has it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
