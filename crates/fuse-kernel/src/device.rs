@@ -4,7 +4,9 @@ use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
+use pext4_sync::thread;
 use rustix::io::Errno;
 use rustix::ioctl::{self, Setter};
 use zerocopy::IntoBytes;
@@ -13,6 +15,8 @@ use crate::wire::{InvalidateInode, OutHeader};
 
 /// The file to open.
 const PATH: &str = "/dev/fuse";
+/// Before a read is repeated for which the kernel had no memory.
+const PAUSE: Duration = Duration::from_millis(10);
 /// The kind of a notification about a node.
 const INVALIDATE_INODE: i32 = 2;
 
@@ -29,10 +33,13 @@ impl Device {
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(0) => return Ok(None),
                 Ok(length) => return Ok(Some(length)),
                 // The caller was interrupted before the request was read.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::NODEV) => return Ok(None),
+                // Nothing was read.
+                Err(Errno::NOMEM) => thread::sleep(PAUSE),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -139,11 +139,12 @@ fn answer(offer: &InitIn, wanted: &Wanted) -> Option<InitOut> {
     let has_more = low & Features::MORE.bits() != 0;
     let high = if has_more { offer.more_flags } else { 0 };
     let taken = (wanted.features | Features::MORE).bits() & (low | u64::from(high) << 32);
-    let pages = (wanted.max_write.max(offer.max_readahead) as usize).div_ceil(page_size());
+    // Reads are bounded as writes are.
+    let pages = (wanted.max_write as usize).div_ceil(page_size());
     Some(InitOut {
         major: MAJOR,
         minor: offer.minor.min(NEWEST_MINOR),
-        max_readahead: offer.max_readahead,
+        max_readahead: offer.max_readahead.min(wanted.max_write),
         flags: taken as u32,
         max_background: wanted.max_background,
         congestion_threshold: wanted.max_background / 4 * 3,

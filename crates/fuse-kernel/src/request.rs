@@ -17,9 +17,9 @@ pub struct Request<'a> {
     pub caller: Caller,
     /// What is to be done.
     pub operation: Operation<'a>,
-    /// Whether the thread that serves it runs on its caller's processor because of how the request
-    /// came, and need not be moved there.
-    pub is_on_callers_core: bool,
+    /// Whether it came through a ring. Then the thread that serves it is kept on one processor, as a
+    /// rule its caller's, and no other thread takes requests in its place.
+    pub is_through_ring: bool,
 }
 
 /// The process that a request comes from.

@@ -98,6 +98,11 @@ pub(crate) struct Agreed {
 }
 
 impl Agreed {
+    /// Has the kernel send all requests over `/dev/fuse`.
+    pub(crate) fn give_up(self, device: &Device) {
+        self.probed.give_up(device);
+    }
+
     /// Starts the threads. If not all rings can be made, there may still be some, through which
     /// nothing comes.
     pub(crate) fn start<S: Serve + 'static>(self, device: &Arc<Device>, server: &Arc<S>) -> Rings {
@@ -173,9 +178,10 @@ fn carry(
     server: &impl Serve,
     report: mpsc::Sender<bool>,
 ) -> io::Result<()> {
-    let is_near = |&processor: &u16| processors::stay_on(processor);
-    let near = share.processor.filter(is_near);
-    let started = Worker::start(device, shared, near);
+    if let Some(processor) = share.processor {
+        processors::stay_on(processor);
+    }
+    let started = Worker::start(device, shared);
     let is_whole = started.as_ref().is_ok_and(|(_, is_whole)| *is_whole);
     // The receiver waits for all reports, and for the end of all senders.
     let _ = report.send(is_whole);

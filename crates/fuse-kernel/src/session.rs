@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use pext4_sync::thread::{self, JoinHandle};
@@ -18,8 +19,6 @@ use crate::wire::InHeader;
 
 /// Bytes of a request beside those that it writes.
 const HEADERS: usize = 4096;
-/// Input/output error: the reply to a request that cannot be understood.
-const IO_ERROR: i32 = 5;
 
 /// What serves requests. The methods are called from several threads at once.
 pub trait Serve: Send + Sync {
@@ -93,8 +92,13 @@ impl Session {
         let mut readers = Readers::default();
         self.read(server, 0..threads.min(1), &mut readers);
         // Nothing comes through the rings before somebody can read what does not.
-        let rings = self.rings.take().filter(|_| !readers.started.is_empty());
-        let rings = rings.map(|rings| rings.start(&self.device, server));
+        let rings = self.rings.take().and_then(|agreed| {
+            if readers.started.is_empty() {
+                agreed.give_up(&self.device);
+                return None;
+            }
+            Some(agreed.start(&self.device, server))
+        });
         if !rings.as_ref().is_some_and(|rings| rings.are_ready) {
             self.read(server, 1..threads, &mut readers);
         }
@@ -154,20 +158,101 @@ impl Readers {
     }
 }
 
-/// Serves what one open file receives.
+/// Serves what one open file receives. A panic of the server is an error in the end, and the thread
+/// goes on: it may be the only one that learns what the kernel has forgotten.
 fn serve_all(device: &Arc<Device>, server: &impl Serve, room: usize) -> io::Result<()> {
     let mut buffer = vec![0; room];
+    let mut failed = Ok(());
     while let Some(length) = device.read(&mut buffer)? {
-        let (header, body) = InHeader::read_from_prefix(&buffer[..length])
-            .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-        match Message::decode(&header, Body::joined(body)) {
-            Ok(Message::Call(request)) => {
-                let carrier = Carrier::Device(Arc::clone(device));
-                server.serve(request, Reply::new(header.unique, carrier));
-            }
-            Ok(Message::Forget(forgotten)) => server.forget(forgotten),
-            Err(_) => device.send(header.unique, -IO_ERROR, [&[], &[]])?,
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            serve(device, server, &buffer[..length])
+        }));
+        failed = failed.and(served.map_err(|_| io::Error::other("a panic")));
+    }
+    failed
+}
+
+fn serve(device: &Arc<Device>, server: &impl Serve, message: &[u8]) {
+    // Without a header there is nobody to reply to.
+    let Ok((header, body)) = InHeader::read_from_prefix(message) else {
+        return;
+    };
+    let reply = |header: &InHeader| {
+        let carrier = Carrier::Device(Arc::clone(device));
+        Reply::new(header.unique, carrier)
+    };
+    match Message::decode(&header, Body::joined(body)) {
+        Ok(Message::Call(request)) => server.serve(request, reply(&header)),
+        Ok(Message::Forget(forgotten)) => server.forget(forgotten),
+        Err(_) => drop(reply(&header)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+    use super::{Device, Forgotten, InHeader, Reply, Request, Serve, serve_all};
+    use crate::wire::{OutHeader, opcode};
+
+    /// Panics at the first thing that is forgotten.
+    struct Fragile(AtomicU32);
+
+    impl Serve for Fragile {
+        fn serve(&self, _: Request<'_>, reply: Reply) {
+            reply.done();
+        }
+
+        fn forget(&self, _: Forgotten<'_>) {
+            assert_ne!(self.0.fetch_add(1, Ordering::Relaxed), 0, "the first");
         }
     }
-    Ok(())
+
+    fn message(opcode: u32, unique: u64, body: &[u8]) -> Vec<u8> {
+        let mut header = InHeader::new_zeroed();
+        (header.opcode, header.unique) = (opcode, unique);
+        [header.as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn a_panic_or_an_odd_message_does_not_end_the_thread() {
+        // As of the device, a read takes one message.
+        let (kernel, device) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .expect("Linux has them");
+        for message in [
+            message(opcode::FORGET, 1, &[1; 8]),
+            message(opcode::FORGET, 2, &[1; 8]),
+            vec![7; 10],
+            message(opcode::LOOKUP, 3, b"no end"),
+            message(opcode::READLINK, 4, &[]),
+        ] {
+            rustix::io::write(&kernel, &message).expect("there is room");
+        }
+        let serving = std::thread::spawn(move || {
+            let (device, server) = (Arc::new(Device::new(device)), Fragile(AtomicU32::new(0)));
+            let ended = serve_all(&device, &server, 4096);
+            (ended.is_err(), server.0.into_inner())
+        });
+        let replies = [3, 4].map(|unique| {
+            let mut reply = [0; 64];
+            let length = rustix::io::read(&kernel, &mut reply).expect("it replies");
+            let header = OutHeader::read_from_bytes(&reply[..length]).expect("nothing else");
+            assert_eq!(header.unique, unique);
+            header.error
+        });
+        assert_eq!(replies, [-5, 0]);
+        drop(kernel);
+        let (has_failed, forgotten) = serving.join().expect("it goes on");
+        assert!(has_failed, "the panic is told in the end");
+        assert_eq!(forgotten, 2);
+    }
 }

@@ -130,8 +130,7 @@ impl Servers {
         }
     }
 
-    /// Notes that the transport keeps the calling thread on its callers' core, so that it need not
-    /// be moved.
+    /// Notes that the transport keeps the calling thread on one core, so that it must not be moved.
     pub(crate) fn note_kept(&self) {
         OTHER_CORES.with_borrow_mut(|cores| {
             if cores.is_none() {

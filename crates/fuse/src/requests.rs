@@ -107,7 +107,7 @@ impl Requests {
 
     /// Executes a request for which a process waits, as it does for names and attributes.
     fn call(&self, request: &Request<'_>, reply: Reply) {
-        let is_kept = request.is_on_callers_core;
+        let is_kept = request.is_through_ring;
         let _call = (!is_kept).then(|| self.servers.begin_call(request.caller.thread));
         match request.operation {
             Operation::GetAttributes { has_file } => {
@@ -176,7 +176,7 @@ impl Requests {
 
 impl Serve for Requests {
     fn serve(&self, request: Request<'_>, reply: Reply) {
-        if request.is_on_callers_core {
+        if request.is_through_ring {
             self.servers.note_kept();
         }
         match request.operation {

@@ -140,7 +140,8 @@ impl Server {
         self.unmounter.clone()
     }
 
-    /// Whether requests come through `io_uring` ([`KernelOptions::io_uring`]).
+    /// Whether the kernel has agreed to send requests through `io_uring`
+    /// ([`KernelOptions::io_uring`]).
     #[must_use]
     pub fn is_over_io_uring(&self) -> bool {
         self.is_over_io_uring

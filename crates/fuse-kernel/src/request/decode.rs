@@ -36,7 +36,7 @@ impl<'a> Message<'a> {
                     thread: header.thread,
                 },
                 operation: operation(header, body)?,
-                is_on_callers_core: false,
+                is_through_ring: false,
             }),
         })
     }

@@ -1,7 +1,7 @@
 //! The ways of a reply to the thread whose ring carries it.
 //!
 //! A reply that is sent on the ring's own thread is put on a list of that thread, without a lock or
-//! a system call; the thread submits what is on the list before it sleeps. Any other thread puts it
+//! a system call; the thread submits what is on the list before it serves the next request or sleeps. Any other thread puts it
 //! into the ring's inbox, under a lock that is held for a few instructions, and wakes the ring's
 //! thread through an event counter if the inbox was empty.
 
@@ -75,18 +75,21 @@ impl Shared {
     /// Entries for some queues, each with so many of so much room.
     pub(super) fn new(queues: &[u16], depth: usize, room: usize) -> io::Result<Self> {
         let entries = queues.iter().flat_map(|&queue| {
-            (0..depth).map(move |_| Entry {
-                queue,
-                memory: Memory::new(room),
+            (0..depth).map(move |_| {
+                Ok(Entry {
+                    queue,
+                    memory: Memory::new(room)?,
+                })
             })
         });
+        let entries = entries.collect::<io::Result<_>>()?;
         let inbox = Inbox {
             answers: Vec::new(),
             has_ended: false,
             is_open: true,
         };
         Ok(Self {
-            entries: entries.collect(),
+            entries,
             inbox: Mutex::new(Class::Leaf, inbox),
             waker: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })

@@ -7,6 +7,8 @@
 //! reads through a shared reference to it and writes through an exclusive one: so the compiler
 //! proves that no reply is written while a request is borrowed from the same memory.
 
+use std::alloc::{Layout, alloc_zeroed};
+use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -50,12 +52,11 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Zeroes, of which the system gives out pages when they are first used.
-    pub(super) fn new(room: usize) -> Self {
-        let payload = vec![0; room].into_boxed_slice();
-        Self {
+    pub(super) fn new(room: usize) -> io::Result<Self> {
+        Ok(Self {
+            payload: zeroes(room)?,
             head: NonNull::from(Box::leak(Box::new(Head::new_zeroed()))),
-            payload: NonNull::from(Box::leak(payload)),
-        }
+        })
     }
 
     /// Address and length of both parts, as the kernel's `struct iovec` has them.
@@ -68,7 +69,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: both come from boxes that `new` has leaked, and nothing else frees them. Neither
+        // SAFETY: one comes from a box that `new` has leaked, the other was allocated as a box of
+        // so many bytes would be, and nothing else frees them. Neither
         // the kernel nor a slot uses them any more: the ring's thread does not end while the kernel
         // has an entry (it ends the process instead), and it and every slot hold the `Shared` that
         // this is a part of.
@@ -77,6 +79,15 @@ impl Drop for Memory {
             drop(Box::from_raw(self.payload.as_ptr()));
         }
     }
+}
+
+/// So many bytes, at least one. Many of these are wanted at once, so an error is no surprise.
+fn zeroes(room: usize) -> io::Result<NonNull<[u8]>> {
+    let layout = Layout::array::<u8>(room.max(1)).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    // SAFETY: the layout has at least one byte.
+    let bytes = unsafe { alloc_zeroed(layout) };
+    let bytes = NonNull::new(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+    Ok(NonNull::slice_from_raw_parts(bytes, layout.size()))
 }
 
 /// The right to an entry's memory, while the kernel does not have it.

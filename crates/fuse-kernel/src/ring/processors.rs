@@ -33,11 +33,12 @@ pub(super) fn shares() -> io::Result<Vec<Share>> {
     Ok(distribute(own, others))
 }
 
-/// Runs the calling thread on one processor; whether that is so.
-pub(super) fn stay_on(processor: u16) -> bool {
+/// Keeps the calling thread on one processor. If the system refuses that, requests cross
+/// processors.
+pub(super) fn stay_on(processor: u16) {
     let mut one = CpuSet::new();
     one.set(usize::from(processor));
-    sched_setaffinity(None, &one).is_ok()
+    let _ = sched_setaffinity(None, &one);
 }
 
 /// How many processors a list names.

@@ -50,8 +50,6 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     /// Where each entry's memory is, for its registration.
     vectors: Vec<[[usize; 2]; 2]>,
-    /// The queue of the processor that this thread runs on.
-    near: Option<u16>,
     /// The slots of entries whose requests were borrowed, until their replies come.
     held: Vec<Option<Slot>>,
     small: Box<[u8; SMALL]>,
@@ -69,11 +67,7 @@ pub(super) struct Worker {
 impl Worker {
     /// Makes a ring on the calling thread and registers the entries. Whether each queue has one is
     /// the second value.
-    pub(super) fn start(
-        device: &Device,
-        shared: Arc<Shared>,
-        near: Option<u16>,
-    ) -> io::Result<(Self, bool)> {
+    pub(super) fn start(device: &Device, shared: Arc<Shared>) -> io::Result<(Self, bool)> {
         let count = shared.entries.len();
         let ring = Ring::builder()
             .setup_single_issuer()
@@ -81,17 +75,14 @@ impl Worker {
             .setup_submit_all()
             // A command for every entry, and one for the event counter.
             .build(u32::try_from(count + 1).map_err(|_| Errno::INVAL)?)?;
-        let mut submitter = ring.submitter();
-        submitter.register_files(&[device.as_fd().as_raw_fd()])?;
-        // It saves a little; rings without it work as well.
-        let _ = submitter.register_ring_fd();
+        ring.submitter()
+            .register_files(&[device.as_fd().as_raw_fd()])?;
         answer::settle(&shared);
         let entries = shared.entries.iter();
         let mut worker = Self {
             ring,
             vectors: entries.map(|entry| entry.memory.vectors()).collect(),
             shared,
-            near,
             held: (0..count).map(|_| None).collect(),
             small: Box::new([0; SMALL]),
             events: Vec::new(),
@@ -142,8 +133,15 @@ impl Worker {
     pub(super) fn run(mut self, server: &impl Serve) -> io::Result<()> {
         loop {
             let mut events = mem::take(&mut self.events);
+            let mut left = events.len();
             for event in events.drain(..) {
                 self.take(&event, server);
+                left -= 1;
+                // The next request may have to wait for a device, and those that were served shall
+                // not. If this fails, they are submitted with the others.
+                if self.submit_answers() && left > 0 {
+                    let _ = self.ring.submit();
+                }
             }
             self.events = events;
             self.submit_answers();
@@ -202,11 +200,9 @@ impl Worker {
             Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED => {
                 self.has_ended = true;
             }
-            other => {
-                self.lost += 1;
-                let failed = mem::replace(&mut self.failed, Ok(()));
-                self.failed = failed.and(Err(other.into()));
-            }
+            // The request was given up before its reply came, since the connection is about to end.
+            Errno::NOENT => {}
+            _ => self.lost += 1,
         }
     }
 
@@ -216,17 +212,16 @@ impl Worker {
         // there was no command since. Slots are made only here, once for each completion, and
         // `submit` drops the last one before it makes the command that leads to the next.
         let slot = unsafe { Slot::new(Arc::clone(&self.shared), index) };
-        let is_near = self.near == Some(self.shared.entries[index].queue);
         let head = *slot.head();
         let length = slot.payload().len();
         let served = if length <= SMALL {
             let small = &mut self.small[..length];
             small.copy_from_slice(slot.payload());
-            call(server, &head, small, Way::Direct(slot), is_near)
+            call(server, &head, small, Way::Direct(slot))
         } else {
             let shared = Arc::clone(&self.shared);
             let way = Way::Staged(Ticket { shared, index });
-            let served = call(server, &head, slot.payload(), way, is_near);
+            let served = call(server, &head, slot.payload(), way);
             // The reply may have come already: it waits on a list for this thread.
             self.held[index] = Some(slot);
             served
@@ -237,11 +232,12 @@ impl Worker {
         }
     }
 
-    /// Gives the kernel all replies that there are.
-    fn submit_answers(&mut self) {
+    /// Makes commands of all replies that there are; whether there was one.
+    fn submit_answers(&mut self) -> bool {
         let mut answers = mem::take(&mut self.answers);
         answer::collect(&mut answers);
         self.has_ended |= self.shared.receive(&mut answers);
+        let has_some = !answers.is_empty();
         for answer in answers.drain(..) {
             match answer {
                 Answer::Written(slot) => self.submit(slot),
@@ -254,6 +250,7 @@ impl Worker {
             }
         }
         self.answers = answers;
+        has_some
     }
 
     fn submit(&mut self, slot: Slot) {
@@ -306,20 +303,14 @@ fn give_up(reason: &str) -> ! {
 }
 
 /// Has the server serve a request; an error if it panicked.
-fn call(
-    server: &impl Serve,
-    head: &Head,
-    rest: &[u8],
-    way: Way,
-    is_near: bool,
-) -> std::thread::Result<()> {
+fn call(server: &impl Serve, head: &Head, rest: &[u8], way: Way) -> std::thread::Result<()> {
     let Ok((header, _)) = InHeader::read_from_prefix(&head.message) else {
         unreachable!("the area is longer than a header");
     };
     let reply = Reply::new(header.unique, Carrier::Ring(way));
     match Message::decode(&header, Body::split(&head.operation, rest)) {
         Ok(Message::Call(mut request)) => {
-            request.is_on_callers_core = is_near;
+            request.is_through_ring = true;
             catch_unwind(AssertUnwindSafe(|| server.serve(request, reply)))
         }
         // These come over the device. The reply is that of a request that nobody understands.

@@ -64,9 +64,9 @@ pub struct Server {
     pub target: Mutex<Vec<u8>>,
     /// Replies that are not sent.
     pub held: Mutex<Vec<Reply>>,
-    /// Requests that came to their callers' processors, and others.
-    pub near: AtomicU64,
-    pub far: AtomicU64,
+    /// Requests by the way that they came.
+    pub through_rings: AtomicU64,
+    pub over_device: AtomicU64,
     sending: Mutex<Sending>,
     jobs: Mutex<mpsc::Sender<Job>>,
 }
@@ -79,8 +79,8 @@ impl Server {
             content: Mutex::default(),
             target: Mutex::default(),
             held: Mutex::default(),
-            near: AtomicU64::new(0),
-            far: AtomicU64::new(0),
+            through_rings: AtomicU64::new(0),
+            over_device: AtomicU64::new(0),
             sending: Mutex::new(Sending::AtOnce),
             jobs: Mutex::new(sender),
         })
@@ -190,9 +190,9 @@ impl Server {
 
 impl Serve for Server {
     fn serve(&self, request: Request<'_>, reply: Reply) {
-        let counter = match request.is_on_callers_core {
-            true => &self.near,
-            false => &self.far,
+        let counter = match request.is_through_ring {
+            true => &self.through_rings,
+            false => &self.over_device,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         match request.operation {
