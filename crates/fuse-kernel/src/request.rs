@@ -17,8 +17,8 @@ pub struct Request<'a> {
     pub caller: Caller,
     /// What is to be done.
     pub operation: Operation<'a>,
-    /// Whether it came through a ring. Then the thread that serves it is kept on one processor, as a
-    /// rule its caller's, and no other thread takes requests in its place.
+    /// Whether it came through a ring. Then the thread that serves it is kept on one processor, as
+    /// a rule its caller's, and no other thread takes requests in its place.
     pub is_through_ring: bool,
 }
 

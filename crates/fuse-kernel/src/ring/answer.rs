@@ -1,9 +1,9 @@
 //! The ways of a reply to the thread whose ring carries it.
 //!
 //! A reply that is sent on the ring's own thread is put on a list of that thread, without a lock or
-//! a system call; the thread submits what is on the list before it serves the next request or sleeps. Any other thread puts it
-//! into the ring's inbox, under a lock that is held for a few instructions, and wakes the ring's
-//! thread through an event counter if the inbox was empty.
+//! a system call; the thread submits what is on the list before it serves the next request or
+//! sleeps. Any other thread puts it into the ring's inbox, under a lock that is held for a few
+//! instructions, and wakes the ring's thread through an event counter if the inbox was empty.
 
 use std::cell::{Cell, RefCell};
 use std::io;
