@@ -45,13 +45,11 @@ pub enum EndError {
 #[must_use = "only `wait` reports whether the image was closed"]
 pub struct Server {
     volume: Arc<Volume>,
-    session: JoinHandle<io::Result<()>>,
-    unmounter: Unmounter,
-    is_over_io_uring: bool,
+    serving: Serving,
 }
 
 /// What serves a directory since it was mounted.
-struct Started {
+struct Serving {
     session: JoinHandle<io::Result<()>>,
     unmounter: Unmounter,
     is_over_io_uring: bool,
@@ -74,16 +72,7 @@ impl Server {
         let volume = Arc::new(volume);
         let started = Self::start(&volume, directory, source, options, error_log);
         match started {
-            Ok(Started {
-                session,
-                unmounter,
-                is_over_io_uring,
-            }) => Ok(Self {
-                volume,
-                session,
-                unmounter,
-                is_over_io_uring,
-            }),
+            Ok(serving) => Ok(Self { volume, serving }),
             Err(error) => {
                 // The error of the mount is the one to report; if closing fails, the next mount
                 // replays the journal.
@@ -99,7 +88,7 @@ impl Server {
         source: &Source,
         options: &KernelOptions,
         error_log: Arc<ErrorLog>,
-    ) -> Result<Started, MountError> {
+    ) -> Result<Serving, MountError> {
         let options = KernelOptions {
             read_only: options.read_only || volume.is_read_only(),
             ..options.clone()
@@ -121,7 +110,7 @@ impl Server {
         let volume = Arc::downgrade(volume);
         let flush_pages = move || kernel.release_all_pages(&volume);
         match started {
-            Ok((session, is_over_io_uring)) => Ok(Started {
+            Ok((session, is_over_io_uring)) => Ok(Serving {
                 session,
                 unmounter: Unmounter::new(directory, Arc::new(flush_pages)),
                 is_over_io_uring,
@@ -137,14 +126,14 @@ impl Server {
     /// An [`Unmounter`], which ends the mount from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
-        self.unmounter.clone()
+        self.serving.unmounter.clone()
     }
 
     /// Whether the kernel has agreed to send requests through `io_uring`
     /// ([`KernelOptions::io_uring`]).
     #[must_use]
     pub fn is_over_io_uring(&self) -> bool {
-        self.is_over_io_uring
+        self.serving.is_over_io_uring
     }
 
     /// Waits until the directory is unmounted, then closes the volume; on return the image is
@@ -154,14 +143,14 @@ impl Server {
     ///
     /// The connection failed, or the volume could not be closed cleanly.
     pub fn wait(self) -> Result<(), EndError> {
-        let ended = self
-            .session
+        let session = self.serving.session;
+        let ended = session
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a panic")));
         if ended.is_err() {
             // The kernel does not know that nobody serves the mount. If it cannot be unmounted
             // here, the next mount and `pext4 umount` report it.
-            let _ = self.unmounter.end_unserved();
+            let _ = self.serving.unmounter.end_unserved();
         }
         wait_for_threads(&self.volume);
         close(self.volume)?;
@@ -172,7 +161,7 @@ impl Server {
 impl fmt::Debug for Server {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut server = formatter.debug_struct("Server");
-        server.field("unmounter", &self.unmounter);
+        server.field("unmounter", &self.serving.unmounter);
         server.finish_non_exhaustive()
     }
 }
@@ -213,7 +202,7 @@ mod tests {
 
     use pext4_sync::thread;
 
-    use super::{EndError, Server};
+    use super::{EndError, Server, Serving};
     use crate::access_policy::AccessPolicy;
     use crate::mount::{self, Source, Unmounter};
     use crate::options::KernelOptions;
@@ -241,12 +230,12 @@ mod tests {
             drop(serving);
             Err(io::Error::other("no room for a thread"))
         };
-        let server = Server {
-            volume,
+        let serving = Serving {
             session: thread::try_spawn("session", session).expect("room for a thread"),
             unmounter: Unmounter::new(&directory, Arc::new(|| panic!("nobody would answer"))),
             is_over_io_uring: false,
         };
+        let server = Server { volume, serving };
         let ended = server.wait().expect_err("the session failed");
         assert!(matches!(ended, EndError::Connection(_)), "{ended}");
         let mounts = mount::mounts().expect("Linux has the table");

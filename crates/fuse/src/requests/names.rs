@@ -37,10 +37,9 @@ impl Requests {
     }
 
     fn lookup(&self, parent: u64, name: &[u8], reply: Reply) {
-        match self.dispatch.lookup(parent, name) {
-            Ok(None) => no_entry(reply),
-            Ok(Some(found)) => entry(Ok(found), reply),
-            Err(errno) => reply.error(errno.0),
+        match self.dispatch.lookup(parent, name).transpose() {
+            Some(found) => entry(found, reply),
+            None => no_entry(reply),
         }
     }
 

@@ -91,7 +91,8 @@ pub(super) fn listed(answer: Answer<()>, listing: &Listing, reply: Reply) {
 /// Adds a name; false if it did not fit.
 pub(super) fn add(listing: &mut Listing, listed: &Listed, file_type: FileType) -> bool {
     let number = u64::from(listed.inode.get());
-    listing.add(number, listed.cookie, type_bits(file_type), &listed.name)
+    let kind = u32::from(file_type.to_mode());
+    listing.add(number, listed.cookie, kind, &listed.name)
 }
 
 /// Adds a name with the attributes of its inode; false if it did not fit. If the inode could not be
@@ -133,13 +134,14 @@ fn found_entry(attributes: &Attributes) -> Entry {
 /// With the number 0 the C library would not show the name.
 fn unreadable(listed: &Listed) -> Entry {
     let node = unreadable_node(listed.inode);
+    let file_type = listed.file_type.unwrap_or(FileType::Regular);
     Entry {
         node,
         generation: 0,
         valid: Duration::ZERO,
         attributes: kernel::Attributes {
             inode: node,
-            mode: type_bits(listed.file_type.unwrap_or(FileType::Regular)),
+            mode: u32::from(file_type.to_mode()),
             links: 1,
             ..kernel::Attributes::default()
         },
@@ -169,25 +171,12 @@ fn encode(attributes: &Attributes) -> kernel::Attributes {
         accessed_nanoseconds,
         modified_nanoseconds,
         changed_nanoseconds,
-        mode: type_bits(attributes.file_type) | u32::from(attributes.mode & 0o7777),
+        mode: u32::from(attributes.mode),
         links: attributes.links,
         uid: attributes.uid,
         gid: attributes.gid,
         device: encode_device(attributes.device),
         block_size: BLOCK_SIZE,
         flags: 0,
-    }
-}
-
-/// The kind of file as `st_mode` has it.
-fn type_bits(file_type: FileType) -> u32 {
-    match file_type {
-        FileType::Fifo => 0o010_000,
-        FileType::CharacterDevice => 0o020_000,
-        FileType::Directory => 0o040_000,
-        FileType::BlockDevice => 0o060_000,
-        FileType::Regular => 0o100_000,
-        FileType::Symlink => 0o120_000,
-        FileType::Socket => 0o140_000,
     }
 }
