@@ -219,8 +219,29 @@ impl Inode {
         reach: Reach,
         change: impl FnOnce(&mut State) -> R,
     ) -> R {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
+        self.edit_locked(handle, &mut self.state.lock(), reach, change)
+    }
+
+    /// As [`Inode::edit`], if `may` agrees. Otherwise the inode is not even touched: it may be one
+    /// that has ended and that another has replaced in the table, which must not owe its bytes.
+    pub(crate) fn edit_if<R>(
+        &self,
+        handle: &mut Handle<'_>,
+        reach: Reach,
+        may: impl FnOnce(&State) -> bool,
+        change: impl FnOnce(&mut State) -> R,
+    ) -> Option<R> {
+        let mut state = self.state.lock();
+        may(&state).then(|| self.edit_locked(handle, &mut state, reach, change))
+    }
+
+    fn edit_locked<R>(
+        &self,
+        handle: &mut Handle<'_>,
+        state: &mut State,
+        reach: Reach,
+        change: impl FnOnce(&mut State) -> R,
+    ) -> R {
         self.touch(handle, state);
         let tid = handle.tid();
         state.last_tid = Some(tid);

@@ -24,7 +24,7 @@ use pext4_sync::{Map, ShardRef, Stack};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::table::Inodes;
-use crate::inode::{Inode, Reach};
+use crate::inode::{Inode, Reach, State};
 use crate::types::FileType;
 
 /// Maximum length of a value in bytes, as system calls allow it.
@@ -240,16 +240,12 @@ impl Inodes {
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
     ) -> bool {
-        inode.edit(handle, Reach::Attributes, |state| {
-            let is_dead = state.dead;
-            let slot = &mut state.slot;
-            let more = slot.value_references().checked_add(1);
-            let more = more.filter(|_| !is_dead && slot.links > 0);
-            more.is_some_and(|count| {
-                slot.set_value_references(count);
-                true
-            })
-        })
+        let lives = |state: &State| !state.dead && state.slot.links > 0;
+        let added = inode.edit_if(handle, Reach::Attributes, lives, |state| {
+            let more = state.slot.value_references().checked_add(1);
+            more.map(|count| state.slot.set_value_references(count))
+        });
+        added.flatten().is_some()
     }
 
     /// Drops one reference. Without references the inode becomes an orphan, which is reaped later.

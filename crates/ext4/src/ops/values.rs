@@ -170,7 +170,8 @@ mod tests {
         let Some(device) = image(&["-O", "ea_inode"], "16M") else {
             return;
         };
-        let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+        let open = || Volume::open(device.clone(), MountOptions::default()).expect("a mount");
+        let volume = open();
         let [first, second] = [b"first-", b"second"].map(|name| {
             let made = volume.create(InodeNumber::ROOT, name, &CreateAttributes::default());
             made.expect("a file").inode
@@ -191,7 +192,17 @@ mod tests {
         let other = [b'w'; 5000];
         volume.set_xattr(first, name, &other, any).expect("room");
         assert!(!enter().expect("no damage"), "the number is another's now");
+        // What has ended is not written once more, over the one that has its number.
+        volume.sync().expect("the device works");
+        assert!(!enter().expect("no damage"), "nor in the next transaction");
+        for file in [b"third-", b"fourth"] {
+            let made = volume.create(InodeNumber::ROOT, file, &CreateAttributes::default());
+            let _ = made.expect("a file");
+            volume.sync().expect("the device works");
+        }
         volume.set_xattr(second, name, &value, any).expect("room");
+        volume.close().expect("it closes");
+        let volume = open();
         assert_eq!(volume.xattr(second, name).expect("set"), value);
         assert_eq!(volume.xattr(first, name).expect("set"), other);
     }
