@@ -140,3 +140,26 @@ fn space_behind_the_end_is_kept_after_a_failed_cut() {
     assert!(sectors >= 2 * 17, "only {sectors} sectors are left");
     case.close();
 }
+
+/// A crash, then a map that cannot be read: the file stays an orphan, and the rest is there.
+#[test]
+fn a_map_that_cannot_be_read_does_not_keep_the_next_mount() {
+    let Some(case) = Case::new() else {
+        return;
+    };
+    let told = case.image.debugfs("stat old");
+    let node = told.split("(ETB0):").nth(1).expect("a node");
+    let digits = node.bytes().take_while(u8::is_ascii_digit).count();
+    let node: u64 = node[..digits].parse().expect("a number");
+
+    case.volume.unlink(ROOT, b"old").expect("it has a name");
+    case.volume.sync().expect("the device works");
+    case.ram.save(&case.image.path).expect("saved");
+    let ram = RamDevice::load(&case.image.path).expect("the image");
+    let faulty = Arc::new(FaultDevice::new(Arc::new(ram)));
+    faulty.fail_touching(Operation::Read, node * 1024..(node + 1) * 1024);
+    let volume = Volume::open(faulty, MountOptions::default()).expect("a mount");
+    let notes = volume.notes().join("\n");
+    assert!(notes.contains("could not be finished"), "{notes}");
+    volume.paths().write("/new", b"content").expect("room");
+}

@@ -497,7 +497,10 @@ impl Inodes {
             inode.note(|state| state.idle_slot = Some((tid, place)));
             return Ok(());
         }
-        self.orphans.remove(handle, inode.number(), place, self)?;
+        if let Err(error) = self.orphans.remove(handle, inode.number(), place, self) {
+            inode.note(|state| state.orphan = Some(place));
+            return Err(error);
+        }
         if place == OrphanPlace::Chained {
             inode.edit(handle, Reach::Attributes, |state| {
                 state.slot.deletion_time = 0

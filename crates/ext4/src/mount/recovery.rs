@@ -556,7 +556,7 @@ impl Volume {
         for (number, place) in orphans {
             match self.finish_orphan(number, place) {
                 Ok(is_finished) => finished += usize::from(is_finished),
-                Err(error @ (Error::Io(_) | Error::Journal(_))) => return Err(error),
+                Err(error) if store.journal().failure().is_some() => return Err(error),
                 Err(error) => {
                     left += 1;
                     if left <= MAX_NOTES {
