@@ -94,7 +94,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     ) -> Self {
         Self {
             handle: Some(handle),
-            ..Self::reading(inodes, settings, inode)
+            ..Self::reading(inodes, settings, inode).for_update()
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
 
     /// Keeps a reference to a leaf that may be changed next.
     fn keep(&self, block: LogicalBlock, kind: BlockKind, buffer: ShardRef<Buffer>) {
-        if kind == BlockKind::Leaf && (self.for_update || self.handle.is_some()) {
+        if kind == BlockKind::Leaf && self.for_update {
             self.last_leaf.set(Some(LeafBuffer { block, buffer }));
         }
     }
