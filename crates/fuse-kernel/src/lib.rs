@@ -16,6 +16,7 @@
 
 #[allow(unsafe_code)]
 mod device;
+mod device_number;
 mod handshake;
 mod listing;
 mod reply;
@@ -26,6 +27,7 @@ mod session;
 mod wire;
 
 pub use device::Notifier;
+pub use device_number::DeviceNumber;
 pub use handshake::{Features, Wanted};
 pub use listing::Listing;
 pub use reply::{Born, Entry, Reply};

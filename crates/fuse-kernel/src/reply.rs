@@ -6,6 +6,7 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 use crate::device::Device;
+use crate::device_number::DeviceNumber;
 use crate::ring;
 use crate::wire::{
     Attributes, AttributesOut, EntryOut, IoctlOut, OpenOut, SeekOut, SizeOut, Statfs, Statx,
@@ -183,7 +184,7 @@ fn statx(attributes: &Attributes, born: Born) -> Statx {
         nanoseconds,
         reserved: 0,
     };
-    let (device_major, device_minor) = split_device(attributes.device);
+    let device = DeviceNumber::from_wire(attributes.device);
     Statx {
         mask: STATX_BASIC | born.map_or(0, |_| STATX_BORN),
         block_size: attributes.block_size,
@@ -199,28 +200,15 @@ fn statx(attributes: &Attributes, born: Born) -> Statx {
         born: born.unwrap_or_default(),
         changed: time(attributes.changed, attributes.changed_nanoseconds),
         modified: time(attributes.modified, attributes.modified_nanoseconds),
-        device_major,
-        device_minor,
+        device_major: device.major,
+        device_minor: device.minor,
         ..Statx::default()
     }
 }
 
-/// Major and minor number of the kernel's 32-bit form of a device.
-fn split_device(device: u32) -> (u32, u32) {
-    let major = device >> 8 & 0xfff;
-    let minor = device & 0xff | device >> 12 & 0xf_ff00;
-    (major, minor)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Attributes, StatxTime, split_device, statx};
-
-    #[test]
-    fn a_device_has_twelve_bits_of_major_and_twenty_of_minor() {
-        assert_eq!(split_device(0x0801), (8, 1));
-        assert_eq!(split_device(0xabc1_2345), (0x123, 0xa_bc45));
-    }
+    use super::{Attributes, StatxTime, statx};
 
     #[test]
     fn the_time_of_birth_is_told_if_it_is_known() {

@@ -4,6 +4,7 @@ mod decode;
 
 use zerocopy::FromBytes;
 
+use crate::device_number::DeviceNumber;
 use crate::wire;
 
 pub(crate) use decode::{Body, Message};
@@ -68,7 +69,7 @@ pub enum Operation<'a> {
         /// The caller's mask, which is not applied yet.
         umask: u32,
         /// Of a device.
-        device: u32,
+        device: DeviceNumber,
     },
     /// Makes a directory.
     MakeDirectory {

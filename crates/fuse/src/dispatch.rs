@@ -42,7 +42,6 @@ pub(crate) use caller::Capability;
 pub use data::Whence;
 pub use directory::Listed;
 pub use namespace::NewMode;
-pub(crate) use namespace::encode_device;
 pub use xattr::{XattrReply, fit};
 
 /// The result of a request, or the error number for the caller.
@@ -199,7 +198,12 @@ impl Dispatch {
         self.volume.forget(inode, count);
         let is_held = || self.volume.is_held(inode);
         self.append_gaps.forget_unless(inode, is_held);
-        !is_held()
+        let is_gone = !is_held();
+        if is_gone {
+            // The next directory with this number has nothing to do with them.
+            self.listing_errors.forget(node);
+        }
+        is_gone
     }
 
     /// Runs a request on a thread of the transport. `None` if it found no space and deleted files
@@ -214,6 +218,12 @@ impl Dispatch {
     fn retry_if_full<T>(&self, operation: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         let nameless = || self.volume.unlinked_inodes_fingerprint();
         self.space_retry.run(operation, nameless, thread::sleep)
+    }
+
+    /// Whether a change other than of names is answered only when it is durable. The transport's
+    /// threads must not wait for that.
+    pub(crate) fn commits_changes(&self) -> bool {
+        self.synchronous
     }
 
     /// On a mount with `-o sync`, waits until a change other than of names is durable. The kernel

@@ -11,7 +11,7 @@
 //!   read, the reply returns the entries around it, and the error is returned at the end of the
 //!   directory: by then the listing has passed the damage and will not meet it again. Several
 //!   listings of a directory may go on at once, each with an error of its own to return. One that
-//!   ends early leaves its error to a later one.
+//!   ends early leaves its error to a later one, or to nobody if the kernel forgets the directory.
 
 use std::collections::HashMap;
 
@@ -67,6 +67,16 @@ impl<E> PendingErrors<E> {
         }
         taken
     }
+
+    /// Drops the errors of a node that nobody has any more.
+    pub(crate) fn forget(&self, node: u64) {
+        if !self.has_any.load(Ordering::Acquire) {
+            return;
+        }
+        let mut errors = self.errors.lock();
+        errors.remove(&node);
+        self.has_any.store(!errors.is_empty(), Ordering::Release);
+    }
 }
 
 #[cfg(test)]
@@ -100,5 +110,16 @@ mod tests {
         }
         let left = std::iter::from_fn(|| errors.take(5)).count();
         assert_eq!(left, super::MAX_ERRORS);
+    }
+
+    #[test]
+    fn errors_of_a_node_that_is_forgotten_are_gone() {
+        let errors = PendingErrors::new();
+        errors.add(5, "of a listing");
+        errors.add(5, "of another");
+        errors.add(6, "of another directory");
+        errors.forget(5);
+        assert_eq!((errors.take(5), errors.take(6)), (None, Some("of another directory")));
+        errors.forget(6);
     }
 }

@@ -16,8 +16,9 @@ mod content;
 mod kernel_cache;
 mod names;
 mod replies;
-mod space_retry;
 mod values;
+mod waiting;
+mod write;
 
 use std::io;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ use crate::placement::{self, Servers};
 use block_counts::BlockCounts;
 pub(crate) use kernel_cache::KernelCache;
 use replies::{attributes, done, statx};
-use space_retry::{Context, WritebackError};
+use waiting::Context;
+use write::WritebackError;
 
 /// Most bytes of one write request; the kernel uses the same bound for reads.
 const MAX_BYTES: u32 = 1 << 20;
@@ -158,7 +160,8 @@ impl Requests {
             Some(size) => self.grow_or_offload((node, size), set, attributes, reply),
             None => {
                 let set = move |context: Context<'_>, []: [&[u8]; 0]| set(context);
-                self.run_or_offload([], set, attributes, reply);
+                let waits = self.dispatch.commits_changes();
+                self.run_or_offload(waits, [], set, attributes, reply);
             }
         }
     }
@@ -201,7 +204,7 @@ impl Serve for Requests {
     fn forget(&self, forgotten: Forgotten<'_>) {
         for (node, count) in forgotten.iter() {
             if self.dispatch.forget(node, count) {
-                self.writeback_errors.take(node);
+                self.writeback_errors.forget(node);
             }
         }
     }

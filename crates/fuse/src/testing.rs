@@ -18,6 +18,11 @@ pub fn volume() -> Volume {
 
 /// Executes requests on a volume, without a log.
 pub fn dispatch(volume: &Arc<Volume>) -> Dispatch {
+    dispatch_with(volume, &KernelOptions::default())
+}
+
+/// The same, by the options of a mount.
+pub fn dispatch_with(volume: &Arc<Volume>, options: &KernelOptions) -> Dispatch {
     let error_log = Arc::new(ErrorLog::new(|_| ()));
-    Dispatch::new(Arc::clone(volume), error_log, &KernelOptions::default())
+    Dispatch::new(Arc::clone(volume), error_log, options)
 }

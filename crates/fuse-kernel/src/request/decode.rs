@@ -7,6 +7,7 @@
 use zerocopy::FromBytes;
 
 use super::{Caller, Forgotten, NewTime, Operation, Request, SetAttributes};
+use crate::device_number::DeviceNumber;
 use crate::wire::{self, InHeader, opcode};
 
 /// A request that is shorter than it must be.
@@ -202,7 +203,7 @@ fn make<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, TooShort>
                 name: body.name()?,
                 mode: node.mode,
                 umask: node.umask,
-                device: node.device,
+                device: DeviceNumber::from_wire(node.device),
             }
         }
         opcode::MKDIR => {

@@ -8,6 +8,7 @@ use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::inode::InodeFlags;
 
 use super::{Answer, Caller, Dispatch, Errno, Found};
+use crate::node::inode_of;
 
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -77,14 +78,15 @@ impl Dispatch {
         parent: u64,
         name: &[u8],
         mode: NewMode,
-        device: u32,
+        device: DeviceNumber,
     ) -> Answer<Found> {
+        let none = DeviceNumber::default();
         let (kind, device) = match mode.mode & TYPE_MASK {
-            0 | REGULAR => (FileType::Regular, 0),
+            0 | REGULAR => (FileType::Regular, none),
             CHARACTER_DEVICE => (FileType::CharacterDevice, device),
             BLOCK_DEVICE => (FileType::BlockDevice, device),
-            FIFO => (FileType::Fifo, 0),
-            SOCKET => (FileType::Socket, 0),
+            FIFO => (FileType::Fifo, none),
+            SOCKET => (FileType::Socket, none),
             _ => return Err(Errno::INVALID),
         };
         let parent = Self::inode(parent)?;
@@ -106,7 +108,8 @@ impl Dispatch {
     ) -> Answer<Found> {
         let parent = Self::inode(parent)?;
         let new_node = self.new_node(caller, parent, mode, true)?;
-        self.make(parent, name, &new_node, FileType::Directory, 0)
+        let none = DeviceNumber::default();
+        self.make(parent, name, &new_node, FileType::Directory, none)
     }
 
     /// Makes a regular file without a name (`O_TMPFILE`), which exists while it is held or until
@@ -242,14 +245,22 @@ impl Dispatch {
     /// Waits until a change of names is durable, if the mount's options or a directory's flags ask
     /// for that. The kernel does that only for written content.
     fn commit_names(&self, directories: &[InodeNumber]) -> Answer<()> {
-        let wants = |&directory: &InodeNumber| {
-            let attributes = self.volume.attributes(directory);
-            attributes.is_ok_and(|attributes| attributes.flags & SYNCHRONOUS != 0)
-        };
-        if self.synchronous_names || directories.iter().any(wants) {
+        if self.synchronous_names || directories.iter().any(|&inode| self.is_synchronous(inode)) {
             self.answer(self.volume.sync())?;
         }
         Ok(())
+    }
+
+    /// Whether a change of names in these directories is answered only when it is durable. The
+    /// transport's threads must not wait for that.
+    pub(crate) fn commits_names(&self, directories: &[u64]) -> bool {
+        let mut inodes = directories.iter().filter_map(|&node| inode_of(node));
+        self.synchronous_names || inodes.any(|inode| self.is_synchronous(inode))
+    }
+
+    fn is_synchronous(&self, directory: InodeNumber) -> bool {
+        let attributes = self.volume.attributes(directory);
+        attributes.is_ok_and(|attributes| attributes.flags & SYNCHRONOUS != 0)
     }
 
     /// The target of a symbolic link.
@@ -270,7 +281,7 @@ impl Dispatch {
         name: &[u8],
         new_node: &NewNode,
         kind: FileType,
-        device: u32,
+        device: DeviceNumber,
     ) -> Answer<Found> {
         let acls = [&new_node.access, &new_node.default];
         let [access, default] = acls.map(|list| list.as_ref().map(Acl::to_disk));
@@ -278,7 +289,7 @@ impl Dispatch {
             access: access.as_deref(),
             default: default.as_deref(),
         };
-        let (new, device) = (&new_node.new, decode_device(device));
+        let new = &new_node.new;
         let made = self.retry_if_full(|| {
             self.volume
                 .make_with_acls(parent, name, new, kind, device, &acls)
@@ -316,26 +327,16 @@ impl Dispatch {
     }
 }
 
-/// Decodes a device number of the protocol.
-fn decode_device(device: u32) -> DeviceNumber {
-    DeviceNumber {
-        major: (device >> 8) & 0xfff,
-        minor: (device & 0xff) | ((device >> 12) & 0xf_ff00),
-    }
-}
-
-/// Encodes a device number for the protocol.
-pub(crate) fn encode_device(device: DeviceNumber) -> u32 {
-    (device.minor & 0xff) | ((device.major & 0xfff) << 8) | ((device.minor & 0xf_ff00) << 12)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use super::{DeviceNumber, Errno, InodeNumber, decode_device, encode_device};
+    use pext4_fs::SetAttributes;
+
+    use super::{CreateAttributes, Errno, InodeFlags, InodeNumber};
     use crate::dispatch::{Caller, NewMode};
     use crate::node::ROOT_NODE;
+    use crate::options::KernelOptions;
     use crate::testing;
 
     /// By these lookups the kernel resolves a file handle after it has forgotten the file.
@@ -370,11 +371,30 @@ mod tests {
     }
 
     #[test]
-    fn device_numbers_survive_both_ways() {
-        assert_eq!(decode_device(0x0801), DeviceNumber { major: 8, minor: 1 });
-        for (major, minor) in [(0, 0), (8, 1), (259, 0), (0xfff, 0xf_ffff), (1, 0x1_0003)] {
-            let device = DeviceNumber { major, minor };
-            assert_eq!(decode_device(encode_device(device)), device);
+    fn names_are_committed_where_the_mount_or_a_directory_says_so() {
+        let volume = Arc::new(testing::volume());
+        let new = CreateAttributes::default();
+        let often = volume.make_directory(InodeNumber::ROOT, b"often", &new);
+        let often = often.expect("room").inode;
+        let flags = SetAttributes {
+            flags: Some(InodeFlags::DIRSYNC.bits()),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(often, &flags).expect("a flag");
+        let node = u64::from(often.get());
+        let dispatch = testing::dispatch(&volume);
+        assert!(!dispatch.commits_names(&[ROOT_NODE]));
+        assert!(dispatch.commits_names(&[node]));
+        assert!(dispatch.commits_names(&[ROOT_NODE, node]));
+        for (synchronous, synchronous_directories) in [(true, false), (false, true)] {
+            let options = KernelOptions {
+                synchronous,
+                synchronous_directories,
+                ..KernelOptions::default()
+            };
+            let dispatch = testing::dispatch_with(&volume, &options);
+            assert!(dispatch.commits_names(&[ROOT_NODE]));
+            assert_eq!(dispatch.commits_changes(), synchronous);
         }
     }
 }

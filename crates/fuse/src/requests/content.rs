@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pext4_fuse_kernel::{Operation, Reply, Request, Statfs};
 
 use super::replies::done;
-use super::space_retry::{Context, Write};
+use super::waiting::Context;
+use super::write::Write;
 use super::{Requests, caller};
 use crate::dispatch::{Answer, Dispatch, Errno, Whence};
 

@@ -1,11 +1,12 @@
 //! Requests for names: looked up, made, moved, removed, listed.
 
+use pext4_fs::DeviceNumber;
 use pext4_fuse_kernel::{Listing, Operation, Reply, Request};
 
 use super::replies::{add, add_entry, bytes, done, entry, listed, no_entry, opened};
-use super::space_retry::Context;
+use super::waiting::Context;
 use super::{Requests, caller};
-use crate::dispatch::{Errno, NewMode};
+use crate::dispatch::{Answer, Errno, NewMode};
 
 impl Requests {
     pub(super) fn serve_names(&self, request: &Request<'_>, reply: Reply) {
@@ -13,9 +14,17 @@ impl Requests {
         match request.operation {
             Operation::Lookup { name } => self.lookup(node, name, reply),
             Operation::ReadLink => bytes(dispatch.read_link(node), reply),
-            Operation::Unlink { name } => done(dispatch.unlink(node, name), reply),
+            Operation::Unlink { name } => {
+                let unlink = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+                    context.dispatch.unlink(node, name)
+                };
+                self.change_names(&[node], [name], unlink, done, reply);
+            }
             Operation::RemoveDirectory { name } => {
-                done(dispatch.remove_directory(node, name), reply);
+                let remove = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+                    context.dispatch.remove_directory(node, name)
+                };
+                self.change_names(&[node], [name], remove, done, reply);
             }
             Operation::Rename { .. } | Operation::Link { .. } => self.move_name(request, reply),
             Operation::List { cookie, size } => {
@@ -43,6 +52,19 @@ impl Requests {
         }
     }
 
+    /// Runs a request that changes names in `directories`.
+    fn change_names<const N: usize, T: 'static>(
+        &self,
+        directories: &[u64],
+        bytes: [&[u8]; N],
+        request: impl Fn(Context<'_>, [&[u8]; N]) -> Answer<T> + Send + 'static,
+        send: fn(Answer<T>, Reply),
+        reply: Reply,
+    ) {
+        let waits = self.dispatch.commits_names(directories);
+        self.run_or_offload(waits, bytes, request, send, reply);
+    }
+
     /// Makes an inode.
     fn make(&self, request: &Request<'_>, reply: Reply) {
         let (caller, parent) = (caller(request), request.node);
@@ -53,33 +75,37 @@ impl Requests {
                 umask,
                 device,
             } => {
+                let device = DeviceNumber {
+                    major: device.major,
+                    minor: device.minor,
+                };
                 let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
                     let mode = NewMode { mode, umask };
                     context
                         .dispatch
                         .make_node(caller, parent, name, mode, device)
                 };
-                self.run_or_offload([name], make, entry, reply);
+                self.change_names(&[parent], [name], make, entry, reply);
             }
             Operation::MakeDirectory { name, mode, umask } => {
                 let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
                     let mode = NewMode { mode, umask };
                     context.dispatch.make_directory(caller, parent, name, mode)
                 };
-                self.run_or_offload([name], make, entry, reply);
+                self.change_names(&[parent], [name], make, entry, reply);
             }
             Operation::MakeNameless { mode, umask } => {
                 let make = move |context: Context<'_>, []: [&[u8]; 0]| {
                     let mode = NewMode { mode, umask };
                     context.dispatch.make_nameless(caller, parent, mode)
                 };
-                self.run_or_offload([], make, opened, reply);
+                self.run_or_offload(false, [], make, opened, reply);
             }
             Operation::MakeSymlink { name, target } => {
                 let make = move |context: Context<'_>, [name, target]: [&[u8]; 2]| {
                     context.dispatch.make_symlink(caller, parent, name, target)
                 };
-                self.run_or_offload([name, target], make, entry, reply);
+                self.change_names(&[parent], [name, target], make, entry, reply);
             }
             _ => reply.error(Errno::NO_SUCH_CALL.0),
         }
@@ -100,13 +126,13 @@ impl Requests {
                         .dispatch
                         .rename(caller, parent, from, new_parent, to, flags)
                 };
-                self.run_or_offload([name, new_name], rename, done, reply);
+                self.change_names(&[parent, new_parent], [name, new_name], rename, done, reply);
             }
             Operation::Link { node, new_name } => {
                 let link = move |context: Context<'_>, [name]: [&[u8]; 1]| {
                     context.dispatch.link(node, parent, name)
                 };
-                self.run_or_offload([new_name], link, entry, reply);
+                self.change_names(&[parent], [new_name], link, entry, reply);
             }
             _ => reply.error(Errno::NO_SUCH_CALL.0),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pext4_fs::{Attributes, FileType, InodeNumber, Time};
 use pext4_fuse_kernel::{self as kernel, Entry, Listing, Reply, StatxTime};
 
-use crate::dispatch::{Answer, Found, Listed, XattrReply, encode_device, fit};
+use crate::dispatch::{Answer, Found, Listed, XattrReply, fit};
 use crate::node::{ROOT_NODE, unreadable_node};
 
 /// How long the kernel may cache names and attributes: only the kernel changes them.
@@ -175,7 +175,11 @@ fn encode(attributes: &Attributes) -> kernel::Attributes {
         links: attributes.links,
         uid: attributes.uid,
         gid: attributes.gid,
-        device: encode_device(attributes.device),
+        device: kernel::DeviceNumber {
+            major: attributes.device.major,
+            minor: attributes.device.minor,
+        }
+        .to_wire(),
         block_size: BLOCK_SIZE,
         flags: 0,
     }

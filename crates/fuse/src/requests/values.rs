@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pext4_fuse_kernel::{Operation, Reply, Request};
 
 use super::replies::{done, sized};
-use super::space_retry::Context;
+use super::waiting::Context;
 use super::{Requests, caller};
 use crate::dispatch::{Dispatch, Errno};
 
@@ -21,7 +21,8 @@ impl Requests {
                     context.kernel.forget_attributes(node);
                     set
                 };
-                self.run_or_offload([name, value], set, done, reply);
+                let waits = self.dispatch.commits_changes();
+                self.run_or_offload(waits, [name, value], set, done, reply);
             }
             Operation::GetXattr { name, room } => {
                 sized(self.dispatch.xattr(node, name), room, reply);
@@ -30,9 +31,13 @@ impl Requests {
                 sized(self.dispatch.xattr_names(caller, node), room, reply);
             }
             Operation::RemoveXattr { name } => {
-                let removed = self.dispatch.remove_xattr(node, name);
-                self.kernel.forget_attributes(node);
-                done(removed, reply);
+                let remove = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+                    let removed = context.dispatch.remove_xattr(node, name);
+                    context.kernel.forget_attributes(node);
+                    removed
+                };
+                let waits = self.dispatch.commits_changes();
+                self.run_or_offload(waits, [name], remove, done, reply);
             }
             _ => reply.error(Errno::NO_SUCH_CALL.0),
         }

@@ -1,11 +1,4 @@
-//! Requests that may have to wait: those that find no space while deleted files are about to be
-//! freed, and those that make a file grow that was just cut.
-//!
-//! The kernel's `FORGET` for such a file is read by the transport's threads, so these do not wait
-//! for it. A request that finds no space there is repeated, with a copy of its bytes, on a thread
-//! that may wait (`dispatch/space_retry.rs`), which also sends the reply. A thread that may wait
-//! for space never waits for the kernel, since writes that the kernel sends may need such a thread
-//! first. A request that would wait for a commit is not tried first.
+//! Writes: run, answered, and their errors kept for programs that were told of success.
 
 use std::sync::Arc;
 
@@ -13,10 +6,10 @@ use pext4_fuse_kernel::Reply;
 
 use super::block_counts::BlockCounts;
 use super::replies::attributes;
+use super::waiting::Context;
 use super::{KernelCache, Requests};
-use crate::dispatch::{Answer, Caller, Dispatch, Errno};
+use crate::dispatch::{Answer, Caller, Errno};
 use crate::offload::Offload;
-use crate::pending_errors::PendingErrors;
 
 /// A write request without its bytes.
 #[derive(Clone, Copy)]
@@ -38,51 +31,7 @@ pub(super) struct WritebackError {
     pub(super) free_blocks: u64,
 }
 
-/// What a request needs from the transport, on whichever thread it runs.
-#[derive(Clone, Copy)]
-pub(super) struct Context<'a> {
-    pub(super) dispatch: &'a Dispatch,
-    pub(super) kernel: &'a KernelCache,
-    writeback_errors: &'a PendingErrors<WritebackError>,
-}
-
 impl Requests {
-    /// Runs a request that comes with `bytes`, and replies with `send`. If the request has to wait
-    /// for space, it is repeated on another thread.
-    pub(super) fn run_or_offload<const N: usize, T: 'static>(
-        &self,
-        bytes: [&[u8]; N],
-        request: impl Fn(Context<'_>, [&[u8]; N]) -> Answer<T> + Send + 'static,
-        send: fn(Answer<T>, Reply),
-        reply: Reply,
-    ) {
-        match self.attempt(|context| request(context, bytes)) {
-            Some(answer) => send(answer, reply),
-            None => {
-                let bytes = bytes.map(<[u8]>::to_vec);
-                self.offload(move |context| {
-                    let bytes = bytes.each_ref().map(Vec::as_slice);
-                    send(request(context, bytes), reply);
-                });
-            }
-        }
-    }
-
-    /// As [`Requests::run_or_offload`], for a request that may make a file grow to a size.
-    pub(super) fn grow_or_offload<T: 'static>(
-        &self,
-        (node, size): (u64, u64),
-        request: impl Fn(Context<'_>) -> Answer<T> + Send + 'static,
-        send: fn(Answer<T>, Reply),
-        reply: Reply,
-    ) {
-        if self.dispatch.growth_waits(node, size) {
-            return self.offload(move |context| send(request(context), reply));
-        }
-        let request = move |context: Context<'_>, []: [&[u8]; 0]| request(context);
-        self.run_or_offload([], request, send, reply);
-    }
-
     /// As [`Requests::grow_or_offload`], for a write. If a write from the page cache fails,
     /// the error is kept for the process that wrote, and the kernel is made to drop the file's
     /// attributes and pages: the attributes so that it asks for the error, the pages because the
@@ -109,30 +58,6 @@ impl Requests {
                 });
             }
         }
-    }
-
-    fn context(&self) -> Context<'_> {
-        Context {
-            dispatch: &self.dispatch,
-            kernel: &self.kernel,
-            writeback_errors: &self.writeback_errors,
-        }
-    }
-
-    fn attempt<T>(&self, request: impl FnOnce(Context<'_>) -> Answer<T>) -> Option<Answer<T>> {
-        Dispatch::attempt(|| request(self.context()))
-    }
-
-    fn offload(&self, work: impl FnOnce(Context<'_>) + Send + 'static) {
-        let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
-        let writeback_errors = Arc::clone(&self.writeback_errors);
-        self.waiting.run(move || {
-            work(Context {
-                dispatch: &dispatch,
-                kernel: &kernel,
-                writeback_errors: &writeback_errors,
-            });
-        });
     }
 
     /// Reports an error of a write from the page cache to the writing process before its next
@@ -222,16 +147,5 @@ impl Context<'_> {
             true => Replied::TooLate,
             false => Replied::Refused,
         }
-    }
-
-    /// Clears the set-id bits of a file whose content `caller` changes, if `is_due`. The kernel
-    /// leaves that to the server, and still has the bits in its cached attributes. It must drop
-    /// these before the caller continues; the caller's open file keeps the node, so the kernel has
-    /// nothing to wait for.
-    pub(super) fn clear_set_id(self, caller: Caller, node: u64, is_due: bool) -> Answer<()> {
-        if is_due && self.dispatch.clear_set_id(caller, node)? {
-            self.kernel.forget_attributes(node);
-        }
-        Ok(())
     }
 }
