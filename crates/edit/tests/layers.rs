@@ -163,6 +163,30 @@ fn the_last_entry_of_a_name_counts_also_if_it_was_a_directory() {
     assert_eq!(mode, 0o100_600, "{mode:o}");
 }
 
+/// As for `build`: names and targets of hard links may be absolute, as `tar -P` writes them.
+#[test]
+fn absolute_names_of_a_layer_begin_at_its_directory() {
+    let lower = [file("etc/gone"), file("kept")];
+    let layer = [
+        directory("/"),
+        file("/etc/motd"),
+        file("//etc/.wh.gone"),
+        header("/hard", b'1', 0, "/etc/motd"),
+    ];
+    let folder = scratch();
+    let paths = unpacked(folder.path(), &[&lower, &layer]);
+    assert_eq!(paths, ["/etc", "/etc/motd", "/hard", "/kept"]);
+    let reader = Reader::open(folder.path().join("image")).expect("sound");
+    let links = reader.volume().paths().metadata("/hard").expect("there");
+    assert_eq!(links.links, 2);
+    let image = folder.path().join("image");
+    drop(reader);
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let bytes = archive(&[file("/../up")]);
+    let told = session.apply_layer(&mut &bytes[..], b"/").expect_err("up");
+    assert!(told.to_string().contains("leads upwards"), "{told}");
+}
+
 #[test]
 fn without_being_a_layer_an_archive_has_no_marks() {
     let folder = scratch();

@@ -3,7 +3,8 @@
 //! Each entry creates a file at its name below a directory of the image. Missing directories on the
 //! way are created; symbolic links on the way are followed inside the image. An existing file is
 //! replaced, but a directory only by a directory. Names that are absolute or contain `..`, and
-//! links to files that do not exist (yet), are refused.
+//! links to files that do not exist (yet), are refused. In a layer absolute names begin at the
+//! directory that it goes to, as they do for `build`.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -314,7 +315,7 @@ impl Unpacker<'_> {
         Ok((held.inode(), name))
     }
 
-    /// The path in the image of a name in the archive.
+    /// The path in the image of a name in the archive. In a layer, leading slashes are allowed.
     fn inside(&self, name: &[u8], entry: &[u8]) -> Result<Vec<u8>> {
         let refused = |problem: &str| EditError::Tar {
             entry: entry.to_vec(),
@@ -323,7 +324,7 @@ impl Unpacker<'_> {
         if name.is_empty() {
             return Err(refused("a name is empty"));
         }
-        if name.starts_with(b"/") {
+        if name.starts_with(b"/") && self.layer.is_none() {
             return Err(refused("a name is absolute"));
         }
         let mut path = self.into.to_vec();
