@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::filled;
-use pext4_edit::{Change, EditOptions, EditSession, IntoDirectory, Reader, change};
+use pext4_edit::{Change, EditOptions, EditSession, IntoDirectory, Overrides, Reader, change};
 use pext4_fs::{DeviceNumber, FileType, Time};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
@@ -83,6 +83,26 @@ fn touch_makes_what_a_link_leads_to() {
         let (_, told) = tried(folder.path(), &touch(path));
         let error = told.expect_err(path);
         assert!(error.contains(says), "{error}");
+    }
+}
+
+/// What is written is a file, so its path names no directory, whether there is one or not.
+#[test]
+fn nothing_is_written_to_a_path_that_ends_in_a_slash() {
+    for path in ["/new/", "/etc/passwd/", "/etc/", "new//"] {
+        let folder = scratch();
+        let write = Change::Write(change::Write {
+            path: path.as_bytes().to_vec(),
+            content: b"content".to_vec(),
+            overrides: Overrides::default(),
+        });
+        let (image, told) = tried(folder.path(), &write);
+        let told = told.expect_err(path);
+        assert!(told.contains("not a directory"), "{path}: {told}");
+        let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+        let written = session.write_from(path.as_bytes(), &mut &b"x"[..], Overrides::default());
+        let told = written.expect_err(path).to_string();
+        assert!(told.contains("not a directory"), "{path}: {told}");
     }
 }
 

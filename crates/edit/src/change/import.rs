@@ -33,7 +33,7 @@ impl EditSession {
     }
 
     fn write_stream(&self, path: &[u8], stream: &mut dyn Read, overrides: Overrides) -> Result<()> {
-        let entry = self.parent_and_name(path)?;
+        let entry = self.parent_and_name_of_file(path)?;
         let mut metadata = self.default_metadata(FileType::Regular, overrides);
         let parent = entry.parent.inode();
         let held = self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)?;
@@ -72,7 +72,7 @@ impl EditSession {
 
     pub(super) fn write(&self, change: &Write) -> Result<()> {
         let (content, overrides) = (&change.content, change.overrides);
-        let entry = self.parent_and_name(&change.path)?;
+        let entry = self.parent_and_name_of_file(&change.path)?;
         let mut metadata = self.default_metadata(FileType::Regular, overrides);
         let parent = entry.parent.inode();
         let held = self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)?;
