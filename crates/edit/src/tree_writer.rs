@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use pext4_fs::{
-    Acls, Attributes, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal,
-    SetAttributes, SetTime, SetXattrMode, Time, Volume, path,
+    Acls, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal, SetAttributes,
+    SetTime, SetXattrMode, Time, Volume, path,
 };
 
 use pext4_ondisk::acl;
@@ -44,39 +44,33 @@ pub(crate) struct TreeWriter<'s> {
     depth: u32,
 }
 
-/// An inode that was created or found. If a lookup returned it, dropping this releases it.
+/// An inode that was created or found, which is not freed until this is dropped, and its kind.
 pub(crate) struct HeldInode<'v> {
-    /// What releases it.
-    _held: Option<path::HeldInode<&'v Volume>>,
-    inode: InodeNumber,
-    attributes: Attributes,
+    held: path::HeldInode<&'v Volume>,
+    kind: FileType,
 }
 
 impl<'v> HeldInode<'v> {
     /// Takes over the reference that a lookup returned.
     fn of(volume: &'v Volume, entry: Entry) -> Self {
         Self {
-            inode: entry.inode,
-            attributes: entry.attributes,
-            _held: Some(volume.paths().adopt(entry)),
+            kind: entry.attributes.file_type,
+            held: volume.paths().adopt(entry),
         }
     }
 
-    /// An inode without a reference, which lives as long as its name.
-    pub(crate) fn named(inode: InodeNumber, attributes: Attributes) -> Self {
-        Self {
-            _held: None,
-            inode,
-            attributes,
-        }
+    /// An inode that a path leads to.
+    pub(crate) fn new(held: path::HeldInode<&'v Volume>) -> pext4_fs::Result<Self> {
+        let kind = held.attributes()?.file_type;
+        Ok(Self { held, kind })
     }
 
     pub(crate) fn inode(&self) -> InodeNumber {
-        self.inode
+        self.held.inode()
     }
 
     pub(crate) fn kind(&self) -> FileType {
-        self.attributes.file_type
+        self.kind
     }
 }
 

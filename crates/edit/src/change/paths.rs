@@ -1,6 +1,6 @@
 //! Paths in the image: of existing files, and of files to be created.
 
-use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, Time};
+use pext4_fs::{DeviceNumber, FileType, Refusal, Time};
 
 use super::last_name;
 use super::names::join_target;
@@ -25,20 +25,15 @@ impl EditSession {
     /// The inode that a path leads to. A link at its end is followed.
     pub(super) fn resolve(&self, path: &[u8]) -> Result<HeldInode<'_>> {
         check_path(path)?;
-        let held = self.volume().paths().resolve(path).with_path(path)?;
-        self.hold(held.inode(), path)
+        let held = self.volume().paths().resolve(path);
+        held.and_then(HeldInode::new).with_path(path)
     }
 
     /// The inode that a path leads to. A link at its end is not followed.
     pub(super) fn resolve_link(&self, path: &[u8]) -> Result<HeldInode<'_>> {
         check_path(path)?;
-        let held = self.volume().paths().resolve_link(path).with_path(path)?;
-        self.hold(held.inode(), path)
-    }
-
-    pub(super) fn hold(&self, inode: InodeNumber, path: &[u8]) -> Result<HeldInode<'_>> {
-        let attributes = self.volume().attributes(inode).with_path(path)?;
-        Ok(HeldInode::named(inode, attributes))
+        let held = self.volume().paths().resolve_link(path);
+        held.and_then(HeldInode::new).with_path(path)
     }
 
     /// The directory of a path, and its last name.
