@@ -15,7 +15,9 @@
 //!   of the image's journal ([`OfflineJournal`]).
 //! - *A clone.* If there is no journal or it is too small, the changes go to a copy of the image
 //!   file ([`ImageClone`]), which is renamed into place at the end. A session that outgrows the
-//!   journal while it works changes over by itself, and nothing needs to be done again.
+//!   journal while it works changes over by itself, and nothing needs to be done again. Without a
+//!   journal it does so once it holds [`EditOptions::memory`], else at its end: an edit that fails
+//!   or changes nothing copies nothing.
 //!
 //! A session belongs to one thread. With a fixed time it gives the same bytes for the same image
 //! and the same changes, on every machine: the clock is held, generations are counted, and commits
@@ -45,6 +47,9 @@ use crate::tune::Tuning;
 /// by itself.
 const STEPS_PER_COMMIT: u32 = 128;
 
+/// Why an image without a journal gets no transaction.
+const NO_JOURNAL: &str = "the image has no journal";
+
 /// How a session may apply its changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
@@ -71,7 +76,8 @@ pub struct EditOptions {
     /// How long to wait for another program that uses the image.
     pub wait: Duration,
     /// The maximum number of bytes of new data kept in memory. What exceeds it is written to free
-    /// blocks of the image.
+    /// blocks of the image. Without a journal, of all changed blocks: what exceeds it is written to
+    /// a clone.
     pub memory: usize,
     /// Called with the reason before the image is copied, which can take a while.
     pub on_clone: Option<Arc<OnClone>>,
@@ -147,8 +153,6 @@ pub struct EditSession {
     has_failed: bool,
     notes: Vec<String>,
     tuning: Tuning,
-    /// Whether the superblock has changed otherwise than each edit changes it. [once prepared]
-    is_tuned: bool,
     progress: Arc<Progress>,
 }
 
@@ -217,7 +221,9 @@ impl EditSession {
             .checked_shl(before.log_block_size)
             .expect("the geometry was checked");
         let is_sparse = file.as_ref().is_some_and(|file| file.is_sparse());
-        let staging = Staging::new(below, free, block_size, options.memory, is_sparse);
+        // Without a journal the changes go to a clone, so nothing is written to the image.
+        let memory = journal.as_ref().map_or(usize::MAX, |_| options.memory);
+        let staging = Staging::new(below, free, block_size, memory, is_sparse);
         let staging = Arc::new(staging);
         let over: Arc<dyn Device> = Arc::<Staging>::clone(&staging);
         let volume = Volume::open(over, volume_options(&before, options)).with_image(name)?;
@@ -242,9 +248,9 @@ impl EditSession {
             has_failed: false,
             notes,
             tuning: Tuning::default(),
-            is_tuned: false,
             progress: Arc::clone(&options.progress),
         };
+        session.refuse_without_journal_or_clone()?;
         session.switch_to_clone_if_full()?;
         Ok(session)
     }
@@ -336,9 +342,13 @@ impl EditSession {
         let steps = self.steps.get() + 1;
         self.steps.set(steps);
         if steps.is_multiple_of(STEPS_PER_COMMIT) {
-            self.sync()?;
+            return self.sync();
         }
-        Ok(())
+        // Without a journal data is kept in memory too, which may exceed it before the next commit.
+        match self.journal {
+            Some(_) => Ok(()),
+            None => self.switch_to_clone_if_full(),
+        }
     }
 
     /// A step for a file that was created, changed or removed.
@@ -359,9 +369,15 @@ impl EditSession {
         self.switch_to_clone_if_full()
     }
 
-    /// Switches to a clone if the blocks written so far do not fit into a transaction.
+    /// Switches to a clone if the blocks written so far do not fit into a transaction, or without a
+    /// journal into the memory.
     fn switch_to_clone_if_full(&self) -> Result<()> {
         if self.staging.is_on_clone() {
+            return Ok(());
+        }
+        let is_clone_wanted = self.options.way == Way::Clone;
+        let held = self.staging.held().saturating_mul(self.block_size as usize);
+        if self.journal.is_none() && !is_clone_wanted && held <= self.options.memory {
             return Ok(());
         }
         match self.reason_for_clone(self.staging.used()) {
@@ -375,7 +391,7 @@ impl EditSession {
         let fits = |journal: &OfflineJournal| journal.fits(blocks);
         match (&self.journal, self.options.way) {
             (_, Way::Clone) => Some("as asked for".to_owned()),
-            (None, _) => Some("the image has no journal".to_owned()),
+            (None, _) => Some(NO_JOURNAL.to_owned()),
             (Some(journal), _) if !fits(journal) => {
                 Some(format!("{blocks} blocks do not fit into the journal"))
             }
@@ -383,19 +399,35 @@ impl EditSession {
         }
     }
 
-    fn switch_to_clone(&self, reason: String) -> Result<()> {
-        let refuse = |advice: &str| {
-            let name = self.name.display();
-            Err(EditError::Refused(format!(
-                "{name}: it cannot be made in one transaction: {reason}{advice}"
-            )))
-        };
-        let Some(file) = &self.file else {
-            return refuse("");
-        };
-        if self.options.way == Way::Transaction {
-            return refuse("; a clone could take it");
+    /// Refuses an image at once to which no change can go: it has no journal, and there is no
+    /// clone.
+    fn refuse_without_journal_or_clone(&self) -> Result<()> {
+        let is_clone_possible = self.file.is_some() && self.options.way != Way::Transaction;
+        match self.journal {
+            None if !is_clone_possible => Err(self.no_transaction(NO_JOURNAL)),
+            _ => Ok(()),
         }
+    }
+
+    /// The error of changes that fit no transaction where there is no clone.
+    fn no_transaction(&self, reason: &str) -> EditError {
+        let advice = match self.file {
+            Some(_) => "; a clone could take it",
+            None => "",
+        };
+        self.refused(&format!(
+            "it cannot be made in one transaction: {reason}{advice}"
+        ))
+    }
+
+    fn switch_to_clone(&self, reason: String) -> Result<()> {
+        let file = self
+            .file
+            .as_ref()
+            .filter(|_| self.options.way != Way::Transaction);
+        let Some(file) = file else {
+            return Err(self.no_transaction(&reason));
+        };
         if let Some(on_clone) = &self.options.on_clone {
             on_clone(&reason);
         }
@@ -424,11 +456,10 @@ impl EditSession {
         volume.close().with_image(&self.name)?;
         self.refuse_new_errors()?;
         self.restore_mount_fields().with_image(&self.name)?;
-        self.is_tuned = self.tuning.apply(&*self.staging).with_image(&self.name)?;
-        self.switch_to_clone_if_changes_do_not_fit()?;
+        self.tuning.apply(&*self.staging).with_image(&self.name)?;
         let changes = self.staging.changes().map_err(pext4_fs::Error::from);
         let changes = changes.with_image(&self.name)?;
-        let plan = self.plan(&changes);
+        let plan = self.plan(&changes)?;
         Ok(Prepared {
             session: self,
             changes,
@@ -471,38 +502,45 @@ impl EditSession {
         Ok(self.staging.write_at(superblock::OFFSET, &bytes)?)
     }
 
-    /// As [`EditSession::switch_to_clone_if_full`], but counts only blocks whose bytes differ from
-    /// the image.
-    fn switch_to_clone_if_changes_do_not_fit(&self) -> Result<()> {
-        if self.staging.is_on_clone() || self.reason_for_clone(self.staging.used()).is_none() {
-            return Ok(());
-        }
-        let changes = self.staging.changes().map_err(pext4_fs::Error::from);
-        match self.reason_for_clone(changes.with_image(&self.name)?.used.len()) {
-            Some(reason) => self.switch_to_clone(reason),
-            None => Ok(()),
-        }
-    }
-
-    fn plan(&self, changes: &Changes) -> Plan {
-        if let Some((clone, reason)) = &*self.clone.borrow() {
-            return Plan::Clone {
-                method: clone.method(),
-                reason: reason.clone(),
+    /// Decides on the way of the changes. Switches to a clone if they do not fit into a transaction,
+    /// of which only blocks count whose bytes differ from the image.
+    fn plan(&self, changes: &Changes) -> Result<Plan> {
+        if !self.staging.is_on_clone() {
+            if self.is_nothing(changes).with_image(&self.name)? {
+                return Ok(Plan::Nothing);
+            }
+            let Some(reason) = self.reason_for_clone(changes.used.len()) else {
+                return Ok(Plan::Transaction {
+                    blocks: changes.used.len(),
+                    free: changes.free.len(),
+                });
             };
+            self.switch_to_clone(reason)?;
         }
-        let home = self.superblock_home();
-        if !self.is_tuned && changes.used.iter().all(|(block, _)| *block == home) {
-            return Plan::Nothing;
-        }
-        Plan::Transaction {
-            blocks: changes.used.len(),
-            free: changes.free.len(),
-        }
+        let clone = self.clone.borrow();
+        let (clone, reason) = clone.as_ref().expect("the session has switched to it");
+        Ok(Plan::Clone {
+            method: clone.method(),
+            reason: reason.clone(),
+        })
     }
 
-    fn superblock_home(&self) -> u64 {
-        superblock::OFFSET / u64::from(self.block_size)
+    /// Whether nothing has changed but what opening and closing a volume changes.
+    fn is_nothing(&self, changes: &Changes) -> pext4_fs::Result<bool> {
+        let home = superblock::OFFSET / u64::from(self.block_size);
+        let is_superblock_only = changes.used.iter().all(|(block, _)| *block == home);
+        Ok(is_superblock_only && !self.changes_superblock()?)
+    }
+
+    /// Whether the superblock differs in more than the time of the last write and the counts, which
+    /// every edit changes, and with them the checksum.
+    fn changes_superblock(&self) -> pext4_fs::Result<bool> {
+        let mut now = read_superblock(&*self.staging)?;
+        now.write_time = self.before.write_time;
+        now.kbytes_written = self.before.kbytes_written;
+        now.free_blocks = self.before.free_blocks;
+        now.free_inodes = self.before.free_inodes;
+        Ok(now.encode() != self.before.encode())
     }
 }
 

@@ -5,8 +5,8 @@
 //! exceed a limit, they are written there, and from then on such blocks are written through:
 //! nothing refers to them, so large files take no memory. Blocks whose home is in use stay in
 //! memory until the end and become one transaction of the journal. If there are too many of them,
-//! or there is no journal, the session writes all blocks to a clone ([`Staging::switch_to`]), and
-//! later writes go to the clone.
+//! the session writes all blocks to a clone ([`Staging::switch_to`]), and later writes go to the
+//! clone. So it does at the latest at its end if there is no journal.
 //!
 //! What was written to free homes of a sparse image has taken space of the host. If the session is
 //! given up, these blocks are discarded, so that the image takes no more space than before.
@@ -111,6 +111,11 @@ impl Staging {
     /// The number of blocks in use that have been written so far.
     pub(crate) fn used(&self) -> usize {
         self.inner.lock().used
+    }
+
+    /// The number of blocks in memory.
+    pub(crate) fn held(&self) -> usize {
+        self.inner.lock().blocks.len()
     }
 
     /// Whether everything goes to a clone.

@@ -94,18 +94,17 @@ impl Tuning {
         }
     }
 
-    /// Changes the superblock on a device, its copies, and what has checksums by the UUID. Returns
-    /// whether anything has changed.
+    /// Changes the superblock on a device, its copies, and what has checksums by the UUID.
     ///
     /// # Errors
     ///
     /// `Corrupt`, `Io`.
-    pub(crate) fn apply(&self, device: &dyn Device) -> pext4_fs::Result<bool> {
+    pub(crate) fn apply(&self, device: &dyn Device) -> pext4_fs::Result<()> {
         let old = read_superblock(device)?;
         let mut new = old.clone();
         self.change(&mut new);
         if new == old {
-            return Ok(false);
+            return Ok(());
         }
         let (before, after) = (Geometry::of(&old)?, Geometry::of(&new)?);
         device.write_at(superblock::OFFSET, &new.encode())?;
@@ -133,7 +132,7 @@ impl Tuning {
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     fn change(&self, superblock: &mut Superblock) {

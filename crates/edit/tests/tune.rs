@@ -179,6 +179,23 @@ fn what_is_not_named_stays() {
     assert_eq!(superblock(&device).volume_name, [0; 16]);
 }
 
+/// With one group there is no copy of the superblock, so nothing else shows the change.
+#[test]
+fn a_label_that_the_volume_sets_is_kept() {
+    let format = Format::new(16 << 20, 4096, Features::Debian12);
+    let device = Arc::new(filled(&format, &mut Random::new(1)));
+    let label = |label: &[u8]| {
+        let over: Arc<dyn Device> = Arc::<RamDevice>::clone(&device);
+        let session = EditSession::from_device(over, &EditOptions::default()).expect("it opens");
+        session.volume().set_label(label).expect("it may be");
+        session.finish().expect("it is memory")
+    };
+    let one = Plan::Transaction { blocks: 1, free: 0 };
+    assert_eq!(label(b"kept"), one);
+    assert_eq!(&superblock(&device).volume_name[..5], b"kept\0");
+    assert_eq!(label(b"kept"), Plan::Nothing);
+}
+
 /// The replay and the change are one edit.
 #[test]
 fn a_journal_is_replayed_first() {
