@@ -6,21 +6,45 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pext4_fuse::ending_signals;
 
-/// A flag that the first signal sets. The second one ends the process at once.
+/// A flag that the first signal sets. The second one ends the process at once, unless that would do
+/// damage.
 ///
 /// It is the standard library's atomic, not that of `sync`, since a signal handler writes to it.
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Installs the signal handlers.
+    /// Installs the signal handlers. A second signal ends the process with status 1.
     ///
     /// # Errors
     ///
     /// The signals cannot be caught.
     pub fn catch() -> io::Result<Self> {
+        Self::catch_and_end_with(1)
+    }
+
+    /// As [`Self::catch`]; a second signal ends the process with this status.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::catch`].
+    pub fn catch_and_end_with(status: u8) -> io::Result<Self> {
         let came = Arc::new(AtomicBool::new(false));
         for signal in ending_signals() {
-            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&came))?;
+            let came = || Arc::clone(&came);
+            signal_hook::flag::register_conditional_shutdown(signal, status.into(), came())?;
+            signal_hook::flag::register(signal, came())?;
+        }
+        Ok(Self(came))
+    }
+
+    /// As [`Self::catch`], but no signal ends the process, for work that would leave damage.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::catch`].
+    pub fn catch_all() -> io::Result<Self> {
+        let came = Arc::new(AtomicBool::new(false));
+        for signal in ending_signals() {
             signal_hook::flag::register(signal, Arc::clone(&came))?;
         }
         Ok(Self(came))
@@ -35,5 +59,26 @@ impl Interrupt {
     /// Whether a signal came.
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Interrupt;
+    use rustix::process::{Signal, getpid, kill_process};
+
+    #[test]
+    fn no_signal_ends_work_that_would_leave_damage() {
+        let interrupt = Interrupt::catch_all().expect("signals can be caught");
+        if !pext4_fuse::ending_signals().contains(&Signal::TERM.as_raw()) {
+            return eprintln!("SKIPPED: SIGTERM is ignored here");
+        }
+        for _ in 0..2 {
+            kill_process(getpid(), Signal::TERM).expect("it is ours");
+        }
+        // Another thread may get it, a moment later.
+        while !interrupt.came() {
+            pext4_sync::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pext4_edit::EditError;
+use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{Class, Condvar, Mutex, thread};
 
 use crate::interrupt::Interrupt;
@@ -170,6 +171,24 @@ pub fn watch_with_interrupt<R>(
         }
     };
     run_beside(look_after, work)
+}
+
+/// As [`watch_with_interrupt`], for work that goes on after a signal: the first one is answered by
+/// this line.
+pub fn watch_to_the_end<R>(
+    interrupt: &Interrupt,
+    is_wanted: bool,
+    state: impl Fn() -> ProgressState + Sync,
+    answer: &str,
+    work: impl FnOnce() -> R,
+) -> R {
+    let is_answered = AtomicBool::new(false);
+    let answer_once = || {
+        if !is_answered.swap(true, Ordering::Relaxed) {
+            print(answer);
+        }
+    };
+    watch_with_interrupt(interrupt, is_wanted, state, answer_once, work)
 }
 
 /// Runs work, and calls `again` repeatedly in another thread meanwhile.

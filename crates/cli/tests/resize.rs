@@ -3,11 +3,13 @@
 mod common;
 
 use std::fs;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Place, fail, has, pext4, succeed};
 use pext4_block::{Access, FileDevice};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn length(place: &Place) -> u64 {
@@ -270,4 +272,53 @@ fn a_file_that_stays_longer_than_its_file_system_is_told_of() {
     assert!(said.contains("it is 64 MiB now"), "{said}");
     let said = succeed(pext4(["resize"]).arg(&place.image).arg("max"));
     assert!(!said.contains("File "), "{said}");
+}
+
+/// Whether the process catches SIGINT.
+fn catches_interrupts(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    caught.is_some_and(|caught| caught >> (Signal::INT.as_raw() - 1) & 1 == 1)
+}
+
+/// Ctrl-C in the middle would leave damage. The process is stopped before it gets each of them, so
+/// that it has not ended by then.
+#[test]
+fn no_signal_interrupts_a_resize_in_place() {
+    if !pext4_fuse::ending_signals().contains(&Signal::INT.as_raw()) {
+        return eprintln!("SKIPPED: SIGINT is ignored here, as behind `&` in a shell");
+    }
+    let place = Place::empty();
+    let mut make = pext4(["mkfs", "-q", "--size", "600M", "-b", "1024"]);
+    succeed(make.args(["-O", "^flex_bg"]).arg(&place.image));
+    let folder = place.point.join("folder");
+    for number in 0..60 {
+        let folder = folder.join(number.to_string());
+        fs::create_dir_all(&folder).expect("room");
+        fs::write(folder.join("file"), vec![number; 2 << 20]).expect("room");
+    }
+    let mut put = pext4(["put", "-q", "-T"]);
+    succeed(put.arg(&place.image).arg(&folder).arg("/"));
+    let mut resize = pext4(["resize", "--in-place"]);
+    let resize = resize.arg(&place.image).arg("200M");
+    let resize = resize.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = resize.spawn().expect("it starts");
+    while !catches_interrupts(child.id()) {
+        let ended = child.try_wait().expect("it is ours");
+        assert!(ended.is_none(), "it ended by itself: {ended:?}");
+    }
+    for _ in 0..2 {
+        for signal in [Signal::STOP, Signal::INT, Signal::CONT] {
+            kill_process(Pid::from_child(&child), signal).expect("it is ours");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let output = child.wait_with_output().expect("it is ours");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{}: {told}", output.status);
+    // If it has ended within a tenth of a second, there was nobody to answer any more.
+    assert!(told.matches("cannot be interrupted").count() <= 1, "{told}");
+    assert_eq!(length(&place), 200 << 20);
+    succeed(pext4(["check"]).arg(&place.image));
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::columns::{self, Side};
 use crate::count::count;
+use crate::interrupt::Interrupt;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
 use crate::{device, moment, output, size, superblock};
@@ -110,18 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let resize = resize.filter(|_| !preview.is_idle);
     let done = resize.is_some();
     if let Some(resize) = resize {
-        let progress = resize.progress();
-        let run = || resize.run();
-        let ended = match preview.way {
-            Way::Clone => {
-                progress::watch_until(is_wanted, || state(&progress), || progress.stop(), run)?
-            }
-            // A resize in place cannot be interrupted once it has begun.
-            Way::Journal | Way::InPlace => {
-                progress::watch_until(is_wanted, || state(&progress), || (), run)?
-            }
-        };
-        ended.with_context(name)?;
+        run_watched(image, preview.way, resize, is_wanted)?;
     }
     if arguments.json {
         let text = serde_json::to_string_pretty(&Done::of(&preview, done))?;
@@ -131,6 +121,35 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         print_result(format_args!("{}: it is {bytes} now", name()), outcome(done))?;
     }
     Ok(())
+}
+
+/// Runs the resize. A first signal stops the work on a clone; other work goes on, and says so. A
+/// second one ends the process, except where that would damage the image.
+fn run_watched(image: &Path, way: Way, resize: Resize, is_wanted: bool) -> Result<()> {
+    let progress = resize.progress();
+    let state = || state(&progress);
+    let stop = || progress.stop();
+    let run = || resize.run();
+    let answer = |why: &str| format!("pext4: {}: {why}", image.display());
+    let ended = match way {
+        Way::Clone => progress::watch_until(is_wanted, state, stop, run)?,
+        Way::Journal => {
+            let interrupt = Interrupt::catch()?;
+            let answer = answer(
+                "its journal is being written, so it goes on; another signal ends it at once, and \
+                 leaves the old file system or the new one",
+            );
+            progress::watch_to_the_end(&interrupt, is_wanted, state, &answer, run)
+        }
+        Way::InPlace => {
+            let interrupt = Interrupt::catch_all()?;
+            let answer = answer(
+                "it cannot be interrupted now without damage, so it goes on, whatever signals come",
+            );
+            progress::watch_to_the_end(&interrupt, is_wanted, state, &answer, run)
+        }
+    };
+    ended.map(drop).with_context(|| image.display().to_string())
 }
 
 /// What the error says if the result cannot be printed.
