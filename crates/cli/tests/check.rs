@@ -3,8 +3,10 @@
 mod common;
 
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 use common::{Place, pext4, run, succeed};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn made() -> Place {
@@ -99,4 +101,53 @@ fn who_reads_no_further_changes_no_status() {
     assert_eq!(status(&place), Some(0));
     spoil(&place);
     assert_eq!(status(&place), Some(4));
+}
+
+/// Whether a signal is in a set of signals that Linux shows of a process.
+fn has_signal(process: u32, set: &str, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let shown = status.lines().find_map(|line| line.strip_prefix(set));
+    let shown = shown.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    shown.is_some_and(|shown| shown >> (signal.as_raw() - 1) & 1 == 1)
+}
+
+/// By any of the signals that ask a process to end. It is stopped before it gets the signal, so that
+/// it has not ended by then.
+#[test]
+fn a_check_is_cancelled_by_each_signal() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        if has_signal(std::process::id(), "SigIgn:", signal) {
+            eprintln!("SKIPPED: {signal:?} is ignored here");
+            continue;
+        }
+        let place = Place::empty();
+        let mut make = pext4(["mkfs", "-q", "--size", "2G", "-b", "1024", "-N", "2000000"]);
+        succeed(make.args(["-O", "^uninit_bg"]).arg(&place.image));
+        let mut check = pext4(["check", "--threads", "1"]);
+        let check = check.arg(&place.image).stderr(Stdio::piped());
+        let mut child = check.stdout(Stdio::piped()).spawn().expect("it starts");
+        while !has_signal(child.id(), "SigCgt:", signal) {
+            let ended = child.try_wait().expect("it is ours");
+            assert!(ended.is_none(), "{signal:?} is not caught: {ended:?}");
+        }
+        for signal in [Signal::STOP, signal, Signal::CONT] {
+            kill_process(Pid::from_child(&child), signal).expect("it is ours");
+        }
+        let output = child.wait_with_output().expect("it is ours");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(32), "{signal:?}: {told}");
+        assert!(told.contains(": cancelled"), "{told}");
+    }
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_so() {
+    let place = made();
+    let mut shell = std::process::Command::new("sh");
+    // It checks itself, and ends by the signal if that is not ignored any more.
+    let script = "trap '' INT; \"$0\" check \"$1\" & child=$!; i=0\n\
+                  while kill -INT $child 2>/dev/null && [ $i -lt 2000 ]; do i=$((i+1)); done\n\
+                  wait $child";
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_pext4")]);
+    succeed(shell.arg(&place.image));
 }

@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -21,6 +21,7 @@ use crate::columns::{self, Side};
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::{self, Reported};
+use crate::interrupt::Interrupt;
 use crate::names;
 use crate::output::{self, print_error};
 use crate::progress::{self, Measure, ProgressState};
@@ -76,17 +77,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn checked(arguments: &Arguments) -> Result<u8> {
     let name = || arguments.image.file.display().to_string();
     let device = arguments.image.open(Access::ReadOnly)?;
+    let interrupt = Interrupt::catch_and_end_with(CANCELLED).context("cannot catch signals")?;
+    // It is the standard library's, as the check takes it.
     let cancel = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&cancel))?;
+    let stop = || cancel.store(true, Ordering::Relaxed);
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let last = Last::new();
     let options = Options {
         threads: arguments.threads,
         progress: is_wanted.then(|| last.keeper()),
-        cancel,
+        cancel: Arc::clone(&cancel),
     };
     let check = || check::check(Arc::new(device), &options);
-    let report = progress::watch(is_wanted, || last.state(), check);
+    let state = || last.state();
+    let report = progress::watch_with_interrupt(&interrupt, is_wanted, state, stop, check);
     let report = report.map_err(anyhow::Error::from).with_context(name)?;
     match write_report(arguments, &report) {
         Ok(()) => Ok(status(&report)),
