@@ -125,19 +125,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn read_script(path: &Path) -> Result<Vec<(String, AnyVerb)>> {
     let text = script::read(open(path)?).with_context(|| path.display().to_string())?;
     let mut commands = Vec::new();
+    // Standard input is read to its end, so a second reader would find nothing.
+    let mut reader = (path == Path::new("-")).then(|| "the script itself".to_owned());
     for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
         let place = format!("{}:{}", path.display(), index + 1);
         let words = script::words(line).map_err(|text| Misuse(format!("{place}: {text}")))?;
         if words.is_empty() {
             continue;
         }
-        let reads_input = words.iter().any(|word| word == "-");
-        if reads_input && path == Path::new("-") && words[0] == "put" {
-            let problem = format!("{place}: standard input is the script itself");
-            return Err(Misuse(problem).into());
-        }
         let line = Line::try_parse_from(words)
             .map_err(|error| Misuse(format!("{place}: {}", first_line(&error))))?;
+        if matches!(&line.verb, AnyVerb::Put(put) if put.reads_standard_input()) {
+            if let Some(reader) = &reader {
+                return Err(Misuse(format!("{place}: standard input is {reader}")).into());
+            }
+            reader = Some(format!("read to its end by {place} already"));
+        }
         commands.push((place, line.verb));
     }
     Ok(commands)

@@ -33,6 +33,13 @@ pub struct Arguments {
     no_xattrs: bool,
 }
 
+impl Arguments {
+    /// Whether one of the files is standard input.
+    pub fn reads_standard_input(&self) -> bool {
+        self.from.iter().any(|from| from.as_os_str() == "-")
+    }
+}
+
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let (uid, gid) = match &self.owner {
