@@ -92,16 +92,14 @@ impl<V: Verb> Single<V> {
     ///
     /// As [`How::run`].
     pub fn run(&self) -> Result<()> {
-        self.how.run(&self.image, |session| {
-            self.verb.apply(session)?;
-            Ok(1)
-        })
+        self.how
+            .run(&self.image, |session| self.verb.apply(session))
     }
 }
 
 impl How {
     /// Opens a session, calls `work` to change it, prints how the changes will be applied, and
-    /// commits them. `work` returns the number of changes.
+    /// commits them.
     ///
     /// # Errors
     ///
@@ -110,7 +108,7 @@ impl How {
     pub fn run(
         &self,
         image: &ImageArgument,
-        work: impl FnOnce(&mut EditSession) -> Result<u64>,
+        work: impl FnOnce(&mut EditSession) -> Result<()>,
     ) -> Result<()> {
         let options = self.options()?;
         // Until the image is locked there is nothing to clean up, so a signal may end the process.
@@ -128,7 +126,7 @@ impl How {
         device: FileDevice,
         options: &EditOptions,
         interrupt: &Interrupt,
-        work: impl FnOnce(&mut EditSession) -> Result<u64>,
+        work: impl FnOnce(&mut EditSession) -> Result<()>,
     ) -> Result<()> {
         let image = &device.path().to_owned();
         let progress = &options.progress;
@@ -137,13 +135,13 @@ impl How {
         let state = || ProgressState::of_edit("changing", progress);
         let change = || {
             let mut session = EditSession::from_file(device, options)?;
-            let changes = unless_stopped(work(&mut session), progress)?;
+            unless_stopped(work(&mut session), progress)?;
             let notes = session.notes().to_vec();
-            anyhow::Ok((changes, notes, session.prepare()?))
+            anyhow::Ok((notes, session.prepare()?))
         };
         let changed = progress::watch_with_interrupt(interrupt, is_wanted, state, stop, change);
-        let (changes, notes, prepared) = changed?;
-        let report = report(image, changes, prepared.plan(), &notes);
+        let (notes, prepared) = changed?;
+        let report = report(image, prepared.changes(), prepared.plan(), &notes);
         let text = self.json.then(|| serde_json::to_string_pretty(&report));
         let text = text.transpose()?;
         if !self.quiet && !self.json {

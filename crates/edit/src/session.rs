@@ -149,6 +149,8 @@ pub struct EditSession {
     options: EditOptions,
     clone: RefCell<Option<(ImageClone, String)>>,
     steps: Cell<u32>,
+    /// The number of files that were created, changed or removed.
+    changed_files: Cell<u64>,
     /// Whether a change failed, of which a part may have been applied: the session can only end.
     has_failed: bool,
     notes: Vec<String>,
@@ -245,6 +247,7 @@ impl EditSession {
             options: options.clone(),
             clone: RefCell::new(None),
             steps: Cell::new(0),
+            changed_files: Cell::new(0),
             has_failed: false,
             notes,
             tuning: Tuning::default(),
@@ -353,6 +356,7 @@ impl EditSession {
 
     /// A step for a file that was created, changed or removed.
     pub(crate) fn step_file(&self) -> Result<()> {
+        self.changed_files.set(self.changed_files.get() + 1);
         self.progress.add_file()?;
         self.step()
     }
@@ -459,10 +463,12 @@ impl EditSession {
         self.tuning.apply(&*self.staging).with_image(&self.name)?;
         let changes = self.staging.changes().map_err(pext4_fs::Error::from);
         let changes = changes.with_image(&self.name)?;
-        let plan = self.plan(&changes)?;
+        let is_tuned = self.changes_superblock().with_image(&self.name)?;
+        let plan = self.plan(&changes, is_tuned)?;
         Ok(Prepared {
             session: self,
             changes,
+            is_tuned,
             plan,
         })
     }
@@ -504,9 +510,10 @@ impl EditSession {
 
     /// Decides on the way of the changes. Switches to a clone if they do not fit into a transaction,
     /// of which only blocks count whose bytes differ from the image.
-    fn plan(&self, changes: &Changes) -> Result<Plan> {
+    fn plan(&self, changes: &Changes, is_tuned: bool) -> Result<Plan> {
         if !self.staging.is_on_clone() {
-            if self.is_nothing(changes).with_image(&self.name)? {
+            let home = superblock::OFFSET / u64::from(self.block_size);
+            if !is_tuned && changes.used.iter().all(|(block, _)| *block == home) {
                 return Ok(Plan::Nothing);
             }
             let Some(reason) = self.reason_for_clone(changes.used.len()) else {
@@ -523,13 +530,6 @@ impl EditSession {
             method: clone.method(),
             reason: reason.clone(),
         })
-    }
-
-    /// Whether nothing has changed but what opening and closing a volume changes.
-    fn is_nothing(&self, changes: &Changes) -> pext4_fs::Result<bool> {
-        let home = superblock::OFFSET / u64::from(self.block_size);
-        let is_superblock_only = changes.used.iter().all(|(block, _)| *block == home);
-        Ok(is_superblock_only && !self.changes_superblock()?)
     }
 
     /// Whether the superblock differs in more than the time of the last write and the counts, which
@@ -557,6 +557,8 @@ impl Drop for EditSession {
 pub struct Prepared {
     session: EditSession,
     changes: Changes,
+    /// Whether the superblock has changed otherwise than each edit changes it.
+    is_tuned: bool,
     plan: Plan,
 }
 
@@ -575,6 +577,17 @@ impl Prepared {
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// How many objects the session changed: each name that was made, replaced, moved or removed,
+    /// each time that attributes of an existing file were set, and the superblock. 0 if the plan is
+    /// [`Plan::Nothing`]. Changes made on [`EditSession::volume`] directly do not count.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        match self.plan {
+            Plan::Nothing => 0,
+            _ => self.session.changed_files.get() + u64::from(self.is_tuned),
+        }
     }
 
     /// Applies the changes durably.

@@ -200,7 +200,10 @@ impl<'s> TreeWriter<'s> {
         check_device(metadata, path)?;
         if let Some(there) = find(self.volume(), parent, name, path)? {
             match (there.kind(), metadata.kind) {
-                (FileType::Directory, FileType::Directory) => return Ok(there),
+                (FileType::Directory, FileType::Directory) => {
+                    self.session.step_file()?;
+                    return Ok(there);
+                }
                 (FileType::Directory, _) => {
                     return refuse(path, "a directory is here, and what is new is none");
                 }

@@ -101,10 +101,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(script) = &arguments.script {
         let commands = read_script(script)?;
         return arguments.how.run(&arguments.image, |session| {
-            for (place, verb) in &commands {
-                verb.apply(session).with_context(|| place.clone())?;
-            }
-            Ok(commands.len() as u64)
+            commands
+                .iter()
+                .try_for_each(|(place, verb)| verb.apply(session).with_context(|| place.clone()))
         });
     }
     let tar = arguments.tar.as_deref().unwrap_or(Path::new("-"));
@@ -116,8 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             true => session.apply_layer(&mut input, &into),
             false => session.apply_tar(&mut input, &into),
         };
-        let done = done.map_err(|error| named(error, tar))?;
-        Ok(done.files)
+        done.map(drop).map_err(|error| named(error, tar))
     })
 }
 

@@ -114,28 +114,30 @@ impl EditSession {
         let SetXattr { path, name, value } = change;
         let found = self.resolve(path)?;
         check_attribute(name, path)?;
-        if acl::is_list(name) {
-            return acls::set(self.volume(), found.inode(), name, value, path);
-        }
         let volume = self.volume();
-        let set = volume.set_xattr(found.inode(), name, value, SetXattrMode::Any);
-        of_attribute(set, volume, path)
+        if acl::is_list(name) {
+            acls::set(volume, found.inode(), name, value, path)?;
+        } else {
+            let set = volume.set_xattr(found.inode(), name, value, SetXattrMode::Any);
+            of_attribute(set, volume, path)?;
+        }
+        self.step_file()
     }
 
     pub(super) fn remove_xattr(&self, change: &RemoveXattr) -> Result<()> {
         let RemoveXattr { path, name } = change;
         let found = self.resolve(path)?;
         check_attribute(name, path)?;
-        self.volume()
-            .remove_xattr(found.inode(), name)
-            .with_path(path)
+        let removed = self.volume().remove_xattr(found.inode(), name);
+        removed.with_path(path)?;
+        self.step_file()
     }
 
     pub(super) fn touch(&self, change: &Touch) -> Result<()> {
         let path = &change.path;
         let time = change.time.map_or(SetTime::Now, SetTime::To);
-        let found = match self.resolve(path) {
-            Ok(found) => found,
+        let (found, is_new) = match self.resolve(path) {
+            Ok(found) => (found, false),
             Err(error) if is_missing(&error) && change.no_create => return Ok(()),
             // A path that ends in a slash must lead to a directory, so no file is created.
             Err(error) if is_missing(&error) && !path.ends_with(b"/") => {
@@ -143,26 +145,24 @@ impl EditSession {
                 let entry = self.parent_and_name_of_file(&end)?;
                 let overrides = Overrides::default();
                 let mut metadata = self.default_metadata(FileType::Regular, overrides);
-                self.create(
-                    &mut metadata,
-                    overrides,
-                    entry.parent.inode(),
-                    &entry.name,
-                    &end,
-                )?
+                let (parent, name) = (entry.parent.inode(), &entry.name);
+                let made = self.create(&mut metadata, overrides, parent, name, &end)?;
+                (made, true)
             }
             Err(error) => return Err(error),
-        };
-        let file = ImageFile {
-            inode: found.inode(),
-            path: path.clone(),
         };
         let change = SetAttributes {
             accessed: Some(time),
             modified: Some(time),
             ..SetAttributes::default()
         };
-        self.set_attributes(&file, &change)
+        let set = self.volume().set_attributes(found.inode(), &change);
+        set.with_path(path)?;
+        match is_new {
+            // It was counted when it was made.
+            true => Ok(()),
+            false => self.step_file(),
+        }
     }
 
     /// Calls `with` for a file and, if `below`, for everything below it.

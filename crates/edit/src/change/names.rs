@@ -97,6 +97,7 @@ impl EditSession {
                 }
                 // rename(2) between two names of one file keeps both. `mv` removes the old one.
                 self.volume().unlink(parent, &old.name).with_path(from)?;
+                self.step_file()?;
                 return self.sync();
             }
         }
@@ -123,6 +124,7 @@ impl EditSession {
                     source: error,
                 }
             })?;
+        self.step_file()?;
         self.sync()
     }
 

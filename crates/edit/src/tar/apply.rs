@@ -229,7 +229,7 @@ impl Unpacker<'_> {
 
     fn directory(&mut self, path: Vec<u8>, metadata: FileMetadata) -> Result<()> {
         match self.session.volume().paths().metadata(&path) {
-            Ok(there) if there.file_type == FileType::Directory => {}
+            Ok(there) if there.file_type == FileType::Directory => self.session.step_file()?,
             Ok(_) => return refuse(&path, "here is something that is no directory"),
             Err(error) if error.is(Refusal::NotFound) => {
                 let (parent, name) = self.parent(&path)?;
