@@ -60,6 +60,7 @@ mod time;
 mod tree;
 mod write;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -129,6 +130,18 @@ pub struct Summary {
     pub features: Vec<String>,
 }
 
+/// Gets the error of a file that is skipped.
+type OnSkipped = dyn Fn(&Error) + Send + Sync;
+
+/// What [`Builder::on_skipped`] was given.
+struct Callback(Box<OnSkipped>);
+
+impl fmt::Debug for Callback {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Callback")
+    }
+}
+
 /// Configures the sources and the properties of an image, and builds it.
 #[derive(Debug)]
 pub struct Builder {
@@ -144,6 +157,7 @@ pub struct Builder {
     tag: Option<String>,
     threads: usize,
     skip_unreadable: bool,
+    on_skipped: Option<Callback>,
     one_file_system: bool,
     sync: bool,
     replace: bool,
@@ -178,6 +192,7 @@ impl Builder {
             tag: None,
             threads: std::thread::available_parallelism().map_or(1, Into::into),
             skip_unreadable: false,
+            on_skipped: None,
             one_file_system: false,
             sync: true,
             replace: false,
@@ -314,6 +329,14 @@ impl Builder {
     #[must_use]
     pub fn skip_unreadable(mut self, skip: bool) -> Self {
         self.skip_unreadable = skip;
+        self
+    }
+
+    /// Calls this for each file that is skipped, with the error, which names the path. It has no
+    /// effect without [`Builder::skip_unreadable`].
+    #[must_use]
+    pub fn on_skipped(mut self, call: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.on_skipped = Some(Callback(Box::new(call)));
         self
     }
 
@@ -481,6 +504,7 @@ impl Builder {
             threads: self.threads,
             skip_unreadable: self.skip_unreadable,
             one_file_system: self.one_file_system,
+            on_skipped: self.on_skipped.as_ref().map(|on_skipped| &*on_skipped.0),
             selector: oci::ImageSelector {
                 platform: self.platform.as_ref(),
                 tag: self.tag.as_deref(),

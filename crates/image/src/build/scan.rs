@@ -65,8 +65,8 @@ pub(super) struct Batch {
     pub directory: u32,
     names: Vec<u8>,
     pub found: Vec<ScannedEntry>,
-    /// Number of names that were skipped because they could not be read.
-    pub skipped: u64,
+    /// The errors of names that were skipped because they could not be read.
+    pub skipped: Vec<Error>,
 }
 
 impl Batch {
@@ -350,10 +350,8 @@ impl Scan<'_> {
     ) -> Result<()> {
         let open = match self.open(parent, name, number) {
             Ok(open) => open,
-            Err(Error::Source { cause, .. })
-                if self.options.skip_unreadable && number > 0 && is_unreadable(&cause) =>
-            {
-                self.note_skipped(number);
+            Err(error) if number > 0 && self.is_skipped(&error) => {
+                self.note_skipped(number, error);
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -399,11 +397,20 @@ impl Scan<'_> {
         }))
     }
 
+    /// Whether this is the error of a name that is left out.
+    fn is_skipped(&self, error: &Error) -> bool {
+        let is_unreadable = |error: &Error| match error {
+            Error::Source { cause, .. } => is_unreadable(cause),
+            _ => false,
+        };
+        self.options.skip_unreadable && is_unreadable(error)
+    }
+
     /// A directory that cannot be listed stays in the image, empty.
-    fn note_skipped(&self, number: u32) {
+    fn note_skipped(&self, number: u32, error: Error) {
         self.batches.put(Batch {
             directory: number,
-            skipped: 1,
+            skipped: vec![error],
             ..Batch::default()
         });
     }
@@ -437,11 +444,7 @@ impl Scan<'_> {
                         });
                     }
                 }
-                Err(Error::Source { cause, .. })
-                    if self.options.skip_unreadable && is_unreadable(&cause) =>
-                {
-                    batch.skipped += 1;
-                }
+                Err(error) if self.is_skipped(&error) => batch.skipped.push(error),
                 Err(error) => return Err(error),
             }
         }

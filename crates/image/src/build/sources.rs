@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::thread;
 
+use super::OnSkipped;
 use super::archive::apply::Layer;
 use super::archive::input::{Compression, FileInput, MAX_PADDING_BYTES, with_stream};
 use super::archive::spool::Spool;
@@ -125,6 +126,7 @@ pub(super) struct Options<'a> {
     pub threads: usize,
     pub skip_unreadable: bool,
     pub one_file_system: bool,
+    pub on_skipped: Option<&'a OnSkipped>,
     pub selector: oci::ImageSelector<'a>,
     pub progress: &'a Progress,
 }
@@ -210,11 +212,14 @@ impl<'a> Sources<'a> {
             leave_out: self.output.own_files(),
             progress: self.options.progress,
         };
-        let skipped = &mut self.skipped;
+        let (skipped, on_skipped) = (&mut self.skipped, self.options.on_skipped);
         let mut writer = DirectoryWriter::new(&mut self.tree, self.options.rules, path, number);
         writer.add_root(root)?;
         source.read(&options, |batch| {
-            *skipped += batch.skipped;
+            *skipped += batch.skipped.len() as u64;
+            if let Some(on_skipped) = on_skipped {
+                batch.skipped.iter().for_each(on_skipped);
+            }
             writer.add_batch(batch)
         })?;
         writer.finish()?;
