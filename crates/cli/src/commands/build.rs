@@ -90,7 +90,7 @@ pub struct Arguments {
     /// A file that maps ids, owners and modes
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Leave out what cannot be read
+    /// Leave out what cannot be read, and say so
     #[arg(long)]
     skip_unreadable: bool,
     /// Leave other mounted file systems out
@@ -117,7 +117,7 @@ pub struct Arguments {
     /// Say what was built for programs
     #[arg(long)]
     json: bool,
-    /// Say nothing
+    /// Say nothing but errors
     #[arg(short = 'q', long)]
     quiet: bool,
 }
@@ -199,6 +199,7 @@ fn builder(arguments: &Arguments) -> Result<Builder> {
         .reserved_percent(arguments.reserved)
         .features(&arguments.features)
         .skip_unreadable(arguments.skip_unreadable)
+        .on_skipped(|error| progress::print(&format!("pext4: left out: {error}")))
         .one_file_system(arguments.one_file_system)
         .sync(!arguments.no_sync)
         .replace(arguments.force);

@@ -73,6 +73,13 @@ fn what_cannot_be_read_is_named_and_skipped_only_when_told() {
     assert!(skipping.status.success(), "{skipping:?}");
     let summary: serde_json::Value = serde_json::from_slice(&skipping.stdout).expect("JSON");
     assert_eq!(summary["skipped"], 2);
+    let told = String::from_utf8_lossy(&skipping.stderr).into_owned();
+    assert_eq!(told.lines().count(), 2, "{told}");
+    for name in ["secret", "closed"] {
+        let path = workshop.path("tree").join(name);
+        let line = format!("pext4: left out: {}: cannot open it", path.display());
+        assert!(told.contains(&line), "{told}");
+    }
     workshop.check();
     assert_eq!(workshop.cat("/open"), "readable");
     assert_eq!(workshop.names("/"), ["closed", "open"]);
