@@ -11,10 +11,13 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::{Access, copy_owner_and_permissions, loops, temporary_name};
 use pext4_edit::{ExportOptions, Exported, Reader};
+use serde::Serialize;
 
 use crate::count::count;
 use crate::device::ImageArgument;
-use crate::output::print_error;
+use crate::failure::Misuse;
+use crate::names;
+use crate::output::{print_error, print_result};
 use crate::progress::{self, ProgressState};
 
 /// The size of the write buffer in bytes.
@@ -42,6 +45,35 @@ pub struct Arguments {
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
+    /// Say what was written as JSON; the archive goes to a file (-o)
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was written, for programs.
+#[derive(Serialize)]
+struct Report {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+    files: u64,
+    bytes: u64,
+    sockets_left: u64,
+    unreadable_left: u64,
+}
+
+impl Report {
+    fn of(output: &Path, exported: Exported) -> Self {
+        let path = output.as_os_str().as_bytes();
+        Self {
+            path: names::text(path),
+            path_hex: names::hexadecimal_unless_text(path),
+            files: exported.files,
+            bytes: exported.bytes,
+            sockets_left: exported.sockets_skipped,
+            unreadable_left: exported.unreadable_skipped,
+        }
+    }
 }
 
 /// Runs the command.
@@ -50,17 +82,26 @@ pub struct Arguments {
 ///
 /// A file cannot be read, or the archive not written. An incomplete archive is removed.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let output = arguments.output.as_deref();
+    let output = output.filter(|output| *output != Path::new("-"));
+    if arguments.json && output.is_none() {
+        let problem = "--json: standard output is for the archive: give -o FILE";
+        return Err(Misuse(problem.to_owned()).into());
+    }
     let reader = Reader::from_file(arguments.image.open(Access::ReadOnly)?)?;
     let progress = reader.progress();
-    let is_wanted = progress::is_wanted(arguments.quiet, false);
+    let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let state = || ProgressState::of_edit("exporting", &progress);
     let exported = progress::watch_until(
         is_wanted,
         state,
         || progress.stop(),
-        || exported(arguments, &reader),
+        || exported(arguments, output, &reader),
     )??;
-    if exported.sockets_skipped > 0 && !arguments.quiet {
+    if let Some(output) = output.filter(|_| arguments.json) {
+        let text = serde_json::to_string_pretty(&Report::of(output, exported))?;
+        print_result(text, "the archive was written")?;
+    } else if exported.sockets_skipped > 0 && !arguments.quiet {
         print_error(format_args!(
             "pext4: {} left out: tar has no form for them",
             count(exported.sockets_skipped, "socket was", "sockets were")
@@ -69,12 +110,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
-    if let Some(output) = &arguments.output
-        && output != Path::new("-")
-    {
+/// Writes the archive to a file, or else to standard output.
+fn exported(arguments: &Arguments, output: Option<&Path>, reader: &Reader) -> Result<Exported> {
+    if let Some(output) = output {
         // A symbolic link stays, and the file it leads to is replaced.
-        let output = fs::canonicalize(output).unwrap_or_else(|_| output.clone());
+        let output = fs::canonicalize(output).unwrap_or_else(|_| output.to_owned());
         check_apart(&arguments.image.file, &output)?;
         return match fs::metadata(&output) {
             Ok(there) if !there.is_file() => to_special(arguments, reader, &output),

@@ -51,6 +51,8 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct Report {
     path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
     files: u64,
     bytes: u64,
     devices_left: u64,
@@ -86,8 +88,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         || get(arguments, &reader, &options),
     )??;
     if arguments.json {
+        let path = got.path.as_os_str().as_bytes();
         let report = Report {
-            path: names::text(got.path.as_os_str().as_bytes()),
+            path: names::text(path),
+            path_hex: names::hexadecimal_unless_text(path),
             files: got.files,
             bytes: got.bytes,
             devices_left: got.devices_skipped,

@@ -1,6 +1,7 @@
 //! Images as archives, out and in again.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -157,4 +158,32 @@ fn an_exported_image_is_built_again_from_its_tar() {
             .arg(&second),
     );
     assert_eq!(listing(&first), listing(&second));
+}
+
+/// Standard output is for one of them, the archive or the report.
+#[test]
+fn an_export_says_what_is_missing() {
+    let place = image("16M");
+    succeed(&mut on(&place, "mknod", &["/socket", "s"]));
+    with_input(&mut on(&place, "put", &["-", "/file"]), &[7; 5000]);
+    let name = std::ffi::OsStr::from_bytes(b"odd\xff.tar");
+    let tar = place.point.join(name);
+    let said = succeed(on(&place, "export", &["--json", "-q", "-o"]).arg(&tar));
+    let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let numbers = ["files", "bytes", "sockets_left", "unreadable_left"];
+    let numbers = numbers.map(|name| report[name].as_u64().expect("a number"));
+    // The root, lost+found and the file.
+    assert_eq!(numbers, [3, 5000, 1, 0], "{report}");
+    let path = report["path_hex"].as_str().expect("it is no UTF-8");
+    assert!(path.ends_with("6f6464ff2e746172"), "{path}");
+    for more in [&[][..], &["-o", "-"]] {
+        let told = fail(on(&place, "export", &["--json"]).args(more), 2);
+        assert!(told.contains("give -o FILE"), "{told}");
+    }
+    // A copy on the host is named in the same way.
+    let copy = place.point.join(std::ffi::OsStr::from_bytes(b"copy\xff"));
+    let said = succeed(on(&place, "get", &["--json", "/file"]).arg(&copy));
+    let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let path = report["path_hex"].as_str().expect("it is no UTF-8");
+    assert!(path.ends_with("636f7079ff"), "{path}");
 }
