@@ -16,19 +16,6 @@ pub fn word(file_type: FileType) -> &'static str {
     }
 }
 
-/// Parses permission bits in octal.
-///
-/// # Errors
-///
-/// A message with the expected form.
-pub fn parse(text: &str) -> Result<u16, String> {
-    // `from_str_radix` accepts a sign, but `chmod +600` would mean a change.
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let bits = u16::from_str_radix(text, 8).ok().filter(|_| is_number);
-    bits.filter(|bits| *bits <= 0o7777)
-        .ok_or_else(|| format!("`{text}` is no mode; write it in octal, like 0644"))
-}
-
 fn letter(file_type: FileType) -> char {
     match file_type {
         FileType::Regular => '-',
@@ -101,7 +88,7 @@ pub fn flags(flags: u32) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileType, flags, parse, show};
+    use super::{FileType, flags, show};
 
     #[test]
     fn modes_read_as_in_ls() {
@@ -110,14 +97,6 @@ mod tests {
         assert_eq!(show(FileType::Regular, 0o104_755), "-rwsr-xr-x");
         assert_eq!(show(FileType::Regular, 0o106_644), "-rwSr-Sr--");
         assert_eq!(show(FileType::Directory, 0o041_770), "drwxrwx--T");
-    }
-
-    #[test]
-    fn a_mode_is_a_number_without_a_sign() {
-        assert_eq!(parse("0644"), Ok(0o644));
-        for text in ["+600", "-600", "", "8", "10000", "u+x"] {
-            assert!(parse(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! `pext4 put`: files of the host into an image.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use pext4_edit::{Change, EditSession, Overrides, change};
+use pext4_edit::{Change, EditSession, ModeChange, Overrides, change};
 
 use crate::editing::{Verb, destination};
 use crate::failure::Misuse;
-use crate::{input, mode, owner};
+use crate::{input, owner};
 
 /// The arguments behind the image.
 #[derive(Args)]
@@ -25,9 +27,11 @@ pub struct Arguments {
     /// Owner of everything, USER or USER:GROUP; else that of the source
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
-    /// Permissions of the file (or of the top of the tree), in octal; else those of the source
-    #[arg(long, value_name = "MODE", value_parser = mode::parse)]
-    mode: Option<u16>,
+    /// Permissions of the file (or of the top of the tree): octal (0755), or what changes of the
+    /// source's, and of 0644 for standard input (go-w); letters without any of ugoa as under the
+    /// umask 022
+    #[arg(short, long, value_name = "MODE", allow_hyphen_values = true)]
+    mode: Option<ModeChange>,
     /// Leave extended attributes behind
     #[arg(long)]
     no_xattrs: bool,
@@ -36,8 +40,27 @@ pub struct Arguments {
 impl Arguments {
     /// Whether one of the files is standard input.
     pub fn reads_standard_input(&self) -> bool {
-        self.from.iter().any(|from| from.as_os_str() == "-")
+        self.from.iter().any(|from| is_standard_input(from))
     }
+
+    /// The permissions that a file gets; `None` for those it has.
+    fn permissions(&self, from: &Path) -> Result<Option<u16>> {
+        let Some(mode) = &self.mode else {
+            return Ok(None);
+        };
+        if is_standard_input(from) {
+            return Ok(Some(mode.apply(0o644, false)));
+        }
+        let found = fs::symlink_metadata(from);
+        let found = found.with_context(|| format!("{}: cannot look at it", from.display()))?;
+        let bits = found.permissions().mode() & 0o7777;
+        let bits = u16::try_from(bits).expect("twelve bits");
+        Ok(Some(mode.apply(bits, found.is_dir())))
+    }
+}
+
+fn is_standard_input(from: &Path) -> bool {
+    from.as_os_str() == "-"
 }
 
 impl Verb for Arguments {
@@ -46,14 +69,14 @@ impl Verb for Arguments {
             Some(owner) => owner::parse(owner, session)?,
             None => (None, None),
         };
-        let overrides = Overrides {
-            uid,
-            gid,
-            permissions: self.mode,
-        };
         let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
         for from in &self.from {
-            if from.as_os_str() == "-" {
+            let overrides = Overrides {
+                uid,
+                gid,
+                permissions: self.permissions(from)?,
+            };
+            if is_standard_input(from) {
                 write_standard_input(session, &to, overrides)?;
                 continue;
             }

@@ -261,3 +261,25 @@ fn directories_get_the_time_of_the_edit() {
         assert_eq!(root[kind], made[kind], "{kind}");
     }
 }
+
+#[test]
+fn put_takes_modes_as_chmod_does() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let place = image("16M");
+    let file = place.point.join("file");
+    std::fs::write(&file, "x").expect("a fresh place");
+    let mode = std::fs::Permissions::from_mode(0o640);
+    std::fs::set_permissions(&file, mode).expect("it is ours");
+    let file = file.to_str().expect("text");
+    for (arguments, mode) in [
+        (&[file, "/f", "-m", "u+x,o=r"][..], "0744"),
+        (&[file, "/f", "-m", "4711"], "4711"),
+        (&[file, "/f", "--mode", "-r"], "0200"),
+        (&["-", "/f", "-m", "g+w"], "0664"),
+        (&["-", "/f", "--mode=0600"], "0600"),
+    ] {
+        succeed(&mut on(&place, "put", arguments));
+        assert_eq!(stat(&place, "/f")["mode"], mode, "{arguments:?}");
+    }
+}

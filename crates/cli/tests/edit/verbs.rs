@@ -201,9 +201,9 @@ fn what_makes_no_sense_says_why() {
         ),
         (
             "put",
-            &["/dev/null", "/n", "--mode", "+600"],
+            &["/dev/null", "/n", "--mode", "+900"],
             2,
-            "write it in octal",
+            "it is octal",
         ),
         ("mkdir", &["-m", "+900", "/n"], 2, "it is octal"),
         (
