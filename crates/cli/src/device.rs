@@ -93,15 +93,15 @@ pub fn open_range(
         .map_err(|error| add_user_at(image, offset, error))
 }
 
-/// Passes on the result of opening an image by `pext4_edit`. If the image is in use, adds its user
-/// to the error.
+/// Passes on the result of opening an image, which begins at a byte of a file, by `pext4_edit`. If
+/// the image is in use, adds its user to the error.
 ///
 /// # Errors
 ///
 /// The error of `answer`.
-pub fn opened<T>(image: &Path, answer: pext4_edit::Result<T>) -> Result<T> {
+pub fn opened<T>(image: &Path, offset: u64, answer: pext4_edit::Result<T>) -> Result<T> {
     answer.map_err(|error| match error {
-        EditError::OpenImage(error) => add_user(image, error),
+        EditError::OpenImage(error) => add_user_at(image, offset, error),
         error => error.into(),
     })
 }

@@ -228,3 +228,35 @@ fn commands_read_and_change_a_partition() {
         .unwrap();
     fail(pext4(["check"]).arg(&place.image).arg(offset()), 4);
 }
+
+#[test]
+fn a_copy_comes_from_a_partition_of_another_disk() {
+    let place = Place::empty();
+    partition(&place);
+    let image = place.image.with_file_name("image");
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&image));
+    let start = START.to_string();
+    let copy = |image: &Path| {
+        let mut command = pext4(["cp", "--from-offset", &start, "--from"]);
+        command.arg(&place.image).arg(image).args(["/old", "/copy"]);
+        command
+    };
+    succeed(&mut copy(&image));
+    let read = succeed(pext4(["cat"]).arg(&image).arg("/copy"));
+    assert_eq!(read, "from the host\n");
+    let told = fail(copy(&place.image).arg(offset()), 1);
+    assert!(
+        told.contains("it is the image that is being edited"),
+        "{told}"
+    );
+    // Another part of the same file.
+    let mut other = pext4(["cp", "--from-offset", "1M", "--from"]);
+    other.arg(&place.image).arg(&place.image).arg(offset());
+    let told = fail(other.args(["/old", "/copy"]), 1);
+    assert!(
+        told.contains("another part of it is being edited"),
+        "{told}"
+    );
+    let mut alone = pext4(["cp", "--from-offset", &start]);
+    fail(alone.arg(&image).args(["/copy", "/again"]), 2);
+}

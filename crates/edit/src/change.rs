@@ -119,6 +119,8 @@ pub struct Write {
 pub struct Copy {
     /// The other image; `None` for this one.
     pub image: Option<PathBuf>,
+    /// Where the file system begins in the other image, in bytes.
+    pub image_offset: u64,
     /// The path in that image.
     pub from: Vec<u8>,
     /// The destination in this image.

@@ -44,6 +44,19 @@ impl Reader {
         Self::from_file(device.map_err(EditError::OpenImage)?)
     }
 
+    /// Opens an image that begins at a byte of a file: 0, or the start of a partition.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reader::open`]; the file ends before that byte.
+    pub fn open_at(file: impl AsRef<Path>, offset: u64) -> Result<Self> {
+        if offset == 0 {
+            return Self::open(file);
+        }
+        let device = FileDevice::open_range(file, offset, None, Access::ReadOnly, MAX_WAIT);
+        Self::from_file(device.map_err(EditError::OpenImage)?)
+    }
+
     /// Opens an image whose file was opened.
     ///
     /// # Errors

@@ -25,6 +25,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -310,10 +312,19 @@ impl EditSession {
             || self.clone.borrow().as_ref().is_some_and(is_clone)
     }
 
-    /// Whether a path leads to the image of this session, under any name.
-    pub(crate) fn is_of(&self, image: &Path) -> bool {
-        let file = self.file.as_ref();
-        file.is_some_and(|file| loops::are_same(file.path(), image))
+    /// Whether what begins at a byte of a file is the image of this session, under any name.
+    pub(crate) fn is_of(&self, image: &Path, offset: u64) -> bool {
+        self.file.as_ref().is_some_and(|file| {
+            let start = file.range().map_or(0, |range| range.start);
+            loops::are_same_place((file.path(), start), (image, offset))
+        })
+    }
+
+    /// Whether a path leads to the file that the image of this session is a part of, or is.
+    pub(crate) fn is_beside(&self, image: &Path) -> bool {
+        let metadata = fs::metadata(image);
+        let is_edited = |found: &fs::Metadata| self.is_edited_file(found.dev(), found.ino());
+        metadata.as_ref().is_ok_and(is_edited)
     }
 
     /// The time of all time stamps, if it is fixed.

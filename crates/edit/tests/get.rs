@@ -404,6 +404,7 @@ fn a_name_that_a_directory_holds_twice_is_refused() {
     let mut session = EditSession::open(&other, &EditOptions::default()).expect("it opens");
     let copy = Change::Copy(change::Copy {
         image: Some(image.clone()),
+        image_offset: 0,
         from: b"/etc".to_vec(),
         to: b"/".to_vec(),
         no_target_directory: false,

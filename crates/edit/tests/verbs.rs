@@ -204,6 +204,7 @@ fn copies_between_images_keep_everything() {
     session
         .apply(&Change::Copy(change::Copy {
             image: Some(one.clone()),
+            image_offset: 0,
             from: b"/".to_vec(),
             to: b"/".to_vec(),
             no_target_directory: true,
@@ -240,6 +241,7 @@ fn refusals_name_the_path() {
     let copy = |from: &str, to: &str| {
         Change::Copy(change::Copy {
             image: None,
+            image_offset: 0,
             from: path(from),
             to: path(to),
             no_target_directory: false,

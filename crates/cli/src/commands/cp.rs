@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use pext4_edit::{Change, EditSession, change};
 
-use crate::device;
 use crate::editing::{Verb, destination, path};
+use crate::{device, size};
 
 /// The arguments behind the image.
 #[derive(Args)]
@@ -21,6 +21,16 @@ pub struct Arguments {
     /// The image in which FROM is, if it is another one
     #[arg(long = "from", value_name = "IMAGE")]
     other: Option<PathBuf>,
+    /// Where the file system begins in that image, in bytes: the start of a partition
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = size::parse,
+        requires = "other",
+        default_value = "0",
+        hide_default_value = true
+    )]
+    from_offset: u64,
     /// Copy directories and everything in them
     #[arg(short, long, visible_short_aliases = ['R', 'a'])]
     recursive: bool,
@@ -35,13 +45,14 @@ impl Verb for Arguments {
         for from in &self.from {
             let done = session.apply(&Change::Copy(change::Copy {
                 image: self.other.clone(),
+                image_offset: self.from_offset,
                 from: path(from),
                 to: to.clone(),
                 no_target_directory: self.no_target_directory,
                 recursive: self.recursive,
             }));
             match &self.other {
-                Some(other) => device::opened(other, done)?,
+                Some(other) => device::opened(other, self.from_offset, done)?,
                 None => done?,
             }
         }

@@ -138,14 +138,21 @@ impl EditSession {
     }
 
     fn copy_between(&self, image: &Path, change: &Copy) -> Result<()> {
-        if self.is_of(image) {
+        if self.is_of(image, change.image_offset) {
             // This session holds the image's lock, so opening it would wait for the session itself.
             return Err(EditError::Refused(format!(
                 "{}: it is the image that is being edited; without `--from` files are copied within it",
                 image.display()
             )));
         }
-        let reader = Reader::open(image)?;
+        if self.is_beside(image) {
+            return Err(EditError::Refused(format!(
+                "{}: another part of it is being edited, which takes all of it; copy out of it \
+                 first, with `pext4 get`",
+                image.display()
+            )));
+        }
+        let reader = Reader::open_at(image, change.image_offset)?;
         let from = &change.from;
         let file = reader.find(from)?;
         let source = ImageTree::new(reader.volume());

@@ -69,6 +69,7 @@ pub fn mixture(session: &mut EditSession, random: &mut Random) {
         }),
         Change::Copy(change::Copy {
             image: None,
+            image_offset: 0,
             from: path("/usr"),
             to: path("/var/"),
             no_target_directory: false,
