@@ -27,10 +27,10 @@ mod owner;
 mod partitions;
 mod program;
 mod progress;
-mod reader;
 mod script;
 mod size;
 mod superblock;
+mod viewer;
 
 use std::env;
 use std::io;

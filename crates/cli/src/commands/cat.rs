@@ -9,7 +9,7 @@ use clap::Args;
 use pext4_fs::{Attributes, FileType};
 
 use crate::device::ImageArgument;
-use crate::reader::Reader;
+use crate::viewer::Viewer;
 use crate::{mode, names, output};
 
 /// Bytes read at a time.
@@ -31,17 +31,17 @@ pub struct Arguments {
 ///
 /// The image cannot be read; a path leads to no regular file.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let reader = Reader::open(&arguments.image)?;
+    let viewer = Viewer::open(&arguments.image)?;
     let mut output = output::standard();
     for path in &arguments.paths {
-        reader.with(path, |attributes| {
-            copy(&reader, path, attributes, &mut output)
+        viewer.with(path, |attributes| {
+            copy(&viewer, path, attributes, &mut output)
         })?;
     }
     Ok(output.flush()?)
 }
 
-fn copy(reader: &Reader, path: &OsStr, attributes: &Attributes, to: &mut dyn Write) -> Result<()> {
+fn copy(viewer: &Viewer, path: &OsStr, attributes: &Attributes, to: &mut dyn Write) -> Result<()> {
     let shown = || names::show(path.as_bytes());
     if attributes.file_type != FileType::Regular {
         let word = mode::word(attributes.file_type);
@@ -50,7 +50,7 @@ fn copy(reader: &Reader, path: &OsStr, attributes: &Attributes, to: &mut dyn Wri
     let mut piece = vec![0; PIECE];
     let mut offset = 0;
     loop {
-        let read = reader.volume.read(attributes.inode, offset, &mut piece);
+        let read = viewer.volume().read(attributes.inode, offset, &mut piece);
         let length = read.with_context(shown)?;
         if length == 0 {
             return Ok(());

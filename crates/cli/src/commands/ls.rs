@@ -12,7 +12,7 @@ use super::record::{self, Record};
 use crate::columns::{self, Side};
 use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
-use crate::reader::Reader;
+use crate::viewer::Viewer;
 use crate::{mode, moment, names, output};
 
 /// List a directory of an image, without mounting it
@@ -41,11 +41,11 @@ struct File {
 ///
 /// The image, or a file in the directory, cannot be read; the path does not exist.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let reader = Reader::open(&arguments.image)?;
+    let viewer = Viewer::open(&arguments.image)?;
     let mut read_errors = ReadErrors::default();
-    let files = reader.with(&arguments.path, |attributes| {
+    let files = viewer.with(&arguments.path, |attributes| {
         if attributes.file_type == FileType::Directory {
-            return Ok(children(&reader, attributes, &mut read_errors));
+            return Ok(children(&viewer, attributes, &mut read_errors));
         }
         let name = arguments.path.as_bytes().to_vec();
         Ok(vec![File {
@@ -77,12 +77,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     read_errors.end()
 }
 
-fn children(reader: &Reader, directory: &Attributes, read_errors: &mut ReadErrors) -> Vec<File> {
-    let (names, read) = reader.names(directory.inode);
+fn children(viewer: &Viewer, directory: &Attributes, read_errors: &mut ReadErrors) -> Vec<File> {
+    let (names, read) = viewer.names(directory.inode);
     read_errors.skip(read);
     let state = |name: Vec<u8>| {
-        let looked = reader.with_child(directory.inode, &name, |attributes| {
-            Ok((*attributes, reader.target(attributes)?))
+        let looked = viewer.with_child(directory.inode, &name, |attributes| {
+            Ok((*attributes, viewer.target(attributes)?))
         });
         let (attributes, target) = read_errors.skip(looked.with_context(|| names::show(&name)))?;
         Some(File {

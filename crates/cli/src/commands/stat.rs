@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::record::{self, Record};
 use crate::columns::{self, Side};
 use crate::device::ImageArgument;
-use crate::reader::Reader;
+use crate::viewer::Viewer;
 use crate::{mode, moment, names, output, size};
 
 /// The number of ranges that are requested at a time.
@@ -78,9 +78,9 @@ struct Found {
 ///
 /// The image cannot be read; the path does not exist.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let reader = Reader::open(&arguments.image)?;
-    let found = reader.with_link(&arguments.path, |attributes| {
-        state(&reader, attributes, arguments.extents)
+    let viewer = Viewer::open(&arguments.image)?;
+    let found = viewer.with_link(&arguments.path, |attributes| {
+        state(&viewer, attributes, arguments.extents)
     })?;
     let mut output = output::buffered();
     if arguments.json {
@@ -91,16 +91,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(output.flush()?)
 }
 
-fn state(reader: &Reader, attributes: &Attributes, extents: bool) -> Result<Found> {
+fn state(viewer: &Viewer, attributes: &Attributes, extents: bool) -> Result<Found> {
     let inode = attributes.inode;
-    let mut xattrs = reader.volume.xattrs(inode)?;
+    let mut xattrs = viewer.volume().xattrs(inode)?;
     for (name, value) in &mut xattrs {
         *value = as_of_calls(name, std::mem::take(value));
     }
-    let ranges = extents.then(|| ranges(reader, attributes)).transpose()?;
+    let ranges = extents.then(|| ranges(viewer, attributes)).transpose()?;
     Ok(Found {
         attributes: *attributes,
-        target: reader.target(attributes)?,
+        target: viewer.target(attributes)?,
         xattrs,
         ranges,
     })
@@ -115,7 +115,7 @@ fn as_of_calls(name: &[u8], stored: Vec<u8>) -> Vec<u8> {
     list.map_or(stored, |list| list.to_call())
 }
 
-fn ranges(reader: &Reader, attributes: &Attributes) -> Result<Vec<MappedRange>> {
+fn ranges(viewer: &Viewer, attributes: &Attributes) -> Result<Vec<MappedRange>> {
     let mut all: Vec<MappedRange> = Vec::new();
     if !matches!(
         attributes.file_type,
@@ -124,11 +124,11 @@ fn ranges(reader: &Reader, attributes: &Attributes) -> Result<Vec<MappedRange>> 
         return Ok(all);
     }
     // The map of a damaged file may lead to the same blocks again and again.
-    let size = reader.volume.statfs();
+    let size = viewer.volume().statfs();
     let most = size.blocks.saturating_mul(u64::from(size.block_size));
     let (mut from, mut mapped) = (0, 0u64);
     loop {
-        let more = reader.volume.extents(attributes.inode, from, RANGES)?;
+        let more = viewer.volume().extents(attributes.inode, from, RANGES)?;
         let Some(last) = more.last() else {
             return Ok(all);
         };

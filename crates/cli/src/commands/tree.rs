@@ -17,7 +17,7 @@ use super::record::Record;
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
-use crate::reader::Reader;
+use crate::viewer::Viewer;
 use crate::{names, output, size};
 
 /// Show an image's files as a tree
@@ -52,7 +52,7 @@ struct File {
 }
 
 struct Walk<'a> {
-    reader: &'a Reader,
+    viewer: &'a Viewer,
     arguments: &'a Arguments,
     levels: Vec<Level>,
     listed: HashSet<InodeNumber>,
@@ -69,9 +69,9 @@ struct Walk<'a> {
 ///
 /// The image, or a file in it, cannot be read; the path does not lead to a directory.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let reader = Reader::open(&arguments.image)?;
+    let viewer = Viewer::open(&arguments.image)?;
     let mut output = output::buffered();
-    reader.with(&arguments.path, |root| {
+    viewer.with(&arguments.path, |root| {
         if root.file_type != FileType::Directory {
             let (image, path) = (arguments.image.file.display(), &arguments.path);
             bail!(
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         if !arguments.json {
             writeln!(output, "{}", names::show(arguments.path.as_bytes()))?;
         }
-        let mut walk = Walk::new(&reader, arguments);
+        let mut walk = Walk::new(&viewer, arguments);
         if arguments.depth != Some(0) {
             walk.descend(root.inode);
         }
@@ -93,13 +93,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(reader: &'a Reader, arguments: &'a Arguments) -> Self {
+    fn new(viewer: &'a Viewer, arguments: &'a Arguments) -> Self {
         let mut path = arguments.path.as_bytes().to_vec();
         while path.last() == Some(&b'/') {
             path.pop();
         }
         Self {
-            reader,
+            viewer,
             arguments,
             levels: Vec::new(),
             listed: HashSet::new(),
@@ -113,7 +113,7 @@ impl<'a> Walk<'a> {
 
     fn descend(&mut self, directory: InodeNumber) {
         if self.listed.insert(directory) {
-            let (mut left, read) = self.reader.names(directory);
+            let (mut left, read) = self.viewer.names(directory);
             let read = read.with_context(|| match self.path.as_slice() {
                 b"" => names::show(b"/"),
                 path => names::show(path),
@@ -154,8 +154,8 @@ impl<'a> Walk<'a> {
     }
 
     fn file(&self, directory: InodeNumber, name: &[u8]) -> Result<File> {
-        self.reader.with_child(directory, name, |attributes| {
-            let target = self.reader.target(attributes)?;
+        self.viewer.with_child(directory, name, |attributes| {
+            let target = self.viewer.target(attributes)?;
             Ok(File {
                 attributes: *attributes,
                 target,

@@ -1,24 +1,22 @@
-//! An image that is only read, without a mount. Its journal is replayed in memory.
+//! An image that `ls`, `cat`, `stat` and `tree` look into: single files of it, by path or by name,
+//! with errors that name what was asked for. Copies out of it are made by [`pext4_edit::Reader`],
+//! which this extends.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use pext4_block::Access;
 use pext4_fs::path::HeldInode;
-use pext4_fs::{Attributes, FileType, InodeNumber, MountOptions, Volume};
+use pext4_fs::{Attributes, FileType, InodeNumber, Volume};
 
 use crate::device::ImageArgument;
 use crate::names;
 
 /// An opened image.
-pub struct Reader {
-    /// Its volume.
-    pub volume: Volume,
-}
+pub struct Viewer(pext4_edit::Reader);
 
-impl Reader {
+impl Viewer {
     /// Opens an image.
     ///
     /// # Errors
@@ -26,13 +24,12 @@ impl Reader {
     /// The image is in use, not an ext4, or damaged.
     pub fn open(image: &ImageArgument) -> Result<Self> {
         let device = image.open(Access::ReadOnly)?;
-        let options = MountOptions {
-            read_only: true,
-            ..MountOptions::default()
-        };
-        let volume = Volume::open(Arc::new(device), options)
-            .with_context(|| image.file.display().to_string())?;
-        Ok(Self { volume })
+        Ok(Self(pext4_edit::Reader::from_file(device)?))
+    }
+
+    /// Its file system.
+    pub fn volume(&self) -> &Volume {
+        self.0.volume()
     }
 
     /// Calls `with` with the attributes of the file that a path of the image leads to.
@@ -41,14 +38,14 @@ impl Reader {
     ///
     /// The path does not exist; errors of `with`.
     pub fn with<R>(&self, path: &OsStr, with: impl FnOnce(&Attributes) -> Result<R>) -> Result<R> {
-        with_held(path, self.volume.paths().resolve(path.as_bytes()), with)
+        with_held(path, self.volume().paths().resolve(path.as_bytes()), with)
     }
 
-    /// As [`Reader::with`], but a link at the end is not followed.
+    /// As [`Viewer::with`], but a link at the end is not followed.
     ///
     /// # Errors
     ///
-    /// As [`Reader::with`].
+    /// As [`Viewer::with`].
     pub fn with_link<R>(
         &self,
         path: &OsStr,
@@ -56,7 +53,7 @@ impl Reader {
     ) -> Result<R> {
         with_held(
             path,
-            self.volume.paths().resolve_link(path.as_bytes()),
+            self.volume().paths().resolve_link(path.as_bytes()),
             with,
         )
     }
@@ -72,9 +69,9 @@ impl Reader {
         name: &[u8],
         with: impl FnOnce(&Attributes) -> Result<R>,
     ) -> Result<R> {
-        let entry = self.volume.lookup(directory, name)?;
+        let entry = self.volume().lookup(directory, name)?;
         let done = with(&entry.attributes);
-        self.volume.forget(entry.inode, 1);
+        self.volume().forget(entry.inode, 1);
         done
     }
 
@@ -82,7 +79,7 @@ impl Reader {
     /// if not all can.
     pub fn names(&self, directory: InodeNumber) -> (Vec<Vec<u8>>, Result<()>) {
         let mut names = Vec::new();
-        let read = self.volume.read_directory(directory, 0, &mut |entry| {
+        let read = self.volume().read_directory(directory, 0, &mut |entry| {
             if !matches!(entry.name, b"." | b"..") {
                 names.push(entry.name.to_vec());
             }
@@ -101,7 +98,7 @@ impl Reader {
         if attributes.file_type != FileType::Symlink {
             return Ok(None);
         }
-        Ok(Some(self.volume.read_link(attributes.inode)?))
+        Ok(Some(self.volume().read_link(attributes.inode)?))
     }
 }
 
