@@ -56,6 +56,11 @@ impl Interrupt {
         Self(Arc::new(AtomicBool::new(true)))
     }
 
+    /// The flag itself, for work that looks at it.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+
     /// Whether a signal came.
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -5,7 +5,6 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use common::{Place, pext4, run, succeed};
 use rustix::process::{Pid, Signal, kill_process};
@@ -132,12 +131,9 @@ fn a_check_is_cancelled_by_each_signal() {
             let ended = child.try_wait().expect("it is ours");
             assert!(ended.is_none(), "{signal:?} is not caught: {ended:?}");
         }
-        let send = |signal| kill_process(Pid::from_child(&child), signal).expect("it is ours");
-        send(Signal::STOP);
-        // It looks for signals ten times a second, and so as soon as it goes on.
-        std::thread::sleep(Duration::from_millis(200));
-        send(signal);
-        send(Signal::CONT);
+        for signal in [Signal::STOP, signal, Signal::CONT] {
+            kill_process(Pid::from_child(&child), signal).expect("it is ours");
+        }
         let output = child.wait_with_output().expect("it is ours");
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(32), "{signal:?}: {told}");

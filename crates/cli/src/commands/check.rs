@@ -7,7 +7,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -78,19 +77,15 @@ fn checked(arguments: &Arguments) -> Result<u8> {
     let name = || arguments.image.file.display().to_string();
     let device = arguments.image.open(Access::ReadOnly)?;
     let interrupt = Interrupt::catch_and_end_with(CANCELLED).context("cannot catch signals")?;
-    // It is the standard library's, as the check takes it.
-    let cancel = Arc::new(AtomicBool::new(false));
-    let stop = || cancel.store(true, Ordering::Relaxed);
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let last = Last::new();
     let options = Options {
         threads: arguments.threads,
         progress: is_wanted.then(|| last.keeper()),
-        cancel: Arc::clone(&cancel),
+        cancel: interrupt.flag(),
     };
     let check = || check::check(Arc::new(device), &options);
-    let state = || last.state();
-    let report = progress::watch_with_interrupt(&interrupt, is_wanted, state, stop, check);
+    let report = progress::watch(is_wanted, || last.state(), check);
     let report = report.map_err(anyhow::Error::from).with_context(name)?;
     match write_report(arguments, &report) {
         Ok(()) => Ok(status(&report)),
