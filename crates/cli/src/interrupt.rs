@@ -76,7 +76,7 @@ mod tests {
     fn no_signal_ends_work_that_would_leave_damage() {
         let interrupt = Interrupt::catch_all().expect("signals can be caught");
         if !pext4_fuse::ending_signals().contains(&Signal::TERM.as_raw()) {
-            return eprintln!("SKIPPED: SIGTERM is ignored here");
+            return crate::output::print_error("SKIPPED: SIGTERM is ignored here");
         }
         for _ in 0..2 {
             kill_process(getpid(), Signal::TERM).expect("it is ours");
