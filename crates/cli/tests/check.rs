@@ -112,8 +112,8 @@ fn has_signal(process: u32, set: &str, signal: Signal) -> bool {
     shown.is_some_and(|shown| shown >> (signal.as_raw() - 1) & 1 == 1)
 }
 
-/// By any of the signals that ask a process to end. It is stopped before it gets the signal, so that
-/// it has not ended by then.
+/// By any of the signals that ask a process to end. It is stopped before it gets the signal, so
+/// that it has not ended by then.
 #[test]
 fn a_check_is_cancelled_by_each_signal() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {

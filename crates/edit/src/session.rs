@@ -501,8 +501,8 @@ impl EditSession {
         Ok(self.staging.write_at(superblock::OFFSET, &bytes)?)
     }
 
-    /// Decides on the way of the changes. Switches to a clone if they do not fit into a transaction,
-    /// of which only blocks count whose bytes differ from the image.
+    /// Decides on the way of the changes. Switches to a clone if they do not fit into a
+    /// transaction; only blocks whose bytes differ from the image count.
     fn plan(&self, changes: &Changes, is_tuned: bool) -> Result<Plan> {
         if !self.staging.is_on_clone() {
             let home = superblock::OFFSET / u64::from(self.block_size);

@@ -1,5 +1,5 @@
-//! The end of an edit session: its changes are a set of blocks, and the way in which these go to the
-//! image is decided. Nothing but [`Prepared::commit`] writes to it from here on.
+//! The end of an edit session: its changes are a set of blocks, and the way in which these go to
+//! the image is decided. Nothing but [`Prepared::commit`] writes to it from here on.
 
 use std::fmt;
 
