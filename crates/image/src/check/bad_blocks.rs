@@ -42,6 +42,10 @@ pub(super) fn claim(examination: &Examination) {
                     "the flag of extents, and an empty map".to_owned()
                 })
             }
+            Kind::LimitReached => report(examination, Kind::LimitReached, None, || {
+                "the list of bad blocks is too long to keep: the rest of it was not checked"
+                    .to_owned()
+            }),
             kind => report(examination, *kind, *block, || {
                 "in the list of bad blocks".to_owned()
             }),

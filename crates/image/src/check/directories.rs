@@ -1,14 +1,15 @@
 //! Pass 2: every name of every directory.
 //!
 //! Each thread takes directory after directory. The leaves of a large indexed directory are split
-//! into pieces, in the order of their hashes, so that many threads also share one directory of a
-//! million names. The names of a directory, or of a piece, are kept until duplicates among them
-//! have been reported.
+//! into pieces, in the order of their hashes. The pieces wait until every directory was looked at,
+//! so that many threads also share one directory of a million names; once many wait, a thread
+//! checks the pieces of its directory itself. The names of a directory, or of a piece, are kept
+//! until duplicates among them have been reported, so findings do not depend on who checks a piece.
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::{BlockNumber, InodeNumber};
-use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::budget::Budget;
 use super::catalogue::Kind;
@@ -23,6 +24,9 @@ use super::{Examination, Pass};
 
 /// The number of leaves in a piece.
 const LEAVES_AT_ONCE: usize = 256;
+/// Once this many leaves wait in pieces, those of further directories do not. A leaf takes 24
+/// bytes, and small images can have many leaves: nodes without checksums may lie in one place.
+const MAX_WAITING_LEAVES: u64 = 1 << 20;
 /// Bytes that are read at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -41,6 +45,7 @@ pub(super) struct Tree<'a> {
     workers: &'a Workers<'a>,
     /// The number of directory blocks that may still be read.
     left: Budget,
+    waiting: WaitingLeaves,
     /// There were more blocks, which were not read.
     is_cut_short: AtomicBool,
     /// There were names that were not compared with the others of their directory.
@@ -60,6 +65,27 @@ struct Piece {
     directory: usize,
     hasher: Option<Hasher>,
     leaves: Vec<Leaf>,
+}
+
+/// Counts the leaves that wait in pieces.
+struct WaitingLeaves {
+    count: AtomicU64,
+    limit: u64,
+}
+
+impl WaitingLeaves {
+    fn new(limit: u64) -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            limit,
+        }
+    }
+
+    /// Whether the leaves of another directory may wait. A directory larger than the limit may if
+    /// no others do, since it is the one that needs all threads.
+    fn add(&self, leaves: usize) -> bool {
+        self.count.fetch_add(leaves as u64, Ordering::Relaxed) < self.limit
+    }
 }
 
 /// A directory that is being checked.
@@ -93,6 +119,7 @@ impl<'a> Tree<'a> {
             dot_dots: zeroes(),
             workers,
             left: Budget::new(examination.volume.geometry.blocks_count),
+            waiting: WaitingLeaves::new(MAX_WAITING_LEAVES),
             is_cut_short: AtomicBool::new(false),
             are_names_left: AtomicBool::new(false),
         }
@@ -100,9 +127,14 @@ impl<'a> Tree<'a> {
 
     /// Runs the pass.
     pub(super) fn examine(&self) {
-        let workers = self.workers;
+        let pieces = self.examine_directories();
+        self.examine_pieces(&pieces);
+    }
+
+    /// Checks all directories but for the pieces that it returns.
+    fn examine_directories(&self) -> Vec<Piece> {
         let count = u32::try_from(self.directories.list.len()).unwrap_or(u32::MAX);
-        let threads = workers.each(
+        let threads = self.workers.each(
             Pass::Directories,
             count,
             ThreadState::default,
@@ -110,12 +142,13 @@ impl<'a> Tree<'a> {
                 self.subject(place as usize).examine(thread);
             },
         );
-        let pieces: Vec<Piece> = threads
-            .into_iter()
-            .flat_map(|thread| thread.pieces)
-            .collect();
+        let pieces = threads.into_iter().flat_map(|thread| thread.pieces);
+        pieces.collect()
+    }
+
+    fn examine_pieces(&self, pieces: &[Piece]) {
         let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
-        workers.each(
+        self.workers.each(
             Pass::Directories,
             count,
             ThreadState::default,
@@ -246,7 +279,7 @@ impl DirectorySubject<'_> {
                 hasher,
                 leaves,
                 ..
-            } => self.indexed(thread, leaves, hasher),
+            } => self.indexed(thread, &leaves, hasher),
             Index { nodes, .. } => {
                 self.linear(thread, &nodes);
                 self.find_duplicates(thread);
@@ -318,21 +351,23 @@ impl DirectorySubject<'_> {
     }
 
     /// Checks the leaves of a sound index. If there are many, adds them as pieces for all threads.
-    fn indexed(&self, thread: &mut ThreadState, leaves: Vec<Leaf>, hasher: Option<Hasher>) {
+    fn indexed(&self, thread: &mut ThreadState, leaves: &[Leaf], hasher: Option<Hasher>) {
         if leaves.len() <= 2 * LEAVES_AT_ONCE {
-            self.leaves(thread, &leaves, hasher);
+            self.leaves(thread, leaves, hasher);
             return self.find_duplicates(thread);
         }
-        let mut rest = leaves;
-        while !rest.is_empty() {
-            // Names of one hash stay together.
-            let cut = (LEAVES_AT_ONCE..rest.len()).find(|&at| !rest[at].continues);
-            let later = rest.split_off(cut.unwrap_or(rest.len()));
-            thread.pieces.push(Piece {
-                directory: self.place,
-                hasher,
-                leaves: std::mem::replace(&mut rest, later),
-            });
+        let may_wait = self.tree.waiting.add(leaves.len());
+        for piece in cut(leaves) {
+            if may_wait {
+                thread.pieces.push(Piece {
+                    directory: self.place,
+                    hasher,
+                    leaves: piece.to_vec(),
+                });
+            } else {
+                self.leaves(thread, piece, hasher);
+                self.find_duplicates(thread);
+            }
         }
     }
 
@@ -488,6 +523,17 @@ impl DirectorySubject<'_> {
     }
 }
 
+/// Cuts the leaves of a directory into pieces. Names of one hash stay together.
+fn cut(leaves: &[Leaf]) -> impl Iterator<Item = &[Leaf]> {
+    let mut rest = leaves;
+    std::iter::from_fn(move || {
+        let end = (LEAVES_AT_ONCE..rest.len()).find(|&at| !rest[at].continues);
+        let (piece, later) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = later;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
 fn name_of(kind: Option<FileType>) -> &'static str {
     match kind {
         Some(FileType::Regular) => "a file",
@@ -498,5 +544,101 @@ fn name_of(kind: Option<FileType>) -> &'static str {
         Some(FileType::Fifo) => "a pipe",
         Some(FileType::Socket) => "a socket",
         None => "of no known kind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pext4_block::{Device, RamDevice};
+
+    use super::super::findings::{Finding, Findings};
+    use super::super::{Options, inodes, open, prepare};
+    use super::{LEAVES_AT_ONCE, Leaf, MAX_WAITING_LEAVES, Tree, WaitingLeaves, Workers, cut};
+    use crate::build::{Builder, Source};
+
+    #[test]
+    fn pieces_are_all_leaves_and_cut_no_hash() {
+        let long = 3 * LEAVES_AT_ONCE + 7;
+        // Names of one hash lie across the end of the first piece.
+        let continues = |number: usize| (LEAVES_AT_ONCE - 2..LEAVES_AT_ONCE + 5).contains(&number);
+        let leaves: Vec<Leaf> = (0..long)
+            .map(|number| Leaf::new(u32::try_from(number).expect("few"), continues(number)))
+            .collect();
+        let pieces: Vec<&[Leaf]> = cut(&leaves).collect();
+        let lengths: Vec<usize> = pieces.iter().map(|piece| piece.len()).collect();
+        assert_eq!(
+            lengths,
+            [LEAVES_AT_ONCE + 5, LEAVES_AT_ONCE, LEAVES_AT_ONCE, 2]
+        );
+        let numbers = pieces.concat().into_iter().map(|leaf| leaf.logical);
+        assert!(numbers.eq(0..u32::try_from(long).expect("few")));
+    }
+
+    /// An image with a directory of some 700 leaves, in which a name is there twice.
+    fn image() -> Arc<dyn Device> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let source = folder.path().join("source");
+        std::fs::create_dir(&source).expect("the folder is ours");
+        let name = |number: usize| format!("{number:0250}");
+        for number in 0..1800 {
+            std::fs::write(source.join(name(number)), "").expect("the folder is ours");
+        }
+        let image = folder.path().join("image");
+        Builder::new()
+            .source(Source::Directory(source))
+            .block_size(1024)
+            .features(["^metadata_csum"])
+            .build(&image)
+            .expect("an image");
+        let mut bytes = std::fs::read(&image).expect("the image");
+        let at = |bytes: &[u8], text: &str| {
+            let mut places = bytes.windows(250).enumerate();
+            let found = places.find(|(_, part)| *part == text.as_bytes());
+            found.expect("the name is in the image").0
+        };
+        for (from, to) in [(5, 900), (1200, 30)] {
+            let place = at(&bytes, &name(to));
+            bytes[place..place + 250].copy_from_slice(name(from).as_bytes());
+        }
+        let device = RamDevice::new(bytes.len() as u64);
+        device.write_at(0, &bytes).expect("it lies within");
+        Arc::new(device)
+    }
+
+    /// The findings of the pass, and the number of leaves in pieces that waited.
+    fn examine(device: &Arc<dyn Device>, limit: u64, threads: usize) -> (Vec<Finding>, usize) {
+        let options = Options::default();
+        let workers = Workers {
+            options: &options,
+            threads,
+        };
+        let findings = Findings::new();
+        let opened = open(Arc::clone(device), &findings).expect("it can be read");
+        let (volume, groups) = opened.expect("it can be checked");
+        let examination = prepare(volume, groups, findings, &workers);
+        let (inodes, directories, ..) = inodes::examine(&examination, &workers);
+        let mut tree = Tree::new(&examination, &inodes, &directories, &workers);
+        tree.waiting = WaitingLeaves::new(limit);
+        let pieces = tree.examine_directories();
+        let waiting = pieces.iter().map(|piece| {
+            assert_eq!(piece.leaves.capacity(), piece.leaves.len(), "no slack");
+            piece.leaves.len()
+        });
+        let waiting = waiting.sum();
+        tree.examine_pieces(&pieces);
+        (examination.findings.take().0, waiting)
+    }
+
+    #[test]
+    fn findings_are_the_same_whoever_checks_a_piece() {
+        let device = image();
+        let (expected, waiting) = examine(&device, MAX_WAITING_LEAVES, 2);
+        assert!(waiting > 2 * LEAVES_AT_ONCE, "{waiting}");
+        assert!(!expected.is_empty(), "two names are not where they belong");
+        for threads in [1, 3] {
+            assert_eq!(examine(&device, 0, threads), (expected.clone(), 0));
+        }
     }
 }

@@ -28,6 +28,17 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
+    /// A leaf of all hashes.
+    #[cfg(test)]
+    pub(super) fn new(logical: u32, continues: bool) -> Self {
+        Self {
+            logical,
+            continues,
+            start: 0,
+            end: END,
+        }
+    }
+
     /// Whether a name of this hash belongs here.
     pub(super) fn covers(&self, hash: u32) -> bool {
         hash >= self.start && u64::from(hash) < self.end

@@ -331,6 +331,8 @@ pub(super) struct Collector {
     /// The errors, with their blocks.
     pub(super) faults: Vec<(Kind, Option<BlockNumber>)>,
     nodes: std::collections::HashSet<BlockNumber>,
+    /// There are more nodes or runs than are kept.
+    is_cut_short: bool,
 }
 
 /// The maximum number of map blocks that a [`Collector`] enters.
@@ -347,6 +349,7 @@ impl Collector {
             runs: Vec::new(),
             faults: Vec::new(),
             nodes: std::collections::HashSet::new(),
+            is_cut_short: false,
         };
         walk(volume, number, inode, &mut collector);
         collector
@@ -360,6 +363,14 @@ impl Collector {
     fn note(&mut self, kind: Kind, block: Option<BlockNumber>) {
         if self.faults.len() < MAX_FAULTS {
             self.faults.push((kind, block));
+        }
+    }
+
+    /// Notes, once, that the rest of the map is left out.
+    fn cut_short(&mut self) {
+        if !std::mem::replace(&mut self.is_cut_short, true) {
+            // Beyond `MAX_FAULTS` as well, since a report without it would count as complete.
+            self.faults.push((Kind::LimitReached, None));
         }
     }
 
@@ -379,18 +390,22 @@ impl Collector {
 
 impl Visitor for Collector {
     fn node(&mut self, block: BlockNumber) -> bool {
-        let goes_in = self.nodes.len() < MAX_NODES && self.nodes.insert(block);
-        if !goes_in {
+        if self.nodes.contains(&block) {
             self.note(Kind::BlockShared, Some(block));
+            return false;
         }
-        goes_in
+        if self.nodes.len() >= MAX_NODES {
+            self.cut_short();
+            return false;
+        }
+        self.nodes.insert(block)
     }
 
     fn run(&mut self, run: Run) {
         if self.runs.len() < MAX_RUNS {
             self.runs.push(run);
         } else {
-            self.note(Kind::BlockShared, Some(run.start));
+            self.cut_short();
         }
     }
 
@@ -405,7 +420,49 @@ impl Visitor for Collector {
 
 #[cfg(test)]
 mod tests {
-    use super::max_depth;
+    use pext4_ondisk::BlockNumber;
+
+    use super::{Collector, Kind, MAX_FAULTS, MAX_NODES, MAX_RUNS, Run, Visitor, max_depth};
+
+    fn collector() -> Collector {
+        Collector {
+            runs: Vec::new(),
+            faults: Vec::new(),
+            nodes: std::collections::HashSet::new(),
+            is_cut_short: false,
+        }
+    }
+
+    #[test]
+    fn a_map_with_more_blocks_than_are_kept_is_not_called_a_shared_one() {
+        let mut collector = collector();
+        let blocks = (0..MAX_NODES as u64 + 5).map(BlockNumber);
+        let entered = blocks.filter(|&block| collector.node(block)).count();
+        assert_eq!(entered, MAX_NODES);
+        assert_eq!(collector.faults, [(Kind::LimitReached, None)]);
+        assert!(!collector.node(BlockNumber(7)));
+        let shared = (Kind::BlockShared, Some(BlockNumber(7)));
+        assert_eq!(collector.faults.last(), Some(&shared));
+    }
+
+    #[test]
+    fn more_runs_than_are_kept_are_said_once_however_many_errors_there_were() {
+        let mut collector = collector();
+        for _ in 0..2 * MAX_FAULTS {
+            collector.fault(Kind::ExtentEntry, None, String::new());
+        }
+        for logical in 0..u32::try_from(MAX_RUNS).expect("a small number") + 5 {
+            collector.run(Run {
+                logical,
+                start: BlockNumber(1),
+                length: 1,
+                unwritten: false,
+            });
+        }
+        assert_eq!(collector.runs.len(), MAX_RUNS);
+        assert_eq!(collector.faults.len(), MAX_FAULTS + 1);
+        assert_eq!(collector.faults.last(), Some(&(Kind::LimitReached, None)));
+    }
 
     #[test]
     fn trees_are_no_deeper_than_they_can_need_to_be() {

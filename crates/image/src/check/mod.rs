@@ -241,9 +241,21 @@ pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
             ..Report::default()
         });
     };
+    let examination = prepare(volume, groups, findings, &workers);
+    clock.lap(Pass::Superblock, &workers)?;
+    passes(examination, &workers, clock)
+}
+
+/// What remains of pass 0 when the descriptors are read.
+fn prepare(
+    volume: Volume,
+    groups: Vec<Group>,
+    findings: Findings,
+    workers: &Workers<'_>,
+) -> Examination {
     let claims = Claims::new(&volume.geometry);
     descriptors::claim(&volume, &groups, &claims, &findings);
-    descriptors::check_backups(&volume, &groups, &workers, &findings);
+    descriptors::check_backups(&volume, &groups, workers, &findings);
     mmp::check(&volume, &findings);
     let orphans = orphans::collect(&volume, &groups, &findings);
     let examination = Examination {
@@ -259,8 +271,7 @@ pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
     };
     special::check_resize(&examination);
     bad_blocks::claim(&examination);
-    clock.lap(Pass::Superblock, &workers)?;
-    passes(examination, &workers, clock)
+    examination
 }
 
 /// The passes from 1 on.
@@ -285,10 +296,10 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     let geometry = &examination.volume.geometry;
     Ok(Report {
         findings: found,
-        counts: kinds,
         is_complete: !tree.is_cut_short()
             && !examination.claims.is_cut_short()
-            && !examination.orphans.is_cut_short,
+            && kinds.iter().all(|&(kind, _)| kind != Kind::LimitReached),
+        counts: kinds,
         files: counts.files,
         directories: counts.directories,
         inodes: counts.inodes,
