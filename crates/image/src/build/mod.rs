@@ -422,7 +422,7 @@ impl Builder {
         output.set_size(planned.frame.size)?;
         let files = planned.order.inodes.len() as u64;
         self.progress
-            .enter(Phase::Writing, files, planned.placement.bytes);
+            .enter(Phase::Writing, files, planned.placement.copied);
         let image_writer = write::Image {
             tree: &planned.tree,
             order: &planned.order,

@@ -57,8 +57,10 @@ pub(super) struct Placement {
     pub maps: HashMap<Id, BlockMap>,
     /// After placement, a node's `attributes` is an index into this.
     pub attributes: Vec<PlacedAttributes>,
-    /// Bytes of contents.
+    /// Bytes of contents: their whole blocks, without holes.
     pub bytes: u64,
+    /// Bytes of contents that are copied.
+    pub copied: u64,
 }
 
 /// Not enough blocks are free.
@@ -141,6 +143,7 @@ pub(super) fn place(
             maps: HashMap::new(),
             attributes: Vec::new(),
             bytes: 0,
+            copied: 0,
         },
     };
     let (mut start, mut bytes) = (0, 0);
@@ -203,16 +206,13 @@ impl Placer<'_> {
             return Ok(bytes);
         }
         self.placement.bytes += bytes;
+        self.placement.copied += tree.data_bytes(id);
         if bytes < LARGE {
             return Ok(bytes);
         }
-        let size = tree.node(id).size;
-        let mut at = 0;
-        while at < size {
-            let end = size.min(at + PIECE_BYTES);
-            self.placement.pieces.push(Piece { id, bytes: at..end });
-            at = end;
-        }
+        let ranges = pieces(tree.node(id).size, tree.segments.get(&id).map(|all| &**all));
+        let pieces = ranges.into_iter().map(|bytes| Piece { id, bytes });
+        self.placement.pieces.extend(pieces);
         Ok(0)
     }
 
@@ -275,6 +275,23 @@ impl Placer<'_> {
     }
 }
 
+/// The pieces of a large file: the ranges of `PIECE_BYTES`, from multiples of them on, that have
+/// data. The holes of a file can be a million times as long as its data.
+fn pieces(size: u64, segments: Option<&[Range<u64>]>) -> Vec<Range<u64>> {
+    let whole = 0..size;
+    let mut pieces: Vec<Range<u64>> = Vec::new();
+    for segment in segments.unwrap_or(std::slice::from_ref(&whole)) {
+        let end = pieces.last().map_or(0, |piece| piece.end);
+        let mut at = end.max(segment.start / PIECE_BYTES * PIECE_BYTES);
+        while at < segment.end {
+            let end = size.min(at.saturating_add(PIECE_BYTES));
+            pieces.push(at..end);
+            at = end;
+        }
+    }
+    pieces
+}
+
 /// Maps ranges of a file's blocks to runs of the device, in order. Both have the same number of
 /// blocks.
 fn join(logical: &[Range<u64>], physical: &[Range<u64>]) -> Vec<extent::Run> {
@@ -307,7 +324,7 @@ fn join(logical: &[Range<u64>], physical: &[Range<u64>]) -> Vec<extent::Run> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FreeSpace, join};
+    use super::{FreeSpace, PIECE_BYTES, join, pieces};
 
     #[test]
     fn files_that_no_run_can_hold_are_split() {
@@ -322,6 +339,35 @@ mod tests {
         assert_eq!(free.allocate(9).ok(), Some(vec![56..60, 70..75]));
         assert_eq!(free.allocated, [10..20, 30..60, 70..75]);
         assert!(free.allocate_contiguous(1).is_none());
+    }
+
+    #[test]
+    fn pieces_are_cut_where_data_is() {
+        const PIECE: u64 = PIECE_BYTES;
+        assert_eq!(
+            pieces(2 * PIECE + 5, None),
+            [0..PIECE, PIECE..2 * PIECE, 2 * PIECE..2 * PIECE + 5]
+        );
+        let size = 16 << 40;
+        // Two in one piece, one across two, one that ends where a piece ends, one at the end.
+        let segments = [
+            0..10,
+            PIECE - 5..PIECE,
+            5 * PIECE - 1..5 * PIECE + 1,
+            9 * PIECE + 7..10 * PIECE,
+            size - 1..size,
+        ];
+        assert_eq!(
+            pieces(size, Some(&segments)),
+            [
+                0..PIECE,
+                4 * PIECE..5 * PIECE,
+                5 * PIECE..6 * PIECE,
+                9 * PIECE..10 * PIECE,
+                size - PIECE..size,
+            ]
+        );
+        assert!(pieces(size, Some(&[])).is_empty(), "nothing but a hole");
     }
 
     #[test]

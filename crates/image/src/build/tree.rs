@@ -203,6 +203,13 @@ impl Tree {
         &self.texts[start..start + usize::from(node.name_length)]
     }
 
+    /// The length of a file's data in bytes, without its holes.
+    pub fn data_bytes(&self, id: Id) -> u64 {
+        self.segments.get(&id).map_or(self.node(id).size, |all| {
+            all.iter().map(|range| range.end - range.start).sum()
+        })
+    }
+
     /// The target of a symbolic link.
     pub fn target(&self, id: Id) -> &[u8] {
         let node = self.node(id);

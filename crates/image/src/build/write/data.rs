@@ -113,16 +113,14 @@ impl<'a> ContentReader<'a> {
     /// Copies a piece of a large file.
     pub fn copy(&mut self, piece: &Piece) -> Result<()> {
         let opened = self.open(piece.id)?;
-        self.copy_ranges(piece.id, &opened, piece.bytes.clone())?;
+        let copied = self.copy_ranges(piece.id, &opened, piece.bytes.clone())?;
         self.check(piece.id, &opened)?;
-        self.image
-            .progress
-            .add(0, piece.bytes.end - piece.bytes.start);
+        self.image.progress.add(0, copied);
         Ok(())
     }
 
-    /// Copies the data of a file in the range `bytes`.
-    fn copy_ranges(&mut self, id: Id, opened: &OpenFile<'_>, bytes: Range<u64>) -> Result<()> {
+    /// Copies the data of a file in the range `bytes`. Returns the number of copied bytes.
+    fn copy_ranges(&mut self, id: Id, opened: &OpenFile<'_>, bytes: Range<u64>) -> Result<u64> {
         let image = self.image;
         let node = image.tree.node(id);
         let is_packed = matches!(opened, OpenFile::Archive(..));
@@ -137,6 +135,7 @@ impl<'a> ContentReader<'a> {
             true => self.packed_before(id, segments, within.start),
             false => 0,
         };
+        let mut copied = 0;
         for segment in &segments[within] {
             let start = segment.start.max(bytes.start);
             let end = segment.end.min(bytes.end);
@@ -147,8 +146,9 @@ impl<'a> ContentReader<'a> {
             };
             self.copy_range(id, opened, from, start..end)?;
             packed += segment.end - segment.start;
+            copied += end - start;
         }
-        Ok(())
+        Ok(copied)
     }
 
     /// The number of bytes that an archive stores of a file before one of its segments. Pieces are

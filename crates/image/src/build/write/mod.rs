@@ -290,7 +290,7 @@ impl Worker<'_> {
                     return Ok(0);
                 }
                 self.reader.read_small(id, &mut self.data)?;
-                Ok(node.size.min(bytes))
+                Ok(image.tree.data_bytes(id))
             }
             _ => Ok(0),
         }
