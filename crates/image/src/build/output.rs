@@ -177,10 +177,36 @@ fn resolve_link(target: &Path) -> PathBuf {
 /// Renames, unless `to` exists.
 fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system does not support the flag. `create` has checked the name.
-        Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(from, to),
+        // The file system does not support the flag.
+        Err(Errno::INVAL | Errno::NOSYS) => rename_by_link(from, to),
         done => Ok(done?),
     }
+}
+
+/// Renames by a second name, which, unlike a rename, is not made over a file that exists.
+fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
+    match rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()) {
+        Ok(()) => std::fs::remove_file(from).map_err(|cause| {
+            let text = format!(
+                "it has it, and {} cannot be removed: {cause}",
+                from.display()
+            );
+            io::Error::new(cause.kind(), text)
+        }),
+        // The file system has no second names either.
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
+            rename_if_absent(from, to)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Renames, unless `to` exists shortly before. Nothing more certain is left.
+fn rename_if_absent(from: &Path, to: &Path) -> io::Result<()> {
+    if std::fs::symlink_metadata(to).is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    std::fs::rename(from, to)
 }
 
 fn folder_of(target: &Path) -> &Path {
@@ -290,7 +316,7 @@ impl Device for Output {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use super::{Output, create_named, fd_path, is_file_at};
+    use super::{Output, create_named, fd_path, is_file_at, rename_by_link, rename_if_absent};
 
     /// Without `/proc` a nameless file could not get a name at the end.
     #[test]
@@ -307,6 +333,26 @@ mod tests {
         let target = folder.path().join("gone").join("image");
         let error = Output::sync_folder(&target).expect_err("there is no folder");
         assert!(error.to_string().contains("itself is complete"), "{error}");
+    }
+
+    /// Hosts whose file systems have no `RENAME_NOREPLACE` are rare, so this test calls what they
+    /// get.
+    #[test]
+    fn an_image_that_exists_is_not_replaced_without_the_flag_of_rename_either() {
+        for rename in [rename_by_link, rename_if_absent] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+            std::fs::write(&from, "new").expect("the folder is ours");
+            std::fs::write(&to, "old").expect("the folder is ours");
+            let error = rename(&from, &to).expect_err("there is one");
+            assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+            assert_eq!(std::fs::read(&to).expect("it is there"), b"old");
+            assert_eq!(std::fs::read(&from).expect("it is there"), b"new");
+            std::fs::remove_file(&to).expect("it is there");
+            rename(&from, &to).expect("the name is free");
+            assert_eq!(std::fs::read(&to).expect("it is there"), b"new");
+            assert!(!from.exists());
+        }
     }
 
     /// Hosts without `O_TMPFILE` are rare, so this test creates the named file directly.
