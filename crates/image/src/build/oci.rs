@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -381,16 +381,34 @@ impl Blob {
         })
     }
 
-    /// Reads the whole blob and verifies it.
-    pub fn check(&self) -> Result<()> {
-        let mut reader = self.open()?;
+    /// Reads the whole of a file and verifies that it is this blob. The file is an open one, since
+    /// another could be at the path by the time its contents are read.
+    pub fn check(&self, file: &File) -> Result<()> {
+        let mut hasher = Hasher::new(self.digest.algorithm);
         let mut chunk = vec![0; CHUNK_BYTES];
-        loop {
-            let read = reader.read(&mut chunk);
-            if read.map_err(|cause| Error::source(&self.path, "read it", cause))? == 0 {
-                return reader.verify(self);
+        let mut length = 0;
+        // More than is stated shows that the file has grown.
+        while length <= self.size {
+            let read = match file.read_at(&mut chunk, length) {
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
+                read => read.map_err(|cause| Error::source(&self.path, "read it", cause))?,
+            };
+            if read == 0 {
+                break;
             }
+            hasher.update(&chunk[..read]);
+            length += read as u64;
         }
+        self.verify(hasher, length)
+    }
+
+    fn verify(&self, hasher: Hasher, length: u64) -> Result<()> {
+        self.check_size(length)?;
+        let computed = hasher.hex();
+        if computed != self.digest.hex {
+            return Err(self.unsound(&format!("its digest is wrong: its content has {computed}")));
+        }
+        Ok(())
     }
 }
 
@@ -445,18 +463,43 @@ impl Read for HashingReader {
 impl HashingReader {
     /// Checks size and digest. The caller must have read to the end.
     pub fn verify(self, blob: &Blob) -> Result<()> {
-        blob.check_size(self.length)?;
-        let computed = self.hasher.hex();
-        if computed != blob.digest.hex {
-            return Err(blob.unsound(&format!("its digest is wrong: its content has {computed}")));
-        }
-        Ok(())
+        blob.verify(self.hasher, self.length)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Digest, Platform};
+    use super::{Algorithm, Blob, Digest, Hasher, Platform};
+
+    /// Whoever can write to the layout could put another file at the path in between.
+    #[test]
+    fn a_blob_is_verified_by_the_file_that_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, other] = ["blob", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&path, "stated").unwrap();
+        std::fs::write(&other, "forged").unwrap();
+        let mut hasher = Hasher::new(Algorithm::Sha256);
+        hasher.update(b"stated");
+        let blob = Blob {
+            path: path.clone(),
+            digest: Digest {
+                algorithm: Algorithm::Sha256,
+                hex: hasher.hex(),
+            },
+            size: 6,
+        };
+        let [stated, forged] = [&path, &other].map(|path| std::fs::File::open(path).unwrap());
+        assert!(blob.check(&forged).is_err(), "not what is at the path");
+        std::fs::rename(&other, &path).unwrap();
+        blob.check(&stated).unwrap();
+        std::fs::write(folder.path().join("grown"), "stated and more").unwrap();
+        let grown = std::fs::File::open(folder.path().join("grown")).unwrap();
+        let error = blob.check(&grown).unwrap_err();
+        assert!(
+            error.to_string().contains("bytes where 6 are stated"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn digests_cannot_contain_paths() {

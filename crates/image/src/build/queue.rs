@@ -3,7 +3,8 @@
 //! A producer *closes* the queue when nothing follows: consumers then get the remaining items and
 //! the end. Either side *abandons* the queue when it gives up: `put` then returns false, and no
 //! thread waits any more. A thread that produces everything before it consumes *unbounds* the
-//! queue.
+//! queue. A thread that panics must not leave others waiting: a producer's end is in a `drop`, a
+//! consumer holds an [`AbandonAtEnd`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -118,9 +119,34 @@ impl<T> Queue<T> {
     }
 }
 
+/// Abandons queues when it goes, with the consumer that holds it: no producer waits for one that
+/// has panicked.
+pub(super) struct AbandonAtEnd<'a, T>(pub &'a [Queue<T>]);
+
+impl<T> Drop for AbandonAtEnd<'_, T> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Queue::abandon);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Queue;
+    use super::{AbandonAtEnd, Queue};
+
+    #[test]
+    fn no_producer_waits_for_a_consumer_that_panicked() {
+        let queue = Queue::new(1);
+        assert!(queue.put(1));
+        let queues = std::slice::from_ref(&queue);
+        pext4_sync::thread::scope(|scope| {
+            scope.spawn(|| while queue.put(2) {});
+            let consumer = std::panic::AssertUnwindSafe(|| {
+                let _end = AbandonAtEnd(queues);
+                std::panic::resume_unwind(Box::new("as a panic does"));
+            });
+            assert!(std::panic::catch_unwind(consumer).is_err());
+        });
+    }
 
     #[test]
     fn items_are_taken_in_order() {

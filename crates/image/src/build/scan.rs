@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use super::error::{Error, Result};
 use super::first_error::FirstError;
 use super::progress::Progress;
-use super::queue::Queue;
+use super::queue::{AbandonAtEnd, Queue};
 use super::rules::Rules;
 use entry::AttributePath;
 pub(super) use entry::{LinkKey, ScannedEntry};
@@ -178,37 +178,9 @@ impl Source {
         options: &Options<'_>,
         mut take: impl FnMut(Batch) -> Result<()>,
     ) -> Result<()> {
-        let fd = self
-            .root
-            .try_clone()
-            .map_err(|cause| Error::source(&self.path, "open it again", cause))?;
-        let root = Arc::new(OpenDirectory {
-            fd,
-            number: 0,
-            path: Vec::new(),
-        });
-        let device = device_of(&root.fd)
-            .map_err(|errno| Error::source(&self.path, "read its attributes", errno))?;
-        let scan = Scan {
-            source: self,
-            options,
-            device,
-            stack: Stack {
-                state: Mutex::new(Class::Leaf, StackState::default()),
-                changed: Condvar::new(),
-            },
-            batches: Queue::new(MAX_WAITING_BATCHES),
-            next_directory: AtomicU32::new(1),
-            workers: AtomicU32::new(u32::try_from(options.threads).unwrap_or(1)),
-            has_begun: AtomicBool::new(false),
-            first_error: FirstError::new(),
-        };
-        scan.stack.push([Job::List {
-            parent: root,
-            name: CString::default(),
-            number: 0,
-        }]);
+        let scan = Scan::new(self, options)?;
         thread::scope(|scope| {
+            let _end = AbandonAtEnd(std::slice::from_ref(&scan.batches));
             for _ in 0..options.threads {
                 if let Err(cause) = thread::try_spawn_scoped(scope, || scan.work()) {
                     scan.note_missing_thread(cause);
@@ -273,19 +245,78 @@ impl Stack {
     fn clear(&self) {
         self.state.lock().waiting.clear();
     }
+
+    /// Ends the job of a thread that panicked. The others find no more.
+    fn give_up(&self) {
+        let mut state = self.state.lock();
+        state.running -= 1;
+        state.waiting.clear();
+        drop(state);
+        self.changed.notify_all();
+    }
 }
 
-impl Scan<'_> {
+/// The end of a worker, also by a panic: then neither the other workers nor the caller wait for
+/// what it was doing.
+struct WorkerEnd<'a> {
+    scan: &'a Scan<'a>,
+    has_job: bool,
+}
+
+impl Drop for WorkerEnd<'_> {
+    fn drop(&mut self) {
+        if self.has_job {
+            self.scan.stack.give_up();
+            self.scan.batches.abandon();
+        }
+        self.scan.finish_worker();
+    }
+}
+
+impl<'a> Scan<'a> {
+    /// A scan whose only job is the root.
+    fn new(source: &'a Source, options: &'a Options<'a>) -> Result<Self> {
+        let fd = source
+            .root
+            .try_clone()
+            .map_err(|cause| Error::source(&source.path, "open it again", cause))?;
+        let root = Arc::new(OpenDirectory {
+            fd,
+            number: 0,
+            path: Vec::new(),
+        });
+        let device = device_of(&root.fd)
+            .map_err(|errno| Error::source(&source.path, "read its attributes", errno))?;
+        let scan = Self {
+            source,
+            options,
+            device,
+            stack: Stack {
+                state: Mutex::new(Class::Leaf, StackState::default()),
+                changed: Condvar::new(),
+            },
+            batches: Queue::new(MAX_WAITING_BATCHES),
+            next_directory: AtomicU32::new(1),
+            workers: AtomicU32::new(u32::try_from(options.threads).unwrap_or(1)),
+            has_begun: AtomicBool::new(false),
+            first_error: FirstError::new(),
+        };
+        scan.stack.push([Job::List {
+            parent: root,
+            name: CString::default(),
+            number: 0,
+        }]);
+        Ok(scan)
+    }
+
     fn work(&self) {
-        self.has_begun.store(true, Ordering::Release);
+        let mut end = self.begin_worker();
         let mut worker = Worker {
             buffers: entry::Buffers::new(),
             can_chdir: thread::own_working_directory().is_ok(),
         };
         let mut listing = vec![MaybeUninit::uninit(); LISTING_BYTES];
-        let mut was_working = false;
-        while let Some(job) = self.stack.pop(was_working) {
-            was_working = true;
+        while let Some(job) = self.next_job(&mut end) {
             if self.first_error.has_failed() {
                 continue;
             }
@@ -301,7 +332,20 @@ impl Scan<'_> {
                 self.fail(error);
             }
         }
-        self.finish_worker();
+    }
+
+    fn begin_worker(&self) -> WorkerEnd<'_> {
+        self.has_begun.store(true, Ordering::Release);
+        WorkerEnd {
+            scan: self,
+            has_job: false,
+        }
+    }
+
+    fn next_job(&self, end: &mut WorkerEnd<'_>) -> Option<Job> {
+        let job = self.stack.pop(std::mem::take(&mut end.has_job));
+        end.has_job = job.is_some();
+        job
     }
 
     /// Counts a thread that finishes. Returns whether it was the last one.
@@ -558,4 +602,57 @@ fn is_unreadable(cause: &std::io::Error) -> bool {
         cause.kind(),
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::NotFound
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::time::Duration;
+
+    use pext4_sync::{thread, time};
+
+    use super::super::progress::Progress;
+    use super::super::rules::Rules;
+    use super::{Options, Scan, Source};
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_panicked() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let source = Source::open(folder.path()).expect("it is there");
+        let (rules, progress) = (Rules::default(), Progress::default());
+        let options = Options {
+            rules: &rules,
+            threads: 2,
+            skip_unreadable: false,
+            one_file_system: false,
+            leave_out: Vec::new(),
+            progress: &progress,
+        };
+        let scan = Scan::new(&source, &options).expect("a root");
+        let mut end = scan.begin_worker();
+        assert!(scan.next_job(&mut end).is_some(), "the root");
+        thread::scope(|scope| {
+            thread::try_spawn_scoped(scope, || scan.work()).expect("a thread");
+            let panicking = AssertUnwindSafe(move || {
+                let _end = end;
+                resume_unwind(Box::new("as a panic does"));
+            });
+            assert!(catch_unwind(panicking).is_err());
+            let begin = time::now();
+            let is_late = || time::now().saturating_sub(begin) > Duration::from_secs(20);
+            let check = || {
+                if is_late() {
+                    Err("nothing ended it")
+                } else {
+                    Ok(())
+                }
+            };
+            let taken = scan.batches.take_or_check(check);
+            if taken.is_err() {
+                // So that the test fails, and does not wait for the other worker.
+                scan.stack.give_up();
+            }
+            assert!(matches!(taken, Ok(None)), "{:?}", taken.err());
+        });
+    }
 }

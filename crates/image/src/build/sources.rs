@@ -20,7 +20,7 @@ use super::oci;
 use super::output::{Output, scratch};
 use super::packed_image::{self, Given, PackedImage};
 use super::progress::Progress;
-use super::queue::Queue;
+use super::queue::{AbandonAtEnd, Queue};
 use super::rules::Rules;
 use super::scan;
 use super::tree::Tree;
@@ -383,6 +383,15 @@ struct LayerReader<'a> {
     first_error: FirstError,
 }
 
+/// Closes a queue when its producer ends, even by a panic, as of a decoder.
+struct CloseAtEnd<'a>(&'a Queue<Vec<Record>>);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 impl LayerReader<'_> {
     /// Reads and applies all layers, numbered from `first`. Returns which of them went through the
     /// spool.
@@ -395,6 +404,7 @@ impl LayerReader<'_> {
                 self.queues.iter().for_each(Queue::unbound);
                 self.work();
             }
+            let _end = AbandonAtEnd(&self.queues);
             for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {
                 let options = self.options;
                 let max_names = options.limits.files;
@@ -431,10 +441,11 @@ impl LayerReader<'_> {
             if self.first_error.has_failed() {
                 return;
             }
+            // Also if the thread panics, or the consumer would wait for this layer.
+            let _end = CloseAtEnd(&self.queues[number]);
             if let Err(error) = self.read(number, blob) {
                 self.fail(error);
             }
-            self.queues[number].close();
         }
     }
 
@@ -462,7 +473,7 @@ impl LayerReader<'_> {
             })?;
             verified.verify(blob)?;
         } else {
-            blob.check()?;
+            blob.check(&archive.file)?;
             let input = FileInput::new(&archive.file, &blob.path)?;
             Reader::new(&blob.path, input, rules, limits)
                 .container_layer()
@@ -480,4 +491,23 @@ fn is_compressed(archive: &Archive) -> Result<bool> {
         .read_at(&mut start, 0)
         .map_err(|cause| Error::source(&archive.path, "read it", cause))?;
     Ok(Compression::detect(&start[..read]) != Compression::None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    use super::{CloseAtEnd, Queue};
+
+    #[test]
+    fn a_layer_ends_with_the_thread_that_reads_it() {
+        let queue = Queue::new(1);
+        let panicking = AssertUnwindSafe(|| {
+            let _end = CloseAtEnd(&queue);
+            resume_unwind(Box::new("as a panic does"));
+        });
+        assert!(catch_unwind(panicking).is_err());
+        let taken = queue.take_or_check(|| Err("nothing ended it"));
+        assert!(matches!(taken, Ok(None)), "{:?}", taken.err());
+    }
 }
