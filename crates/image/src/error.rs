@@ -19,6 +19,10 @@ pub enum Error {
     /// The image contains invalid data.
     #[error("{0}")]
     Corrupt(#[from] Corrupt),
+    /// The image, or the request, has a feature that this version does not support. The text names
+    /// it.
+    #[error("{0}")]
+    Unsupported(String),
     /// The request cannot be satisfied. The text says what would work instead.
     #[error("{0}")]
     Impossible(String),
@@ -36,7 +40,12 @@ impl From<JournalError> for Error {
         match error {
             JournalError::Io { ref cause, .. } => Self::Io(io::Error::new(cause.kind(), error)),
             JournalError::Corrupt(corrupt) => Self::Corrupt(corrupt),
-            other => Self::Impossible(other.to_string()),
+            JournalError::Unsupported(_) => Self::Unsupported(error.to_string()),
+            // The text says that the journal is too small.
+            JournalError::TooLarge { .. } => Self::Impossible(error.to_string()),
+            _ if error.is_device_error() => Self::Io(io::Error::other(error)),
+            // It has stopped, or its log is not what it says: no other request would help.
+            _ => Self::Corrupt(Corrupt::new("journal", error.to_string())),
         }
     }
 }
@@ -64,5 +73,20 @@ mod tests {
             }
             other => panic!("{other}"),
         }
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_used_says_why() {
+        let unsupported = JournalError::Unsupported("a feature".to_owned());
+        let text = unsupported.to_string();
+        match Error::from(unsupported) {
+            Error::Unsupported(told) => assert_eq!(told, text),
+            other => panic!("{other}"),
+        }
+        let device = JournalError::AbortedByDevice("no answer".into());
+        assert!(matches!(Error::from(device), Error::Io(_)));
+        let stopped = Error::from(JournalError::Aborted("no sense".into()));
+        assert!(matches!(stopped, Error::Corrupt(_)), "{stopped}");
+        assert!(stopped.to_string().contains("no sense"), "{stopped}");
     }
 }

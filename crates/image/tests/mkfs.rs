@@ -387,6 +387,12 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
             "{error} does not speak of {word}"
         );
     };
+    let small_blocks = Options {
+        block_size: Some(1024),
+        ..Options::default()
+    };
+    // The descriptors of so many groups do not fit into one; the last group is not whole.
+    refuse(1 << 40, small_blocks, "larger blocks, or -O ^resize_inode");
     let label = Options {
         label: vec![b'x'; 17],
         ..Options::default()

@@ -69,7 +69,8 @@ impl Design {
     ///
     /// # Errors
     ///
-    /// `Impossible` if the options contradict each other or the size is too small.
+    /// `Impossible` if the options contradict each other, or the size is too small for them or too
+    /// large; `Unsupported` if a feature is not supported.
     pub fn new(size: u64, options: &Options) -> Result<Self> {
         let options = &plan::without_journal_that_does_not_fit(size, options);
         let (mut superblock, geometry) = plan::plan(size, options)?;
@@ -107,7 +108,7 @@ impl Design {
 ///
 /// # Errors
 ///
-/// `Impossible` if the options contradict each other or the size is too small, `Io`.
+/// As [`Design::new`]; `Io`.
 pub fn mkfs(device: &dyn Device, options: &Options) -> Result<Summary> {
     Design::new(device.size(), options)?.write(device)
 }

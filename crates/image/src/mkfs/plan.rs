@@ -23,7 +23,7 @@ const MIN_BLOCKS: u64 = 64;
 /// special files.
 const MIN_INODES: u64 = 16;
 /// The maximum size of a journal in blocks, as `mke2fs(8)` documents it.
-const MAX_JOURNAL_BLOCKS: u32 = 10_240_000;
+pub(crate) const MAX_JOURNAL_BLOCKS: u32 = 10_240_000;
 /// `user_xattr` and `acl`, which upstream turns on.
 const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
 
@@ -141,15 +141,22 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             _ => break,
         }
     }
-    let geometry = Geometry::of(&superblock).map_err(|corrupt| {
+    let geometry = geometry(&superblock, blocks)?;
+    superblock.reserved_blocks = reserved_blocks(blocks, options.reserved_percent)?;
+    Ok((superblock, geometry))
+}
+
+/// The geometry of a superblock for `blocks` blocks, or for these rounded up to whole groups. If
+/// it is not possible, the request is to blame, and not the superblock that was made for it.
+fn geometry(superblock: &Superblock, blocks: u64) -> Result<Geometry> {
+    Geometry::of(superblock).map_err(|corrupt| {
+        let block_size = 1024 << superblock.log_block_size;
         impossible(format!(
             "{blocks} blocks of {block_size} bytes cannot be: {}; larger blocks, or -O ^resize_inode, \
              allow more",
             corrupt.problem()
         ))
-    })?;
-    superblock.reserved_blocks = reserved_blocks(blocks, options.reserved_percent)?;
-    Ok((superblock, geometry))
+    })
 }
 
 /// Fails if the size of the journal is invalid for every file system.
@@ -286,7 +293,7 @@ fn resolve_features(features: &mut Features) -> Result<()> {
             .difference(supported.read_only_compat),
     };
     if !other.names().is_empty() {
-        return Err(impossible(format!(
+        return Err(Error::Unsupported(format!(
             "this version does not make images with the features: {}",
             other.names().join(", ")
         )));
@@ -528,7 +535,7 @@ fn without_too_small_last_group(superblock: &Superblock) -> Result<Option<u64>> 
     }
     let mut rounded = superblock.clone();
     rounded.blocks_count = shorter + per_group;
-    let geometry = Geometry::of(&rounded)?;
+    let geometry = geometry(&rounded, superblock.blocks_count)?;
     let last = geometry.groups().next_back();
     let needed = last.map_or(0, |last| min_blocks(&geometry, last));
     Ok((left < u64::from(needed)).then_some(shorter))

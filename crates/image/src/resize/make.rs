@@ -70,7 +70,8 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// `Impossible`, with the reason, if the size or a feature is not supported; `Corrupt`; `Io`.
+    /// `Impossible`, with the reason, if the size is; `Unsupported`, which names the feature;
+    /// `Corrupt`; `Io`.
     pub fn make(device: &dyn Device, target: Target) -> Result<Self> {
         check_features(&read_superblock(device)?)?;
         // Check before the replay, which writes: another machine may have the image mounted.
@@ -137,7 +138,7 @@ fn wanted(image: &Image<'_>, device: &dyn Device, target: Target) -> Result<Opti
 fn check_features(superblock: &Superblock) -> Result<()> {
     if superblock.is_for_hurd() {
         let what = "this version does not resize images that were made for the Hurd";
-        return Err(Error::Impossible(what.to_owned()));
+        return Err(Error::Unsupported(what.to_owned()));
     }
     let features = &superblock.features;
     let mut names = features.compat.difference(HANDLED_COMPAT).names();
@@ -151,7 +152,7 @@ fn check_features(superblock: &Superblock) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    Err(Error::Impossible(format!(
+    Err(Error::Unsupported(format!(
         "this version does not resize images with the features: {}",
         names.join(", ")
     )))
