@@ -253,7 +253,7 @@ fn plan(
     options: Options,
 ) -> Result<(Plan, Way)> {
     let mut plan = Plan::make(device, target)?;
-    plan.time = options.time;
+    plan.set_time(options.time);
     let bytes = plan.summary().bytes();
     if !is_file && bytes > device.size() {
         return Err(Error::Impossible(format!(

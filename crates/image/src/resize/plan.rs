@@ -118,9 +118,9 @@ impl Plan {
     }
 
     /// Sets the time of all time stamps, since 1970: then the run of the same plan writes the same
-    /// bytes.
-    pub fn set_time(&mut self, time: Duration) {
-        self.time = Some(time);
+    /// bytes. `None` means when the plan is run.
+    pub fn set_time(&mut self, time: Option<Duration>) {
+        self.time = time;
     }
 
     /// The effects of the resize, in numbers.
