@@ -3,6 +3,7 @@
 //! renumbered directories.
 
 use pext4_ondisk::directory::{self, FileType, Format};
+use pext4_ondisk::extent::Extent;
 use pext4_ondisk::inode::{Inode, InodeFlags, inline};
 use pext4_ondisk::xattr::Full;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, htree};
@@ -41,7 +42,7 @@ struct Rewriter<'a> {
     renumbered: &'a Renumbered,
     /// From the new number to the old one.
     origins: Renumbered,
-    /// How many more blocks may be visited.
+    /// How many more blocks of all directories together may be visited.
     left: u64,
 }
 
@@ -70,12 +71,8 @@ impl Rewriter<'_> {
             generation: inode.generation,
             is_indexed: inode.flags.contains(InodeFlags::INDEX),
         };
-        for (logical, block) in blocks(image, number, inode)? {
-            self.left = self.left.checked_sub(1).ok_or_else(|| {
-                Error::from(
-                    Corrupt::new("directory", "uses blocks that others use").in_inode(number),
-                )
-            })?;
+        let mut blocks = Blocks::new(image, number, inode)?;
+        while let Some((logical, block)) = blocks.next(image, number, &mut self.left)? {
             self.update_block(image, &directory, logical, block)
                 .map_err(|error| with_location(error, number, block))?;
         }
@@ -192,28 +189,55 @@ impl Directory {
     }
 }
 
-/// The blocks of a directory, with their logical block numbers.
-fn blocks(
-    image: &Image<'_>,
-    number: InodeNumber,
-    inode: &Inode,
-) -> Result<Vec<(u64, BlockNumber)>> {
-    if !inode.has_extents() {
-        let found = map::indirect_blocks(image, number, inode)?;
-        return Ok(found
-            .into_iter()
-            .map(|(logical, block)| (u64::from(logical.get()), block))
-            .collect());
+/// The blocks of a directory, with their logical block numbers, one after the other: an extent of
+/// twelve bytes names 32,768 of them.
+enum Blocks {
+    /// The written extents that remain, the next one last, and how much of that is done.
+    Extents(Vec<Extent>, u32),
+    Map(map::IndirectWalk),
+}
+
+impl Blocks {
+    fn new(image: &Image<'_>, number: InodeNumber, inode: &Inode) -> Result<Self> {
+        if !inode.has_extents() {
+            return Ok(Self::Map(map::IndirectWalk::new(number, inode)));
+        }
+        let mut extents = map::extents(image, number, inode)?.extents;
+        extents.retain(|extent| !extent.unwritten);
+        extents.reverse();
+        Ok(Self::Extents(extents, 0))
     }
-    let found = map::extents(image, number, inode)?;
-    let written = found.extents.iter().filter(|extent| !extent.unwritten);
-    Ok(written
-        .flat_map(|extent| {
-            let (logical, start) = (u64::from(extent.logical.get()), extent.start.get());
-            (0..u64::from(extent.length))
-                .map(move |step| (logical + step, BlockNumber(start + step)))
-        })
-        .collect())
+
+    /// The next block. Each that is visited is taken from `left`.
+    fn next(
+        &mut self,
+        image: &Image<'_>,
+        number: InodeNumber,
+        left: &mut u64,
+    ) -> Result<Option<(u64, BlockNumber)>> {
+        let (extents, done) = match self {
+            Self::Extents(extents, done) => (extents, done),
+            Self::Map(walk) => {
+                let next = walk.next(image, left)?;
+                return Ok(next.map(|(logical, block)| (u64::from(logical.get()), block)));
+            }
+        };
+        let Some(extent) = extents.last() else {
+            return Ok(None);
+        };
+        *left = left.checked_sub(1).ok_or_else(|| {
+            Error::from(Corrupt::new("directory", "uses blocks that others use").in_inode(number))
+        })?;
+        let step = u64::from(*done);
+        let logical = u64::from(extent.logical.get()) + step;
+        let block = BlockNumber(extent.start.get() + step);
+        *done += 1;
+        if *done >= extent.length {
+            extents.pop();
+            *done = 0;
+        }
+        Ok(Some((logical, block)))
+    }
 }
 
 fn with_location(error: Error, number: InodeNumber, block: BlockNumber) -> Error {

@@ -15,7 +15,8 @@ use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
-use super::journal::runs;
+use super::journal::{self, runs};
+use super::orphans;
 use super::structures::Structures;
 use crate::error::{Error, Result};
 
@@ -65,26 +66,27 @@ impl<'d> Image<'d> {
             Ok(descriptor)
         })?;
         image.structures = Structures::new(&image.descriptors, &geometry)?;
-        for number in image.own_files() {
-            let runs = runs(&image, number)?;
+        for (number, max_blocks) in image.own_files() {
+            let runs = runs(&image, number, max_blocks)?;
             image.structures.add_file(number, &runs)?;
         }
         Ok(image)
     }
 
-    /// The journal and the orphan file, if there are any.
-    fn own_files(&self) -> Vec<InodeNumber> {
+    /// The journal and the orphan file, if there are any, with their maximum numbers of blocks.
+    fn own_files(&self) -> Vec<(InodeNumber, u64)> {
         let superblock = &self.superblock;
+        let (journal, orphans) = (superblock.journal_inode, superblock.orphan_file_inode);
         let files = [
-            (Compat::HAS_JOURNAL, superblock.journal_inode),
-            (Compat::ORPHAN_FILE, superblock.orphan_file_inode),
+            (Compat::HAS_JOURNAL, journal, journal::MAX_BLOCKS),
+            (Compat::ORPHAN_FILE, orphans, orphans::MAX_BLOCKS),
         ];
         files
             .into_iter()
-            .filter(|&(feature, number)| {
+            .filter(|&(feature, number, _)| {
                 superblock.features.has_compat(feature) && number.get() != 0
             })
-            .map(|(_, number)| number)
+            .map(|(_, number, max_blocks)| (number, max_blocks))
             .collect()
     }
 

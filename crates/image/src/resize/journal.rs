@@ -16,11 +16,15 @@ use pext4_ondisk::journal::{
     header,
 };
 use pext4_ondisk::superblock::{self, State, Superblock};
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock};
 
 use super::image::{Image, read_superblock};
 use super::map;
 use crate::error::{Error, Result};
+use crate::mkfs::plan::MAX_JOURNAL_BLOCKS;
+
+/// The maximum number of blocks of a journal: nothing makes longer ones.
+pub(super) const MAX_BLOCKS: u64 = MAX_JOURNAL_BLOCKS as u64;
 
 /// A journal with an empty log.
 pub(super) struct Log {
@@ -129,42 +133,75 @@ fn open_log(device: &dyn Device, superblock: &Superblock) -> Result<Log> {
             .in_inode(number)
             .into());
     }
-    let runs = runs(&image, number)?;
+    let runs = runs(&image, number, MAX_BLOCKS)?;
     let area = LogArea::new(image.geometry.block_size, &runs)
         .map_err(|corrupt| corrupt.in_inode(number))?;
     let superblock = recovery::read_superblock(device, &area)?;
     Ok(Log { area, superblock })
 }
 
-/// The runs of a file. Fails if it has holes.
-pub(super) fn runs(image: &Image<'_>, number: InodeNumber) -> Result<Vec<(BlockNumber, u32)>> {
+/// The runs of a file of the file system's own. Fails if it has holes, or more than `max_blocks`
+/// blocks in a map of pointers, which needs only a few blocks to name any number of them.
+pub(super) fn runs(
+    image: &Image<'_>,
+    number: InodeNumber,
+    max_blocks: u64,
+) -> Result<Vec<(BlockNumber, u32)>> {
     let inode = image.inode(number)?;
-    let pieces: Vec<(u64, BlockNumber, u32)> = if inode.has_extents() {
-        map::extents(image, number, &inode)?
-            .extents
-            .iter()
-            .map(|extent| (u64::from(extent.logical.get()), extent.start, extent.length))
-            .collect()
-    } else {
-        map::indirect_blocks(image, number, &inode)?
-            .iter()
-            .map(|&(logical, block)| (u64::from(logical.get()), block, 1))
-            .collect()
+    let mut runs = Runs {
+        number,
+        next: 0,
+        runs: Vec::new(),
     };
-    let mut next = 0;
-    for &(logical, _, length) in &pieces {
-        if logical != next {
-            let problem = format!("has a hole at block {next}");
-            return Err(Corrupt::new("file of the system", problem)
-                .in_inode(number)
-                .into());
+    if inode.has_extents() {
+        for extent in map::extents(image, number, &inode)?.extents {
+            runs.push(extent.logical, extent.start, extent.length)?;
         }
-        next += u64::from(length);
+        return Ok(runs.runs);
     }
-    Ok(pieces
-        .into_iter()
-        .map(|(_, start, length)| (start, length))
-        .collect())
+    // Without holes, a map has fewer blocks of pointers than of data.
+    let mut left = image.geometry.blocks_count.min(2 * max_blocks + 1);
+    let mut walk = map::IndirectWalk::new(number, &inode);
+    while let Some((logical, block)) = walk.next(image, &mut left)? {
+        if runs.next == max_blocks {
+            let problem = format!("has more than {max_blocks} blocks");
+            return Err(runs.wrong(problem));
+        }
+        runs.push(logical, block, 1)?;
+    }
+    Ok(runs.runs)
+}
+
+/// The runs of a file without holes.
+struct Runs {
+    number: InodeNumber,
+    /// The next logical block.
+    next: u64,
+    runs: Vec<(BlockNumber, u32)>,
+}
+
+impl Runs {
+    fn push(&mut self, logical: LogicalBlock, start: BlockNumber, length: u32) -> Result<()> {
+        if u64::from(logical.get()) != self.next {
+            let problem = format!("has a hole at block {}", self.next);
+            return Err(self.wrong(problem));
+        }
+        self.next += u64::from(length);
+        if let Some((last, count)) = self.runs.last_mut()
+            && last.checked_add(*count) == Some(start)
+            && let Some(sum) = count.checked_add(length)
+        {
+            *count = sum;
+            return Ok(());
+        }
+        self.runs.push((start, length));
+        Ok(())
+    }
+
+    fn wrong(&self, problem: String) -> Error {
+        let corrupt = Corrupt::new("file of the system", problem);
+        corrupt.in_inode(self.number).into()
+    }
 }
 
 impl Log {

@@ -15,7 +15,7 @@ use super::shape::Shape;
 use crate::error::{Error, Result};
 
 /// The maximum size of an orphan file in blocks. Other implementations refuse larger ones too.
-const MAX_BLOCKS: u64 = 8 << 10;
+pub(super) const MAX_BLOCKS: u64 = 8 << 10;
 
 /// Refuses an image with orphans.
 pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
@@ -50,7 +50,7 @@ pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
 }
 
 fn blocks(image: &Image<'_>, number: InodeNumber) -> Result<Vec<BlockNumber>> {
-    let runs = runs(image, number)?;
+    let runs = runs(image, number, MAX_BLOCKS)?;
     let count: u64 = runs.iter().map(|&(_, length)| u64::from(length)).sum();
     if count > MAX_BLOCKS {
         return Err(Corrupt::new("orphan file", "is absurdly large")
