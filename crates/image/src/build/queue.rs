@@ -145,6 +145,10 @@ mod tests {
                 std::panic::resume_unwind(Box::new("as a panic does"));
             });
             assert!(std::panic::catch_unwind(consumer).is_err());
+            let is_abandoned = queue.state.lock().is_abandoned;
+            // So that the test fails, and does not wait for the producer.
+            queue.abandon();
+            assert!(is_abandoned);
         });
     }
 

@@ -3,6 +3,8 @@
 //! The bitmaps and inode tables of a flexible group are contiguous from its first free block on,
 //! except for superblock copies. A group's block bitmap exists here only if the group contains more
 //! than its superblock copy; all other groups stay uninitialized, if the features allow that.
+//! [`place_metadata`] decides where metadata goes for `resize` as well, so that a group that was
+//! added has it where one that was made has it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,6 +31,90 @@ pub(crate) fn min_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
         .saturating_add(bitmaps)
         .saturating_add(geometry.superblock_overhead(group))
         .saturating_add(MIN_DATA)
+}
+
+/// Places the bitmaps and inode tables of some groups of one flexible group, contiguously from the
+/// first block of these groups on, except for superblock copies. The descriptors have nothing but
+/// the locations. `None` if the groups have too few blocks: the next flexible group begins with its
+/// own metadata behind them.
+pub(crate) fn place_metadata(
+    geometry: &Geometry,
+    groups: Range<u32>,
+) -> Option<Vec<GroupDescriptor>> {
+    let mut left = blocks_of(geometry, &groups);
+    let mut placed = vec![GroupDescriptor::default(); groups.len()];
+    for descriptor in &mut placed {
+        descriptor.block_bitmap = take_run(geometry, &mut left, 1)?;
+    }
+    for descriptor in &mut placed {
+        descriptor.inode_bitmap = take_run(geometry, &mut left, 1)?;
+    }
+    for descriptor in &mut placed {
+        let blocks = u64::from(geometry.inode_table_blocks);
+        descriptor.inode_table = take_run(geometry, &mut left, blocks)?;
+    }
+    Some(placed)
+}
+
+fn blocks_of(geometry: &Geometry, groups: &Range<u32>) -> Run {
+    let first = |group| geometry.first_block(GroupNumber(group)).get();
+    let end = if groups.end < geometry.group_count {
+        first(groups.end)
+    } else {
+        geometry.blocks_count
+    };
+    first(groups.start)..end
+}
+
+/// Takes the next `count` contiguous blocks of `left` that contain no superblock copy.
+fn take_run(geometry: &Geometry, left: &mut Run, count: u64) -> Option<BlockNumber> {
+    let mut start = left.start;
+    while let Some(behind) = copy_in(geometry, start..start + count) {
+        start = behind;
+    }
+    if start + count > left.end {
+        return None;
+    }
+    left.start = start + count;
+    Some(BlockNumber(start))
+}
+
+/// The end of a copy of the superblock and descriptors that overlaps the run.
+fn copy_in(geometry: &Geometry, run: Run) -> Option<u64> {
+    groups_of(geometry, &run).find_map(|group| {
+        let copy = geometry.first_block(group).get();
+        let end = copy + u64::from(geometry.superblock_overhead(group));
+        (copy < run.end && run.start < end).then_some(end)
+    })
+}
+
+/// The groups that a run overlaps.
+pub(crate) fn groups_of(
+    geometry: &Geometry,
+    run: &Run,
+) -> impl Iterator<Item = GroupNumber> + use<> {
+    let group = |block| geometry.group_of(BlockNumber(block)).map(GroupNumber::get);
+    let first = group(run.start).unwrap_or(geometry.group_count);
+    let last = group(run.end.saturating_sub(1)).unwrap_or(geometry.group_count - 1);
+    (first..=last).map(GroupNumber)
+}
+
+/// The runs of a group's bitmaps and inode table.
+pub(crate) fn metadata_runs(descriptor: &GroupDescriptor, geometry: &Geometry) -> [Run; 3] {
+    let run = |start: BlockNumber, count: u32| start.get()..start.get() + u64::from(count);
+    [
+        run(descriptor.block_bitmap, 1),
+        run(descriptor.inode_bitmap, 1),
+        run(descriptor.inode_table, geometry.inode_table_blocks),
+    ]
+}
+
+/// The block bitmap of a group that contains only superblock and descriptor copies.
+pub(crate) fn fresh_block_bitmap(geometry: &Geometry, group: GroupNumber) -> Vec<u8> {
+    let mut bits = vec![0; geometry.block_size as usize];
+    bitmap::set_range(&mut bits, 0..geometry.superblock_overhead(group));
+    bitmap::set_padding(&mut bits, geometry.blocks_in(group));
+    bits
 }
 
 /// Allocation state of all groups.
@@ -70,73 +156,25 @@ impl Layout {
     }
 
     fn place_flexible_group(&mut self, groups: Range<u32>) -> Result<()> {
-        let tables = u64::from(self.geometry.inode_table_blocks);
-        let mut left = self.blocks_of(&groups);
-        for group in groups.clone() {
-            self.descriptors[group as usize].block_bitmap = self.place_run(&mut left, 1)?;
-        }
-        for group in groups.clone() {
-            self.descriptors[group as usize].inode_bitmap = self.place_run(&mut left, 1)?;
-        }
-        for group in groups {
-            self.descriptors[group as usize].inode_table = self.place_run(&mut left, tables)?;
+        let geometry = self.geometry;
+        let placed = place_metadata(&geometry, groups.clone()).ok_or_else(|| {
+            let text = "too small for this many inodes: ask for fewer, or for a larger image";
+            Error::Impossible(text.to_owned())
+        })?;
+        for (group, descriptor) in groups.zip(placed) {
+            for run in metadata_runs(&descriptor, &geometry) {
+                self.mark(run);
+            }
+            self.descriptors[group as usize] = descriptor;
         }
         Ok(())
-    }
-
-    fn blocks_of(&self, groups: &Range<u32>) -> Run {
-        let first = |group| self.geometry.first_block(GroupNumber(group)).get();
-        let end = if groups.end < self.geometry.group_count {
-            first(groups.end)
-        } else {
-            self.geometry.blocks_count
-        };
-        first(groups.start)..end
-    }
-
-    /// Allocates the next `count` contiguous blocks of `left` that contain no superblock copy. The
-    /// next flexible group begins with its own metadata behind `left`.
-    fn place_run(&mut self, left: &mut Run, count: u64) -> Result<BlockNumber> {
-        let mut start = left.start;
-        while let Some(behind) = self.copy_in(start..start + count) {
-            start = behind;
-        }
-        if start + count > left.end {
-            let text = "too small for this many inodes: ask for fewer, or for a larger image";
-            return Err(Error::Impossible(text.to_owned()));
-        }
-        self.mark(start..start + count);
-        left.start = start + count;
-        Ok(BlockNumber(start))
-    }
-
-    /// The end of a superblock copy that overlaps the run.
-    fn copy_in(&self, run: Run) -> Option<u64> {
-        let geometry = &self.geometry;
-        let first = geometry.group_of(BlockNumber(run.start))?;
-        let last = geometry
-            .group_of(BlockNumber(run.end - 1))
-            .map_or(geometry.group_count, GroupNumber::get);
-        (first.get()..=last.min(geometry.group_count - 1)).find_map(|group| {
-            let group = GroupNumber(group);
-            let copy = geometry.first_block(group).get();
-            let end = copy + u64::from(geometry.superblock_overhead(group));
-            (copy < run.end && run.start < end).then_some(end)
-        })
     }
 
     /// The bitmap of a group. Creates it if necessary.
     fn bitmap(&mut self, group: u32) -> &mut Vec<u8> {
         let geometry = self.geometry;
-        self.block_bitmaps.entry(group).or_insert_with(|| {
-            let mut bits = vec![0; geometry.block_size as usize];
-            bitmap::set_range(
-                &mut bits,
-                0..geometry.superblock_overhead(GroupNumber(group)),
-            );
-            bitmap::set_padding(&mut bits, geometry.blocks_in(GroupNumber(group)));
-            bits
-        })
+        let bits = self.block_bitmaps.entry(group);
+        bits.or_insert_with(|| fresh_block_bitmap(&geometry, GroupNumber(group)))
     }
 
     /// Marks free blocks as used.

@@ -7,15 +7,16 @@
 use std::ops::Range;
 
 use pext4_ondisk::GroupNumber;
-use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
-use pext4_ondisk::{BlockNumber, bitmap};
+use pext4_ondisk::bitmap;
+use pext4_ondisk::group_descriptor::GroupFlags;
 
 use super::image::Image;
 use super::plan::Plan;
 use super::resize_inode;
 use super::shape::Shape;
-use super::space::{Cursor, Run, fresh_block_bitmap, fresh_inode_bitmap};
+use super::space::{Cursor, Run, fresh_inode_bitmap};
 use crate::error::{Error, Result};
+use crate::mkfs::layout::{fresh_block_bitmap, groups_of, metadata_runs, place_metadata};
 
 /// Plans the change of `image` to `shape`, which has more blocks.
 pub(super) fn plan(mut image: Image<'_>, shape: Shape) -> Result<Plan> {
@@ -77,7 +78,7 @@ pub(super) fn release_overhead(image: &mut Image<'_>, shape: &Shape) -> Result<(
     Ok(())
 }
 
-/// Places the bitmaps and tables of some new groups contiguously.
+/// Places the bitmaps and tables of some new groups.
 fn add_flexible_group(
     image: &mut Image<'_>,
     shape: &Shape,
@@ -85,81 +86,29 @@ fn add_flexible_group(
     clears: &mut Vec<Run>,
 ) -> Result<()> {
     let geometry = &shape.geometry;
-    let tables = u64::from(geometry.inode_table_blocks);
-    let mut places = MetadataPlacer {
-        shape,
-        position: geometry.first_block(GroupNumber(groups.start)).get(),
-    };
-    let mut descriptors = vec![GroupDescriptor::default(); groups.len()];
-    for descriptor in &mut descriptors {
-        descriptor.block_bitmap = BlockNumber(places.next(image, 1)?);
-    }
-    for descriptor in &mut descriptors {
-        descriptor.inode_bitmap = BlockNumber(places.next(image, 1)?);
-    }
-    for descriptor in &mut descriptors {
-        let start = places.next(image, tables)?;
-        descriptor.inode_table = BlockNumber(start);
+    let placed = place_metadata(geometry, groups).ok_or_else(|| {
+        Error::Impossible(
+            "the last groups are too small for their inode tables: ask for a little more or less"
+                .to_owned(),
+        )
+    })?;
+    for descriptor in &placed {
+        let [blocks, inodes, table] = metadata_runs(descriptor, geometry);
         match clears.last_mut() {
-            Some(last) if last.end == start => last.end = start + tables,
-            _ => clears.push(start..start + tables),
+            Some(last) if last.end == table.start => last.end = table.end,
+            _ => clears.push(table.clone()),
         }
-    }
-    image.descriptors.append(&mut descriptors);
-    Ok(())
-}
-
-/// Allocates metadata in the new groups.
-struct MetadataPlacer<'a> {
-    shape: &'a Shape,
-    position: u64,
-}
-
-impl MetadataPlacer<'_> {
-    /// Allocates the next `count` contiguous blocks that contain no superblock copy.
-    fn next(&mut self, image: &mut Image<'_>, count: u64) -> Result<u64> {
-        let geometry = &self.shape.geometry;
-        let mut start = self.position;
-        while let Some(behind) = self.copy_in(start..start + count) {
-            start = behind;
-        }
-        let run = start..start + count;
-        if run.end > geometry.blocks_count {
-            return Err(Error::Impossible(
-                "the last groups are too small for their inode tables: ask for a little more or less"
-                    .to_owned(),
-            ));
-        }
-        for group in groups_of(geometry, &run) {
-            if !image.block_bitmaps.contains_key(&group.get()) {
-                image.insert_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
+        for run in [blocks, inodes, table] {
+            for group in groups_of(geometry, &run) {
+                if !image.block_bitmaps.contains_key(&group.get()) {
+                    image.insert_block_bitmap(group, fresh_block_bitmap(geometry, group), true);
+                }
             }
+            image.mark(geometry, run, true)?;
         }
-        image.mark(geometry, run, true)?;
-        self.position = start + count;
-        Ok(start)
     }
-
-    /// The end of a copy of the superblock and descriptors that overlaps the run.
-    fn copy_in(&self, run: Run) -> Option<u64> {
-        let geometry = &self.shape.geometry;
-        groups_of(geometry, &run).find_map(|group| {
-            let copy = geometry.first_block(group).get();
-            let end = copy + u64::from(geometry.superblock_overhead(group));
-            (copy < run.end && run.start < end).then_some(end)
-        })
-    }
-}
-
-/// The groups that a run overlaps.
-fn groups_of(
-    geometry: &pext4_ondisk::geometry::Geometry,
-    run: &Run,
-) -> impl Iterator<Item = GroupNumber> + use<> {
-    let group = |block| geometry.group_of(BlockNumber(block)).map(GroupNumber::get);
-    let first = group(run.start).unwrap_or(geometry.group_count);
-    let last = group(run.end.saturating_sub(1)).unwrap_or(geometry.group_count - 1);
-    (first..=last).map(GroupNumber)
+    image.descriptors.extend(placed);
+    Ok(())
 }
 
 /// Sets counts, flags and inode bitmaps of the new groups.
@@ -183,5 +132,56 @@ fn finish_groups(image: &mut Image<'_>, shape: &Shape, first_new: u32) {
             let home = descriptor.inode_bitmap;
             image.put(home, fresh_inode_bitmap(geometry));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_block::RamDevice;
+
+    use super::super::image::Image;
+    use super::super::shape::Shape;
+    use super::add_groups;
+    use crate::mkfs::layout::Layout;
+    use crate::mkfs::{FileSystem, Options, mkfs};
+
+    /// Grows a file system of whole flexible groups, and compares the new groups with those of mkfs.
+    fn compare(file_system: FileSystem, features: &[&str], groups: [u64; 2]) {
+        const GROUP: u64 = 8192;
+        let device = RamDevice::new((1 + groups[0] * GROUP) << 10);
+        let options = Options {
+            file_system,
+            block_size: Some(1024),
+            features: features.iter().map(|&name| name.to_owned()).collect(),
+            ..Options::default()
+        };
+        mkfs(&device, &options).expect("an image");
+        let mut image = Image::open(&device).expect("a sound image");
+        let blocks = 1 + groups[1] * GROUP;
+        let shape = Shape::new(&image.superblock, &image.geometry, blocks).expect("a shape");
+        let added = image.geometry.group_count..shape.geometry.group_count;
+        add_groups(&mut image, &shape).expect("there is room");
+        let layout = Layout::place(shape.geometry).expect("there is room");
+        for group in added {
+            let of = |one: &pext4_ondisk::group_descriptor::GroupDescriptor| {
+                (one.block_bitmap, one.inode_bitmap, one.inode_table)
+            };
+            let made = &layout.descriptors[group as usize];
+            let grown = &image.descriptors[group as usize];
+            assert_eq!(of(grown), of(made), "group {group}, {features:?}");
+            if let Some(bits) = layout.block_bitmaps.get(&group) {
+                let grown = &image.block_bitmaps[&group].bits;
+                assert_eq!(grown, bits, "group {group}, {features:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn new_groups_are_as_mkfs_makes_them() {
+        compare(FileSystem::Ext4, &[], [16, 33]);
+        compare(FileSystem::Ext4, &["^metadata_csum"], [16, 64]);
+        compare(FileSystem::Ext4, &["^resize_inode"], [16, 80]);
+        compare(FileSystem::Ext4, &["^flex_bg"], [3, 30]);
+        compare(FileSystem::Ext2, &[], [2, 10]);
     }
 }

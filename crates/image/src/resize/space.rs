@@ -17,6 +17,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, bitmap};
 use super::image::{Bitmap, Image};
 use super::structures::ADVICE;
 use crate::error::{Error, Result};
+use crate::mkfs::layout::{fresh_block_bitmap, metadata_runs};
 
 /// Blocks `[start, end)`.
 pub(super) type Run = Range<u64>;
@@ -364,24 +365,6 @@ impl Image<'_> {
         let home = descriptor.inode_bitmap;
         self.put(home, bits);
     }
-}
-
-/// The runs of a group's bitmaps and inode table.
-pub(super) fn metadata_runs(descriptor: &GroupDescriptor, geometry: &Geometry) -> [Run; 3] {
-    let run = |start: BlockNumber, count: u32| start.get()..start.get() + u64::from(count);
-    [
-        run(descriptor.block_bitmap, 1),
-        run(descriptor.inode_bitmap, 1),
-        run(descriptor.inode_table, geometry.inode_table_blocks),
-    ]
-}
-
-/// The block bitmap of a group that contains only superblock and descriptor copies.
-pub(super) fn fresh_block_bitmap(geometry: &Geometry, group: GroupNumber) -> Vec<u8> {
-    let mut bits = vec![0; geometry.block_size as usize];
-    bitmap::set_range(&mut bits, 0..geometry.superblock_overhead(group));
-    bitmap::set_padding(&mut bits, geometry.blocks_in(group));
-    bits
 }
 
 /// The inode bitmap of a group without used inodes.

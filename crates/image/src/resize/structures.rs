@@ -9,7 +9,8 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
-use super::space::{Run, metadata_runs};
+use super::space::Run;
+use crate::mkfs::layout::metadata_runs;
 
 /// What a user can do about a corrupt image.
 pub(super) const ADVICE: &str = "`e2fsck -f` repairs it";
