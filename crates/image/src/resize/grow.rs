@@ -145,7 +145,7 @@ mod tests {
     use crate::mkfs::layout::Layout;
     use crate::mkfs::{FileSystem, Options, mkfs};
 
-    /// Grows a file system of whole flexible groups, and compares the new groups with those of mkfs.
+    /// Grows a file system of whole flexible groups; the new groups must be those of mkfs.
     fn compare(file_system: FileSystem, features: &[&str], groups: [u64; 2]) {
         const GROUP: u64 = 8192;
         let device = RamDevice::new((1 + groups[0] * GROUP) << 10);

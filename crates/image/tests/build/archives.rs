@@ -94,6 +94,35 @@ fn an_archive_of_everything_comes_back_in_every_form() {
     }
 }
 
+/// Data within a piece, across the border of two, behind a hole of many, and at the end.
+#[test]
+fn a_large_file_with_holes_is_copied_where_it_has_data() {
+    use std::os::unix::fs::FileExt;
+    const MIB: u64 = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let file = File::create(tree.join("large")).unwrap();
+    file.set_len(300 * MIB + 5).unwrap();
+    let data: Vec<u8> = (0..9 * MIB).map(|at| (at % 251) as u8 + 1).collect();
+    file.write_all_at(&data, 25 * MIB).unwrap();
+    file.write_all_at(b"within", 70 * MIB).unwrap();
+    file.write_all_at(b"a border", 256 * MIB - 4).unwrap();
+    file.write_all_at(b"at an end", 300 * MIB - 4).unwrap();
+    drop(file);
+    let image = folder.path().join("image");
+    let build = |source| {
+        let builder = Builder::new().source(source).replace(true);
+        builder.build(&image).unwrap();
+        compare(&image, &tree);
+    };
+    build(Source::Directory(tree.clone()));
+    let archive = folder.path().join("archive");
+    if pack(&tree, &archive, &["--format=posix", "--sparse"]).is_some() {
+        build(Source::Archive(archive));
+    }
+}
+
 #[test]
 fn old_archives_keep_names_and_holes() {
     let folder = tempfile::tempdir().unwrap();
