@@ -33,16 +33,17 @@ use crate::held::Held;
 use crate::order::Class;
 use crate::rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sharded::Sharded;
-use crate::thread;
+use crate::{thread, topology};
 
 /// The number of slots in a shard: a thread holds only a few locks at once.
 const SLOTS: usize = 64;
 /// The number of reads with the underlying lock before the first bias.
 const FIRST_PATIENCE: u32 = 16;
-/// The maximum number of reads with the underlying lock before a bias. Each costs a transfer or two
-/// of a cache line under contention, and the end of a bias one transfer per shard; this many reads
-/// pay for the end on hundreds of cores.
-const MAX_PATIENCE: u32 = 1 << 9;
+/// The maximum number of reads with the underlying lock before a bias, for each shard. Where many
+/// cores read, each such read costs two or three transfers of a cache line, one after another; the
+/// end of a bias costs one transfer per shard. So these reads have paid for the end several times
+/// over, while a lock that is written so often that it is not worth a bias stays without.
+const PATIENCE_PER_SHARD: u32 = 2;
 /// The countdown of a lock that is biased.
 const BIASED: u32 = 0;
 /// How often a writer polls a slot before it yields its processor between two polls, and before it
@@ -354,14 +355,13 @@ impl Bias {
     /// Counts one read with the underlying lock. The caller holds it, so there is no writer.
     #[inline]
     fn count(&self) {
-        let left = self.countdown.load(Ordering::Relaxed);
-        if left == BIASED {
-            return;
-        }
-        // Two readers at once may count as one: the exchange only must not undo a bias.
-        let _ =
-            self.countdown
-                .compare_exchange(left, left - 1, Ordering::SeqCst, Ordering::Relaxed);
+        // Every read counts, although others count at the same time: where many cores read, most
+        // of them would be lost otherwise, and the reads before a bias are the expensive ones.
+        let less = |left| (left != BIASED).then(|| left - 1);
+        let counted = self
+            .countdown
+            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+        debug_assert!(counted != Ok(BIASED), "a bias is not undone");
     }
 
     /// Restores the bias that [`Bias::end`] has ended. The caller still holds the write lock.
@@ -376,12 +376,18 @@ impl Bias {
             return false;
         }
         let patience = self.patience.load(Ordering::Relaxed);
-        let next = patience.saturating_mul(2).min(MAX_PATIENCE);
+        let next = patience.saturating_mul(2).min(most_patience());
         self.patience.store(next, Ordering::Relaxed);
         self.countdown.store(next, Ordering::SeqCst);
         model_order();
         true
     }
+}
+
+fn most_patience() -> u32 {
+    let shards = u32::try_from(topology::shard_count()).unwrap_or(u32::MAX);
+    let for_all = shards.saturating_mul(PATIENCE_PER_SHARD);
+    for_all.max(2 * FIRST_PATIENCE)
 }
 
 /// The model checker treats sequentially consistent accesses as acquire and release only; this
