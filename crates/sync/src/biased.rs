@@ -519,4 +519,25 @@ mod models {
             reader.join().expect("no panic");
         });
     }
+
+    /// Of readers that count at the same time each counts.
+    #[test]
+    fn two_reads_at_once_are_two() {
+        crate::model(|| {
+            let lock = Arc::new(RwLock::new(Class::Leaf, ()));
+            let bias = Arc::new(Bias::new());
+            bias.countdown.store(2, Ordering::SeqCst);
+            let read = |lock: &RwLock<()>, bias: &Bias| {
+                let _guard = lock.read();
+                bias.count();
+            };
+            let reader = {
+                let (lock, bias) = (Arc::clone(&lock), Arc::clone(&bias));
+                thread::spawn("reader", move || read(&lock, &bias))
+            };
+            read(&lock, &bias);
+            reader.join().expect("no panic");
+            assert!(bias.is_set());
+        });
+    }
 }
