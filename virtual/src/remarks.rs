@@ -86,8 +86,8 @@ fn stations(analysis: &Analysis) -> Vec<String> {
         )
     });
     let in_all = |what: String, time: &f64| format!("{what}: {time:.1} ns an operation in all");
-    let waits = analysis.waits.iter().take(6);
-    let waits = waits.map(|(class, time)| in_all(format!("waiting for {class} locks"), time));
+    let waits = analysis.waits.iter().take(8);
+    let waits = waits.map(|(what, time)| in_all(format!("waiting for {what}"), time));
     let others = analysis.other_waits.iter().take(6);
     let others = others.map(|(place, time)| in_all(format!("waiting at {place}"), time));
     let transfers = analysis.transfers.iter().take(12);

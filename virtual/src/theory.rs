@@ -42,7 +42,8 @@ pub struct Analysis {
     pub stations: Vec<Station>,
     /// Nanoseconds an operation of transfers, by source location, most first.
     pub transfers: Vec<(String, f64)>,
-    /// Nanoseconds an operation waits for locks, by class, most first.
+    /// Nanoseconds an operation waits for locks, by class, and for lines that others are being
+    /// sent, by source location; most first.
     pub waits: Vec<(String, f64)>,
     /// Nanoseconds an operation that cores, also the journal's, waited for something that is no
     /// lock, by source location, most first.
@@ -163,7 +164,7 @@ struct Totals {
     waited: f64,
     /// Nanoseconds of them in which a lock was handed over.
     handed_over: f64,
-    /// Nanoseconds an operation waits for locks, by class.
+    /// Nanoseconds an operation waits for locks, by class, and for lines, by source location.
     waits: BTreeMap<String, f64>,
     /// Nanoseconds an operation of transfers, by source location.
     transfers: BTreeMap<String, f64>,
@@ -203,8 +204,11 @@ impl Totals {
             self.add_station(name, held + hand_over);
         }
         let waited = lock.waited.as_nanos() as f64;
-        let class = format!("{:?}", lock.class);
-        *self.waits.entry(class).or_default() += waited / self.operations;
+        self.add_wait(format!("{:?} locks", lock.class), waited);
+    }
+
+    fn add_wait(&mut self, what: String, waited: f64) {
+        *self.waits.entry(what).or_default() += waited / self.operations;
         self.waited += waited;
     }
 
@@ -214,6 +218,7 @@ impl Totals {
             Some(class) => format!("lines of {class:?} locks"),
             None => format!("lines at {}", place(&line.site)),
         };
+        self.add_wait(site.clone(), line.waited.as_nanos() as f64);
         *self.transfers.entry(site).or_default() += served / self.operations;
         let name = match line.class {
             Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
@@ -222,7 +227,6 @@ impl Totals {
         if is_between_tasks(line, tasks) && !is_of_the_lab(line) {
             self.add_station(name, served);
         }
-        self.waited += line.waited.as_nanos() as f64;
     }
 }
 

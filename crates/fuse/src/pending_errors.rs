@@ -119,7 +119,10 @@ mod tests {
         errors.add(5, "of another");
         errors.add(6, "of another directory");
         errors.forget(5);
-        assert_eq!((errors.take(5), errors.take(6)), (None, Some("of another directory")));
+        assert_eq!(
+            (errors.take(5), errors.take(6)),
+            (None, Some("of another directory"))
+        );
         errors.forget(6);
     }
 }

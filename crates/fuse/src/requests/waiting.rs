@@ -70,7 +70,10 @@ impl Requests {
         }
     }
 
-    pub(super) fn attempt<T>(&self, request: impl FnOnce(Context<'_>) -> Answer<T>) -> Option<Answer<T>> {
+    pub(super) fn attempt<T>(
+        &self,
+        request: impl FnOnce(Context<'_>) -> Answer<T>,
+    ) -> Option<Answer<T>> {
         Dispatch::attempt(|| request(self.context()))
     }
 
