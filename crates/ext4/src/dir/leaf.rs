@@ -6,6 +6,7 @@ use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 use super::blocks::{self, BlockKind, DirectoryBlocks, look};
 use super::{CHANGED, FoundEntry, corrupt_in, kind_of};
 use crate::error::Result;
+use crate::types::FileType;
 
 type Decoded<T> = std::result::Result<T, Corrupt>;
 
@@ -78,13 +79,21 @@ pub(super) enum Room {
     Pieces,
 }
 
-/// What a leaf has for a name.
-pub(super) enum SoughtInLeaf {
-    /// The name's entry.
+/// Room for a name in the leaf to which it belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vacancy {
+    leaf: LogicalBlock,
+    room: Room,
+}
+
+/// What was found for a name that is to be inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// Its entry: it exists.
     Entry(FoundEntry),
-    /// Room for it.
-    Room(Room),
-    /// Neither.
+    /// Room for it, without growing.
+    Vacancy(Vacancy),
+    /// Nothing: the directory, or the leaf, must grow first or cannot take names.
     Full,
 }
 
@@ -93,7 +102,7 @@ pub(super) fn seek<B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
     name: &[u8],
-) -> Result<SoughtInLeaf> {
+) -> Result<Sought> {
     let format = blocks.format();
     look(blocks, block, BlockKind::Leaf, |bytes| {
         let mut space = Space::new(name);
@@ -102,7 +111,7 @@ pub(super) fn seek<B: DirectoryBlocks>(
             if record.is_named(name)
                 && let Some(entry) = record.entry()
             {
-                return Ok(SoughtInLeaf::Entry(FoundEntry {
+                return Ok(Sought::Entry(FoundEntry {
                     inode: entry.inode,
                     file_type: entry.file_type,
                     block,
@@ -110,7 +119,8 @@ pub(super) fn seek<B: DirectoryBlocks>(
             }
             space.add(&record);
         }
-        Ok(space.room().map_or(SoughtInLeaf::Full, SoughtInLeaf::Room))
+        let vacancy = |room| Sought::Vacancy(Vacancy { leaf: block, room });
+        Ok(space.room().map_or(Sought::Full, vacancy))
     })
 }
 
@@ -200,6 +210,28 @@ pub(super) fn insert_into<B: DirectoryBlocks>(
             entries.push(*new);
             write(blocks, block, &entries)
         }
+    }
+}
+
+impl Vacancy {
+    /// Inserts the name.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, and errors of the blocks.
+    pub fn fill<B: DirectoryBlocks>(
+        &self,
+        blocks: &mut B,
+        name: &[u8],
+        inode: InodeNumber,
+        file_type: FileType,
+    ) -> Result<()> {
+        let new = Entry {
+            inode,
+            file_type: Some(file_type),
+            name,
+        };
+        insert_into(blocks, self.leaf, self.room, &new)
     }
 }
 

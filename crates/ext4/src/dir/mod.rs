@@ -43,8 +43,9 @@ use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 pub use file::{DirectoryFile, LeafBuffer, is_indexed};
+pub use leaf::{Sought, Vacancy};
 pub use listing::list;
-pub use name_leaf::{NameLeaf, Sought, Vacancy, leaf_of, seek};
+pub use name_leaf::{NameLeaf, leaf_of, seek};
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;

@@ -7,38 +7,18 @@
 //! exclusive lock. What it returns about the leaf's content stays valid only while the leaf's lock
 //! is held as well.
 
-use pext4_ondisk::directory::Entry;
-use pext4_ondisk::{InodeNumber, LogicalBlock};
+use pext4_ondisk::LogicalBlock;
 
 use super::blocks::{BlockKind, DirectoryBlocks};
 use super::index::{Path, Seek};
-use super::leaf::{self, Room};
+use super::leaf::{self, Sought};
 use super::{FoundEntry, check_name, find, is_dot};
 use crate::error::Result;
-use crate::types::FileType;
 
 /// The leaf of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameLeaf {
     leaf: LogicalBlock,
-}
-
-/// Room for a name in the leaf to which it belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vacancy {
-    leaf: LogicalBlock,
-    room: Room,
-}
-
-/// What was found for a name that is to be inserted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sought {
-    /// Its entry: it exists.
-    Entry(FoundEntry),
-    /// Room for it, without growing.
-    Vacancy(Vacancy),
-    /// Nothing: the directory, or the leaf, must grow first or cannot take names.
-    Full,
 }
 
 /// Finds the leaf of a name; `None` if there is no single one, or the index is damaged.
@@ -73,7 +53,7 @@ pub fn seek<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> {
     let Some(mut path) = Path::descend(blocks, Seek::Name(name))? else {
         return without_room();
     };
-    let first = seek_in(blocks, path.leaf(), name)?;
+    let first = leaf::seek(blocks, path.leaf(), name)?;
     if matches!(first, Sought::Entry(_)) || !path.hash_continues() {
         return Ok(first);
     }
@@ -84,21 +64,13 @@ pub fn seek<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> {
 fn seek_linearly<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> {
     let mut sought = Sought::Full;
     for block in (0..blocks.count()).map(LogicalBlock) {
-        match seek_in(blocks, block, name)? {
+        match leaf::seek(blocks, block, name)? {
             entry @ Sought::Entry(_) => return Ok(entry),
             vacancy @ Sought::Vacancy(_) if matches!(sought, Sought::Full) => sought = vacancy,
             _ => {}
         }
     }
     Ok(sought)
-}
-
-fn seek_in<B: DirectoryBlocks>(blocks: &B, leaf: LogicalBlock, name: &[u8]) -> Result<Sought> {
-    Ok(match leaf::seek(blocks, leaf, name)? {
-        leaf::SoughtInLeaf::Entry(entry) => Sought::Entry(entry),
-        leaf::SoughtInLeaf::Room(room) => Sought::Vacancy(Vacancy { leaf, room }),
-        leaf::SoughtInLeaf::Full => Sought::Full,
-    })
 }
 
 impl NameLeaf {
@@ -124,7 +96,7 @@ impl NameLeaf {
     /// As [`super::insert`] refuses names; `Corrupt`.
     pub fn seek<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Sought> {
         check_name(name)?;
-        seek_in(blocks, self.leaf, name)
+        leaf::seek(blocks, self.leaf, name)
     }
 
     /// Removes the name, which is in the leaf.
@@ -134,27 +106,5 @@ impl NameLeaf {
     /// `Corrupt`, and errors of the blocks.
     pub fn remove<B: DirectoryBlocks>(&self, blocks: &mut B, name: &[u8]) -> Result<()> {
         leaf::remove(blocks, self.leaf, name)
-    }
-}
-
-impl Vacancy {
-    /// Inserts the name.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt`, and errors of the blocks.
-    pub fn fill<B: DirectoryBlocks>(
-        &self,
-        blocks: &mut B,
-        name: &[u8],
-        inode: InodeNumber,
-        file_type: FileType,
-    ) -> Result<()> {
-        let new = Entry {
-            inode,
-            file_type: Some(file_type),
-            name,
-        };
-        leaf::insert_into(blocks, self.leaf, self.room, &new)
     }
 }

@@ -80,7 +80,7 @@ impl Inodes {
         let is_noted = self.fill_range(inode, bytes, keep_size, allocated)?;
         if !is_noted || (!keep_size && inode.size() < end) {
             let mut handle = self.store.start(SLOT_CREDITS)?;
-            self.note_written(&mut handle, inode, if keep_size { 0 } else { end })?;
+            self.note_written(&mut handle, inode, if keep_size { 0 } else { end });
         }
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Inodes {
                         true => 0,
                         false => (block * block_bytes).min(bytes.end),
                     };
-                    self.note_written(&mut handle, inode, reached)?;
+                    self.note_written(&mut handle, inode, reached);
                     allocated.add(hole.start..block.min(hole.end));
                     is_any = true;
                 }

@@ -174,7 +174,7 @@ impl Inodes {
         }
         if owes_times {
             let mut handle = self.store.start(SLOT_CREDITS)?;
-            self.note_written(&mut handle, inode, position)?;
+            self.note_written(&mut handle, inode, position);
         }
         match failure {
             Some(error) if position == offset || !error.is(Refusal::NoSpace) => Err(error),
@@ -236,7 +236,7 @@ impl Inodes {
                 data,
             )
         })?;
-        self.note_written(&mut handle, inode, end)?;
+        self.note_written(&mut handle, inode, end);
         Ok(end)
     }
 
@@ -270,7 +270,8 @@ impl Inodes {
             }
             other => other?,
         }
-        self.note_written(&mut handle, inode, piece.end)
+        self.note_written(&mut handle, inode, piece.end);
+        Ok(())
     }
 
     /// The blocks that contain bytes of a piece.
@@ -296,12 +297,7 @@ impl Inodes {
     }
 
     /// Updates the times after data up to `end` was written, and the size if the file grew.
-    pub(super) fn note_written(
-        &self,
-        handle: &mut Handle<'_>,
-        inode: &Arc<Inode>,
-        end: u64,
-    ) -> Result<()> {
+    pub(super) fn note_written(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, end: u64) {
         let time = now();
         let grows = end > inode.size();
         if grows {
@@ -320,7 +316,6 @@ impl Inodes {
                 state.tail_is_zero = true;
             }
         });
-        Ok(())
     }
 
     /// Sets the feature that files of 2 GiB and more need.
@@ -397,7 +392,8 @@ impl Inodes {
             self.unmap_in_steps(inode, first..last)?;
         }
         let mut handle = self.store.start(SLOT_CREDITS)?;
-        self.note_written(&mut handle, inode, 0)
+        self.note_written(&mut handle, inode, 0);
+        Ok(())
     }
 
     /// The next offset at or after `offset` that has data, or that is in a hole.

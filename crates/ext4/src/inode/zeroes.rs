@@ -51,7 +51,8 @@ impl Inodes {
         // As for a punched range.
         self.zero_written(inode, bytes.start, bytes.end.min(inode.size()))?;
         let mut handle = self.store.start(SLOT_CREDITS)?;
-        self.note_written(&mut handle, inode, 0)
+        self.note_written(&mut handle, inode, 0);
+        Ok(())
     }
 
     /// Whether a range of bytes has a written block.

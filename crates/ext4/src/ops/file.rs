@@ -7,7 +7,6 @@ use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::time::Time;
 use pext4_sync::ShardRef;
 
-use super::new_inode::NewInode;
 use super::{INODE_CREDITS, check_directory};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::allocate::Allocated;
@@ -60,13 +59,7 @@ impl Volume {
             let _names = super::lock_shared(&directory)?;
             check_directory(&directory, false)?;
             let mut handle = self.inodes.store.start(INODE_CREDITS)?;
-            let inode = self.create_inode(
-                &mut handle,
-                &directory,
-                &NewInode::new(FileType::Regular, new),
-            )?;
-            inode.edit(&mut handle, Reach::Attributes, |state| state.slot.links = 0);
-            self.inodes.add_orphan(&mut handle, &inode)?;
+            let inode = self.create_nameless(&mut handle, &directory, new)?;
             Ok(Entry {
                 inode: inode.number(),
                 attributes: inode.attributes(),

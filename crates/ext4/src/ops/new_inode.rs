@@ -11,7 +11,7 @@ use pext4_sync::atomic::Ordering;
 use pext4_sync::time;
 
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, Reach};
 use crate::store::now;
 use crate::types::{Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, SetXattrMode};
 use crate::volume::Volume;
@@ -98,6 +98,20 @@ impl Volume {
             self.discard_new_inode(handle, &inode)?;
             return Err(error);
         }
+        Ok(inode)
+    }
+
+    /// As [`Volume::create_inode`], for a regular file without a name, which a crash frees.
+    pub(super) fn create_nameless(
+        &self,
+        handle: &mut Handle<'_>,
+        parent: &Inode,
+        new: &CreateAttributes,
+    ) -> Result<Arc<Inode>> {
+        let inode = self.create_inode(handle, parent, &NewInode::new(FileType::Regular, new))?;
+        inode.edit(handle, Reach::Data, |state| state.slot.links = 0);
+        // The chain of orphans begins with the newest, so this changes no other inode.
+        self.inodes.add_orphan(handle, &inode)?;
         Ok(inode)
     }
 

@@ -11,10 +11,9 @@ use pext4_ondisk::xattr as codec;
 
 use super::INODE_CREDITS;
 use super::attributes::set_permissions;
-use super::new_inode::NewInode;
 use crate::error::{Refusal, Result};
-use crate::inode::{Inode, Reach, values};
-use crate::types::{CreateAttributes, FileType, SetXattrMode};
+use crate::inode::{Inode, values};
+use crate::types::{CreateAttributes, SetXattrMode};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -88,11 +87,7 @@ impl Volume {
         };
         let inode = {
             let mut handle = self.inodes.store.start(INODE_CREDITS)?;
-            let inode =
-                self.create_inode(&mut handle, owner, &NewInode::new(FileType::Regular, &new))?;
-            inode.edit(&mut handle, Reach::Data, |state| state.slot.links = 0);
-            self.inodes.add_orphan(&mut handle, &inode)?;
-            inode
+            self.create_nameless(&mut handle, owner, &new)?
         };
         match self.fill_value(&inode, value) {
             Ok(()) => Ok(inode),
