@@ -48,6 +48,7 @@ mod order;
 mod output;
 mod packed_image;
 mod place;
+mod planned;
 mod progress;
 mod queue;
 mod rules;
@@ -64,11 +65,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use pext4_ondisk::dirhash::{Hasher, Signedness};
-use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
-use sha2::{Digest as _, Sha256};
 
 pub use error::{Error, ParseError, Result};
 pub use oci::Platform;
@@ -80,21 +79,14 @@ pub use time::parse_time;
 
 use crate::mkfs::{self, plan};
 use archive::Limits;
-use order::Order;
 use output::Output;
-use place::{NoSpace, Placement};
-use shape::{Parameters, Shape};
-use size::{Frame, Requirements};
 use sources::Sources;
-use tree::{Metadata, ROOT, Tree};
+use tree::{Metadata, Tree};
 
 /// The default block size in bytes: the size of a page, for any size of the image.
 const BLOCK_SIZE: u32 = 4096;
 /// The image size in bytes with which the options are validated before anything is read.
 const TRIAL_SIZE: u64 = 256 << 20;
-/// How many sizes are tried at most: the search ignores fragmentation of the free space, so the
-/// size that it finds can be too small.
-const MAX_ATTEMPTS: u32 = 16;
 /// The time of a root that no source describes, until the time of the image is known.
 const UNKNOWN_TIME: i64 = i64::MIN;
 
@@ -521,175 +513,5 @@ impl Builder {
         self.rules.check_paths(&mut read.0)?;
         read.0.drop_indexes();
         Ok(read)
-    }
-
-    /// Assigns the inode numbers, the size of the image and all blocks.
-    fn plan(&self, mut tree: Tree, trial: &Superblock) -> Result<Planned> {
-        let time = self.time(&tree);
-        let storable = |seconds, nanoseconds| {
-            self.rules.storable(Time {
-                seconds,
-                nanoseconds,
-            })
-        };
-        let root = tree.node_mut(ROOT);
-        let root_time = match root.seconds {
-            UNKNOWN_TIME => storable(time, 0),
-            seconds => storable(seconds, root.nanoseconds),
-        };
-        (root.seconds, root.nanoseconds) = (root_time.seconds, root_time.nanoseconds);
-        let has_orphan_file = trial.features.has_compat(Compat::ORPHAN_FILE);
-        let first = order::LOST_FOUND + 1 + u32::from(has_orphan_file);
-        let lost_found = Metadata {
-            mode: 0o040_700,
-            seconds: storable(time, 0).seconds,
-            ..Metadata::default()
-        };
-        let order = order::order(&mut tree, first, &lost_found, self.threads)?;
-        let block_size = 1024u32 << trial.log_block_size;
-        shape::check_files(&tree, &order, &trial.features, u64::from(block_size))?;
-        let mut options = self.options(&order, time);
-        let parameters = Parameters {
-            features: &trial.features,
-            block_size,
-            inode_size: trial.inode_size,
-            hasher: Hasher {
-                version: trial.hash_version(),
-                signedness: trial.hash_signedness().unwrap_or(Signedness::Signed),
-                seed: options.hash_seed.expect("it was made or given"),
-            },
-            may_grow_levels: !self.format.features.iter().any(|name| name == "^large_dir"),
-            threads: self.threads,
-        };
-        let shape = Shape::new(&mut tree, &order, &parameters)?;
-        if shape.needs_large_dir {
-            options.features.push("large_dir".to_owned());
-        }
-        self.progress.check()?;
-        self.fit_size(tree, order, shape, &options)
-    }
-
-    /// Increases the size until all contents can be placed. The size search counts the free blocks
-    /// only, but extent trees of fragmented files need additional blocks.
-    fn fit_size(
-        &self,
-        mut tree: Tree,
-        order: Order,
-        shape: Shape,
-        options: &mkfs::Options,
-    ) -> Result<Planned> {
-        let inodes = order.inodes.len() as u64 - 2 + u64::from(order.first) - 1;
-        let mut required = Requirements {
-            blocks: shape.blocks,
-            inodes,
-            block_size: shape.block_size,
-        };
-        for _ in 0..MAX_ATTEMPTS {
-            let mut frame = size::fit(&required, self.size, options)?;
-            let more = order.inodes.len() - 2;
-            frame
-                .layout
-                .allocate_inodes(u32::try_from(more).expect("inodes were counted"));
-            for directory in &order.directories {
-                let number = pext4_ondisk::InodeNumber(tree.node(directory.node).inode);
-                frame.layout.count_directory(number);
-            }
-            match place::place(&mut tree, &order, &shape, &mut frame.layout) {
-                Ok(placement) => {
-                    let journal_blocks = frame.files.journal_blocks;
-                    frame.layout.finish(&mut frame.superblock, journal_blocks);
-                    let summary = summary(&order, &placement, &frame);
-                    return Ok(Planned {
-                        tree,
-                        order,
-                        shape,
-                        placement,
-                        frame,
-                        summary,
-                    });
-                }
-                Err(NoSpace) => required.blocks += required.blocks / 100 + 64,
-            }
-        }
-        Err(Error::impossible(
-            "the free space lies in too many pieces: ask for a larger image",
-        ))
-    }
-
-    /// The date of the image. Checkers consider a superblock with a future write time damaged, so
-    /// future times of the input are ignored.
-    fn time(&self, tree: &Tree) -> i64 {
-        let time = self.date.unwrap_or_else(|| {
-            let now = plan::now();
-            let held = tree.ids().filter(|&id| !tree.is_gone(id));
-            let times = held.map(|id| tree.node(id).seconds);
-            times.filter(|&time| time <= now).max().unwrap_or(0)
-        });
-        time.clamp(0, i64::from(u32::MAX))
-    }
-
-    /// The options of the format, with UUID and hash seed derived from the input if the caller gave
-    /// none.
-    fn options(&self, order: &Order, time: i64) -> mkfs::Options {
-        let mut hasher = Sha256::new();
-        hasher.update(order.digest);
-        let format = &self.format;
-        let said = (
-            self.size,
-            format.block_size,
-            format.inodes,
-            format.inode_size,
-            time,
-        );
-        hasher.update(format!("{said:?}"));
-        let said = (
-            &format.label,
-            &format.features,
-            format.journal_blocks,
-            format.reserved_percent,
-        );
-        hasher.update(format!("{said:?}"));
-        let digest: [u8; 32] = hasher.finalize().into();
-        let (words, _) = digest.as_chunks::<4>();
-        let mut uuid: [u8; 16] = digest[..16].try_into().expect("16 of 32 bytes");
-        // UUID version 8 is for custom formats.
-        uuid[6] = uuid[6] & 0x0F | 0x80;
-        uuid[8] = uuid[8] & 0x3F | 0x80;
-        mkfs::Options {
-            uuid: Some(format.uuid.unwrap_or(uuid)),
-            hash_seed: Some(format.hash_seed.unwrap_or_else(|| {
-                std::array::from_fn(|word| u32::from_le_bytes(words[4 + word]))
-            })),
-            time: Some(time),
-            ..format.clone()
-        }
-    }
-}
-
-/// Everything that is determined before the first content is written.
-struct Planned {
-    tree: Tree,
-    order: Order,
-    shape: Shape,
-    placement: Placement,
-    frame: Frame,
-    summary: Summary,
-}
-
-fn summary(order: &Order, placement: &Placement, frame: &Frame) -> Summary {
-    Summary {
-        size: frame.size,
-        block_size: frame.geometry.block_size,
-        blocks: frame.geometry.blocks_count,
-        free_blocks: frame.superblock.free_blocks,
-        inodes: frame.geometry.inodes_count,
-        free_inodes: frame.superblock.free_inodes,
-        journal_blocks: frame.files.journal_blocks,
-        names: order.names,
-        directories: order.directories.len() as u64,
-        content: placement.bytes,
-        skipped: 0,
-        uuid: frame.superblock.uuid,
-        features: frame.superblock.features.names(),
     }
 }

@@ -1,0 +1,199 @@
+//! What is determined before the first content is written: the inode numbers, the size of the
+//! image, and the place of every block.
+//!
+//! The order of the inodes depends on the names alone. It gives the digest from which UUID and hash
+//! seed are derived, then the shapes of the directories, which need the hash seed, and then the
+//! number of blocks, from which the size follows.
+
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::dirhash::{Hasher, Signedness};
+use pext4_ondisk::feature::Compat;
+use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::time::Time;
+use sha2::{Digest as _, Sha256};
+
+use super::error::{Error, Result};
+use super::order::{self, Order};
+use super::place::{self, NoSpace, Placement};
+use super::shape::{self, Parameters, Shape};
+use super::size::{self, Frame, Requirements};
+use super::tree::{Metadata, ROOT, Tree};
+use super::{Builder, Summary, UNKNOWN_TIME};
+use crate::mkfs;
+use crate::mkfs::plan::now;
+
+/// How many sizes are tried at most: the search ignores fragmentation of the free space, so the
+/// size that it finds can be too small.
+const MAX_ATTEMPTS: u32 = 16;
+
+/// Everything that is determined before the first content is written.
+pub(super) struct Planned {
+    pub tree: Tree,
+    pub order: Order,
+    pub shape: Shape,
+    pub placement: Placement,
+    pub frame: Frame,
+    pub summary: Summary,
+}
+
+impl Builder {
+    /// Assigns the inode numbers, the size of the image and all blocks.
+    pub(super) fn plan(&self, mut tree: Tree, trial: &Superblock) -> Result<Planned> {
+        let time = self.time(&tree);
+        let storable = |seconds, nanoseconds| {
+            self.rules.storable(Time {
+                seconds,
+                nanoseconds,
+            })
+        };
+        let root = tree.node_mut(ROOT);
+        let root_time = match root.seconds {
+            UNKNOWN_TIME => storable(time, 0),
+            seconds => storable(seconds, root.nanoseconds),
+        };
+        (root.seconds, root.nanoseconds) = (root_time.seconds, root_time.nanoseconds);
+        let has_orphan_file = trial.features.has_compat(Compat::ORPHAN_FILE);
+        let first = order::LOST_FOUND + 1 + u32::from(has_orphan_file);
+        let lost_found = Metadata {
+            mode: 0o040_700,
+            seconds: storable(time, 0).seconds,
+            ..Metadata::default()
+        };
+        let order = order::order(&mut tree, first, &lost_found, self.threads)?;
+        let block_size = 1024u32 << trial.log_block_size;
+        shape::check_files(&tree, &order, &trial.features, u64::from(block_size))?;
+        let mut options = self.options(&order, time);
+        let parameters = Parameters {
+            features: &trial.features,
+            block_size,
+            inode_size: trial.inode_size,
+            hasher: Hasher {
+                version: trial.hash_version(),
+                signedness: trial.hash_signedness().unwrap_or(Signedness::Signed),
+                seed: options.hash_seed.expect("it was made or given"),
+            },
+            may_grow_levels: !self.format.features.iter().any(|name| name == "^large_dir"),
+            threads: self.threads,
+        };
+        let shape = Shape::new(&mut tree, &order, &parameters)?;
+        if shape.needs_large_dir {
+            options.features.push("large_dir".to_owned());
+        }
+        self.progress.check()?;
+        self.fit_size(tree, order, shape, &options)
+    }
+
+    /// Increases the size until all contents can be placed. The size search counts the free blocks
+    /// only, but extent trees of fragmented files need additional blocks.
+    fn fit_size(
+        &self,
+        mut tree: Tree,
+        order: Order,
+        shape: Shape,
+        options: &mkfs::Options,
+    ) -> Result<Planned> {
+        let inodes = order.inodes.len() as u64 - 2 + u64::from(order.first) - 1;
+        let mut required = Requirements {
+            blocks: shape.blocks,
+            inodes,
+            block_size: shape.block_size,
+        };
+        for _ in 0..MAX_ATTEMPTS {
+            let mut frame = size::fit(&required, self.size, options)?;
+            let more = order.inodes.len() - 2;
+            frame
+                .layout
+                .allocate_inodes(u32::try_from(more).expect("inodes were counted"));
+            for directory in &order.directories {
+                let number = InodeNumber(tree.node(directory.node).inode);
+                frame.layout.count_directory(number);
+            }
+            match place::place(&mut tree, &order, &shape, &mut frame.layout) {
+                Ok(placement) => {
+                    let journal_blocks = frame.files.journal_blocks;
+                    frame.layout.finish(&mut frame.superblock, journal_blocks);
+                    let summary = summary(&order, &placement, &frame);
+                    return Ok(Planned {
+                        tree,
+                        order,
+                        shape,
+                        placement,
+                        frame,
+                        summary,
+                    });
+                }
+                Err(NoSpace) => required.blocks += required.blocks / 100 + 64,
+            }
+        }
+        Err(Error::impossible(
+            "the free space lies in too many pieces: ask for a larger image",
+        ))
+    }
+
+    /// The date of the image. Checkers consider a superblock with a future write time damaged, so
+    /// future times of the input are ignored.
+    fn time(&self, tree: &Tree) -> i64 {
+        let time = self.date.unwrap_or_else(|| {
+            let now = now();
+            let held = tree.ids().filter(|&id| !tree.is_gone(id));
+            let times = held.map(|id| tree.node(id).seconds);
+            times.filter(|&time| time <= now).max().unwrap_or(0)
+        });
+        time.clamp(0, i64::from(u32::MAX))
+    }
+
+    /// The options of the format, with UUID and hash seed derived from the input if the caller gave
+    /// none.
+    fn options(&self, order: &Order, time: i64) -> mkfs::Options {
+        let mut hasher = Sha256::new();
+        hasher.update(order.digest);
+        let format = &self.format;
+        let said = (
+            self.size,
+            format.block_size,
+            format.inodes,
+            format.inode_size,
+            time,
+        );
+        hasher.update(format!("{said:?}"));
+        let said = (
+            &format.label,
+            &format.features,
+            format.journal_blocks,
+            format.reserved_percent,
+        );
+        hasher.update(format!("{said:?}"));
+        let digest: [u8; 32] = hasher.finalize().into();
+        let (words, _) = digest.as_chunks::<4>();
+        let mut uuid: [u8; 16] = digest[..16].try_into().expect("16 of 32 bytes");
+        // UUID version 8 is for custom formats.
+        uuid[6] = uuid[6] & 0x0F | 0x80;
+        uuid[8] = uuid[8] & 0x3F | 0x80;
+        mkfs::Options {
+            uuid: Some(format.uuid.unwrap_or(uuid)),
+            hash_seed: Some(format.hash_seed.unwrap_or_else(|| {
+                std::array::from_fn(|word| u32::from_le_bytes(words[4 + word]))
+            })),
+            time: Some(time),
+            ..format.clone()
+        }
+    }
+}
+
+fn summary(order: &Order, placement: &Placement, frame: &Frame) -> Summary {
+    Summary {
+        size: frame.size,
+        block_size: frame.geometry.block_size,
+        blocks: frame.geometry.blocks_count,
+        free_blocks: frame.superblock.free_blocks,
+        inodes: frame.geometry.inodes_count,
+        free_inodes: frame.superblock.free_inodes,
+        journal_blocks: frame.files.journal_blocks,
+        names: order.names,
+        directories: order.directories.len() as u64,
+        content: placement.bytes,
+        skipped: 0,
+        uuid: frame.superblock.uuid,
+        features: frame.superblock.features.names(),
+    }
+}
