@@ -18,6 +18,7 @@ use crate::device::ImageArgument;
 use crate::failure::Misuse;
 use crate::interrupt::Interrupt;
 use crate::moment::source_date_epoch;
+use crate::names::ImageName;
 use crate::output::{print, print_error, print_result};
 use crate::progress::{self, ProgressState};
 
@@ -73,7 +74,8 @@ enum By {
 /// What was done, for programs.
 #[derive(Serialize)]
 struct Report<'a> {
-    image: String,
+    #[serde(flatten)]
+    image: ImageName,
     changes: u64,
     way: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,7 +220,7 @@ fn describe(plan: &Plan) -> String {
 
 fn report<'a>(image: &Path, changes: u64, plan: &'a Plan, notes: &'a [String]) -> Report<'a> {
     let mut report = Report {
-        image: image.display().to_string(),
+        image: ImageName::of(image),
         changes,
         way: "nothing",
         journal_blocks: None,

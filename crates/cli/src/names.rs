@@ -4,8 +4,11 @@
 //! `\x1b`. JSON output has the text of a name, and its bytes in hexadecimal if it is not UTF-8.
 
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use pext4_ondisk::shown::is_harmless;
+use serde::Serialize;
 
 /// A name for a terminal.
 pub fn show(name: &[u8]) -> String {
@@ -39,6 +42,24 @@ pub fn hexadecimal_unless_text(bytes: &[u8]) -> Option<String> {
         .then(|| hexadecimal(bytes))
 }
 
+/// The name of an image file in a report for programs.
+#[derive(Debug, Serialize)]
+pub struct ImageName {
+    image: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image_hex: Option<String>,
+}
+
+impl ImageName {
+    pub fn of(image: &Path) -> Self {
+        let bytes = image.as_os_str().as_bytes();
+        Self {
+            image: text(bytes),
+            image_hex: hexadecimal_unless_text(bytes),
+        }
+    }
+}
+
 /// Bytes in hexadecimal.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -54,7 +75,11 @@ pub fn text(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{hexadecimal_unless_text, show};
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::path::Path;
+
+    use super::{ImageName, hexadecimal_unless_text, show};
 
     #[test]
     fn a_terminal_is_not_told_what_to_do() {
@@ -73,5 +98,16 @@ mod tests {
             hexadecimal_unless_text(b"\xff\x00").as_deref(),
             Some("ff00")
         );
+    }
+
+    #[test]
+    fn so_do_they_of_the_name_of_an_image() {
+        let of = |name: &[u8]| {
+            let name = ImageName::of(Path::new(OsStr::from_bytes(name)));
+            serde_json::to_string(&name).expect("two texts")
+        };
+        assert_eq!(of(b"root.img"), r#"{"image":"root.img"}"#);
+        let expected = "{\"image\":\"a\u{fffd}\",\"image_hex\":\"61ff\"}";
+        assert_eq!(of(b"a\xff"), expected);
     }
 }

@@ -21,6 +21,7 @@ use crate::count::count;
 use crate::device::claim_to_replace;
 use crate::failure::Misuse;
 use crate::moment::source_date_epoch;
+use crate::names::ImageName;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
 use crate::size;
@@ -356,7 +357,8 @@ fn describe(image: &Path, summary: &Summary, time: Duration) -> String {
 /// The summary in JSON.
 #[derive(Serialize)]
 struct JsonSummary<'a> {
-    image: String,
+    #[serde(flatten)]
+    image: ImageName,
     size: u64,
     block_size: u32,
     blocks: u64,
@@ -375,7 +377,7 @@ struct JsonSummary<'a> {
 
 fn print_json(image: &Path, summary: &Summary, time: Duration) -> Result<()> {
     let object = JsonSummary {
-        image: image.display().to_string(),
+        image: ImageName::of(image),
         size: summary.size,
         block_size: summary.block_size,
         blocks: summary.blocks,

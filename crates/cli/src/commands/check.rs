@@ -21,7 +21,7 @@ use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::{self, Reported};
 use crate::interrupt::Interrupt;
-use crate::names;
+use crate::names::{self, ImageName};
 use crate::output::{self, print_error};
 use crate::progress::{self, Measure, ProgressState};
 
@@ -229,7 +229,8 @@ fn describe(report: &Report) -> String {
 /// The report in JSON.
 #[derive(Serialize)]
 struct Summary {
-    image: String,
+    #[serde(flatten)]
+    image: ImageName,
     clean: bool,
     complete: bool,
     findings: Vec<Row>,
@@ -287,7 +288,7 @@ impl Summary {
             count,
         };
         Self {
-            image: image.display().to_string(),
+            image: ImageName::of(image),
             clean: report.is_clean(),
             complete: report.is_complete,
             findings: report.findings.iter().map(row).collect(),
