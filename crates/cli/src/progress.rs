@@ -188,7 +188,7 @@ pub fn watch_to_the_end<R>(
             print(answer);
         }
     };
-    let done = watch_with_interrupt(interrupt, is_wanted, state, &answer_once, work);
+    let done = watch_with_interrupt(interrupt, is_wanted, state, answer_once, work);
     // One that came shortly before the end is answered as well.
     if interrupt.came() {
         answer_once();

@@ -21,7 +21,8 @@ pub enum Plan {
         /// The number of blocks in it.
         blocks: usize,
         /// The number of blocks of new data, directories and trees that are written to free homes
-        /// before it. Blocks that exceeded [`EditOptions::memory`] are not counted.
+        /// before it. Blocks that exceeded [`memory`](crate::EditOptions::memory) are not
+        /// counted.
         free: usize,
     },
     /// A clone, renamed into place.
