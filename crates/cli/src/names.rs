@@ -60,6 +60,24 @@ impl ImageName {
     }
 }
 
+/// The path of what was written, in a report for programs.
+#[derive(Debug, Serialize)]
+pub struct PathName {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+}
+
+impl PathName {
+    pub fn of(path: &Path) -> Self {
+        let bytes = path.as_os_str().as_bytes();
+        Self {
+            path: text(bytes),
+            path_hex: hexadecimal_unless_text(bytes),
+        }
+    }
+}
+
 /// Bytes in hexadecimal.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {

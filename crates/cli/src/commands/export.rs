@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::Misuse;
-use crate::names;
+use crate::names::PathName;
 use crate::output::{print_error, print_result};
 use crate::progress::{self, ProgressState};
 
@@ -53,9 +53,8 @@ pub struct Arguments {
 /// What was written, for programs.
 #[derive(Serialize)]
 struct Report {
-    path: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_hex: Option<String>,
+    #[serde(flatten)]
+    path: PathName,
     files: u64,
     bytes: u64,
     sockets_left: u64,
@@ -64,10 +63,8 @@ struct Report {
 
 impl Report {
     fn of(output: &Path, exported: Exported) -> Self {
-        let path = output.as_os_str().as_bytes();
         Self {
-            path: names::text(path),
-            path_hex: names::hexadecimal_unless_text(path),
+            path: PathName::of(output),
             files: exported.files,
             bytes: exported.bytes,
             sockets_left: exported.sockets_skipped,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::Misuse;
-use crate::names;
+use crate::names::PathName;
 use crate::output::{print_error, print_result};
 use crate::progress::{self, ProgressState};
 
@@ -50,9 +50,8 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Report {
-    path: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_hex: Option<String>,
+    #[serde(flatten)]
+    path: PathName,
     files: u64,
     bytes: u64,
     devices_left: u64,
@@ -88,10 +87,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         || get(arguments, &reader, &options),
     )??;
     if arguments.json {
-        let path = got.path.as_os_str().as_bytes();
         let report = Report {
-            path: names::text(path),
-            path_hex: names::hexadecimal_unless_text(path),
+            path: PathName::of(&got.path),
             files: got.files,
             bytes: got.bytes,
             devices_left: got.devices_skipped,
