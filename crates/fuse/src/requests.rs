@@ -37,8 +37,7 @@ use crate::placement::{self, Servers};
 use block_counts::BlockCounts;
 pub(crate) use kernel_cache::KernelCache;
 use replies::{attributes, done, statx};
-use waiting::Context;
-use write::WritebackError;
+use waiting::{Context, WritebackError};
 
 /// Most bytes of one write request; the kernel uses the same bound for reads.
 const MAX_BYTES: u32 = 1 << 20;

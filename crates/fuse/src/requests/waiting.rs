@@ -12,10 +12,17 @@ use std::sync::Arc;
 
 use pext4_fuse_kernel::Reply;
 
-use super::write::WritebackError;
 use super::{KernelCache, Requests};
-use crate::dispatch::{Answer, Caller, Dispatch};
+use crate::dispatch::{Answer, Caller, Dispatch, Errno};
 use crate::pending_errors::PendingErrors;
+
+/// Why a write from the page cache failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WritebackError {
+    pub(super) errno: Errno,
+    /// Blocks that were free when it failed.
+    pub(super) free_blocks: u64,
+}
 
 /// What a request needs from the transport, on whichever thread it runs.
 #[derive(Clone, Copy)]

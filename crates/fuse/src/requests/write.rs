@@ -6,7 +6,7 @@ use pext4_fuse_kernel::Reply;
 
 use super::block_counts::BlockCounts;
 use super::replies::attributes;
-use super::waiting::Context;
+use super::waiting::{Context, WritebackError};
 use super::{KernelCache, Requests};
 use crate::dispatch::{Answer, Caller, Errno};
 use crate::offload::Offload;
@@ -21,14 +21,6 @@ pub(super) struct Write {
     /// Whether the kernel writes from its page cache: it has acknowledged the write to its process
     /// before.
     pub(super) is_writeback: bool,
-}
-
-/// Why a write from the page cache failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WritebackError {
-    pub(super) errno: Errno,
-    /// Blocks that were free when it failed.
-    pub(super) free_blocks: u64,
 }
 
 impl Requests {
