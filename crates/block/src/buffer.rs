@@ -7,13 +7,13 @@
 //!
 //! Locking: the state is under a lock of class `Buffer`. Its readers write no common cache line
 //! while there is no writer. Waiters spin, as the lock is held for a change of a few bytes or one
-//! copy of the block; a thread that waits for a read of the device sleeps after a while. Pins and
-//! flags are atomic.
+//! copy of the block; a thread that waits for a read of the device sleeps after a while. Pins,
+//! flags and the count of changes are atomic.
 
 use std::fmt;
 
 use pext4_ondisk::{BlockNumber, Tid};
-use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use pext4_sync::{BiasedLock, BiasedReadGuard, BiasedWriteGuard, Class};
 
 use crate::page::Page;
@@ -68,10 +68,12 @@ pub struct BufferState {
     pub stamp: Stamp,
 }
 
-/// One block of the device, in memory. The lock is the first field, in the cache line of the
-/// reference count.
+/// One block of the device, in memory. The count of changes and the lock are the first fields, in
+/// the cache line of the reference count.
 #[repr(C)]
 pub struct Buffer {
+    /// [atomic; changed under the state's lock] A count that the block's owner keeps.
+    changes: AtomicU64,
     state: BiasedLock<BufferState>,
     /// [immutable]
     block: BlockNumber,
@@ -110,6 +112,7 @@ impl Buffer {
             stamp: Stamp::NONE,
         };
         Self {
+            changes: AtomicU64::new(0),
             block,
             state: BiasedLock::new(Class::Buffer, state),
             pins: AtomicU32::new(0),
@@ -149,6 +152,19 @@ impl Buffer {
     #[must_use]
     pub fn page(&self) -> Page {
         self.read().page.clone()
+    }
+
+    /// A count of changes, as the block's owner keeps it with [`Buffer::count_change`]; 0 when the
+    /// buffer was made. Sequentially consistent.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Adds to the count of changes; wraps around. The caller has locked `state`, this buffer's,
+    /// and has changed the bytes already. Sequentially consistent.
+    pub fn count_change(&self, _state: &BiasedWriteGuard<'_, BufferState>, step: u64) {
+        self.changes.fetch_add(step, Ordering::SeqCst);
     }
 
     /// Sets the bytes; the transactions and the stamp of the buffer are unchanged.

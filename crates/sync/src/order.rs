@@ -26,8 +26,6 @@ pub enum Class {
     /// commit, and a commit waits for every open handle: locks listed above are never taken inside
     /// a handle.
     HandleStart,
-    /// The names in some leaves of a directory that is locked for reading.
-    DirectoryLeaf,
     /// The chain of orphans that begins in the superblock; its links are in inodes.
     OrphanList,
     /// A shard of the table of inodes in memory; an inode is loaded under it.
@@ -74,7 +72,6 @@ impl Class {
         Self::Directory,
         Self::Inode,
         Self::HandleStart,
-        Self::DirectoryLeaf,
         Self::OrphanList,
         Self::InodeTable,
         Self::InodeMap,

@@ -1,7 +1,7 @@
 //! One directory's file: its blocks, by way of the extent tree, the buffers and the journal.
 //!
 //! A reader holds the directory's lock for reading; a caller that changes something holds it for
-//! writing (or, for one leaf, holds it for reading together with the leaf's lock) and lends a
+//! writing (or, for names in one leaf, for reading: [`DirectoryFile::lock_leaf`]) and lends a
 //! handle. Reserved blocks are mapped at once, beyond the end of the file, and `append` only moves
 //! the end: after the first change of an operation nothing can fail for lack of space.
 //!
@@ -19,19 +19,13 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, directory, h
 use pext4_sync::ShardRef;
 
 use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
+use super::locked_leaf::{LockedLeaf, SeenLeaf};
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::name_orders::NameOrder;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, Root};
 use crate::seal;
-
-/// A leaf that was read, with a reference to its buffer, so that a change of it does not have to
-/// find the buffer again. Valid while the directory's lock is held.
-pub struct LeafBuffer {
-    block: LogicalBlock,
-    buffer: ShardRef<Buffer>,
-}
 
 /// A directory, its file and, for changes, a handle.
 pub struct DirectoryFile<'a, 'h> {
@@ -43,8 +37,8 @@ pub struct DirectoryFile<'a, 'h> {
     handle: Option<&'a mut Handle<'h>>,
     /// The caller will change the leaf that it reads.
     for_update: bool,
-    /// The leaf that was read last, if the caller will change one.
-    last_leaf: Cell<Option<LeafBuffer>>,
+    /// The leaf that was read last.
+    last_leaf: Cell<Option<SeenLeaf>>,
     /// The mapping that was found last: most operations stay within one run.
     last: Cell<Option<Extent>>,
     /// The root of the map, after its first use; dropped when the map changes.
@@ -98,17 +92,26 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         }
     }
 
-    /// The leaf that was read last.
+    /// The leaf that was read last; none in a directory that is stored in its inode.
     #[must_use]
-    pub fn into_leaf_buffer(self) -> Option<LeafBuffer> {
+    pub fn into_last_leaf(self) -> Option<SeenLeaf> {
         self.last_leaf.into_inner()
     }
 
-    /// The same directory, for a caller that has read a leaf before.
+    /// The same directory, for a caller that has read a leaf before, so that its buffer is not
+    /// searched again.
     #[must_use]
-    pub fn with_leaf_buffer(self, leaf: Option<LeafBuffer>) -> Self {
+    pub fn with_last_leaf(self, leaf: Option<SeenLeaf>) -> Self {
         self.last_leaf.set(leaf);
         self
+    }
+
+    /// Locks a leaf that was read before, for the change of one name. The directory's lock is held
+    /// shared.
+    pub fn lock_leaf<'b>(&'b mut self, seen: &'b SeenLeaf) -> LockedLeaf<'b, 'h> {
+        self.inode.forget_name_order();
+        let (format, stamp) = (self.format(), self.stamp(BlockKind::Leaf));
+        seen.lock(self.inode.number(), format, stamp, self.handle())
     }
 
     fn locate(&self, block: LogicalBlock) -> Result<BlockNumber> {
@@ -147,9 +150,9 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     fn buffer(&self, block: LogicalBlock, kind: BlockKind) -> Result<ShardRef<Buffer>> {
         if kind == BlockKind::Leaf
             && let Some(leaf) = self.last_leaf.take()
-            && leaf.block == block
+            && leaf.block() == block
         {
-            return Ok(leaf.buffer);
+            return Ok(leaf.into_buffer());
         }
         let home = self.locate(block)?;
         let buffer = self.inodes.store.read_frequent_block(home)?;
@@ -157,10 +160,12 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         Ok(buffer)
     }
 
-    /// Keeps a reference to a leaf that may be changed next.
-    fn keep(&self, block: LogicalBlock, kind: BlockKind, buffer: ShardRef<Buffer>) {
-        if kind == BlockKind::Leaf && self.for_update {
-            self.last_leaf.set(Some(LeafBuffer { block, buffer }));
+    /// Keeps a reference to a leaf whose count of changes was `changes` when it was locked: it may
+    /// be validated or changed next.
+    fn keep(&self, block: LogicalBlock, kind: BlockKind, buffer: ShardRef<Buffer>, changes: u64) {
+        if kind == BlockKind::Leaf {
+            let leaf = SeenLeaf::new(block, buffer, changes);
+            self.last_leaf.set(Some(leaf));
         }
     }
 
@@ -259,12 +264,14 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
             return self.read_region(block, look);
         }
         let buffer = self.buffer(block, kind)?;
-        let answer = if self.for_update && kind == BlockKind::Leaf {
-            look(&buffer.write().page)
+        let (answer, changes) = if self.for_update && kind == BlockKind::Leaf {
+            let state = buffer.write();
+            (look(&state.page), buffer.changes())
         } else {
-            look(&buffer.read().page)
+            let state = buffer.read();
+            (look(&state.page), buffer.changes())
         };
-        self.keep(block, kind, buffer);
+        self.keep(block, kind, buffer, changes);
         answer
     }
 
@@ -283,7 +290,8 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         let buffer = self.buffer(block, kind)?;
         let stamp = self.stamp(kind);
         let answer = self.handle().edit(&buffer, stamp, change);
-        self.keep(block, kind, buffer);
+        let changes = buffer.changes();
+        self.keep(block, kind, buffer, changes);
         Ok(answer)
     }
 

@@ -1,12 +1,11 @@
 //! One leaf of a directory: the codec's operations on a block of [`DirectoryBlocks`].
 
-use pext4_ondisk::directory::{self, Entry, Inserted, Record};
+use pext4_ondisk::directory::{self, Entry, Format, Inserted, Record};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, look};
 use super::{CHANGED, FoundEntry, corrupt_in, kind_of};
 use crate::error::Result;
-use crate::types::FileType;
 
 type Decoded<T> = std::result::Result<T, Corrupt>;
 
@@ -34,17 +33,27 @@ pub(super) fn find<B: DirectoryBlocks>(
         if is_node(bytes, kind) {
             return Ok(None);
         }
-        let entry = directory::find(bytes, format, name)?.and_then(|record| record.entry());
-        Ok(entry.map(
-            |Entry {
-                 inode, file_type, ..
-             }| FoundEntry {
-                inode,
-                file_type,
-                block,
-            },
-        ))
+        find_in(bytes, format, block, name)
     })
+}
+
+/// As [`find`], in the bytes of the leaf in `block`.
+pub(super) fn find_in(
+    bytes: &[u8],
+    format: Format,
+    block: LogicalBlock,
+    name: &[u8],
+) -> Decoded<Option<FoundEntry>> {
+    let entry = directory::find(bytes, format, name)?.and_then(|record| record.entry());
+    Ok(entry.map(|entry| found(&entry, block)))
+}
+
+fn found(entry: &Entry<'_>, block: LogicalBlock) -> FoundEntry {
+    FoundEntry {
+        inode: entry.inode,
+        file_type: entry.file_type,
+        block,
+    }
 }
 
 /// Calls `visit` with every entry of a block of this kind; index nodes have none.
@@ -105,23 +114,29 @@ pub(super) fn seek<B: DirectoryBlocks>(
 ) -> Result<Sought> {
     let format = blocks.format();
     look(blocks, block, BlockKind::Leaf, |bytes| {
-        let mut space = Space::new(name);
-        for record in directory::records(bytes, format) {
-            let record = record?;
-            if record.is_named(name)
-                && let Some(entry) = record.entry()
-            {
-                return Ok(Sought::Entry(FoundEntry {
-                    inode: entry.inode,
-                    file_type: entry.file_type,
-                    block,
-                }));
-            }
-            space.add(&record);
-        }
-        let vacancy = |room| Sought::Vacancy(Vacancy { leaf: block, room });
-        Ok(space.room().map_or(Sought::Full, vacancy))
+        seek_in(bytes, format, block, name)
     })
+}
+
+/// As [`seek`], in the bytes of the leaf in `block`.
+pub(super) fn seek_in(
+    bytes: &[u8],
+    format: Format,
+    block: LogicalBlock,
+    name: &[u8],
+) -> Decoded<Sought> {
+    let mut space = Space::new(name);
+    for record in directory::records(bytes, format) {
+        let record = record?;
+        if record.is_named(name)
+            && let Some(entry) = record.entry()
+        {
+            return Ok(Sought::Entry(found(&entry, block)));
+        }
+        space.add(&record);
+    }
+    let vacancy = |room| Sought::Vacancy(Vacancy { leaf: block, room });
+    Ok(space.room().map_or(Sought::Full, vacancy))
 }
 
 /// The space that the records of a leaf leave for a name.
@@ -194,22 +209,27 @@ pub(super) fn insert_into<B: DirectoryBlocks>(
     new: &Entry<'_>,
 ) -> Result<()> {
     let format = blocks.format();
-    match room {
+    blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
+        insert_in(bytes, format, room, new)
+    })
+}
+
+/// As [`insert_into`], in the bytes of a leaf.
+fn insert_in(bytes: &mut [u8], format: Format, room: Room, new: &Entry<'_>) -> Decoded<()> {
+    let has_room = match room {
         Room::Gap(offset) => {
-            let inserted = blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
-                directory::insert_at(bytes, format, offset, new)
-            })?;
-            match inserted {
-                Inserted::Full => Err(corrupt_in(blocks, block, CHANGED)),
-                Inserted::At(_) => Ok(()),
-            }
+            let inserted = directory::insert_at(bytes, format, offset, new)?;
+            matches!(inserted, Inserted::At(_))
         }
         Room::Pieces => {
-            let content = copy(blocks, block)?;
-            let mut entries = unpack(blocks, block, &content)?;
-            entries.push(*new);
-            write(blocks, block, &entries)
+            let content = bytes.to_vec();
+            let entries = directory::entries(&content, format).collect::<Decoded<Vec<_>>>()?;
+            directory::write_leaf(bytes, format, entries.into_iter().chain([*new]))
         }
+    };
+    match has_room {
+        true => Ok(()),
+        false => Err(Corrupt::new("directory", CHANGED)),
     }
 }
 
@@ -219,19 +239,13 @@ impl Vacancy {
     /// # Errors
     ///
     /// `Corrupt`, and errors of the blocks.
-    pub fn fill<B: DirectoryBlocks>(
-        &self,
-        blocks: &mut B,
-        name: &[u8],
-        inode: InodeNumber,
-        file_type: FileType,
-    ) -> Result<()> {
-        let new = Entry {
-            inode,
-            file_type: Some(file_type),
-            name,
-        };
-        insert_into(blocks, self.leaf, self.room, &new)
+    pub fn fill<B: DirectoryBlocks>(&self, blocks: &mut B, new: &Entry<'_>) -> Result<()> {
+        insert_into(blocks, self.leaf, self.room, new)
+    }
+
+    /// As [`Vacancy::fill`], in the bytes of the leaf.
+    pub(super) fn fill_in(&self, bytes: &mut [u8], format: Format, new: &Entry<'_>) -> Decoded<()> {
+        insert_in(bytes, format, self.room, new)
     }
 }
 

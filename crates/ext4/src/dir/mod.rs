@@ -14,7 +14,7 @@
 //!
 //! Locking: the caller holds the directory's lock, exclusively for functions with `&mut`, shared
 //! for the others. A single name of an indexed directory can be changed under the shared lock
-//! together with the lock of its leaf ([`NameLeaf`]). No state is kept between calls.
+//! together with the lock of its leaf ([`SeenLeaf`]). No state is kept between calls.
 //!
 //! No undo: each operation reads and checks everything that it is going to change, then calls
 //! [`DirectoryBlocks::reserve`], and only then changes the first byte. So a full volume is detected
@@ -34,6 +34,7 @@ mod inline;
 mod leaf;
 mod linear;
 mod listing;
+mod locked_leaf;
 mod name_leaf;
 #[cfg(test)]
 mod tests;
@@ -42,10 +43,11 @@ use pext4_ondisk::directory::{self, Entry};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
-pub use file::{DirectoryFile, LeafBuffer, is_indexed};
+pub use file::{DirectoryFile, is_indexed};
 pub use leaf::{Sought, Vacancy};
 pub use listing::list;
-pub use name_leaf::{NameLeaf, leaf_of, seek};
+pub use locked_leaf::SeenLeaf;
+pub use name_leaf::{leaf_of, seek};
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;

@@ -1,11 +1,10 @@
-//! The one leaf that contains a name, or would contain it: what a change of a single name must
-//! lock, and what it changes.
+//! The one leaf that contains a name, or would contain it: what a change of a single name locks.
 //!
 //! In an indexed directory a name belongs to the leaf of its hash, unless names of the same hash
 //! continue in the next leaf; then there is no single leaf, and no [`NameLeaf`]. A `NameLeaf` stays
 //! valid while the directory's lock is held shared, since the index changes only under the
-//! exclusive lock. What it returns about the leaf's content stays valid only while the leaf's lock
-//! is held as well.
+//! exclusive lock. What it returns about the leaf's content may change before the leaf is locked
+//! ([`SeenLeaf`](super::SeenLeaf)).
 
 use pext4_ondisk::LogicalBlock;
 
@@ -74,12 +73,6 @@ fn seek_linearly<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Sought> 
 }
 
 impl NameLeaf {
-    /// The leaf's block in the directory.
-    #[must_use]
-    pub fn block(&self) -> LogicalBlock {
-        self.leaf
-    }
-
     /// Looks up the name.
     ///
     /// # Errors
@@ -97,14 +90,5 @@ impl NameLeaf {
     pub fn seek<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Sought> {
         check_name(name)?;
         leaf::seek(blocks, self.leaf, name)
-    }
-
-    /// Removes the name, which is in the leaf.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt`, and errors of the blocks.
-    pub fn remove<B: DirectoryBlocks>(&self, blocks: &mut B, name: &[u8]) -> Result<()> {
-        leaf::remove(blocks, self.leaf, name)
     }
 }

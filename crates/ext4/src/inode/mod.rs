@@ -23,7 +23,6 @@ pub mod extents;
 pub mod holds;
 mod indirect;
 mod inline;
-pub mod leaf_locks;
 pub(crate) mod map_format;
 pub mod mapping;
 mod name_changes;
@@ -36,7 +35,7 @@ pub mod values;
 mod walk_limit;
 mod zeroes;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use pext4_jbd2::{Capture, Handle, Owed};
 use pext4_ondisk::extent::ROOT_SIZE;
@@ -48,7 +47,6 @@ use pext4_sync::order::Class;
 use pext4_sync::{BiasedLock, Mutex};
 
 use crate::inode::holds::Holds;
-use crate::inode::leaf_locks::LeafLocks;
 use crate::inode::name_changes::times_after;
 use crate::inode::published_fields::PublishedFields;
 use crate::mballoc::Preallocation;
@@ -71,8 +69,6 @@ pub struct Inode {
     block_size: u32,
     /// Serialises operations; see the head of the file.
     pub lock: BiasedLock<()>,
-    /// Locks of a directory's leaves; created when they are first needed.
-    leaf_locks: OnceLock<Box<LeafLocks>>,
     /// Shape of the extent tree.
     pub map: BiasedLock<Map>,
     state: Mutex<State>,
@@ -167,7 +163,6 @@ impl Inode {
             checksum_seed: store.metadata_csum.then_some(store.checksum_seed),
             block_size: store.block_size(),
             lock: BiasedLock::new(class, ()),
-            leaf_locks: OnceLock::new(),
             map: BiasedLock::new(Class::InodeMap, Map::default()),
             published: PublishedFields::new(&state),
             state: Mutex::new(Class::InodeState, state),
@@ -192,11 +187,6 @@ impl Inode {
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.file_type == FileType::Directory
-    }
-
-    /// The locks of a directory's leaves.
-    pub(crate) fn leaf_locks(&self) -> &LeafLocks {
-        self.leaf_locks.get_or_init(Box::default)
     }
 
     /// Calls `look` with the state, under its lock.

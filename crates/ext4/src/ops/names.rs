@@ -11,7 +11,7 @@
 //! if another thread has changed the leaf meanwhile, and changes the leaf. So the leaf is locked
 //! for a small part of the operation.
 //!
-//! In either case the first look takes the buffer's lock for writing and keeps a reference to the
+//! In either case the first look takes the leaf's lock for writing and keeps a reference to its
 //! buffer until the change: the leaf's cache lines move to this core once, and the buffer cache is
 //! searched once.
 //!
@@ -23,14 +23,14 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_ondisk::directory::Entry;
 use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, ShardRef};
 
 use super::attempt::{Attempt, AttemptError, last_attempt};
 use super::{DIRECTORY_CREDITS, ENTRY_CREDITS, check_directory, lock_exclusive, lock_shared};
-use crate::dir::{self, DirectoryBlocks as _, FoundEntry, LeafBuffer, NameLeaf, Sought, Vacancy};
+use crate::dir::{self, FoundEntry, SeenLeaf, Sought, Vacancy};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::Inode;
-use crate::inode::leaf_locks::{LeafGuard, LeafLock};
 use crate::options::DirectoryLocks;
 use crate::statistics::Event;
 use crate::store::now;
@@ -59,34 +59,24 @@ pub(super) struct Located<'a> {
     /// The name's entry, if it exists.
     pub found: Option<FoundEntry>,
     vacancy: Option<Vacancy>,
-    /// The leaf's buffer, for the change.
-    buffer: Cell<Option<LeafBuffer>>,
     locks: Locks<'a>,
 }
 
-/// The locks of an operation on one name.
+/// The locks of an operation on one name, and the leaf that was read.
 enum Locks<'a> {
     Whole {
+        leaf: Cell<Option<SeenLeaf>>,
         _directory: BiasedWriteGuard<'a, ()>,
     },
     Leaf(InLeaf<'a>),
 }
 
-/// A name that was looked up without the lock of its leaf.
+/// A name that was looked up and whose leaf other threads may change until it is locked.
 struct InLeaf<'a> {
-    name_leaf: NameLeaf,
-    leaf_lock: LeafLock<'a>,
-    /// The leaf's count of changes before the lookup.
-    changes: u64,
+    leaf: SeenLeaf,
     /// Whether this operation has removed the name itself.
     is_own_removal: Cell<bool>,
     _directory: BiasedReadGuard<'a, ()>,
-}
-
-impl InLeaf<'_> {
-    fn has_changed(&self) -> bool {
-        self.leaf_lock.changes() != self.changes
-    }
 }
 
 impl Located<'_> {
@@ -105,7 +95,7 @@ impl Located<'_> {
     pub(super) fn restart_if_changed<R>(&self, result: Attempt<R>) -> Attempt<R> {
         match &self.locks {
             Locks::Leaf(place)
-                if result.is_err() && !place.is_own_removal.get() && place.has_changed() =>
+                if result.is_err() && !place.is_own_removal.get() && place.leaf.has_changed() =>
             {
                 Err(AttemptError::Restart)
             }
@@ -172,8 +162,10 @@ impl Volume {
         Ok(Located {
             found,
             vacancy,
-            buffer: Cell::new(names.into_leaf_buffer()),
-            locks: Locks::Whole { _directory: guard },
+            locks: Locks::Whole {
+                leaf: Cell::new(names.into_last_leaf()),
+                _directory: guard,
+            },
         })
     }
 
@@ -187,10 +179,6 @@ impl Volume {
         check_directory(directory, change == Change::Remove)?;
         let names = self.names(directory);
         let name_leaf = dir::leaf_of(&names, name)?.ok_or(AttemptError::Restart)?;
-        let leaf_lock = directory
-            .leaf_locks()
-            .leaf(name_leaf.block(), names.count());
-        let changes = leaf_lock.changes_for_update();
         let names = names.for_update();
         let (found, vacancy) = match change {
             Change::Add => match name_leaf.seek(&names, name)? {
@@ -199,14 +187,12 @@ impl Volume {
             },
             Change::Remove => (name_leaf.find(&names, name)?, None),
         };
+        let leaf = names.into_last_leaf().ok_or(AttemptError::Restart)?;
         Ok(Located {
             found,
             vacancy,
-            buffer: Cell::new(names.into_leaf_buffer()),
             locks: Locks::Leaf(InLeaf {
-                name_leaf,
-                leaf_lock,
-                changes,
+                leaf,
                 is_own_removal: Cell::new(false),
                 _directory: guard,
             }),
@@ -222,25 +208,26 @@ impl Volume {
         name: &[u8],
         inode: &Inode,
     ) -> Attempt<()> {
-        let place = match (&located.locks, located.vacancy) {
+        let new = Entry {
+            inode: inode.number(),
+            file_type: Some(inode.file_type()),
+            name,
+        };
+        match (&located.locks, located.vacancy) {
             (Locks::Whole { .. }, None) => {
                 return Ok(self.insert_name(handle, directory, name, inode)?);
             }
-            (Locks::Whole { .. }, Some(_)) => None,
-            (Locks::Leaf(place), _) => Some(place),
-        };
-        let mut vacancy = located.vacancy;
-        let guard = place.map(|place| place.leaf_lock.lock());
-        let mut names = self
-            .names_to_change(directory, handle)
-            .with_leaf_buffer(located.buffer.take());
-        if let Some(place) = place.filter(|place| place.has_changed()) {
-            (_, vacancy) = entry_or_vacancy(place.name_leaf.seek(&names, name)?);
+            (Locks::Whole { leaf, .. }, Some(vacancy)) => {
+                let names = self.names_to_change(directory, handle);
+                vacancy.fill(&mut names.with_last_leaf(leaf.take()), &new)?;
+            }
+            (Locks::Leaf(place), vacancy) => {
+                let mut names = self.names_to_change(directory, handle);
+                if !names.lock_leaf(&place.leaf).add(vacancy, &new)? {
+                    return Err(AttemptError::Restart);
+                }
+            }
         }
-        let vacancy = vacancy.ok_or(AttemptError::Restart)?;
-        let filled = vacancy.fill(&mut names, name, inode.number(), inode.file_type());
-        guard.inspect(LeafGuard::note_entry);
-        filled?;
         directory.note_names_changed(handle, now());
         Ok(())
     }
@@ -253,24 +240,18 @@ impl Volume {
         directory: &Arc<Inode>,
         name: &[u8],
     ) -> Attempt<()> {
-        let mut names = self
-            .names_to_change(directory, handle)
-            .with_leaf_buffer(located.buffer.take());
+        let mut names = self.names_to_change(directory, handle);
         match &located.locks {
-            Locks::Whole { .. } => {
+            Locks::Whole { leaf, .. } => {
                 let found = located.found.ok_or(Error::from(Refusal::NotFound))?;
-                dir::remove_found(&mut names, name, &found)?;
+                dir::remove_found(&mut names.with_last_leaf(leaf.take()), name, &found)?;
             }
             Locks::Leaf(place) => {
-                let guard = place.leaf_lock.lock();
-                if place.has_changed() && place.name_leaf.find(&names, name)? != located.found {
+                let removed = names.lock_leaf(&place.leaf).remove(located.found, name);
+                place.is_own_removal.set(!matches!(removed, Ok(false)));
+                if !removed? {
                     return Err(AttemptError::Restart);
                 }
-                let removed = place.name_leaf.remove(&mut names, name);
-                guard.note_removal();
-                place.is_own_removal.set(true);
-                drop(guard);
-                removed?;
             }
         }
         directory.note_names_changed(handle, now());
@@ -299,8 +280,9 @@ impl Volume {
     }
 
     /// Looks up a name and calls `hold` with its inode. If another thread removes a name from the
-    /// leaf meanwhile, which needs the leaf's lock only, this is undone with `release` and repeated
-    /// under that lock.
+    /// leaf meanwhile, which needs the leaf's lock only, this is undone with `release` and repeated:
+    /// as often as names are removed faster than one can be looked up, which is soon over, since a
+    /// leaf has few.
     fn look_up(
         &self,
         directory: &Arc<Inode>,
@@ -325,18 +307,16 @@ impl Volume {
         let Some(name_leaf) = name_leaf else {
             return entry_inode(dir::find(&names, name)?);
         };
-        let leaf_lock = directory
-            .leaf_locks()
-            .leaf(name_leaf.block(), names.count());
-        let before = leaf_lock.removals();
-        let inode = entry_inode(name_leaf.find(&names, name)?);
-        if leaf_lock.removals() == before {
-            return inode;
+        loop {
+            let names = self.names(directory);
+            let inode = entry_inode(name_leaf.find(&names, name)?);
+            let leaf = names.into_last_leaf();
+            if !leaf.is_some_and(|leaf| leaf.has_lost_names()) {
+                return inode;
+            }
+            if let Ok(Some(inode)) = &inode {
+                release(inode);
+            }
         }
-        if let Ok(Some(inode)) = &inode {
-            release(inode);
-        }
-        let _leaf = leaf_lock.lock();
-        entry_inode(name_leaf.find(&names, name)?)
     }
 }

@@ -12,6 +12,7 @@ use memory::Memory;
 use super::{DirectoryBlocks, find, insert};
 use crate::types::FileType;
 use pext4_ondisk::InodeNumber;
+use pext4_ondisk::directory::Entry;
 
 /// A small generator whose sequence depends on the seed alone.
 struct Random(u64);
@@ -36,6 +37,14 @@ impl Random {
 /// The inode that tests give to the name with this number.
 fn inode_of(number: usize) -> InodeNumber {
     InodeNumber(u32::try_from(number).expect("tests are small") + 11)
+}
+
+fn entry(name: &[u8], inode: InodeNumber, file_type: FileType) -> Entry<'_> {
+    Entry {
+        inode,
+        file_type: Some(file_type),
+        name,
+    }
 }
 
 fn enter(directory: &mut Memory, number: usize, name: &[u8]) {

@@ -11,9 +11,9 @@ use super::super::{
     DirectoryBlocks, DirectorySettings, MAX_BLOCKS_ADDED, MAX_BLOCKS_CHANGED, Sought, find, insert,
     is_empty, list, parent, remove, replace, seek, set_parent,
 };
-use super::Random;
 use super::check::check;
 use super::memory::{Memory, PARENT, settings};
+use super::{Random, entry};
 use crate::error::Refusal;
 use crate::types::FileType;
 
@@ -91,7 +91,7 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
         (0..7, false) if grows || random.below(4) == 0 => {
             let inserted = match sought {
                 Sought::Vacancy(vacancy) if random.below(2) == 0 => {
-                    vacancy.fill(directory, &name, inode, file_type)
+                    vacancy.fill(directory, &entry(&name, inode, file_type))
                 }
                 _ => insert(directory, &name, inode, file_type),
             };

@@ -9,7 +9,7 @@ use super::super::{
 };
 use super::check::check;
 use super::memory::{Cost, Memory, PARENT, SELF, settings};
-use super::{assert_found, enter, inode_of};
+use super::{assert_found, enter, entry, inode_of};
 use crate::error::{Error, Refusal};
 use crate::types::FileType;
 
@@ -379,9 +379,7 @@ fn a_name_is_sought_in_all_leaves_and_its_room_is_the_first() {
     vacancy
         .fill(
             &mut directory,
-            &long_name(9),
-            inode_of(9),
-            FileType::Regular,
+            &entry(&long_name(9), inode_of(9), FileType::Regular),
         )
         .expect("there is room");
     let filled = find(&directory, &long_name(9)).expect("sound");
