@@ -27,7 +27,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::atomic::{AtomicI32, AtomicUsize, Ordering};
 use crate::hash::spread;
 use crate::held::Held;
 use crate::order::Class;
@@ -38,14 +38,14 @@ use crate::{thread, topology};
 /// The number of slots in a shard: a thread holds only a few locks at once.
 const SLOTS: usize = 64;
 /// The number of reads with the underlying lock before the first bias.
-const FIRST_PATIENCE: u32 = 16;
+const FIRST_PATIENCE: i32 = 16;
 /// The maximum number of reads with the underlying lock before a bias, for each shard. Where many
 /// cores read, each such read costs two or three transfers of a cache line, one after another; the
 /// end of a bias costs one transfer per shard. So these reads have paid for the end several times
 /// over, while a lock that is written so often that it is not worth a bias stays without.
-const PATIENCE_PER_SHARD: u32 = 2;
-/// The countdown of a lock that is biased.
-const BIASED: u32 = 0;
+const PATIENCE_PER_SHARD: i32 = 2;
+/// The countdown of a lock that is biased; lower ones mean the same.
+const BIASED: i32 = 0;
 /// How often a writer polls a slot before it yields its processor between two polls, and before it
 /// sleeps between them.
 const SPINS: u32 = 64;
@@ -145,15 +145,7 @@ impl<T> BiasedLock<T> {
     /// Locks for reading if no writer holds it. The order is not checked.
     #[inline]
     pub fn try_read(&self) -> Option<BiasedReadGuard<'_, T>> {
-        let hold = match self.enter(|| self.lock.note_tried()) {
-            Some(entry) => Hold::Slot(entry),
-            None => {
-                let guard = self.lock.try_read()?;
-                self.bias.count();
-                Hold::Lock(guard)
-            }
-        };
-        Some(self.guard(hold))
+        self.enter_or_lock(|| self.lock.note_tried(), RwLock::try_read)
     }
 
     /// Locks for writing: waits for readers and writers.
@@ -209,23 +201,32 @@ impl<T> BiasedLock<T> {
         note: impl FnOnce() -> Held,
         wait: impl FnOnce(&'a RwLock<()>) -> RwLockReadGuard<'a, ()>,
     ) -> BiasedReadGuard<'a, T> {
-        let hold = match self.enter(note) {
-            Some(entry) => Hold::Slot(entry),
-            None => {
-                let guard = wait(&self.lock);
-                self.bias.count();
-                Hold::Lock(guard)
-            }
-        };
-        self.guard(hold)
+        self.enter_or_lock(note, |lock| Some(wait(lock)))
+            .expect("a lock that is waited for is taken")
     }
 
-    /// Enters as a reader if the lock is biased and a slot is free.
+    /// Enters as a reader if the lock is biased and a slot is free; otherwise takes the underlying
+    /// lock with `take`.
+    #[inline]
+    fn enter_or_lock<'a>(
+        &'a self,
+        note: impl FnOnce() -> Held,
+        take: impl FnOnce(&'a RwLock<()>) -> Option<RwLockReadGuard<'a, ()>>,
+    ) -> Option<BiasedReadGuard<'a, T>> {
+        let is_biased = self.bias.is_set();
+        if is_biased && let Some(entry) = self.enter(note) {
+            return Some(self.guard(Hold::Slot(entry)));
+        }
+        let guard = take(&self.lock)?;
+        if !is_biased {
+            self.bias.count();
+        }
+        Some(self.guard(Hold::Lock(guard)))
+    }
+
+    /// Enters as a reader if the lock is still biased and a slot is free.
     #[inline]
     fn enter(&self, note: impl FnOnce() -> Held) -> Option<Entry<'_>> {
-        if !self.bias.is_set() {
-            return None;
-        }
         let address = self.address();
         // Before a slot is filled: if the check of the order panicked and left one behind, writers
         // would wait for it.
@@ -316,23 +317,23 @@ impl<T: fmt::Debug> fmt::Debug for BiasedWriteGuard<'_, T> {
 
 /// Whether readers use the slots, and how many reads remain until they do.
 struct Bias {
-    /// Reads with the underlying lock until the bias is set; [`BIASED`] while it is.
-    countdown: AtomicU32,
+    /// Reads with the underlying lock until the bias is set; at most [`BIASED`] while it is.
+    countdown: AtomicI32,
     /// The start of the countdown when the bias ends. [the underlying write lock]
-    patience: AtomicU32,
+    patience: AtomicI32,
 }
 
 impl Bias {
     fn new() -> Self {
         Self {
-            countdown: AtomicU32::new(FIRST_PATIENCE),
-            patience: AtomicU32::new(FIRST_PATIENCE),
+            countdown: AtomicI32::new(FIRST_PATIENCE),
+            patience: AtomicI32::new(FIRST_PATIENCE),
         }
     }
 
     #[inline]
     fn is_set(&self) -> bool {
-        self.countdown.load(Ordering::Acquire) == BIASED
+        self.countdown.load(Ordering::Acquire) <= BIASED
     }
 
     /// A reader's two steps; true if it has entered.
@@ -345,22 +346,23 @@ impl Bias {
             return false;
         }
         model_order();
-        if self.countdown.load(Ordering::SeqCst) == BIASED {
+        if self.countdown.load(Ordering::SeqCst) <= BIASED {
             return true;
         }
         slot.store(0, Ordering::Release);
         false
     }
 
-    /// Counts one read with the underlying lock. The caller holds it, so there is no writer.
+    /// Counts one read with the underlying lock by a reader that has seen no bias. The caller holds
+    /// the lock, so there is no writer.
     #[inline]
     fn count(&self) {
         // Every read counts, although others count at the same time: where many cores read, most
-        // of them would be lost otherwise, and the reads before a bias are the expensive ones.
-        let less = |left| (left != BIASED).then(|| left - 1);
-        let _ = self
-            .countdown
-            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+        // of them would be lost otherwise, and the reads before a bias are the expensive ones. For
+        // the same reason this is no loop around a comparison, which fails whenever another core
+        // has had the line in between. So readers that count after the last one bring the countdown
+        // below zero: by one for each thread at most, since none begins to count once it is zero.
+        self.countdown.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Restores the bias that [`Bias::end`] has ended. The caller still holds the write lock.
@@ -371,7 +373,7 @@ impl Bias {
     /// A writer's first step. The caller holds the write lock. True if the bias was set.
     #[inline]
     fn end(&self) -> bool {
-        if self.countdown.load(Ordering::Relaxed) != BIASED {
+        if self.countdown.load(Ordering::Relaxed) > BIASED {
             return false;
         }
         let patience = self.patience.load(Ordering::Relaxed);
@@ -383,8 +385,8 @@ impl Bias {
     }
 }
 
-fn most_patience() -> u32 {
-    let shards = u32::try_from(topology::shard_count()).unwrap_or(u32::MAX);
+fn most_patience() -> i32 {
+    let shards = i32::try_from(topology::shard_count()).unwrap_or(i32::MAX);
     let for_all = shards.saturating_mul(PATIENCE_PER_SHARD);
     for_all.max(2 * FIRST_PATIENCE)
 }

@@ -55,12 +55,12 @@ impl Cores {
     }
 }
 
-/// The name of a line in a report.
+/// The name of a line in a report: by its last write, since writes are why it is transferred.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Label {
     /// The word of a lock, or what the lock guards.
     Lock(Class),
-    /// An atomic, named by the source location that touched it last.
+    /// An atomic, named by the source location that wrote it last.
     At(Site),
 }
 
@@ -130,7 +130,9 @@ impl Lines {
             label,
             usage: LineCounts::default(),
         });
-        line.label = label;
+        if visit.write {
+            line.label = label;
+        }
         line.touch(visit)
     }
 

@@ -38,7 +38,7 @@ pub struct LockUsage {
 pub struct LineUsage {
     /// The class of the lock it belongs to.
     pub class: Option<Class>,
-    /// For an atomic, the source location that touched it last.
+    /// For an atomic, the source location that wrote it last.
     pub site: String,
     /// How often it was transferred to another core.
     pub transfers: u64,
