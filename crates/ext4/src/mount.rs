@@ -75,7 +75,7 @@ impl Volume {
             let store = new_store(Arc::clone(&view), superblock.clone(), geometry, search);
             lowest_layers(&Arc::new(store), journal.journal_blocks.clone())?;
         }
-        let log = journal.replay(&before, &mut notes)?;
+        let log = journal.replay(&before, geometry.blocks_count, &mut notes)?;
         let was_clean = superblock.state.contains(State::CLEAN);
         let device = if log.is_some() { device } else { view };
         let store = Arc::new(new_store(device, superblock, geometry, options));

@@ -31,6 +31,28 @@ fn the_size_of_a_file_system_that_was_being_grown_is_in_its_log() {
     );
 }
 
+/// A partition of a disk may end where its file system does, and another one begin.
+#[test]
+fn what_lies_behind_the_file_system_is_not_replayed() {
+    let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
+        return;
+    };
+    let [inside, behind] = [15_999, 16_000].map(|block| block * 4096..(block + 1) * 4096);
+    image.write_to_journal(&[(15_999, &[1; 4096]), (16_000, &[1; 4096])]);
+    image.change(|bytes| {
+        bytes[BLOCKS_COUNT..BLOCKS_COUNT + 4].copy_from_slice(&16_000u32.to_le_bytes());
+        bytes[behind.clone()].fill(7);
+    });
+    let volume = image.open();
+    let notes = format!("{:?}", volume.notes());
+    assert!(notes.contains("(1 block)"), "{notes}");
+    volume.close().expect("a clean close");
+    image.change(|bytes| {
+        assert!(bytes[inside] == [1; 4096]);
+        assert!(bytes[behind] == [7; 4096]);
+    });
+}
+
 #[test]
 fn features_of_a_superblock_in_the_log_are_checked() {
     let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {

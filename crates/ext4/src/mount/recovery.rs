@@ -76,11 +76,13 @@ impl FoundJournal {
     }
 
     /// Does the replay, and empties a log whose content does not count. Returns the log that the
-    /// mount writes to. Errors that `before`, the superblock at home, records and the logged one
-    /// does not are in what the replay writes, so that no power cut loses them.
+    /// mount writes to. The replay leaves a file system of `blocks` blocks. Errors that `before`,
+    /// the superblock at home, records and the logged one does not are in what it writes, so that
+    /// no power cut loses them.
     pub(super) fn replay(
         &mut self,
         before: &Superblock,
+        blocks: u64,
         notes: &mut Vec<String>,
     ) -> Result<Option<Log>> {
         let Some(mut log) = self.log.take() else {
@@ -91,7 +93,7 @@ impl FoundJournal {
             Some(replay) => {
                 let had_stopped = self.had_stopped;
                 let (superblock_home, offset) = superblock::place(log.area.block_size());
-                let report = replay.write(device, &mut log.superblock, |home, bytes| {
+                let report = replay.write(device, &mut log.superblock, blocks, |home, bytes| {
                     if home == superblock_home {
                         keep_errors_in(&mut bytes[offset as usize..], before, had_stopped);
                     }

@@ -6,8 +6,7 @@
 //! version of each of the others to the device; until then, or for a read-only mount for ever, a
 //! [`ReplayedDevice`] shows what it would write.
 //!
-//! Everything is checked before anything is written: a home outside the file system or inside the
-//! log, or a block whose checksum is wrong, stops recovery and leaves the image as it was. Memory
+//! Everything is checked before anything is written: a home outside the device or inside the log, or a block whose checksum is wrong, stops recovery and leaves the image as it was. Memory
 //! is bounded by the number of blocks in the log: only revokes of blocks that are in the log are
 //! remembered.
 //!
@@ -150,8 +149,7 @@ pub fn discard(
     write_superblock(device, area, superblock)
 }
 
-/// Replays the log to the device, durably, and leaves it empty. `filesystem_blocks` bounds what
-/// may be written.
+/// Replays the log to the device, which has `blocks` blocks, durably, and leaves it empty.
 ///
 /// # Errors
 ///
@@ -161,10 +159,10 @@ pub fn recover(
     device: &dyn Device,
     area: &LogArea,
     superblock: &mut JournalSuperblock,
-    filesystem_blocks: u64,
+    blocks: u64,
 ) -> Result<Recovered, JournalError> {
-    let replay = Replay::plan(device, area, superblock, filesystem_blocks)?;
-    replay.write(device, superblock, |_, _| {})
+    let replay = Replay::plan(device, area, superblock, blocks)?;
+    replay.write(device, superblock, blocks, |_, _| {})
 }
 
 /// What a replay would do, with all checks of the log passed. Nothing has been written.
@@ -188,7 +186,8 @@ impl fmt::Debug for Replay {
 }
 
 impl Replay {
-    /// Reads the log. `filesystem_blocks` bounds what may be written.
+    /// Reads the log. A home from `blocks` on makes it invalid: the number of blocks of the device,
+    /// since the size of a file system that was being grown may be in the log only.
     ///
     /// # Errors
     ///
@@ -197,7 +196,7 @@ impl Replay {
         device: &dyn Device,
         area: &LogArea,
         superblock: &JournalSuperblock,
-        filesystem_blocks: u64,
+        blocks: u64,
     ) -> Result<Self, JournalError> {
         check_supported(superblock)?;
         check_area(superblock, area)?;
@@ -215,7 +214,7 @@ impl Replay {
             scan::scan(&log, superblock)?
         };
         refuse_fast_commits(&log, superblock, scan.next)?;
-        scan.check_homes(area, filesystem_blocks)?;
+        scan.check_homes(area, blocks)?;
         let (survivors, revoked) = replay::select(&log, superblock, &mut scan)?;
         let report = Recovered {
             transactions: scan.transactions,
@@ -240,7 +239,8 @@ impl Replay {
     }
 
     /// Writes the blocks home, durably, and leaves the log empty. `device` and `superblock` are
-    /// those of the plan. `amend` is shown each home and what the log has for it, and may change
+    /// those of the plan. Homes from `blocks` on, the number of blocks of the file system as the
+    /// replay leaves it, are left out: they may belong to a partition behind it. `amend` is shown each home and what the log has for it, and may change
     /// that: a file system's superblock may have fields at home that were never logged. An
     /// interrupted replay is done again from the start, so it must make the same changes then.
     ///
@@ -251,6 +251,7 @@ impl Replay {
         &self,
         device: &dyn Device,
         superblock: &mut JournalSuperblock,
+        blocks: u64,
         amend: impl Fn(BlockNumber, &mut [u8]),
     ) -> Result<Recovered, JournalError> {
         check_writable(superblock)?;
@@ -258,18 +259,24 @@ impl Replay {
             return Ok(self.report);
         }
         let failed = "replaying the journal";
-        for &home in self.survivors.keys() {
+        let homes = self.survivors.range(..BlockNumber(blocks));
+        let mut written = 0;
+        for &home in homes.map(|(home, _)| home) {
             let mut bytes = self.read(device, home).map_err(JournalError::io(failed))?;
             amend(home, &mut bytes);
             device
                 .write_at(home.get() * u64::from(self.area.block_size()), &bytes)
                 .map_err(JournalError::io(failed))?;
+            written += 1;
         }
         device.flush().map_err(JournalError::io(failed))?;
         superblock.start = 0;
         superblock.sequence = self.next.next();
         write_superblock(device, &self.area, superblock)?;
-        Ok(self.report)
+        Ok(Recovered {
+            blocks: written,
+            ..self.report
+        })
     }
 
     /// The bytes that one of the survivors brings home.
