@@ -68,6 +68,7 @@ fn content_of_every_size_passes_through_the_rings() {
         return;
     };
     let mounted = machine.mount(Features::OVER_IO_URING, 2);
+    mounted.count_from_rings_on();
     write_and_read_all_sizes(&mounted);
     let names: Vec<_> = fs::read_dir(mounted.directory())
         .expect("it can be listed")

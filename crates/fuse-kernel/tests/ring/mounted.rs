@@ -345,6 +345,18 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// Waits until requests come through the rings, and counts from there: those from before the
+    /// rings were ready come over the device.
+    pub fn count_from_rings_on(&self) {
+        let missing = self.directory().join("missing");
+        let is_ready = |_| {
+            let _ = fs::metadata(&missing);
+            self.server.through_rings.load(Ordering::Relaxed) > 0
+        };
+        assert!((0..1000).any(is_ready), "no request comes through a ring");
+        self.server.over_device.store(0, Ordering::Relaxed);
+    }
+
     pub fn directory(&self) -> &Path {
         self.directory.0.path()
     }
