@@ -260,6 +260,7 @@ impl Volume {
         bytes: &Range<u64>,
         allocated: &mut Allocated,
     ) -> Result<()> {
+        check_not_immutable(inode)?;
         let is_punching = mode == AllocateMode::PunchHole;
         let has_pointers = self.inodes.uses_block_map(inode);
         // A hole may end beyond the largest size of a file with a block map; it is cut there.
@@ -274,7 +275,6 @@ impl Volume {
         if !is_punching && has_pointers {
             return Err(Refusal::NotSupported.into());
         }
-        check_not_immutable(inode)?;
         if matches!(
             mode,
             AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }
