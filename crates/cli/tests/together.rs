@@ -2,15 +2,19 @@
 
 mod common;
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
 
 use common::{Place, has, pext4, succeed};
-use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fstat, getxattr, setxattr};
+use rustix::fs::{FallocateFlags, RawDir, XattrFlags, fallocate, fstat, getxattr, setxattr};
 
 #[test]
 fn the_blocks_of_a_file_are_counted_once_it_is_durable() {
@@ -26,6 +30,132 @@ fn the_blocks_of_a_file_are_counted_once_it_is_durable() {
     assert!(blocks() <= (1 << 20) / 512);
     file.sync_all().unwrap();
     assert_eq!(blocks(), (1 << 20) / 512);
+    drop(file);
+    mount.unmount();
+}
+
+/// The names that a listing has left, in portions of a page.
+fn rest_of<Fd: AsFd>(listing: &mut RawDir<'_, Fd>) -> BTreeSet<Vec<u8>> {
+    let mut names = BTreeSet::new();
+    while let Some(entry) = listing.next() {
+        names.insert(entry.expect("it can be read").file_name().to_bytes().to_vec());
+    }
+    names
+}
+
+#[test]
+fn a_listing_that_began_after_a_change_shows_it() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let path = mount.path("shared");
+    fs::create_dir(&path).unwrap();
+    for number in 0..1000 {
+        File::create(path.join(format!("old-{number}"))).unwrap();
+    }
+    let mut buffers = [[MaybeUninit::uninit(); 4096]; 2];
+    let [first, second] = &mut buffers;
+    let mut early = RawDir::new(File::open(&path).unwrap(), first);
+    for _ in 0..900 {
+        early.next().expect("there are more").unwrap();
+    }
+    // They are all over the directory, since names are listed by their hash.
+    let new = (0..100).map(|number| format!("new-{number}").into_bytes());
+    let new: BTreeSet<_> = new.collect();
+    for (number, name) in (0..).zip(&new) {
+        fs::remove_file(path.join(format!("old-{number}"))).unwrap();
+        File::create(path.join(OsStr::from_bytes(name))).unwrap();
+    }
+    let mut late = RawDir::new(File::open(&path).unwrap(), second);
+    let begun = late.next().expect("there are names").unwrap();
+    let begun = begun.file_name().to_bytes().to_vec();
+    // With the end, the kernel has all that the first listing has read.
+    rest_of(&mut early);
+    let mut listed = rest_of(&mut late);
+    listed.insert(begun);
+    assert_eq!(listed.len(), 1002, "with `.` and `..`");
+    assert!(new.is_subset(&listed), "{:?}", new.difference(&listed));
+    drop((early, late));
+    mount.unmount();
+}
+
+#[test]
+fn a_directory_that_moved_lists_its_new_parent() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let [old, new] = ["old", "new"].map(|name| mount.path(name));
+    fs::create_dir_all(old.join("moved")).unwrap();
+    fs::create_dir(&new).unwrap();
+    let parent = |path: &Path| {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut listing = RawDir::new(File::open(path).unwrap(), &mut buffer);
+        let mut parent = None;
+        while let Some(entry) = listing.next() {
+            let entry = entry.unwrap();
+            if entry.file_name().to_bytes() == b".." {
+                parent = Some(entry.ino());
+            }
+        }
+        parent.expect("`..` is listed")
+    };
+    let number = |path: &Path| fs::metadata(path).unwrap().ino();
+    for _ in 0..2 {
+        assert_eq!(parent(&old.join("moved")), number(&old));
+    }
+    fs::rename(old.join("moved"), new.join("moved")).unwrap();
+    assert_eq!(parent(&new.join("moved")), number(&new));
+    mount.unmount();
+}
+
+#[test]
+fn where_the_server_is_asked_an_immutable_file_is_not_opened_for_writing() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !has("chattr") {
+        return;
+    }
+    let mount = place.mount(&["-o", "strict_open"]);
+    let [fixed, grows] = ["fixed", "grows"].map(|name| mount.path(name));
+    for (path, flag) in [(&fixed, "+i"), (&grows, "+a")] {
+        fs::write(path, b"one\n").unwrap();
+        succeed(Command::new("chattr").arg(flag).arg(path));
+    }
+    let is_refused = |options: &OpenOptions, path: &Path| {
+        let opened = options.open(path).map_err(|error| error.raw_os_error());
+        matches!(opened, Err(Some(1)))
+    };
+    let mut write = OpenOptions::new();
+    write.write(true);
+    let mut append = OpenOptions::new();
+    append.append(true);
+    assert!(is_refused(&write, &fixed) && is_refused(&append, &fixed));
+    assert!(is_refused(&write, &grows));
+    append.open(&grows).unwrap().write_all(b"two\n").unwrap();
+    assert_eq!(fs::read(&grows).unwrap(), b"one\ntwo\n");
+    assert_eq!(fs::read(&fixed).unwrap(), b"one\n");
+    for (path, flag) in [(&fixed, "-i"), (&grows, "-a")] {
+        succeed(Command::new("chattr").arg(flag).arg(path));
+    }
+    append.open(&fixed).unwrap().write_all(b"two\n").unwrap();
+    mount.unmount();
+}
+
+#[test]
+fn the_blocks_that_an_allocation_got_before_it_failed_are_counted() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let file = File::create(mount.path("file")).unwrap();
+    let blocks = || fstat(file.as_fd()).unwrap().st_blocks;
+    assert_eq!(blocks(), 0);
+    let failed = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 30);
+    assert_eq!(failed, Err(rustix::io::Errno::NOSPC));
+    assert!(blocks() > 0, "as in ext4, they stay");
     drop(file);
     mount.unmount();
 }

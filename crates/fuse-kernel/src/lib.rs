@@ -30,7 +30,7 @@ pub use device::Notifier;
 pub use device_number::DeviceNumber;
 pub use handshake::{Features, Wanted};
 pub use listing::Listing;
-pub use reply::{Born, Entry, Reply};
+pub use reply::{Born, Entry, OpenFlags, Reply};
 pub use request::{Caller, Forgotten, NewTime, Operation, Request, SetAttributes};
 pub use session::{Serve, Session};
 pub use wire::{Attributes, Statfs, StatxTime};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bitflags::bitflags;
 use zerocopy::IntoBytes;
 
 use crate::device::Device;
@@ -15,6 +16,19 @@ use crate::wire::{
 
 /// Input/output error: the reply to a request that was dropped.
 const IO_ERROR: i32 = 5;
+
+bitflags! {
+    /// How the kernel treats an open file or directory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OpenFlags: u32 {
+        /// What is cached of it stays; without this the kernel drops it.
+        const KEEP_CACHE = 1 << 1;
+        /// The entries of a directory are cached, and listings are answered from there.
+        const CACHE_ENTRIES = 1 << 3;
+        /// Closing it needs no request, once what was written late is sent.
+        const NO_FLUSH = 1 << 5;
+    }
+}
 
 /// A node as the kernel is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +126,19 @@ impl Reply {
         self.send([entry.encode().as_bytes(), &[]]);
     }
 
+    /// A file or directory that was opened, with a handle by which the kernel names it when it is
+    /// closed.
+    pub fn opened(self, handle: u64, flags: OpenFlags) {
+        let file = OpenOut {
+            file: handle,
+            flags: flags.bits(),
+            ..OpenOut::default()
+        };
+        self.send([file.as_bytes(), &[]]);
+    }
+
     /// A node that was made and opened.
-    pub fn opened(self, entry: &Entry) {
+    pub fn made_and_opened(self, entry: &Entry) {
         let file = OpenOut::default();
         self.send([entry.encode().as_bytes(), file.as_bytes()]);
     }

@@ -137,8 +137,20 @@ pub enum Operation<'a> {
     },
     /// Sizes and counts of the volume.
     Statfs,
-    /// Closes a file that [`Operation::MakeNameless`] has opened.
+    /// Opens a file.
+    Open {
+        /// Those of `open(2)`.
+        flags: i32,
+    },
+    /// Closes a file that was opened by a request.
     Release,
+    /// Opens a directory.
+    OpenDirectory,
+    /// Closes a directory that was opened by a request.
+    ReleaseDirectory {
+        /// The handle that the reply gave it.
+        handle: u64,
+    },
     /// Makes a file or directory durable.
     Sync {
         /// Whether only what is needed to read the content.

@@ -27,6 +27,7 @@ pub(crate) mod opcode {
     pub(crate) const RMDIR: u32 = 11;
     pub(crate) const RENAME: u32 = 12;
     pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
     pub(crate) const READ: u32 = 15;
     pub(crate) const WRITE: u32 = 16;
     pub(crate) const STATFS: u32 = 17;
@@ -37,7 +38,9 @@ pub(crate) mod opcode {
     pub(crate) const LISTXATTR: u32 = 23;
     pub(crate) const REMOVEXATTR: u32 = 24;
     pub(crate) const INIT: u32 = 26;
+    pub(crate) const OPENDIR: u32 = 27;
     pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
     pub(crate) const FSYNCDIR: u32 = 30;
     pub(crate) const ACCESS: u32 = 34;
     pub(crate) const DESTROY: u32 = 38;
@@ -308,7 +311,26 @@ pub(crate) struct CreateIn {
     pub(crate) open_flags: u32,
 }
 
-/// An open file, behind the [`EntryOut`] of a file that is made and opened at once.
+/// `FUSE_OPEN`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct OpenIn {
+    pub(crate) flags: u32,
+    pub(crate) open_flags: u32,
+}
+
+/// `FUSE_RELEASEDIR` (and `FUSE_RELEASE`).
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct ReleaseIn {
+    pub(crate) file: u64,
+    pub(crate) flags: u32,
+    pub(crate) release_flags: u32,
+    pub(crate) lock_owner: u64,
+}
+
+/// An open file: the reply to `FUSE_OPEN` and `FUSE_OPENDIR`, and behind the [`EntryOut`] of a file
+/// that is made and opened at once.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct OpenOut {

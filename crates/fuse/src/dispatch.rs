@@ -6,7 +6,7 @@
 //! there is nothing to check (`access_policy.rs`). The server checks only what the kernel leaves to
 //! it: that a write to an append-only file does not change old bytes, that setting an access list
 //! clears the set-group-id bit if the caller is not in the file's group, and what even root may not
-//! do. There are no file handles; open and close send no request.
+//! do. There are no open files: nothing here depends on what was opened before.
 //!
 //! All calls take `&self` and may run concurrently. The only state besides the volume are the
 //! errors that listings still have to return (`PendingErrors`), the memory of `SpaceRetry`, and the

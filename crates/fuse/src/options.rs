@@ -45,7 +45,7 @@ pub enum OptionError {
 const KNOWN: &str = "ro, rw, noload, allow_other, default_permissions, commit=SECONDS, \
                      errors=continue|remount-ro, discard, nodiscard, suid, nosuid, dev, nodev, exec, noexec, \
                      nosymfollow, relatime, noatime, strictatime, diratime, nodiratime, dirsync, \
-                     sync, async, grpid, nogrpid, io_uring, offset=BYTES, sizelimit=BYTES, \
+                     sync, async, grpid, nogrpid, strict_open, io_uring, offset=BYTES, sizelimit=BYTES, \
                      no_mbcache, mb_optimize_scan=0|1, \
                      scaling=SETTING[:SWITCH=VALUE...]; and without effect defaults, acl, user_xattr, \
                      lazytime, delalloc, auto, user, _netdev, nofail, comment=, x-* and the like";
@@ -61,6 +61,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "barrier=1",
     "silent",
     "loud",
+    "debug",
     "lazytime",
     "nolazytime",
     "iversion",
@@ -78,6 +79,15 @@ const WITHOUT_EFFECT: &[&str] = &[
     "group",
     "_netdev",
     "loop",
+    "bsddf",
+    "orlov",
+    "oldalloc",
+    "bh",
+    "nobh",
+    "journal_checksum",
+    "nojournal_checksum",
+    "prefetch_block_bitmaps",
+    "no_prefetch_block_bitmaps",
     "delalloc",
     "nodelalloc",
     "auto_da_alloc",
@@ -90,6 +100,20 @@ const WITHOUT_EFFECT: &[&str] = &[
     "noinit_itable",
     "noquota",
     "nouid32",
+];
+
+/// How options without effect begin that have a value.
+const WITHOUT_EFFECT_IF_SET: &[&str] = &[
+    "x-",
+    "X-",
+    "comment=",
+    "auto_da_alloc=",
+    "init_itable=",
+    "inode_readahead_blks=",
+    "journal_ioprio=",
+    "max_batch_time=",
+    "min_batch_time=",
+    "stripe=",
 ];
 
 /// The options of a mount that concern the kernel.
@@ -117,6 +141,9 @@ pub struct KernelOptions {
     pub synchronous_directories: bool,
     /// All changes are synchronous.
     pub synchronous: bool,
+    /// The server is asked when a file is opened, so that it can refuse what it would refuse to
+    /// write.
+    pub strict_open: bool,
     /// Requests come through `io_uring` if the kernel offers that.
     pub io_uring: bool,
 }
@@ -135,6 +162,7 @@ impl Default for KernelOptions {
             directory_access_times: true,
             synchronous_directories: false,
             synchronous: false,
+            strict_open: false,
             io_uring: false,
         }
     }
@@ -176,7 +204,7 @@ impl Options {
         let kernel = &mut self.kernel;
         match option {
             _ if WITHOUT_EFFECT.contains(&option) => {}
-            _ if ["x-", "X-", "comment=", "init_itable="]
+            _ if WITHOUT_EFFECT_IF_SET
                 .iter()
                 .any(|start| option.starts_with(start)) => {}
             "remount" => return Err(OptionError::Remount),
@@ -191,6 +219,7 @@ impl Options {
             "dev" | "nodev" => kernel.devices = option == "dev",
             "exec" | "noexec" => kernel.execute = option == "exec",
             "symfollow" | "nosymfollow" => kernel.follow_links = option == "symfollow",
+            "strict_open" | "nostrict_open" => kernel.strict_open = option == "strict_open",
             "io_uring" | "no_io_uring" => kernel.io_uring = option == "io_uring",
             "noatime" => kernel.access_times = AccessTimes::Never,
             "strictatime" => kernel.access_times = AccessTimes::Strict,
@@ -328,7 +357,7 @@ mod tests {
     #[test]
     fn options_of_fstab_are_accepted() {
         let list = "defaults,relatime,user,noauto,nofail,_netdev,x-systemd.automount,acl,comment=a b,loop,\
-             delalloc,init_itable=10,X-mount.mkdir,i_version";
+             delalloc,init_itable=10,X-mount.mkdir,i_version,stripe=16,journal_ioprio=3,bsddf,debug";
         assert_eq!(parsed(list).unwrap().kernel, KernelOptions::default());
         for (list, follows) in [("nosymfollow", false), ("nosymfollow,symfollow", true)] {
             assert_eq!(parsed(list).unwrap().kernel.follow_links, follows, "{list}");
@@ -339,6 +368,9 @@ mod tests {
                 through_ring,
                 "{list}"
             );
+        }
+        for (list, asks) in [("strict_open", true), ("strict_open,nostrict_open", false)] {
+            assert_eq!(parsed(list).unwrap().kernel.strict_open, asks, "{list}");
         }
         let text = parsed("remount,ro").unwrap_err().to_string();
         assert!(

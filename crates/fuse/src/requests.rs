@@ -2,10 +2,10 @@
 //! kernel is told besides the reply.
 //!
 //! At the start of the session the server asks for all the caching that the kernel offers. If a
-//! kernel lacks some of it, it sends more requests. The server answers `OPEN`, `OPENDIR`, `CREATE`
-//! and `FLUSH` with `ENOSYS`: the kernel then opens files without a request, makes them with
-//! `MKNOD` (which needs no `RELEASE` later), and closes them as soon as it has written its dirty
-//! pages.
+//! kernel lacks some of it, it sends more requests. The server answers `OPEN`, `CREATE` and `FLUSH`
+//! with `ENOSYS`: the kernel then opens files without a request, makes them with `MKNOD` (which
+//! needs no `RELEASE` later), and closes them as soon as it has written its dirty pages. So it does
+//! with directories where names never change; elsewhere it asks at each opening (`listings.rs`).
 //!
 //! The kernel sends `LSEEK` without writing its dirty pages first, so the server would report a
 //! hole where data is still in these pages. So before a search the server makes the kernel write
@@ -14,6 +14,7 @@
 mod block_counts;
 mod content;
 mod kernel_cache;
+mod listings;
 mod names;
 mod replies;
 mod values;
@@ -25,7 +26,8 @@ use std::sync::Arc;
 
 use pext4_fs::{SetTime, Time};
 use pext4_fuse_kernel::{
-    Features, Forgotten, NewTime, Operation, Reply, Request, Serve, SetAttributes, Wanted,
+    Features, Forgotten, NewTime, OpenFlags, Operation, Reply, Request, Serve, SetAttributes,
+    Wanted,
 };
 
 use crate::access_policy::AccessPolicy;
@@ -36,6 +38,7 @@ use crate::pending_errors::PendingErrors;
 use crate::placement::{self, Servers};
 use block_counts::BlockCounts;
 pub(crate) use kernel_cache::KernelCache;
+use listings::Listings;
 use replies::{attributes, done, statx};
 use waiting::{Context, WritebackError};
 
@@ -56,11 +59,13 @@ pub(crate) struct Requests {
     /// start.
     page_release: Arc<Offload>,
     kernel: KernelCache,
+    listings: Arc<Listings>,
     block_counts: Arc<BlockCounts>,
     /// Errors of writes that the kernel had acknowledged to their programs before.
     writeback_errors: Arc<PendingErrors<WritebackError>>,
     access_policy: AccessPolicy,
-    wants_io_uring: bool,
+    /// What the server asks the kernel for, if the kernel offers it.
+    features: Features,
     servers: Servers,
 }
 
@@ -76,15 +81,17 @@ impl Requests {
         options: &KernelOptions,
     ) -> io::Result<Self> {
         let kernel = KernelCache::default();
+        let features = features(dispatch.is_read_only(), access_policy, options);
         Ok(Self {
             dispatch,
             waiting: Offload::new(),
             page_release: Arc::new(Offload::with_worker()?),
             block_counts: Arc::new(BlockCounts::new(kernel.clone())),
             kernel,
+            listings: Arc::new(Listings::new()),
             writeback_errors: Arc::new(PendingErrors::new()),
             access_policy,
-            wants_io_uring: options.io_uring,
+            features,
             servers: Servers::new(),
         })
     }
@@ -96,10 +103,8 @@ impl Requests {
 
     /// What the server asks the kernel for.
     pub(crate) fn wanted(&self) -> Wanted {
-        let mut features = features(self.dispatch.is_read_only(), self.access_policy);
-        features.set(Features::OVER_IO_URING, self.wants_io_uring);
         Wanted {
-            features,
+            features: self.features,
             max_write: MAX_BYTES,
             max_background: MAX_BACKGROUND,
             time_granularity: self.dispatch.time_granularity(),
@@ -117,6 +122,7 @@ impl Requests {
             Operation::Statx => statx(self.dispatch.attributes(request.node), reply),
             Operation::SetAttributes(ref set) => self.set_attributes(request, set, reply),
             Operation::Access { mask } => self.check_access(request.node, mask, reply),
+            Operation::Open { flags } => self.open(request.node, flags, reply),
             Operation::Allocate {
                 offset,
                 length,
@@ -165,6 +171,16 @@ impl Requests {
         }
     }
 
+    fn open(&self, node: u64, flags: i32, reply: Reply) {
+        if self.features.contains(Features::NO_OPEN) {
+            return reply.error(Errno::NO_SUCH_CALL.0);
+        }
+        match self.dispatch.check_open(node, flags) {
+            Ok(()) => reply.opened(0, OpenFlags::KEEP_CACHE | OpenFlags::NO_FLUSH),
+            Err(errno) => reply.error(errno.0),
+        }
+    }
+
     fn check_access(&self, node: u64, mask: u32, reply: Reply) {
         const WRITE: u32 = 2;
         const EXECUTE: u32 = 1;
@@ -204,13 +220,14 @@ impl Serve for Requests {
         for (node, count) in forgotten.iter() {
             if self.dispatch.forget(node, count) {
                 self.writeback_errors.forget(node);
+                self.listings.forget(node);
             }
         }
     }
 }
 
 /// What the server uses of what the kernel offers.
-fn features(read_only: bool, access_policy: AccessPolicy) -> Features {
+fn features(read_only: bool, access_policy: AccessPolicy, options: &KernelOptions) -> Features {
     let mut features = Features::ASYNC_READ
         | Features::EXPORT
         | Features::BIG_WRITES
@@ -219,13 +236,15 @@ fn features(read_only: bool, access_policy: AccessPolicy) -> Features {
         | Features::LIST_WITH_ATTRIBUTES
         | Features::LIST_AS_NEEDED
         | Features::ASYNC_DIRECT
-        | Features::NO_OPEN
         | Features::PARALLEL_DIRECTORIES
         | Features::MAX_PAGES
         | Features::CACHE_LINKS
-        | Features::NO_OPEN_DIRECTORY
         | Features::CLEARS_SET_ID;
     features.set(Features::WRITEBACK_CACHE, !read_only);
+    // On a read-only mount no file can be opened for writing, and no name changes.
+    features.set(Features::NO_OPEN, read_only || !options.strict_open);
+    features.set(Features::NO_OPEN_DIRECTORY, read_only);
+    features.set(Features::OVER_IO_URING, options.io_uring);
     // With this feature the kernel checks permissions even without `default_permissions`.
     features.set(Features::ACCESS_LISTS, access_policy.is_checked_by_kernel());
     features

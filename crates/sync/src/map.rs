@@ -92,6 +92,11 @@ impl<K: Eq + Hash, V, S: BuildHasher> Map<K, V, S> {
         self.shard(&key).write().insert(key, value)
     }
 
+    /// Calls `change` with the place of the key, under the shard's lock.
+    pub fn at<R>(&self, key: K, change: impl FnOnce(Entry<'_, K, V>) -> R) -> R {
+        change(self.shard(&key).write().entry(key))
+    }
+
     /// Removes the value and returns it.
     pub fn remove(&self, key: &K) -> Option<V> {
         self.shard(key).write().remove(key)

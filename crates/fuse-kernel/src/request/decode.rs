@@ -124,7 +124,14 @@ fn operation<'a>(header: &InHeader, mut body: Body<'a>) -> Result<Operation<'a>,
             transfer(header.opcode, &mut body)?
         }
         opcode::STATFS => Operation::Statfs,
+        opcode::OPEN => Operation::Open {
+            flags: body.take::<wire::OpenIn>()?.flags.cast_signed(),
+        },
+        opcode::OPENDIR => Operation::OpenDirectory,
         opcode::RELEASE => Operation::Release,
+        opcode::RELEASEDIR => Operation::ReleaseDirectory {
+            handle: body.take::<wire::ReleaseIn>()?.file,
+        },
         opcode::FSYNC | opcode::FSYNCDIR => Operation::Sync {
             data_only: body.take::<wire::SyncIn>()?.flags & 1 != 0,
         },

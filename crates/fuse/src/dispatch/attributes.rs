@@ -3,6 +3,7 @@
 use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, SetXattrMode, Time};
 use pext4_ondisk::acl;
 
+use super::data::is_append_only;
 use super::ioctl::{is_immutable, is_protected};
 use super::{Answer, Caller, Capability, Dispatch, Errno};
 
@@ -149,6 +150,26 @@ impl Dispatch {
             return Err(Errno::NO_ACCESS);
         }
         Ok(())
+    }
+
+    /// Opening a file, where the kernel asks. `flags` are those of `open(2)`.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` for opening an immutable file for writing, or an append-only one for more than
+    /// appending; the volume's.
+    pub fn check_open(&self, node: u64, flags: i32) -> Answer<()> {
+        const ACCESS: i32 = 0o3;
+        const APPEND: i32 = 0o2000;
+        if flags & ACCESS == 0 {
+            return Ok(());
+        }
+        let attributes = self.attributes(node)?;
+        let may_only_append = is_append_only(&attributes) && flags & APPEND == 0;
+        match is_immutable(attributes.flags) || may_only_append {
+            true => Err(Errno::NOT_PERMITTED),
+            false => Ok(()),
+        }
     }
 
     /// Changes attributes. A new mode also updates the access list. A new owner clears the set-id

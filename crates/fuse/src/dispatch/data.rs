@@ -48,7 +48,7 @@ fn is_access(flags: i32) -> bool {
     flags & ACCESS_MODE != WRITE_ONLY && flags & NO_ACCESS_TIME == 0
 }
 
-fn is_append_only(attributes: &Attributes) -> bool {
+pub(super) fn is_append_only(attributes: &Attributes) -> bool {
     attributes.flags & InodeFlags::APPEND.bits() != 0
 }
 

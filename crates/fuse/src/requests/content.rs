@@ -122,7 +122,13 @@ impl Requests {
             if dispatch.clear_set_id_unless_capable(caller, node)? {
                 context.kernel.forget_attributes(node);
             }
-            dispatch.allocate(node, mode, offset, length)
+            let allocated = dispatch.allocate(node, mode, offset, length);
+            if allocated.is_err() {
+                // It may have allocated a part, and the kernel drops the count of blocks only after
+                // success.
+                context.kernel.forget_attributes(node);
+            }
+            allocated
         };
         let end = offset.saturating_add(length);
         self.grow_or_offload((node, end), allocate, done, reply);

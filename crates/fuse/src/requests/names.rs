@@ -1,12 +1,14 @@
-//! Requests for names: looked up, made, moved, removed, listed.
+//! Requests for names: looked up, made, moved, removed, listed. Each change is noted for the
+//! listings that the kernel caches.
 
 use pext4_fs::DeviceNumber;
-use pext4_fuse_kernel::{Listing, Operation, Reply, Request};
+use pext4_fuse_kernel::{Features, Listing, Operation, Reply, Request};
 
 use super::replies::{add, add_entry, bytes, done, entry, listed, no_entry, opened};
 use super::waiting::Context;
 use super::{Requests, caller};
 use crate::dispatch::{Answer, Errno, NewMode};
+use crate::node::node_of;
 
 impl Requests {
     pub(super) fn serve_names(&self, request: &Request<'_>, reply: Reply) {
@@ -18,15 +20,20 @@ impl Requests {
                 let unlink = move |context: Context<'_>, [name]: [&[u8]; 1]| {
                     context.dispatch.unlink(node, name)
                 };
-                self.change_names(&[node], [name], unlink, done, reply);
+                self.change_names([node], [name], unlink, done, reply);
             }
             Operation::RemoveDirectory { name } => {
                 let remove = move |context: Context<'_>, [name]: [&[u8]; 1]| {
                     context.dispatch.remove_directory(node, name)
                 };
-                self.change_names(&[node], [name], remove, done, reply);
+                self.change_names([node], [name], remove, done, reply);
             }
             Operation::Rename { .. } | Operation::Link { .. } => self.move_name(request, reply),
+            Operation::OpenDirectory => self.open_directory(node, reply),
+            Operation::ReleaseDirectory { handle } => {
+                self.listings.close(node, handle);
+                reply.done();
+            }
             Operation::List { cookie, size } => {
                 let mut listing = Listing::new(size);
                 let answer = dispatch.list(node, cookie, &mut |name, file_type| {
@@ -52,17 +59,32 @@ impl Requests {
         }
     }
 
+    fn open_directory(&self, node: u64, reply: Reply) {
+        if self.features.contains(Features::NO_OPEN_DIRECTORY) {
+            return reply.error(Errno::NO_SUCH_CALL.0);
+        }
+        let (handle, flags) = self.listings.open(node);
+        reply.opened(handle, flags);
+    }
+
     /// Runs a request that changes names in `directories`.
-    fn change_names<const N: usize, T: 'static>(
+    fn change_names<const D: usize, const N: usize, T: 'static>(
         &self,
-        directories: &[u64],
+        directories: [u64; D],
         bytes: [&[u8]; N],
         request: impl Fn(Context<'_>, [&[u8]; N]) -> Answer<T> + Send + 'static,
         send: fn(Answer<T>, Reply),
         reply: Reply,
     ) {
-        let waits = self.dispatch.commits_names(directories);
-        self.run_or_offload(waits, bytes, request, send, reply);
+        let waits = self.dispatch.commits_names(&directories);
+        let change = move |context: Context<'_>, bytes: [&[u8]; N]| {
+            let answer = request(context, bytes);
+            for node in directories {
+                context.listings.note_change(node);
+            }
+            answer
+        };
+        self.run_or_offload(waits, bytes, change, send, reply);
     }
 
     /// Makes an inode.
@@ -85,14 +107,14 @@ impl Requests {
                         .dispatch
                         .make_node(caller, parent, name, mode, device)
                 };
-                self.change_names(&[parent], [name], make, entry, reply);
+                self.change_names([parent], [name], make, entry, reply);
             }
             Operation::MakeDirectory { name, mode, umask } => {
                 let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
                     let mode = NewMode { mode, umask };
                     context.dispatch.make_directory(caller, parent, name, mode)
                 };
-                self.change_names(&[parent], [name], make, entry, reply);
+                self.change_names([parent], [name], make, entry, reply);
             }
             Operation::MakeNameless { mode, umask } => {
                 let make = move |context: Context<'_>, []: [&[u8]; 0]| {
@@ -105,7 +127,7 @@ impl Requests {
                 let make = move |context: Context<'_>, [name, target]: [&[u8]; 2]| {
                     context.dispatch.make_symlink(caller, parent, name, target)
                 };
-                self.change_names(&[parent], [name, target], make, entry, reply);
+                self.change_names([parent], [name, target], make, entry, reply);
             }
             _ => reply.error(Errno::NO_SUCH_CALL.0),
         }
@@ -122,19 +144,34 @@ impl Requests {
                 flags,
             } => {
                 let rename = move |context: Context<'_>, [from, to]: [&[u8]; 2]| {
-                    context
-                        .dispatch
-                        .rename(caller, parent, from, new_parent, to, flags)
+                    let dispatch = context.dispatch;
+                    dispatch.rename(caller, parent, from, new_parent, to, flags)?;
+                    if parent != new_parent {
+                        note_new_parents(context, [(parent, from), (new_parent, to)]);
+                    }
+                    Ok(())
                 };
-                self.change_names(&[parent, new_parent], [name, new_name], rename, done, reply);
+                self.change_names([parent, new_parent], [name, new_name], rename, done, reply);
             }
             Operation::Link { node, new_name } => {
                 let link = move |context: Context<'_>, [name]: [&[u8]; 1]| {
                     context.dispatch.link(node, parent, name)
                 };
-                self.change_names(&[parent], [new_name], link, entry, reply);
+                self.change_names([parent], [new_name], link, entry, reply);
             }
             _ => reply.error(Errno::NO_SUCH_CALL.0),
         }
+    }
+}
+
+/// Notes that the entry `..` of the directories that have these names may have changed.
+fn note_new_parents(context: Context<'_>, names: [(u64, &[u8]); 2]) {
+    for (parent, name) in names {
+        let Ok(Some(found)) = context.dispatch.lookup(parent, name) else {
+            continue;
+        };
+        let node = node_of(found.attributes.inode);
+        context.listings.note_change(node);
+        context.dispatch.forget(node, 1);
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn entry(answer: Answer<Found>, reply: Reply) {
 /// Replies with a file that was made and opened; the kernel numbers open files of its own.
 pub(super) fn opened(answer: Answer<Found>, reply: Reply) {
     match answer {
-        Ok(found) => reply.opened(&found_entry(&found.attributes)),
+        Ok(found) => reply.made_and_opened(&found_entry(&found.attributes)),
         Err(errno) => reply.error(errno.0),
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use pext4_fuse_kernel::Reply;
 
+use super::listings::Listings;
 use super::{KernelCache, Requests};
 use crate::dispatch::{Answer, Caller, Dispatch, Errno};
 use crate::pending_errors::PendingErrors;
@@ -29,6 +30,7 @@ pub(super) struct WritebackError {
 pub(super) struct Context<'a> {
     pub(super) dispatch: &'a Dispatch,
     pub(super) kernel: &'a KernelCache,
+    pub(super) listings: &'a Listings,
     pub(super) writeback_errors: &'a PendingErrors<WritebackError>,
 }
 
@@ -73,6 +75,7 @@ impl Requests {
         Context {
             dispatch: &self.dispatch,
             kernel: &self.kernel,
+            listings: &self.listings,
             writeback_errors: &self.writeback_errors,
         }
     }
@@ -86,11 +89,13 @@ impl Requests {
 
     pub(super) fn offload(&self, work: impl FnOnce(Context<'_>) + Send + 'static) {
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
+        let listings = Arc::clone(&self.listings);
         let writeback_errors = Arc::clone(&self.writeback_errors);
         self.waiting.run(move || {
             work(Context {
                 dispatch: &dispatch,
                 kernel: &kernel,
+                listings: &listings,
                 writeback_errors: &writeback_errors,
             });
         });
