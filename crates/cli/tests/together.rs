@@ -38,7 +38,13 @@ fn the_blocks_of_a_file_are_counted_once_it_is_durable() {
 fn rest_of<Fd: AsFd>(listing: &mut RawDir<'_, Fd>) -> BTreeSet<Vec<u8>> {
     let mut names = BTreeSet::new();
     while let Some(entry) = listing.next() {
-        names.insert(entry.expect("it can be read").file_name().to_bytes().to_vec());
+        names.insert(
+            entry
+                .expect("it can be read")
+                .file_name()
+                .to_bytes()
+                .to_vec(),
+        );
     }
     names
 }

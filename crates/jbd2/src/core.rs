@@ -433,7 +433,10 @@ impl Core {
         self.check_not_aborted()?;
         if let Some(log) = &self.log {
             let finished = log.checkpoint.finish(last.next());
-            finished.map_err(|error| self.blame(error))?;
+            finished.map_err(|error| {
+                self.abort(error.clone());
+                self.blame(error)
+            })?;
         }
         Ok(true)
     }

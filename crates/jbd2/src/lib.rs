@@ -58,7 +58,7 @@ pub use error::JournalError;
 pub use handle::{Forgotten, Handle};
 pub use journal::{Config, Journal, JournalWidth, Log};
 pub use log_area::LogArea;
-pub use offline::OfflineTransaction;
+pub use offline::{Committed, OfflineTransaction};
 pub use opened::Opened;
 pub use statistics::{CommitStep, CommitTimes, Statistics};
 

@@ -6,7 +6,7 @@
 //!
 //! [`OfflineTransaction::commit`] makes the set durable in the log, by the same steps as any
 //! commit: after it returns, a recovery shows all of the set; before its last flush, none of it.
-//! [`OfflineTransaction::finish`] writes the blocks home and empties the log. Beforehand, the
+//! [`Committed::finish`] then writes the blocks home and empties the log. Beforehand, the
 //! caller must make durable what the blocks refer to outside of the set, and `recover` in the file
 //! system's superblock (design rule 11).
 
@@ -35,6 +35,12 @@ pub struct OfflineTransaction {
     writer: LogWriter,
     superblock: SuperblockFile,
     tid: Tid,
+}
+
+/// A transaction that is durable in the log, but not home.
+#[must_use]
+pub struct Committed {
+    transaction: OfflineTransaction,
     blocks: Vec<(BlockNumber, Page)>,
 }
 
@@ -44,6 +50,15 @@ impl fmt::Debug for OfflineTransaction {
             .debug_struct("OfflineTransaction")
             .field("tid", &self.tid)
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Committed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_tuple("Committed")
+            .field(&self.transaction)
+            .finish()
     }
 }
 
@@ -75,7 +90,6 @@ impl OfflineTransaction {
             writer,
             superblock,
             tid,
-            blocks: Vec::new(),
         })
     }
 
@@ -91,14 +105,19 @@ impl OfflineTransaction {
     ///
     /// `TooLarge` if they do not fit and `Corrupt` if one belongs to the journal, both before
     /// anything is written; `Io`, after which it is unknown whether the transaction is durable.
-    pub fn commit(&mut self, mut blocks: Vec<(BlockNumber, Page)>) -> Result<(), JournalError> {
+    pub fn commit(
+        mut self,
+        mut blocks: Vec<(BlockNumber, Page)>,
+    ) -> Result<Committed, JournalError> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         self.check(&blocks)?;
         self.superblock.begin(self.writer.head(), self.tid)?;
         self.writer.write_body(self.tid, &blocks, &[])?;
         self.writer.write_commit(self.tid, &blocks, &[])?;
-        self.blocks = blocks;
-        Ok(())
+        Ok(Committed {
+            transaction: self,
+            blocks,
+        })
     }
 
     fn check(&self, blocks: &[(BlockNumber, Page)]) -> Result<(), JournalError> {
@@ -116,16 +135,24 @@ impl OfflineTransaction {
             }
         }
     }
+}
 
+impl Committed {
     /// Writes the blocks home and empties the log, durably.
     ///
     /// # Errors
     ///
     /// `Io`; the next recovery then writes the blocks home.
     pub fn finish(self) -> Result<(), JournalError> {
-        home::write(&*self.device, &self.blocks)
-            .and_then(|()| self.device.flush())
+        let OfflineTransaction {
+            device,
+            superblock,
+            tid,
+            ..
+        } = self.transaction;
+        home::write(&*device, &self.blocks)
+            .and_then(|()| device.flush())
             .map_err(JournalError::io("writing a transaction home"))?;
-        self.superblock.finish(self.tid.next().next())
+        superblock.finish(tid.next().next())
     }
 }

@@ -26,9 +26,9 @@ use pext4_ondisk::directory::{self, Entry, Format};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 use pext4_sync::{BiasedWriteGuard, ShardRef};
 
+use super::FoundEntry;
 use super::blocks::place;
 use super::leaf::{self, Sought, Vacancy};
-use super::FoundEntry;
 use crate::error::Result;
 
 /// What an added name adds to the count.

@@ -156,16 +156,17 @@ impl OfflineJournal {
         if !self.transaction.fits(blocks.len()) {
             // This fails, with an error that names both sizes.
             let refused = self.transaction.commit(blocks);
-            return refused.map_err(|error| CommitOutcome::NotCommitted.because(error));
+            return refused
+                .map(drop)
+                .map_err(|error| CommitOutcome::NotCommitted.because(error));
         }
         self.superblock.features.incompat |= Incompat::RECOVER;
         self.write_superblock(&self.superblock)
             .map_err(|error| CommitOutcome::NotCommitted.because(error))?;
-        self.transaction
-            .commit(blocks)
-            .map_err(|error| CommitOutcome::Unknown.because(error))?;
-        let (device, transaction) = (Arc::clone(&self.device), self.transaction);
-        transaction
+        let device = Arc::clone(&self.device);
+        let committed = self.transaction.commit(blocks);
+        committed
+            .map_err(|error| CommitOutcome::Unknown.because(error))?
             .finish()
             .map_err(|error| CommitOutcome::Committed.because(error))?;
         device

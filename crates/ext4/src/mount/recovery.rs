@@ -18,7 +18,7 @@ use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::superblock::{self, State, Superblock};
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect, journal};
 
 use super::superblock::keep_errors_in;
 use super::{MAX_NOTES, new_store};
@@ -391,12 +391,25 @@ fn find_log(store: &Store, inode: InodeNumber) -> Result<(LogArea, Vec<Range<u64
     let slot = raw_slot(store, inode)?;
     let runs = file_blocks(store, inode, &slot, "journal inode")?;
     let runs: Vec<(BlockNumber, u32)> = runs.iter().map(|run| (run.start, run.length)).collect();
+    check_length(&runs).map_err(|corrupt| corrupt.in_inode(inode))?;
     let area =
         LogArea::new(store.block_size(), &runs).map_err(|corrupt| corrupt.in_inode(inode))?;
     let blocks = runs
         .iter()
         .map(|(start, length)| start.get()..start.get() + u64::from(*length));
     Ok((area, blocks.collect()))
+}
+
+/// Refuses a journal that is longer than any can be: the memory for a recovery grows with the log,
+/// whose blocks may all be holes in the host's file.
+fn check_length(runs: &[(BlockNumber, u32)]) -> std::result::Result<(), Corrupt> {
+    let blocks: u64 = runs.iter().map(|(_, length)| u64::from(*length)).sum();
+    if blocks <= u64::from(journal::MAX_BLOCKS) {
+        return Ok(());
+    }
+    let most = journal::MAX_BLOCKS;
+    let problem = format!("has {blocks} blocks, and no journal has more than {most}");
+    Err(Corrupt::new("journal inode", problem))
 }
 
 /// Read-only access to tree nodes before there is a journal.
@@ -604,5 +617,25 @@ impl Volume {
             self.inodes.finish_cut(&inode)?;
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::{BlockNumber, journal};
+
+    use super::check_length;
+
+    #[test]
+    fn a_journal_longer_than_any_is_refused() {
+        let runs = |last| {
+            vec![
+                (BlockNumber(9), journal::MAX_BLOCKS - 1),
+                (BlockNumber(1), last),
+            ]
+        };
+        assert!(check_length(&runs(1)).is_ok());
+        let refused = check_length(&runs(2)).expect_err("one block too many");
+        assert!(refused.to_string().contains("10240001 blocks"), "{refused}");
     }
 }

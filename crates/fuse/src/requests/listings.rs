@@ -80,7 +80,9 @@ impl Listings {
     /// Notes that names in a directory have changed.
     pub(super) fn note_change(&self, node: u64) {
         // Most changes are in directories that nobody has listed since the last one.
-        let is_known = self.directories.get_with(&node, |listed| !listed.has_changed);
+        let is_known = self
+            .directories
+            .get_with(&node, |listed| !listed.has_changed);
         if is_known != Some(true) {
             return;
         }

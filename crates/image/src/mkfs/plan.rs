@@ -5,7 +5,7 @@ use pext4_ondisk::feature::{Compat, Feature, Features, Incompat, ReadOnlyCompat}
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::EXTRA_SIZE;
 use pext4_ondisk::superblock::{ErrorPolicy, Flags, State, Superblock};
-use pext4_ondisk::{InodeNumber, checksum};
+use pext4_ondisk::{InodeNumber, checksum, journal};
 use pext4_sync::time;
 use uuid::Uuid;
 
@@ -22,8 +22,6 @@ const MIN_BLOCKS: u64 = 64;
 /// The minimum number of inodes in a group: group 0 needs them for the reserved inodes and the
 /// special files.
 const MIN_INODES: u64 = 16;
-/// The maximum size of a journal in blocks, as `mke2fs(8)` documents it.
-pub(crate) const MAX_JOURNAL_BLOCKS: u32 = 10_240_000;
 /// `user_xattr` and `acl`, which upstream turns on.
 const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
 
@@ -170,8 +168,8 @@ fn check_journal(options: &Options, features: &Features, block_size: u32) -> Res
              the two up",
         ));
     }
-    if !(MIN_JOURNAL_BLOCKS..=MAX_JOURNAL_BLOCKS).contains(&blocks) {
-        let [bytes, min_bytes, max_bytes] = [blocks, MIN_JOURNAL_BLOCKS, MAX_JOURNAL_BLOCKS]
+    if !(MIN_JOURNAL_BLOCKS..=journal::MAX_BLOCKS).contains(&blocks) {
+        let [bytes, min_bytes, max_bytes] = [blocks, MIN_JOURNAL_BLOCKS, journal::MAX_BLOCKS]
             .map(|blocks| u64::from(blocks) * u64::from(block_size));
         return Err(impossible(format!(
             "a journal of {bytes} bytes: with blocks of {block_size} bytes {min_bytes} to {max_bytes} \

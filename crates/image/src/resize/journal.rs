@@ -21,10 +21,9 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock};
 use super::image::{Image, read_superblock};
 use super::map;
 use crate::error::{Error, Result};
-use crate::mkfs::plan::MAX_JOURNAL_BLOCKS;
 
 /// The maximum number of blocks of a journal: nothing makes longer ones.
-pub(super) const MAX_BLOCKS: u64 = MAX_JOURNAL_BLOCKS as u64;
+pub(super) const MAX_BLOCKS: u64 = pext4_ondisk::journal::MAX_BLOCKS as u64;
 
 /// A journal with an empty log.
 pub(super) struct Log {

@@ -62,6 +62,33 @@ fn a_fault_at_any_write_or_flush_stops_the_journal_and_loses_nothing() {
     }
 }
 
+/// Everything may be home already, and only the superblock of the empty log be missing.
+#[test]
+fn a_fault_during_the_shutdown_is_told_and_remembered() {
+    for operation in [Operation::Write, Operation::Flush] {
+        let is_met = |nth| {
+            let ram = Arc::new(blank(LOG));
+            let faulty = Arc::new(FaultDevice::new(Arc::clone(&ram) as Arc<dyn Device>));
+            let toy = Toy::open(Arc::clone(&faulty) as Arc<dyn Device>, Some(LOG));
+            operate(&toy, 1).expect("it works still");
+            faulty.fail_nth(operation, nth);
+            let Err(error) = toy.journal.shutdown() else {
+                return false;
+            };
+            assert!(matches!(error, JournalError::Io { .. }), "{error}");
+            assert!(toy.journal.shutdown().is_err(), "{operation} {nth}");
+            assert!(toy.journal.failure().is_some());
+            let told = toy.told(|told| told.aborted.clone());
+            assert_eq!(told, [error.to_string()], "{operation} {nth}");
+            drop(toy);
+            assert_eq!(recover(&*ram, LOG).errno, -5, "{operation} {nth}");
+            true
+        };
+        let met = (0..60).take_while(|&nth| is_met(nth)).count();
+        assert!((4..60).contains(&met), "{operation}: {met}");
+    }
+}
+
 #[test]
 fn errors_name_the_operation_and_the_cause() {
     let faulty = Arc::new(FaultDevice::new(Arc::new(blank(LOG))));

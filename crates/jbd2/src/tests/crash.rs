@@ -232,6 +232,20 @@ fn crashes(
             let device = some(&mut |number| number < cut);
             apply(&device, event, 512 * (1 + random.below(4)));
             judge(device, cut);
+            // Of a write of several blocks, one is lost.
+            if let Event::Write { offset, bytes } = event
+                && bytes.len() > BLOCK
+            {
+                let device = some(&mut |number| number < cut);
+                let lost = random.below(bytes.len() / BLOCK);
+                for (number, block) in bytes.chunks(BLOCK).enumerate() {
+                    if number != lost {
+                        let at = offset + (number * BLOCK) as u64;
+                        device.write_at(at, block).expect("a ram device works");
+                    }
+                }
+                judge(device, cut);
+            }
         }
         judge(some(&mut |number| number + 1 != cut), before_flush);
         judge(some(&mut |number| number + 1 == cut), before_flush);

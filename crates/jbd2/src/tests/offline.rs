@@ -66,11 +66,11 @@ fn is_new(device: &RamDevice, versions: &[(BlockNumber, Page)]) -> Vec<bool> {
 fn a_crash_leaves_all_blocks_or_none() {
     let base = device();
     let record = Arc::new(RecordDevice::new(Arc::new(base.fork())));
-    let mut transaction = open(Arc::<RecordDevice>::clone(&record));
+    let transaction = open(Arc::<RecordDevice>::clone(&record));
     let versions = versions(20);
-    transaction.commit(versions.clone()).expect("memory");
+    let committed = transaction.commit(versions.clone()).expect("memory");
     let durable = record.mark();
-    transaction.finish().expect("memory");
+    committed.finish().expect("memory");
     let events = record.events();
     for cut in 0..=events.len() {
         let left = base.fork();
@@ -98,11 +98,11 @@ fn a_crash_leaves_all_blocks_or_none() {
 fn the_log_is_used_again_and_again() {
     let device = Arc::new(device());
     for round in 0..5u8 {
-        let mut transaction = open(Arc::<RamDevice>::clone(&device));
+        let transaction = open(Arc::<RamDevice>::clone(&device));
         let pages = vec![(BlockNumber(5), Page::from(vec![round; BLOCK]))];
-        transaction.commit(pages.clone()).expect("memory");
+        let committed = transaction.commit(pages.clone()).expect("memory");
         if round % 2 == 0 {
-            transaction.finish().expect("memory");
+            committed.finish().expect("memory");
         } else {
             let mut superblock = recovery::read_superblock(&*device, &area()).expect("sound");
             let report = recovery::recover(&*device, &area(), &mut superblock, DEVICE_BLOCKS);
@@ -115,21 +115,17 @@ fn the_log_is_used_again_and_again() {
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_written() {
     let record = Arc::new(RecordDevice::new(Arc::new(device())));
-    let mut transaction = open(Arc::<RecordDevice>::clone(&record));
-    let most = (1..100)
-        .rfind(|count| transaction.fits(*count))
-        .expect("some fit");
+    let transaction = || open(Arc::<RecordDevice>::clone(&record));
+    let fits = |count: &usize| transaction().fits(*count);
+    let most = (1..100).rfind(fits).expect("some fit");
     assert!((30..LOG_BLOCKS as usize).contains(&most), "{most}");
-    let error = transaction
-        .commit(versions(most as u64 + 1))
-        .expect_err("too many");
+    let refused = |blocks| transaction().commit(blocks).expect_err("it is refused");
+    let error = refused(versions(most as u64 + 1));
     assert!(matches!(error, JournalError::TooLarge { .. }), "{error}");
     let own = vec![(BlockNumber(LOG_START + 3), Page::zeroed(BLOCK))];
-    let error = transaction
-        .commit(own)
-        .expect_err("the journal's own block");
+    let error = refused(own);
     assert!(matches!(error, JournalError::Corrupt(_)), "{error}");
     assert_eq!(record.mark(), 0);
-    transaction.commit(versions(most as u64)).expect("it fits");
-    transaction.finish().expect("memory");
+    let committed = transaction().commit(versions(most as u64));
+    committed.expect("it fits").finish().expect("memory");
 }

@@ -25,3 +25,6 @@ pub use format::{RecordChecksum, RecordFormat};
 pub use header::{BlockType, Header};
 pub use revoke::RevokeWriter;
 pub use superblock::JournalSuperblock;
+
+/// The maximum size of a journal in blocks, as `mke2fs(8)` documents it.
+pub const MAX_BLOCKS: u32 = 10_240_000;

@@ -64,6 +64,9 @@ pub enum Fate {
     Head(usize),
     /// Only the bytes after this many reached the device, from a sector boundary on.
     Tail(usize),
+    /// The bytes between these two sector boundaries did not reach the device, the others did: one
+    /// write of a journal holds a descriptor and many blocks.
+    Gap(usize, usize),
 }
 
 /// Limits of the number of images.
@@ -152,7 +155,7 @@ fn torn(window: &Window, events: &[Event], random: &mut Random) -> Option<Vec<Fa
     if edges == 0 || superblock {
         return None;
     }
-    let at = first + random.index(edges) * SECTOR;
+    let [one, other] = [0; 2].map(|_| first + random.index(edges) * SECTOR);
     let share = *random.pick(&[5, 9, 10]);
     let mut fates: Vec<Fate> = (0..window.writes())
         .map(|_| {
@@ -163,10 +166,11 @@ fn torn(window: &Window, events: &[Event], random: &mut Random) -> Option<Vec<Fa
             }
         })
         .collect();
-    fates[pick] = if random.chance(1, 2) {
-        Fate::Head(at)
-    } else {
-        Fate::Tail(at)
+    fates[pick] = match random.below(3) {
+        0 => Fate::Head(one),
+        1 => Fate::Tail(one),
+        _ if one == other => Fate::Lost,
+        _ => Fate::Gap(one.min(other), one.max(other)),
     };
     Some(fates)
 }
@@ -195,6 +199,9 @@ fn suffer(image: &RamDevice, event: &Event, fate: Fate) {
         (Event::Write { offset, bytes }, Fate::Tail(lost)) => {
             image.write_at(offset + lost as u64, &bytes[lost..])
         }
+        (Event::Write { offset, bytes }, Fate::Gap(start, end)) => image
+            .write_at(*offset, &bytes[..start])
+            .and_then(|()| image.write_at(offset + end as u64, &bytes[end..])),
         (event, _) => event.apply(image),
     };
     result.expect("what was recorded fits the device");
@@ -287,33 +294,51 @@ mod tests {
         let events = [write(4500, 1500)];
         let window = Window { start: 0, end: 1 };
         let mut random = Random::new(1);
-        let mut seen = std::collections::BTreeSet::new();
+        let (mut seen, mut gaps) = (
+            std::collections::BTreeSet::new(),
+            std::collections::BTreeSet::new(),
+        );
         for _ in 0..200 {
             let fates = torn(&window, &events, &mut random).expect("it has edges");
-            let (Fate::Head(at) | Fate::Tail(at)) = fates[0] else {
-                panic!("{fates:?}")
-            };
-            seen.insert(4500 + at);
+            match fates[0] {
+                Fate::Head(at) | Fate::Tail(at) => drop(seen.insert((4500 + at, 4500 + at))),
+                Fate::Gap(start, end) => drop(gaps.insert((4500 + start, 4500 + end))),
+                Fate::Lost => {}
+                Fate::Kept => panic!("{fates:?}"),
+            }
         }
-        assert_eq!(Vec::from_iter(seen), [4608, 5120, 5632]);
+        let edges = [4608, 5120, 5632];
+        assert_eq!(Vec::from_iter(seen), edges.map(|edge| (edge, edge)));
+        let pairs = [(4608, 5120), (4608, 5632), (5120, 5632)];
+        assert_eq!(Vec::from_iter(gaps), pairs);
         let within = [write(600, 300)];
         assert_eq!(torn(&window, &within, &mut random), None);
     }
 
     #[test]
     fn an_image_holds_what_survived() {
-        let events = [write(0, 512), write(1024, 1024), write(4096, 1024)];
-        let window = Window { start: 0, end: 3 };
+        let events = [
+            write(0, 512),
+            write(1024, 1024),
+            write(4096, 1024),
+            write(6144, 2048),
+        ];
+        let window = Window { start: 0, end: 4 };
         let device = RamDevice::new(8192);
         let left = image(
             &device,
             &events,
             &window,
-            &[Fate::Lost, Fate::Head(512), Fate::Tail(512)],
+            &[
+                Fate::Lost,
+                Fate::Head(512),
+                Fate::Tail(512),
+                Fate::Gap(512, 1536),
+            ],
         );
         let mut bytes = [0; 8192];
         left.read_at(0, &mut bytes).expect("within");
         let set: Vec<usize> = (0..16).filter(|sector| bytes[sector * 512] != 0).collect();
-        assert_eq!(set, [2, 9]);
+        assert_eq!(set, [2, 9, 12, 15]);
     }
 }
