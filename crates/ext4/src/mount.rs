@@ -14,6 +14,8 @@ mod features;
 mod image;
 mod journal;
 pub mod offline;
+mod orphans;
+mod raw_files;
 mod recovery;
 mod superblock;
 
@@ -245,8 +247,8 @@ fn lowest_layers(
     journal_blocks: Vec<Range<u64>>,
 ) -> Result<(Arc<Groups>, Orphans)> {
     let groups = Groups::open(Arc::clone(store))?;
-    let found = recovery::find_orphans(store)?;
-    recovery::check_root(store)?;
+    let found = orphans::find(store)?;
+    raw_files::check_root(store)?;
     let mut own = journal_blocks;
     if let Some((_, homes)) = &found.file {
         own.extend(homes.iter().map(|home| home.get()..home.get() + 1));

@@ -1,35 +1,27 @@
-//! Recovery after a crash: replay of the journal's log, and of inodes that were being deleted or
-//! truncated.
+//! The replay of the journal's log.
 //!
 //! The log is found, and its replay planned, before any layer exists, with a temporary store that
 //! is dropped afterwards, since the replay changes blocks that the search has read. The mount looks
 //! at the file system as the replay will leave it ([`FoundJournal::view`]) before the replay writes
 //! anything: a log that destroys the file system is refused, and the image stays as it was.
 
-use std::collections::HashSet;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_block::Device;
 use pext4_jbd2::recovery::{Replay, ReplayedDevice};
 use pext4_jbd2::{Log, LogArea, recovery};
-use pext4_ondisk::extent::{self, Bounds};
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::inode::Inode as Slot;
-use pext4_ondisk::superblock::{self, State, Superblock};
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect, journal};
+use pext4_ondisk::superblock::{self, Superblock};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, journal};
 
+use super::new_store;
+use super::raw_files::{file_blocks, raw_slot};
 use super::superblock::keep_errors_in;
-use super::{MAX_NOTES, new_store};
-use crate::error::{Error, Refusal, Result};
-use crate::groups::open::{decode_descriptor, with_advice};
-use crate::inode::extents::{self, Extent, NodeStore};
+use crate::error::{Error, Result};
 use crate::options::MountOptions;
-use crate::orphan::{OrphanFile, OrphanPlace};
 use crate::store::Store;
-use crate::types::FileType;
-use crate::volume::Volume;
 
 /// The cache size for the search, in bytes: it reads only a few blocks.
 const SEARCH_CACHE: u64 = 1 << 20;
@@ -270,123 +262,6 @@ fn note_replay(report: &recovery::Recovered, place: &str, notes: &mut Vec<String
     }
 }
 
-/// The slot of an inode, read without the inode table in memory.
-fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
-    let geometry = &store.geometry;
-    let absent =
-        || Corrupt::new("superblock", "names an inode that does not exist").in_inode(inode);
-    let (group, index) = geometry.inode_group(inode).ok_or_else(absent)?;
-    let (block, offset) = geometry.descriptor_location(group);
-    let descriptor = {
-        let buffer = store.read_block(block)?;
-        let state = buffer.read();
-        let start = offset as usize;
-        let bytes = &state.page[start..start + usize::from(geometry.descriptor_size)];
-        let (descriptor, _) = decode_descriptor(store, group, bytes)
-            .map_err(|corrupt| corrupt.in_group(group).in_block(block))
-            .map_err(|corrupt| match store.options.read_only {
-                true => corrupt.into(),
-                false => with_advice(corrupt),
-            })?;
-        descriptor
-    };
-    let (block, offset) = geometry
-        .inode_slot(descriptor.inode_table, index)
-        .ok_or_else(absent)?;
-    let buffer = store.read_block(block)?;
-    let state = buffer.read();
-    let start = offset as usize;
-    let bytes = &state.page[start..start + usize::from(geometry.inode_size)];
-    Ok(store
-        .decode_slot(bytes, inode)
-        .map_err(|corrupt| corrupt.in_inode(inode).in_block(block))?)
-}
-
-/// The blocks of one of the file system's own files, which must have no holes.
-fn file_blocks(
-    store: &Store,
-    inode: InodeNumber,
-    slot: &Slot,
-    what: &'static str,
-) -> Result<Vec<Extent>> {
-    let corrupt = |problem: &'static str| Error::from(Corrupt::new(what, problem).in_inode(inode));
-    if slot.file_type() != Some(FileType::Regular) || slot.links == 0 {
-        return Err(corrupt("is no regular file"));
-    }
-    let count = slot.size / u64::from(store.block_size());
-    // Without holes it cannot have more blocks than the file system.
-    let count = u32::try_from(count)
-        .ok()
-        .filter(|&count| u64::from(count) <= store.geometry.blocks_count);
-    let count = count.ok_or_else(|| corrupt("is absurdly large"))?;
-    let runs = if slot.has_extents() {
-        extents_of(store, inode, slot, count)?
-    } else {
-        mapped_blocks(store, slot, count).map_err(|error| error.in_inode(inode))?
-    };
-    let mut next = 0;
-    for run in &runs {
-        if u64::from(run.logical.get()) != next || run.unwritten {
-            return Err(corrupt("has a hole"));
-        }
-        next = run.end();
-    }
-    if next < u64::from(count) || count == 0 {
-        return Err(corrupt("has a hole at its end"));
-    }
-    Ok(runs)
-}
-
-fn extents_of(store: &Store, inode: InodeNumber, slot: &Slot, count: u32) -> Result<Vec<Extent>> {
-    let nodes = RawNodes {
-        store,
-        inode,
-        generation: slot.generation,
-    };
-    let mut runs = Vec::new();
-    extents::walk(&slot.block, &nodes, 0..u64::from(count), &mut |extent| {
-        runs.push(extent);
-        ControlFlow::Continue(())
-    })
-    .map_err(|error| error.in_inode(inode))?;
-    Ok(runs)
-}
-
-fn mapped_blocks(store: &Store, slot: &Slot, count: u32) -> Result<Vec<Extent>> {
-    let mut runs: Vec<Extent> = Vec::new();
-    // The starts of runs: detects a block of pointers that is reached again and again without end.
-    let mut begun = HashSet::new();
-    for logical in (0..count).map(LogicalBlock) {
-        let read = |block: BlockNumber, index: usize| -> Result<u32> {
-            let buffer = store.read_block(block)?;
-            Ok(indirect::entry(&buffer.read().page, index))
-        };
-        let Some(start) = indirect::lookup(&slot.block, store.block_size(), logical, read)? else {
-            // A hole, which the caller refuses.
-            break;
-        };
-        let bad = |problem| Corrupt::new("block map", problem).in_block(start);
-        if !store.contains(start, 1) {
-            return Err(bad("leads outside the file system").into());
-        }
-        match runs.last_mut() {
-            Some(last) if continues(last, logical, start) => last.length += 1,
-            _ if !begun.insert(start) => return Err(bad("leads to a block twice").into()),
-            _ => runs.push(Extent {
-                logical,
-                start,
-                length: 1,
-                unwritten: false,
-            }),
-        }
-    }
-    Ok(runs)
-}
-
-fn continues(run: &Extent, logical: LogicalBlock, start: BlockNumber) -> bool {
-    run.end() == u64::from(logical.get()) && run.start.checked_add(run.length) == Some(start)
-}
-
 fn find_log(store: &Store, inode: InodeNumber) -> Result<(LogArea, Vec<Range<u64>>)> {
     let slot = raw_slot(store, inode)?;
     let runs = file_blocks(store, inode, &slot, "journal inode")?;
@@ -410,214 +285,6 @@ fn check_length(runs: &[(BlockNumber, u32)]) -> std::result::Result<(), Corrupt>
     let most = journal::MAX_BLOCKS;
     let problem = format!("has {blocks} blocks, and no journal has more than {most}");
     Err(Corrupt::new("journal inode", problem))
-}
-
-/// Read-only access to tree nodes before there is a journal.
-struct RawNodes<'a> {
-    store: &'a Store,
-    inode: InodeNumber,
-    generation: u32,
-}
-
-impl NodeStore for RawNodes<'_> {
-    fn bounds(&self) -> Bounds {
-        self.store.bounds()
-    }
-
-    fn block_size(&self) -> usize {
-        self.store.block_size() as usize
-    }
-
-    fn read<R>(
-        &self,
-        block: BlockNumber,
-        depth: u16,
-        look: impl FnOnce(&[u8]) -> Result<R>,
-    ) -> Result<R> {
-        let buffer = self.store.read_block(block)?;
-        let page = buffer.page();
-        if self.store.metadata_csum {
-            extent::verify_node(self.store.checksum_seed, self.inode, self.generation, &page)
-                .map_err(|corrupt| corrupt.in_block(block))?;
-        }
-        extents::check_node(&page, depth, &self.bounds())
-            .map_err(|corrupt| corrupt.in_block(block))?;
-        look(&page)
-    }
-
-    fn edit<R>(&mut self, _block: BlockNumber, _change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        Err(Refusal::ReadOnly.into())
-    }
-
-    fn reserve(&mut self, _nodes: u32) -> Result<()> {
-        Err(Refusal::ReadOnly.into())
-    }
-
-    fn allocate(&mut self) -> Result<BlockNumber> {
-        Err(Refusal::ReadOnly.into())
-    }
-
-    fn free(&mut self, _block: BlockNumber) -> Result<()> {
-        Err(Refusal::ReadOnly.into())
-    }
-}
-
-/// The orphans that an image holds.
-#[derive(Default)]
-pub(super) struct FoundOrphans {
-    pub file: Option<(OrphanFile, Vec<BlockNumber>)>,
-    pub chain: Vec<InodeNumber>,
-}
-
-/// Refuses an image whose root is not a directory. Called before anything but the replay is
-/// written.
-pub(super) fn check_root(store: &Store) -> Result<()> {
-    let root = raw_slot(store, InodeNumber::ROOT)?;
-    if root.file_type() != Some(FileType::Directory) || root.links == 0 {
-        return Err(Corrupt::new("root directory", "inode 2 is no directory")
-            .in_inode(InodeNumber::ROOT)
-            .into());
-    }
-    Ok(())
-}
-
-/// Reads which inodes are orphans; a read-only mount does not need them.
-pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
-    if store.options.read_only {
-        return Ok(FoundOrphans::default());
-    }
-    let (file, first, had_errors) = store.superblock(|superblock| {
-        (
-            superblock.orphan_file_inode,
-            superblock.last_orphan,
-            superblock.state.contains(State::ERRORS),
-        )
-    });
-    let file = if store.features.has_compat(Compat::ORPHAN_FILE) {
-        Some(orphan_file(store, file)?)
-    } else {
-        None
-    };
-    // On an image with errors the chain may be corrupt: it is left to e2fsck.
-    let chain = if had_errors {
-        Vec::new()
-    } else {
-        orphan_chain(store, first)?
-    };
-    Ok(FoundOrphans { file, chain })
-}
-
-fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<BlockNumber>)> {
-    /// Linux refuses larger orphan files.
-    const MAX_BLOCKS: u64 = 8 << 10;
-    let slot = raw_slot(store, inode)?;
-    if slot.size / u64::from(store.block_size()) > MAX_BLOCKS {
-        return Err(Corrupt::new("orphan file", "is absurdly large")
-            .in_inode(inode)
-            .into());
-    }
-    let runs = file_blocks(store, inode, &slot, "orphan file")?;
-    let blocks = runs
-        .iter()
-        .flat_map(|run| (0..run.length).filter_map(|step| run.start.checked_add(step)))
-        .collect();
-    Ok((
-        OrphanFile {
-            inode,
-            generation: slot.generation,
-        },
-        blocks,
-    ))
-}
-
-fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
-    let mut chain = Vec::new();
-    let mut seen = HashSet::new();
-    let mut next = first;
-    while next.get() != 0 {
-        if next < store.geometry.first_inode || !seen.insert(next) {
-            return Err(
-                Corrupt::new("orphan list", format!("leads to inode {next}"))
-                    .in_inode(next)
-                    .into(),
-            );
-        }
-        let slot = raw_slot(store, next)?;
-        chain.push(next);
-        next = InodeNumber(slot.deletion_time);
-    }
-    Ok(chain)
-}
-
-impl Volume {
-    /// Finishes orphans: deletes inodes without a name and truncates others to their size. An inode
-    /// that cannot be finished stays an orphan, with a note.
-    ///
-    /// On an image with errors any inode may be listed as an orphan by mistake: all are left to
-    /// e2fsck, and those in the orphan file stay there.
-    pub(super) fn finish_orphans(mut self) -> Result<Self> {
-        let orphans = self.inodes.orphans.snapshot();
-        let store = &self.inodes.store;
-        if !orphans.is_empty()
-            && store.superblock(|superblock| superblock.state.contains(State::ERRORS))
-        {
-            self.notes.push(format!(
-                "{} deletions and truncations that a crash had interrupted are left to e2fsck -f",
-                orphans.len()
-            ));
-            return Ok(self);
-        }
-        let (mut finished, mut left) = (0usize, 0usize);
-        for (number, place) in orphans {
-            match self.finish_orphan(number, place) {
-                Ok(is_finished) => finished += usize::from(is_finished),
-                Err(error) if store.journal().failure().is_some() => return Err(error),
-                Err(error) => {
-                    left += 1;
-                    if left <= MAX_NOTES {
-                        self.notes.push(format!(
-                            "orphan inode {number} could not be finished: {error}"
-                        ));
-                    }
-                }
-            }
-        }
-        let others = left.saturating_sub(MAX_NOTES);
-        if others > 0 {
-            self.notes.push(format!(
-                "{others} more orphan inodes could not be finished; e2fsck -f should mend them"
-            ));
-        }
-        if finished > 0 {
-            self.notes.push(format!(
-                "finished {finished} deletions and truncations that a crash had interrupted"
-            ));
-        }
-        Ok(self)
-    }
-
-    /// Finishes one orphan; false if it was finished before, at another place.
-    fn finish_orphan(&self, number: InodeNumber, place: OrphanPlace) -> Result<bool> {
-        if number < self.inodes.store.geometry.first_inode {
-            return Err(Corrupt::new("orphan", "is a reserved inode")
-                .in_inode(number)
-                .into());
-        }
-        let inode = self.inodes.get_orphan(number)?;
-        if inode.is_dead() {
-            // It is listed twice, and finished. A place that stays would name whatever file gets
-            // the number next.
-            self.inodes.remove_orphan_place(number, place)?;
-            return Ok(false);
-        }
-        inode.note(|state| state.orphan = Some(place));
-        if inode.state(|state| state.slot.links == 0) {
-            self.reap_if_due(&inode)?;
-        } else {
-            self.inodes.finish_cut(&inode)?;
-        }
-        Ok(true)
-    }
 }
 
 #[cfg(test)]

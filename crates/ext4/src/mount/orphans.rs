@@ -1,0 +1,161 @@
+//! Inodes that were being deleted or truncated at a crash: found before anything is written, and
+//! finished once the volume works.
+
+use std::collections::HashSet;
+
+use pext4_ondisk::feature::Compat;
+use pext4_ondisk::superblock::State;
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+
+use super::MAX_NOTES;
+use super::raw_files::{file_blocks, raw_slot};
+use crate::error::Result;
+use crate::orphan::{OrphanFile, OrphanPlace};
+use crate::store::Store;
+use crate::volume::Volume;
+
+/// The orphans that an image holds.
+#[derive(Default)]
+pub(super) struct FoundOrphans {
+    pub file: Option<(OrphanFile, Vec<BlockNumber>)>,
+    pub chain: Vec<InodeNumber>,
+}
+
+/// Reads which inodes are orphans; a read-only mount does not need them.
+pub(super) fn find(store: &Store) -> Result<FoundOrphans> {
+    if store.options.read_only {
+        return Ok(FoundOrphans::default());
+    }
+    let (file, first, had_errors) = store.superblock(|superblock| {
+        (
+            superblock.orphan_file_inode,
+            superblock.last_orphan,
+            superblock.state.contains(State::ERRORS),
+        )
+    });
+    let file = if store.features.has_compat(Compat::ORPHAN_FILE) {
+        Some(orphan_file(store, file)?)
+    } else {
+        None
+    };
+    // On an image with errors the chain may be corrupt: it is left to e2fsck.
+    let chain = if had_errors {
+        Vec::new()
+    } else {
+        orphan_chain(store, first)?
+    };
+    Ok(FoundOrphans { file, chain })
+}
+
+fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<BlockNumber>)> {
+    /// Linux refuses larger orphan files.
+    const MAX_BLOCKS: u64 = 8 << 10;
+    let slot = raw_slot(store, inode)?;
+    if slot.size / u64::from(store.block_size()) > MAX_BLOCKS {
+        return Err(Corrupt::new("orphan file", "is absurdly large")
+            .in_inode(inode)
+            .into());
+    }
+    let runs = file_blocks(store, inode, &slot, "orphan file")?;
+    let blocks = runs
+        .iter()
+        .flat_map(|run| (0..run.length).filter_map(|step| run.start.checked_add(step)))
+        .collect();
+    Ok((
+        OrphanFile {
+            inode,
+            generation: slot.generation,
+        },
+        blocks,
+    ))
+}
+
+fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
+    let mut chain = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = first;
+    while next.get() != 0 {
+        if next < store.geometry.first_inode || !seen.insert(next) {
+            return Err(
+                Corrupt::new("orphan list", format!("leads to inode {next}"))
+                    .in_inode(next)
+                    .into(),
+            );
+        }
+        let slot = raw_slot(store, next)?;
+        chain.push(next);
+        next = InodeNumber(slot.deletion_time);
+    }
+    Ok(chain)
+}
+
+impl Volume {
+    /// Finishes orphans: deletes inodes without a name and truncates others to their size. An inode
+    /// that cannot be finished stays an orphan, with a note.
+    ///
+    /// On an image with errors any inode may be listed as an orphan by mistake: all are left to
+    /// e2fsck, and those in the orphan file stay there.
+    pub(super) fn finish_orphans(mut self) -> Result<Self> {
+        let orphans = self.inodes.orphans.snapshot();
+        let store = &self.inodes.store;
+        if !orphans.is_empty()
+            && store.superblock(|superblock| superblock.state.contains(State::ERRORS))
+        {
+            self.notes.push(format!(
+                "{} deletions and truncations that a crash had interrupted are left to e2fsck -f",
+                orphans.len()
+            ));
+            return Ok(self);
+        }
+        let (mut finished, mut left) = (0usize, 0usize);
+        for (number, place) in orphans {
+            match self.finish_orphan(number, place) {
+                Ok(is_finished) => finished += usize::from(is_finished),
+                Err(error) if store.journal().failure().is_some() => return Err(error),
+                Err(error) => {
+                    left += 1;
+                    if left <= MAX_NOTES {
+                        self.notes.push(format!(
+                            "orphan inode {number} could not be finished: {error}"
+                        ));
+                    }
+                }
+            }
+        }
+        let others = left.saturating_sub(MAX_NOTES);
+        if others > 0 {
+            self.notes.push(format!(
+                "{others} more orphan inodes could not be finished; e2fsck -f should mend them"
+            ));
+        }
+        if finished > 0 {
+            self.notes.push(format!(
+                "finished {finished} deletions and truncations that a crash had interrupted"
+            ));
+        }
+        Ok(self)
+    }
+
+    /// Finishes one orphan; false if it was finished before, at another place.
+    fn finish_orphan(&self, number: InodeNumber, place: OrphanPlace) -> Result<bool> {
+        if number < self.inodes.store.geometry.first_inode {
+            return Err(Corrupt::new("orphan", "is a reserved inode")
+                .in_inode(number)
+                .into());
+        }
+        let inode = self.inodes.get_orphan(number)?;
+        if inode.is_dead() {
+            // It is listed twice, and finished. A place that stays would name whatever file gets
+            // the number next.
+            self.inodes.remove_orphan_place(number, place)?;
+            return Ok(false);
+        }
+        inode.note(|state| state.orphan = Some(place));
+        if inode.state(|state| state.slot.links == 0) {
+            self.reap_if_due(&inode)?;
+        } else {
+            self.inodes.finish_cut(&inode)?;
+        }
+        Ok(true)
+    }
+}
