@@ -18,6 +18,7 @@ use crate::claim::{Claim, claim, leads_to};
 use crate::device::{Device, check_range, total_length};
 use crate::fail_stop::Flushes;
 use crate::host_file::{Kind, error};
+use crate::partition_table;
 use crate::range_lock::Bytes;
 
 /// Maximal number of pieces in one system call (`IOV_MAX`).
@@ -72,7 +73,8 @@ impl FileDevice {
     }
 
     /// Opens the file system that begins inside a file or block device at byte `start` (not 0), as
-    /// in a partition of a disk image, and is at most `length` bytes long, or may reach to the end.
+    /// in a partition of a disk image, and is at most `length` bytes long, or as in
+    /// [`FileDevice::into_range`] if that is `None`.
     /// Others may use other parts of a file meanwhile, but not of a block device. If this one is in
     /// use, waits for that to end, up to `wait`.
     ///
@@ -114,14 +116,18 @@ impl FileDevice {
         })
     }
 
-    /// The device that is `length` bytes at `start` of this one, or all of it from `start` on: a
-    /// partition of a disk image, for example. The lock remains as it is.
+    /// The device that is `length` bytes at `start` of this one: a partition of a disk image, for
+    /// example. Without a length, it ends with the partition that begins there by the table of this
+    /// device, or if none does, with this device. The lock remains as it is.
     ///
     /// # Errors
     ///
-    /// The range does not lie within the device.
+    /// The range does not lie within the device; its table cannot be read.
     pub fn into_range(self, start: u64, length: Option<u64>) -> io::Result<Self> {
-        let length = length.unwrap_or_else(|| self.size.saturating_sub(start));
+        let length = match length {
+            Some(length) => length,
+            None => self.end_of_part(start)?.saturating_sub(start),
+        };
         check_range(self.size, start, length)
             .map_err(|source| error(&self.path, "use a part of it", source))?;
         Ok(Self {
@@ -130,6 +136,16 @@ impl FileDevice {
             is_range: true,
             ..self
         })
+    }
+
+    /// Where the part that begins at `start` ends.
+    fn end_of_part(&self, start: u64) -> io::Result<u64> {
+        if start == 0 {
+            return Ok(self.size);
+        }
+        let partitions = partition_table::partitions(self)?;
+        let part = partitions.iter().find(|part| part.start == start);
+        Ok(part.map_or(self.size, |part| part.end))
     }
 
     /// Where the device lies in its file, in bytes; `None` if it is all of it.

@@ -26,6 +26,7 @@ pub mod loops;
 pub mod mountinfo;
 mod overlay;
 mod page;
+pub mod partition_table;
 mod permissions;
 mod ram;
 mod range_lock;

@@ -177,6 +177,16 @@ fn a_range_must_lie_in_the_file_and_hold_the_file_system() {
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     judge(&place.image);
+    // What follows the partition belongs to others, whatever the file system claims.
+    let mut disk = fs::read(&place.image).expect("it is there");
+    let half = u32::try_from(LENGTH / 2 / 512).expect("a small disk");
+    disk[462 + 12..462 + 16].copy_from_slice(&half.to_le_bytes());
+    fs::write(&place.image, disk).expect("there is room");
+    let mut mount = pext4(["mount", "-o", &format!("offset={START}")]);
+    let said = fail(mount.arg(&place.image).arg(&place.point), 1);
+    assert!(said.contains("it was cut short"), "{said}");
+    let said = fail(pext4(["ls", &offset()]).arg(&place.image), 1);
+    assert!(said.contains("it was cut short"), "{said}");
 }
 
 #[test]
