@@ -2,9 +2,9 @@
 //!
 //! The first sector of a disk has a table of four partitions (MBR), of which some may hold a chain
 //! of further ones. A disk with a table of GUID partitions (GPT) says so there by one that covers
-//! all of it. Nothing is trusted: only partitions that begin within the disk count, and neither
-//! table makes this read more than [`MOST`] entries. Checksums are not verified: a wrong table at
-//! most makes a file system seem to be cut short, which its opening reports.
+//! all of it. Nothing is trusted: only partitions that begin within the disk count, and no table
+//! has this read more than a thousand entries. Checksums are not verified: a wrong table at most
+//! makes a file system seem to be cut short, which its opening reports.
 
 use std::io;
 use std::ops::Range;

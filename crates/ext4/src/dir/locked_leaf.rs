@@ -10,9 +10,9 @@
 //! - If a thread locks the leaf and finds the count as it was when it read the leaf, it does not
 //!   have to read it again.
 //! - A lookup that finds a name and then holds its inode must be sure that the name still existed
-//!   when it had the hold, since otherwise the inode may have been freed meanwhile. It is sure if no
-//!   removal was counted since it read the leaf. (A count that changes before the bytes would not
-//!   do: the lookup could start between the two.)
+//!   when it had the hold, since otherwise the inode may have been freed meanwhile. It is sure if
+//!   no removal was counted since it read the leaf. (A count that changes before the bytes would
+//!   not do: the lookup could start between the two.)
 //!
 //! Changes under the directory's exclusive lock are not counted: nobody has read a leaf then whose
 //! content still matters. Whoever has read a leaf keeps its buffer in memory by a reference, and

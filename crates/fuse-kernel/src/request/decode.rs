@@ -124,14 +124,9 @@ fn operation<'a>(header: &InHeader, mut body: Body<'a>) -> Result<Operation<'a>,
             transfer(header.opcode, &mut body)?
         }
         opcode::STATFS => Operation::Statfs,
-        opcode::OPEN => Operation::Open {
-            flags: body.take::<wire::OpenIn>()?.flags.cast_signed(),
-        },
-        opcode::OPENDIR => Operation::OpenDirectory,
-        opcode::RELEASE => Operation::Release,
-        opcode::RELEASEDIR => Operation::ReleaseDirectory {
-            handle: body.take::<wire::ReleaseIn>()?.file,
-        },
+        opcode::OPEN | opcode::OPENDIR | opcode::RELEASE | opcode::RELEASEDIR => {
+            open_or_close(header.opcode, &mut body)?
+        }
         opcode::FSYNC | opcode::FSYNCDIR => Operation::Sync {
             data_only: body.take::<wire::SyncIn>()?.flags & 1 != 0,
         },
@@ -150,16 +145,11 @@ fn operation<'a>(header: &InHeader, mut body: Body<'a>) -> Result<Operation<'a>,
             }
         }
         opcode::FALLOCATE => {
-            let wire::AllocateIn {
-                offset,
-                length,
-                mode,
-                ..
-            } = body.take()?;
+            let range: wire::AllocateIn = body.take()?;
             Operation::Allocate {
-                offset,
-                length,
-                mode,
+                offset: range.offset,
+                length: range.length,
+                mode: range.mode,
             }
         }
         opcode::LSEEK => {
@@ -222,6 +212,20 @@ fn make<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, TooShort>
             let wire::CreateIn { mode, umask, .. } = body.take()?;
             Operation::MakeNameless { mode, umask }
         }
+    })
+}
+
+/// Operations on open files.
+fn open_or_close<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, TooShort> {
+    Ok(match opcode {
+        opcode::OPEN => Operation::Open {
+            flags: body.take::<wire::OpenIn>()?.flags.cast_signed(),
+        },
+        opcode::OPENDIR => Operation::OpenDirectory,
+        opcode::RELEASEDIR => Operation::ReleaseDirectory {
+            handle: body.take::<wire::ReleaseIn>()?.file,
+        },
+        _ => Operation::Release,
     })
 }
 

@@ -6,8 +6,9 @@
 //! version of each of the others to the device; until then, or for a read-only mount for ever, a
 //! [`ReplayedDevice`] shows what it would write.
 //!
-//! Everything is checked before anything is written: a home outside the device or inside the log, or a block whose checksum is wrong, stops recovery and leaves the image as it was. Memory
-//! is bounded by the number of blocks in the log: only revokes of blocks that are in the log are
+//! Everything is checked before anything is written: a home outside the device or inside the log,
+//! or a block whose checksum is wrong, stops recovery and leaves the image as it was. Memory is
+//! bounded by the number of blocks in the log: only revokes of blocks that are in the log are
 //! remembered.
 //!
 //! After a replay to the device the log is empty. Its next transaction number is one more than that
@@ -240,9 +241,10 @@ impl Replay {
 
     /// Writes the blocks home, durably, and leaves the log empty. `device` and `superblock` are
     /// those of the plan. Homes from `blocks` on, the number of blocks of the file system as the
-    /// replay leaves it, are left out: they may belong to a partition behind it. `amend` is shown each home and what the log has for it, and may change
-    /// that: a file system's superblock may have fields at home that were never logged. An
-    /// interrupted replay is done again from the start, so it must make the same changes then.
+    /// replay leaves it, are left out: they may belong to a partition behind it. `amend` is shown
+    /// each home and what the log has for it, and may change that: a file system's superblock may
+    /// have fields at home that were never logged. An interrupted replay is done again from the
+    /// start, so it must make the same changes then.
     ///
     /// # Errors
     ///
