@@ -112,7 +112,7 @@ pub struct Arguments {
     /// Do not wait until the image is on its disk
     #[arg(long)]
     no_sync: bool,
-    /// Replace the image if it exists
+    /// Replace the image if it exists; a file that is no ext4 image stays, unless it is empty
     #[arg(long, short = 'f')]
     force: bool,
     /// Say what was built for programs

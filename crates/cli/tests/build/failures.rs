@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{is_root, run, succeed};
+use crate::common::{is_root, pext4, run, succeed};
 use crate::images::{Workshop, complaint, names, with_input};
 use crate::pack::{Packer, gzip};
 
@@ -135,7 +135,7 @@ fn another_users_image_is_refused_at_once() {
         return;
     }
     let workshop = Workshop::new();
-    fs::write(&workshop.image, b"an image").expect("it is ours");
+    fs::write(&workshop.image, [0; 8]).expect("it is ours");
     let out = workshop.image.parent().expect("it lies in a folder");
     fs::set_permissions(out, Permissions::from_mode(0o777)).expect("it is ours");
     fs::set_permissions(workshop.folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
@@ -148,7 +148,7 @@ fn another_users_image_is_refused_at_once() {
     let why = complaint(&run(&mut build));
     assert!(why.contains("keep its owner and mode"), "{why}");
     assert_eq!(fs::read_dir(out).expect("it is ours").count(), 1);
-    assert_eq!(fs::read(&workshop.image).expect("it is there"), b"an image");
+    assert_eq!(fs::read(&workshop.image).expect("it is there"), [0; 8]);
 }
 
 #[test]
@@ -271,6 +271,45 @@ fn noise(length: usize) -> Vec<u8> {
         .collect()
 }
 
+/// As much of an ext4 image as tells that it is one.
+fn image_start() -> Vec<u8> {
+    let mut bytes = vec![0; 2048];
+    bytes[1024 + 0x38..][..2].copy_from_slice(&[0x53, 0xEF]);
+    bytes
+}
+
+/// Where IMAGE is forgotten, a source has its place.
+#[test]
+fn force_replaces_nothing_but_images() {
+    let workshop = Workshop::new();
+    workshop.write("overlay/file", b"x");
+    let archive = Packer::new().file("inside", b"y").finish();
+    let archive_at = workshop.write("base.tar", &archive);
+    let build =
+        |image: &Path, source: &Path| run(pext4(["build", "-q", "-f"]).arg(image).arg(source));
+    let told = complaint(&build(&archive_at, &workshop.path("overlay")));
+    assert!(
+        told.contains("no ext4 image; remove it first, or was IMAGE"),
+        "{told}"
+    );
+    names(&told, &archive_at);
+    // The same file by another name, and an archive that is all zeroes: an empty one.
+    let other = workshop.path("other.tar");
+    fs::hard_link(&archive_at, &other).expect("it is ours");
+    for content in [archive.as_slice(), &[0; 10240]] {
+        fs::write(&archive_at, content).expect("it is ours");
+        let told = complaint(&build(&archive_at, &other));
+        assert!(told.contains("one of the sources"), "{told}");
+        assert_eq!(fs::read(&archive_at).expect("it is there"), content);
+    }
+    for replaced in [Vec::new(), vec![0; 70_000], image_start()] {
+        fs::write(&workshop.image, &replaced).expect("it is ours");
+        let output = build(&workshop.image, &workshop.path("overlay"));
+        assert!(output.status.success(), "{output:?}");
+        workshop.check();
+    }
+}
+
 #[test]
 fn a_full_host_is_named() {
     let workshop = Workshop::new();
@@ -294,10 +333,11 @@ fn a_full_host_is_named() {
     names(&told, &workshop.image);
     workshop.is_bare();
     // The old file stays if the new one could not be made.
-    fs::write(&workshop.image, "precious").expect("there is room for that");
+    let precious = image_start();
+    fs::write(&workshop.image, &precious).expect("there is room for that");
     let again = run(workshop.build(["--force"]).arg(workshop.path("tree")));
     names(&complaint(&again), &workshop.image);
-    assert_eq!(fs::read(&workshop.image).expect("it is there"), b"precious");
+    assert_eq!(fs::read(&workshop.image).expect("it is there"), precious);
     fs::remove_file(&workshop.image).expect("it is ours");
     // Only the space was missing.
     workshop.write("tree/large", b"small");

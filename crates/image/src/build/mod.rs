@@ -62,6 +62,7 @@ mod tree;
 mod write;
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -374,7 +375,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether an existing image of that name may be replaced.
+    /// Sets whether an existing image of that name may be replaced. A file that is neither an ext4
+    /// image nor empty (its first 64 KiB are zeroes) stays, and is an error.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
@@ -405,6 +407,11 @@ impl Builder {
             rules::name_patterns(&self.exclude_attributes).map_err(Error::Impossible)?;
         let trial = self.trial()?;
         self.rules.has_narrow_times = shape::extra_size(trial.inode_size) == 0;
+        if self.sources.iter().any(|source| source.is_file_at(image)) {
+            let problem = "it is one of the sources, or was IMAGE forgotten?";
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, problem);
+            return Err(Error::output(image, "replace it", cause));
+        }
         let output = Output::create(image, self.replace)?;
         let (tree, contents, skipped) = self.read(&output)?;
         self.progress.enter(Phase::Planning, 0, 0);

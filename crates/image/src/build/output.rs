@@ -5,16 +5,21 @@
 //! build fails.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use pext4_block::{Device, copy_permissions, temporary_name};
+use pext4_ondisk::superblock::{self, Superblock};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Result};
+
+/// How much of a file must be zeroes if the file is replaced without being an ext4 image, in bytes.
+/// Other formats, and partition tables, have their magic numbers in it.
+const LOOKED_AT: u64 = 64 << 10;
 
 /// The file that becomes the image.
 #[derive(Debug)]
@@ -29,7 +34,9 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Creates a file for an image that will be named `target`.
+    /// Creates a file for an image that will be named `target`. An existing file is replaced only
+    /// if it is an ext4 image, or as good as empty: where the name of the image was forgotten on a
+    /// command line, it is that of a source.
     pub fn create(target: &Path, replace: bool) -> Result<Self> {
         match std::fs::metadata(target) {
             Ok(existing) if !existing.is_file() => {
@@ -46,7 +53,8 @@ impl Output {
                 let cause = io::Error::new(io::ErrorKind::AlreadyExists, problem);
                 return Err(Error::output(target, "make what exists", cause));
             }
-            _ => {}
+            Ok(_) => check_replaceable(target)?,
+            Err(_) => {}
         }
         let target = &if replace {
             resolve_link(target)
@@ -163,6 +171,26 @@ impl Drop for Output {
             let _ = std::fs::remove_file(temporary);
         }
     }
+}
+
+/// Fails if a file holds something else than an ext4 file system.
+fn check_replaceable(target: &Path) -> Result<()> {
+    let action = "replace it";
+    let failed = |cause| Error::output(target, action, cause);
+    let mut start = Vec::new();
+    let file = File::open(target).map_err(failed)?;
+    file.take(LOOKED_AT)
+        .read_to_end(&mut start)
+        .map_err(failed)?;
+    let superblock = start.get(superblock::OFFSET as usize..);
+    let is_ext4 = superblock
+        .and_then(<[u8]>::first_chunk)
+        .is_some_and(|bytes| Superblock::magic_of(bytes) == superblock::MAGIC);
+    if is_ext4 || start.iter().all(|&byte| byte == 0) {
+        return Ok(());
+    }
+    let problem = "it is no ext4 image; remove it first, or was IMAGE forgotten?";
+    Err(failed(io::Error::new(io::ErrorKind::InvalidInput, problem)))
 }
 
 /// The target of a symbolic link: when an image is replaced, the link stays.

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use pext4_block::loops;
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::thread;
 
@@ -75,6 +76,15 @@ impl Source {
         } else {
             Self::Directory(path.to_owned()).detected()
         })
+    }
+
+    /// Whether the archive of this source is the file at `path`, under whatever name.
+    pub(super) fn is_file_at(&self, path: &Path) -> bool {
+        match self {
+            Self::Archive(archive) => loops::are_same(archive, path),
+            Self::Detected(source) => source.is_file_at(path),
+            Self::Directory(_) | Self::OciLayout(_) | Self::Stream(..) => false,
+        }
     }
 
     /// The same source, of a kind that nobody has stated.

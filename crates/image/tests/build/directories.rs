@@ -342,7 +342,7 @@ fn a_replaced_image_keeps_name_owner_and_mode() {
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).unwrap();
     let (old, link) = (folder.path().join("old"), folder.path().join("link"));
-    fs::write(&old, "old").unwrap();
+    fs::write(&old, "").unwrap();
     fs::set_permissions(&old, fs::Permissions::from_mode(0o600)).unwrap();
     if is_root() {
         std::os::unix::fs::chown(&old, Some(7), Some(8)).unwrap();

@@ -384,7 +384,7 @@ fn errors_name_missing_sources_and_existing_targets() {
 fn a_failed_build_leaves_the_old_image() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
-    fs::write(&image, "precious").unwrap();
+    fs::write(&image, [0; 9]).unwrap();
     let stream = Box::new(std::io::Cursor::new(b"no archive".repeat(200)));
     let error = Builder::new()
         .source(Source::Stream("the archive".to_owned(), stream))
@@ -392,7 +392,7 @@ fn a_failed_build_leaves_the_old_image() {
         .build(&image)
         .unwrap_err();
     assert!(error.to_string().starts_with("the archive: "), "{error}");
-    assert_eq!(fs::read(&image).unwrap(), b"precious");
+    assert_eq!(fs::read(&image).unwrap(), [0; 9]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
