@@ -27,6 +27,11 @@ pub fn inodes() -> Vec<Corruption> {
             let range = image.slot_range(small);
             image.bytes[range][0x80] = 30;
         }),
+        (Kind::InodeExtraSize, Base::Plain, Complains, |image| {
+            // Unused, but reserved: its checksum counts.
+            let range = image.slot_range(9);
+            image.bytes[range][0x81] = 1;
+        }),
         (Kind::InodeMode, Base::Plain, Complains, |image| {
             let small = image.find("/small");
             image.edit_inode(small, |inode| inode.mode = 0o110_644);
