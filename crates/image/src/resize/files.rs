@@ -256,7 +256,9 @@ impl<'a> Mover<'a> {
             return Ok(());
         }
         let features = &image.superblock.features;
-        if features.has_read_only_compat(ReadOnlyCompat::QUOTA) {
+        // The files of the file system itself, such as the journal, are in nobody's quota.
+        let is_counted = number == InodeNumber::ROOT || number >= image.geometry.first_inode;
+        if is_counted && features.has_read_only_compat(ReadOnlyCompat::QUOTA) {
             return Err(Error::Impossible(format!(
                 "the map of inode {number} would take another number of blocks at this size, and this \
                  version does not correct quota: turn it off with `tune2fs -O ^quota` first"

@@ -9,7 +9,6 @@ use pext4_ondisk::superblock::Superblock;
 use super::image::{Image, read_superblock};
 use super::journal;
 use super::plan::Plan;
-use super::shape::Shape;
 use super::{grow, orphans, shrink, smallest};
 use crate::error::{Error, Result};
 
@@ -83,7 +82,7 @@ impl Plan {
         let mut plan = match blocks {
             None => smallest::plan(device, &image)?,
             Some(blocks) => {
-                let shape = Shape::new(&image.superblock, &image.geometry, blocks)?;
+                let shape = smallest::shape(&image, blocks)?;
                 if shape.geometry.blocks_count >= image.geometry.blocks_count {
                     grow::plan(image, shape)?
                 } else {

@@ -16,6 +16,10 @@ use crate::error::{Error, Result};
 
 /// Room for block maps: the data divided by these, tried in this order.
 const SHARES: [u64; 4] = [8192, 1024, 128, 16];
+/// How many larger sizes are tried after these, each halfway from the last to the present size: some
+/// reasons to refuse, like the quota of a file whose map gets more pieces, depend on where the end
+/// is, and not on the room.
+const LARGER_SIZES: u32 = 8;
 /// Additional room in blocks.
 const MIN_ROOM: u64 = 8;
 
@@ -65,22 +69,27 @@ impl Requirements {
         if self.fits(shape, 0) {
             return Ok(());
         }
-        let room = MIN_ROOM + self.data / SHARES[0];
-        let least = self.smallest(image, room);
-        let blocks = least.map_or(image.geometry.blocks_count, |least| {
-            least.geometry.blocks_count
-        });
-        let block_size = u64::from(image.geometry.block_size);
         let why = if self.groups > shape.geometry.group_count {
             ", as the feature stable_inodes forbids to give inodes other numbers"
         } else {
             ""
         };
-        Err(Error::Impossible(format!(
+        Err(self.too_few(image, shape.geometry.blocks_count, why))
+    }
+
+    /// The error of a size with too few blocks.
+    fn too_few(&self, image: &Image<'_>, blocks: u64, why: &str) -> Error {
+        let room = MIN_ROOM + self.data / SHARES[0];
+        let least = self.smallest(image, room);
+        let least = least.map_or(image.geometry.blocks_count, |least| {
+            least.geometry.blocks_count
+        });
+        let block_size = u64::from(image.geometry.block_size);
+        Error::Impossible(format!(
             "{} bytes are too few: {} are the least for what it holds{why}",
-            shape.geometry.blocks_count.saturating_mul(block_size),
-            blocks.saturating_mul(block_size)
-        )))
+            blocks.saturating_mul(block_size),
+            least.saturating_mul(block_size)
+        ))
     }
 
     /// The smallest shape that should suffice with this much room; `None` if it is the current one.
@@ -102,15 +111,22 @@ impl Requirements {
     }
 }
 
+/// The shape of a file system of `blocks` blocks. If these are too few for any, the error names the
+/// smallest size that should suffice.
+pub(super) fn shape(image: &Image<'_>, blocks: u64) -> Result<Shape> {
+    match Shape::new(&image.superblock, &image.geometry, blocks) {
+        Err(Error::Impossible(_)) if blocks < image.geometry.blocks_count => {
+            Err(Requirements::from_image(image).too_few(image, blocks, ""))
+        }
+        shape => shape,
+    }
+}
+
 /// Plans the smallest file system that holds the contents.
 pub(super) fn plan(device: &dyn Device, image: &Image<'_>) -> Result<Plan> {
     let required = Requirements::from_image(image);
     let mut last = None;
-    for share in SHARES {
-        let room = MIN_ROOM + required.data / share;
-        let Some(shape) = required.smallest(image, room) else {
-            break;
-        };
+    for shape in candidates(&required, image) {
         match shrink::plan(Image::open(device)?, shape) {
             Err(Error::Impossible(reason)) => last = Some(reason),
             done => return done,
@@ -123,4 +139,25 @@ pub(super) fn plan(device: &dyn Device, image: &Image<'_>) -> Result<Plan> {
         return grow::plan(present, shape);
     };
     Err(Error::Impossible(reason))
+}
+
+/// The shapes that are tried, from the smallest up.
+fn candidates(required: &Requirements, image: &Image<'_>) -> impl Iterator<Item = Shape> {
+    let with_room = |share| required.smallest(image, MIN_ROOM + required.data / share);
+    let mut shapes: Vec<Shape> = SHARES.into_iter().map_while(with_room).collect();
+    let present = image.geometry.blocks_count;
+    for _ in 0..LARGER_SIZES {
+        let Some(last) = shapes.last().map(|shape| shape.geometry.blocks_count) else {
+            break;
+        };
+        let blocks = last + (present - last).div_ceil(2);
+        let shape = Shape::new(&image.superblock, &image.geometry, blocks).ok();
+        let shape =
+            shape.filter(|shape| (last + 1..present).contains(&shape.geometry.blocks_count));
+        let Some(shape) = shape else {
+            break;
+        };
+        shapes.push(shape);
+    }
+    shapes.into_iter()
 }

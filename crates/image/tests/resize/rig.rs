@@ -202,6 +202,31 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
     path
 }
 
+/// As [`image`], with free space in small pieces before the last files of the tree.
+pub fn image_with_gaps(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
+    let gaps = tree.join("gaps");
+    fs::create_dir(&gaps).expect("a folder");
+    let names: Vec<String> = (0..200).map(|index| format!("{index:03}")).collect();
+    for (index, name) in names.iter().enumerate() {
+        fs::write(gaps.join(name), bytes(index, 20_000)).expect("a file");
+    }
+    let path = image(folder, options, size, tree);
+    let mut script = String::new();
+    for name in names.iter().step_by(2) {
+        script += &format!("rm gaps/{name}\n");
+        fs::remove_file(gaps.join(name)).expect("it was just made");
+    }
+    let requests = folder.join("requests");
+    fs::write(&requests, script).expect("a file");
+    let requests = requests.to_str().expect("a plain path");
+    let output = command("debugfs", &["-w", "-f", requests], &path);
+    assert!(output.status.success(), "{}", text(&output));
+    // debugfs does not count in quota files what it removes.
+    command("e2fsck", &["-fy"], &path);
+    assert_clean(&path, "the image before anything");
+    path
+}
+
 /// An empty journal, as a file.
 fn journal(folder: &Path, tree: &Path) -> PathBuf {
     let scratch = scratch();

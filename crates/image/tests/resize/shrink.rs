@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::rig::{
     MIB, NAMED_JOURNAL, assert_attributes, assert_clean, assert_holds, assert_journal_backup,
-    field, image, journal_number, open, protect_mounts, resize, scattered_image, scratch, source,
-    tools,
+    field, image, image_with_gaps, journal_number, open, protect_mounts, resize, scattered_image,
+    scratch, source, tools,
 };
 use pext4_block::{Access, FileDevice};
 use pext4_image::Error;
@@ -257,4 +257,36 @@ fn a_clone_that_is_stopped_leaves_the_image_and_nothing_else() {
     assert!(matches!(stopped, Error::Interrupted), "{stopped}");
     assert!(std::fs::read(&path).expect("an image") == before);
     assert_eq!(names(), count, "nothing was left behind");
+}
+
+/// The journal is in nobody's quota, so its map may get more pieces. That of a file may not, and
+/// the smallest size is one at which it stays where it is.
+#[test]
+fn the_smallest_size_under_quota() {
+    if !tools() {
+        return;
+    }
+    for (journal, has_file_behind) in [("4", false), ("1", true)] {
+        let when = format!("quota, a file behind the rest: {has_file_behind}");
+        let folder = scratch();
+        let tree = source(folder.path(), 100 << 10);
+        if has_file_behind {
+            std::fs::write(tree.join("zz behind"), vec![b'x'; 4 << 20]).expect("a file");
+        }
+        let options = format!("-t ext4 -O quota -b 1024 -g 2048 -N 4000 -J size={journal}");
+        let path = image_with_gaps(folder.path(), &options, 60 * MIB, &tree);
+        if has_file_behind {
+            let told = resize(&path, Target::Bytes(9 * MIB), false).expect_err("it would move");
+            assert!(
+                told.to_string().contains("does not correct quota"),
+                "{told}"
+            );
+        }
+        let (summary, ..) = resize(&path, Target::Smallest, false)
+            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert!(summary.blocks < summary.old_blocks, "{when}");
+        assert!(has_file_behind || summary.moved_blocks > 0, "{when}");
+        assert_clean(&path, &when);
+        assert_holds(&path, &tree, &when);
+    }
 }
