@@ -94,3 +94,47 @@ fn an_archive_by_docker_save_is_refused_packed_or_not() {
     workshop.check();
     assert_eq!(workshop.cat("/4567/VERSION"), "1.0");
 }
+
+#[test]
+fn a_layout_that_lacks_a_file_is_no_tree() {
+    let workshop = Workshop::new();
+    let layout_at = workshop.path("layout");
+    for missing in ["index.json", "oci-layout"] {
+        let only = image(&workshop, &layers(), "amd64");
+        layout(&workshop, &[only]);
+        std::fs::remove_file(layout_at.join(missing)).expect("it was just made");
+        let told = complaint(&run(&mut workshop.build([&layout_at])));
+        names(&told, &layout_at);
+        assert!(
+            told.contains(&format!("without its file {missing}")),
+            "{told}"
+        );
+        workshop.is_bare();
+        let literal = format!("dir:{}", layout_at.display());
+        assert!(told.contains(&literal), "{told}");
+        succeed(&mut workshop.build([&literal]));
+        std::fs::remove_file(&workshop.image).expect("just built");
+    }
+    // A single one of the names says nothing.
+    workshop.write("site/index.json", b"{}");
+    workshop.write("store/blobs/sha256/x", b"x");
+    for tree in ["site", "store"] {
+        succeed(&mut workshop.build(["-f"]).arg(workshop.path(tree)));
+    }
+}
+
+/// As other tools write the name of an image.
+#[test]
+fn a_tag_behind_a_layout_has_an_option() {
+    let workshop = Workshop::new();
+    let only = image(&workshop, &layers(), "amd64");
+    layout(&workshop, &[only]);
+    let layout_at = workshop.path("layout");
+    let word = format!("oci:{}:latest", layout_at.display());
+    let told = complaint(&run(&mut workshop.build([word])));
+    let advice = format!("`oci:{} --tag latest`", layout_at.display());
+    assert!(told.contains(&advice), "{told}");
+    workshop.is_bare();
+    let told = complaint(&run(&mut workshop.build(["oci:/none:latest"])));
+    assert!(!told.contains("--tag"), "{told}");
+}

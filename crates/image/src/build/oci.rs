@@ -9,12 +9,15 @@
 mod collection;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use pext4_ondisk::shown::Shown;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256, Sha512};
@@ -169,6 +172,9 @@ pub(super) fn layers(
     if std::fs::metadata(layout).is_ok_and(|metadata| !metadata.is_dir()) {
         return Err(super::packed_image::not_a_folder(layout));
     }
+    if let Some(error) = tag_behind(layout) {
+        return Err(error);
+    }
     let path = layout.join("index.json");
     let mut text = Vec::new();
     open_regular(&path)?
@@ -191,6 +197,24 @@ pub(super) fn layers(
         .iter()
         .map(|layer| self::blob(layout, &blob.path, layer))
         .collect()
+}
+
+/// An error for `LAYOUT:TAG`, as other tools name an image of a layout, if nothing has that path.
+fn tag_behind(layout: &Path) -> Option<Error> {
+    if layout.exists() {
+        return None;
+    }
+    let bytes = layout.as_os_str().as_bytes();
+    let colon = bytes.iter().rposition(|&byte| byte == b':')?;
+    let (folder, tag) = (&bytes[..colon], &bytes[colon + 1..]);
+    is_layout(Path::new(OsStr::from_bytes(folder))).then(|| {
+        let problem = format!(
+            "there is no such folder; for an image of the layout before the colon write `oci:{} --tag {}`",
+            Shown(folder),
+            Shown(tag)
+        );
+        Error::unsound(layout, problem)
+    })
 }
 
 /// Opens a regular file. Never waits for the writer of a pipe.

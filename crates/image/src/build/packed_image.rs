@@ -83,8 +83,24 @@ impl PackedImage {
     }
 }
 
-/// Fails if a folder has the files of an archive by `docker save`.
+/// Fails if a folder has the files of an archive by `docker save`, or those of an OCI layout but for
+/// one: of a whole layout the layers are read.
 pub(super) fn check_folder(folder: &Path) -> Result<()> {
+    let is_file = |name: &str| folder.join(name).is_file();
+    let has_blobs = || folder.join("blobs/sha256").is_dir();
+    let missing = match (is_file("oci-layout"), is_file("index.json")) {
+        (true, false) => Some("index.json"),
+        (false, true) if has_blobs() => Some("oci-layout"),
+        _ => None,
+    };
+    if let Some(missing) = missing {
+        let problem = format!(
+            "it is an OCI layout without its file {missing}, and its files would become the image's: \
+             complete it ({} takes the files as they are)",
+            quoted("dir:", folder)
+        );
+        return Err(Error::unsound(folder, problem));
+    }
     if !folder.join("manifest.json").is_file() {
         return Ok(());
     }
