@@ -18,6 +18,7 @@ use crate::claim::{Claim, claim, leads_to};
 use crate::device::{Device, check_range, total_length};
 use crate::fail_stop::Flushes;
 use crate::host_file::{Kind, error};
+use crate::loops;
 use crate::partition_table;
 use crate::range_lock::Bytes;
 
@@ -265,6 +266,31 @@ impl FileDevice {
         let files = std::iter::once(&self.file).chain(&self.backing);
         let mut found = files.filter_map(|file| file.metadata().ok());
         found.any(|file| (file.dev(), file.ino()) == (device, inode))
+    }
+
+    /// Whether it is a block device.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.kind == Kind::Block
+    }
+
+    /// The directory on which the kernel has this file system mounted, if it has, also through a
+    /// loop device. Opening it for writing would be refused then.
+    #[must_use]
+    pub fn kernel_mount(&self) -> Option<PathBuf> {
+        let mut bytes = match self.start {
+            0 => Bytes::All,
+            start => Bytes::From(start),
+        };
+        for file in std::iter::once(&self.file).chain(&self.backing) {
+            let metadata = file.metadata().ok()?;
+            let directory = loops::mounted_on(&metadata, bytes);
+            if directory.is_some() {
+                return directory;
+            }
+            bytes = loops::backing_of(&metadata)?.translate(bytes);
+        }
+        None
     }
 
     /// Whether it is a regular file of which the system stores less than its length, so that what

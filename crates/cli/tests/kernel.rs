@@ -395,3 +395,33 @@ fn fast_commits_that_wait_are_never_passed_over() {
     let read = succeed(pext4(["cat"]).arg(image).arg("/new"));
     assert_eq!(read.len(), 5000);
 }
+
+/// Where a copy cannot take the image's place.
+#[test]
+fn a_block_device_is_not_edited_on_a_copy() {
+    let place = Place::empty();
+    let mut mkfs = pext4(["mkfs", "-q", "--size", "16M", "-O", "^has_journal"]);
+    succeed(mkfs.arg(&place.image));
+    let Some(device) = Loop::of(&place, &[]) else {
+        return;
+    };
+    let before = fs::read(&place.image).expect("it is there");
+    for by in ["auto", "journal", "clone"] {
+        let said = fail(pext4(["mkdir", "--by", by]).arg(&device.0).arg("/new"), 1);
+        assert!(said.contains("add one with `tune2fs -j`"), "{by}: {said}");
+        assert_eq!(said.lines().count(), 1, "no copy was begun: {said}");
+    }
+    assert!(fs::read(&place.image).expect("it is there") == before);
+    drop(device);
+    succeed(pext4(["mkfs", "-q", "--force"]).arg(&place.image));
+    let device = Loop::of(&place, &[]).expect("there was one before");
+    let said = fail(
+        pext4(["mkdir", "--by", "clone"]).arg(&device.0).arg("/new"),
+        1,
+    );
+    assert!(said.contains("leave the choice of the way"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    succeed(pext4(["mkdir", "-q"]).arg(&device.0).arg("/new"));
+    drop(device);
+    place.check();
+}

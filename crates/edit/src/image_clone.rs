@@ -19,22 +19,14 @@ pub(crate) struct ImageClone {
 }
 
 impl ImageClone {
-    /// Copies an image, which is locked for writing.
+    /// Copies an image, which is a file and locked for writing.
     ///
     /// # Errors
     ///
-    /// The image is a block device; an error of the host; [`EditError::Interrupted`]. The copy is
-    /// removed then.
+    /// An error of the host; [`EditError::Interrupted`]. The copy is removed then.
     pub(crate) fn new(image: &FileDevice, progress: &Progress) -> Result<Self> {
         let metadata = image.file().metadata();
         let metadata = metadata.with_host_file(image.path(), "look at it")?;
-        if !metadata.is_file() {
-            return Err(EditError::Refused(format!(
-                "{}: the edit does not fit into one transaction, and a block device cannot be \
-                 replaced by a copy; split the edit, or give the image a larger journal",
-                image.path().display()
-            )));
-        }
         let passed = |_| match progress.is_stopped() {
             true => Err(io::Error::other("stopped")),
             false => Ok(()),

@@ -399,30 +399,47 @@ impl EditSession {
     /// Refuses an image at once to which no change can go: it has no journal, and there is no
     /// clone.
     fn refuse_without_journal_or_clone(&self) -> Result<()> {
-        let is_clone_possible = self.file.is_some() && self.options.way != Way::Transaction;
         match self.journal {
-            None if !is_clone_possible => Err(self.no_transaction(NO_JOURNAL)),
+            None if self.file_to_clone().is_none() => Err(self.no_transaction(NO_JOURNAL)),
             _ => Ok(()),
         }
     }
 
+    /// The image's file, if a clone of it may take its place. A block device has only its own
+    /// place.
+    fn file_to_clone(&self) -> Option<&Arc<FileDevice>> {
+        let file = self.file.as_ref()?;
+        (self.options.way != Way::Transaction && !file.is_block_device()).then_some(file)
+    }
+
     /// The error of changes that fit no transaction where there is no clone.
     fn no_transaction(&self, reason: &str) -> EditError {
-        let advice = match self.file {
-            Some(_) => "; a clone could take it",
-            None => "",
+        let is_block_device = |file: &Arc<FileDevice>| file.is_block_device();
+        let problem = match self.file.as_ref().map(is_block_device) {
+            Some(true) if self.journal.is_none() => {
+                "it has no journal, and a block device cannot be replaced by a copy: add one with \
+                 `tune2fs -j`, or mount it"
+                    .to_owned()
+            }
+            Some(true) if self.options.way == Way::Clone => {
+                "a block device cannot be replaced by a copy: leave the choice of the way to the \
+                 edit"
+                    .to_owned()
+            }
+            Some(true) => format!(
+                "it cannot be made in one transaction: {reason}; and a block device cannot be \
+                 replaced by a copy: split the edit, or give the image a larger journal"
+            ),
+            Some(false) => {
+                format!("it cannot be made in one transaction: {reason}; a clone could take it")
+            }
+            None => format!("it cannot be made in one transaction: {reason}"),
         };
-        self.refused(&format!(
-            "it cannot be made in one transaction: {reason}{advice}"
-        ))
+        self.refused(&problem)
     }
 
     fn switch_to_clone(&self, reason: String) -> Result<()> {
-        let file = self
-            .file
-            .as_ref()
-            .filter(|_| self.options.way != Way::Transaction);
-        let Some(file) = file else {
+        let Some(file) = self.file_to_clone() else {
             return Err(self.no_transaction(&reason));
         };
         if let Some(on_clone) = &self.options.on_clone {
