@@ -425,3 +425,23 @@ fn a_block_device_is_not_edited_on_a_copy() {
     drop(device);
     place.check();
 }
+
+#[test]
+fn a_plan_for_a_block_device_needs_no_consent() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "64M"]).arg(&place.image));
+    let Some(device) = Loop::of(&place, &[]) else {
+        return;
+    };
+    let before = fs::read(&place.image).expect("it is there");
+    let resize = |options: &[&str]| {
+        let mut command = pext4(["resize"]);
+        command.arg(&device.0).arg("-32M").args(options);
+        command
+    };
+    let said = succeed(&mut resize(&["--dry-run"]));
+    assert!(said.contains("in place (by --in-place)"), "{said}");
+    let said = fail(&mut resize(&[]), 1);
+    assert!(said.contains("--in-place does it all"), "{said}");
+    assert!(fs::read(&place.image).expect("it is there") == before);
+}

@@ -290,7 +290,7 @@ fn describe(way: Way) -> &'static str {
     match way {
         Way::Journal => "one transaction of its journal; interrupted, it is as before or as wanted",
         Way::Clone => "on a clone that replaces it at the end; interrupted, it is as before",
-        Way::InPlace => "in place; interrupted, it is damaged",
+        Way::InPlace => "in place (by --in-place); interrupted, it is damaged",
     }
 }
 

@@ -67,12 +67,14 @@ impl fmt::Debug for Resize {
 }
 
 impl Resize {
-    /// Plans a resize without writing anything: a journal is replayed in memory.
+    /// Plans a resize without writing anything: a journal is replayed in memory. On a block device
+    /// the way may be [`Way::InPlace`] without being asked for, since it is not gone.
     ///
     /// # Errors
     ///
     /// As [`Resize::prepare`].
-    pub fn preview(device: FileDevice, target: Target, options: Options) -> Result<Preview> {
+    pub fn preview(device: FileDevice, target: Target, mut options: Options) -> Result<Preview> {
+        options.in_place |= device.is_block_device();
         preview(&Arc::new(device), target, options)
     }
 
