@@ -445,3 +445,31 @@ fn a_plan_for_a_block_device_needs_no_consent() {
     assert!(said.contains("--in-place does it all"), "{said}");
     assert!(fs::read(&place.image).expect("it is there") == before);
 }
+
+#[test]
+fn a_check_beside_a_mount_by_the_kernel_says_that_it_means_nothing() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&place.image));
+    let Some(device) = Loop::of(&place, &[]) else {
+        return;
+    };
+    let check = |image: &Path| {
+        let output = run(pext4(["check", "--json"]).arg(image));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), report["mounted"].clone(), warning)
+    };
+    assert_eq!(check(&place.image), (Some(0), false.into(), String::new()));
+    let directory = place.point.with_file_name("by the kernel");
+    let Some(_mount) = KernelMount::of(&["-o", "ro"], &device.0, directory.clone()) else {
+        return;
+    };
+    let second = Loop::of(&place, &[]).expect("there was one before");
+    for image in [&place.image, &device.0, &second.0] {
+        let (status, mounted, warning) = check(image);
+        assert_eq!((status, mounted), (Some(0), true.into()), "{warning}");
+        let says = format!("the kernel has it mounted on {}", directory.display());
+        assert!(warning.contains(&says), "{}: {warning}", image.display());
+        assert_eq!(warning.lines().count(), 1, "{warning}");
+    }
+}

@@ -76,6 +76,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn checked(arguments: &Arguments) -> Result<u8> {
     let name = || arguments.image.file.display().to_string();
     let device = arguments.image.open(Access::ReadOnly)?;
+    let mounted_on = device.kernel_mount();
+    if let Some(directory) = &mounted_on {
+        print_error(format_args!(
+            "pext4: {}: the kernel has it mounted on {}, and writes to it while it is checked: what is \
+             found, or not, means nothing",
+            name(),
+            directory.display()
+        ));
+    }
     let interrupt = Interrupt::catch_and_end_with(CANCELLED).context("cannot catch signals")?;
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let last = Last::new();
@@ -87,7 +96,7 @@ fn checked(arguments: &Arguments) -> Result<u8> {
     let check = || check::check(Arc::new(device), &options);
     let report = progress::watch(is_wanted, || last.state(), check);
     let report = report.map_err(anyhow::Error::from).with_context(name)?;
-    match write_report(arguments, &report) {
+    match write_report(arguments, &report, mounted_on.is_some()) {
         Ok(()) => Ok(status(&report)),
         // The reader has closed the output. The status still depends on the findings.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(status(&report)),
@@ -98,10 +107,11 @@ fn checked(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-fn write_report(arguments: &Arguments, report: &Report) -> io::Result<()> {
+fn write_report(arguments: &Arguments, report: &Report, is_mounted: bool) -> io::Result<()> {
     let mut output = output::buffered();
     if arguments.json {
-        record::write(&mut output, &Summary::of(&arguments.image.file, report))?;
+        let summary = Summary::of(&arguments.image.file, report, is_mounted);
+        record::write(&mut output, &summary)?;
     } else {
         write(&mut output, arguments, report)?;
     }
@@ -231,6 +241,7 @@ fn describe(report: &Report) -> String {
 struct Summary {
     #[serde(flatten)]
     image: ImageName,
+    mounted: bool,
     clean: bool,
     complete: bool,
     findings: Vec<Row>,
@@ -267,7 +278,7 @@ struct Count {
 }
 
 impl Summary {
-    fn of(image: &Path, report: &Report) -> Self {
+    fn of(image: &Path, report: &Report, mounted: bool) -> Self {
         let row = |finding: &Finding| Row {
             name: finding.kind.name(),
             grade: finding.kind.grade().name(),
@@ -289,6 +300,7 @@ impl Summary {
         };
         Self {
             image: ImageName::of(image),
+            mounted,
             clean: report.is_clean(),
             complete: report.is_complete,
             findings: report.findings.iter().map(row).collect(),
