@@ -26,6 +26,25 @@ pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
     refuse_disk_of(image, |offset, into| device.read_at(offset, into))
 }
 
+/// As [`refuse_disk`], for a command that takes no offset: it changes the size of a file, which a
+/// part of a disk cannot follow.
+///
+/// # Errors
+///
+/// As [`refuse_disk`].
+pub fn refuse_whole_disk(device: &dyn Device, image: &Path) -> Result<()> {
+    if is_disk(|offset, into| device.read_at(offset, into)) {
+        let image = image.display();
+        bail!(
+            "{image}: it is a disk with partitions, not an ext4 file system; resize works on a whole \
+             image or on the block device of a partition: `losetup --find --show -o BYTES \
+             --sizelimit BYTES {image}` makes one, and `fdisk -l {image}` shows where it begins and \
+             how long it is, in sectors of 512 bytes"
+        );
+    }
+    Ok(())
+}
+
 /// As [`refuse_disk`], with the bytes of the device from `read`, which fills a buffer from an
 /// offset.
 ///
@@ -33,14 +52,7 @@ pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
 ///
 /// As [`refuse_disk`].
 pub fn refuse_disk_of(image: &Path, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Result<()> {
-    let mut start = [0; SUPERBLOCK + superblock::SIZE];
-    if read(0, &mut start).is_err() {
-        // Opening the file system tells what is wrong.
-        return Ok(());
-    }
-    let bytes = start[SUPERBLOCK..].first_chunk().expect("it is as long");
-    let is_ext4 = Superblock::magic_of(bytes) == superblock::MAGIC;
-    if is_partition_table(&start[..SECTOR]) && !is_ext4 {
+    if is_disk(read) {
         let image = image.display();
         bail!(
             "{image}: it is a disk with partitions, not an ext4 file system; `fdisk -l {image}` shows \
@@ -49,6 +61,17 @@ pub fn refuse_disk_of(image: &Path, read: impl Fn(u64, &mut [u8]) -> io::Result<
         );
     }
     Ok(())
+}
+
+fn is_disk(read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> bool {
+    let mut start = [0; SUPERBLOCK + superblock::SIZE];
+    if read(0, &mut start).is_err() {
+        // Opening the file system tells what is wrong.
+        return false;
+    }
+    let bytes = start[SUPERBLOCK..].first_chunk().expect("it is as long");
+    let is_ext4 = Superblock::magic_of(bytes) == superblock::MAGIC;
+    is_partition_table(&start[..SECTOR]) && !is_ext4
 }
 
 /// Whether the first sector of a disk has a table of primary partitions, one at least.

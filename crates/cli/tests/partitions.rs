@@ -209,6 +209,10 @@ fn commands_read_and_change_a_partition() {
         let said = fail(&mut command, 1);
         assert!(said.contains("`--offset BYTES`"), "{words:?}: {said}");
     }
+    // There is no offset for it.
+    let said = fail(pext4(["resize"]).arg(&place.image).arg("+1M"), 1);
+    assert!(said.contains("`losetup --find --show -o BYTES"), "{said}");
+    assert!(!said.contains("--offset"), "{said}");
     let at = |words: &[&str], more: &[&str]| {
         let mut command = pext4(words);
         succeed(command.arg(&place.image).args(more).arg(offset()))

@@ -15,7 +15,7 @@ use crate::count::count;
 use crate::interrupt::Interrupt;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
-use crate::{device, moment, output, size, superblock};
+use crate::{device, moment, output, partitions, size, superblock};
 
 /// Make a file system larger or smaller, without mounting it
 #[derive(Args)]
@@ -87,7 +87,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         false => Access::ReadWrite,
     };
     let device = device::open(image, access)?;
-    // Tells a file that is no ext4, or a disk with partitions, from a damaged image.
+    partitions::refuse_whole_disk(&device, image)?;
+    // Tells a file that is no ext4 from a damaged image.
     superblock::read(image, 0)?;
     let time = moment::source_date_epoch()?;
     let options = Options {
