@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::common::{run, succeed};
+use crate::common::{pext4, run, succeed};
 use crate::images::{Workshop, complaint};
 use crate::pack::{Packer, gzip, zstd};
 
@@ -176,4 +176,42 @@ fn the_place_of_a_mark_in_its_layer_does_not_matter() {
         images.windows(2).all(|two| two[0] == two[1]),
         "the order matters"
     );
+}
+
+/// A mark makes the directory in which it stands, whoever applies the layer.
+#[test]
+fn an_edit_makes_the_directories_of_marks_like_a_build() {
+    let workshop = Workshop::new();
+    let low = Packer::new()
+        .file("hidden/x", b"low")
+        .file("other/x", b"low")
+        .finish();
+    let marks = Packer::new()
+        .file("new/deep/.wh.x", b"")
+        .file("opaque/.wh..wh..opq", b"")
+        .file("reserved/.wh..wh.plnk", b"")
+        .file(".wh..wh.aufs/in/it", b"")
+        .file("hidden/sub/.wh.y", b"")
+        .file(".wh.hidden", b"")
+        .file(".wh.other", b"")
+        .finish();
+    let listed = || {
+        let folders = ["/", "/new", "/new/deep", "/opaque", "/reserved", "/hidden"];
+        folders.map(|folder| workshop.names(folder))
+    };
+    let build = |layers: &[Vec<u8>]| {
+        layout(&workshop, &[image(&workshop, layers, "amd64")]);
+        succeed(workshop.build(["-f"]).arg(workshop.path("layout")));
+        workshop.check();
+    };
+    build(&[low.clone(), marks.clone()]);
+    let built = listed();
+    assert_eq!(built[0], ["hidden", "new", "opaque", "reserved"]);
+    assert_eq!(built[5], ["sub"]);
+    build(&[low]);
+    let layer = workshop.write("marks.tar", &marks);
+    let mut edit = pext4(["edit", "-q", "--layer", "--tar"]);
+    succeed(edit.arg(layer).arg(&workshop.image));
+    workshop.check();
+    assert_eq!(listed(), built);
 }

@@ -135,14 +135,22 @@ impl Unpacker<'_> {
 
     /// Applies an entry that only hides files; false for any other.
     fn apply_mark(&mut self, path: &[u8]) -> Result<bool> {
-        let Some(layer) = &mut self.layer else {
-            return Ok(false);
+        let mark = match self.layer {
+            Some(_) => layer::mark(path),
+            None => None,
         };
-        match layer::mark(path) {
+        match mark {
             None => return Ok(false),
-            Some(Mark::Whiteout(hidden)) => layer.hide(self.session, &hidden)?,
-            Some(Mark::Opaque(directory)) => layer.hide_in(self.session, directory)?,
-            Some(Mark::Reserved) => {}
+            Some(Mark::Below) => return Ok(true),
+            Some(_) => {}
+        }
+        // Like any entry, a mark has its directory made, which is one of the layer's then.
+        self.parent(path)?;
+        self.note(path)?;
+        match (mark, &self.layer) {
+            (Some(Mark::Whiteout(hidden)), Some(layer)) => layer.hide(self.session, &hidden)?,
+            (Some(Mark::Opaque(folder)), Some(layer)) => layer.hide_in(self.session, folder)?,
+            _ => {}
         }
         Ok(true)
     }

@@ -3,7 +3,7 @@
 //! An entry `.wh.NAME` hides `NAME` beside it, and `.wh..wh..opq` everything in its directory. Both
 //! hide files of the image only, never those of the layer itself, wherever the mark stands among
 //! its entries: so the names that it made are remembered, with those of the directories that lead
-//! to them. Other names that begin with `.wh..wh.` are reserved, and their entries are ignored.
+//! to them and to its marks. Other names that begin with `.wh..wh.` are reserved, and their entries are ignored.
 
 use std::collections::HashSet;
 
@@ -24,6 +24,8 @@ pub(super) enum Mark<'p> {
     Opaque(&'p [u8]),
     /// Nothing.
     Reserved,
+    /// Nothing: it is in a directory with a reserved name.
+    Below,
 }
 
 /// A layer that is being unpacked.
@@ -41,7 +43,7 @@ pub(super) fn mark(path: &[u8]) -> Option<Mark<'_>> {
     let directory = &path[..path.len() - name.len()];
     let is_reserved = |part: &[u8]| part.starts_with(RESERVED_PREFIX);
     if directory.split(|&byte| byte == b'/').any(is_reserved) {
-        return Some(Mark::Reserved);
+        return Some(Mark::Below);
     }
     if name == OPAQUE_MARK {
         return Some(Mark::Opaque(directory));
@@ -57,7 +59,7 @@ pub(super) fn mark(path: &[u8]) -> Option<Mark<'_>> {
 }
 
 impl Layer {
-    /// Notes the name that the layer made at a path.
+    /// Notes the name that the layer made at a path, or the mark there.
     pub(super) fn note(&mut self, session: &EditSession, path: &[u8]) -> Result<()> {
         let name = last_name(path);
         let directory = &path[..path.len() - name.len()];
@@ -83,7 +85,7 @@ impl Layer {
     pub(super) fn hide(&self, session: &EditSession, path: &[u8]) -> Result<()> {
         let paths = session.volume().paths();
         let held = match paths.resolve_link(path) {
-            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) if error.is(Refusal::NotFound) => return Ok(()),
             found => found.with_path(path)?,
         };
         let name = last_name(path);
@@ -102,12 +104,7 @@ impl Layer {
 
     /// Removes what an opaque directory hides.
     pub(super) fn hide_in(&self, session: &EditSession, directory: &[u8]) -> Result<()> {
-        let held = match session.volume().paths().resolve(directory) {
-            Err(error) if is_absent(&error) => return Ok(()),
-            found => found.with_path(directory)?,
-        };
-        let inode = held.inode();
-        drop(held);
+        let inode = directory_at(session, directory)?;
         self.hide_below(session, directory, inode)
     }
 
@@ -137,8 +134,4 @@ impl Layer {
 fn directory_at(session: &EditSession, path: &[u8]) -> Result<InodeNumber> {
     let held = session.volume().paths().resolve(path);
     Ok(held.with_path(path)?.inode())
-}
-
-fn is_absent(error: &pext4_fs::Error) -> bool {
-    error.is(Refusal::NotFound) || error.is(Refusal::NotADirectory)
 }
