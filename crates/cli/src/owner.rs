@@ -1,4 +1,5 @@
-//! Owners in the form of `chown`: numbers, or names in the image's `/etc/passwd` and `/etc/group`.
+//! Owners in the form of `chown`: numbers, names in the image's `/etc/passwd` and `/etc/group`, or
+//! `root`.
 
 use anyhow::{Context, Error, Result, bail};
 use pext4_edit::EditSession;
@@ -39,9 +40,12 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
     Ok((uid, gid.map(checked).transpose()?))
 }
 
-/// The third and the fourth field of a name's line.
+/// The third and the fourth field of a name's line. `root` is 0 also where no line says so, as for
+/// `build`.
 fn find(session: &EditSession, file: &str, name: &str) -> Result<(u32, Option<u32>)> {
     let content = read(session, file)?;
+    let is_missing = content.is_none();
+    let content = content.unwrap_or_default();
     let content = String::from_utf8_lossy(&content);
     let found = content.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -53,16 +57,20 @@ fn find(session: &EditSession, file: &str, name: &str) -> Result<(u32, Option<u3
     });
     match found {
         Some(found) => Ok(found),
+        None if name == "root" => Ok((0, Some(0))),
+        None if is_missing => {
+            bail!("the image has no {file} with the number of `{name}`; write it")
+        }
         None => bail!("{file} in the image does not have `{name}`; write the number"),
     }
 }
 
-/// Reads a list of names. Empty if the file does not exist.
-fn read(session: &EditSession, file: &str) -> Result<Vec<u8>> {
+/// Reads a list of names; `None` if the file does not exist.
+fn read(session: &EditSession, file: &str) -> Result<Option<Vec<u8>>> {
     let paths = session.volume().paths();
     let shown = || format!("{file} in the image");
     let size = match paths.metadata(file) {
-        Err(error) if error.is(Refusal::NotFound) => return Ok(Vec::new()),
+        Err(error) if error.is(Refusal::NotFound) => return Ok(None),
         found => found.with_context(shown)?.size,
     };
     if size > MAX_LIST_SIZE {
@@ -71,5 +79,5 @@ fn read(session: &EditSession, file: &str) -> Result<Vec<u8>> {
              write the number"
         );
     }
-    paths.read(file).with_context(shown)
+    paths.read(file).map(Some).with_context(shown)
 }
