@@ -7,20 +7,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, FileDevice};
 use pext4_edit::{CloneMethod, EditError, EditOptions, EditSession, Plan, Progress, Way};
+use pext4_fs::{Refusal, StatFs};
 use pext4_image::build::parse_time;
 use serde::Serialize;
 
+use crate::count::count;
 use crate::device::ImageArgument;
-use crate::failure::Misuse;
+use crate::failure::{self, Misuse};
 use crate::interrupt::Interrupt;
 use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::{print, print_error, print_result};
 use crate::progress::{self, ProgressState};
+use crate::size;
 
 /// One kind of change, both a command and a line of a script.
 pub trait Verb: Args {
@@ -131,13 +134,19 @@ impl How {
         work: impl FnOnce(&mut EditSession) -> Result<()>,
     ) -> Result<()> {
         let image = &device.path().to_owned();
+        let is_part = device.range().is_some();
         let progress = &options.progress;
         let is_wanted = progress::is_wanted(self.quiet, self.json);
         let stop = || progress.stop();
         let state = || ProgressState::of_edit("changing", progress);
         let change = || {
             let mut session = EditSession::from_file(device, options)?;
-            unless_stopped(work(&mut session), progress)?;
+            let before = session.volume().statfs();
+            let done = unless_stopped(work(&mut session), progress);
+            done.map_err(|error| match is_part {
+                true => with_space(error, before, None),
+                false => with_space(error, before, Some(image)),
+            })?;
             let notes = session.notes().to_vec();
             anyhow::Ok((notes, session.prepare()?))
         };
@@ -201,6 +210,27 @@ fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
         true => EditError::Interrupted.into(),
         false => error,
     })
+}
+
+/// If an edit lacks space, adds how much there was before it, and what gives more to a file system
+/// that is all of this file.
+fn with_space(error: Error, before: StatFs, whole: Option<&Path>) -> Error {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    if !causes.any(|cause: &pext4_fs::Error| cause.is(Refusal::NoSpace)) {
+        return error;
+    }
+    let bytes = before
+        .free_blocks
+        .saturating_mul(u64::from(before.block_size));
+    let inodes = count(before.free_inodes, "inode", "inodes");
+    let advice = whole.map_or(String::new(), |image| {
+        format!("; `pext4 resize {} +SIZE` makes it larger", image.display())
+    });
+    anyhow!(
+        "{}; before this edit {} and {inodes} were free{advice}",
+        failure::line(&error),
+        size::show(bytes)
+    )
 }
 
 fn describe(plan: &Plan) -> String {

@@ -95,7 +95,7 @@ fn advice(error: &Error) -> &'static str {
 }
 
 /// The text of an error and its causes. A cause that the text contains already is left out.
-fn line(error: &Error) -> String {
+pub fn line(error: &Error) -> String {
     error
         .chain()
         .map(ToString::to_string)

@@ -168,6 +168,55 @@ fn names_of_owners_are_not_looked_up_in_a_file_without_end() {
     succeed(&mut on(&place, "chown", &["+7:+8", "/etc"]));
 }
 
+/// As for `build --owner`.
+#[test]
+fn root_is_known_without_a_list_of_names() {
+    let place = image("16M");
+    succeed(&mut on(&place, "mkdir", &["/etc"]));
+    let owner = || {
+        let stat = crate::images::stat(&place, "/etc");
+        (stat["uid"].clone(), stat["gid"].clone())
+    };
+    for owner_text in ["root:root", "root:"] {
+        succeed(&mut on(&place, "chown", &["7:8", "/etc"]));
+        succeed(&mut on(&place, "chown", &[owner_text, "/etc"]));
+        assert_eq!(owner(), (0.into(), 0.into()), "{owner_text}");
+    }
+    let told = fail(&mut on(&place, "chown", &["app", "/etc"]), 1);
+    assert!(told.contains("the image has no /etc/passwd"), "{told}");
+    let host = place.point.join("passwd");
+    fs::write(&host, "app:x:100:101::/:\n").expect("a fresh place");
+    succeed(on(&place, "put", &[]).arg(&host).arg("/etc/passwd"));
+    succeed(&mut on(&place, "chown", &["app:", "/etc"]));
+    assert_eq!(owner(), (100.into(), 101.into()));
+    succeed(&mut on(&place, "chown", &["root", "/etc"]));
+    assert_eq!(owner(), (0.into(), 101.into()), "the list lacks it");
+    // A list that says otherwise is right.
+    fs::write(&host, "root:x:1:2::/:\n").expect("a fresh place");
+    succeed(on(&place, "put", &[]).arg(&host).arg("/etc/passwd"));
+    succeed(&mut on(&place, "chown", &["root:", "/etc"]));
+    assert_eq!(owner(), (1.into(), 2.into()));
+}
+
+#[test]
+fn a_full_image_says_what_was_free_and_what_helps() {
+    let place = image("8M");
+    let host = place.point.join("large");
+    fs::write(&host, vec![7; 16 << 20]).expect("a fresh place");
+    let told = fail(on(&place, "put", &[]).arg(&host).arg("/large"), 1);
+    assert!(
+        told.contains("/large: no space left on the volume; before"),
+        "{told}"
+    );
+    assert!(
+        told.contains(" MiB and ") && told.contains(" inodes were free"),
+        "{told}"
+    );
+    let advice = format!("`pext4 resize {} +SIZE`", place.image.display());
+    assert!(told.contains(&advice), "{told}");
+    place.check();
+}
+
 #[test]
 fn what_makes_no_sense_says_why() {
     let place = image("16M");
