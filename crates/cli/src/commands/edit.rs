@@ -2,17 +2,23 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 use pext4_edit::{EditError, EditSession};
+use pext4_ondisk::shown::Shown;
+use pext4_ondisk::words::words;
 
 use super::{chattr, chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch, tune};
 use crate::device::ImageArgument;
 use crate::editing::{How, Verb};
 use crate::failure::Misuse;
 use crate::{input, script};
+
+/// What UTF-8 begins with where it is marked as such.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Make many changes to an image, all or none, from a script or a tar
 #[derive(Args)]
@@ -122,17 +128,27 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Parses all lines, before the first one is applied.
 fn read_script(path: &Path) -> Result<Vec<(String, AnyVerb)>> {
     let text = script::read(open(path)?).with_context(|| path.display().to_string())?;
+    // Some editors begin every file with it.
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
     let mut commands = Vec::new();
     // Standard input is read to its end, so a second reader would find nothing.
     let mut reader = (path == Path::new("-")).then(|| "the script itself".to_owned());
     for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
         let place = format!("{}:{}", path.display(), index + 1);
-        let words = script::words(line).map_err(|text| Misuse(format!("{place}: {text}")))?;
-        if words.is_empty() {
+        let words = words(line).map_err(|text| Misuse(format!("{place}: {text}")))?;
+        let Some(verb) = words.first() else {
             continue;
+        };
+        // A file that is no script holds anything, of which clap shows only a part.
+        if !verb.is_ascii() || verb.iter().any(u8::is_ascii_control) {
+            let problem = format!("{place}: `{}` is no command", Shown(verb));
+            return Err(Misuse(problem).into());
         }
-        let line = Line::try_parse_from(words)
-            .map_err(|error| Misuse(format!("{place}: {}", first_line(&error))))?;
+        let line =
+            Line::try_parse_from(words.into_iter().map(OsString::from_vec)).map_err(|error| {
+                let line = first_line(&error);
+                Misuse(format!("{place}: {}", Shown(line.as_bytes())))
+            })?;
         if matches!(&line.verb, AnyVerb::Put(put) if put.reads_standard_input()) {
             if let Some(reader) = &reader {
                 return Err(Misuse(format!("{place}: standard input is {reader}")).into());

@@ -149,3 +149,21 @@ fn changes_are_objects_that_were_changed() {
     }
     place.check();
 }
+
+#[test]
+fn a_script_that_is_none_is_shown_without_its_control_characters() {
+    let place = image("16M");
+    let binary = b"\x1b]0;title\x07\x7fELF\xff\x02 x\n";
+    let output = with_input(&mut on(&place, "edit", &["-f", "-"]), binary);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let told = String::from_utf8(output.stderr).expect("text");
+    let says = r"-:1: `\u{1b}]0;title\u{7}\u{7f}ELF\xff\u{2}` is no command";
+    assert!(told.contains(says), "{told}");
+    let line = told.strip_suffix('\n').expect("a line");
+    assert!(!line.contains(char::is_control), "{line:?}");
+    // The mark before a text in UTF-8 is no part of it.
+    let marked = b"\xef\xbb\xbfmkdir /new\n";
+    let output = with_input(&mut on(&place, "edit", &["-q", "-f", "-"]), marked);
+    assert!(output.status.success(), "{output:?}");
+    succeed(&mut on(&place, "stat", &["/new"]));
+}
