@@ -272,7 +272,7 @@ fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
     }
     if let Some(path) = &arguments.map {
         let name = || path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(name)?;
+        let text = std::fs::read(path).with_context(name)?;
         let map = Map::parse(&text).map_err(|error| Misuse(error.to_string()));
         let map = map.with_context(name)?;
         builder = builder.map(map);

@@ -261,3 +261,32 @@ fn what_no_file_system_can_have_names_the_limit() {
     succeed(&mut build(&["-I", "4096", "--size", "64M"]));
     workshop.check();
 }
+
+#[test]
+fn a_mapping_is_refused_by_its_line() {
+    let workshop = small();
+    workshop.write("tree/with blank", b"x");
+    let build = |lines: &[u8]| {
+        let map = workshop.write("map", lines);
+        let mut build = workshop.build(["-q", "--force", "--map"]);
+        build.arg(map).arg(workshop.path("tree"));
+        build
+    };
+    for (lines, says) in [
+        (
+            &b"uid 1 2\nuid 0 5 2\n"[..],
+            "line 2: line 1 says already what 1 becomes",
+        ),
+        (b"gid 1 2 0\n", "line 1: a count of 0"),
+        (b"\npath /key.pem\n", "line 2: it says no change"),
+        (
+            b"\n\npath \xe9 mode=0600\n",
+            "line 3: it is no text in UTF-8",
+        ),
+    ] {
+        let told = fail(&mut build(lines), 2);
+        assert!(told.contains(says), "{told}");
+    }
+    succeed(&mut build(b"path '/with blank' mode=0604\n"));
+    assert_eq!(workshop.stat("/with blank")["mode"], "0604");
+}

@@ -13,6 +13,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 use pext4_ondisk::owner::{self, GroupText, OwnerText, Party};
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
+use pext4_ondisk::words::words;
 
 use super::error::{Error, ParseError};
 use super::lookup;
@@ -29,7 +30,8 @@ use super::tree::{Id, Metadata, Tree};
 /// path *.pem          mode=0600 mtime=@0
 /// ```
 ///
-/// IDs that no line names do not change. IDs in access control lists and capabilities change like
+/// Words are quoted as in a shell ([`pext4_ondisk::words`]), so a path may have blanks. IDs that no
+/// line names do not change. IDs in access control lists and capabilities change like
 /// owners. If several `path` lines match a file, the last one wins.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
@@ -40,6 +42,8 @@ pub struct Map {
 
 #[derive(Clone, Copy, Debug)]
 struct IdRange {
+    /// The line of the mapping file.
+    line: usize,
     from: u32,
     to: u32,
     count: u32,
@@ -64,41 +68,77 @@ impl Map {
     /// # Errors
     ///
     /// A line is invalid. The message gives the number of the first such line.
-    pub fn parse(text: &str) -> Result<Self, ParseError> {
+    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ParseError> {
         let mut map = Self::default();
-        for (number, line) in (1..).zip(text.lines()) {
-            let words = line.split_whitespace();
-            let words: Vec<&str> = words.take_while(|word| !word.starts_with('#')).collect();
-            let done = match words.as_slice() {
-                [] => Ok(()),
-                ["uid", numbers @ ..] => id_range(numbers).map(|range| map.uids.push(range)),
-                ["gid", numbers @ ..] => id_range(numbers).map(|range| map.gids.push(range)),
-                ["path", pattern, changes @ ..] => {
-                    path_rule(number, pattern, changes).map(|rule| map.paths.push(rule))
-                }
-                [word, ..] => Err(format!("`{word}`: uid, gid or path is expected")),
-            };
+        let lines = text.as_ref().split(|&byte| byte == b'\n');
+        for (number, line) in (1..).zip(lines) {
+            let done = map.add_line(number, line);
             done.map_err(|problem| ParseError(format!("line {number}: {problem}")))?;
         }
         Ok(map)
     }
+
+    fn add_line(&mut self, number: usize, line: &[u8]) -> Result<(), String> {
+        let words = words(line)?.into_iter().map(String::from_utf8);
+        let words: Vec<String> = words
+            .collect::<Result<_, _>>()
+            .map_err(|_| "it is no text in UTF-8".to_owned())?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words.as_slice() {
+            [] => Ok(()),
+            ["uid", numbers @ ..] => add_range(&mut self.uids, id_range(number, numbers)?),
+            ["gid", numbers @ ..] => add_range(&mut self.gids, id_range(number, numbers)?),
+            ["path", pattern, changes @ ..] => {
+                self.paths.push(path_rule(number, pattern, changes)?);
+                Ok(())
+            }
+            [word, ..] => Err(format!(
+                "`{}`: uid, gid or path is expected",
+                Shown(word.as_bytes())
+            )),
+        }
+    }
 }
 
-fn id_range(words: &[&str]) -> Result<IdRange, String> {
-    let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
-    let range = match numbers.as_deref() {
-        Some(&[from, to]) => Some(IdRange { from, to, count: 1 }),
-        Some(&[from, to, count]) => Some(IdRange { from, to, count }),
-        _ => None,
+/// Adds a range, unless a line before it says something else about the same ids.
+fn add_range(ranges: &mut Vec<IdRange>, range: IdRange) -> Result<(), String> {
+    let meets = |other: &&IdRange| {
+        let behind = |range: &IdRange| u64::from(range.from) + u64::from(range.count);
+        u64::from(range.from) < behind(other) && u64::from(other.from) < behind(&range)
     };
-    let range = range.ok_or("write two or three numbers: FROM TO [COUNT]")?;
+    if let Some(other) = ranges.iter().find(meets) {
+        let id = range.from.max(other.from);
+        return Err(format!(
+            "line {} says already what {id} becomes",
+            other.line
+        ));
+    }
+    ranges.push(range);
+    Ok(())
+}
+
+fn id_range(line: usize, words: &[&str]) -> Result<IdRange, String> {
+    let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
+    let (from, to, count) = match numbers.as_deref() {
+        Some(&[from, to]) => (from, to, 1),
+        Some(&[_, _, 0]) => return Err("a count of 0 changes nothing".to_owned()),
+        Some(&[from, to, count]) => (from, to, count),
+        _ => return Err("write two or three numbers: FROM TO [COUNT]".to_owned()),
+    };
     // Ids beyond the last one would be nobody's either.
-    let last = range.to.saturating_add(range.count.saturating_sub(1));
-    owner::check_id(last)?;
-    Ok(range)
+    owner::check_id(to.saturating_add(count - 1))?;
+    Ok(IdRange {
+        line,
+        from,
+        to,
+        count,
+    })
 }
 
 fn path_rule(line: usize, pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
+    if changes.is_empty() {
+        return Err("it says no change: mode=, owner= or mtime= is expected".to_owned());
+    }
     let is_literal = !pattern.contains(['*', '?', '[', '{', '\\']);
     let mut rule = PathRule {
         pattern: glob(pattern)?.compile_matcher(),
@@ -420,6 +460,22 @@ mod tests {
     }
 
     #[test]
+    fn paths_of_a_mapping_are_quoted_as_in_a_shell() {
+        let map = "path '/a b' mode=0600\npath /c\\ d mode=0600\npath \"*/e f\" mode=0600\r\n";
+        let rules = Rules {
+            map: Map::parse(map).unwrap(),
+            ..Rules::default()
+        };
+        for path in ["a b", "c d", "x/e f"] {
+            let mut metadata = Metadata {
+                mode: 0o100_644,
+                ..Metadata::default()
+            };
+            assert!(rules.apply(|| vec![path.into()], &mut metadata), "{path}");
+        }
+    }
+
+    #[test]
     fn owners_are_numbers_or_root() {
         assert_eq!(parse_owner("1000:100"), Ok((Some(1000), Some(100))));
         let last = 4_294_967_294;
@@ -451,9 +507,20 @@ mod tests {
             ("path x mode=+755", "octal"),
             ("path x owner=me", "only root has a known number"),
             ("path x colour=red", "mode="),
+            ("path x", "no change: mode="),
+            ("path 'a b mode=0600", "a quote (') is not closed"),
+            ("uid 5 0 0", "a count of 0"),
+            (
+                "uid 1000 0 10\nuid 1 1\nuid 990 0 11",
+                "line 3: line 1 says already what 1000",
+            ),
+            ("gid 7 1\ngid 7 2", "line 2: line 1 says already what 7"),
         ] {
             let told = Map::parse(text).unwrap_err().to_string();
             assert!(told.contains(word), "{text}: {told}");
         }
+        let told = Map::parse(b"uid 1 2\npath \xff mode=0\n").unwrap_err();
+        assert_eq!(told.to_string(), "line 2: it is no text in UTF-8");
+        Map::parse("uid 10 0 5\nuid 15 0 5\ngid 10 0").expect("ranges beside each other");
     }
 }
