@@ -30,6 +30,7 @@ mod progress;
 mod script;
 mod size;
 mod superblock;
+mod uuid_text;
 mod viewer;
 
 use std::env;

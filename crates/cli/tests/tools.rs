@@ -399,6 +399,10 @@ fn what_cannot_be_made_overwrites_nothing() {
     let before = fs::read(&place.image).unwrap();
     fail(&mut mkfs(&["--force", "-b", "8192"]), 1);
     fail(&mut mkfs(&["--force", "-O", "no_such_feature"]), 1);
+    let complaint = fail(&mut mkfs(&["--force", "-O", "none"]), 1);
+    assert!(complaint.contains("like ^has_journal"), "{complaint}");
+    let complaint = fail(&mut mkfs(&["--force", "-U", "tenant"]), 2);
+    assert!(complaint.contains("or `random`"), "{complaint}");
     fail(&mut mkfs(&[]), 1);
     assert!(
         fs::read(&place.image).unwrap() == before,
@@ -440,6 +444,8 @@ fn a_new_file_system_can_be_made_again_byte_for_byte() {
     assert!(bytes("1000000000", &words[..2]) != first);
     let told = fail(&mut make("soon", &words), 2);
     assert!(told.contains("SOURCE_DATE_EPOCH"), "{told}");
+    let random = [0, 1].map(|_| bytes("1000000000", &["-U", "random", "--hash-seed", SEED]));
+    assert!(random[0] != random[1]);
     let told = fail(&mut make("0", &["--hash-seed", "x"]), 2);
     assert!(told.contains("--hash-seed"), "{told}");
 }

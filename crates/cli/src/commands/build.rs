@@ -24,7 +24,7 @@ use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
-use crate::size;
+use crate::{size, uuid_text};
 
 /// What was done by the time that the summary is printed.
 const DONE: &str = "the image was built";
@@ -61,10 +61,10 @@ pub struct Arguments {
     #[arg(short = 'L', value_name = "LABEL", default_value = "")]
     label: String,
     /// UUID; made from the sources and the options if absent
-    #[arg(short = 'U', value_name = "UUID")]
+    #[arg(short = 'U', value_name = "UUID", value_parser = uuid_text::parse_stated)]
     uuid: Option<Uuid>,
     /// Seed of directory hashes, as a UUID; made likewise
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", value_parser = uuid_text::parse_stated)]
     hash_seed: Option<Uuid>,
     /// Percent of the blocks that are kept for root
     #[arg(short = 'm', value_name = "PERCENT", default_value_t = 0.0)]

@@ -17,7 +17,7 @@ use crate::device::{self, add_user};
 use crate::failure::Misuse;
 use crate::moment::source_date_epoch;
 use crate::output::print_result;
-use crate::size;
+use crate::{size, uuid_text};
 
 /// The number of bytes at the start and at the end of a file that must be zero for it to count as
 /// empty.
@@ -52,12 +52,12 @@ pub struct Arguments {
     /// Label, at most 16 bytes
     #[arg(short = 'L', value_name = "LABEL", default_value = "")]
     label: String,
-    /// UUID
-    #[arg(short = 'U', value_name = "UUID")]
+    /// UUID; random if absent or `random`
+    #[arg(short = 'U', value_name = "UUID", value_parser = uuid_text::parse)]
     uuid: Option<Uuid>,
     /// Seed of directory hashes, as a UUID; random if absent. With it, -U and SOURCE_DATE_EPOCH the
     /// same options give the same bytes
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", value_parser = uuid_text::parse)]
     hash_seed: Option<Uuid>,
     /// Percent of the blocks that are kept for root
     #[arg(short = 'm', value_name = "PERCENT", default_value_t = 5.0)]

@@ -9,6 +9,7 @@ use pext4_edit::{EditSession, ErrorPolicy, Tuning};
 use uuid::Uuid;
 
 use crate::editing::Verb;
+use crate::uuid_text;
 
 /// The arguments behind the image.
 #[derive(Args)]
@@ -18,7 +19,7 @@ pub struct Arguments {
     #[arg(short = 'L', value_name = "LABEL", group = "what")]
     label: Option<OsString>,
     /// UUID, or random for a new one
-    #[arg(short = 'U', value_name = "UUID", group = "what", value_parser = parse_uuid)]
+    #[arg(short = 'U', value_name = "UUID", group = "what", value_parser = uuid_text::parse)]
     uuid: Option<Uuid>,
     /// Percent of the blocks that are kept for root, 0 to 50
     #[arg(short = 'm', value_name = "PERCENT", group = "what")]
@@ -36,13 +37,6 @@ enum OnError {
     RemountRo,
     /// The kernel stops the machine, and pext4 the mount
     Panic,
-}
-
-fn parse_uuid(text: &str) -> Result<Uuid, uuid::Error> {
-    match text {
-        "random" => Ok(Uuid::new_v4()),
-        text => Uuid::parse_str(text),
-    }
 }
 
 impl Verb for Arguments {

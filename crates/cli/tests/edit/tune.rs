@@ -50,7 +50,11 @@ fn what_tune_does_not_take_changes_nothing() {
     for (arguments, status, says) in [
         (&[][..], 2, "-L <LABEL>"),
         (&["-L", "longer than 16 bytes"], 1, "at most 16 bytes"),
-        (&["-U", "tenant"], 2, "tenant"),
+        (
+            &["-U", "tenant"],
+            2,
+            "8-4-4-4-12 hexadecimal digits, or `random`",
+        ),
         (&["-m", "51"], 1, "51 percent"),
         (&["-e", "ignore"], 2, "remount-ro"),
     ] {

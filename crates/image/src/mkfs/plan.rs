@@ -248,8 +248,13 @@ fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
         if name.is_empty() {
             continue;
         }
-        let feature =
-            Feature::parse(name).ok_or_else(|| impossible(format!("unknown feature {name}")))?;
+        let feature = Feature::parse(name).ok_or_else(|| match name {
+            "none" => impossible(
+                "none is no feature: turn single ones off, with ^ before their names, like \
+                 ^has_journal",
+            ),
+            name => impossible(format!("unknown feature {name}")),
+        })?;
         features.set(feature, on);
     }
     resolve_features(&mut features)?;
