@@ -1,5 +1,7 @@
 //! Sizes as text: `512M`, `10G`, `1T`. Units are powers of 1024.
 
+use crate::count::count;
+
 /// The letters of units and their powers of two, from small to large.
 const UNITS: [(char, u32); 6] = [
     ('K', 10),
@@ -60,7 +62,7 @@ fn fraction_of(digits: &str, shift: u32) -> Option<u64> {
 pub fn show(bytes: u64) -> String {
     let unit = UNITS.iter().rev().find(|(_, shift)| bytes >> shift > 0);
     let Some((letter, shift)) = unit else {
-        return format!("{bytes} bytes");
+        return count(bytes, "byte", "bytes");
     };
     let tenths = (u128::from(bytes) * 10) >> shift;
     match (tenths / 10, tenths % 10) {
@@ -116,6 +118,7 @@ mod tests {
     #[test]
     fn sizes_are_shown_with_one_digit_at_most() {
         assert_eq!(show(0), "0 bytes");
+        assert_eq!(show(1), "1 byte");
         assert_eq!(show(1023), "1023 bytes");
         assert_eq!(show(1024), "1 KiB");
         assert_eq!(show(7 << 30 | 1 << 29), "7.5 GiB");

@@ -325,6 +325,7 @@ fn not_a_header(block: &[u8; BLOCK]) -> String {
         (b"\x28\xb5\x2f\xfd", "zstd -dc"),
         (b"\xfd7zXZ", "xz -dc"),
         (b"BZh", "bzip2 -dc"),
+        (b"\x04\x22\x4d\x18", "lz4 -dc"),
     ];
     let found = compressed
         .iter()

@@ -167,6 +167,11 @@ fn tenth_length(percent: &str) -> usize {
 /// A source cannot be read, is invalid or does not fit; the image cannot be written, or is in use.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
+    if arguments.image.as_os_str() == "-" {
+        let problem = "an image does not go to standard output, as its parts are written in no order; \
+                       a file called `-` is `./-`";
+        return Err(Misuse(problem.to_owned()).into());
+    }
     let _replaced = match arguments.force {
         true => claim_to_replace(&arguments.image)?,
         false => None,

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use clap::Args;
-use pext4_edit::{Change, EditSession, change};
+use pext4_edit::{Change, EditError, EditSession, change};
+use pext4_ondisk::shown::Shown;
 
 use crate::editing::{Verb, path};
 
@@ -27,15 +28,21 @@ pub struct Arguments {
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let (path, name) = (path(&self.path), path(&self.name));
+        let shown = format!("{}: attribute {}", Shown(&path), Shown(&name));
         let change = match &self.value {
             None => Change::RemoveXattr(change::RemoveXattr { path, name }),
             Some(value) => Change::SetXattr(change::SetXattr {
                 path,
                 name,
-                value: bytes(value.as_bytes()).context("the value is no hexadecimal")?,
+                value: bytes(value.as_bytes())
+                    .context("the value is no hexadecimal")
+                    .with_context(|| shown.clone())?,
             }),
         };
-        Ok(session.apply(&change)?)
+        session.apply(&change).map_err(|error| match error {
+            EditError::AtPath { source, .. } => Error::new(source).context(shown),
+            error => error.into(),
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::record::{self, Record};
 use crate::columns::{self, Side};
+use crate::count::count;
 use crate::device::ImageArgument;
 use crate::viewer::Viewer;
 use crate::{mode, moment, names, output, size};
@@ -194,7 +195,10 @@ fn show(to: &mut dyn Write, path: &[u8], found: &Found) -> io::Result<()> {
     let allocated = size::show(attributes.sectors.saturating_mul(512));
     line(
         "Size",
-        format!("{} bytes, {allocated} allocated", attributes.size),
+        format!(
+            "{}, {allocated} allocated",
+            count(attributes.size, "byte", "bytes")
+        ),
     );
     let mode_text = mode::show(attributes.file_type, attributes.mode);
     line(

@@ -172,3 +172,16 @@ fn headers_for_all_entries_have_an_end() {
     let told = complaint(&build(&workshop, &[], &many(1000)));
     assert!(told.contains("headers for all entries"), "{told}");
 }
+
+#[test]
+fn other_compressions_are_told_by_their_programs() {
+    let workshop = Workshop::new();
+    for (start, program) in [
+        (&b"\xfd7zXZ\0"[..], "xz -dc"),
+        (b"\x04\x22\x4d\x18", "lz4 -dc"),
+    ] {
+        let archive = [start, &[7; 1020]].concat();
+        let told = complaint(&build(&workshop, &[], &archive));
+        assert!(told.contains(program), "{told}");
+    }
+}

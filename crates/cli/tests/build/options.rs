@@ -290,3 +290,18 @@ fn a_mapping_is_refused_by_its_line() {
     succeed(&mut build(b"path '/with blank' mode=0604\n"));
     assert_eq!(workshop.stat("/with blank")["mode"], "0604");
 }
+
+#[test]
+fn nothing_random_and_no_pipe_is_built() {
+    let workshop = small();
+    for option in ["-U", "--hash-seed"] {
+        let mut build = workshop.build([option, "random"]);
+        let told = fail(build.arg(workshop.path("tree")), 2);
+        assert!(told.contains("nothing is random"), "{told}");
+    }
+    let mut build = pext4(["build", "-"]);
+    build.current_dir(workshop.folder.path());
+    let told = fail(build.arg(workshop.path("tree")), 2);
+    assert!(told.contains("does not go to standard output"), "{told}");
+    assert!(!workshop.path("-").exists());
+}

@@ -244,6 +244,18 @@ fn what_makes_no_sense_says_why() {
         ),
         (
             "setxattr",
+            &["/file", "user.number", "0xg"],
+            1,
+            "/file: attribute user.number: the value is no hexadecimal",
+        ),
+        (
+            "setxattr",
+            &["/file", "-x", "user.none"],
+            1,
+            "/file: attribute user.none: ",
+        ),
+        (
+            "setxattr",
             &["/file", "-x", "system.data"],
             1,
             "cannot be called `system.data`",

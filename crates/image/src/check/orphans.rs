@@ -52,8 +52,9 @@ pub(super) fn collect(volume: &Volume, groups: &[Group], findings: &Findings) ->
     search.file();
     let count = search.orphans.numbers.len();
     if count > 0 {
-        findings.add(Kind::OrphansPending, Place::whole(), || {
-            format!("{count} inodes wait to be deleted or truncated")
+        findings.add(Kind::OrphansPending, Place::whole(), || match count {
+            1 => "1 inode waits to be deleted or truncated".to_owned(),
+            count => format!("{count} inodes wait to be deleted or truncated"),
         });
     }
     search.orphans
