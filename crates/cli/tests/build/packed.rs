@@ -119,7 +119,7 @@ fn a_layout_that_lacks_a_file_is_no_tree() {
     workshop.write("site/index.json", b"{}");
     workshop.write("store/blobs/sha256/x", b"x");
     for tree in ["site", "store"] {
-        succeed(&mut workshop.build(["-f"]).arg(workshop.path(tree)));
+        succeed(workshop.build(["-f"]).arg(workshop.path(tree)));
     }
 }
 
