@@ -3,7 +3,8 @@
 //! An entry `.wh.NAME` hides `NAME` beside it, and `.wh..wh..opq` everything in its directory. Both
 //! hide files of the image only, never those of the layer itself, wherever the mark stands among
 //! its entries: so the names that it made are remembered, with those of the directories that lead
-//! to them and to its marks. Other names that begin with `.wh..wh.` are reserved, and their entries are ignored.
+//! to them and to its marks. Other names that begin with `.wh..wh.` are reserved, and their entries
+//! are ignored.
 
 use std::collections::HashSet;
 

@@ -83,8 +83,8 @@ impl PackedImage {
     }
 }
 
-/// Fails if a folder has the files of an archive by `docker save`, or those of an OCI layout but for
-/// one: of a whole layout the layers are read.
+/// Fails if a folder has the files of an archive by `docker save`, or those of an OCI layout but
+/// for one: of a whole layout the layers are read.
 pub(super) fn check_folder(folder: &Path) -> Result<()> {
     let is_file = |name: &str| folder.join(name).is_file();
     let has_blobs = || folder.join("blobs/sha256").is_dir();

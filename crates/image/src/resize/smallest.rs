@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 
 /// Room for block maps: the data divided by these, tried in this order.
 const SHARES: [u64; 4] = [8192, 1024, 128, 16];
-/// How many larger sizes are tried after these, each halfway from the last to the present size: some
-/// reasons to refuse, like the quota of a file whose map gets more pieces, depend on where the end
-/// is, and not on the room.
+/// How many larger sizes are tried after these, each halfway from the last to the present size:
+/// some reasons to refuse, like the quota of a file whose map gets more pieces, depend on where the
+/// end is, and not on the room.
 const LARGER_SIZES: u32 = 8;
 /// Additional room in blocks.
 const MIN_ROOM: u64 = 8;
