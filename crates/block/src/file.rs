@@ -144,7 +144,7 @@ impl FileDevice {
         if start == 0 {
             return Ok(self.size);
         }
-        let partitions = partition_table::partitions(self)?;
+        let partitions = partition_table::partitions(self.size, |at, into| self.read_at(at, into))?;
         let part = partitions.iter().find(|part| part.start == start);
         Ok(part.map_or(self.size, |part| part.end))
     }

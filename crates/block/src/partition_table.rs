@@ -9,8 +9,6 @@
 use std::io;
 use std::ops::Range;
 
-use crate::device::Device;
-
 /// The most partitions that are looked at.
 const MOST: usize = 1024;
 /// Bytes of a sector in the table of the first sector.
@@ -29,12 +27,23 @@ const GUID_SIGNATURE: &[u8; 8] = b"EFI PART";
 /// The sizes of sectors that disks have.
 const SECTOR_SIZES: [u64; 2] = [512, 4096];
 
-/// The partitions of a disk, in bytes, in the order of its table; none if it has no table.
+/// The disk.
+struct Disk<'a> {
+    size: u64,
+    read: &'a dyn Fn(u64, &mut [u8]) -> io::Result<()>,
+}
+
+/// The partitions of a disk of `size` bytes, in bytes, in the order of its table; none if it has no
+/// table. `read` fills a buffer from an offset.
 ///
 /// # Errors
 ///
-/// The disk cannot be read.
-pub fn partitions(disk: &dyn Device) -> io::Result<Vec<Range<u64>>> {
+/// Those of `read`.
+pub fn partitions(
+    size: u64,
+    read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+) -> io::Result<Vec<Range<u64>>> {
+    let disk = &Disk { size, read: &read };
     let mut found = Vec::new();
     for entry in read_table(disk, 0)? {
         match entry.kind {
@@ -57,7 +66,7 @@ struct Entry {
 }
 
 /// The used entries of the table in the sector at `offset`; none if there is no table.
-fn read_table(disk: &dyn Device, offset: u64) -> io::Result<Vec<Entry>> {
+fn read_table(disk: &Disk<'_>, offset: u64) -> io::Result<Vec<Entry>> {
     let mut sector = [0; SECTOR as usize];
     if !read(disk, offset, &mut sector)? || !sector.ends_with(&SIGNATURE) {
         return Ok(Vec::new());
@@ -78,7 +87,7 @@ fn read_table(disk: &dyn Device, offset: u64) -> io::Result<Vec<Entry>> {
 
 /// The partitions in the chain that begins at sector `start`: each link has a table with a
 /// partition, from that link on, and the next link, from the start on.
-fn logical_partitions(disk: &dyn Device, start: u64) -> io::Result<Vec<Range<u64>>> {
+fn logical_partitions(disk: &Disk<'_>, start: u64) -> io::Result<Vec<Range<u64>>> {
     let mut found = Vec::new();
     let mut link = start;
     for _ in 0..MOST {
@@ -99,7 +108,7 @@ fn logical_partitions(disk: &dyn Device, start: u64) -> io::Result<Vec<Range<u64
     Ok(found)
 }
 
-fn guid_partitions(disk: &dyn Device) -> io::Result<Vec<Range<u64>>> {
+fn guid_partitions(disk: &Disk<'_>) -> io::Result<Vec<Range<u64>>> {
     for sector in SECTOR_SIZES {
         let mut header = [0; 92];
         if read(disk, sector, &mut header)? && header.starts_with(GUID_SIGNATURE) {
@@ -111,7 +120,7 @@ fn guid_partitions(disk: &dyn Device) -> io::Result<Vec<Range<u64>>> {
 
 /// The partitions of the table that a header describes: from a sector on, so many entries of so
 /// many bytes.
-fn guid_table(disk: &dyn Device, sector: u64, header: &[u8; 92]) -> io::Result<Vec<Range<u64>>> {
+fn guid_table(disk: &Disk<'_>, sector: u64, header: &[u8; 92]) -> io::Result<Vec<Range<u64>>> {
     let start = number(&header[72..80]).checked_mul(sector);
     let count = number(&header[80..84]).min(MOST as u64);
     let length = number(&header[84..88]);
@@ -133,20 +142,20 @@ fn guid_table(disk: &dyn Device, sector: u64, header: &[u8; 92]) -> io::Result<V
 }
 
 /// The bytes of a partition, as far as they are on the disk.
-fn within(disk: &dyn Device, first: u64, sectors: u64, sector: u64) -> Option<Range<u64>> {
+fn within(disk: &Disk<'_>, first: u64, sectors: u64, sector: u64) -> Option<Range<u64>> {
     let start = first.checked_mul(sector)?;
     let end = sectors.saturating_mul(sector).saturating_add(start);
-    let bytes = start..end.min(disk.size());
+    let bytes = start..end.min(disk.size);
     (start > 0 && !bytes.is_empty()).then_some(bytes)
 }
 
 /// Fills `into`; false if the disk ends before.
-fn read(disk: &dyn Device, offset: u64, into: &mut [u8]) -> io::Result<bool> {
+fn read(disk: &Disk<'_>, offset: u64, into: &mut [u8]) -> io::Result<bool> {
     let end = offset.checked_add(into.len() as u64);
-    if end.is_none_or(|end| end > disk.size()) {
+    if end.is_none_or(|end| end > disk.size) {
         return Ok(false);
     }
-    disk.read_at(offset, into).map(|()| true)
+    (disk.read)(offset, into).map(|()| true)
 }
 
 /// A number in little-endian bytes, of which there are at most eight.
@@ -184,7 +193,8 @@ mod tests {
     }
 
     fn found(disk: &RamDevice) -> Vec<(u64, u64)> {
-        let found = partitions(disk).expect("a ram device");
+        let found =
+            partitions(disk.size(), |at, into| disk.read_at(at, into)).expect("a ram device");
         let sectors = |bytes: std::ops::Range<u64>| (bytes.start / SECTOR, bytes.end / SECTOR);
         found.into_iter().map(sectors).collect()
     }

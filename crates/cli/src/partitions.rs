@@ -5,25 +5,43 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use pext4_block::Device;
+use pext4_block::{Device, partition_table};
 use pext4_ondisk::superblock::{self, Superblock};
 
-/// Where the superblock begins.
-const SUPERBLOCK: usize = superblock::OFFSET as usize;
-/// The bytes of the first sector.
-const SECTOR: usize = 512;
-/// Where the first sector has the table of primary partitions, and the length of an entry.
-const TABLE: usize = 446;
-const ENTRY: usize = 16;
+use crate::size;
 
-/// Fails if a device has a partition table and no ext4 superblock. Also a disk with a GUID
-/// partition table has the old one in its first sector.
+/// The most partitions that an error names.
+const MOST_NAMED: usize = 8;
+
+/// Fails if a device has partitions and no ext4 superblock.
 ///
 /// # Errors
 ///
 /// The device is such a disk. One that cannot be read is no error here.
 pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
-    refuse_disk_of(image, |offset, into| device.read_at(offset, into))
+    let read = |offset, into: &mut [u8]| device.read_at(offset, into);
+    refuse_disk_of(image, device.size(), read)
+}
+
+/// As [`refuse_disk`], with the size of the device, and its bytes from `read`, which fills a buffer
+/// from an offset.
+///
+/// # Errors
+///
+/// As [`refuse_disk`].
+pub fn refuse_disk_of(
+    image: &Path,
+    size: u64,
+    read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+) -> Result<()> {
+    if let Some(begin) = partitions_of(size, read) {
+        bail!(
+            "{}: it is a disk with partitions, not an ext4 file system; {begin}: mount one with \
+             `-o offset=BYTES`, and give other commands `--offset BYTES`",
+            image.display()
+        );
+    }
+    Ok(())
 }
 
 /// As [`refuse_disk`], for a command that takes no offset: it changes the size of a file, which a
@@ -33,73 +51,38 @@ pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
 ///
 /// As [`refuse_disk`].
 pub fn refuse_whole_disk(device: &dyn Device, image: &Path) -> Result<()> {
-    if is_disk(|offset, into| device.read_at(offset, into)) {
+    let read = |offset, into: &mut [u8]| device.read_at(offset, into);
+    if let Some(begin) = partitions_of(device.size(), read) {
         let image = image.display();
         bail!(
-            "{image}: it is a disk with partitions, not an ext4 file system; resize works on a whole \
-             image or on the block device of a partition: `losetup --find --show -o BYTES \
-             --sizelimit BYTES {image}` makes one, and `fdisk -l {image}` shows where it begins and \
-             how long it is, in sectors of 512 bytes"
+            "{image}: it is a disk with partitions, not an ext4 file system; {begin}; resize works on a \
+             whole image or on the block device of a partition, which `losetup --find --show -o BYTES \
+             --sizelimit BYTES {image}` makes"
         );
     }
     Ok(())
 }
 
-/// As [`refuse_disk`], with the bytes of the device from `read`, which fills a buffer from an
-/// offset.
-///
-/// # Errors
-///
-/// As [`refuse_disk`].
-pub fn refuse_disk_of(image: &Path, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Result<()> {
-    if is_disk(read) {
-        let image = image.display();
-        bail!(
-            "{image}: it is a disk with partitions, not an ext4 file system; `fdisk -l {image}` shows \
-             where they begin, in sectors of 512 bytes: mount one with `-o offset=BYTES`, and give other \
-             commands `--offset BYTES`"
-        );
+/// Where the partitions of a disk begin, in words; `None` if it has none, has an ext4 superblock,
+/// or cannot be read: opening the file system tells what is wrong then.
+fn partitions_of(size: u64, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Option<String> {
+    let mut bytes = [0; superblock::SIZE];
+    read(superblock::OFFSET, &mut bytes).ok()?;
+    if Superblock::magic_of(&bytes) == superblock::MAGIC {
+        return None;
     }
-    Ok(())
-}
-
-fn is_disk(read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> bool {
-    let mut start = [0; SUPERBLOCK + superblock::SIZE];
-    if read(0, &mut start).is_err() {
-        // Opening the file system tells what is wrong.
-        return false;
+    let found = partition_table::partitions(size, read).ok()?;
+    let (first, others) = found.split_first()?;
+    let show = |part: &std::ops::Range<u64>| {
+        format!("{} ({})", part.start, size::show(part.end - part.start))
+    };
+    let mut text = format!("they begin at byte {}", show(first));
+    for part in others.iter().take(MOST_NAMED - 1) {
+        text.push_str(", ");
+        text.push_str(&show(part));
     }
-    let bytes = start[SUPERBLOCK..].first_chunk().expect("it is as long");
-    let is_ext4 = Superblock::magic_of(bytes) == superblock::MAGIC;
-    is_partition_table(&start[..SECTOR]) && !is_ext4
-}
-
-/// Whether the first sector of a disk has a table of primary partitions, one at least.
-fn is_partition_table(sector: &[u8]) -> bool {
-    let entries = sector[TABLE..SECTOR - 2].chunks_exact(ENTRY);
-    // The first byte of an entry tells whether it is booted, the fifth its kind, 0 if it is free.
-    sector.ends_with(&[0x55, 0xAA])
-        && entries.clone().all(|entry| entry[0] & 0x7F == 0)
-        && entries.clone().any(|entry| entry[4] != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{SECTOR, TABLE, is_partition_table};
-
-    #[test]
-    fn a_boot_sector_alone_is_no_partition_table() {
-        let mut sector = [0; SECTOR];
-        sector[SECTOR - 2..].copy_from_slice(&[0x55, 0xAA]);
-        assert!(!is_partition_table(&sector), "no partition");
-        sector[TABLE + 4] = 0x83;
-        assert!(is_partition_table(&sector));
-        sector[TABLE] = 0x80;
-        assert!(is_partition_table(&sector), "one that is booted");
-        sector[TABLE] = b'M';
-        assert!(!is_partition_table(&sector), "code or text");
-        sector[TABLE] = 0;
-        sector[SECTOR - 1] = 0;
-        assert!(!is_partition_table(&sector), "no signature");
+    if others.len() >= MOST_NAMED {
+        text.push_str(", ...");
     }
+    Some(text)
 }

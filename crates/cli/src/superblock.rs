@@ -1,6 +1,6 @@
 //! Reads the superblock of an image without opening the file system.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -20,7 +20,8 @@ use crate::partitions;
 /// The file cannot be read, or is not an ext4.
 pub fn read(image: &Path, start: u64) -> Result<Superblock> {
     let name = || image.display().to_string();
-    let file = open_unlocked(image)?;
+    let mut file = open_unlocked(image)?;
+    let size = file.seek(SeekFrom::End(0)).with_context(name)?;
     let mut bytes = [0; superblock::SIZE];
     file.read_exact_at(&mut bytes, start.saturating_add(superblock::OFFSET))
         .map_err(|error| match error.kind() {
@@ -28,7 +29,7 @@ pub fn read(image: &Path, start: u64) -> Result<Superblock> {
             _ => error.into(),
         })
         .with_context(name)?;
-    partitions::refuse_disk_of(image, |at, into| {
+    partitions::refuse_disk_of(image, size.saturating_sub(start), |at, into| {
         file.read_exact_at(into, start.saturating_add(at))
     })?;
     let magic = Superblock::magic_of(&bytes);

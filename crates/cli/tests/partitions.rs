@@ -76,7 +76,9 @@ fn a_partition_is_mounted_by_its_offset() {
     partition(&place);
     let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
     assert!(said.contains("a disk with partitions"), "{said}");
-    assert!(said.contains("`-o offset=BYTES`"), "{said}");
+    let place_of_it =
+        format!("they begin at byte {START} (32 MiB): mount one with `-o offset=BYTES`");
+    assert!(said.contains(&place_of_it), "{said}");
 
     let range = format!("offset={START},sizelimit={LENGTH},discard");
     let mount = place.mount(&["-o", &range]);
