@@ -33,5 +33,6 @@ pub mod check;
 mod error;
 pub mod mkfs;
 pub mod resize;
+pub mod words;
 
 pub use error::{Error, Result};

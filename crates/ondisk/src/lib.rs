@@ -30,7 +30,6 @@ pub mod quota;
 pub mod shown;
 pub mod superblock;
 pub mod time;
-pub mod words;
 pub mod xattr;
 
 pub use corrupt::Corrupt;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 use pext4_edit::{EditError, EditSession};
+use pext4_image::words::words;
 use pext4_ondisk::shown::Shown;
-use pext4_ondisk::words::words;
 
 use super::{chattr, chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch, tune};
 use crate::device::ImageArgument;

@@ -9,11 +9,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::words::words;
 use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 use pext4_ondisk::owner::{self, GroupText, OwnerText, Party};
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
-use pext4_ondisk::words::words;
 
 use super::error::{Error, ParseError};
 use super::lookup;
@@ -30,7 +30,7 @@ use super::tree::{Id, Metadata, Tree};
 /// path *.pem          mode=0600 mtime=@0
 /// ```
 ///
-/// Words are quoted as in a shell ([`pext4_ondisk::words`]), so a path may have blanks. IDs that no
+/// Words are quoted as in a shell ([`words`](crate::words)), so a path may have blanks. IDs that no
 /// line names do not change. IDs in access control lists and capabilities change like
 /// owners. If several `path` lines match a file, the last one wins.
 #[derive(Clone, Debug, Default)]
