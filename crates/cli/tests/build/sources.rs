@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::common::{has, pext4, run, succeed};
+use crate::common::{copy_program, has, run, succeed};
 use crate::images::{Workshop, complaint, json, text, with_input};
 use crate::pack::{Packer, gzip, zstd};
 
@@ -241,7 +241,7 @@ fn a_build_goes_on_with_the_threads_there_are() {
         fs::set_permissions(path, open.clone()).expect("it is ours");
     }
     let program = shop.path("pext4");
-    fs::copy(pext4([""; 0]).get_program(), &program).expect("the program");
+    copy_program(&program);
     let with = |threads: u32, source: &PathBuf| {
         Command::new("timeout")
             .args(["60", "setpriv", SOMEBODY, "--regid=64321", "--clear-groups"])

@@ -30,6 +30,13 @@ pub fn pext4<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command
     command
 }
 
+/// Copies the program, for a user who may not reach it where it is. Another process does it: what a
+/// test beside this one starts just now would inherit the descriptor that writes the copy, which
+/// then could not be executed.
+pub fn copy_program(to: &Path) {
+    succeed(Command::new("cp").arg(env!("CARGO_BIN_EXE_pext4")).arg(to));
+}
+
 /// The output and the status of a command.
 pub fn run(command: &mut Command) -> Output {
     command.output().expect("the command can be started")

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::common::{run, succeed};
+use crate::common::{copy_program, run, succeed};
 use crate::images::{image, on};
 
 /// Directories get a mode that keeps their owner out only when all their entries exist.
@@ -33,10 +33,7 @@ fn closed_directories_are_copied_out_and_leave_nothing_when_that_fails() {
     succeed(&mut on(&place, "chmod", &["555", "/tree/closed"]));
     succeed(&mut on(&place, "chmod", &["000", "/tree/dark"]));
     let program = place.point.join("pext4");
-    // By another process: what a test beside this one starts just now would inherit a descriptor
-    // that writes to the program, which then could not be executed.
-    let mut copy = Command::new("cp");
-    succeed(copy.arg(env!("CARGO_BIN_EXE_pext4")).arg(&program));
+    copy_program(&program);
     let out = place.point.join("out");
     fs::create_dir(&out).expect("a fresh place");
     std::os::unix::fs::chown(&out, Some(1000), Some(1000)).expect("we are root");
