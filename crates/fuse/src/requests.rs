@@ -3,9 +3,10 @@
 //!
 //! At the start of the session the server asks for all the caching that the kernel offers. If a
 //! kernel lacks some of it, it sends more requests. The server answers `OPEN`, `CREATE` and `FLUSH`
-//! with `ENOSYS`: the kernel then opens files without a request, makes them with `MKNOD` (which
-//! needs no `RELEASE` later), and closes them as soon as it has written its dirty pages. So it does
-//! with directories where names never change; elsewhere it asks at each opening (`listings.rs`).
+//! with `ENOSYS`: the kernel then opens files without a request (not with `-o strict_open`), makes
+//! them with `MKNOD` (which needs no `RELEASE` later), and closes them as soon as it has written
+//! its dirty pages. So it does with directories where names never change; elsewhere it asks at each
+//! opening (`listings.rs`).
 //!
 //! The kernel sends `LSEEK` without writing its dirty pages first, so the server would report a
 //! hole where data is still in these pages. So before a search the server makes the kernel write
