@@ -9,6 +9,7 @@ mod crash;
 mod image;
 mod life;
 mod offline;
+mod shared_flushes;
 mod stress;
 
 use std::sync::{Arc, OnceLock};
