@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::claim::{Claim, claim, leads_to};
 use crate::device::{Device, check_range, total_length};
 use crate::fail_stop::Flushes;
+use crate::holes::next_data;
 use crate::host_file::{Kind, error};
 use crate::loops;
 use crate::partition_table;
@@ -34,6 +35,15 @@ pub enum Access {
     ReadWrite,
 }
 
+/// What says where a range of a file ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeEnd {
+    /// The table of partitions, or who opened it: what lies in the range belongs to it.
+    Stated,
+    /// Only the end of the file, so something else may lie behind the range's file system.
+    File,
+}
+
 /// A file or block device of the system.
 #[derive(Debug)]
 pub struct FileDevice {
@@ -45,8 +55,8 @@ pub struct FileDevice {
     start: u64,
     /// The length of the device in bytes.
     size: u64,
-    /// Whether the device is a range of the file, set by [`FileDevice::into_range`].
-    is_range: bool,
+    /// What bounds the device, if [`FileDevice::into_range`] made it a range of the file.
+    range_end: Option<RangeEnd>,
     access: Access,
     kind: Kind,
     /// Whether opening it made the file, which did not exist before.
@@ -108,7 +118,7 @@ impl FileDevice {
             path: path.to_owned(),
             start: 0,
             size,
-            is_range: false,
+            range_end: None,
             access,
             kind,
             is_new: false,
@@ -125,34 +135,42 @@ impl FileDevice {
     ///
     /// The range does not lie within the device; its table cannot be read.
     pub fn into_range(self, start: u64, length: Option<u64>) -> io::Result<Self> {
-        let length = match length {
-            Some(length) => length,
-            None => self.end_of_part(start)?.saturating_sub(start),
+        let stated = match length {
+            Some(length) => Some(length),
+            None => self.length_of_partition(start)?,
         };
+        let length = stated.unwrap_or(self.size.saturating_sub(start));
         check_range(self.size, start, length)
             .map_err(|source| error(&self.path, "use a part of it", source))?;
+        let end = stated.map_or(RangeEnd::File, |_| RangeEnd::Stated);
         Ok(Self {
             start: self.start + start,
             size: length,
-            is_range: true,
+            range_end: Some(end),
             ..self
         })
     }
 
-    /// Where the part that begins at `start` ends.
-    fn end_of_part(&self, start: u64) -> io::Result<u64> {
+    /// The length of the partition that begins at `start`, if one does.
+    fn length_of_partition(&self, start: u64) -> io::Result<Option<u64>> {
         if start == 0 {
-            return Ok(self.size);
+            return Ok(None);
         }
         let partitions = partition_table::partitions(self.size, |at, into| self.read_at(at, into))?;
-        let part = partitions.iter().find(|part| part.start == start);
-        Ok(part.map_or(self.size, |part| part.end))
+        let partition = partitions.iter().find(|part| part.start == start);
+        Ok(partition.map(|part| part.end - part.start))
     }
 
     /// Where the device lies in its file, in bytes; `None` if it is all of it.
     #[must_use]
     pub fn range(&self) -> Option<Range<u64>> {
-        self.is_range.then(|| self.start..self.start + self.size)
+        self.range_end.map(|_| self.start..self.start + self.size)
+    }
+
+    /// What says where the range ends; `None` if the device is all of its file.
+    #[must_use]
+    pub fn range_end(&self) -> Option<RangeEnd> {
+        self.range_end
     }
 
     /// Makes a file of `size` zeroes; if the file exists, its content is replaced.
@@ -194,7 +212,7 @@ impl FileDevice {
             path: path.to_owned(),
             start: 0,
             size,
-            is_range: false,
+            range_end: None,
             access: Access::ReadWrite,
             kind: Kind::Regular,
             is_new,
@@ -238,7 +256,7 @@ impl FileDevice {
         let action = || format!("make it {length} bytes long");
         let obstacle = match self.kind {
             Kind::Block => Some("it is a block device"),
-            Kind::Regular if self.is_range => Some("it is a part of a file"),
+            Kind::Regular if self.range_end.is_some() => Some("it is a part of a file"),
             Kind::Regular => None,
         };
         if let Some(obstacle) = obstacle {
@@ -299,6 +317,18 @@ impl FileDevice {
     pub fn is_sparse(&self) -> bool {
         let metadata = self.file.metadata();
         metadata.is_ok_and(|file| file.is_file() && file.blocks().saturating_mul(512) < file.len())
+    }
+
+    /// The next run of data at or after `at`, in bytes of this device, cut at `end`; `None` if only
+    /// holes follow.
+    ///
+    /// # Errors
+    ///
+    /// The host's.
+    pub fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+        let [from, to] = [at, end].map(|at| self.start.saturating_add(at));
+        let data = next_data(&self.file, from, to)?;
+        Ok(data.map(|data| data.start - self.start..data.end - self.start))
     }
 
     /// The path it was opened by.

@@ -40,7 +40,7 @@ pub use claim::{LockProbe, leads_to};
 pub use device::Device;
 pub use fail_stop::FailStopDevice;
 pub use fault::FaultDevice;
-pub use file::{Access, FileDevice};
+pub use file::{Access, FileDevice, RangeEnd};
 pub use holes::next_data;
 pub use host_file::open_unlocked;
 pub use image_clone::{CloneError, CloneMethod, ImageClone};

@@ -44,25 +44,6 @@ pub fn refuse_disk_of(
     Ok(())
 }
 
-/// As [`refuse_disk`], for a command that takes no offset: it changes the size of a file, which a
-/// part of a disk cannot follow.
-///
-/// # Errors
-///
-/// As [`refuse_disk`].
-pub fn refuse_whole_disk(device: &dyn Device, image: &Path) -> Result<()> {
-    let read = |offset, into: &mut [u8]| device.read_at(offset, into);
-    if let Some(begin) = partitions_of(device.size(), read) {
-        let image = image.display();
-        bail!(
-            "{image}: it is a disk with partitions, not an ext4 file system; {begin}; resize works on a \
-             whole image or on the block device of a partition, which `losetup --find --show -o BYTES \
-             --sizelimit BYTES {image}` makes"
-        );
-    }
-    Ok(())
-}
-
 /// Where the partitions of a disk begin, in words; `None` if it has none, has an ext4 superblock,
 /// or cannot be read: opening the file system tells what is wrong then.
 fn partitions_of(size: u64, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Option<String> {

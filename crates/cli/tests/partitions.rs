@@ -1,4 +1,5 @@
-//! A file system in a partition of a disk image: mounted, read, changed and checked at an offset.
+//! A file system in a partition of a disk image: mounted, read, changed, resized and checked at an
+//! offset.
 //! What lies before and behind it stays as it was.
 
 mod common;
@@ -25,16 +26,16 @@ fn partition(place: &Place) {
     fs::write(&host, b"from the host\n").expect("a fresh place");
     succeed(pext4(["put"]).arg(&image).arg(&host).arg("/old"));
     let mut disk = vec![OTHER; DISK];
-    disk[..512].copy_from_slice(&table());
+    disk[..512].copy_from_slice(&table(LENGTH));
     disk[START..START + LENGTH].copy_from_slice(&fs::read(&image).expect("it was made"));
     fs::write(&place.image, disk).expect("there is room");
 }
 
-/// A first sector with a partition of Linux as the second of four.
-fn table() -> [u8; 512] {
+/// A first sector with a partition of Linux, of this many bytes, as the second of four.
+fn table(length: usize) -> [u8; 512] {
     let mut sector = [0; 512];
     sector[462 + 4] = 0x83;
-    let sectors = [START, LENGTH].map(|bytes| {
+    let sectors = [START, length].map(|bytes| {
         u32::try_from(bytes / 512)
             .expect("a small disk")
             .to_le_bytes()
@@ -48,20 +49,32 @@ fn table() -> [u8; 512] {
 fn judge(disk: &Path) {
     let bytes = fs::read(disk).expect("it is there");
     assert_eq!(bytes.len(), DISK);
-    assert_eq!(bytes[..512], table());
+    assert_eq!(bytes[..512], table(LENGTH));
     let rest = bytes[512..START].iter().chain(&bytes[START + LENGTH..]);
     assert!(
         rest.copied().all(|byte| byte == OTHER),
         "the rest of the disk"
     );
+    judge_file_system(disk, &bytes[START..START + LENGTH]);
+}
+
+/// Has e2fsck judge a file system.
+fn judge_file_system(disk: &Path, bytes: &[u8]) {
     if !has("e2fsck") {
         return;
     }
     let apart: PathBuf = disk.with_file_name("apart");
-    fs::write(&apart, &bytes[START..START + LENGTH]).expect("there is room");
+    fs::write(&apart, bytes).expect("there is room");
     let mut e2fsck = Command::new("e2fsck");
     let output = run(e2fsck.arg("-fn").arg(&apart));
     assert!(output.status.success(), "{output:?}");
+}
+
+/// Overwrites bytes of a disk.
+fn overwrite(disk: &Path, at: u64, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(disk);
+    let file = file.expect("it is there");
+    file.write_all_at(bytes, at).expect("there is room");
 }
 
 fn offset() -> String {
@@ -211,10 +224,8 @@ fn commands_read_and_change_a_partition() {
         let said = fail(&mut command, 1);
         assert!(said.contains("`--offset BYTES`"), "{words:?}: {said}");
     }
-    // There is no offset for it.
     let said = fail(pext4(["resize"]).arg(&place.image).arg("+1M"), 1);
-    assert!(said.contains("`losetup --find --show -o BYTES"), "{said}");
-    assert!(!said.contains("--offset"), "{said}");
+    assert!(said.contains("`--offset BYTES`"), "{said}");
     let at = |words: &[&str], more: &[&str]| {
         let mut command = pext4(words);
         succeed(command.arg(&place.image).args(more).arg(offset()))
@@ -236,12 +247,7 @@ fn commands_read_and_change_a_partition() {
     let extents = at(&["stat", "--json", "--extents"], &["/"]);
     let stat: serde_json::Value = serde_json::from_str(&extents).unwrap();
     let block = stat["extents"][0]["device_offset"].as_u64().unwrap();
-    let disk = fs::OpenOptions::new()
-        .write(true)
-        .open(&place.image)
-        .unwrap();
-    disk.write_all_at(&[0xFF; 16], START as u64 + block)
-        .unwrap();
+    overwrite(&place.image, START as u64 + block, &[0xFF; 16]);
     fail(pext4(["check"]).arg(&place.image).arg(offset()), 4);
 }
 
@@ -275,4 +281,65 @@ fn a_copy_comes_from_a_partition_of_another_disk() {
     );
     let mut alone = pext4(["cp", "--from-offset", &start]);
     fail(alone.arg(&image).args(["/copy", "/again"]), 2);
+}
+
+fn resize(place: &Place, words: &[&str]) -> Command {
+    let mut command = pext4(["resize"]);
+    command.arg(&place.image).args(words).arg(offset());
+    command
+}
+
+#[test]
+fn a_file_system_is_resized_within_its_partition() {
+    let place = Place::empty();
+    partition(&place);
+    let said = succeed(&mut resize(&place, &["max"]));
+    assert!(said.contains("it is 32 MiB already"), "{said}");
+    let told = fail(&mut resize(&place, &["+1M"]), 1);
+    assert!(told.contains("make the partition larger"), "{told}");
+    judge(&place.image);
+    for (size, way) in [
+        (&["20M"][..], "on a clone"),
+        (&["max"], "one transaction"),
+        (&["20M", "--in-place"], "in place"),
+        (&["max"], "one transaction"),
+    ] {
+        let planned = succeed(resize(&place, size).arg("--dry-run"));
+        let said = succeed(&mut resize(&place, size));
+        assert!(said.starts_with(planned.trim_end()), "{planned}{said}");
+        assert!(said.contains(way), "{said}");
+        assert!(said.contains(&format!("from byte {START} on")), "{said}");
+        let bytes = if size[0] == "max" { "32 MiB" } else { "20 MiB" };
+        assert!(said.contains(&format!("it is {bytes} now")), "{said}");
+        judge(&place.image);
+    }
+    let read = pext4(["cat"])
+        .arg(&place.image)
+        .arg("/old")
+        .arg(offset())
+        .output();
+    assert_eq!(read.expect("it runs").stdout, b"from the host\n");
+}
+
+/// The table says that what lies there belongs to the partition, such as the copy of a former
+/// table. Without a table nothing says so.
+#[test]
+fn a_file_system_grows_over_other_bytes_only_in_its_partition() {
+    let place = Place::empty();
+    partition(&place);
+    overwrite(&place.image, 0, &[0; 512]);
+    let told = fail(&mut resize(&place, &["+1M"]), 1);
+    let behind = format!("from byte {} on", START + LENGTH);
+    assert!(
+        told.contains(&behind) && told.contains("a partition"),
+        "{told}"
+    );
+    let larger = LENGTH + (4 << 20);
+    overwrite(&place.image, 0, &table(larger));
+    let said = succeed(&mut resize(&place, &["max"]));
+    assert!(said.contains("it is 36 MiB now"), "{said}");
+    let bytes = fs::read(&place.image).expect("it is there");
+    judge_file_system(&place.image, &bytes[START..START + larger]);
+    assert!(bytes[START + larger..].iter().all(|&byte| byte == OTHER));
+    assert_eq!(bytes.len(), DISK);
 }

@@ -2,7 +2,7 @@
 
 mod images;
 
-use images::Image;
+use images::{Image, inode};
 use pext4_fs::{InodeNumber, RenameMode, SetXattrMode, Volume};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -21,10 +21,6 @@ fn image_with_pieces() -> Option<Image> {
     volume.paths().write("/new", b"new").expect("a file");
     volume.close().expect("it closes");
     Some(image)
-}
-
-fn inode(volume: &Volume, path: &str) -> InodeNumber {
-    volume.paths().resolve_link(path).expect(path).inode()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod images;
 
-use images::Image;
+use images::{Image, inode};
 use pext4_fs::{
     AllocateMode, CreateAttributes, Error, InodeNumber, Refusal, RenameMode, SetAttributes,
     SetXattrMode, Volume,
@@ -12,10 +12,6 @@ use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::superblock::Superblock;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
-
-fn inode(volume: &Volume, path: &str) -> InodeNumber {
-    volume.paths().resolve_link(path).expect(path).inode()
-}
 
 /// Makes an image on which `make` was done.
 fn image_with(arguments: &[&str], make: impl FnOnce(&Volume)) -> Option<Image> {

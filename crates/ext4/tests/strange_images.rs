@@ -3,51 +3,21 @@
 mod images;
 
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
-use images::Image;
+use images::{Image, comes_back, inode};
 use pext4_block::{Access, Device, FileDevice, RamDevice};
 use pext4_fs::{
     AllocateMode, CreateAttributes, Error, InodeNumber, MountOptions, Refusal, RenameMode,
     SetAttributes, Volume,
 };
 
-/// Made by mke2fs and changed by debugfs, in this order; `content` becomes the file `/file`.
-fn image(arguments: &[&str], content: &[u8], requests: &[&str]) -> Option<Image> {
-    let image = Image::make(arguments)?;
-    let source = image.path.with_file_name("content");
-    std::fs::write(&source, content).expect("a temporary file");
-    image.debugfs_write(&format!("write {} file", source.display()));
-    for request in requests {
-        image.debugfs_write(request);
-    }
-    Some(image)
-}
-
-fn mount(image: &Image) -> (Arc<RamDevice>, Volume) {
-    let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
-    let volume = Volume::open(Arc::<RamDevice>::clone(&device), MountOptions::default());
-    (device, volume.expect("a mount"))
-}
-
-fn inode(volume: &Volume, path: &str) -> InodeNumber {
-    volume.paths().resolve_link(path).expect(path).inode()
-}
-
-/// Fails if `operation` does not return within a minute.
-fn comes_back<R: Send + 'static>(operation: impl FnOnce() -> R + Send + 'static) -> R {
-    let (answer, wait) = mpsc::channel();
-    std::thread::spawn(move || answer.send(operation()));
-    wait.recv_timeout(Duration::from_secs(60))
-        .expect("it comes back")
-}
-
 #[test]
 fn a_file_mapped_onto_metadata_is_neither_written_nor_freed() {
     // Group 0 has its bitmaps and inode table well below block 200 (with blocks of 1 KiB).
     let root = ["sif file block[5] 130"];
-    let Some(image) = image(&["-b", "1024"], &[7; 8000], &root) else {
+    let Some(image) = Image::with_file(&["-b", "1024"], &[7; 8000], &root) else {
         return;
     };
     type Act = fn(&Volume, InodeNumber) -> pext4_fs::Result<()>;
@@ -67,7 +37,7 @@ fn a_file_mapped_onto_metadata_is_neither_written_nor_freed() {
         },
     ];
     for (number, act) in acts.iter().enumerate() {
-        let (device, volume) = mount(&image);
+        let (device, volume) = image.load();
         let metadata = |device: &RamDevice| {
             let mut bytes = vec![0; 8192];
             device
@@ -98,10 +68,10 @@ fn a_file_mapped_onto_the_journal_is_refused() {
         .find_map(|word| word.parse::<u32>().ok())
         .expect("the journal has blocks");
     let request = format!("sif file block[5] {first}");
-    let Some(image) = image(&["-b", "1024"], &[7; 8000], &[&request]) else {
+    let Some(image) = Image::with_file(&["-b", "1024"], &[7; 8000], &[&request]) else {
         return;
     };
-    let (_device, volume) = mount(&image);
+    let (_device, volume) = image.load();
     let file = inode(&volume, "/file");
     assert!(matches!(
         volume.write(file, 0, b"log"),
@@ -112,7 +82,7 @@ fn a_file_mapped_onto_the_journal_is_refused() {
 #[test]
 fn a_directory_that_holds_itself_is_no_trap() {
     let requests = ["mkdir d", "ln d d/self"];
-    let Some(image) = image(&["-b", "1024"], b"x", &requests) else {
+    let Some(image) = Image::with_file(&["-b", "1024"], b"x", &requests) else {
         return;
     };
     type Act = fn(&Volume, InodeNumber) -> pext4_fs::Result<()>;
@@ -124,7 +94,7 @@ fn a_directory_that_holds_itself_is_no_trap() {
         |volume, d| volume.rename(InodeNumber::ROOT, b"file", d, b"self", RenameMode::Exchange),
     ];
     for act in acts {
-        let (_device, volume) = mount(&image);
+        let (_device, volume) = image.load();
         let d = inode(&volume, "/d");
         let error = comes_back(move || act(&volume, d)).expect_err("a directory is in itself");
         assert!(matches!(error, Error::Corrupt(_)), "{error}");
@@ -134,10 +104,10 @@ fn a_directory_that_holds_itself_is_no_trap() {
 #[test]
 fn directories_that_hold_each_other_do_not_lock_each_other_out() {
     let requests = ["mkdir a", "mkdir a/b", "ln a a/b/a"];
-    let Some(image) = image(&["-b", "1024"], b"x", &requests) else {
+    let Some(image) = Image::with_file(&["-b", "1024"], b"x", &requests) else {
         return;
     };
-    let (_device, volume) = mount(&image);
+    let (_device, volume) = image.load();
     let volume = Arc::new(volume);
     let (a, b) = (inode(&volume, "/a"), inode(&volume, "/a/b"));
     comes_back(move || {
@@ -163,7 +133,7 @@ fn how_many_blocks_the_superblock_leaves_out_is_not_believed() {
     let Some(image) = Image::make(&["-b", "1024", "-O", "^metadata_csum"]) else {
         return;
     };
-    let blocks = || mount(&image).1.statfs().blocks;
+    let blocks = || image.load().1.statfs().blocks;
     let told = u32::from_le_bytes(image.first_block()[OVERHEAD..][..4].try_into().expect("4"));
     assert_ne!(told, 0, "mke2fs notes it");
     assert_eq!(blocks(), (64 << 10) - u64::from(told));
@@ -231,7 +201,7 @@ fn a_name_that_no_file_can_have_hides_no_other() {
         let found = bytes.windows(11).position(|part| part == b"spoilt~name");
         bytes[found.expect("in the root") + 6] = b'/';
     });
-    let (_, volume) = mount(&image);
+    let (_, volume) = image.load();
     let mut names = Vec::new();
     let listed = volume.read_directory(InodeNumber::ROOT, 0, &mut |entry| {
         names.push(String::from_utf8_lossy(entry.name).into_owned());
@@ -249,11 +219,11 @@ fn names_of_inodes_that_nobody_may_have_are_corruption() {
         return;
     };
     orphan_file.debugfs_write(evil[0]);
-    let Some(unlinked) = image(&[], b"content", &["sif file links_count 0"]) else {
+    let Some(unlinked) = Image::with_file(&[], b"content", &["sif file links_count 0"]) else {
         return;
     };
     for (image, name) in [(orphan_file, &b"evil"[..]), (unlinked, b"file")] {
-        let (_device, volume) = mount(&image);
+        let (_device, volume) = image.load();
         for result in [
             volume.lookup(InodeNumber::ROOT, name).map(|_| ()),
             volume.unlink(InodeNumber::ROOT, name),
@@ -271,7 +241,7 @@ fn names_of_inodes_that_nobody_may_have_are_corruption() {
 fn an_absurdly_long_journal_is_refused_at_once() {
     // 2^32 - 1 blocks, which one indirect block, used on three levels, maps again and again.
     let features = "^extents,^64bit,^metadata_csum";
-    let Some(image) = image(&["-b", "4096", "-O", features], b"x", &[]) else {
+    let Some(image) = Image::with_file(&["-b", "4096", "-O", features], b"x", &[]) else {
         return;
     };
     let stat = image.debugfs("stat <8>");
@@ -346,7 +316,7 @@ fn a_journal_that_cannot_be_used_leaves_no_mark() {
 
 #[test]
 fn files_of_indirect_blocks_live_beside_others() {
-    let Some(image) = image(
+    let Some(image) = Image::with_file(
         &["-b", "1024", "-O", "^extents,^64bit"],
         &[7; 300_000],
         &["symlink empty x"],
@@ -358,7 +328,7 @@ fn files_of_indirect_blocks_live_beside_others() {
         .arg(&image.path)
         .output();
     assert!(tuned.expect("tune2fs").status.success());
-    let (device, volume) = mount(&image);
+    let (device, volume) = image.load();
     let file = inode(&volume, "/file");
     let resize = |size| SetAttributes {
         size: Some(size),
@@ -406,108 +376,13 @@ fn files_of_indirect_blocks_live_beside_others() {
 }
 
 #[test]
-fn tiny_groups_and_the_smallest_journal_do() {
-    let Some(image) = Image::make(&["-b", "1024", "-g", "512", "-J", "size=1"]) else {
-        return;
-    };
-    let (device, volume) = mount(&image);
-    let paths = volume.paths();
-    for round in 0..3 {
-        for number in 0..30 {
-            paths
-                .write(format!("/{number}"), vec![round; 100_000])
-                .expect("there is room");
-        }
-        paths
-            .write("/long", vec![round; 8 << 20])
-            .expect("there is room");
-        for number in (0..30).step_by(2) {
-            paths.remove_file(format!("/{number}")).expect("unlink");
-        }
-        paths.rename("/1", "/3").expect("rename over a file");
-        paths.remove_file("/long").expect("unlink");
-    }
-    volume.close().expect("a clean close");
-    device.save(&image.path).expect("saved");
-    image.assert_clean();
-}
-
-#[test]
-fn a_large_directory_is_freed_in_the_smallest_journal() {
-    let Some(image) = Image::make(&["-b", "1024", "-J", "size=1", "-N", "20000"]) else {
-        return;
-    };
-    let (device, volume) = mount(&image);
-    let made = volume.make_directory(
-        InodeNumber::ROOT,
-        b"d",
-        &CreateAttributes {
-            permissions: 0o755,
-            ..CreateAttributes::default()
-        },
-    );
-    let d = made.expect("mkdir").inode;
-    let name = |number: u32| format!("{number:0200}").into_bytes();
-    for number in 0..6000 {
-        let entry = volume
-            .create(d, &name(number), &CreateAttributes::default())
-            .expect("create");
-        volume.forget(entry.inode, 1);
-    }
-    for number in 0..6000 {
-        volume.unlink(d, &name(number)).expect("unlink");
-    }
-    volume.forget(d, 1);
-    volume
-        .remove_directory(InodeNumber::ROOT, b"d")
-        .expect("rmdir");
-    volume.close().expect("a clean close");
-    device.save(&image.path).expect("saved");
-    image.assert_clean();
-}
-
-#[test]
-fn a_directory_in_anothers_place_changes_no_count_at_the_limit() {
-    let requests = ["mkdir p", "mkdir p/d", "mkdir q", "mkdir q/x", "mkdir q/y"];
-    let counts = ["sif p links_count 65000", "sif q links_count 4"];
-    let Some(image) = image(&[], b"x", &[&requests[..], &counts].concat()) else {
-        return;
-    };
-    let (_, volume) = mount(&image);
-    let [p, q] = ["/p", "/q"].map(|path| inode(&volume, path));
-    let links = |directory| volume.attributes(directory).expect("there").links;
-    volume
-        .rename(q, b"x", p, b"d", RenameMode::Replace)
-        .expect("one empty directory replaces another");
-    assert_eq!((links(p), links(q)), (65_000, 3));
-    volume
-        .rename(q, b"y", p, b"d", RenameMode::Exchange)
-        .expect("two directories change places");
-    assert_eq!((links(p), links(q)), (65_000, 3));
-    // Within one directory there is one fewer.
-    volume
-        .make_directory(q, b"z", &CreateAttributes::default())
-        .and_then(|_| volume.rename(q, b"z", q, b"y", RenameMode::Replace))
-        .expect("moved");
-    assert_eq!(links(q), 3);
-    // Exchanging a directory for a file adds one here and removes one there.
-    let _ = volume
-        .create(q, b"f", &CreateAttributes::default())
-        .expect("a file");
-    volume
-        .rename(p, b"d", q, b"f", RenameMode::Exchange)
-        .expect("a directory and a file change places");
-    assert_eq!((links(p), links(q)), (64_999, 4));
-}
-
-#[test]
 fn a_directory_that_claims_more_than_it_can_have_is_corrupt() {
     // 16 TiB of one repeated block would take an hour to read.
     let requests = ["mkdir d", "sif d size 17592186040320"];
-    let Some(image) = image(&["-b", "4096"], b"x", &requests) else {
+    let Some(image) = Image::with_file(&["-b", "4096"], b"x", &requests) else {
         return;
     };
-    let (_, volume) = mount(&image);
+    let (_, volume) = image.load();
     let found = volume.lookup(InodeNumber::ROOT, b"d");
     assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
 }
@@ -536,33 +411,6 @@ fn an_image_that_was_not_closed_cleanly_stays_so_until_it_is_checked() {
     }
 }
 
-#[test]
-fn a_file_has_no_more_blocks_than_its_inode_can_count() {
-    let Some(image) = Image::make(&["-b", "4096", "-O", "^huge_file"]) else {
-        return;
-    };
-    let volume = image.open();
-    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
-    let file = made.expect("a file").inode;
-    let grow = |size| {
-        let change = SetAttributes {
-            size: Some(size),
-            ..SetAttributes::default()
-        };
-        volume.set_attributes(file, &change).map(drop)
-    };
-    // 2^32 units of 512 bytes are 2 TiB, including the blocks of the tree itself.
-    let refused = grow(2 << 40).expect_err("more than can be counted");
-    assert!(refused.is(Refusal::FileTooLarge), "{refused}");
-    grow((2 << 40) - (16 << 30)).expect("that can");
-    let punch = |length| volume.allocate(file, AllocateMode::PunchHole, 0, length);
-    let refused = punch(2 << 40).expect_err("a hole ends where a file may");
-    assert!(refused.is(Refusal::FileTooLarge), "{refused}");
-    punch(1 << 40).expect("within");
-    volume.close().expect("it closes");
-    image.assert_clean();
-}
-
 /// Old systems marked short links so.
 #[test]
 fn a_short_link_may_be_marked_as_mapped_by_extents() {
@@ -577,58 +425,6 @@ fn a_short_link_may_be_marked_as_mapped_by_extents() {
     let target = volume.paths().read_link("/link").expect("it is there");
     assert_eq!(target, b"target");
     volume.paths().remove_file("/link").expect("it can go");
-    volume.close().expect("it closes");
-    image.assert_clean();
-}
-
-#[test]
-fn a_write_across_the_largest_size_keeps_what_fits() {
-    for features in ["^extent,^64bit", "extent"] {
-        let Some(image) = Image::make(&["-b", "1024", "-O", features]) else {
-            return;
-        };
-        let volume = image.open();
-        let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
-        let file = made.expect("a file").inode;
-        // With pointers, and with 2^32 - 1 blocks of extents.
-        let largest = match features {
-            "extent" => u64::from(u32::MAX) * 1024,
-            _ => 17_247_252_480,
-        };
-        let written = volume.write(file, largest - 5000, &[7; 9000]);
-        assert_eq!(written.expect("most of it fits"), 5000, "{features}");
-        let mut read = [0; 6000];
-        let count = volume.read(file, largest - 5000, &mut read);
-        assert_eq!(count.expect("it can be read"), 5000);
-        assert!(read[..5000].iter().all(|&byte| byte == 7));
-        let refused = volume.write(file, largest, &[7]).expect_err("nothing fits");
-        assert!(refused.is(Refusal::FileTooLarge), "{refused}");
-        assert_eq!(volume.attributes(file).expect("a file").size, largest);
-        volume.close().expect("it closes");
-        image.assert_clean();
-    }
-}
-
-#[test]
-fn a_file_that_is_larger_than_we_would_make_it_keeps_its_size() {
-    let Some(image) = Image::make(&["-b", "1024", "-O", "^huge_file"]) else {
-        return;
-    };
-    let volume = image.open();
-    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
-    let file = made.expect("a file").inode;
-    volume.close().expect("it closes");
-    // As Linux allows: it counts no nodes of the tree.
-    let largest = u64::from(u32::MAX) / 2 * 1024;
-    image.debugfs_write(&format!("sif /file size {largest}"));
-    let volume = image.open();
-    let written = volume.write(file, largest - 1000, &[7; 2000]);
-    assert_eq!(written.expect("up to its end"), 1000);
-    let same = SetAttributes {
-        size: Some(largest),
-        ..SetAttributes::default()
-    };
-    volume.set_attributes(file, &same).expect("its own size");
     volume.close().expect("it closes");
     image.assert_clean();
 }
@@ -671,10 +467,10 @@ fn a_damaged_file_loses_its_name_and_the_volume_goes_on() {
     // first extent begins at word 5 of the map, its magic is in word 0.
     let damages = ["sif file block[5] 130", "sif file block[0] 7"];
     for damage in damages {
-        let Some(image) = image(&["-b", "1024"], &[7; 8000], &[damage]) else {
+        let Some(image) = Image::with_file(&["-b", "1024"], &[7; 8000], &[damage]) else {
             return;
         };
-        let (device, volume) = mount(&image);
+        let (device, volume) = image.load();
         let root = InodeNumber::ROOT;
         volume.unlink(root, b"file").expect(damage);
         let gone = volume.lookup(root, b"file").expect_err("it has no name");
@@ -691,7 +487,8 @@ fn a_damaged_file_loses_its_name_and_the_volume_goes_on() {
 
 #[test]
 fn a_name_goes_though_the_block_of_attributes_is_damaged() {
-    let Some(image) = image(&["-I", "128"], b"x", &["ea_set file user.name value"]) else {
+    let Some(image) = Image::with_file(&["-I", "128"], b"x", &["ea_set file user.name value"])
+    else {
         return;
     };
     let told = image.debugfs("stat file");
@@ -703,34 +500,12 @@ fn a_name_goes_though_the_block_of_attributes_is_damaged() {
     let block: usize = block[..digits].parse().expect("a number");
     let block_size = 1024 << u32::from(image.first_block()[SUPERBLOCK + 24]);
     image.change(|bytes| bytes[block * block_size..][..64].fill(0));
-    let (_, volume) = mount(&image);
+    let (_, volume) = image.load();
     let root = InodeNumber::ROOT;
     volume.unlink(root, b"file").expect("it loses its name");
     let _ = volume
         .create(root, b"next", &CreateAttributes::default())
         .expect("the volume goes on");
-}
-
-#[test]
-fn the_last_block_that_a_size_can_reach_is_a_hole_of_a_block_map() {
-    let size = 1_u64 << 44;
-    let grown = format!("sif file size {size}");
-    let Some(image) = image(&["-b", "4096", "-O", "^extent,^64bit"], b"x", &[&grown]) else {
-        return;
-    };
-    let (_, volume) = mount(&image);
-    let file = inode(&volume, "/file");
-    let (read, data) = comes_back(move || {
-        let mut bytes = [7; 8192];
-        let aligned = volume.read(file, size - 4096, &mut bytes);
-        let inside = volume.read(file, size - 1, &mut bytes);
-        let data = volume.seek_data(file, 4096);
-        ((aligned, inside), data)
-    });
-    assert_eq!(read.0.expect("a hole"), 4096);
-    assert_eq!(read.1.expect("a hole"), 1);
-    let refused = data.expect_err("there is no more");
-    assert!(refused.is(Refusal::NoSuchOffset), "{refused}");
 }
 
 #[test]
@@ -753,10 +528,10 @@ fn a_number_that_a_bitmap_gives_out_wrongly_is_not_born_again() {
         "-b",
         "4096",
     ];
-    let Some(image) = image(&arguments, b"x", &requests) else {
+    let Some(image) = Image::with_file(&arguments, b"x", &requests) else {
         return;
     };
-    let (_, volume) = mount(&image);
+    let (_, volume) = image.load();
     let made = volume.create(InodeNumber::ROOT, b"new", &CreateAttributes::default());
     let refused = made.expect_err("its group cannot be trusted");
     assert!(matches!(refused, Error::Corrupt(_)), "{refused}");

@@ -1,7 +1,7 @@
 //! `pext4 resize`: makes a file system larger or smaller, without mounting it.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,18 +12,19 @@ use serde::Serialize;
 
 use crate::columns::{self, Side};
 use crate::count::count;
+use crate::device::ImageArgument;
 use crate::interrupt::Interrupt;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
-use crate::{device, moment, output, partitions, size, superblock};
+use crate::{moment, output, size, superblock};
 
 /// Make a file system larger or smaller, without mounting it
 #[derive(Args)]
 pub struct Arguments {
-    /// The image or block device
-    image: PathBuf,
-    /// The size: 10G, +1G, -1G, `min` for the smallest that fits, `max` for all of the file or
-    /// device
+    #[command(flatten)]
+    image: ImageArgument,
+    /// The size: 10G, +1G, -1G, `min` for the smallest that fits, `max` for all of the file,
+    /// partition or device
     #[arg(allow_hyphen_values = true, value_parser = parse)]
     size: Target,
     /// Work on the image itself also where an interruption cannot be undone
@@ -80,16 +81,15 @@ struct Done {
 ///
 /// The size is impossible, the image is not sound, or it cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let image = &arguments.image;
+    let image = &arguments.image.file;
     let name = || image.display().to_string();
     let access = match arguments.dry_run {
         true => Access::ReadOnly,
         false => Access::ReadWrite,
     };
-    let device = device::open(image, access)?;
-    partitions::refuse_whole_disk(&device, image)?;
+    let device = arguments.image.open(access)?;
     // Tells a file that is no ext4 from a damaged image.
-    superblock::read(image, 0)?;
+    superblock::read(image, arguments.image.offset)?;
     let time = moment::source_date_epoch()?;
     let options = Options {
         in_place: arguments.in_place,
@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (preview, resize) = progress::watch(is_wanted, planning, prepare).with_context(name)?;
     if !arguments.quiet && !arguments.json {
         // The work is done even if nobody reads this.
-        let _ = print_preview(image, &preview);
+        let _ = print_preview(&arguments.image, &preview);
     }
     let resize = resize.filter(|_| !preview.is_idle);
     let done = resize.is_some();
@@ -203,7 +203,7 @@ impl Done {
 }
 
 /// Prints what will be done, and the state after an interruption.
-fn print_preview(image: &Path, preview: &Preview) -> io::Result<()> {
+fn print_preview(image: &ImageArgument, preview: &Preview) -> io::Result<()> {
     let mut output = output::buffered();
     if preview.is_idle {
         let bytes = size::show(preview.summary.bytes());
@@ -216,7 +216,7 @@ fn print_preview(image: &Path, preview: &Preview) -> io::Result<()> {
         writeln!(
             output,
             "{}: it is {bytes} already{replayed}",
-            image.display()
+            image.file.display()
         )?;
         return output.flush();
     }
@@ -228,12 +228,16 @@ fn print_preview(image: &Path, preview: &Preview) -> io::Result<()> {
     output.flush()
 }
 
-fn rows(image: &Path, preview: &Preview) -> Vec<Vec<String>> {
+fn rows(image: &ImageArgument, preview: &Preview) -> Vec<Vec<String>> {
     let summary = &preview.summary;
     let block_size = u64::from(summary.block_size);
     let bytes = |blocks: u64| size::show(blocks.saturating_mul(block_size));
+    let mut name = image.file.display().to_string();
+    if image.offset != 0 {
+        name.push_str(&format!(", from byte {} on", image.offset));
+    }
     let mut rows = vec![
-        ("Image", image.display().to_string()),
+        ("Image", name),
         (
             "Size",
             format!("{} -> {}", bytes(summary.old_blocks), bytes(summary.blocks)),

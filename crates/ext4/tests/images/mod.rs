@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use pext4_block::{Access, FileDevice};
-use pext4_fs::{MountOptions, Volume};
+use pext4_block::{Access, FileDevice, RamDevice};
+use pext4_fs::{InodeNumber, MountOptions, Volume};
 
 /// A child process that another test is just starting holds the image's lock until its exec:
 /// opening waits that long.
@@ -39,6 +39,27 @@ impl Image {
             _folder: folder,
             path,
         })
+    }
+
+    /// An image with the file `/file`, which debugfs has changed by these requests, in this order.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn with_file(arguments: &[&str], content: &[u8], requests: &[&str]) -> Option<Self> {
+        let image = Self::make(arguments)?;
+        let source = image.path.with_file_name("content");
+        std::fs::write(&source, content).expect("a temporary file");
+        image.debugfs_write(&format!("write {} file", source.display()));
+        for request in requests {
+            image.debugfs_write(request);
+        }
+        Some(image)
+    }
+
+    /// A copy of the image in memory, mounted.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn load(&self) -> (Arc<RamDevice>, Volume) {
+        let device = Arc::new(RamDevice::load(&self.path).expect("the image"));
+        let volume = Volume::open(Arc::<RamDevice>::clone(&device), MountOptions::default());
+        (device, volume.expect("a mount"))
     }
 
     /// The image, mounted.
@@ -140,4 +161,19 @@ impl Random {
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         (bits ^ (bits >> 31)) % end
     }
+}
+
+/// The inode that a path leads to.
+#[allow(dead_code, reason = "not every test asks")]
+pub fn inode(volume: &Volume, path: &str) -> InodeNumber {
+    volume.paths().resolve_link(path).expect(path).inode()
+}
+
+/// Fails if `operation` does not return within a minute.
+#[allow(dead_code, reason = "not every test asks")]
+pub fn comes_back<R: Send + 'static>(operation: impl FnOnce() -> R + Send + 'static) -> R {
+    let (answer, wait) = mpsc::channel();
+    std::thread::spawn(move || answer.send(operation()));
+    wait.recv_timeout(Duration::from_secs(60))
+        .expect("it comes back")
 }

@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use pext4_block::{Access, CloneError, FileDevice, ImageClone};
+use pext4_block::{Access, CloneError, Device, FileDevice, ImageClone};
 
 use super::progress::Progress;
 use crate::error::{Error, Result};
@@ -17,14 +17,9 @@ pub(super) struct ResizedClone {
 }
 
 impl ResizedClone {
-    /// Copies the first `kept` bytes of an image, which is locked for writing, to a file of
-    /// `length` bytes.
-    pub fn create(
-        locked: &FileDevice,
-        kept: u64,
-        length: u64,
-        progress: &Progress,
-    ) -> Result<Self> {
+    /// Copies an image, which is locked for writing, and makes the copy `length` bytes long. If the
+    /// image is a part of a file, copies the whole file, which keeps its length.
+    pub fn create(locked: &FileDevice, length: u64, progress: &Progress) -> Result<Self> {
         let names = std::os::unix::fs::MetadataExt::nlink(&locked.file().metadata()?);
         if names > 1 {
             return Err(Error::Impossible(format!(
@@ -32,6 +27,10 @@ impl ResizedClone {
                  them only: --in-place works on the file itself"
             )));
         }
+        let (kept, length) = match locked.range() {
+            None => (locked.size().min(length), length),
+            Some(_) => [locked.file().metadata()?.len(); 2].into(),
+        };
         progress.begin(true, kept);
         let passed = |bytes| {
             progress.add(bytes);
@@ -49,6 +48,10 @@ impl ResizedClone {
             error => from_clone(error),
         })?;
         let device = FileDevice::open(file.path(), Access::ReadWrite, Duration::ZERO)?;
+        let device = match locked.range() {
+            None => device,
+            Some(part) => device.into_range(part.start, Some(part.end - part.start))?,
+        };
         Ok(Self { file, device })
     }
 

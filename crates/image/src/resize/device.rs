@@ -1,15 +1,15 @@
-//! Resizes an image file or block device: chooses the way, and sets the length of the file.
+//! Resizes an image file, a partition of one, or a block device: chooses the way, and sets the
+//! length of the file.
 //!
 //! A file is extended before anything is written and truncated after everything is durable, so it
-//! is never shorter than its file system.
+//! is never shorter than its file system. Partitions and block devices keep their length.
 
 use std::fmt;
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Device, FileDevice, OverlayDevice};
+use pext4_block::{Device, FileDevice, OverlayDevice, RangeEnd};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
@@ -35,11 +35,36 @@ pub struct Options {
 /// A resize that was planned but not started.
 pub struct Resize {
     device: FileDevice,
-    is_file: bool,
     plan: Plan,
     way: Way,
-    /// The length of the file or device after the resize.
+    /// The length of the device after the resize.
     length: u64,
+}
+
+/// What a file system lies in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Container {
+    /// A file of its own, whose length follows.
+    File,
+    /// A part of a file.
+    Part(RangeEnd),
+    BlockDevice,
+}
+
+impl Container {
+    fn of(device: &FileDevice) -> Self {
+        match device.range_end() {
+            _ if device.is_block_device() => Self::BlockDevice,
+            Some(end) => Self::Part(end),
+            None => Self::File,
+        }
+    }
+
+    /// Whether what lies behind the file system may be something else. A partition and a block
+    /// device are the file system's as a whole.
+    fn may_have_other_data(self) -> bool {
+        matches!(self, Self::File | Self::Part(RangeEnd::File))
+    }
 }
 
 /// A description of a planned resize.
@@ -91,13 +116,12 @@ impl Resize {
             preview(&device, target, options)?;
         }
         let device = Arc::into_inner(device).expect("the overlay is gone");
-        let is_file = fs::metadata(device.path())?.is_file();
-        let (plan, way) = plan(&device, is_file, target, options)?;
+        let container = Container::of(&device);
+        let (plan, way) = plan(&device, container, target, options)?;
         check_names(&device, way)?;
-        let length = checked_length(&device, is_file, &plan)?;
+        let length = checked_length(&device, container, &plan)?;
         Ok(Self {
             device,
-            is_file,
             plan,
             way,
             length,
@@ -107,7 +131,12 @@ impl Resize {
     /// A description of this resize.
     #[must_use]
     pub fn planned(&self) -> Preview {
-        describe(&self.plan, self.way, self.is_file.then_some(self.length))
+        describe(
+            &self.plan,
+            self.way,
+            Container::of(&self.device),
+            self.length,
+        )
     }
 
     /// The progress of the resize, which another thread can read while it runs.
@@ -116,7 +145,7 @@ impl Resize {
         Arc::clone(&self.plan.progress)
     }
 
-    /// Runs the resize. Returns the new size of the file or device in bytes.
+    /// Runs the resize. Returns the new size of the device in bytes.
     ///
     /// # Errors
     ///
@@ -128,8 +157,7 @@ impl Resize {
             return Ok(before);
         }
         if self.way == Way::Clone {
-            let kept = before.min(after);
-            let clone = ResizedClone::create(&self.device, kept, after, &self.plan.progress)?;
+            let clone = ResizedClone::create(&self.device, after, &self.plan.progress)?;
             let progress = Arc::clone(&self.plan.progress);
             self.plan
                 .run(&self.device, clone.device(), Way::Clone, before)?;
@@ -158,7 +186,8 @@ impl Resize {
     /// again would take it for something else that lies there.
     fn clear_left(&self, device: &FileDevice) -> Result<()> {
         let (new, old) = (self.plan.summary().bytes(), old_bytes(&self.plan));
-        if !self.is_file || self.length <= new || new >= old {
+        let is_kept = Container::of(device) != Container::BlockDevice && self.length > new;
+        if !is_kept || new >= old {
             return Ok(());
         }
         zero(device, new, old.min(self.length))?;
@@ -195,10 +224,11 @@ fn length_after(device: &FileDevice, plan: &Plan) -> Result<u64> {
     })
 }
 
-fn describe(plan: &Plan, way: Way, length: Option<u64>) -> Preview {
+fn describe(plan: &Plan, way: Way, container: Container, length: u64) -> Preview {
     let summary = plan.summary();
+    let is_longer = container == Container::File && length > summary.bytes();
     Preview {
-        kept_length: length.filter(|&length| length > summary.bytes()),
+        kept_length: is_longer.then_some(length),
         summary,
         way,
         is_idle: plan.is_idle(),
@@ -211,18 +241,18 @@ fn must_replay(device: &dyn Device) -> Result<bool> {
 }
 
 fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Preview> {
-    let is_file = fs::metadata(device.path())?.is_file();
+    let container = Container::of(device);
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
-    let (plan, way) = plan(&overlay, is_file, target, options)?;
+    let (plan, way) = plan(&overlay, container, target, options)?;
     check_names(device, way)?;
-    let length = checked_length(device, is_file, &plan)?;
-    Ok(describe(&plan, way, is_file.then_some(length)))
+    let length = checked_length(device, container, &plan)?;
+    Ok(describe(&plan, way, container, length))
 }
 
 /// Refuses a clone of a file with several names, as making one would: a plan must not promise what
 /// running it refuses.
 fn check_names(device: &FileDevice, way: Way) -> Result<()> {
-    let names = fs::metadata(device.path())?.nlink();
+    let names = device.file().metadata()?.nlink();
     if way != Way::Clone || names <= 1 {
         return Ok(());
     }
@@ -232,14 +262,15 @@ fn check_names(device: &FileDevice, way: Way) -> Result<()> {
     )))
 }
 
-/// The length of the file or device after the resize. Refuses to grow a file over other data. Space
-/// on a device behind its file system counts as free.
-fn checked_length(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<u64> {
-    if !is_file {
-        return Ok(device.size());
+/// The length of the device after the resize. Refuses to grow over other data.
+fn checked_length(device: &FileDevice, container: Container, plan: &Plan) -> Result<u64> {
+    if container.may_have_other_data() {
+        trailing::check_growth(device, plan, old_bytes(plan))?;
     }
-    trailing::check_growth(device, plan, old_bytes(plan))?;
-    length_after(device, plan)
+    match container {
+        Container::File => length_after(device, plan),
+        Container::Part(_) | Container::BlockDevice => Ok(device.size()),
+    }
 }
 
 /// The size of the old file system in bytes.
@@ -250,31 +281,35 @@ fn old_bytes(plan: &Plan) -> u64 {
 
 fn plan(
     device: &dyn Device,
-    is_file: bool,
+    container: Container,
     target: Target,
     options: Options,
 ) -> Result<(Plan, Way)> {
     let mut plan = Plan::make(device, target)?;
     plan.set_time(options.time);
-    let bytes = plan.summary().bytes();
-    if !is_file && bytes > device.size() {
+    let (bytes, room) = (plan.summary().bytes(), device.size());
+    if container != Container::File && bytes > room {
+        let what = match container {
+            Container::BlockDevice => "the device",
+            _ => "what it lies in",
+        };
         return Err(Error::Impossible(format!(
-            "the device has only {} bytes, the file system would have {bytes}",
-            device.size()
+            "{what} has only {room} bytes, the file system would have {bytes}: make the partition larger \
+             first, in the disk's table"
         )));
     }
-    let way = choose(&plan, is_file, options)?;
+    let way = choose(&plan, container, options)?;
     Ok((plan, way))
 }
 
-fn choose(plan: &Plan, is_file: bool, options: Options) -> Result<Way> {
+fn choose(plan: &Plan, container: Container, options: Options) -> Result<Way> {
     if plan.is_idle() || plan.fits_journal() {
         return Ok(Way::Journal);
     }
-    match (options.in_place, is_file) {
-        (true, _) => Ok(Way::InPlace),
-        (false, true) => Ok(Way::Clone),
-        (false, false) => Err(Error::Impossible(
+    match container {
+        _ if options.in_place => Ok(Way::InPlace),
+        Container::File | Container::Part(_) => Ok(Way::Clone),
+        Container::BlockDevice => Err(Error::Impossible(
             "on a block device this resize has no way back once it has begun: --in-place does it all \
              the same, after a backup"
                 .to_owned(),

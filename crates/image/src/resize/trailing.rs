@@ -1,6 +1,6 @@
-//! Data in an image file behind its file system.
+//! Data behind a file system, in its file.
 
-use pext4_block::{Device, FileDevice, next_data};
+use pext4_block::{Device, FileDevice};
 use pext4_ondisk::BlockNumber;
 
 use super::plan::Plan;
@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 /// Read size in bytes.
 const STEP: u64 = 1 << 20;
 
-/// The offset of the first nonzero byte in a range of a file.
+/// The offset of the first nonzero byte in a range of a device.
 pub(super) fn first_nonzero_byte(device: &FileDevice, from: u64, to: u64) -> Result<Option<u64>> {
     find_byte(device, from, to, |_, _| true)
 }
 
-/// The offset of the first nonzero byte in a range of a file for which `is_it`, called with offset
+/// The offset of the first nonzero byte in a range of a device for which `is_it`, called with offset
 /// and byte, is true. Holes are skipped.
 fn find_byte(
     device: &FileDevice,
@@ -25,7 +25,7 @@ fn find_byte(
     let mut piece = Vec::new();
     let mut at = from;
     while at < to {
-        let Some(data) = next_data(device.file(), at, to)? else {
+        let Some(data) = device.next_data(at, to)? else {
             return Ok(None);
         };
         at = data.start;
@@ -55,9 +55,14 @@ pub(super) fn check_growth(device: &FileDevice, plan: &Plan, old: u64) -> Result
     let Some(at) = find_byte(device, old, end, changes)? else {
         return Ok(());
     };
+    let way_out = match device.range() {
+        None => format!("let `truncate -s {old}` cut the file where its file system ends"),
+        Some(_) => "give the file system a partition in the disk's table".to_owned(),
+    };
+    let at = device.range().map_or(at, |range| range.start + at);
     Err(Error::Impossible(format!(
         "behind the file system something else lies in the file, from byte {at} on, and growing would \
-         overwrite it: keep it elsewhere, then let `truncate -s {old}` cut the file where its file system \
-         ends (what an interrupted growth to another size has left there need not be kept)"
+         overwrite it: keep it elsewhere, then {way_out} (what an interrupted growth to another size has \
+         left there need not be kept)"
     )))
 }
