@@ -5,31 +5,29 @@
 //! are read through [`Store::read_block`], which refuses numbers outside the file system, so no
 //! caller has to check a pointer read from disk a second time.
 //!
-//! The superblock is a journalled object like any other (class `Superblock`): its decoded form is
-//! changed under a handle, and its bytes are made at capture. The free counts in it are updated
-//! when the volume closes, as in Linux.
+//! What it does about errors is in `failure`; the superblock, as the journalled object that it is,
+//! in `superblock`.
 
-use std::io::{self, IoSlice};
+mod failure;
+mod superblock;
+
 use std::sync::{Arc, OnceLock};
 
 use pext4_block::{Buffer, Cache, Device};
-use pext4_jbd2::{Capture, Handle, Journal, Owed, Owing};
+use pext4_jbd2::{Handle, Journal};
 use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
-use pext4_ondisk::superblock::{
-    self, BSD_GROUPS, DISCARD, ERROR_CORRUPTED, ERROR_IO, OFFSET as SUPERBLOCK_OFFSET,
-    SIZE as SUPERBLOCK_SIZE, Superblock,
-};
+use pext4_ondisk::superblock::{BSD_GROUPS, DISCARD, Superblock};
 use pext4_ondisk::time::Time;
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
-use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use pext4_sync::order::Class;
-use pext4_sync::{Mutex, MutexGuard, ShardRef, time};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use pext4_sync::atomic::{AtomicBool, Ordering};
+use pext4_sync::{ShardRef, time};
 
-use crate::error::{Error, Refusal, Result};
-use crate::options::{MountOptions, OnError, Reserve};
+use self::superblock::SuperblockState;
+use crate::error::{Refusal, Result};
+use crate::options::{MountOptions, Reserve};
 use crate::statistics::Tally;
 
 /// The device, buffers, journal and properties of one mounted volume.
@@ -68,21 +66,6 @@ pub struct Store {
     system_inodes: [InodeNumber; 3],
 }
 
-/// The superblock in memory.
-pub struct SuperblockState {
-    home: BlockNumber,
-    /// Where in the block it begins, in bytes.
-    offset: u32,
-    /// Features known to be set, packed, so that they can be tested without a lock.
-    set: AtomicU64,
-    inner: Mutex<SuperblockInner>,
-}
-
-struct SuperblockInner {
-    superblock: Superblock,
-    owed: Owed,
-}
-
 impl Store {
     /// A store over `device`; the journal follows through [`Store::attach_journal`].
     #[must_use]
@@ -93,7 +76,7 @@ impl Store {
         superblock: Superblock,
         options: MountOptions,
     ) -> Self {
-        let (home, offset) = superblock::place(geometry.block_size);
+        let superblock_state = SuperblockState::new(superblock.clone(), geometry.block_size);
         Self {
             device,
             cache,
@@ -120,21 +103,7 @@ impl Store {
             options,
             tally: Tally::new(),
             journal: OnceLock::new(),
-            superblock: Arc::new(SuperblockState {
-                home,
-                offset,
-                set: AtomicU64::new(packed(
-                    superblock.features.compat,
-                    superblock.features.read_only_compat,
-                )),
-                inner: Mutex::new(
-                    Class::Superblock,
-                    SuperblockInner {
-                        superblock,
-                        owed: Owed::default(),
-                    },
-                ),
-            }),
+            superblock: Arc::new(superblock_state),
         }
     }
 
@@ -300,48 +269,6 @@ impl Store {
         Ok(self.journal().start(credits)?)
     }
 
-    /// Calls `look` with the superblock, under its lock.
-    pub fn superblock<R>(&self, look: impl FnOnce(&Superblock) -> R) -> R {
-        look(&self.superblock.inner.lock().superblock)
-    }
-
-    /// Changes the superblock within a handle (one credit).
-    pub fn edit_superblock<R>(
-        &self,
-        handle: &mut Handle<'_>,
-        change: impl FnOnce(&mut Superblock) -> R,
-    ) -> R {
-        let state = &self.superblock;
-        let mut inner = state.inner.lock();
-        let inner = &mut *inner;
-        handle.touch(
-            &mut inner.owed,
-            1,
-            || Arc::clone(state) as Arc<dyn Owing>,
-            |captures| captures.push(state.capture_of(&inner.superblock)),
-        );
-        change(&mut inner.superblock)
-    }
-
-    /// Sets features that a change of the image requires, if they are not set (one credit).
-    pub fn need_features(
-        &self,
-        handle: &mut Handle<'_>,
-        compat: Compat,
-        read_only_compat: ReadOnlyCompat,
-    ) {
-        let needed = packed(compat, read_only_compat);
-        if self.superblock.set.load(Ordering::Relaxed) & needed == needed {
-            return;
-        }
-        self.edit_superblock(handle, |superblock| {
-            superblock.features.compat |= compat;
-            superblock.features.read_only_compat |= read_only_compat;
-            superblock.raise_revision();
-        });
-        self.superblock.set.fetch_or(needed, Ordering::Relaxed);
-    }
-
     /// Adds `blocks` (may be negative) to an inode's block count. False if the inode cannot count
     /// so many.
     pub fn count_blocks(&self, slot: &mut Inode, blocks: i64) -> bool {
@@ -357,171 +284,6 @@ impl Store {
         };
         slot.set_sectors(sectors, block_size, huge)
     }
-
-    /// Changes the superblock and writes it to its home block at once, bypassing the journal;
-    /// durable on return. Only for mount and close, when no transaction can contain it.
-    ///
-    /// # Errors
-    ///
-    /// `Io` if the device fails.
-    pub fn write_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
-        let bytes = {
-            let mut inner: MutexGuard<'_, SuperblockInner> = self.superblock.inner.lock();
-            change(&mut inner.superblock);
-            inner.superblock.encode()
-        };
-        self.patch_cached_superblock(&bytes)?;
-        self.device.write_at(SUPERBLOCK_OFFSET, &bytes)?;
-        self.device.flush()?;
-        Ok(())
-    }
-
-    /// Updates the cached block, from which journalled versions are made, to match the home block.
-    fn patch_cached_superblock(&self, bytes: &[u8]) -> io::Result<()> {
-        let buffer = self.cache.get(self.superblock.home)?;
-        let start = self.superblock.offset as usize;
-        let mut state = buffer.write();
-        state.page.make_mut()[start..start + SUPERBLOCK_SIZE].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    /// Returns the error, after applying the volume's `errors=` policy if it is `Corrupt`. The
-    /// policy is applied nowhere else.
-    pub fn apply_error_policy(&self, error: Error) -> Error {
-        if let Error::Corrupt(corrupt) = &error {
-            self.note_corruption(corrupt);
-        }
-        error
-    }
-
-    fn note_corruption(&self, corrupt: &Corrupt) {
-        if self.is_read_only() {
-            return;
-        }
-        let continues = match self.options.on_error {
-            Some(policy) => policy == OnError::Continue,
-            None => self.superblock(Superblock::continues_on_error),
-        };
-        if continues {
-            self.superblock.inner.lock().superblock.record_error(
-                corrupt,
-                ERROR_CORRUPTED,
-                now().seconds,
-            );
-            self.has_noted.store(true, Ordering::Relaxed);
-            return;
-        }
-        // The journal's abort calls `stop`, which notes the error.
-        match self.try_journal() {
-            Some(journal) => journal.abort(&corrupt.to_string()),
-            None => self.set_read_only(),
-        }
-    }
-
-    /// Adds errors that were recorded in the superblock, while the mount continues, to the running
-    /// transaction. Must be called without a handle. Before the journal is attached, they stay
-    /// recorded.
-    pub fn commit_noted(&self) {
-        // Called after every operation, so it writes nothing if nothing was noted.
-        if !self.has_noted.load(Ordering::Relaxed) || self.try_journal().is_none() {
-            return;
-        }
-        if !self.has_noted.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        // If the journal has stopped, its own error is noted already.
-        if let Ok(mut handle) = self.start(1) {
-            self.edit_superblock(&mut handle, |_| ());
-        }
-    }
-
-    /// Writes data of files. If the device fails, the volume stops writing, and every thread that
-    /// waits for durability gets the error. Only a host without space fails this write alone: no
-    /// map has changed yet, so the volume is as it was, and what is removed from it gives the host
-    /// space again.
-    ///
-    /// # Errors
-    ///
-    /// `Io`.
-    pub fn write_data(&self, offset: u64, parts: &[IoSlice<'_>]) -> Result<()> {
-        self.device
-            .write_vectored_at(offset, parts)
-            .map_err(|error| {
-                if error.kind() == io::ErrorKind::StorageFull {
-                    return Error::Io(error);
-                }
-                let reason = format!("writing data failed: {error}");
-                match self.try_journal() {
-                    // Its abort calls `stop`.
-                    Some(journal) => journal.abort_by_device(&reason),
-                    None => self.stop(&reason, ERROR_IO),
-                }
-                Error::Io(error)
-            })
-    }
-
-    /// Stops the journal because an operation failed between two changes; `what` describes it.
-    pub fn stop_half_done(&self, what: &str, error: &Error) {
-        let reason = format!("{what}: {error}");
-        match error {
-            Error::Io(_) => self.journal().abort_by_device(&reason),
-            _ => self.journal().abort(&reason),
-        }
-    }
-
-    /// Stops all writing after an error of the journal or the device; `code` is its kind in the
-    /// superblock.
-    pub fn stop(&self, reason: &str, code: u8) {
-        self.set_read_only();
-        self.record_error(&Corrupt::new("journal", reason.to_owned()), code);
-    }
-
-    /// Records an error in the superblock after the journal has stopped: in memory, and in the
-    /// version in the home block, since other changes in memory are not committed. A failure of the
-    /// device is ignored here, since the error that stopped the journal was reported.
-    fn record_error(&self, corrupt: &Corrupt, code: u8) {
-        let time = now().seconds;
-        self.superblock
-            .inner
-            .lock()
-            .superblock
-            .record_error(corrupt, code, time);
-        let mut bytes = [0; SUPERBLOCK_SIZE];
-        if self.device.read_at(SUPERBLOCK_OFFSET, &mut bytes).is_err() {
-            return;
-        }
-        if let Ok(mut superblock) = Superblock::decode(&bytes) {
-            superblock.record_error(corrupt, code, time);
-            let _ = self
-                .device
-                .write_at(SUPERBLOCK_OFFSET, &superblock.encode())
-                .and_then(|()| self.device.flush());
-        }
-    }
-}
-
-impl SuperblockState {
-    fn capture_of(&self, superblock: &Superblock) -> Capture {
-        Capture::Piece {
-            block: self.home,
-            offset: self.offset,
-            bytes: superblock.encode().to_vec(),
-        }
-    }
-}
-
-impl Owing for SuperblockState {
-    fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
-        let mut inner = self.inner.lock();
-        if inner.owed.clear(tid) {
-            captures.push(self.capture_of(&inner.superblock));
-        }
-    }
-}
-
-/// Features in one word.
-fn packed(compat: Compat, read_only_compat: ReadOnlyCompat) -> u64 {
-    u64::from(compat.bits()) << 32 | u64::from(read_only_compat.bits())
 }
 
 /// The inodes to which the superblock refers; 0 for those that the image does not have.
