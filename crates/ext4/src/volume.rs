@@ -15,7 +15,7 @@ use pext4_sync::{Mutex, meter};
 
 use crate::dir::DirectorySettings;
 use crate::error::Error;
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::mbcache::AttributeCacheStatistics;
 use crate::statistics::{Report, Section};
 use crate::types::InodeNumber;

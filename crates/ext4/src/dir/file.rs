@@ -22,8 +22,8 @@ use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 use super::locked_leaf::{LockedLeaf, SeenLeaf};
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
+use crate::inode::inodes::Inodes;
 use crate::inode::name_orders::NameOrder;
-use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, Root};
 use crate::seal;
 

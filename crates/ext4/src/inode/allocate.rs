@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::data::{MAP_CREDITS, SLOT_CREDITS, logical};
 use crate::error::{Refusal, Result};
 use crate::inode::extents::Mapping;
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Reach};
 
 /// What a call has allocated so far.

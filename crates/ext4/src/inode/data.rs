@@ -23,7 +23,7 @@ use pext4_ondisk::{LogicalBlock, Tid, extent};
 use crate::error::{Refusal, Result};
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::indirect;
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::inode::walk_limit::WalkLimit;
 use crate::inode::{Inode, Reach, State};
 use crate::store::now;

@@ -27,7 +27,7 @@ use pext4_ondisk::{BlockNumber, Corrupt};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::data::{MAP_CREDITS, SLOT_CREDITS};
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Reach};
 use crate::store::now;
 use crate::types::{FileType, Seek};

@@ -14,7 +14,7 @@ use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use crate::error::{Refusal, Result};
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Reach, Root};
 use crate::store::Store;
 

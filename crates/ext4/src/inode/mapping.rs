@@ -21,7 +21,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::extents::{self, Extent, Mapping, NodeStore};
 use crate::inode::indirect::{self, Limit};
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Map, Reach, Root};
 use crate::mballoc::{Purpose, Request, Zone};
 use crate::seal;

@@ -15,7 +15,7 @@ use pext4_sync::order::Class;
 use pext4_sync::{Mutex, Sharded};
 
 use crate::error::{Error, Refusal, Result};
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::types::FileType;
 
 /// Length of a list from which on duplicates are removed.

@@ -23,7 +23,7 @@ use pext4_sync::order::Class;
 use pext4_sync::{Map, ShardRef, Stack};
 
 use crate::error::{Error, Refusal, Result};
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Reach, State};
 use crate::types::FileType;
 

@@ -20,7 +20,7 @@ use super::data::{SLOT_CREDITS, logical};
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::inode::extents::{Extent, Mapping};
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 
 /// Bytes of zeroes per write.
 const PIECE: usize = 1 << 16;

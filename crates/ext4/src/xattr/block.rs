@@ -18,7 +18,7 @@ use super::counting;
 pub(super) use super::counting::Departure;
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::mballoc::{Purpose, Request};
 use crate::mbcache::{Candidate, MetBlock, Searched, Taking};
 use crate::seal;

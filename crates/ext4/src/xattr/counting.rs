@@ -16,7 +16,7 @@ use pext4_sync::{thread, topology};
 
 use crate::error::{Error, Result};
 use crate::groups::{CREDITS_PER_GROUP, Groups};
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::mbcache::{Candidate, Leaving, MetBlock, SharedBlocks, Sum};
 use crate::seal;
 

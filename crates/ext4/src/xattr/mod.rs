@@ -35,7 +35,7 @@ use pext4_ondisk::xattr::{
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
 use crate::error::{Refusal, Result};
-use crate::inode::table::Inodes;
+use crate::inode::inodes::Inodes;
 use crate::inode::values::{self, MAX_VALUE};
 use crate::inode::{Inode, Reach};
 use crate::store::now;

@@ -1,0 +1,94 @@
+//! Makes inodes orphans, and no longer: those that recovery has to free or truncate.
+
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::InodeNumber;
+
+use crate::error::Result;
+use crate::inode::inodes::Inodes;
+use crate::inode::{Inode, Reach};
+use crate::orphan::{Chain, OrphanPlace};
+
+/// Metadata blocks that listing an inode as an orphan, or no longer, may dirty: a slot, or the
+/// inode, its neighbour on the list and the superblock.
+const ORPHAN_CREDITS: u32 = 3;
+
+impl Inodes {
+    /// Removes one more place among the orphans of an inode that was finished at another.
+    ///
+    /// # Errors
+    ///
+    /// Those of the chain and of the journal.
+    pub(crate) fn remove_orphan_place(
+        &self,
+        number: InodeNumber,
+        place: OrphanPlace,
+    ) -> Result<()> {
+        let mut handle = self.store.start(ORPHAN_CREDITS)?;
+        self.orphans.remove(&mut handle, number, place, self)
+    }
+
+    /// Makes an inode an orphan, if it is not one yet (at most [`ORPHAN_CREDITS`]).
+    ///
+    /// # Errors
+    ///
+    /// Those of the chain.
+    pub fn add_orphan(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let (is_orphan, idle) = inode.state(|state| (state.orphan.is_some(), state.idle_slot));
+        if is_orphan {
+            return Ok(());
+        }
+        let idle = idle.filter(|(tid, _)| *tid == handle.tid());
+        let place = match idle {
+            Some((_, place)) => {
+                self.orphans.set_busy(handle, place);
+                place
+            }
+            None => self.orphans.add(handle, inode.number(), self)?,
+        };
+        inode.note(|state| {
+            state.orphan = Some(place);
+            state.idle_slot = None;
+        });
+        Ok(())
+    }
+
+    /// Removes an inode from the orphans, if it is one (at most [`ORPHAN_CREDITS`]). An inode that
+    /// still has links may keep its slot while the transaction runs.
+    ///
+    /// # Errors
+    ///
+    /// Those of the chain.
+    pub fn remove_orphan(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let (place, lives) = inode.note(|state| (state.orphan.take(), state.slot.links > 0));
+        let Some(place) = place else {
+            return Ok(());
+        };
+        if lives && self.orphans.set_idle(handle, place) {
+            let tid = handle.tid();
+            inode.note(|state| state.idle_slot = Some((tid, place)));
+            return Ok(());
+        }
+        if let Err(error) = self.orphans.remove(handle, inode.number(), place, self) {
+            inode.note(|state| state.orphan = Some(place));
+            return Err(error);
+        }
+        if place == OrphanPlace::Chained {
+            inode.edit(handle, Reach::Attributes, |state| {
+                state.slot.deletion_time = 0
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Chain for Inodes {
+    fn set_next(&self, handle: &mut Handle<'_>, inode: InodeNumber, next: u32) -> Result<()> {
+        let inode = self.get_orphan(inode)?;
+        inode.edit(handle, Reach::Attributes, |state| {
+            state.slot.deletion_time = next
+        });
+        Ok(())
+    }
+}
