@@ -17,8 +17,8 @@ use pext4_sync::atomic::Ordering;
 use super::buddy::Span;
 use super::freed::{FreedExtent, Reuse};
 use super::held::Held;
+use super::info::mark;
 use super::loaded::{BlockSide, InodeSide, Loaded};
-use super::slot::mark;
 use super::{CREDITS_PER_GROUP, Groups};
 
 impl Groups {
@@ -26,7 +26,7 @@ impl Groups {
     /// that will be folded later. This does not change what the group owes to an older transaction,
     /// so it needs no lock.
     pub(crate) fn note_deferred(&self, handle: &mut Handle<'_>, group: GroupNumber) {
-        if self.slot(group).note(handle.tid()) {
+        if self.info(group).note(handle.tid()) {
             // Not the group's own state: that changes only when the free or use is folded.
             let mut owed = Owed::default();
             handle.touch(&mut owed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
@@ -41,7 +41,7 @@ impl Held<'_> {
         let tid = handle.tid();
         self.drain();
         self.fold_older(tid);
-        let credits = if self.slot.note(tid) {
+        let credits = if self.info.note(tid) {
             CREDITS_PER_GROUP
         } else {
             0
@@ -92,12 +92,12 @@ impl Held<'_> {
     /// Moves the entries of the stacks of frees and uses to lists under the lock: frees first, so
     /// that for each free seen, earlier uses of the same blocks are seen too.
     pub(super) fn drain(&mut self) {
-        if !self.slot.written.freed.is_empty() {
-            let freed = self.slot.written.freed.take_all();
+        if !self.info.written.freed.is_empty() {
+            let freed = self.info.written.freed.take_all();
             self.expect_loaded().unfolded.extend(freed);
         }
-        if !self.slot.written.used.is_empty() {
-            let used = self.slot.written.used.take_all();
+        if !self.info.written.used.is_empty() {
+            let used = self.info.written.used.take_all();
             self.expect_loaded().in_use.extend(used);
         }
     }
@@ -114,7 +114,7 @@ impl Held<'_> {
         let [used, left] = self.expect_loaded().take_uses(tid);
         let aside: u32 = used.iter().map(|span| span.length).sum();
         if aside > 0 {
-            self.slot.written.aside.fetch_sub(aside, Ordering::Relaxed);
+            self.info.written.aside.fetch_sub(aside, Ordering::Relaxed);
         }
         let mut is_any = false;
         for span in used.into_iter().chain(left).filter(|span| span.length > 0) {
@@ -143,7 +143,7 @@ impl Held<'_> {
     /// transaction, or folds for its capture.
     pub(crate) fn fold_one(&mut self, freed: FreedExtent) {
         let span = freed.span;
-        if self.slot.is(mark::BLOCKS_CORRUPT) {
+        if self.info.is(mark::BLOCKS_CORRUPT) {
             self.uncount_free(span);
             return;
         }
@@ -248,9 +248,9 @@ impl Version<'_> {
         }
         if let Some(inodes) = self.inodes.as_mut().filter(|inodes| inodes.is_changed) {
             inodes.is_changed = false;
-            let slot = self.groups.slot(self.number);
-            if let Some(bits) = slot.inodes.get() {
-                captures.push(bits.capture(&self.groups.store, slot, self.descriptor));
+            let info = self.groups.info(self.number);
+            if let Some(bits) = info.inodes.get() {
+                captures.push(bits.capture(&self.groups.store, info, self.descriptor));
             }
         }
         let (block, offset) = geometry.descriptor_location(self.number);

@@ -10,9 +10,9 @@ use pext4_sync::atomic::Ordering;
 
 use super::buddy::Span;
 use super::held::Held;
+use super::info::mark;
 use super::loaded;
 use super::preallocation::{Aside, Listed, Preallocation};
-use super::slot::mark;
 
 impl Held<'_> {
     /// Takes a run out of the buddy and marks its first `used` blocks used on disk. The caller must
@@ -60,7 +60,7 @@ impl Held<'_> {
         self.expect_loaded()
             .preallocations
             .insert(span.end(), listed);
-        self.slot
+        self.info
             .written
             .aside
             .fetch_add(span.length, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Held<'_> {
         let before = listed.unfolded();
         listed.fold_up_to(end);
         let left = before - listed.unfolded();
-        self.slot.written.aside.fetch_sub(left, Ordering::Relaxed);
+        self.info.written.aside.fetch_sub(left, Ordering::Relaxed);
     }
 
     /// Takes a preallocation off the group's list.
@@ -86,7 +86,7 @@ impl Held<'_> {
         let listed = loaded.preallocations.remove(&preallocation.end());
         let listed = listed.expect("one that has blocks is on its group's list");
         loaded.leftovers.extend(listed.leftover());
-        self.slot
+        self.info
             .written
             .aside
             .fetch_sub(listed.unfolded(), Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Held<'_> {
         self.has_moved = true;
         self.blocks().buddy.release(span);
         self.groups.counts.activity.add(1);
-        if self.slot.is(mark::BLOCKS_CORRUPT) {
+        if self.info.is(mark::BLOCKS_CORRUPT) {
             let lost = i64::from(span.length);
             self.groups.counts.free_blocks.add(-lost);
         }

@@ -13,7 +13,7 @@ use pext4_ondisk::{GroupNumber, Tid};
 use pext4_sync::CachePadded;
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use super::slot::{Slot, mark};
+use super::info::{GroupInfo, mark};
 use super::{Groups, Held};
 use crate::store::Store;
 
@@ -68,7 +68,7 @@ impl Residency {
     }
 }
 
-impl Slot {
+impl GroupInfo {
     /// Clears the marks that the group is in memory; its lock is held. False, and the marks are as
     /// they were, if the group has to stay: `is_durable` denies it of the last transaction that
     /// noted it, or frees wait to be folded.
@@ -105,7 +105,7 @@ impl Groups {
 
     /// As [`Groups::make_room`], if this group is not in memory.
     pub(crate) fn make_room_for(&self, number: GroupNumber) {
-        if !self.slot(number).is(mark::BLOCKS_LOADED) {
+        if !self.info(number).is(mark::BLOCKS_LOADED) {
             self.make_room();
         }
     }
@@ -113,7 +113,7 @@ impl Groups {
     /// As [`Groups::make_room`], if the inodes of this group were never read: once they were, they
     /// stay.
     pub(crate) fn make_room_for_inodes(&self, number: GroupNumber) {
-        if self.slot(number).inodes.get().is_none() {
+        if self.info(number).inodes.get().is_none() {
             self.make_room();
         }
     }
@@ -136,10 +136,10 @@ impl Groups {
     }
 
     fn evict_one(&self, number: GroupNumber) {
-        let slot = self.slot(number);
+        let info = self.info(number);
         // The mark is on a line that many threads read, so it is cleared only if it is set.
-        let is_referenced = slot.is(mark::REFERENCED) && slot.unmark(mark::REFERENCED) != 0;
-        if !slot.is(LOADED) || is_referenced || !self.has_durable_changes(number) {
+        let is_referenced = info.is(mark::REFERENCED) && info.unmark(mark::REFERENCED) != 0;
+        if !info.is(LOADED) || is_referenced || !self.has_durable_changes(number) {
             return;
         }
         let Some(mut held) = self.try_hold(number) else {
@@ -148,14 +148,14 @@ impl Groups {
         if !held.loaded().is_some_and(|loaded| loaded.is_idle()) {
             return;
         }
-        if slot.begin_eviction(|last| self.is_durable(last)) {
+        if info.begin_eviction(|last| self.is_durable(last)) {
             held.unload();
         }
     }
 
     /// Whether the last transaction that noted the group is durable.
     fn has_durable_changes(&self, number: GroupNumber) -> bool {
-        self.is_durable(self.slot(number).last_noted())
+        self.is_durable(self.info(number).last_noted())
     }
 
     fn is_durable(&self, last_noted: Option<Tid>) -> bool {
@@ -166,9 +166,9 @@ impl Groups {
     /// transaction in the group, so they stay until it is durable. Returns whether they can be
     /// used.
     pub(crate) fn keep_blocks(&self, number: GroupNumber) -> bool {
-        let slot = self.slot(number);
-        let is_loaded = slot.keeps_blocks();
-        if slot.is(mark::BLOCKS_CORRUPT) {
+        let info = self.info(number);
+        let is_loaded = info.keeps_blocks();
+        if info.is(mark::BLOCKS_CORRUPT) {
             return false;
         }
         if is_loaded {
@@ -191,17 +191,17 @@ mod models {
 
     use super::super::buddy::Span;
     use super::super::freed::{FreedExtent, Reuse};
-    use super::{Slot, Tid, mark};
+    use super::{GroupInfo, Tid, mark};
 
     const DURABLE: Tid = Tid(7);
 
     /// As `Groups::free` does; whether the free relies on the group being in memory.
-    fn free(slot: &Slot, start: u32) -> bool {
+    fn free(info: &GroupInfo, start: u32) -> bool {
         let tid = DURABLE.next();
-        slot.note(tid);
-        let is_kept = slot.keeps_blocks();
+        info.note(tid);
+        let is_kept = info.keeps_blocks();
         if is_kept {
-            slot.written.freed.push(FreedExtent {
+            info.written.freed.push(FreedExtent {
                 tid,
                 span: Span { start, length: 1 },
                 reuse: Reuse::OnceDurable,
@@ -211,23 +211,23 @@ mod models {
     }
 
     fn evicted_beside(frees: u32) {
-        let slot = Slot::new(&GroupDescriptor::default(), 0);
-        slot.note(DURABLE);
-        slot.mark(mark::BLOCKS_LOADED);
-        let slot = Arc::new(slot);
+        let info = GroupInfo::new(&GroupDescriptor::default(), 0);
+        info.note(DURABLE);
+        info.mark(mark::BLOCKS_LOADED);
+        let info = Arc::new(info);
         let others = (0..frees).map(|start| {
-            let slot = Arc::clone(&slot);
-            thread::spawn("free", move || free(&slot, start))
+            let info = Arc::clone(&info);
+            thread::spawn("free", move || free(&info, start))
         });
         let others: Vec<_> = others.collect();
-        let is_evicted = slot.begin_eviction(|last| last.is_none_or(|tid| tid == DURABLE));
+        let is_evicted = info.begin_eviction(|last| last.is_none_or(|tid| tid == DURABLE));
         let kept = others.into_iter().map(|other| other.join());
         let is_kept = kept.filter(|kept| matches!(kept, Ok(true))).count() > 0;
         assert!(
             !(is_evicted && is_kept),
             "a free found the group and it went"
         );
-        assert_eq!(slot.is(mark::BLOCKS_LOADED), !is_evicted);
+        assert_eq!(info.is(mark::BLOCKS_LOADED), !is_evicted);
     }
 
     #[test]

@@ -9,17 +9,17 @@ use pext4_sync::atomic::Ordering;
 use pext4_sync::{MutexGuard, spin};
 
 use super::Groups;
+use super::info::{GroupInfo, mark};
 use super::loaded::{self, BlockSide, InodeSide, Loaded};
-use super::slot::{Slot, mark};
 use crate::error::Error;
 use crate::options::BusyGroups;
 use crate::statistics::Event;
 
-/// A group whose lock is held. Dropping it updates the hints of its slot.
+/// A group whose lock is held. Dropping it updates its hints.
 pub struct Held<'a> {
     pub(super) groups: &'a Groups,
     pub(super) number: GroupNumber,
-    pub(super) slot: &'a Slot,
+    pub(super) info: &'a GroupInfo,
     state: MutexGuard<'a, Option<Box<Loaded>>>,
     /// Whether its free runs changed or were loaded, so that the hints must be updated.
     pub(super) has_moved: bool,
@@ -28,12 +28,12 @@ pub struct Held<'a> {
 impl Groups {
     /// Locks a group, waiting for it.
     pub(crate) fn hold(&self, number: GroupNumber) -> Held<'_> {
-        let slot = self.slot(number);
-        let state = slot.written.state.lock_keyed(u64::from(number.get()));
+        let info = self.info(number);
+        let state = info.written.state.lock_keyed(u64::from(number.get()));
         Held {
             groups: self,
             number,
-            slot,
+            info,
             state,
             has_moved: false,
         }
@@ -48,7 +48,7 @@ impl Groups {
     /// not for one that was preempted. `None` if the group is still locked then.
     pub(crate) fn hold_spinning(&self, number: GroupNumber) -> Option<Held<'_>> {
         self.try_hold(number).or_else(|| {
-            let state = &self.slot(number).written.state;
+            let state = &self.info(number).written.state;
             spin::until(|| !state.is_locked());
             self.try_hold(number)
         })
@@ -61,12 +61,12 @@ impl Groups {
 
     /// Locks a group unless it is locked.
     pub(crate) fn try_hold(&self, number: GroupNumber) -> Option<Held<'_>> {
-        let slot = self.slot(number);
-        let state = slot.written.state.try_lock_keyed(u64::from(number.get()))?;
+        let info = self.info(number);
+        let state = info.written.state.try_lock_keyed(u64::from(number.get()))?;
         Some(Held {
             groups: self,
             number,
-            slot,
+            info,
             state,
             has_moved: false,
         })
@@ -113,10 +113,10 @@ impl Held<'_> {
     /// Loads the block bitmap and the buddy. Returns whether they can be used: false in a corrupt
     /// group, which is reported once.
     pub fn load_blocks(&mut self) -> bool {
-        if self.slot.is(mark::BLOCKS_CORRUPT) {
+        if self.info.is(mark::BLOCKS_CORRUPT) {
             return false;
         }
-        self.slot.mark_referenced();
+        self.info.mark_referenced();
         let Some(loaded) = self.load_descriptor() else {
             return false;
         };
@@ -135,7 +135,7 @@ impl Held<'_> {
                 loaded.blocks = Some(side);
                 groups.count_event(Event::GroupsLoaded);
                 self.has_moved = true;
-                self.slot.mark(mark::BLOCKS_LOADED);
+                self.info.mark(mark::BLOCKS_LOADED);
                 true
             }
             Err(error) => {
@@ -148,21 +148,21 @@ impl Held<'_> {
 
     /// Loads the inode bitmap; returns as [`Held::load_blocks`].
     pub fn load_inodes(&mut self) -> bool {
-        if self.slot.is(mark::INODES_CORRUPT) {
+        if self.info.is(mark::INODES_CORRUPT) {
             return false;
         }
-        self.slot.mark_referenced();
+        self.info.mark_referenced();
         let Some(loaded) = self.load_descriptor() else {
             return false;
         };
         if loaded.inodes.is_some() {
             return true;
         }
-        if self.slot.inodes.get().is_none() {
+        if self.info.inodes.get().is_none() {
             let (groups, number) = (self.groups, self.number);
             let descriptor = &self.expect_loaded().descriptor;
             match loaded::read_inode_bitmap(&groups.store, number, descriptor) {
-                Ok(bits) => drop(self.slot.inodes.set(Box::new(bits))),
+                Ok(bits) => drop(self.info.inodes.set(Box::new(bits))),
                 Err(error) => {
                     self.mark_corrupt(mark::INODES_CORRUPT, error);
                     self.unload_if_useless();
@@ -171,7 +171,7 @@ impl Held<'_> {
             }
         }
         self.expect_loaded().inodes = Some(InodeSide::default());
-        self.slot.mark(mark::INODES_LOADED);
+        self.info.mark(mark::INODES_LOADED);
         true
     }
 
@@ -197,19 +197,19 @@ impl Held<'_> {
     /// are. All of them are lost until the image is checked. For that reason a bitmap that cannot
     /// be read is reported to the volume's error policy as corruption too.
     pub fn mark_corrupt(&self, sides: u32, error: Error) {
-        let (slot, counts) = (self.slot, &self.groups.counts);
-        let newly_corrupt = slot.mark(sides);
+        let (info, counts) = (self.info, &self.groups.counts);
+        let newly_corrupt = info.mark(sides);
         if newly_corrupt & mark::BLOCKS_CORRUPT != 0 {
-            // The slot's hint may be older than the last change under this hold.
+            // The group's hint may be older than the last change under this hold.
             let loaded = self.state.as_deref();
             let blocks = loaded.and_then(|loaded| loaded.blocks.as_ref());
-            let hint = || slot.written.free_blocks.load(Ordering::Relaxed);
+            let hint = || info.written.free_blocks.load(Ordering::Relaxed);
             let free = blocks.map_or_else(hint, |blocks| blocks.buddy.free());
             counts.free_blocks.add(-i64::from(free));
         }
         if newly_corrupt & mark::INODES_CORRUPT != 0 {
-            let as_read = || slot.free_inodes.load(Ordering::Relaxed);
-            let free = slot
+            let as_read = || info.free_inodes.load(Ordering::Relaxed);
+            let free = info
                 .inodes
                 .get()
                 .map_or_else(as_read, |bits| bits.count_free());
@@ -218,7 +218,7 @@ impl Held<'_> {
         // Removes the group from the index, so that no search finds it there.
         self.groups
             .index
-            .file(self.slot, self.number, self.slot.place());
+            .file(self.info, self.number, self.info.place());
         self.groups.deferred_errors.push(match error {
             Error::Io(cause) => {
                 Corrupt::new("bitmap or descriptor", format!("cannot be read: {cause}"))
@@ -235,7 +235,7 @@ impl Held<'_> {
     }
 
     fn publish(&mut self) {
-        let slot = self.slot;
+        let info = self.info;
         let Some(blocks) = self
             .state
             .as_deref()
@@ -244,15 +244,15 @@ impl Held<'_> {
             return;
         };
         let buddy = &blocks.buddy;
-        slot.written
+        info.written
             .free_blocks
             .store(buddy.free(), Ordering::Relaxed);
-        slot.written
+        info.written
             .fragments
             .store(buddy.fragments(), Ordering::Relaxed);
         let largest = buddy.largest_order().map_or(0, |order| order + 1);
-        slot.written.largest.store(largest, Ordering::Relaxed);
-        self.groups.index.file(slot, self.number, slot.place());
+        info.written.largest.store(largest, Ordering::Relaxed);
+        self.groups.index.file(info, self.number, info.place());
     }
 }
 

@@ -24,7 +24,7 @@ use pext4_sync::{Bits, time};
 
 use super::Groups;
 use super::held::Held;
-use super::slot::{Slot, mark};
+use super::info::{GroupInfo, mark};
 use crate::statistics::Event;
 use crate::store::Store;
 
@@ -172,15 +172,20 @@ impl InodeBits {
     }
 
     /// Captures the bitmap, and sets its counts and checksum in the descriptor.
-    pub fn capture(&self, store: &Store, slot: &Slot, descriptor: &mut GroupDescriptor) -> Capture {
+    pub fn capture(
+        &self,
+        store: &Store,
+        info: &GroupInfo,
+        descriptor: &mut GroupDescriptor,
+    ) -> Capture {
         let mut bytes = vec![0; store.block_size() as usize];
         self.bits.write_to(&mut bytes);
         bitmap::set_padding(&mut bytes, self.bits.count());
         let page = Page::from(bytes);
         descriptor.free_inodes = self.count_free();
-        descriptor.used_directories = slot.written.directories.load(Ordering::Relaxed);
+        descriptor.used_directories = info.written.directories.load(Ordering::Relaxed);
         if store.geometry.checksums.protects_descriptors() {
-            descriptor.unused_inodes = slot.unused_inodes.load(Ordering::Relaxed);
+            descriptor.unused_inodes = info.unused_inodes.load(Ordering::Relaxed);
         }
         if let Some(seed) = store.geometry.checksum_seed() {
             descriptor.inode_bitmap_checksum =
@@ -250,9 +255,9 @@ impl Held<'_> {
         if let Some(inodes) = &mut loaded.inodes {
             inodes.is_changed = true;
         }
-        let free = self.slot.inodes.get().map_or(0, |bits| bits.count_free());
-        self.slot.free_inodes.store(free, Ordering::Relaxed);
-        self.slot.opened.open(handle.tid());
+        let free = self.info.inodes.get().map_or(0, |bits| bits.count_free());
+        self.info.free_inodes.store(free, Ordering::Relaxed);
+        self.info.opened.open(handle.tid());
         true
     }
 }
@@ -266,24 +271,24 @@ impl Groups {
         group: GroupNumber,
         hold: impl FnOnce() -> Option<Held<'a>>,
     ) -> Option<&'a InodeBits> {
-        let slot = self.slot(group);
-        if !handle.may_change(&slot.opened) && !hold()?.open_inodes(handle) {
+        let info = self.info(group);
+        if !handle.may_change(&info.opened) && !hold()?.open_inodes(handle) {
             return None;
         }
-        let usable = !slot.is(mark::INODES_CORRUPT);
-        slot.inodes.get().filter(|_| usable).map(|bits| &**bits)
+        let usable = !info.is(mark::INODES_CORRUPT);
+        info.inodes.get().filter(|_| usable).map(|bits| &**bits)
     }
 
     /// Updates the counts for a claimed inode.
     pub(crate) fn count_claimed(&self, group: GroupNumber, index: u32, is_directory: bool) {
-        let slot = self.slot(group);
+        let info = self.info(group);
         let unused = self.store.geometry.inodes_per_group - index - 1;
-        if slot.unused_inodes.load(Ordering::Relaxed) > unused {
-            slot.unused_inodes.fetch_min(unused, Ordering::AcqRel);
+        if info.unused_inodes.load(Ordering::Relaxed) > unused {
+            info.unused_inodes.fetch_min(unused, Ordering::AcqRel);
         }
         self.counts.free_inodes.add(-1);
         if is_directory {
-            slot.written.directories.fetch_add(1, Ordering::Relaxed);
+            info.written.directories.fetch_add(1, Ordering::Relaxed);
             self.counts.directories.add(1);
         }
         self.count_event(Event::InodesClaimed);
@@ -291,17 +296,17 @@ impl Groups {
 
     /// Updates the counts for a freed inode.
     pub(crate) fn count_freed(&self, group: GroupNumber, was_directory: bool) {
-        let slot = self.slot(group);
-        if slot.free_inodes.load(Ordering::Relaxed) == 0 {
-            slot.free_inodes.store(1, Ordering::Relaxed);
+        let info = self.info(group);
+        if info.free_inodes.load(Ordering::Relaxed) == 0 {
+            info.free_inodes.store(1, Ordering::Relaxed);
         }
-        if !slot.is(mark::INODES_CORRUPT) {
+        if !info.is(mark::INODES_CORRUPT) {
             self.counts.free_inodes.add(1);
         }
         if was_directory {
             let less = |directories: u32| directories.checked_sub(1);
             let _ =
-                slot.written
+                info.written
                     .directories
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             self.counts.directories.add(-1);

@@ -1,7 +1,7 @@
 //! The groups of a volume: the location of their structures, their free blocks and inodes, and the
 //! versions that they owe to transactions.
 //!
-//! At mount the descriptors are read once, in order, and each fills a [`Slot`]: the location of the
+//! At mount the descriptors are read once, in order, and each fills a [`GroupInfo`]: the location of the
 //! inode table and a few hints. A group's bitmaps are read when first needed and evicted when the
 //! last transaction that changed them is durable and memory is short. While a group is in memory,
 //! memory is the truth; its bytes are made at capture.
@@ -28,13 +28,13 @@ mod front;
 mod held;
 pub(crate) mod hints;
 pub(crate) mod index;
+pub(crate) mod info;
 pub(crate) mod inodes;
 pub(crate) mod lane;
 mod loaded;
 mod metadata;
 pub mod open;
 mod preallocation;
-pub(crate) mod slot;
 mod stream_goals;
 mod trim;
 mod visit;
@@ -62,9 +62,9 @@ use counts::{Counts, sum};
 use evict::Residency;
 use hints::Hints;
 use index::GroupIndex;
+use info::{GroupInfo, mark};
 use metadata::MetadataMap;
 use open::with_advice;
-use slot::{Slot, mark};
 use stream_goals::StreamGoals;
 use waiting::Waiting;
 
@@ -80,7 +80,7 @@ pub const CREDITS_PER_GROUP: u32 = 3;
 /// All groups of a volume.
 pub struct Groups {
     pub(crate) store: Arc<Store>,
-    slots: Box<[Slot]>,
+    infos: Box<[GroupInfo]>,
     metadata: MetadataMap,
     /// The corrupt descriptors of groups that a read-only mount does without. [immutable after
     /// mount]
@@ -174,9 +174,9 @@ impl Groups {
         self.residency.count()
     }
 
-    /// The slot of a group: its hints, which can be read without the lock, and the lock.
-    pub(crate) fn slot(&self, number: GroupNumber) -> &Slot {
-        &self.slots[number.get() as usize]
+    /// A group: its hints, which can be read without the lock, and the lock.
+    pub(crate) fn info(&self, number: GroupNumber) -> &GroupInfo {
+        &self.infos[number.get() as usize]
     }
 
     /// The group where the last large allocation that used this stream goal ended. The inode's
@@ -207,10 +207,10 @@ impl Groups {
     pub fn section(&self) -> Section {
         let corrupt = mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT;
         let count = |marks| {
-            let marked = self.slots.iter().filter(|slot| slot.is(marks)).count();
+            let marked = self.infos.iter().filter(|info| info.is(marks)).count();
             u64::try_from(marked).unwrap_or(0)
         };
-        let full = self.slots.iter().filter(|slot| slot.free_hint() == 0);
+        let full = self.infos.iter().filter(|info| info.free_hint() == 0);
         Section::new(
             "groups",
             [
@@ -232,7 +232,7 @@ impl Groups {
     pub fn free_runs_section(&self) -> Section {
         let mut longest = [0; ORDERS];
         let mut average = [0; ORDERS];
-        for place in self.slots.iter().map(Slot::place) {
+        for place in self.infos.iter().map(GroupInfo::place) {
             for (counts, order) in [(&mut longest, place.largest), (&mut average, place.average)] {
                 if let Some(count) = order.and_then(|order| counts.get_mut(order as usize)) {
                     *count += 1;
@@ -266,7 +266,7 @@ impl Groups {
         for number in (0..self.count()).map(GroupNumber) {
             let held = self.hold(number);
             self.index
-                .file(self.slot(number), number, self.slot(number).place());
+                .file(self.info(number), number, self.info(number).place());
             drop(held);
         }
     }
@@ -294,7 +294,7 @@ impl Groups {
         let (group, index) = self.store.geometry.inode_group(inode)?;
         self.store
             .geometry
-            .inode_slot(self.slot(group).inode_table, index)
+            .inode_slot(self.info(group).inode_table, index)
     }
 
     /// Whether an inode's slot has never been used: its bytes on disk are undefined, and must be
@@ -304,7 +304,7 @@ impl Groups {
         let Some((group, index)) = self.store.geometry.inode_group(inode) else {
             return true;
         };
-        let unused = self.slot(group).unused_inodes.load(Ordering::Acquire);
+        let unused = self.info(group).unused_inodes.load(Ordering::Acquire);
         index >= self.store.geometry.inodes_per_group.saturating_sub(unused)
     }
 

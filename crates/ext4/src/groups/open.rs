@@ -21,9 +21,9 @@ use super::counts::Counts;
 use super::evict::Residency;
 use super::hints::Hints;
 use super::index::GroupIndex;
+use super::info::GroupInfo;
 use super::loaded::{inode_table_end, unused_inodes};
 use super::metadata::MetadataMap;
-use super::slot::Slot;
 use super::stream_goals::StreamGoals;
 use super::waiting::Waiting;
 use crate::error::{Error, Result};
@@ -65,11 +65,11 @@ impl Groups {
             scaling.optimize_scan,
             store.geometry.group_count,
         );
-        for (number, slot) in (0u32..).zip(&table.slots) {
-            index.file(slot, GroupNumber(number), slot.place());
+        for (number, info) in (0u32..).zip(&table.infos) {
+            index.file(info, GroupNumber(number), info.place());
         }
         Ok(Arc::new_cyclic(|this| Self {
-            slots: table.slots.into_boxed_slice(),
+            infos: table.infos.into_boxed_slice(),
             metadata,
             damaged: table.damaged,
             unsummed: table.unsummed,
@@ -96,7 +96,7 @@ impl Groups {
 
 /// The result of the pass over the descriptors.
 struct Table {
-    slots: Vec<Slot>,
+    infos: Vec<GroupInfo>,
     /// The blocks of all metadata.
     runs: Vec<Range<u64>>,
     free_blocks: u64,
@@ -149,7 +149,7 @@ impl Table {
         // exist.
         let groups = (store.geometry.group_count as usize).min(MAX_AHEAD);
         let mut table = Self {
-            slots: Vec::with_capacity(groups),
+            infos: Vec::with_capacity(groups),
             runs: Vec::with_capacity(4 * groups),
             free_blocks: 0,
             free_inodes: 0,
@@ -197,7 +197,7 @@ impl Table {
         let geometry = &store.geometry;
         let size = usize::from(geometry.descriptor_size);
         for slot in 0..geometry.descriptors_per_block as usize {
-            let number = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+            let number = u32::try_from(self.infos.len()).unwrap_or(u32::MAX);
             if number >= geometry.group_count {
                 break;
             }
@@ -249,7 +249,7 @@ impl Table {
         }
         self.check_number_of_damaged(&corrupt)?;
         self.damaged.insert(group, corrupt);
-        self.slots.push(Slot::corrupt());
+        self.infos.push(GroupInfo::corrupt());
         Ok(())
     }
 
@@ -276,7 +276,7 @@ impl Table {
         }
         let table = descriptor.inode_table;
         self.runs.push(table.get()..inode_table_end(store, table));
-        self.slots.push(Slot::new(descriptor, unused));
+        self.infos.push(GroupInfo::new(descriptor, unused));
         Ok(())
     }
 }

@@ -66,7 +66,7 @@ fn groups_are_shown_by_their_free_runs_without_locks_or_reads() {
     assert_eq!(groups_in(&before, "an average"), count);
     assert_eq!(groups.section(), unread, "no bitmap is read for it");
     assert!(held.load_blocks());
-    let free = groups.slot(GroupNumber(1)).free_hint();
+    let free = groups.info(GroupNumber(1)).free_hint();
     held.take(
         &mut handle,
         Span {
@@ -76,7 +76,7 @@ fn groups_are_shown_by_their_free_runs_without_locks_or_reads() {
         1,
     );
     drop(held);
-    assert_eq!(groups.slot(GroupNumber(1)).free_hint(), free - 1);
+    assert_eq!(groups.info(GroupNumber(1)).free_hint(), free - 1);
     let after = groups.free_runs_section();
     assert_eq!(groups_in(&after, "a longest"), count);
     let short = |section: &crate::statistics::Section| {
@@ -148,7 +148,7 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
         start: first,
         length: 4,
     };
-    groups.slot(group).written.freed.push(FreedExtent {
+    groups.info(group).written.freed.push(FreedExtent {
         tid: older,
         span,
         reuse: Reuse::OnceDurable,
@@ -275,7 +275,7 @@ fn a_change_of_the_group_keeps_a_version_with_the_uses_of_the_transaction_before
     };
     let (preallocation, group, first) = file_with_preallocation(&ground);
     let groups = &ground.groups;
-    let aside = || groups.slot(group).written.aside.load(Ordering::Relaxed);
+    let aside = || groups.info(group).written.aside.load(Ordering::Relaxed);
     let aside_at_first = aside();
     let mut handle = ground.handle();
     let tid = handle.tid();
@@ -322,7 +322,7 @@ fn the_last_of_what_was_set_aside_is_used_while_others_hold_the_group_and_leaves
     );
     ground.commit();
     assert_eq!(listed(), 0);
-    assert_eq!(groups.slot(group).written.aside.load(Ordering::Relaxed), 0);
+    assert_eq!(groups.info(group).written.aside.load(Ordering::Relaxed), 0);
 
     let start = BlockNumber(ground.store.geometry.first_block(group).get() + u64::from(first));
     groups
@@ -354,7 +354,7 @@ fn what_a_transaction_used_it_may_free_and_others_may_discard() {
         ground.store.superblock(|superblock| superblock.error_count),
         0
     );
-    assert_eq!(groups.slot(group).written.aside.load(Ordering::Relaxed), 0);
+    assert_eq!(groups.info(group).written.aside.load(Ordering::Relaxed), 0);
     let free = groups.hold(group).blocks().buddy.free();
     let on_disk = ground.on_disk();
     assert_eq!(free, on_disk[group.get() as usize].descriptor.free_clusters);

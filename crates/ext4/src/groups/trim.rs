@@ -32,7 +32,7 @@ impl Groups {
         let mut trimmed = 0;
         for number in self.store.geometry.groups() {
             let part = self.part_of_group(number, range);
-            if !part.is_empty() && self.slot(number).free_hint() > 0 {
+            if !part.is_empty() && self.info(number).free_hint() > 0 {
                 self.make_room_for(number);
                 trimmed += self.trim_group(number, part, least)?;
             }

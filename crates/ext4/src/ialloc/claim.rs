@@ -38,17 +38,17 @@ impl Groups {
         busy: Busy,
         is_directory: bool,
     ) -> Option<InodeNumber> {
-        let slot = self.slot(group);
+        let info = self.info(group);
         let least = self.first_usable(group);
         let is_full = |bits: &InodeBits| bits.choose(least).is_none();
-        if !slot.opened.is_for(handle.tid()) {
+        if !info.opened.is_for(handle.tid()) {
             let bits = match busy {
-                Busy::Skip => slot.inodes.get().map(|bits| &**bits),
+                Busy::Skip => info.inodes.get().map(|bits| &**bits),
                 Busy::Wait => Some(self.inode_bits(group)?),
             };
             if bits.is_some_and(is_full) {
                 // Opening the group would make the commit write it without need.
-                slot.free_inodes.store(0, Ordering::Relaxed);
+                info.free_inodes.store(0, Ordering::Relaxed);
                 return None;
             }
         }
@@ -59,7 +59,7 @@ impl Groups {
             options::InodeBits::FindUnderLock => self.claim_tested(handle, group, least, true)?,
         };
         if claimed.index.is_none() {
-            slot.free_inodes.store(0, Ordering::Relaxed);
+            info.free_inodes.store(0, Ordering::Relaxed);
         } else if design != options::InodeBits::Atomic {
             self.count_event(Event::InodesLocked);
         }
@@ -148,12 +148,12 @@ impl Groups {
 
     /// The bits of a group, loading them if necessary.
     fn inode_bits(&self, group: GroupNumber) -> Option<&InodeBits> {
-        let slot = self.slot(group);
+        let info = self.info(group);
         self.make_room_for_inodes(group);
-        if slot.inodes.get().is_none() && !Held::load_inodes(&mut self.hold(group)) {
+        if info.inodes.get().is_none() && !Held::load_inodes(&mut self.hold(group)) {
             return None;
         }
-        slot.inodes.get().map(|bits| &**bits)
+        info.inodes.get().map(|bits| &**bits)
     }
 
     /// Marks an inode as free.
@@ -172,7 +172,7 @@ impl Groups {
             options::InodeBits::TestThenLock | options::InodeBits::FindUnderLock => {
                 let mut held = self.hold(group);
                 let opened = held.open_inodes(handle);
-                let bits = self.slot(group).inodes.get().filter(|_| opened);
+                let bits = self.info(group).inodes.get().filter(|_| opened);
                 bits.map(|bits| bits.free(index))
             }
         };

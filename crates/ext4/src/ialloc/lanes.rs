@@ -88,7 +88,7 @@ impl Groups {
 
     /// How many numbers of a line are free at the moment; 0 if it does not exist or is not loaded.
     fn room_in(&self, group: GroupNumber, line: u32) -> u32 {
-        let bits = self.slot(group).inodes.get();
+        let bits = self.info(group).inodes.get();
         bits.map_or(0, |bits| bits.room_in_line(line))
     }
 
@@ -133,11 +133,11 @@ impl Groups {
     }
 
     fn roomiest_of(&self, group: GroupNumber, first: u32) -> Option<Line> {
-        let slot = self.slot(group);
-        let (line, room) = match slot.inodes.get() {
-            Some(bits) if slot.free_inodes_hint() > 0 => bits.roomiest_line(first)?,
+        let info = self.info(group);
+        let (line, room) = match info.inodes.get() {
+            Some(bits) if info.free_inodes_hint() > 0 => bits.roomiest_line(first)?,
             // Its bitmap was not read yet, and all its inodes are free.
-            None if slot.free_inodes_hint() == self.store.geometry.inodes_per_group => {
+            None if info.free_inodes_hint() == self.store.geometry.inodes_per_group => {
                 let lines = self.store.geometry.inodes_per_group / Bits::LINE;
                 (first.checked_rem(lines)?, Bits::LINE)
             }

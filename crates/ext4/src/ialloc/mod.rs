@@ -56,7 +56,7 @@ impl Groups {
     ) -> Option<InodeNumber> {
         let candidates = || {
             self.order_from(start)
-                .filter(|&group| self.slot(group).free_inodes_hint() > 0)
+                .filter(|&group| self.info(group).free_inodes_hint() > 0)
         };
         let mut claim = |group, busy| self.claim_in(handle, (home, group), busy, is_directory);
         let near = candidates()

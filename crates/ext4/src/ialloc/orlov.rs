@@ -90,8 +90,8 @@ impl Groups {
     }
 
     fn has_room(&self, group: GroupNumber) -> bool {
-        let slot = self.slot(group);
-        slot.free_inodes_hint() > 0 && slot.free_hint() > 0
+        let info = self.info(group);
+        info.free_inodes_hint() > 0 && info.free_hint() > 0
     }
 
     fn for_top_directory(&self) -> GroupNumber {
@@ -138,12 +138,12 @@ impl Groups {
 
     fn region(&self, region: u32) -> Region {
         self.members(region).fold(Region::default(), |sum, group| {
-            let slot = self.slot(group);
+            let info = self.info(group);
             Region {
-                free_inodes: sum.free_inodes + u64::from(slot.free_inodes_hint()),
-                free_blocks: sum.free_blocks + u64::from(slot.free_hint()),
+                free_inodes: sum.free_inodes + u64::from(info.free_inodes_hint()),
+                free_blocks: sum.free_blocks + u64::from(info.free_hint()),
                 directories: sum.directories
-                    + u64::from(slot.written.directories.load(Ordering::Relaxed)),
+                    + u64::from(info.written.directories.load(Ordering::Relaxed)),
             }
         })
     }
@@ -181,7 +181,7 @@ impl Groups {
         self.members(region)
             .filter(|&group| self.has_room(group))
             .min_by_key(|&group| {
-                let directories = self.slot(group).written.directories.load(Ordering::Relaxed);
+                let directories = self.info(group).written.directories.load(Ordering::Relaxed);
                 (directories, behind_own(group))
             })
             .unwrap_or(first)

@@ -101,7 +101,7 @@ impl Groups {
         self.note_deferred(handle, group);
         if self.keep_blocks(group) {
             self.count_free(freed.span);
-            self.slot(group).written.freed.push(freed);
+            self.info(group).written.freed.push(freed);
         }
     }
 

@@ -14,7 +14,7 @@ use pext4_sync::atomic::Ordering;
 
 use super::request::Run;
 use crate::groups::buddy::Span;
-use crate::groups::slot::mark;
+use crate::groups::info::mark;
 use crate::groups::{Aside, Groups, Held, Preallocation};
 use crate::options::Frees;
 use crate::statistics::Event;
@@ -93,8 +93,8 @@ impl Groups {
     /// Whether blocks of the run's group may still be used. The mark may be set right after this
     /// test.
     fn may_use(&self, preallocation: &Preallocation) -> bool {
-        let slot = self.slot(preallocation.group());
-        !slot.is(mark::BLOCKS_CORRUPT)
+        let info = self.info(preallocation.group());
+        !info.is(mark::BLOCKS_CORRUPT)
     }
 
     /// Takes up to `length` blocks from the front of a run without its group's lock; `None` if the
@@ -127,7 +127,7 @@ impl Groups {
             *state = None;
         }
         if preallocation.front.request_fold() {
-            self.slot(group).written.used.push(preallocation.end());
+            self.info(group).written.used.push(preallocation.end());
         }
         Some(Run {
             start: self.block_at(group, start),
@@ -207,7 +207,7 @@ impl Groups {
     pub(super) fn discard_preallocations(&self, wanted: u32) -> u32 {
         let mut freed = 0;
         for number in (0..self.count()).map(GroupNumber) {
-            while freed < wanted && self.slot(number).written.aside.load(Ordering::Relaxed) > 0 {
+            while freed < wanted && self.info(number).written.aside.load(Ordering::Relaxed) > 0 {
                 let Some(preallocation) = self.hold(number).any_preallocation() else {
                     break;
                 };

@@ -26,7 +26,7 @@ use pext4_ondisk::GroupNumber;
 use super::request::{Plan, Run, Surplus};
 use crate::groups::buddy::Span;
 use crate::groups::index::{By, orders};
-use crate::groups::slot::{Slot, mark};
+use crate::groups::info::{GroupInfo, mark};
 use crate::groups::{Groups, Held, Preallocation};
 use crate::statistics::Event;
 
@@ -113,7 +113,7 @@ impl Scan<'_, '_> {
     /// Takes the blocks from the goal on, if they are free. A goal in a corrupt group counts as no
     /// goal.
     fn at_goal(&mut self) -> Option<Found> {
-        if self.groups.slot(self.first).free_hint() == 0 {
+        if self.groups.info(self.first).free_hint() == 0 {
             return None;
         }
         let held = if self.groups.waits_for_busy() {
@@ -210,7 +210,7 @@ impl Scan<'_, '_> {
         self.by_order(
             By::Largest,
             order..orders().end,
-            |slot| slot.largest_hint() >= Some(order),
+            |info| info.largest_hint() >= Some(order),
             |_| move |held: &mut Held<'_>, from| held.blocks().buddy.find_aligned(from, order),
         )
     }
@@ -220,7 +220,7 @@ impl Scan<'_, '_> {
         self.by_order(
             By::Average,
             wanted.ilog2()..orders().end,
-            |slot| slot.average_hint() >= wanted,
+            |info| info.average_hint() >= wanted,
             |_| move |held: &mut Held<'_>, from| held.blocks().buddy.find_run(from, wanted),
         )
     }
@@ -237,7 +237,7 @@ impl Scan<'_, '_> {
         self.by_order(
             By::Average,
             (least..order).rev(),
-            |slot| slot.free_hint() > 0,
+            |info| info.free_hint() > 0,
             |order| {
                 move |held: &mut Held<'_>, from| {
                     let buddy = &held.blocks().buddy;
@@ -251,7 +251,7 @@ impl Scan<'_, '_> {
     fn goal_length_slow(&mut self) -> Option<Found> {
         let wanted = self.plan.wanted;
         self.one_by_one(
-            |slot| slot.free_hint() >= wanted && slot.largest_hint() >= longest_inside(wanted),
+            |info| info.free_hint() >= wanted && info.largest_hint() >= longest_inside(wanted),
             |held, from| held.blocks().buddy.find_run(from, wanted),
         )
     }
@@ -260,18 +260,18 @@ impl Scan<'_, '_> {
     fn any_free(&mut self) -> Option<Found> {
         let longest = self
             .order()
-            .filter_map(|group| self.groups.slot(group).largest_hint())
+            .filter_map(|group| self.groups.info(group).largest_hint())
             .max()?;
         let longest = longest.min(self.plan.wanted.ilog2());
-        self.wait_for(|slot| slot.largest_hint() >= Some(longest))
-            .or_else(|| self.wait_for(|slot| slot.free_hint() > 0))
+        self.wait_for(|info| info.largest_hint() >= Some(longest))
+            .or_else(|| self.wait_for(|info| info.free_hint() > 0))
     }
 
-    fn wait_for(&mut self, good: impl Fn(&Slot) -> bool) -> Option<Found> {
+    fn wait_for(&mut self, good: impl Fn(&GroupInfo) -> bool) -> Option<Found> {
         let groups = self.groups;
         self.order().find_map(|number| {
-            let slot = groups.slot(number);
-            if !good(slot) {
+            let info = groups.info(number);
+            if !good(info) {
                 return None;
             }
             self.seen.considered += 1;
@@ -297,21 +297,21 @@ impl Scan<'_, '_> {
     pub(super) fn search_group(
         &mut self,
         number: GroupNumber,
-        good: &impl Fn(&Slot) -> bool,
+        good: &impl Fn(&GroupInfo) -> bool,
         find: &impl Find,
     ) -> Option<Found> {
         let groups = self.groups;
-        let slot = groups.slot(number);
-        if !good(slot) {
+        let info = groups.info(number);
+        if !good(info) {
             return None;
         }
         self.seen.considered += 1;
         let waits = groups.waits_for_busy();
-        if !waits && slot.written.state.is_locked() {
+        if !waits && info.written.state.is_locked() {
             self.seen.busy += 1;
             return None;
         }
-        if !self.may_load(slot) {
+        if !self.may_load(info) {
             return None;
         }
         let held = if waits {
@@ -334,8 +334,8 @@ impl Scan<'_, '_> {
     }
 
     /// Whether the group is in memory, or this criterion may read one more.
-    fn may_load(&mut self, slot: &Slot) -> bool {
-        if slot.is(mark::BLOCKS_LOADED) {
+    fn may_load(&mut self, info: &GroupInfo) -> bool {
+        if info.is(mark::BLOCKS_LOADED) {
             return true;
         }
         self.loads += 1;

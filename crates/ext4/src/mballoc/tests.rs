@@ -147,7 +147,7 @@ fn check_index(ground: &Ground) {
     groups.set_optimize_scan(false);
     groups.set_optimize_scan(true);
     for number in ground.store.geometry.groups() {
-        let place = groups.slot(number).place();
+        let place = groups.info(number).place();
         for order in orders() {
             let by = |by| groups.index.has(by, order, number);
             assert_eq!(by(By::Largest), place.largest == Some(order), "{number:?}");
@@ -338,7 +338,7 @@ fn a_request_for_a_zone_gets_only_blocks_of_the_zone() {
             geometry
                 .groups()
                 .take(2)
-                .all(|group| groups.slot(group).free_hint() == 0)
+                .all(|group| groups.info(group).free_hint() == 0)
         );
         if let Some(aside) = aside {
             groups.release(&aside);
@@ -484,7 +484,7 @@ fn files_that_grow_side_by_side_get_long_runs() {
     assert_eq!(
         ground
             .groups
-            .slot(GroupNumber(1))
+            .info(GroupNumber(1))
             .written
             .aside
             .load(pext4_sync::atomic::Ordering::Relaxed),

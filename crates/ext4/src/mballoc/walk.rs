@@ -19,7 +19,7 @@ use pext4_ondisk::GroupNumber;
 
 use super::scan::{Find, Found, Scan};
 use crate::groups::index::{By, Design};
-use crate::groups::slot::Slot;
+use crate::groups::info::GroupInfo;
 
 /// The maximum number of groups of one list that a criterion tries.
 const MAX_OF_A_LIST: usize = 16;
@@ -31,7 +31,7 @@ impl Scan<'_, '_> {
         &mut self,
         by: By,
         orders: impl Iterator<Item = u32> + Clone,
-        good: impl Fn(&Slot) -> bool,
+        good: impl Fn(&GroupInfo) -> bool,
         find_of: impl Fn(u32) -> F,
     ) -> Option<Found> {
         let (groups, end) = (self.groups, self.end);
@@ -48,7 +48,7 @@ impl Scan<'_, '_> {
                 for order in orders {
                     tried.clear();
                     let untried = |tried: &[GroupNumber], number: GroupNumber| {
-                        number.get() < end && !tried.contains(&number) && good(groups.slot(number))
+                        number.get() < end && !tried.contains(&number) && good(groups.info(number))
                     };
                     while tried.len() < MAX_OF_A_LIST
                         && let Some(number) =
@@ -86,7 +86,7 @@ impl Scan<'_, '_> {
     /// Searches all groups with good hints.
     pub(super) fn one_by_one(
         &mut self,
-        good: impl Fn(&Slot) -> bool,
+        good: impl Fn(&GroupInfo) -> bool,
         find: impl Find,
     ) -> Option<Found> {
         self.order()

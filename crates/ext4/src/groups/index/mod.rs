@@ -21,7 +21,7 @@ use pext4_ondisk::GroupNumber;
 use pext4_sync::atomic::{AtomicBool, Ordering};
 
 use super::buddy::ORDERS;
-use super::slot::Slot;
+use super::info::GroupInfo;
 use crate::options;
 use bitmaps::Bitmaps;
 use lists::Lists;
@@ -69,7 +69,7 @@ impl Place {
         }
     }
 
-    /// As the number that a slot stores: each order plus one, or 0 for none, in a byte each.
+    /// As the number that a group stores: each order plus one, or 0 for none, in a byte each.
     pub fn packed(self) -> u32 {
         let one = |order: Option<u32>| order.map_or(0, |order| order + 1);
         one(self.largest) | one(self.average) << 8
@@ -109,18 +109,18 @@ impl GroupIndex {
     }
 
     /// Moves a group to `place`. The caller holds the group, or no other thread can see it yet.
-    pub fn file(&self, slot: &Slot, number: GroupNumber, place: Place) {
+    pub fn file(&self, info: &GroupInfo, number: GroupNumber, place: Place) {
         let place = if self.is_in_use() {
             place
         } else {
-            self.unchanged_part(slot, place)
+            self.unchanged_part(info, place)
         };
         let packed = place.packed();
-        let before = slot.written.filed.load(Ordering::Relaxed);
+        let before = info.written.filed.load(Ordering::Relaxed);
         if packed == before {
             return;
         }
-        slot.written.filed.store(packed, Ordering::Relaxed);
+        info.written.filed.store(packed, Ordering::Relaxed);
         let before = Place::unpacked(before);
         self.move_between(By::Largest, number, before.largest, place.largest);
         self.move_between(By::Average, number, before.average, place.average);
@@ -128,8 +128,8 @@ impl GroupIndex {
 
     /// The orders of `place` that the group is filed under already: while the index is off, a group
     /// only leaves it.
-    fn unchanged_part(&self, slot: &Slot, place: Place) -> Place {
-        let before = Place::unpacked(slot.written.filed.load(Ordering::Relaxed));
+    fn unchanged_part(&self, info: &GroupInfo, place: Place) -> Place {
+        let before = Place::unpacked(info.written.filed.load(Ordering::Relaxed));
         Place {
             largest: place.largest.filter(|_| place.largest == before.largest),
             average: place.average.filter(|_| place.average == before.average),
@@ -170,10 +170,10 @@ mod tests {
 
     use super::*;
 
-    fn check(index: &GroupIndex, slots: &[Slot], places: &[Place]) {
-        for ((number, slot), place) in (0u32..).zip(slots).zip(places) {
+    fn check(index: &GroupIndex, infos: &[GroupInfo], places: &[Place]) {
+        for ((number, info), place) in (0u32..).zip(infos).zip(places) {
             assert_eq!(
-                Place::unpacked(slot.written.filed.load(Ordering::Relaxed)),
+                Place::unpacked(info.written.filed.load(Ordering::Relaxed)),
                 *place
             );
             for order in orders() {
@@ -197,8 +197,8 @@ mod tests {
         ] {
             let count = 300;
             let index = GroupIndex::new(design, true, count);
-            let slots: Vec<Slot> = (0..count)
-                .map(|_| Slot::new(&GroupDescriptor::default(), 0))
+            let infos: Vec<GroupInfo> = (0..count)
+                .map(|_| GroupInfo::new(&GroupDescriptor::default(), 0))
                 .collect();
             let mut places = vec![Place::default(); count as usize];
             let mut random = super::super::testing::Random::new(31);
@@ -207,9 +207,9 @@ mod tests {
                     let in_use = !index.is_in_use();
                     index.set_in_use(in_use);
                     if in_use {
-                        for (number, slot) in (0u32..).zip(&slots) {
+                        for (number, info) in (0u32..).zip(&infos) {
                             let place = Place::of(number % 7 * 50, 1 + number % 3, Some(2));
-                            index.file(slot, GroupNumber(number), place);
+                            index.file(info, GroupNumber(number), place);
                             places[number as usize] = place;
                         }
                     }
@@ -218,7 +218,7 @@ mod tests {
                 let free = random.below(3) * random.below(20_000);
                 let largest = free.checked_ilog2();
                 let place = Place::of(free, 1 + random.below(9), largest);
-                index.file(&slots[number as usize], GroupNumber(number), place);
+                index.file(&infos[number as usize], GroupNumber(number), place);
                 let place = if index.is_in_use() {
                     place
                 } else {
@@ -230,7 +230,7 @@ mod tests {
                 };
                 places[number as usize] = place;
             }
-            check(&index, &slots, &places);
+            check(&index, &infos, &places);
         }
     }
 

@@ -8,7 +8,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, LogicalBlock}
 use pext4_sync::atomic::Ordering;
 
 use super::file_with_preallocation;
-use crate::groups::slot::mark;
+use crate::groups::info::mark;
 use crate::groups::testing::{Ground, image, settings};
 use crate::mballoc::Request;
 use crate::options::MountOptions;
@@ -228,8 +228,8 @@ fn preallocations_of_a_corrupt_group_are_not_used() {
         };
         let groups = &ground.groups;
         let (preallocation, group, _) = file_with_preallocation(&ground);
-        let slot = groups.slot(group);
-        let [free, aside] = [&slot.written.free_blocks, &slot.written.aside]
+        let info = groups.info(group);
+        let [free, aside] = [&info.written.free_blocks, &info.written.aside]
             .map(|count| count.load(Ordering::Relaxed));
         assert!(aside > 0 && free > 0);
         let healthy = groups.free_blocks() - u64::from(free + aside);

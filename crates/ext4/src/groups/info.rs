@@ -19,7 +19,7 @@ use super::index::Place;
 use super::inodes::InodeBits;
 use super::loaded::Loaded;
 
-/// Facts about a group that can be read without its lock, as bits of [`Slot::marks`].
+/// Facts about a group that can be read without its lock, as bits of [`GroupInfo::marks`].
 pub mod mark {
     /// Block bitmap and buddy are in memory.
     pub const BLOCKS_LOADED: u32 = 1;
@@ -36,9 +36,9 @@ pub mod mark {
 /// One group of the table, in two cache lines of 64 bytes: `written`, and the rest, which threads
 /// read in many operations and write seldom, so that they do not wait for the line of a lock that
 /// they do not take. Lines come in pairs, which a processor may fetch together, and no two groups
-/// share a pair. There are no empty lines in between: a volume of 16 TiB has 131,072 slots.
+/// share a pair. There are no empty lines in between: a volume of 16 TiB has 131,072 groups.
 #[repr(align(128))]
-pub struct Slot {
+pub struct GroupInfo {
     /// The first block of the inode table. [immutable after mount]
     pub inode_table: BlockNumber,
     /// Free inodes: a hint, which is 0 only if the descriptor says so or a search found none.
@@ -85,8 +85,8 @@ pub struct Written {
     pub state: Mutex<Option<Box<Loaded>>>,
 }
 
-impl Slot {
-    /// The slot of a group that is not in memory.
+impl GroupInfo {
+    /// A group that is not in memory.
     pub fn new(descriptor: &GroupDescriptor, unused_inodes: u32) -> Self {
         let free = descriptor.free_clusters;
         Self {
@@ -111,11 +111,11 @@ impl Slot {
         }
     }
 
-    /// The slot of a group of which nothing is known.
+    /// A group of which nothing is known.
     pub fn corrupt() -> Self {
-        let slot = Self::new(&GroupDescriptor::default(), 0);
-        slot.mark(mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT);
-        slot
+        let info = Self::new(&GroupDescriptor::default(), 0);
+        info.mark(mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT);
+        info
     }
 
     /// Whether any of these marks is set.
@@ -195,29 +195,29 @@ impl Slot {
 mod tests {
     use std::mem::offset_of;
 
-    use super::{GroupDescriptor, Mutex, Slot, Tid};
+    use super::{GroupDescriptor, GroupInfo, Mutex, Tid};
 
     #[test]
     fn a_slot_is_one_pair_of_cache_lines() {
-        assert_eq!(align_of::<Slot>(), 128);
-        assert_eq!(offset_of!(Slot, written) % 64, 0);
+        assert_eq!(align_of::<GroupInfo>(), 128);
+        assert_eq!(offset_of!(GroupInfo, written) % 64, 0);
         // Locks that are both checked and metered are larger.
         let most = if size_of::<Mutex<u8>>() <= 3 {
             128
         } else {
             256
         };
-        assert!(size_of::<Slot>() <= most, "{}", size_of::<Slot>());
+        assert!(size_of::<GroupInfo>() <= most, "{}", size_of::<GroupInfo>());
     }
 
     #[test]
     fn only_the_first_note_of_a_transaction_returns_true() {
-        let slot = Slot::new(&GroupDescriptor::default(), 0);
-        assert_eq!(slot.last_noted(), None);
-        assert!(slot.note(Tid(0)));
-        assert!(!slot.note(Tid(0)));
-        assert_eq!(slot.last_noted(), Some(Tid(0)));
-        assert!(slot.note(Tid(1)));
-        assert_eq!(slot.last_noted(), Some(Tid(1)));
+        let info = GroupInfo::new(&GroupDescriptor::default(), 0);
+        assert_eq!(info.last_noted(), None);
+        assert!(info.note(Tid(0)));
+        assert!(!info.note(Tid(0)));
+        assert_eq!(info.last_noted(), Some(Tid(0)));
+        assert!(info.note(Tid(1)));
+        assert_eq!(info.last_noted(), Some(Tid(1)));
     }
 }
