@@ -1,6 +1,6 @@
 //! Capturing a group for transactions.
 //!
-//! Every change of what is written to disk begins with [`Held::touch`], which guarantees two
+//! Every change of what is written to disk begins with [`LockedGroup::touch`], which guarantees two
 //! things. A version that the group still owes to an older transaction is captured before the
 //! change (rule 3), after the frees of that transaction were folded into it. And the commit of this
 //! transaction will capture the group. Frees and uses of preallocations by later transactions than
@@ -16,9 +16,9 @@ use pext4_sync::atomic::Ordering;
 
 use super::buddy::Span;
 use super::freed::{FreedExtent, Reuse};
-use super::held::Held;
 use super::info::mark;
 use super::loaded::{BlockSide, InodeSide, Loaded};
+use super::locked::LockedGroup;
 use super::{CREDITS_PER_GROUP, Groups};
 
 impl Groups {
@@ -34,7 +34,7 @@ impl Groups {
     }
 }
 
-impl Held<'_> {
+impl LockedGroup<'_> {
     /// Prepares a change under `handle` of what is written to disk. The caller has loaded the
     /// blocks or the inodes.
     pub fn touch(&mut self, handle: &mut Handle<'_>) {

@@ -9,12 +9,12 @@ use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_sync::atomic::Ordering;
 
 use super::buddy::Span;
-use super::held::Held;
 use super::info::mark;
 use super::loaded;
+use super::locked::LockedGroup;
 use super::preallocation::{Aside, Listed, Preallocation};
 
-impl Held<'_> {
+impl LockedGroup<'_> {
     /// Takes a run out of the buddy and marks its first `used` blocks used on disk. The caller must
     /// set the rest aside under the same hold.
     pub fn take(&mut self, handle: &mut Handle<'_>, span: Span, used: u32) {

@@ -14,7 +14,7 @@ use pext4_sync::CachePadded;
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::info::{GroupInfo, mark};
-use super::{Groups, Held};
+use super::{Groups, LockedGroup};
 use crate::store::Store;
 
 /// The marks of what eviction takes from memory.
@@ -142,7 +142,7 @@ impl Groups {
         if !info.is(LOADED) || is_referenced || !self.has_durable_changes(number) {
             return;
         }
-        let Some(mut held) = self.try_hold(number) else {
+        let Some(mut held) = self.try_lock(number) else {
             return;
         };
         if !held.loaded().is_some_and(|loaded| loaded.is_idle()) {
@@ -175,7 +175,7 @@ impl Groups {
             return true;
         }
         self.make_room();
-        Held::load_blocks(&mut self.hold(number))
+        LockedGroup::load_blocks(&mut self.lock(number))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The inodes of a group in memory: which are used, as atomic bits, and their counts.
 //!
 //! A bit may be changed under a handle whose transaction has *opened* the group's inodes
-//! ([`Held::open_inodes`]), with the group's lock or without it (see [`Opened`]). The number of
+//! ([`LockedGroup::open_inodes`]), with the group's lock or without it (see [`Opened`]). The number of
 //! free inodes is counted from the bits when they are captured, so bitmap and count cannot differ
 //! on disk (rule D3). The numbers of directories and of never used inodes are atomics beside the
 //! bits; like these, they do not change while a version is captured.
@@ -23,8 +23,8 @@ use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pext4_sync::{Bits, time};
 
 use super::Groups;
-use super::held::Held;
 use super::info::{GroupInfo, mark};
+use super::locked::LockedGroup;
 use crate::statistics::Event;
 use crate::store::Store;
 
@@ -238,7 +238,7 @@ impl Recent {
     }
 }
 
-impl Held<'_> {
+impl LockedGroup<'_> {
     /// Opens the group's inodes for claims and frees under `handle`: loads the bitmap, captures the
     /// version of an older transaction, and makes this transaction's commit capture the group.
     /// Returns whether the group's inodes can be used.
@@ -264,15 +264,15 @@ impl Held<'_> {
 
 impl Groups {
     /// Opens a group's inodes for changes under `handle`: without the group's lock if this
-    /// transaction has done so before; otherwise `hold` takes the lock, or gives up.
+    /// transaction has done so before; otherwise `lock` takes the lock, or gives up.
     pub(crate) fn open_inodes<'a>(
         &'a self,
         handle: &mut Handle<'_>,
         group: GroupNumber,
-        hold: impl FnOnce() -> Option<Held<'a>>,
+        lock: impl FnOnce() -> Option<LockedGroup<'a>>,
     ) -> Option<&'a InodeBits> {
         let info = self.info(group);
-        if !handle.may_change(&info.opened) && !hold()?.open_inodes(handle) {
+        if !handle.may_change(&info.opened) && !lock()?.open_inodes(handle) {
             return None;
         }
         let usable = !info.is(mark::INODES_CORRUPT);
@@ -321,7 +321,7 @@ impl Groups {
         let corrupt = corrupt
             .in_group(group)
             .in_inode(inode.unwrap_or(InodeNumber(0)));
-        self.hold(group)
+        self.lock(group)
             .mark_corrupt(mark::INODES_CORRUPT, corrupt.into());
     }
 }

@@ -25,13 +25,13 @@ mod counts;
 mod evict;
 mod freed;
 mod front;
-mod held;
 pub(crate) mod hints;
 pub(crate) mod index;
 pub(crate) mod info;
 pub(crate) mod inodes;
 pub(crate) mod lane;
 mod loaded;
+mod locked;
 mod metadata;
 pub mod open;
 mod preallocation;
@@ -69,7 +69,7 @@ use stream_goals::StreamGoals;
 use waiting::Waiting;
 
 pub(crate) use freed::{FreedExtent, Reuse};
-pub(crate) use held::Held;
+pub(crate) use locked::LockedGroup;
 pub(crate) use preallocation::Aside;
 pub use preallocation::Preallocation;
 
@@ -264,7 +264,7 @@ impl Groups {
             return;
         }
         for number in (0..self.count()).map(GroupNumber) {
-            let held = self.hold(number);
+            let held = self.lock(number);
             self.index
                 .file(self.info(number), number, self.info(number).place());
             drop(held);
@@ -371,6 +371,6 @@ impl Groups {
 
 impl Owing for ListedGroup {
     fn capture(&self, tid: Tid, captures: &mut Vec<pext4_jbd2::Capture>) {
-        self.groups.hold(self.number).capture(tid, captures);
+        self.groups.lock(self.number).capture(tid, captures);
     }
 }

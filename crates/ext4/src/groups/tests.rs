@@ -59,7 +59,7 @@ fn groups_are_shown_by_their_free_runs_without_locks_or_reads() {
     let count = u64::from(groups.count());
     let mut handle = ground.handle();
     // It would wait for itself, if it took the locks.
-    let mut held = groups.hold(GroupNumber(1));
+    let mut held = groups.lock(GroupNumber(1));
     let unread = groups.section();
     let before = groups.free_runs_section();
     assert_eq!(groups_in(&before, "a longest"), count);
@@ -107,7 +107,7 @@ fn every_group_of_a_fresh_image_is_sound() {
             "{shape:?}"
         );
         for number in ground.store.geometry.groups() {
-            let mut held = ground.groups.hold(number);
+            let mut held = ground.groups.lock(number);
             assert!(
                 held.load_blocks() && held.load_inodes(),
                 "{shape:?} {number:?}"
@@ -305,8 +305,8 @@ fn the_last_of_what_was_set_aside_is_used_while_others_hold_the_group_and_leaves
     let (preallocation, group, first) = file_with_preallocation(&ground);
     let groups = &ground.groups;
     let left = preallocation.end() - first - 20;
-    let listed = || groups.hold(group).expect_loaded().preallocations.len();
-    let held = groups.hold(group);
+    let listed = || groups.lock(group).expect_loaded().preallocations.len();
+    let held = groups.lock(group);
     let use_all = || {
         let mut handle = ground.handle();
         use_up(&ground, &mut handle, &preallocation, 20, left)
@@ -317,7 +317,7 @@ fn the_last_of_what_was_set_aside_is_used_while_others_hold_the_group_and_leaves
     assert!(!groups.is_left(&preallocation), "its owner drops it");
     assert_eq!(listed(), 1, "nobody has folded it");
     assert!(
-        groups.hold(group).any_preallocation().is_none(),
+        groups.lock(group).any_preallocation().is_none(),
         "there is nothing to discard"
     );
     ground.commit();
@@ -355,7 +355,7 @@ fn what_a_transaction_used_it_may_free_and_others_may_discard() {
         0
     );
     assert_eq!(groups.info(group).written.aside.load(Ordering::Relaxed), 0);
-    let free = groups.hold(group).blocks().buddy.free();
+    let free = groups.lock(group).blocks().buddy.free();
     let on_disk = ground.on_disk();
     assert_eq!(free, on_disk[group.get() as usize].descriptor.free_clusters);
 }

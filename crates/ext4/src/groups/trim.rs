@@ -54,7 +54,7 @@ impl Groups {
 
     fn trim_group(&self, number: GroupNumber, part: Range<u32>, least: u32) -> Result<u64> {
         let first = self.store.geometry.first_block(number).get();
-        let mut held = self.hold(number);
+        let mut held = self.lock(number);
         if !held.load_blocks() {
             return Ok(0);
         }
@@ -69,7 +69,7 @@ impl Groups {
             discarded += 1;
             if discarded.is_multiple_of(MAX_DISCARDS_PER_HOLD) {
                 drop(held);
-                held = self.hold(number);
+                held = self.lock(number);
                 if !held.load_blocks() {
                     break;
                 }

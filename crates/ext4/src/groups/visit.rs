@@ -25,7 +25,7 @@ impl Groups {
             self.discard_freed(number, tid);
         }
         self.count_event(Event::Visited);
-        let mut held = self.hold(number);
+        let mut held = self.lock(number);
         let Some(blocks) = held.loaded().and_then(|loaded| loaded.blocks.as_mut()) else {
             return;
         };
@@ -49,7 +49,7 @@ impl Groups {
     /// committer removes them. A failed discard is ignored.
     fn discard_freed(&self, number: GroupNumber, tid: Tid) {
         let spans = {
-            let mut held = self.hold(number);
+            let mut held = self.lock(number);
             let blocks = held.loaded().and_then(|loaded| loaded.blocks.as_ref());
             blocks.map_or_else(Vec::new, |blocks| blocks.pending.through(tid))
         };

@@ -15,7 +15,7 @@ use pext4_ondisk::{GroupNumber, InodeNumber};
 use pext4_sync::atomic::Ordering;
 
 use crate::groups::inodes::{Claimed, InodeBits};
-use crate::groups::{Groups, Held};
+use crate::groups::{Groups, LockedGroup};
 use crate::options;
 use crate::statistics::Event;
 
@@ -103,8 +103,8 @@ impl Groups {
         self.make_room_for_inodes(group);
         self.open_inodes(handle, group, || {
             let held = match busy {
-                Busy::Wait => Some(self.hold(group)),
-                Busy::Skip => self.try_hold(group),
+                Busy::Wait => Some(self.lock(group)),
+                Busy::Skip => self.try_lock(group),
             };
             self.count_event(match held {
                 Some(_) => Event::InodesLocked,
@@ -129,7 +129,7 @@ impl Groups {
             let Some(index) = bits.choose(least) else {
                 return Some(Claimed { index: None, races });
             };
-            let mut held = self.hold(group);
+            let mut held = self.lock(group);
             if !held.open_inodes(handle) {
                 return None;
             }
@@ -150,7 +150,7 @@ impl Groups {
     fn inode_bits(&self, group: GroupNumber) -> Option<&InodeBits> {
         let info = self.info(group);
         self.make_room_for_inodes(group);
-        if info.inodes.get().is_none() && !Held::load_inodes(&mut self.hold(group)) {
+        if info.inodes.get().is_none() && !LockedGroup::load_inodes(&mut self.lock(group)) {
             return None;
         }
         info.inodes.get().map(|bits| &**bits)
@@ -167,10 +167,10 @@ impl Groups {
         self.make_room_for_inodes(group);
         let given = match self.store.options.scaling.inode_bits {
             options::InodeBits::Atomic => self
-                .open_inodes(handle, group, || Some(self.hold(group)))
+                .open_inodes(handle, group, || Some(self.lock(group)))
                 .map(|bits| bits.free(index)),
             options::InodeBits::TestThenLock | options::InodeBits::FindUnderLock => {
-                let mut held = self.hold(group);
+                let mut held = self.lock(group);
                 let opened = held.open_inodes(handle);
                 let bits = self.info(group).inodes.get().filter(|_| opened);
                 bits.map(|bits| bits.free(index))

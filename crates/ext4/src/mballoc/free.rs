@@ -107,7 +107,7 @@ impl Groups {
 
     fn free_now(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
         self.make_room_for(group);
-        let mut held = self.hold(group);
+        let mut held = self.lock(group);
         if held.load_blocks() {
             held.touch(handle);
             self.count_free(freed.span);

@@ -15,7 +15,7 @@ use pext4_sync::atomic::Ordering;
 use super::request::Run;
 use crate::groups::buddy::Span;
 use crate::groups::info::mark;
-use crate::groups::{Aside, Groups, Held, Preallocation};
+use crate::groups::{Aside, Groups, LockedGroup, Preallocation};
 use crate::options::Frees;
 use crate::statistics::Event;
 
@@ -48,7 +48,7 @@ impl Groups {
         if let Some(run) = self.move_front(handle, preallocation, &mut state, skipped, length) {
             return Some(run);
         }
-        let held = self.hold(preallocation.group());
+        let held = self.lock(preallocation.group());
         let place = (&mut *state, held);
         Some(self.use_front(handle, preallocation, place, skipped, length))
     }
@@ -80,9 +80,9 @@ impl Groups {
         }
         let group = preallocation.group();
         let held = if waits {
-            Some(self.hold(group))
+            Some(self.lock(group))
         } else {
-            self.try_hold(group)
+            self.try_lock(group)
         };
         let Some(held) = held else {
             return SmallUse::Busy;
@@ -141,7 +141,7 @@ impl Groups {
         &self,
         handle: &mut Handle<'_>,
         preallocation: &Preallocation,
-        (state, mut held): (&mut Option<Aside>, Held<'_>),
+        (state, mut held): (&mut Option<Aside>, LockedGroup<'_>),
         skipped: u32,
         length: u32,
     ) -> Run {
@@ -191,7 +191,7 @@ impl Groups {
         let Some(aside) = state.take() else {
             return 0;
         };
-        let mut held = self.hold(preallocation.group());
+        let mut held = self.lock(preallocation.group());
         held.release(aside.span);
         held.unlist(preallocation);
         drop(held);
@@ -208,7 +208,7 @@ impl Groups {
         let mut freed = 0;
         for number in (0..self.count()).map(GroupNumber) {
             while freed < wanted && self.info(number).written.aside.load(Ordering::Relaxed) > 0 {
-                let Some(preallocation) = self.hold(number).any_preallocation() else {
+                let Some(preallocation) = self.lock(number).any_preallocation() else {
                     break;
                 };
                 freed += self.discard(&preallocation);

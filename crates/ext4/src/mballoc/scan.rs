@@ -27,7 +27,7 @@ use super::request::{Plan, Run, Surplus};
 use crate::groups::buddy::Span;
 use crate::groups::index::{By, orders};
 use crate::groups::info::{GroupInfo, mark};
-use crate::groups::{Groups, Held, Preallocation};
+use crate::groups::{Groups, LockedGroup, Preallocation};
 use crate::statistics::Event;
 
 /// A criterion's function, and the event that is counted when it finds something.
@@ -70,8 +70,8 @@ struct Seen {
 }
 
 /// Finds a run in a group, starting at a block of it.
-pub(super) trait Find: Fn(&mut Held<'_>, u32) -> Option<Span> {}
-impl<F: Fn(&mut Held<'_>, u32) -> Option<Span>> Find for F {}
+pub(super) trait Find: Fn(&mut LockedGroup<'_>, u32) -> Option<Span> {}
+impl<F: Fn(&mut LockedGroup<'_>, u32) -> Option<Span>> Find for F {}
 
 impl Groups {
     /// Searches for a run for `plan` and takes it.
@@ -117,9 +117,9 @@ impl Scan<'_, '_> {
             return None;
         }
         let held = if self.groups.waits_for_busy() {
-            Some(self.groups.hold(self.first))
+            Some(self.groups.lock(self.first))
         } else {
-            self.groups.hold_spinning(self.first)
+            self.groups.lock_spinning(self.first)
         };
         let Some(mut held) = held else {
             self.seen.busy += 1;
@@ -211,7 +211,11 @@ impl Scan<'_, '_> {
             By::Largest,
             order..orders().end,
             |info| info.largest_hint() >= Some(order),
-            |_| move |held: &mut Held<'_>, from| held.blocks().buddy.find_aligned(from, order),
+            |_| {
+                move |held: &mut LockedGroup<'_>, from| {
+                    held.blocks().buddy.find_aligned(from, order)
+                }
+            },
         )
     }
 
@@ -221,7 +225,7 @@ impl Scan<'_, '_> {
             By::Average,
             wanted.ilog2()..orders().end,
             |info| info.average_hint() >= wanted,
-            |_| move |held: &mut Held<'_>, from| held.blocks().buddy.find_run(from, wanted),
+            |_| move |held: &mut LockedGroup<'_>, from| held.blocks().buddy.find_run(from, wanted),
         )
     }
 
@@ -239,7 +243,7 @@ impl Scan<'_, '_> {
             (least..order).rev(),
             |info| info.free_hint() > 0,
             |order| {
-                move |held: &mut Held<'_>, from| {
+                move |held: &mut LockedGroup<'_>, from| {
                     let buddy = &held.blocks().buddy;
                     let whole = buddy.find_run(from, wanted);
                     whole.or_else(|| buddy.find_run(from, 1 << order))
@@ -276,7 +280,7 @@ impl Scan<'_, '_> {
             }
             self.seen.considered += 1;
             groups.make_room_for(number);
-            let mut held = groups.hold(number);
+            let mut held = groups.lock(number);
             if !held.load_blocks() {
                 return None;
             }
@@ -315,9 +319,9 @@ impl Scan<'_, '_> {
             return None;
         }
         let held = if waits {
-            Some(groups.hold(number))
+            Some(groups.lock(number))
         } else {
-            groups.try_hold(number)
+            groups.try_lock(number)
         };
         let Some(mut held) = held else {
             self.seen.busy += 1;
@@ -347,7 +351,7 @@ impl Scan<'_, '_> {
     }
 
     /// Takes a run, or the part of it that the plan can use.
-    fn claim(&mut self, held: &mut Held<'_>, span: Span) -> Found {
+    fn claim(&mut self, held: &mut LockedGroup<'_>, span: Span) -> Found {
         let plan = self.plan;
         let used = span.length.min(plan.requested);
         let whole = if plan.surplus == Surplus::None {

@@ -169,7 +169,7 @@ fn free_all(ground: &Ground, runs: &[Run]) {
     let free = ground.store.superblock(|superblock| superblock.free_blocks);
     assert_eq!(ground.groups.free_blocks(), free);
     for number in ground.store.geometry.groups() {
-        let mut held = ground.groups.hold(number);
+        let mut held = ground.groups.lock(number);
         assert!(held.load_blocks());
         held.blocks()
             .buddy
@@ -515,7 +515,7 @@ fn a_file_that_finds_its_goal_locked_stays_in_its_new_group() {
     };
     let first = grow(20, Some(GroupNumber(2)));
     assert_eq!(first, GroupNumber(2));
-    let held = groups.hold(first);
+    let held = groups.lock(first);
     let second = std::thread::scope(|scope| scope.spawn(|| grow(21, Some(first))).join())
         .expect("it does not wait");
     drop(held);
@@ -579,7 +579,7 @@ fn a_goal_in_a_group_that_stays_held_is_given_up() {
         group_of(run.expect("space"))
     };
     assert_eq!(grow(20, 1000), Some(goal));
-    let held = groups.hold(goal);
+    let held = groups.lock(goal);
     let elsewhere = std::thread::scope(|scope| scope.spawn(|| grow(21, 2000)).join());
     drop(held);
     assert_ne!(elsewhere.expect("it does not wait"), Some(goal));

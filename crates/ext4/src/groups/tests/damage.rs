@@ -118,7 +118,7 @@ fn a_corrupt_group_is_left_alone_and_reported_once() {
             .expect("elsewhere");
         assert_ne!(ground.store.geometry.group_of(run.start), Some(victim));
     }
-    assert!(ground.groups.hold(victim).loaded().is_none(), "of no use");
+    assert!(ground.groups.lock(victim).loaded().is_none(), "of no use");
     let lost = u64::from(free_there) + 3;
     assert_eq!(ground.groups.free_blocks(), before - lost);
     ground
@@ -159,7 +159,7 @@ fn free_blocks_of_a_corrupt_group_are_not_counted() {
             .expect("used");
         drop(handle);
         groups
-            .hold(group)
+            .lock(group)
             .mark_corrupt(mark::BLOCKS_CORRUPT, corrupt().into());
         ground.commit();
         ground.commit();
@@ -235,7 +235,7 @@ fn preallocations_of_a_corrupt_group_are_not_used() {
         let healthy = groups.free_blocks() - u64::from(free + aside);
         let corrupt = Corrupt::new("a test", "it says so").in_group(group);
         groups
-            .hold(group)
+            .lock(group)
             .mark_corrupt(mark::BLOCKS_CORRUPT, corrupt.into());
         let mut handle = ground.handle();
         let used = groups.use_preallocation(&mut handle, &preallocation, LogicalBlock(20), 5);

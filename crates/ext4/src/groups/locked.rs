@@ -16,7 +16,7 @@ use crate::options::BusyGroups;
 use crate::statistics::Event;
 
 /// A group whose lock is held. Dropping it updates its hints.
-pub struct Held<'a> {
+pub struct LockedGroup<'a> {
     pub(super) groups: &'a Groups,
     pub(super) number: GroupNumber,
     pub(super) info: &'a GroupInfo,
@@ -27,10 +27,10 @@ pub struct Held<'a> {
 
 impl Groups {
     /// Locks a group, waiting for it.
-    pub(crate) fn hold(&self, number: GroupNumber) -> Held<'_> {
+    pub(crate) fn lock(&self, number: GroupNumber) -> LockedGroup<'_> {
         let info = self.info(number);
         let state = info.written.state.lock_keyed(u64::from(number.get()));
-        Held {
+        LockedGroup {
             groups: self,
             number,
             info,
@@ -46,11 +46,11 @@ impl Groups {
 
     /// Locks a group, spinning briefly if it is locked: long enough for a holder that is running,
     /// not for one that was preempted. `None` if the group is still locked then.
-    pub(crate) fn hold_spinning(&self, number: GroupNumber) -> Option<Held<'_>> {
-        self.try_hold(number).or_else(|| {
+    pub(crate) fn lock_spinning(&self, number: GroupNumber) -> Option<LockedGroup<'_>> {
+        self.try_lock(number).or_else(|| {
             let state = &self.info(number).written.state;
             spin::until(|| !state.is_locked());
-            self.try_hold(number)
+            self.try_lock(number)
         })
     }
 
@@ -60,10 +60,10 @@ impl Groups {
     }
 
     /// Locks a group unless it is locked.
-    pub(crate) fn try_hold(&self, number: GroupNumber) -> Option<Held<'_>> {
+    pub(crate) fn try_lock(&self, number: GroupNumber) -> Option<LockedGroup<'_>> {
         let info = self.info(number);
         let state = info.written.state.try_lock_keyed(u64::from(number.get()))?;
-        Some(Held {
+        Some(LockedGroup {
             groups: self,
             number,
             info,
@@ -73,7 +73,7 @@ impl Groups {
     }
 }
 
-impl Held<'_> {
+impl LockedGroup<'_> {
     /// The group, if it is in memory.
     pub(super) fn loaded(&mut self) -> Option<&mut Loaded> {
         self.state.as_deref_mut()
@@ -146,7 +146,7 @@ impl Held<'_> {
         }
     }
 
-    /// Loads the inode bitmap; returns as [`Held::load_blocks`].
+    /// Loads the inode bitmap; returns as [`LockedGroup::load_blocks`].
     pub fn load_inodes(&mut self) -> bool {
         if self.info.is(mark::INODES_CORRUPT) {
             return false;
@@ -256,7 +256,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockedGroup<'_> {
     fn drop(&mut self) {
         if self.has_moved {
             self.publish();
