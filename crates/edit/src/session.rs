@@ -649,5 +649,5 @@ fn volume_options(before: &Superblock, options: &EditOptions) -> MountOptions {
 }
 
 fn pin_thread(options: &EditOptions) -> impl Sized + use<> {
-    (topology::pin(0), options.time.map(time::hold))
+    (topology::pin(0), options.time.map(time::freeze))
 }

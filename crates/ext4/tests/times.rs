@@ -18,7 +18,7 @@ fn a_change_of_names_after_the_times_were_set_back_is_told() {
     let volume = image.open();
     let root = InodeNumber::ROOT;
     // All of this happens within one tick of the clock and in one transaction.
-    let _held = time::hold(Duration::new(1_700_000_000, 5));
+    let _frozen = time::freeze(Duration::new(1_700_000_000, 5));
     let modified = || volume.attributes(root).expect("the root").modified;
     let now = Time {
         seconds: 1_700_000_000,
@@ -66,7 +66,7 @@ fn names_changed_on_many_threads_set_the_times_for_good() {
             let (volume, seconds) = (&volume, &seconds);
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    let _held = time::hold(Duration::from_secs(START + round));
+                    let _frozen = time::freeze(Duration::from_secs(START + round));
                     let name = format!("{thread}-{round}");
                     let made = volume.create(root, name.as_bytes(), &CreateAttributes::default());
                     let inode = made.expect("room for a file").inode;
@@ -84,7 +84,7 @@ fn names_changed_on_many_threads_set_the_times_for_good() {
     volume.fdatasync(root).expect("it is durable");
     // The second comes in the same transaction.
     for now in START + ROUNDS..START + ROUNDS + 2 {
-        let _held = time::hold(Duration::from_secs(now));
+        let _frozen = time::freeze(Duration::from_secs(now));
         let name = format!("at {now}");
         let made = volume.create(root, name.as_bytes(), &CreateAttributes::default());
         let _ = made.expect("room for a file");
@@ -107,13 +107,13 @@ fn what_a_cache_writes_back_late_leaves_the_times() {
     let volume = image.open();
     let mut clock = Duration::new(1_700_000_000, 0);
     let made = {
-        let _held = time::hold(clock);
+        let _frozen = time::freeze(clock);
         volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default())
     };
     let file = made.expect("room for a file").inode;
     let born = volume.attributes(file).expect("it is held");
     clock += Duration::from_secs(6);
-    let _held = time::hold(clock);
+    let _frozen = time::freeze(clock);
     let written = volume.write_back(file, 0, &[7; 10_000]);
     assert_eq!(written.expect("room for content"), 10_000);
     let told = volume.attributes(file).expect("it is held");
@@ -144,7 +144,7 @@ fn an_access_is_noted_as_the_policy_wants_it() {
     let volume = image.open();
     let start = 1_700_000_000;
     let at = |seconds: u64| Time::from_seconds(i64::try_from(start + seconds).expect("small"));
-    let clock = |seconds: u64| time::hold(Duration::from_secs(start + seconds));
+    let clock = |seconds: u64| time::freeze(Duration::from_secs(start + seconds));
     let born = clock(0);
     let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
     let inode = made.expect("room").inode;

@@ -1,6 +1,6 @@
 //! Clocks: a monotonic one, and the wall clock.
 //!
-//! A thread may [`hold`] its wall clock at a time of its choice, for work that must produce the
+//! A thread may [`freeze`] its wall clock at a time of its choice, for work that must produce the
 //! same bytes each time. The clocks of other threads are not affected.
 
 use std::cell::Cell;
@@ -33,48 +33,48 @@ pub fn now() -> Duration {
 }
 
 thread_local! {
-    static HELD: Cell<Option<Duration>> = const { Cell::new(None) };
+    static FROZEN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 /// Stops this thread's wall clock at `at`, a time since 1970-01-01 00:00 UTC, until the guard is
-/// dropped. Holds nest.
-pub fn hold(at: Duration) -> HoldGuard {
-    HoldGuard {
-        before: HELD.replace(Some(at)),
+/// dropped. They nest.
+pub fn freeze(at: Duration) -> FrozenClock {
+    FrozenClock {
+        before: FROZEN.replace(Some(at)),
         stays: PhantomData,
     }
 }
 
-/// Whether this thread [`hold`]s its clock.
+/// Whether this thread's clock is [frozen](freeze).
 #[must_use]
-pub fn is_held() -> bool {
-    HELD.get().is_some()
+pub fn is_frozen() -> bool {
+    FROZEN.get().is_some()
 }
 
-/// Keeps a thread's clock stopped; see [`hold`].
+/// Keeps a thread's clock stopped; see [`freeze`].
 #[must_use]
 #[derive(Debug)]
-pub struct HoldGuard {
+pub struct FrozenClock {
     before: Option<Duration>,
-    /// A hold belongs to its thread.
+    /// It belongs to its thread.
     stays: PhantomData<*const ()>,
 }
 
-impl Drop for HoldGuard {
+impl Drop for FrozenClock {
     fn drop(&mut self) {
-        HELD.set(self.before);
+        FROZEN.set(self.before);
     }
 }
 
 /// Time since 1970-01-01 00:00 UTC by the system's clock, zero for a clock set before that; or the
-/// time at which this thread [`hold`]s it.
+/// time at which this thread has [frozen](freeze) it.
 ///
 /// It advances with the system's tick of a few milliseconds, as does the clock with which Linux
 /// stamps files. The kernel stamps some changes of a mounted file itself: if this clock were finer,
 /// a later change by the kernel could look older than an earlier one by us.
 #[must_use]
 pub fn since_epoch() -> Duration {
-    if let Some(held) = HELD.get() {
+    if let Some(held) = FROZEN.get() {
         return held;
     }
     #[cfg(all(feature = "virtual", not(loom)))]
@@ -92,14 +92,14 @@ pub fn since_epoch() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClockId, Duration, clock_gettime, hold, now, since_epoch};
+    use super::{ClockId, Duration, clock_gettime, freeze, now, since_epoch};
 
     #[test]
     fn a_held_clock_is_stopped_for_its_thread_only() {
         let (outer, inner) = (Duration::new(1000, 7), Duration::ZERO);
-        let first = hold(outer);
+        let first = freeze(outer);
         {
-            let _second = hold(inner);
+            let _second = freeze(inner);
             assert_eq!(since_epoch(), inner);
         }
         assert_eq!(since_epoch(), outer);

@@ -261,7 +261,7 @@ impl Inode {
     /// Notes that names of this directory were changed at `time`. In each transaction one of the
     /// callers touches the inode; within one tick of the clock the others write nothing.
     pub(crate) fn note_names_changed(&self, handle: &mut Handle<'_>, time: Time) {
-        if pext4_sync::time::is_held() {
+        if pext4_sync::time::is_frozen() {
             // Whoever holds the clock wants its time, though the directory may have a later one.
             return self.edit(handle, Reach::Attributes, |state| {
                 (state.slot.modified, state.slot.changed) = (time, time);

@@ -135,7 +135,7 @@ impl Table for Buckets {
             };
             if entry.is_reusable() {
                 entry.mark_referenced();
-                return Some(entry.hold());
+                return Some(entry.acquire());
             }
             after = Some(Arc::clone(entry));
         }
@@ -143,7 +143,7 @@ impl Table for Buckets {
 
     fn put(&self, found: &FoundEntry) {
         if let Some(entry) = &found.entry {
-            entry.let_go();
+            entry.release();
         }
     }
 

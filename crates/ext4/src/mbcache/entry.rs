@@ -71,8 +71,8 @@ impl Entry {
         }
     }
 
-    /// Holds the entry for a search. The caller holds the table's lock.
-    pub fn hold(self: &Arc<Self>) -> FoundEntry {
+    /// Takes a reference for a search. The caller holds the table's lock.
+    pub fn acquire(self: &Arc<Self>) -> FoundEntry {
         self.holders.fetch_add(1, Ordering::Relaxed);
         FoundEntry {
             block: self.block,
@@ -83,8 +83,8 @@ impl Entry {
         }
     }
 
-    /// Releases the entry; true if no other thread holds it.
-    pub fn let_go(&self) -> bool {
+    /// Gives the reference back; true if no other thread has one.
+    pub fn release(&self) -> bool {
         self.holders.fetch_sub(1, Ordering::Release) == 1
     }
 

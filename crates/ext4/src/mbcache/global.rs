@@ -137,13 +137,13 @@ impl Table for Volume {
         let chain = state.by_key.get(&(self.number, key))?;
         let found = Arc::clone(following(chain, key, after)?);
         state.unused.remove(&found);
-        Some(found.hold())
+        Some(found.acquire())
     }
 
     fn put(&self, found: &FoundEntry) {
         let mut state = self.global.state.lock();
         if let Some(entry) = &found.entry
-            && entry.let_go()
+            && entry.release()
             && entry.is_listed()
         {
             state.unused.push(entry);

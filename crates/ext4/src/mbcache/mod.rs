@@ -65,8 +65,9 @@ pub use own_counts::{MetBlock, OwnCounts, Sum};
 const CACHE_PER_ENTRY: u64 = 4096;
 /// Minimum number of entries.
 const MIN_ENTRIES: u64 = 512;
-/// Maximum number of blocks of equal content that are created because the others are busy.
-const MAX_COPIES: u32 = 4;
+/// Maximum number of blocks of equal content: the first, and up to three that are created because
+/// the others are busy.
+const MAX_EQUAL_BLOCKS: u32 = 4;
 
 /// A table of entries.
 trait Table: Send + Sync {
@@ -249,7 +250,7 @@ impl SharedBlocks {
     /// with a copy rather than wait.
     #[must_use]
     pub fn rather_copies(&self, busy: u32) -> bool {
-        self.avoids_busy() && (1..MAX_COPIES).contains(&busy)
+        self.avoids_busy() && (1..MAX_EQUAL_BLOCKS).contains(&busy)
     }
 
     /// Whether a search skips busy blocks.

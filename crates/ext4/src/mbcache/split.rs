@@ -129,13 +129,13 @@ impl Table for Split {
         if !entry.is_held() {
             self.list().remove(entry);
         }
-        Some(entry.hold())
+        Some(entry.acquire())
     }
 
     fn put(&self, found: &FoundEntry) {
         let _lock = self.entry_lock(found.block);
         if let Some(entry) = &found.entry
-            && entry.let_go()
+            && entry.release()
             && entry.is_listed()
         {
             self.list().push(entry);
