@@ -92,7 +92,7 @@ events! {
         /// Slots that another thread took first.
         OrphanRaces = "lost races",
         /// Truncates that needed no orphan entry.
-        CutsAtOnce = "cuts in one transaction",
+        TruncatedAtOnce = "truncations in one transaction",
     }
     "directories" {
         /// Names added or removed under the lock of a leaf.

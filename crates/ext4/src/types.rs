@@ -127,7 +127,7 @@ pub struct SetAttributes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Size: cuts or extends a regular file.
+    /// Size: truncates or extends a regular file.
     pub size: Option<u64>,
     /// Last access.
     pub accessed: Option<SetTime>,

@@ -72,7 +72,7 @@ impl Inodes {
             self.move_out(inode)?;
         }
         if end > inode.size() {
-            self.finish_cut(inode)?;
+            self.finish_truncate(inode)?;
             if !keep_size {
                 self.zero_tail(inode)?;
             }

@@ -157,7 +157,7 @@ impl Inodes {
             return Ok(from.len());
         }
         if end > inode.size() {
-            self.finish_cut(inode)?;
+            self.finish_truncate(inode)?;
             self.zero_tail(inode)?;
         }
         let mut position = offset;
@@ -339,25 +339,25 @@ impl Inodes {
         if into == 0 || is_zero || inode.is_inline() {
             return Ok(false);
         }
-        if let Some(tid) = self.cut_of_tail(inode) {
+        if let Some(tid) = self.truncate_of_tail(inode) {
             self.store.journal().commit(tid)?;
         }
         let block_end = size - into + self.block_bytes();
         let wrote = self.zero_written(inode, size, block_end)?;
         inode.note(|state: &mut State| {
             state.tail_is_zero = true;
-            state.cut_tid = None;
+            state.truncated_in = None;
         });
         Ok(wrote)
     }
 
-    /// The transaction that cut the file inside its last block, if the rest of that block may still
+    /// The transaction that truncated the file inside its last block, if the rest of that block may still
     /// have the bytes from before.
-    pub fn cut_of_tail(&self, inode: &Inode) -> Option<Tid> {
+    pub fn truncate_of_tail(&self, inode: &Inode) -> Option<Tid> {
         inode.state(|state| {
             let is_inside = !state.slot.size.is_multiple_of(self.block_bytes());
             state
-                .cut_tid
+                .truncated_in
                 .filter(|_| is_inside && !state.tail_is_zero && !inode.is_inline())
         })
     }

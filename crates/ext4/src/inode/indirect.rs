@@ -327,7 +327,7 @@ pub(crate) fn remove<N: NodeStore>(
     freed: &mut Vec<(BlockNumber, u32)>,
 ) -> Result<Option<u64>> {
     let fan_out = fan_out(nodes);
-    let mut cut = Cut {
+    let mut removal = Removal {
         range,
         limit,
         fan_out,
@@ -342,14 +342,14 @@ pub(crate) fn remove<N: NodeStore>(
             _ => DIRECT as u64 + (1..levels).map(|below| span(fan_out, below)).sum::<u64>(),
         };
         let pointer = entry(root, slot);
-        if cut.child(nodes, pointer, levels, base)? {
+        if removal.child(nodes, pointer, levels, base)? {
             set_entry(root, slot, 0);
         }
-        if cut.stopped.is_some() {
+        if removal.stopped.is_some() {
             break;
         }
     }
-    Ok(cut.stopped)
+    Ok(removal.stopped)
 }
 
 /// The block to which a pointer leads, which can be a file's or, with levels below it, be read.
@@ -363,7 +363,7 @@ fn target<N: NodeStore>(nodes: &N, pointer: u32, levels: usize) -> Result<BlockN
 }
 
 /// The state of a removal.
-struct Cut<'a> {
+struct Removal<'a> {
     range: Range<u64>,
     limit: Limit,
     fan_out: u64,
@@ -374,7 +374,7 @@ struct Cut<'a> {
     stopped: Option<u64>,
 }
 
-impl Cut<'_> {
+impl Removal<'_> {
     /// Removes the blocks below a pointer that are in the range; true if the pointer must be
     /// cleared.
     fn child<N: NodeStore>(

@@ -106,15 +106,15 @@ pub struct State {
     pub datasync_tid: Option<Tid>,
     /// The last transaction that changed the slot: the inode leaves memory only when it is durable.
     pub last_tid: Option<Tid>,
-    /// The transaction that cut the file inside a block, leaving old bytes beyond the end.
-    pub cut_tid: Option<Tid>,
+    /// The transaction that truncated the file inside a block, leaving old bytes beyond the end.
+    pub truncated_in: Option<Tid>,
     /// Whether the bytes between the end of the file and the end of its last block are known zero.
     pub tail_is_zero: bool,
     /// Whether the inode is on the list of files whose tail must still be zeroed (`tails.rs`).
     pub tail_is_listed: bool,
     /// Whether a truncate failed half way, so that blocks beyond the end may still be mapped, whose
     /// old content must not become visible again.
-    pub cut_is_unfinished: bool,
+    pub truncate_is_unfinished: bool,
     /// No name and no hold is left, and a thread is freeing the inode or has freed it.
     pub dead: bool,
     owed: Owed,
@@ -150,10 +150,10 @@ impl Inode {
             sync_tid: None,
             datasync_tid: None,
             last_tid: None,
-            cut_tid: None,
+            truncated_in: None,
             tail_is_zero: false,
             tail_is_listed: false,
-            cut_is_unfinished: false,
+            truncate_is_unfinished: false,
             dead: false,
             owed: Owed::default(),
         };

@@ -55,7 +55,7 @@ impl Inodes {
     /// Metadata blocks that the first step of truncating this inode may dirty. The caller holds its
     /// lock. Most files are mapped by a few extents in the inode itself, so this counts them: on a
     /// large machine every core may hold these credits of one transaction at the same time.
-    pub(crate) fn cut_credits(&self, inode: &Inode) -> u32 {
+    pub(crate) fn truncate_credits(&self, inode: &Inode) -> u32 {
         if !self.maps_blocks(inode) {
             return ROOT_BASE_CREDITS;
         }
@@ -104,7 +104,7 @@ impl Inodes {
         }
         let before = inode.size();
         if size > before {
-            self.finish_cut(inode)?;
+            self.finish_truncate(inode)?;
             self.zero_tail(inode)?;
             let mut handle = self.store.start(SLOT_CREDITS)?;
             self.allow_large_file(&mut handle, size);
@@ -112,13 +112,13 @@ impl Inodes {
             return Ok(());
         }
         self.drop_preallocation(inode);
-        let mut handle = self.store.start(self.cut_credits(inode))?;
+        let mut handle = self.store.start(self.truncate_credits(inode))?;
         self.note_size(&mut handle, inode, size);
         if !self.maps_blocks(inode) {
             return Ok(());
         }
         let first = size.div_ceil(u64::from(self.store.block_size()));
-        self.cut(handle, inode, first)
+        self.free_from(handle, inode, first)
     }
 
     fn note_size(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) {
@@ -127,7 +127,7 @@ impl Inodes {
         let is_inside = !size.is_multiple_of(u64::from(self.store.block_size()));
         inode.edit(handle, Reach::Data, |state| {
             if size < state.slot.size {
-                state.cut_tid = Some(tid);
+                state.truncated_in = Some(tid);
                 state.tail_is_zero = false;
                 if is_inside && !std::mem::replace(&mut state.tail_is_listed, true) {
                     self.tails.list(inode.number());
@@ -149,11 +149,11 @@ impl Inodes {
     /// # Errors
     ///
     /// `Corrupt` or `Io`; then the inode stays an orphan.
-    pub fn finish_cut(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         let (is_due, has_name) = inode.state(|state| {
             let has_name = state.slot.links > 0;
             let is_left = state.orphan.is_some() && has_name;
-            (is_left || state.cut_is_unfinished, has_name)
+            (is_left || state.truncate_is_unfinished, has_name)
         });
         if !is_due {
             return Ok(());
@@ -161,9 +161,9 @@ impl Inodes {
         if inode.file_type() == FileType::Regular && !inode.is_inline() {
             let first = inode.size().div_ceil(u64::from(self.store.block_size()));
             let handle = self.start_step(inode)?;
-            self.cut(handle, inode, first)?;
+            self.free_from(handle, inode, first)?;
         }
-        inode.note(|state| state.cut_is_unfinished = false);
+        inode.note(|state| state.truncate_is_unfinished = false);
         if !has_name {
             return Ok(());
         }
@@ -175,17 +175,17 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io`; then the inode stays an orphan, and [`Inodes::finish_cut`] must be
+    /// `Corrupt` or `Io`; then the inode stays an orphan, and [`Inodes::finish_truncate`] must be
     /// called.
-    pub fn cut(&self, handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
-        let cut = self.cut_off(handle, inode, first);
-        if cut.is_err() {
-            inode.note(|state| state.cut_is_unfinished = true);
+    pub fn free_from(&self, handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
+        let freed = self.free_steps(handle, inode, first);
+        if freed.is_err() {
+            inode.note(|state| state.truncate_is_unfinished = true);
         }
-        cut
+        freed
     }
 
-    fn cut_off(&self, mut handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
+    fn free_steps(&self, mut handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
         if self.orphans.is_eager() {
             self.add_orphan(&mut handle, inode)?;
         }
@@ -197,7 +197,7 @@ impl Inodes {
         }
         let mut left = begun?;
         if left.is_none() && !self.orphans.is_eager() {
-            self.store.tally.count(Event::CutsAtOnce);
+            self.store.tally.count(Event::TruncatedAtOnce);
             return Ok(());
         }
         self.add_orphan(&mut handle, inode)?;

@@ -154,7 +154,7 @@ impl Volume {
         if inode.state(|state| state.slot.links == 0) {
             self.reap_if_due(&inode)?;
         } else {
-            self.inodes.finish_cut(&inode)?;
+            self.inodes.finish_truncate(&inode)?;
         }
         Ok(true)
     }

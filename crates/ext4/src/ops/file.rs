@@ -295,7 +295,7 @@ impl Volume {
     }
 
     /// Whether a call that makes the file grow to `size` would wait for a commit: the file was just
-    /// cut inside a block, and the rest of that block must keep its bytes until the cut is durable.
+    /// truncated inside a block, and the rest of that block must keep its bytes until that is durable.
     #[must_use]
     pub fn growth_waits(&self, inode: InodeNumber, size: u64) -> bool {
         let Ok(inode) = self.inodes.get(inode) else {
@@ -306,7 +306,7 @@ impl Volume {
         size > inode.size()
             && self
                 .inodes
-                .cut_of_tail(&inode)
+                .truncate_of_tail(&inode)
                 .is_some_and(|tid| !is_durable(tid))
     }
 

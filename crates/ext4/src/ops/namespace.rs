@@ -346,7 +346,7 @@ impl Volume {
             return Err(AttemptError::Restart);
         }
         if links == 0 {
-            self.inodes.finish_cut(inode)?;
+            self.inodes.finish_truncate(inode)?;
         }
         let credits = located.adding_credits() + INODE_CREDITS;
         let mut handle = self.inodes.store.start(credits)?;

@@ -110,7 +110,7 @@ impl Volume {
         let for_blocks = if inode.is_directory() {
             0
         } else {
-            self.inodes.cut_credits(inode)
+            self.inodes.truncate_credits(inode)
         };
         INODE_CREDITS + for_blocks + xattr::end_credits(&self.inodes, inode)
     }
@@ -184,8 +184,11 @@ impl Volume {
         }
         self.inodes.drop_preallocation(inode);
         if self.inodes.maps_blocks(inode) {
-            let handle = self.inodes.store.start(self.inodes.cut_credits(inode))?;
-            self.inodes.cut(handle, inode, 0)?;
+            let handle = self
+                .inodes
+                .store
+                .start(self.inodes.truncate_credits(inode))?;
+            self.inodes.free_from(handle, inode, 0)?;
         }
         xattr::check_end(&self.inodes, inode)?;
         let mut handle = self.start_finish(inode)?;

@@ -116,7 +116,7 @@ choice! {
         Locked = "locked",
         /// Slots of the orphan file, by compare-and-swap.
         Lockless = "lockless",
-        /// As `lockless`; a cut keeps its slot for the next one of the same transaction, and one
+        /// As `lockless`; a truncation keeps its slot for the next one of the same transaction, and one
         /// that needs a single transaction takes none.
         Remembered = "remembered",
     }

@@ -24,7 +24,7 @@ impl Workload for Fallocate2 {
         &About {
             name: "fallocate2",
             source: "will-it-scale; block allocation v1 and v3, 2025",
-            operation: "fallocate 8 KiB behind the end of an unlinked file; at 1 MiB cut it to nothing",
+            operation: "fallocate 8 KiB behind the end of an unlinked file; at 1 MiB truncate it to nothing",
         }
     }
 

@@ -14,12 +14,12 @@ pub static ALL: &[&dyn Workload] = &[
     &falloc_append::FallocAppend,
     &stress_orphan(
         "stress-orphan",
-        "cut one byte off a file; at 0 write 4 KiB again",
+        "truncate a file by one byte; at 0 write 4 KiB again",
         false,
     ),
     &stress_orphan(
         "stress-orphan-unlinked",
-        "cut one byte off an open file without a name; at 0 write 4 KiB again",
+        "truncate an open file without a name by one byte; at 0 write 4 KiB again",
         true,
     ),
     &mdtest(

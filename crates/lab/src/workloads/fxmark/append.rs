@@ -21,7 +21,7 @@ impl Workload for Append {
         &About {
             name: "DWAL",
             source: SOURCE,
-            operation: "append 4 KiB to a file of the task's own; at 4 MiB cut it to nothing",
+            operation: "append 4 KiB to a file of the task's own; at 4 MiB truncate it to nothing",
         }
     }
 

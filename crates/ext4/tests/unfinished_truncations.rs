@@ -56,7 +56,7 @@ impl Case {
     }
 
     /// Truncates it to 1000 bytes, which fails because its map cannot be read.
-    fn fail_to_cut(&self) {
+    fn fail_to_truncate(&self) {
         self.device.fail_nth(Operation::Read, 0);
         let cut = self.resize(1000);
         assert!(matches!(cut, Err(Error::Io(_))), "{cut:?}");
@@ -88,7 +88,7 @@ fn what_a_failed_cut_left_does_not_come_back() {
     let Some(case) = Case::new() else {
         return;
     };
-    case.fail_to_cut();
+    case.fail_to_truncate();
     case.resize(60_000).expect("it grows");
     case.assert_cut_off();
     case.close();
@@ -100,7 +100,7 @@ fn nor_in_a_file_without_a_name() {
         return;
     };
     case.volume.unlink(ROOT, b"old").expect("it has a name");
-    case.fail_to_cut();
+    case.fail_to_truncate();
     case.resize(60_000).expect("it grows");
     case.assert_cut_off();
     case.close();
@@ -112,7 +112,7 @@ fn nor_in_one_that_gets_a_name_again() {
         return;
     };
     case.volume.unlink(ROOT, b"old").expect("it has a name");
-    case.fail_to_cut();
+    case.fail_to_truncate();
     let _ = case
         .volume
         .link(case.old, ROOT, b"back")
@@ -129,7 +129,7 @@ fn space_behind_the_end_is_kept_after_a_failed_cut() {
     let Some(case) = Case::new() else {
         return;
     };
-    case.fail_to_cut();
+    case.fail_to_truncate();
     let kept = case
         .volume
         .allocate(case.old, AllocateMode::KeepSize, 8192, 16 << 10);
