@@ -18,7 +18,7 @@ use pext4_sync::{CachePadded, Class, Condvar, Mutex, MutexGuard, time, topology}
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
 use crate::credits::{Credits, Grant, limit_of_log, limit_of_memory};
-use crate::epoch::{self, Epoch, Place};
+use crate::epoch::{self, Entered, Epoch};
 use crate::error::JournalError;
 use crate::hosts::Hosts;
 use crate::journal::{Config, Log};
@@ -162,7 +162,7 @@ impl Core {
 
     /// Enters the running transaction with `credits`. If it has fewer left, these are promised, and
     /// the start enters the next one that it finds open.
-    pub(crate) fn enter(&self, credits: u32) -> Result<Place, JournalError> {
+    pub(crate) fn enter(&self, credits: u32) -> Result<Entered, JournalError> {
         let limit = self.credits.limit();
         if credits > limit {
             return Err(JournalError::TooLarge {

@@ -50,7 +50,7 @@ pub(crate) struct Epoch {
 
 /// An entry into the running transaction, which must be left exactly once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Entered {
     pub(crate) shard: usize,
     pub(crate) tid: Tid,
 }
@@ -82,7 +82,7 @@ impl Epoch {
 
     /// Enters the running transaction, waiting at the gate while it is closed. `None` if
     /// [`Epoch::stop`] ended the wait.
-    pub(crate) fn enter(&self) -> Option<Place> {
+    pub(crate) fn enter(&self) -> Option<Entered> {
         loop {
             let shard = self.words.local_index();
             if let Some(place) = self.try_enter(shard) {
@@ -94,14 +94,14 @@ impl Epoch {
         }
     }
 
-    fn try_enter(&self, shard: usize) -> Option<Place> {
+    fn try_enter(&self, shard: usize) -> Option<Entered> {
         let word = self.words.get(shard);
         // If the shard is seen to be closed, its word need not be written.
         if word.load(Ordering::Relaxed) & CLOSED != 0 {
             return None;
         }
         let before = word.fetch_add(1, Ordering::AcqRel);
-        let place = Place {
+        let place = Entered {
             shard,
             tid: self.running(),
         };
@@ -114,17 +114,17 @@ impl Epoch {
 
     /// Enters the running transaction though it is closed. Only the committer may call this,
     /// between [`Epoch::close_and_drain`] and [`Epoch::open`].
-    pub(crate) fn enter_closed(&self) -> Place {
+    pub(crate) fn enter_closed(&self) -> Entered {
         let shard = self.words.local_index();
         self.words.get(shard).fetch_add(1, Ordering::AcqRel);
-        Place {
+        Entered {
             shard,
             tid: self.running(),
         }
     }
 
     /// Leaves; the last handle of a closed shard wakes the committer if it waits for this shard.
-    pub(crate) fn leave(&self, place: Place) {
+    pub(crate) fn leave(&self, place: Entered) {
         let before = self.words.get(place.shard).fetch_sub(1, Ordering::AcqRel);
         debug_assert_ne!(before & COUNT, 0, "a handle stops once");
         if before != CLOSED | 1 {

@@ -20,7 +20,7 @@ use pext4_sync::order;
 
 use crate::client::{Capture, Owed, Owing};
 use crate::core::Core;
-use crate::epoch::Place;
+use crate::epoch::Entered;
 use crate::error::JournalError;
 use crate::opened::Opened;
 use crate::statistics;
@@ -29,7 +29,7 @@ use crate::statistics;
 pub struct Handle<'a> {
     core: &'a Core,
     /// `None` after a restart that failed: the handle is stopped already.
-    place: Option<Place>,
+    place: Option<Entered>,
     tid: Tid,
     shard: usize,
     /// Credits that were granted and not used yet.
@@ -76,8 +76,8 @@ impl<'a> Handle<'a> {
         Self::entered(core, core.epoch.enter_closed(), credits)
     }
 
-    fn entered(core: &'a Core, place: Place, credits: u32) -> Self {
-        let Place { tid, shard } = place;
+    fn entered(core: &'a Core, place: Entered, credits: u32) -> Self {
+        let Entered { tid, shard } = place;
         Self {
             core,
             place: Some(place),

@@ -34,7 +34,7 @@ const WAYS: usize = 2;
 
 /// Caches, by shard, values that are requested often.
 pub struct ShardCache<V> {
-    shards: Sharded<Mutex<Places<V>>>,
+    shards: Sharded<Mutex<Ways<V>>>,
 }
 
 impl<V> fmt::Debug for ShardCache<V> {
@@ -43,10 +43,10 @@ impl<V> fmt::Debug for ShardCache<V> {
     }
 }
 
-type Places<V> = Box<[Place<V>]>;
+type Ways<V> = Box<[Way<V>]>;
 
 /// One place of a shard's cache: a key, and its value once it was requested often.
-struct Place<V> {
+struct Way<V> {
     key: Option<u64>,
     /// The requests for this key minus those for keys that found no place here; at 0 the place is
     /// free.
@@ -103,7 +103,7 @@ impl<V> ShardCache<V> {
     #[must_use]
     pub fn new(places: usize) -> Self {
         let places = places.max(WAYS).next_power_of_two();
-        let empty = || Place {
+        let empty = || Way {
             key: None,
             credit: 0,
             value: None,
@@ -196,7 +196,7 @@ impl<V> ShardCache<V> {
     }
 }
 
-fn at<V>(places: &mut [Place<V>], key: u64) -> &mut [Place<V>] {
+fn at<V>(places: &mut [Way<V>], key: u64) -> &mut [Way<V>] {
     let mask = places.len() / WAYS - 1;
     let set = (key ^ (key >> 17)) as usize & mask;
     &mut places[set * WAYS..][..WAYS]

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::order::Class;
-use crate::watch::{self, Place, Site, TRACE};
+use crate::watch::{self, LockUse, Site, TRACE};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -129,16 +129,16 @@ pub fn record<R>(body: impl FnOnce() -> R) -> (R, Trace) {
 }
 
 /// Records a lock that is about to be taken or tried.
-pub(crate) fn lock(place: &Place) {
+pub(crate) fn lock(lock_use: &LockUse) {
     change(|trace| {
-        let taking = trace.locks.entry(place.address).or_insert(Taking {
-            class: place.class,
-            exclusive: place.exclusive,
-            site: place.site,
+        let taking = trace.locks.entry(lock_use.address).or_insert(Taking {
+            class: lock_use.class,
+            exclusive: lock_use.exclusive,
+            site: lock_use.site,
         });
-        if place.exclusive && !taking.exclusive {
+        if lock_use.exclusive && !taking.exclusive {
             taking.exclusive = true;
-            taking.site = place.site;
+            taking.site = lock_use.site;
         }
     });
 }

@@ -220,10 +220,10 @@ pub(super) fn look<B: DirectoryBlocks, R>(
     let inode = blocks.inode();
     if block.get() >= blocks.count() {
         let corrupt = Corrupt::new("directory", "points behind its last block");
-        return Err(place(inode, block, corrupt));
+        return Err(corrupt_at(inode, block, corrupt));
     }
     blocks.read(block, kind, |bytes| {
-        look(bytes).map_err(|corrupt| place(inode, block, corrupt))
+        look(bytes).map_err(|corrupt| corrupt_at(inode, block, corrupt))
     })
 }
 
@@ -237,11 +237,11 @@ pub(super) fn change<B: DirectoryBlocks, R>(
     let inode = blocks.inode();
     blocks
         .edit(block, kind, change)?
-        .map_err(|corrupt| place(inode, block, corrupt))
+        .map_err(|corrupt| corrupt_at(inode, block, corrupt))
 }
 
 /// Adds the directory and its block to the error of a decoder.
-pub(super) fn place(inode: InodeNumber, block: LogicalBlock, corrupt: Corrupt) -> Error {
+pub(super) fn corrupt_at(inode: InodeNumber, block: LogicalBlock, corrupt: Corrupt) -> Error {
     let problem = format!("{} (block {block} of the directory)", corrupt.problem());
     Error::Corrupt(Corrupt::new(corrupt.structure(), problem).in_inode(inode))
 }

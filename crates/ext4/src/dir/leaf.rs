@@ -288,7 +288,7 @@ pub(super) fn unpack<'a, B: DirectoryBlocks>(
 ) -> Result<Vec<Entry<'a>>> {
     directory::entries(content, blocks.format())
         .collect::<Decoded<_>>()
-        .map_err(|corrupt| blocks::place(blocks.inode(), block, corrupt))
+        .map_err(|corrupt| blocks::corrupt_at(blocks.inode(), block, corrupt))
 }
 
 /// Writes a leaf with exactly these entries. They fit, unless the image uses the block in two

@@ -27,7 +27,7 @@ use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 use pext4_sync::{BiasedWriteGuard, ShardRef};
 
 use super::FoundEntry;
-use super::blocks::place;
+use super::blocks::corrupt_at;
 use super::leaf::{self, Sought, Vacancy};
 use crate::error::Result;
 
@@ -122,7 +122,7 @@ impl LockedLeaf<'_, '_> {
             match leaf::seek_in(&self.state.page, self.format, self.block, new.name) {
                 Ok(Sought::Vacancy(vacancy)) => Some(vacancy),
                 Ok(Sought::Entry(_) | Sought::Full) => None,
-                Err(corrupt) => return self.place(Err(corrupt)),
+                Err(corrupt) => return self.located(Err(corrupt)),
             }
         } else {
             seen
@@ -133,7 +133,7 @@ impl LockedLeaf<'_, '_> {
         let format = self.format;
         let added = vacancy.fill_in(self.edit(), format, new);
         self.buffer.count_change(&self.state, ADDITION);
-        self.place(added.map(|()| true))
+        self.located(added.map(|()| true))
     }
 
     /// Removes a name whose entry was found before. False, and nothing changed, if another thread
@@ -147,7 +147,7 @@ impl LockedLeaf<'_, '_> {
             match leaf::find_in(&self.state.page, self.format, self.block, name) {
                 Ok(now) if now == found => {}
                 Ok(_) => return Ok(false),
-                Err(corrupt) => return self.place(Err(corrupt)),
+                Err(corrupt) => return self.located(Err(corrupt)),
             }
         }
         let format = self.format;
@@ -155,7 +155,7 @@ impl LockedLeaf<'_, '_> {
         // Sequentially consistent with the count of holds: either a lookup sees this removal, or
         // the thread that frees the inode sees the hold of the lookup.
         self.buffer.count_change(&self.state, REMOVAL);
-        self.place(removed.map(|_| true))
+        self.located(removed.map(|_| true))
     }
 
     fn edit(&mut self) -> &mut [u8] {
@@ -163,8 +163,8 @@ impl LockedLeaf<'_, '_> {
             .edit_locked(self.buffer, &mut self.state, self.stamp)
     }
 
-    fn place<R>(&self, decoded: std::result::Result<R, Corrupt>) -> Result<R> {
-        decoded.map_err(|corrupt| place(self.directory, self.block, corrupt))
+    fn located<R>(&self, decoded: std::result::Result<R, Corrupt>) -> Result<R> {
+        decoded.map_err(|corrupt| corrupt_at(self.directory, self.block, corrupt))
     }
 }
 

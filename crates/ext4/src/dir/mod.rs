@@ -273,5 +273,5 @@ const CHANGED: &str = "is not what it was a moment ago: another place has the sa
 
 /// `problem` in a block of this directory, as an error.
 fn corrupt_in<B: DirectoryBlocks>(blocks: &B, block: LogicalBlock, problem: &'static str) -> Error {
-    blocks::place(blocks.inode(), block, Corrupt::new("directory", problem))
+    blocks::corrupt_at(blocks.inode(), block, Corrupt::new("directory", problem))
 }

@@ -15,7 +15,7 @@ use pext4_sync::order::Class;
 use pext4_sync::{Mutex, Stack};
 
 use super::freed::FreedExtent;
-use super::index::Place;
+use super::index::Orders;
 use super::inodes::InodeBits;
 use super::loaded::Loaded;
 
@@ -70,7 +70,7 @@ pub struct Written {
     pub fragments: AtomicU32,
     /// The order of the largest aligned free run plus one; 0 if nothing is free.
     pub largest: AtomicU32,
-    /// The group's place in the index; see [`Place::packed`](super::index::Place::packed).
+    /// The orders under which the index has the group; see [`Orders::packed`](super::index::Orders::packed).
     pub filed: AtomicU32,
     /// Blocks set aside in preallocations.
     pub aside: AtomicU32,
@@ -163,9 +163,9 @@ impl GroupInfo {
     }
 
     /// The place that the group should have in the index, possibly stale.
-    pub fn place(&self) -> Place {
+    pub fn orders(&self) -> Orders {
         let fragments = self.written.fragments.load(Ordering::Relaxed);
-        Place::of(self.free_hint(), fragments, self.largest_hint())
+        Orders::of(self.free_hint(), fragments, self.largest_hint())
     }
 
     /// The number of free inodes, possibly stale; 0 in corrupt groups.

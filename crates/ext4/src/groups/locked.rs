@@ -218,7 +218,7 @@ impl LockedGroup<'_> {
         // Removes the group from the index, so that no search finds it there.
         self.groups
             .index
-            .file(self.info, self.number, self.info.place());
+            .file(self.info, self.number, self.info.orders());
         self.groups.deferred_errors.push(match error {
             Error::Io(cause) => {
                 Corrupt::new("bitmap or descriptor", format!("cannot be read: {cause}"))
@@ -252,7 +252,7 @@ impl LockedGroup<'_> {
             .store(buddy.fragments(), Ordering::Relaxed);
         let largest = buddy.largest_order().map_or(0, |order| order + 1);
         info.written.largest.store(largest, Ordering::Relaxed);
-        self.groups.index.file(info, self.number, info.place());
+        self.groups.index.file(info, self.number, info.orders());
     }
 }
 

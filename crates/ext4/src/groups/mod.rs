@@ -232,7 +232,7 @@ impl Groups {
     pub fn free_runs_section(&self) -> Section {
         let mut longest = [0; ORDERS];
         let mut average = [0; ORDERS];
-        for place in self.infos.iter().map(GroupInfo::place) {
+        for place in self.infos.iter().map(GroupInfo::orders) {
             for (counts, order) in [(&mut longest, place.largest), (&mut average, place.average)] {
                 if let Some(count) = order.and_then(|order| counts.get_mut(order as usize)) {
                     *count += 1;
@@ -266,7 +266,7 @@ impl Groups {
         for number in (0..self.count()).map(GroupNumber) {
             let held = self.lock(number);
             self.index
-                .file(self.info(number), number, self.info(number).place());
+                .file(self.info(number), number, self.info(number).orders());
             drop(held);
         }
     }

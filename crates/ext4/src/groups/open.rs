@@ -66,7 +66,7 @@ impl Groups {
             store.geometry.group_count,
         );
         for (number, info) in (0u32..).zip(&table.infos) {
-            index.file(info, GroupNumber(number), info.place());
+            index.file(info, GroupNumber(number), info.orders());
         }
         Ok(Arc::new_cyclic(|this| Self {
             infos: table.infos.into_boxed_slice(),

@@ -21,12 +21,12 @@ use crate::error::{Error, Refusal, Result};
 /// The position of a logical block: the levels of pointer blocks above it, and its index among the
 /// blocks below the same pointer of the inode.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct PointerPath {
     levels: usize,
     offset: u64,
 }
 
-impl Place {
+impl PointerPath {
     fn of(logical: LogicalBlock, fan_out: u64) -> Option<Self> {
         let mut offset = u64::from(logical.get());
         let mut reach = DIRECT as u64;
@@ -120,7 +120,7 @@ pub(crate) fn direct_blocks(root: &Root) -> impl Iterator<Item = BlockNumber> + 
 /// mapped at once. `None` beyond what the map can map.
 pub(crate) fn room(logical: LogicalBlock, block_size: u32) -> Option<u32> {
     let fan_out = u64::from(indirect::pointers_per_block(block_size));
-    let place = Place::of(logical, fan_out)?;
+    let place = PointerPath::of(logical, fan_out)?;
     let room = match place.levels {
         0 => DIRECT as u64 - place.offset,
         _ => fan_out - place.offset % fan_out,
@@ -156,7 +156,7 @@ pub(crate) fn lookup<N: NodeStore>(
     logical: LogicalBlock,
 ) -> Result<Mapping> {
     let fan_out = fan_out(nodes);
-    let Some(place) = Place::of(logical, fan_out) else {
+    let Some(place) = PointerPath::of(logical, fan_out) else {
         return Ok(hole(logical, extent::LOGICAL_END));
     };
     if place.levels == 0 {
@@ -234,7 +234,7 @@ fn run<N: NodeStore>(
 /// Nothing is changed then.
 pub(crate) fn insert<N: NodeStore>(root: &mut Root, nodes: &mut N, run: Extent) -> Result<()> {
     let fan_out = fan_out(nodes);
-    let place = Place::of(run.logical, fan_out).ok_or(Refusal::FileTooLarge)?;
+    let place = PointerPath::of(run.logical, fan_out).ok_or(Refusal::FileTooLarge)?;
     let end = run.start.get() + u64::from(run.length);
     let Ok(start) = u32::try_from(run.start.get()).map_err(drop) else {
         return Err(Refusal::NoSpace.into());
@@ -282,18 +282,22 @@ pub(crate) fn insert<N: NodeStore>(root: &mut Root, nodes: &mut N, run: Extent) 
 }
 
 /// The existing pointer blocks on the path from the inode to a place.
-fn existing_path<N: NodeStore>(root: &Root, nodes: &N, place: Place) -> Result<Vec<BlockNumber>> {
+fn existing_path<N: NodeStore>(
+    root: &Root,
+    nodes: &N,
+    wanted: PointerPath,
+) -> Result<Vec<BlockNumber>> {
     let fan_out = fan_out(nodes);
     let mut path = Vec::with_capacity(MAX_DEPTH);
-    let mut pointer = entry(root, place.slot());
-    for level in (1..=place.levels).rev() {
+    let mut pointer = entry(root, wanted.slot());
+    for level in (1..=wanted.levels).rev() {
         if pointer == 0 {
             break;
         }
         let block = checked(nodes, pointer, 1)?;
         path.push(block);
         if level > 1 {
-            let step = place.step(fan_out, level);
+            let step = wanted.step(fan_out, level);
             pointer = nodes.read(block, depth(level), |page| Ok(entry(page, step)))?;
         }
     }

@@ -147,7 +147,7 @@ fn check_index(ground: &Ground) {
     groups.set_optimize_scan(false);
     groups.set_optimize_scan(true);
     for number in ground.store.geometry.groups() {
-        let place = groups.info(number).place();
+        let place = groups.info(number).orders();
         for order in orders() {
             let by = |by| groups.index.has(by, order, number);
             assert_eq!(by(By::Largest), place.largest == Some(order), "{number:?}");

@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::time::Duration;
 
 use crate::order::Class;
-use crate::watch::{self, Hold, Place};
+use crate::watch::{self, Hold, LockUse};
 
 pub(crate) struct Mutex<T> {
     class: Class,
@@ -27,26 +27,29 @@ pub(crate) fn mutex<T>(class: Class, value: T) -> Mutex<T> {
 
 impl<T> Mutex<T> {
     #[track_caller]
-    fn place(&self) -> Place {
-        Place::new(self, self.class, true, Location::caller())
+    fn lock_use(&self) -> LockUse {
+        LockUse::new(self, self.class, true, Location::caller())
     }
 
     #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        let (inner, hold) =
-            watch::take(self.place(), || self.inner.try_lock(), || self.inner.lock());
+        let (inner, hold) = watch::take(
+            self.lock_use(),
+            || self.inner.try_lock(),
+            || self.inner.lock(),
+        );
         MutexGuard { inner, hold }
     }
 
     #[track_caller]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let (inner, hold) = watch::try_take(self.place(), || self.inner.try_lock())?;
+        let (inner, hold) = watch::try_take(self.lock_use(), || self.inner.try_lock())?;
         Some(MutexGuard { inner, hold })
     }
 
     #[track_caller]
     pub(crate) fn is_locked(&self) -> bool {
-        watch::is_held(&self.place(), || self.inner.is_locked())
+        watch::is_held(&self.lock_use(), || self.inner.is_locked())
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
@@ -97,33 +100,34 @@ pub(crate) fn rwlock<T>(class: Class, value: T) -> RwLock<T> {
 
 impl<T> RwLock<T> {
     #[track_caller]
-    fn place(&self, exclusive: bool) -> Place {
-        Place::new(self, self.class, exclusive, Location::caller())
+    fn lock_use(&self, exclusive: bool) -> LockUse {
+        LockUse::new(self, self.class, exclusive, Location::caller())
     }
 
     #[track_caller]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
-        let place = self.place(false);
-        let (inner, _hold) = watch::take(place, || self.inner.try_read(), || self.inner.read());
+        let lock_use = self.lock_use(false);
+        let (inner, _hold) = watch::take(lock_use, || self.inner.try_read(), || self.inner.read());
         RwLockReadGuard { inner, _hold }
     }
 
     #[track_caller]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let place = self.place(true);
-        let (inner, _hold) = watch::take(place, || self.inner.try_write(), || self.inner.write());
+        let lock_use = self.lock_use(true);
+        let (inner, _hold) =
+            watch::take(lock_use, || self.inner.try_write(), || self.inner.write());
         RwLockWriteGuard { inner, _hold }
     }
 
     #[track_caller]
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        let (inner, _hold) = watch::try_take(self.place(false), || self.inner.try_read())?;
+        let (inner, _hold) = watch::try_take(self.lock_use(false), || self.inner.try_read())?;
         Some(RwLockReadGuard { inner, _hold })
     }
 
     #[track_caller]
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        let (inner, _hold) = watch::try_take(self.place(true), || self.inner.try_write())?;
+        let (inner, _hold) = watch::try_take(self.lock_use(true), || self.inner.try_write())?;
         Some(RwLockWriteGuard { inner, _hold })
     }
 
@@ -163,25 +167,25 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
 pub(crate) fn lock_spinning<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     let raw = &mutex.inner;
     let (is_taken, wait) = (|| raw.is_locked(), || raw.lock());
-    let (inner, hold) = watch::take_spinning(mutex.place(), || raw.try_lock(), is_taken, wait);
+    let (inner, hold) = watch::take_spinning(mutex.lock_use(), || raw.try_lock(), is_taken, wait);
     MutexGuard { inner, hold }
 }
 
 /// Takes a lock for reading, spinning before it sleeps.
 #[track_caller]
 pub(crate) fn read_spinning<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    let (place, raw) = (lock.place(false), &lock.inner);
+    let (lock_use, raw) = (lock.lock_use(false), &lock.inner);
     let (is_taken, wait) = (|| raw.is_locked_exclusive(), || raw.read());
-    let (inner, _hold) = watch::take_spinning(place, || raw.try_read(), is_taken, wait);
+    let (inner, _hold) = watch::take_spinning(lock_use, || raw.try_read(), is_taken, wait);
     RwLockReadGuard { inner, _hold }
 }
 
 /// Takes a lock for writing, spinning before it sleeps.
 #[track_caller]
 pub(crate) fn write_spinning<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    let (place, raw) = (lock.place(true), &lock.inner);
+    let (lock_use, raw) = (lock.lock_use(true), &lock.inner);
     let (is_taken, wait) = (|| raw.is_locked(), || raw.write());
-    let (inner, _hold) = watch::take_spinning(place, || raw.try_write(), is_taken, wait);
+    let (inner, _hold) = watch::take_spinning(lock_use, || raw.try_write(), is_taken, wait);
     RwLockWriteGuard { inner, _hold }
 }
 
@@ -223,7 +227,7 @@ impl Condvar {
         if crate::virtual_cores::is_inside() {
             let key = std::ptr::from_ref(self).addr();
             return parking_lot::MutexGuard::unlocked(inner, || {
-                crate::virtual_cores::wait(key, &hold.place, timeout)
+                crate::virtual_cores::wait(key, &hold.lock_use, timeout)
             });
         }
         hold.pause();

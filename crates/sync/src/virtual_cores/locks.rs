@@ -20,7 +20,7 @@
 use super::lines::Cores;
 use super::model::Waiting;
 use crate::order::Class;
-use crate::watch::Place;
+use crate::watch::LockUse;
 
 /// Picoseconds after which the lock is handed to a sleeper.
 const FAIR_INTERVAL: u64 = 500_000_000;
@@ -62,7 +62,7 @@ impl LockCounts {
 /// A waiting core.
 struct Waiter {
     core: usize,
-    place: Place,
+    lock_use: LockUse,
     since: u64,
     /// When it begins to spin.
     spins_from: u64,
@@ -118,7 +118,7 @@ impl Lock {
 
     /// Whether a core could take it now.
     pub(crate) fn admits(&self, exclusive: bool) -> bool {
-        let writes = |waiter: &Waiter| waiter.place.exclusive;
+        let writes = |waiter: &Waiter| waiter.lock_use.exclusive;
         self.holders.is_empty() || (!exclusive && !self.exclusive && !self.queue.iter().any(writes))
     }
 
@@ -154,14 +154,14 @@ impl Lock {
     pub(crate) fn queue(
         &mut self,
         core: usize,
-        place: Place,
+        lock_use: LockUse,
         since: u64,
         clock: u64,
         waiting: &Waiting,
     ) {
         let waiter = Waiter {
             core,
-            place,
+            lock_use,
             since,
             spins_from: clock,
             sleeps_from: self.end_of_spinning(clock, waiting),
@@ -186,7 +186,7 @@ impl Lock {
         };
         // It leaves the queue while it retries.
         let mut waiter = self.queue.remove(position);
-        if self.admits(waiter.place.exclusive) {
+        if self.admits(waiter.lock_use.exclusive) {
             self.count_wait(waiter.since, clock);
             return Answer::Free;
         }
@@ -225,7 +225,7 @@ impl Lock {
         let at = clock + waiting.wake;
         self.last_fair = clock;
         self.count_wait(waiter.since, at);
-        self.give(waiter.core, waiter.place.exclusive, clock);
+        self.give(waiter.core, waiter.lock_use.exclusive, clock);
         Call {
             core: waiter.core,
             at,
@@ -245,10 +245,10 @@ impl Lock {
 
     /// Calls a waiter and, if it is a reader, the other readers.
     fn call_from(&mut self, position: usize, clock: u64, waiting: &Waiting) -> Vec<Call> {
-        let exclusive = self.queue[position].place.exclusive;
+        let exclusive = self.queue[position].lock_use.exclusive;
         let mut calls = Vec::new();
         for (number, waiter) in self.queue.iter_mut().enumerate() {
-            let joins = !exclusive && !waiter.place.exclusive && waiter.call.is_none();
+            let joins = !exclusive && !waiter.lock_use.exclusive && waiter.call.is_none();
             if number != position && !joins {
                 continue;
             }

@@ -19,7 +19,7 @@ use super::model::Model;
 use crate::hash::NumberHash;
 use crate::order::Class;
 use crate::stretches::{Part, Step, Stretches};
-use crate::watch::{Place, Site};
+use crate::watch::{LockUse, Site};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -291,20 +291,25 @@ impl Machine {
     }
 
     /// Touches the line of the lock's word; returns the picoseconds that its transfer took.
-    fn touch_word(&mut self, core: usize, place: &Place, write: bool) -> u64 {
-        self.touch(core, place.address / LINE, Label::Lock(place.class), write)
+    fn touch_word(&mut self, core: usize, lock_use: &LockUse, write: bool) -> u64 {
+        self.touch(
+            core,
+            lock_use.address / LINE,
+            Label::Lock(lock_use.class),
+            write,
+        )
     }
 
     /// Touches the other lines that the lock guards, which move with it: first those of the lock
     /// itself, together with its word, whose transfer took `word`; then those behind its pointers,
     /// together.
-    fn touch_content(&mut self, core: usize, place: &Place, word: u64) {
-        let label = Label::Lock(place.class);
-        let last = (place.address + place.bytes.max(1) - 1) / LINE;
-        let own = place.address / LINE + 1..=last;
-        self.touch_together(core, own, label, place.exclusive, word);
-        let behind = lines_behind(place.address, place.class);
-        self.touch_together(core, behind, label, place.exclusive, 0);
+    fn touch_content(&mut self, core: usize, lock_use: &LockUse, word: u64) {
+        let label = Label::Lock(lock_use.class);
+        let last = (lock_use.address + lock_use.bytes.max(1) - 1) / LINE;
+        let own = lock_use.address / LINE + 1..=last;
+        self.touch_together(core, own, label, lock_use.exclusive, word);
+        let behind = lines_behind(lock_use.address, lock_use.class);
+        self.touch_together(core, behind, label, lock_use.exclusive, 0);
     }
 
     /// Drops all copies of the lines of freed memory: a real allocator keeps it for the core that
@@ -324,86 +329,86 @@ impl Machine {
         }
     }
 
-    fn lock(&mut self, place: &Place) -> &mut Lock {
-        let lock = self.locks.entry(place.address);
-        let lock = lock.or_insert_with(|| Lock::new(place.class));
+    fn lock(&mut self, lock_use: &LockUse) -> &mut Lock {
+        let lock = self.locks.entry(lock_use.address);
+        let lock = lock.or_insert_with(|| Lock::new(lock_use.class));
         // The memory may have held another lock before.
-        lock.class = place.class;
+        lock.class = lock_use.class;
         lock
     }
 
     /// Takes a lock or queues for it; returns whether the core has it now. `since` is when the core
     /// began to wait, if it has waited already.
-    pub(crate) fn take(&mut self, place: &Place, since: Option<u64>) -> bool {
+    pub(crate) fn take(&mut self, lock_use: &LockUse, since: Option<u64>) -> bool {
         let (core, waiting) = (self.current, self.model.waiting);
-        let word = self.touch_word(core, place, true);
+        let word = self.touch_word(core, lock_use, true);
         let clock = self.me().clock;
-        let lock = self.lock(place);
-        if !lock.admits(place.exclusive) {
+        let lock = self.lock(lock_use);
+        if !lock.admits(lock_use.exclusive) {
             let since = since.unwrap_or(clock);
-            lock.queue(core, *place, since, clock, &waiting);
+            lock.queue(core, *lock_use, since, clock, &waiting);
             return false;
         }
         if let Some(since) = since {
             lock.count_wait(since, clock);
         }
-        self.grant(core, place, word);
+        self.grant(core, lock_use, word);
         true
     }
 
     /// Whether a core can take the lock at its current time; touches only the word.
-    pub(crate) fn is_free(&mut self, place: &Place) -> bool {
-        self.touch_word(self.current, place, false);
-        self.lock(place).admits(place.exclusive)
+    pub(crate) fn is_free(&mut self, lock_use: &LockUse) -> bool {
+        self.touch_word(self.current, lock_use, false);
+        self.lock(lock_use).admits(lock_use.exclusive)
     }
 
     /// Retries after the running core was called for a lock; returns whether it has the lock now.
-    pub(crate) fn take_when_called(&mut self, place: &Place) -> bool {
+    pub(crate) fn take_when_called(&mut self, lock_use: &LockUse) -> bool {
         let (core, waiting) = (self.current, self.model.waiting);
-        let word = self.touch_word(core, place, true);
+        let word = self.touch_word(core, lock_use, true);
         let clock = self.me().clock;
-        match self.lock(place).answer(core, clock, &waiting) {
-            Answer::Given => self.touch_content(core, place, word),
-            Answer::Free => self.grant(core, place, word),
+        match self.lock(lock_use).answer(core, clock, &waiting) {
+            Answer::Given => self.touch_content(core, lock_use, word),
+            Answer::Free => self.grant(core, lock_use, word),
             Answer::Held => return false,
         }
         true
     }
 
     /// Takes a lock if it is free at this core's time; otherwise counts a failure.
-    pub(crate) fn try_take(&mut self, place: &Place) -> bool {
-        let has_it = self.take_if_free(place);
+    pub(crate) fn try_take(&mut self, lock_use: &LockUse) -> bool {
+        let has_it = self.take_if_free(lock_use);
         if !has_it {
-            self.lock(place).counts.failures += 1;
+            self.lock(lock_use).counts.failures += 1;
         }
         has_it
     }
 
     /// Takes a lock if it is free at this core's time.
-    pub(crate) fn take_if_free(&mut self, place: &Place) -> bool {
+    pub(crate) fn take_if_free(&mut self, lock_use: &LockUse) -> bool {
         let core = self.current;
-        if self.lock(place).admits(place.exclusive) {
-            let word = self.touch_word(core, place, true);
-            self.grant(core, place, word);
+        if self.lock(lock_use).admits(lock_use.exclusive) {
+            let word = self.touch_word(core, lock_use, true);
+            self.grant(core, lock_use, word);
             return true;
         }
         // Reading the word is enough to see that it is held.
-        self.touch_word(core, place, false);
+        self.touch_word(core, lock_use, false);
         false
     }
 
-    fn grant(&mut self, core: usize, place: &Place, word: u64) {
+    fn grant(&mut self, core: usize, lock_use: &LockUse, word: u64) {
         let clock = self.cores[core].clock;
-        self.lock(place).give(core, place.exclusive, clock);
-        self.touch_content(core, place, word);
+        self.lock(lock_use).give(core, lock_use.exclusive, clock);
+        self.touch_content(core, lock_use, word);
     }
 
     /// Releases a lock and calls the next waiters.
-    pub(crate) fn release(&mut self, place: &Place) {
+    pub(crate) fn release(&mut self, lock_use: &LockUse) {
         let (core, waiting) = (self.current, self.model.waiting);
-        self.touch_word(core, place, true);
+        self.touch_word(core, lock_use, true);
         let clock = self.me().clock;
-        let lock = self.lock(place);
+        let lock = self.lock(lock_use);
         lock.take_back(core, clock);
         for call in lock.call(clock, &waiting) {
             if call.slept {
@@ -414,8 +419,8 @@ impl Machine {
     }
 
     /// Waits on a condition and releases the lock; the caller takes the lock again afterwards.
-    pub(crate) fn wait(&mut self, condition: usize, place: &Place, timeout: Option<u64>) {
-        self.release(place);
+    pub(crate) fn wait(&mut self, condition: usize, lock_use: &LockUse, timeout: Option<u64>) {
+        self.release(lock_use);
         let core = self.current;
         self.conditions
             .entry(condition)

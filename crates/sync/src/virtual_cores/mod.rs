@@ -49,7 +49,7 @@ pub use crate::calibration::{Recording, Stretches, record as calibrate, referenc
 use self::machine::Machine;
 use crate::spin;
 use crate::stretches::Step;
-use crate::watch::{Action, Place, Site};
+use crate::watch::{Action, LockUse, Site};
 
 /// Bytes of a core's stack; only the used part takes memory.
 const STACK: usize = 2 << 20;
@@ -107,56 +107,56 @@ fn arrive(site: Site, action: Action) {
 }
 
 /// Takes a lock, waiting in virtual time.
-pub(crate) fn take(place: &Place) {
-    arrive(place.site, Action::Take);
-    take_again(place);
+pub(crate) fn take(lock_use: &LockUse) {
+    arrive(lock_use.site, Action::Take);
+    take_again(lock_use);
 }
 
 /// Takes a lock, spinning before it waits.
-pub(crate) fn take_spinning(place: &Place) {
-    arrive(place.site, Action::Take);
-    if with(|machine| machine.take_if_free(place)) {
+pub(crate) fn take_spinning(lock_use: &LockUse) {
+    arrive(lock_use.site, Action::Take);
+    if with(|machine| machine.take_if_free(lock_use)) {
         return;
     }
     let since = clock();
-    spin::poll(|| is_free(place), pause);
-    wait_for(place, Some(since));
+    spin::poll(|| is_free(lock_use), pause);
+    wait_for(lock_use, Some(since));
 }
 
 /// Whether the lock is held; touches only its word.
-pub(crate) fn is_held(place: &Place) -> bool {
-    arrive(place.site, Action::Load);
-    !is_free(place)
+pub(crate) fn is_held(lock_use: &LockUse) -> bool {
+    arrive(lock_use.site, Action::Load);
+    !is_free(lock_use)
 }
 
 /// Whether a waiting core could take the lock now.
-fn is_free(place: &Place) -> bool {
-    with(|machine| machine.is_free(place))
+fn is_free(lock_use: &LockUse) -> bool {
+    with(|machine| machine.is_free(lock_use))
 }
 
-fn take_again(place: &Place) {
-    wait_for(place, None);
+fn take_again(lock_use: &LockUse) {
+    wait_for(lock_use, None);
 }
 
 /// Takes a lock for which the core has waited since `since`.
-fn wait_for(place: &Place, since: Option<u64>) {
-    let mut has_it = with(|machine| machine.take(place, since));
+fn wait_for(lock_use: &LockUse, since: Option<u64>) {
+    let mut has_it = with(|machine| machine.take(lock_use, since));
     while !has_it {
         suspend();
-        has_it = with(|machine| machine.take_when_called(place));
+        has_it = with(|machine| machine.take_when_called(lock_use));
     }
 }
 
 /// Takes a lock if it is free at this core's time.
-pub(crate) fn try_take(place: &Place) -> bool {
-    arrive(place.site, Action::Try);
-    with(|machine| machine.try_take(place))
+pub(crate) fn try_take(lock_use: &LockUse) -> bool {
+    arrive(lock_use.site, Action::Try);
+    with(|machine| machine.try_take(lock_use))
 }
 
 /// Releases a lock.
-pub(crate) fn release(place: &Place) {
-    arrive(place.site, Action::Release);
-    with(|machine| machine.release(place));
+pub(crate) fn release(lock_use: &LockUse) {
+    arrive(lock_use.site, Action::Release);
+    with(|machine| machine.release(lock_use));
 }
 
 /// Touches an atomic.
@@ -167,12 +167,12 @@ pub(crate) fn access(address: usize, write: bool, site: Site) {
 }
 
 /// Waits on a condition and releases the lock meanwhile; returns whether the wait timed out.
-pub(crate) fn wait(condition: usize, place: &Place, timeout: Option<Duration>) -> bool {
-    arrive(place.site, Action::Release);
-    with(|machine| machine.wait(condition, place, timeout.map(picoseconds)));
+pub(crate) fn wait(condition: usize, lock_use: &LockUse, timeout: Option<Duration>) -> bool {
+    arrive(lock_use.site, Action::Release);
+    with(|machine| machine.wait(condition, lock_use, timeout.map(picoseconds)));
     suspend();
-    let timed_out = with(|machine| machine.end_wait(place.site));
-    take_again(place);
+    let timed_out = with(|machine| machine.end_wait(lock_use.site));
+    take_again(lock_use);
     timed_out
 }
 

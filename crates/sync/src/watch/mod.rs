@@ -59,7 +59,7 @@ pub(crate) enum Action {
 
 /// One lock, and how it is taken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct LockUse {
     pub(crate) class: Class,
     pub(crate) address: usize,
     /// Size of the lock including the value that it guards, in bytes.
@@ -69,7 +69,7 @@ pub(crate) struct Place {
     pub(crate) site: Site,
 }
 
-impl Place {
+impl LockUse {
     pub(crate) fn new<L>(lock: &L, class: Class, exclusive: bool, site: Site) -> Self {
         Self {
             class,
@@ -85,7 +85,7 @@ impl Place {
 /// The part of a guard that reports the release: declared after the lock's own guard, so that it is
 /// dropped after the lock was released.
 pub(crate) struct Hold {
-    pub(crate) place: Place,
+    pub(crate) lock_use: LockUse,
     /// Ticks when it was taken; zero if the meter is off.
     since: u64,
 }
@@ -105,10 +105,10 @@ impl Hold {
     fn note_release(&self) {
         #[cfg(feature = "virtual")]
         if is_on(CALIBRATION) {
-            calibration::arrive(self.place.site, Action::Release);
+            calibration::arrive(self.lock_use.site, Action::Release);
         }
         if self.since != 0 {
-            meter::released(self.place.class, ticks::now().saturating_sub(self.since));
+            meter::released(self.lock_use.class, ticks::now().saturating_sub(self.since));
         }
     }
 }
@@ -117,7 +117,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         #[cfg(feature = "virtual")]
         if virtual_cores::is_inside() {
-            virtual_cores::release(&self.place);
+            virtual_cores::release(&self.lock_use);
             return;
         }
         if WATCHERS.load(Ordering::Relaxed) != 0 || self.since != 0 {
@@ -133,25 +133,25 @@ fn begin_of_hold() -> u64 {
 
 /// Takes a lock: by `attempt` if that succeeds, else by `wait`.
 pub(crate) fn take<G>(
-    place: Place,
+    lock_use: LockUse,
     attempt: impl FnOnce() -> Option<G>,
     wait: impl FnOnce() -> G,
 ) -> (G, Hold) {
     #[cfg(feature = "virtual")]
     if virtual_cores::is_inside() {
-        virtual_cores::take(&place);
+        virtual_cores::take(&lock_use);
         let guard = attempt().expect("a lock that is free in virtual time is free");
-        return (guard, Hold { place, since: 0 });
+        return (guard, Hold { lock_use, since: 0 });
     }
     if WATCHERS.load(Ordering::Relaxed) == 0 {
-        return (wait(), Hold { place, since: 0 });
+        return (wait(), Hold { lock_use, since: 0 });
     }
-    take_watched(place, attempt, wait)
+    take_watched(lock_use, attempt, wait)
 }
 
 /// As [`take`], but if the lock is held, spins while it `is_taken` before it waits.
 pub(crate) fn take_spinning<G>(
-    place: Place,
+    lock_use: LockUse,
     attempt: impl Fn() -> Option<G>,
     is_taken: impl Fn() -> bool,
     wait: impl FnOnce() -> G,
@@ -162,23 +162,23 @@ pub(crate) fn take_spinning<G>(
     };
     #[cfg(feature = "virtual")]
     if virtual_cores::is_inside() {
-        virtual_cores::take_spinning(&place);
+        virtual_cores::take_spinning(&lock_use);
         let guard = attempt().expect("a lock that is free in virtual time is free");
-        return (guard, Hold { place, since: 0 });
+        return (guard, Hold { lock_use, since: 0 });
     }
     if WATCHERS.load(Ordering::Relaxed) == 0 {
         let guard = attempt().unwrap_or_else(spin_then_wait);
-        return (guard, Hold { place, since: 0 });
+        return (guard, Hold { lock_use, since: 0 });
     }
-    take_watched(place, attempt, spin_then_wait)
+    take_watched(lock_use, attempt, spin_then_wait)
 }
 
 fn take_watched<G>(
-    place: Place,
+    lock_use: LockUse,
     attempt: impl FnOnce() -> Option<G>,
     wait: impl FnOnce() -> G,
 ) -> (G, Hold) {
-    before(&place, Action::Take);
+    before(&lock_use, Action::Take);
     let (guard, waited) = match attempt() {
         Some(guard) => (guard, None),
         None => {
@@ -190,54 +190,57 @@ fn take_watched<G>(
         }
     };
     if is_on(METER) {
-        meter::taken(place.class, waited);
+        meter::taken(lock_use.class, waited);
     }
     let since = begin_of_hold();
-    (guard, Hold { place, since })
+    (guard, Hold { lock_use, since })
 }
 
 /// Takes a lock if `attempt` can.
-pub(crate) fn try_take<G>(place: Place, attempt: impl FnOnce() -> Option<G>) -> Option<(G, Hold)> {
+pub(crate) fn try_take<G>(
+    lock_use: LockUse,
+    attempt: impl FnOnce() -> Option<G>,
+) -> Option<(G, Hold)> {
     #[cfg(feature = "virtual")]
     if virtual_cores::is_inside() {
-        if !virtual_cores::try_take(&place) {
+        if !virtual_cores::try_take(&lock_use) {
             return None;
         }
         let guard = attempt().expect("a lock that is free in virtual time is free");
-        return Some((guard, Hold { place, since: 0 }));
+        return Some((guard, Hold { lock_use, since: 0 }));
     }
     if WATCHERS.load(Ordering::Relaxed) == 0 {
-        return attempt().map(|guard| (guard, Hold { place, since: 0 }));
+        return attempt().map(|guard| (guard, Hold { lock_use, since: 0 }));
     }
-    before(&place, Action::Try);
+    before(&lock_use, Action::Try);
     let guard = attempt();
     if is_on(METER) {
-        meter::tried(place.class, guard.is_some());
+        meter::tried(lock_use.class, guard.is_some());
     }
     guard.map(|guard| {
         let since = begin_of_hold();
-        (guard, Hold { place, since })
+        (guard, Hold { lock_use, since })
     })
 }
 
 /// Whether a lock is held at the moment; `look` reads the lock itself.
-pub(crate) fn is_held(place: &Place, look: impl FnOnce() -> bool) -> bool {
+pub(crate) fn is_held(lock_use: &LockUse, look: impl FnOnce() -> bool) -> bool {
     #[cfg(feature = "virtual")]
     if virtual_cores::is_inside() {
         // A lock that was handed over is free until its new holder runs, but held in virtual time.
-        return virtual_cores::is_held(place);
+        return virtual_cores::is_held(lock_use);
     }
-    access(place.address, Action::Load, place.site, look)
+    access(lock_use.address, Action::Load, lock_use.site, look)
 }
 
-fn before(place: &Place, action: Action) {
+fn before(lock_use: &LockUse, action: Action) {
     #[cfg(feature = "virtual")]
     if is_on(CALIBRATION) {
-        calibration::arrive(place.site, action);
+        calibration::arrive(lock_use.site, action);
     }
     let _ = action;
     if is_on(TRACE) {
-        trace::lock(place);
+        trace::lock(lock_use);
     }
     leave();
 }

@@ -9,7 +9,7 @@
 //!
 //! There are three designs in two modules: [`lists`] under locks, and [`bitmaps`] with and without
 //! a lock for changes. The index can be switched off while a volume is mounted
-//! (`mb_optimize_scan=0`): a group that changes then leaves its old place and gets no new one.
+//! (`mb_optimize_scan=0`): a group that changes then leaves its old orders and gets no new one.
 //! Switching it on again files every group.
 
 mod bitmaps;
@@ -37,7 +37,7 @@ pub enum By {
 
 /// The orders that a group is filed under; `None` if it is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Orders {
     /// The order of its largest aligned free run.
     pub largest: Option<u32>,
     /// The order of the average length of its free runs.
@@ -59,8 +59,8 @@ pub struct GroupIndex {
     pub design: Design,
 }
 
-impl Place {
-    /// The place of a group with `free` blocks in `fragments` runs and this largest order.
+impl Orders {
+    /// The orders of a group with `free` blocks in `fragments` runs and this largest order.
     pub fn of(free: u32, fragments: u32, largest: Option<u32>) -> Self {
         let average = free / fragments.max(1);
         Self {
@@ -75,7 +75,7 @@ impl Place {
         one(self.largest) | one(self.average) << 8
     }
 
-    /// The inverse of [`Place::packed`].
+    /// The inverse of [`Orders::packed`].
     pub fn unpacked(packed: u32) -> Self {
         Self {
             largest: (packed & 0xFF).checked_sub(1),
@@ -108,31 +108,31 @@ impl GroupIndex {
         self.in_use.swap(in_use, Ordering::AcqRel) != in_use
     }
 
-    /// Moves a group to `place`. The caller holds the group, or no other thread can see it yet.
-    pub fn file(&self, info: &GroupInfo, number: GroupNumber, place: Place) {
-        let place = if self.is_in_use() {
-            place
+    /// Moves a group to `orders`. The caller holds the group, or no other thread can see it yet.
+    pub fn file(&self, info: &GroupInfo, number: GroupNumber, orders: Orders) {
+        let orders = if self.is_in_use() {
+            orders
         } else {
-            self.unchanged_part(info, place)
+            self.unchanged_part(info, orders)
         };
-        let packed = place.packed();
+        let packed = orders.packed();
         let before = info.written.filed.load(Ordering::Relaxed);
         if packed == before {
             return;
         }
         info.written.filed.store(packed, Ordering::Relaxed);
-        let before = Place::unpacked(before);
-        self.move_between(By::Largest, number, before.largest, place.largest);
-        self.move_between(By::Average, number, before.average, place.average);
+        let before = Orders::unpacked(before);
+        self.move_between(By::Largest, number, before.largest, orders.largest);
+        self.move_between(By::Average, number, before.average, orders.average);
     }
 
-    /// The orders of `place` that the group is filed under already: while the index is off, a group
+    /// The orders of `orders` that the group is filed under already: while the index is off, a group
     /// only leaves it.
-    fn unchanged_part(&self, info: &GroupInfo, place: Place) -> Place {
-        let before = Place::unpacked(info.written.filed.load(Ordering::Relaxed));
-        Place {
-            largest: place.largest.filter(|_| place.largest == before.largest),
-            average: place.average.filter(|_| place.average == before.average),
+    fn unchanged_part(&self, info: &GroupInfo, orders: Orders) -> Orders {
+        let before = Orders::unpacked(info.written.filed.load(Ordering::Relaxed));
+        Orders {
+            largest: orders.largest.filter(|_| orders.largest == before.largest),
+            average: orders.average.filter(|_| orders.average == before.average),
         }
     }
 
@@ -170,15 +170,16 @@ mod tests {
 
     use super::*;
 
-    fn check(index: &GroupIndex, infos: &[GroupInfo], places: &[Place]) {
-        for ((number, info), place) in (0u32..).zip(infos).zip(places) {
+    fn check(index: &GroupIndex, infos: &[GroupInfo], orders_of_all: &[Orders]) {
+        for ((number, info), filed) in (0u32..).zip(infos).zip(orders_of_all) {
+            let filed = *filed;
             assert_eq!(
-                Place::unpacked(info.written.filed.load(Ordering::Relaxed)),
-                *place
+                Orders::unpacked(info.written.filed.load(Ordering::Relaxed)),
+                filed
             );
             for order in orders() {
                 let number = GroupNumber(number);
-                let expected = (place.largest == Some(order), place.average == Some(order));
+                let expected = (filed.largest == Some(order), filed.average == Some(order));
                 let found = (
                     index.has(By::Largest, order, number),
                     index.has(By::Average, order, number),
@@ -200,7 +201,7 @@ mod tests {
             let infos: Vec<GroupInfo> = (0..count)
                 .map(|_| GroupInfo::new(&GroupDescriptor::default(), 0))
                 .collect();
-            let mut places = vec![Place::default(); count as usize];
+            let mut orders_of_all = vec![Orders::default(); count as usize];
             let mut random = super::super::testing::Random::new(31);
             for step in 0..6000 {
                 if step % 1000 == 999 {
@@ -208,38 +209,38 @@ mod tests {
                     index.set_in_use(in_use);
                     if in_use {
                         for (number, info) in (0u32..).zip(&infos) {
-                            let place = Place::of(number % 7 * 50, 1 + number % 3, Some(2));
-                            index.file(info, GroupNumber(number), place);
-                            places[number as usize] = place;
+                            let orders = Orders::of(number % 7 * 50, 1 + number % 3, Some(2));
+                            index.file(info, GroupNumber(number), orders);
+                            orders_of_all[number as usize] = orders;
                         }
                     }
                 }
                 let number = random.below(count);
                 let free = random.below(3) * random.below(20_000);
                 let largest = free.checked_ilog2();
-                let place = Place::of(free, 1 + random.below(9), largest);
-                index.file(&infos[number as usize], GroupNumber(number), place);
-                let place = if index.is_in_use() {
-                    place
+                let orders = Orders::of(free, 1 + random.below(9), largest);
+                index.file(&infos[number as usize], GroupNumber(number), orders);
+                let orders = if index.is_in_use() {
+                    orders
                 } else {
-                    let before = places[number as usize];
-                    Place {
-                        largest: place.largest.filter(|_| place.largest == before.largest),
-                        average: place.average.filter(|_| place.average == before.average),
+                    let before = orders_of_all[number as usize];
+                    Orders {
+                        largest: orders.largest.filter(|_| orders.largest == before.largest),
+                        average: orders.average.filter(|_| orders.average == before.average),
                     }
                 };
-                places[number as usize] = place;
+                orders_of_all[number as usize] = orders;
             }
-            check(&index, &infos, &places);
+            check(&index, &infos, &orders_of_all);
         }
     }
 
     #[test]
     fn a_full_group_is_not_filed() {
-        assert_eq!(Place::of(0, 0, None), Place::default());
-        assert_eq!(Place::default().packed(), 0);
-        let place = Place::of(100, 10, Some(5));
-        assert_eq!((place.largest, place.average), (Some(5), Some(3)));
-        assert_eq!(Place::unpacked(place.packed()), place);
+        assert_eq!(Orders::of(0, 0, None), Orders::default());
+        assert_eq!(Orders::default().packed(), 0);
+        let orders = Orders::of(100, 10, Some(5));
+        assert_eq!((orders.largest, orders.average), (Some(5), Some(3)));
+        assert_eq!(Orders::unpacked(orders.packed()), orders);
     }
 }
