@@ -1,4 +1,5 @@
-//! The file of a directory, and the volume's settings for directories.
+//! The blocks of a directory as its algorithms see them: a trait, so that they are tested in memory
+//! too. And the volume's settings for directories.
 
 use pext4_ondisk::directory::{self, Format};
 use pext4_ondisk::dirhash::{HashVersion, Hasher};

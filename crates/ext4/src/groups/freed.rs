@@ -109,9 +109,12 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use pext4_ondisk::{GroupNumber, Tid};
 
     use super::{FreedExtent, Pending, Reuse, Span, Waiting};
+    use crate::groups::global_lists::GlobalLists;
     use crate::options::Frees;
 
     const DESIGNS: [Frees; 3] = [Frees::Listed, Frees::Merged, Frees::Deferred];
@@ -132,7 +135,7 @@ mod tests {
     #[test]
     fn neighbours_of_one_transaction_merge() {
         for design in DESIGNS {
-            let waiting = Waiting::new(design);
+            let waiting = Waiting::new(design, Arc::new(GlobalLists::new()));
             let mut pending = Pending::default();
             let group = GroupNumber(3);
             for (tid, start, length) in [(7, 10, 5), (7, 20, 5), (7, 8, 2), (8, 25, 1), (7, 15, 5)]
@@ -149,7 +152,7 @@ mod tests {
 
     #[test]
     fn later_transactions_keep_theirs_even_across_the_wrap() {
-        let waiting = Waiting::new(Frees::Deferred);
+        let waiting = Waiting::new(Frees::Deferred, Arc::new(GlobalLists::new()));
         let mut pending = Pending::default();
         for (tid, start) in [(u32::MAX, 1), (0, 3), (1, 5)] {
             pending.add(freed(tid, start, 1), GroupNumber(0), &waiting);

@@ -25,6 +25,7 @@ mod counts;
 mod evict;
 mod freed;
 mod front;
+mod global_lists;
 pub(crate) mod hints;
 pub(crate) mod index;
 pub(crate) mod info;
@@ -182,13 +183,12 @@ impl Groups {
     /// The group where the last large allocation that used this stream goal ended. The inode's
     /// number selects the goal and, in the setting `spread`, the calling core does too.
     pub(crate) fn stream_goal(&self, inode: InodeNumber) -> Option<GroupNumber> {
-        self.stream_goals.get(&self.waiting.lists, inode.get())
+        self.stream_goals.get(inode.get())
     }
 
     /// Sets the goal that [`Groups::stream_goal`] returns for this inode here.
     pub(crate) fn set_stream_goal(&self, inode: InodeNumber, group: GroupNumber) {
-        self.stream_goals
-            .set(&self.waiting.lists, inode.get(), group);
+        self.stream_goals.set(inode.get(), group);
     }
 
     /// Whether each file remembers a goal of its own.

@@ -19,6 +19,7 @@ use pext4_sync::Stack;
 use super::Groups;
 use super::counts::Counts;
 use super::evict::Residency;
+use super::global_lists::GlobalLists;
 use super::hints::Hints;
 use super::index::GroupIndex;
 use super::info::GroupInfo;
@@ -68,6 +69,7 @@ impl Groups {
         for (number, info) in (0u32..).zip(&table.infos) {
             index.file(info, GroupNumber(number), info.orders());
         }
+        let lists = Arc::new(GlobalLists::new());
         Ok(Arc::new_cyclic(|this| Self {
             infos: table.infos.into_boxed_slice(),
             metadata,
@@ -84,8 +86,8 @@ impl Groups {
             ),
             hints: Hints::new(store.options.deterministic.is_some()),
             index,
-            stream_goals: StreamGoals::new(&store),
-            waiting: Waiting::new(scaling.frees),
+            stream_goals: StreamGoals::new(&store, &lists),
+            waiting: Waiting::new(scaling.frees, lists),
             residency: Residency::new(&store),
             deferred_errors: Stack::new(),
             this: this.clone(),

@@ -20,12 +20,14 @@
 //! - *Inode*: one goal per inode (two inodes may share one, if their numbers are equal modulo the
 //!   count). Files that begin in the same group then contend there again.
 
+use std::sync::Arc;
+
 use pext4_ondisk::GroupNumber;
 use pext4_sync::atomic::{AtomicU32, Ordering};
 use pext4_sync::hash::spread;
 use pext4_sync::topology;
 
-use super::waiting::GlobalLists;
+use super::global_lists::GlobalLists;
 use crate::options::{self, Width};
 use crate::store::Store;
 
@@ -39,7 +41,7 @@ const MAX_INODE_GOALS: u32 = 1 << 16;
 /// The goals of a volume.
 pub enum StreamGoals {
     /// One, which the global lock guards.
-    Locked,
+    Locked(Arc<GlobalLists>),
     /// By inode number modulo their count.
     Slots(Box<[AtomicU32]>),
     /// By core and a hash of the inode number.
@@ -47,11 +49,11 @@ pub enum StreamGoals {
 }
 
 impl StreamGoals {
-    pub fn new(store: &Store) -> Self {
+    pub fn new(store: &Store, lists: &Arc<GlobalLists>) -> Self {
         let groups = store.geometry.group_count;
         let cores = u32::try_from(topology::processors()).unwrap_or(u32::MAX);
         let width = match store.options.scaling.stream_goals {
-            options::StreamGoals::Locked => return Self::Locked,
+            options::StreamGoals::Locked => return Self::Locked(Arc::clone(lists)),
             options::StreamGoals::Inode => store.geometry.inodes_count.min(MAX_INODE_GOALS),
             options::StreamGoals::Slots(Width::Auto) => cores.min(groups.div_ceil(4)),
             options::StreamGoals::Slots(Width::Fixed(width)) => width.min(groups),
@@ -74,39 +76,41 @@ impl StreamGoals {
         matches!(self, Self::Spread(_))
     }
 
-    /// The slot of a file's goal; `None` in the setting *locked*.
-    fn slot(&self, inode: u32) -> Option<&AtomicU32> {
+    /// The slot of a file's goal, or the lists with the only one.
+    fn slot(&self, inode: u32) -> Result<&AtomicU32, &GlobalLists> {
         match self {
-            Self::Locked => None,
-            Self::Slots(slots) => Some(&slots[inode as usize % slots.len()]),
+            Self::Locked(lists) => Err(lists),
+            Self::Slots(slots) => Ok(&slots[inode as usize % slots.len()]),
             Self::Spread(slots) => {
                 let cores = Self::cores();
                 let core = topology::current() % cores;
                 // Where there are fewer goals than cores, neighbours have different ones.
                 let own = (slots.len() / cores).max(1);
                 let spread = spread(u64::from(inode)) as usize;
-                Some(&slots[(core * own + spread % own) % slots.len()])
+                Ok(&slots[(core * own + spread % own) % slots.len()])
             }
         }
     }
 
     /// The group in which the last allocation of a file with this goal ended.
-    pub fn get(&self, lists: &GlobalLists, inode: u32) -> Option<GroupNumber> {
-        let Some(slot) = self.slot(inode) else {
-            return lists.stream_goal();
-        };
-        let group = slot.load(Ordering::Relaxed);
-        (group != NONE).then_some(GroupNumber(group))
+    pub fn get(&self, inode: u32) -> Option<GroupNumber> {
+        match self.slot(inode) {
+            Err(lists) => lists.stream_goal(),
+            Ok(slot) => {
+                let group = slot.load(Ordering::Relaxed);
+                (group != NONE).then_some(GroupNumber(group))
+            }
+        }
     }
 
     /// Sets the goal, without writing the cache line if it is unchanged.
-    pub fn set(&self, lists: &GlobalLists, inode: u32, group: GroupNumber) {
+    pub fn set(&self, inode: u32, group: GroupNumber) {
         match self.slot(inode) {
-            None => lists.set_stream_goal(group),
-            Some(slot) if slot.load(Ordering::Relaxed) != group.get() => {
+            Err(lists) => lists.set_stream_goal(group),
+            Ok(slot) if slot.load(Ordering::Relaxed) != group.get() => {
                 slot.store(group.get(), Ordering::Relaxed);
             }
-            Some(_) => {}
+            Ok(_) => {}
         }
     }
 }

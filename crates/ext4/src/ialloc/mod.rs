@@ -23,9 +23,25 @@ use crate::groups::Groups;
 use claim::Busy;
 use orlov::NEAR;
 
+/// What an inode is claimed for, as far as its group depends on that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Anything but a directory: near its parent.
+    File,
+    /// A directory: near its parent, as long as there is room for what it will contain.
+    Directory,
+    /// A directory that is apart from its siblings.
+    TopDirectory,
+}
+
+impl Placement {
+    fn is_directory(self) -> bool {
+        self != Self::File
+    }
+}
+
 impl Groups {
-    /// Claims an inode for a file in the directory `parent`; with `is_top` a directory is placed
-    /// apart from its siblings.
+    /// Claims an inode in the directory `parent`.
     ///
     /// # Errors
     ///
@@ -34,13 +50,13 @@ impl Groups {
         &self,
         handle: &mut Handle<'_>,
         parent: InodeNumber,
-        is_directory: bool,
-        is_top: bool,
+        placement: Placement,
     ) -> Result<InodeNumber> {
         let home = self.home_of(parent);
+        let is_directory = placement.is_directory();
         let in_lane = (!is_directory).then(|| self.claim_in_lane(handle, home));
         let found = in_lane.flatten().or_else(|| {
-            let start = self.group_for(parent, is_directory, is_top);
+            let start = self.group_for(parent, placement);
             self.claim_around(handle, (home, start), is_directory)
         });
         self.report();

@@ -15,6 +15,7 @@ use pext4_ondisk::{GroupNumber, InodeNumber};
 use pext4_sync::atomic::Ordering;
 use pext4_sync::hash::spread;
 
+use super::Placement;
 use crate::groups::Groups;
 
 /// The maximum number of flexible groups that a search for a region examines.
@@ -40,17 +41,12 @@ struct Limits {
 
 impl Groups {
     /// The group in which the search for an inode in the directory `parent` begins.
-    pub(super) fn group_for(
-        &self,
-        parent: InodeNumber,
-        is_directory: bool,
-        is_top: bool,
-    ) -> GroupNumber {
+    pub(super) fn group_for(&self, parent: InodeNumber, placement: Placement) -> GroupNumber {
         let home = self.home_of(parent);
-        match (is_directory, is_top) {
-            (false, _) => self.for_file(parent, home),
-            (true, true) => self.for_top_directory(),
-            (true, false) => self.for_directory(home),
+        match placement {
+            Placement::File => self.for_file(parent, home),
+            Placement::Directory => self.for_directory(home),
+            Placement::TopDirectory => self.for_top_directory(),
         }
     }
 

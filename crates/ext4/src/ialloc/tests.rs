@@ -6,6 +6,7 @@ use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 use pext4_sync::{thread, topology};
 
+use super::Placement;
 use crate::error::Refusal;
 use crate::groups::testing::{Ground, Random, settings};
 use crate::options::InodeBits;
@@ -15,10 +16,14 @@ const FOUR_GROUPS: &[&str] = &["-b", "4096", "-g", "4096", "-N", "2048"];
 
 fn make(ground: &Ground, parent: InodeNumber, is_directory: bool) -> InodeNumber {
     let mut handle = ground.handle();
-    let is_top = parent == InodeNumber::ROOT;
+    let placement = match (is_directory, parent) {
+        (false, _) => Placement::File,
+        (true, InodeNumber::ROOT) => Placement::TopDirectory,
+        (true, _) => Placement::Directory,
+    };
     ground
         .groups
-        .allocate_inode(&mut handle, parent, is_directory, is_top)
+        .allocate_inode(&mut handle, parent, placement)
         .expect("there are inodes")
 }
 
@@ -76,11 +81,13 @@ fn give_every_inode(ground: &Ground) {
     let refused = loop {
         let mut handle = ground.handle();
         let parent = InodeNumber(1 + random.below(ground.store.geometry.inodes_count));
-        let is_directory = random.below(4) == 0;
-        match ground
-            .groups
-            .allocate_inode(&mut handle, parent, is_directory, random.below(2) == 0)
-        {
+        let placement = match random.below(8) {
+            0 => Placement::Directory,
+            1 => Placement::TopDirectory,
+            _ => Placement::File,
+        };
+        let is_directory = placement.is_directory();
+        match ground.groups.allocate_inode(&mut handle, parent, placement) {
             Ok(inode) => {
                 assert!(inode >= ground.store.geometry.first_inode);
                 assert!(seen.insert((inode, is_directory)), "{inode:?} twice");

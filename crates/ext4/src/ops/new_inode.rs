@@ -11,6 +11,7 @@ use pext4_sync::atomic::Ordering;
 use pext4_sync::time;
 
 use crate::error::Result;
+use crate::ialloc::Placement;
 use crate::inode::{Inode, Reach};
 use crate::store::now;
 use crate::types::{Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, SetXattrMode};
@@ -83,13 +84,17 @@ impl Volume {
         directory: &Inode,
         new_inode: &NewInode<'_>,
     ) -> Result<Arc<Inode>> {
-        let is_directory = new_inode.kind == FileType::Directory;
         let is_top = directory.number() == InodeNumber::ROOT
             || directory.flags().contains(InodeFlags::TOPDIR);
-        let number =
-            self.inodes
-                .groups
-                .allocate_inode(handle, directory.number(), is_directory, is_top)?;
+        let placement = match new_inode.kind {
+            FileType::Directory if is_top => Placement::TopDirectory,
+            FileType::Directory => Placement::Directory,
+            _ => Placement::File,
+        };
+        let number = self
+            .inodes
+            .groups
+            .allocate_inode(handle, directory.number(), placement)?;
         let slot = self.first_slot(directory, new_inode, number);
         let inode = self
             .inodes
