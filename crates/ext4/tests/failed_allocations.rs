@@ -1,10 +1,11 @@
-//! A call of fallocate that finds no space takes back what it got: the file and the volume are as
-//! they were, and e2fsck is content.
+//! Calls that find no space: one of fallocate takes back what it got, so the file and the volume are
+//! as they were, and e2fsck is content; and what a commit frees is waited for.
 
 mod images;
 
-use images::Image;
-use pext4_fs::{AllocateMode, InodeNumber, Refusal, Volume};
+use images::{Image, inode};
+use pext4_fs::options::Reserve;
+use pext4_fs::{AllocateMode, InodeNumber, MountOptions, Refusal, SetAttributes, Volume};
 
 const BLOCK: usize = 4096;
 
@@ -53,19 +54,8 @@ fn a_call_without_space_leaves_no_blocks_behind_the_size() {
             .allocate(inode, mode, 5 * BLOCK as u64, 100 << 20)
             .expect_err("there is less");
         assert!(error.is(Refusal::NoSpace), "{error}");
-        let (size, sectors, free) = state(&volume, inode);
-        // Zeroing keeps what it can of the blocks inside the file.
-        let within = mode == AllocateMode::Extend;
-        assert_eq!(size, before.0, "{mode:?}");
-        assert!(
-            !within || sectors == before.1,
-            "{mode:?}: {sectors}, {before:?}"
-        );
-        assert!(!within || free == before.2, "{mode:?}: {free}, {before:?}");
-        assert!(sectors <= before.1 && free >= before.2, "{mode:?}");
-        if within {
-            assert_eq!(volume.paths().read("/file").expect("sound"), content);
-        }
+        assert_eq!(state(&volume, inode), before, "{mode:?}");
+        assert_eq!(volume.paths().read("/file").expect("sound"), content);
     }
     volume.close().expect("a clean close");
     image.assert_clean();
@@ -89,4 +79,98 @@ fn the_size_grows_with_the_blocks() {
     assert_eq!(volume.attributes(inode).expect("there").size, wanted);
     volume.close().expect("a clean close");
     image.assert_clean();
+}
+
+/// Zeroing needs no space where a file has blocks, not even space that is kept for root.
+#[test]
+fn zeroing_inside_the_reserve_keeps_the_blocks() {
+    let Some(image) = Image::make(&["-b", "4096", "-m", "50"]) else {
+        return;
+    };
+    let content = vec![7; 12 << 20];
+    let volume = image.open_with(MountOptions {
+        reserve: Reserve::Everybody,
+        ..MountOptions::default()
+    });
+    volume.paths().write("/file", &content).expect("room");
+    let free = usize::try_from(volume.statfs().free_blocks).expect("a small image");
+    let large = vec![1; (free - 7168) * BLOCK];
+    volume.paths().write("/large", large).expect("room");
+    volume.close().expect("a clean close");
+    let volume = image.open_with(MountOptions {
+        reserve: Reserve::Nobody,
+        ..MountOptions::default()
+    });
+    let file = inode(&volume, "/file");
+    let place = |volume: &Volume| {
+        let extents = volume.extents(file, 0, 100).expect("sound");
+        let place = extents.first().expect("it has blocks").physical;
+        (place, state(volume, file))
+    };
+    let before = place(&volume);
+    let mode = AllocateMode::ZeroRange { keep_size: false };
+    // An odd range: its first and last block keep a part of their content.
+    let end = content.len() as u64 - 100;
+    volume
+        .allocate(file, mode, 5000, end - 5000)
+        .expect("every block is allocated");
+    assert_eq!(place(&volume), before, "the blocks are the same");
+    let mut zeroed = content;
+    zeroed[5000..usize::try_from(end).expect("small")].fill(0);
+    assert!(volume.paths().read("/file").expect("sound") == zeroed);
+    volume.close().expect("a clean close");
+    image.assert_clean();
+    let volume = image.open();
+    assert!(volume.paths().read("/file").expect("sound") == zeroed);
+    let data = volume.seek_hole(file, 0).expect("a file");
+    assert_eq!(data, 8192, "what was zeroed counts as a hole");
+}
+
+#[test]
+fn zeroing_an_inline_file_without_space_leaves_its_content() {
+    let Some(image) = Image::make(&["-b", "4096", "-m", "0", "-O", "inline_data"]) else {
+        return;
+    };
+    let volume = image.open();
+    volume.paths().write("/file", b"precious").expect("room");
+    // Until nothing is left.
+    volume
+        .paths()
+        .write("/large", vec![1; 70 << 20])
+        .expect_err("the image is smaller");
+    let file = inode(&volume, "/file");
+    let mode = AllocateMode::ZeroRange { keep_size: false };
+    let error = volume
+        .allocate(file, mode, 0, 1 << 20)
+        .expect_err("no space");
+    assert!(error.is(Refusal::NoSpace), "{error}");
+    assert_eq!(volume.paths().read("/file").expect("sound"), b"precious");
+}
+
+/// What a commit frees is there for all of an append, as it is for a write, and nobody else appends
+/// in between.
+#[test]
+fn an_append_waits_for_freed_blocks() {
+    let Some(image) = Image::make(&["-b", "4096", "-m", "0"]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.write("/gone", vec![1; 8 << 20]).expect("room");
+    paths.write("/file", b"").expect("room");
+    paths
+        .write("/large", vec![1; 70 << 20])
+        .expect_err("the image is smaller");
+    let large = inode(&volume, "/large");
+    let shorter = SetAttributes {
+        size: Some(volume.attributes(large).expect("there").size - (1 << 20)),
+        ..SetAttributes::default()
+    };
+    volume
+        .set_attributes(large, &shorter)
+        .expect("it is shorter");
+    volume.sync().expect("a sound device");
+    paths.remove_file("/gone").expect("there");
+    let appended = volume.append(inode(&volume, "/file"), &vec![3; 4 << 20]);
+    assert_eq!(appended.expect("room"), (0, 4 << 20));
 }

@@ -21,7 +21,7 @@ use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::{LogicalBlock, Tid, extent};
 
 use crate::error::{Refusal, Result};
-use crate::inode::extents::{Extent, Mapping};
+use crate::inode::extents::{BlockState, Extent, Mapping};
 use crate::inode::indirect;
 use crate::inode::inodes::Inodes;
 use crate::inode::walk_limit::WalkLimit;
@@ -263,7 +263,13 @@ impl Inodes {
             unwritten: false,
         };
         self.write_padded(&touched, piece, data)?;
-        let converted = self.convert(&mut handle, inode, &mut inode.map.write(), first, length);
+        let converted = self.convert(
+            &mut handle,
+            inode,
+            &mut inode.map.write(),
+            (first, length),
+            BlockState::Written,
+        );
         match converted {
             Err(error) if error.is(Refusal::NoSpace) => {
                 self.convert_around(&mut handle, inode, extent, &touched)?;

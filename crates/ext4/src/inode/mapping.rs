@@ -19,7 +19,7 @@ use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
 use crate::error::{Error, Refusal, Result};
-use crate::inode::extents::{self, Extent, Mapping, NodeStore};
+use crate::inode::extents::{self, BlockState, Extent, Mapping, NodeStore};
 use crate::inode::indirect::{self, Limit};
 use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Map, Reach, Root};
@@ -410,7 +410,7 @@ impl Inodes {
         Ok(left)
     }
 
-    /// Converts unwritten blocks of a range to written ones.
+    /// Converts blocks of a range that are not in `state`; see [`extents::convert`].
     ///
     /// # Errors
     ///
@@ -420,11 +420,11 @@ impl Inodes {
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         _map: &mut Map,
-        logical: LogicalBlock,
-        length: u32,
+        (logical, length): (LogicalBlock, u32),
+        state: BlockState,
     ) -> Result<()> {
         self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
-            extents::convert(root, nodes, logical, length)
+            extents::convert(root, nodes, logical, length, state)
         })
     }
 

@@ -1,11 +1,15 @@
 //! Writing zeroes, where a file must read as zeroes and its blocks must stay allocated.
 //!
-//! There are two cases, both for lack of space. A range to be zeroed frees its blocks and gets
-//! unwritten ones, if any of them is written; but where little is free, other threads could take
-//! the freed blocks first, or the space could wait for a commit. And writing a part of an unwritten
-//! extent splits it, for which the tree may have to grow; converting all of it does not. The second
-//! case writes with an open handle, so a commit waits for up to one extent of zeroes (128 MiB with
-//! blocks of 4 KiB); it writes each block once, since a written extent is not split again.
+//! A range to be zeroed keeps its blocks, which become unwritten, and gets blocks where it has none.
+//! The holes come first, since only they can find no space: a call that is refused has changed no
+//! content.
+//!
+//! Making a part of an extent unwritten, or of an unwritten one written, splits it, for which the
+//! tree may have to grow. Where it finds no space, zeroes are written instead: over the range to be
+//! zeroed, or, to write a part of an unwritten extent, over the rest of it, so that all of it can be
+//! converted. That is done with an open handle, so a commit waits for up to one extent of zeroes
+//! (128 MiB with blocks of 4 KiB); it writes each block once, since a written extent is not split
+//! again.
 //!
 //! Callers of all functions hold the inode's `lock` exclusively.
 
@@ -14,12 +18,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_ondisk::extent::MAX_UNWRITTEN_LENGTH;
 
 use super::allocate::Allocated;
-use super::data::{SLOT_CREDITS, logical};
-use crate::error::Result;
+use super::data::{MAP_CREDITS, SLOT_CREDITS, logical};
+use crate::error::{Refusal, Result};
 use crate::inode::Inode;
-use crate::inode::extents::{Extent, Mapping};
+use crate::inode::extents::{BlockState, Extent, Mapping};
 use crate::inode::inodes::Inodes;
 
 /// Bytes of zeroes per write.
@@ -31,8 +36,7 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// As [`Inodes::allocate_data`]. If space is short, the range keeps the blocks that it had
-    /// before.
+    /// As [`Inodes::allocate_data`]; the content is unchanged if that is refused.
     pub fn zero_data(
         &self,
         inode: &Arc<Inode>,
@@ -40,32 +44,62 @@ impl Inodes {
         keep_size: bool,
         allocated: &mut Allocated,
     ) -> Result<()> {
-        let length = bytes.end - bytes.start;
-        let blocks = length / self.block_bytes() + 2;
-        let has_space = self.groups.free_blocks() / 2 > blocks;
-        if inode.is_inline() || (has_space && self.has_written(inode, bytes)?) {
-            self.punch_data(inode, bytes.start, length)?;
-            return self.allocate_data(inode, bytes, keep_size, allocated);
-        }
         self.allocate_data(inode, bytes, keep_size, allocated)?;
+        if inode.is_inline() {
+            return self.punch_data(inode, bytes.start, bytes.end - bytes.start);
+        }
+        let block_bytes = self.block_bytes();
+        let whole = bytes.start.div_ceil(block_bytes)..bytes.end / block_bytes;
         // As for a punched range.
-        self.zero_written(inode, bytes.start, bytes.end.min(inode.size()))?;
+        let end = bytes.end.min(inode.size());
+        if whole.is_empty() {
+            self.zero_written(inode, bytes.start, end)?;
+        } else {
+            self.zero_written(inode, bytes.start, (whole.start * block_bytes).min(end))?;
+            self.make_unwritten(inode, &whole)?;
+            self.zero_written(inode, (whole.end * block_bytes).max(bytes.start), end)?;
+        }
         let mut handle = self.store.start(SLOT_CREDITS)?;
         self.note_written(&mut handle, inode, 0);
         Ok(())
     }
 
-    /// Whether a range of bytes has a written block.
-    fn has_written(&self, inode: &Inode, bytes: &Range<u64>) -> Result<bool> {
-        let mut position = bytes.start;
-        while position < bytes.end {
-            let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
+    /// Makes the written blocks of a range unwritten, or writes zeroes to them where the tree
+    /// cannot grow.
+    fn make_unwritten(&self, inode: &Arc<Inode>, blocks: &Range<u64>) -> Result<()> {
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let mapping = self.lookup(inode, logical(block)?)?;
+            let behind = self.mapping_end(&mapping) / self.block_bytes();
+            let mut end = behind.min(blocks.end);
             if matches!(mapping, Mapping::Mapped(extent) if !extent.unwritten) {
-                return Ok(true);
+                end = end.min(block + u64::from(MAX_UNWRITTEN_LENGTH));
+                self.make_piece_unwritten(inode, block..end)?;
             }
-            position = self.mapping_end(&mapping);
+            block = end;
         }
-        Ok(false)
+        Ok(())
+    }
+
+    fn make_piece_unwritten(&self, inode: &Arc<Inode>, blocks: Range<u64>) -> Result<()> {
+        let length = u32::try_from(blocks.end - blocks.start).unwrap_or(u32::MAX);
+        let piece = (logical(blocks.start)?, length);
+        let mut handle = self.store.start(MAP_CREDITS)?;
+        let converted = self.convert(
+            &mut handle,
+            inode,
+            &mut inode.map.write(),
+            piece,
+            BlockState::Unwritten,
+        );
+        match converted {
+            Err(error) if error.is(Refusal::NoSpace) => {}
+            converted => return converted,
+        }
+        drop(handle);
+        let [start, end] = [blocks.start, blocks.end].map(|block| block * self.block_bytes());
+        self.zero_written(inode, start, end.min(inode.size()))?;
+        Ok(())
     }
 
     /// Writes zeroes over the written bytes of a range; returns whether there were any.
@@ -105,7 +139,8 @@ impl Inodes {
         self.write_zeroes(extent, written.end() * block_bytes..end * block_bytes)?;
         let length = u32::try_from(end - first).unwrap_or(u32::MAX);
         let mut map = inode.map.write();
-        self.convert(handle, inode, &mut map, extent.logical, length)
+        let blocks = (extent.logical, length);
+        self.convert(handle, inode, &mut map, blocks, BlockState::Written)
     }
 
     /// Writes zeroes over a byte range of the file, which is inside the extent.

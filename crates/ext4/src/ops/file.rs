@@ -28,6 +28,32 @@ enum Writer {
 }
 
 /// The times of the last modification and of the last change.
+/// Calls `write` with offsets and what is left of `from` until all of it is written, or nothing
+/// more fits; returns the number of bytes written.
+fn write_all(
+    offset: u64,
+    from: &[u8],
+    write: impl Fn(u64, &[u8]) -> Result<usize>,
+) -> Result<usize> {
+    let mut done = 0;
+    loop {
+        let rest = &from[done..];
+        let at = offset
+            .checked_add(done as u64)
+            .ok_or(Refusal::FileTooLarge)?;
+        match write(at, rest) {
+            Ok(count) if count == rest.len() => return Ok(from.len()),
+            // The next attempt finds out why: if there is no space, it waits for space that a
+            // commit releases.
+            Ok(count) => done += count,
+            Err(Error::Refused(Refusal::NoSpace | Refusal::FileTooLarge)) if done > 0 => {
+                return Ok(done);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 fn times_of_change(inode: &Inode) -> (Time, Time) {
     inode.state(|state| (state.slot.modified, state.slot.changed))
 }
@@ -112,13 +138,23 @@ impl Volume {
     ///
     /// As [`Volume::write`].
     pub fn append(&self, inode: InodeNumber, from: &[u8]) -> Result<(u64, usize)> {
-        self.run(|| {
-            let inode = self.regular(inode)?;
-            let _lock = super::lock_exclusive(&inode)?;
-            check_not_immutable(&inode)?;
-            let end = inode.size();
-            Ok((end, self.inodes.write_data(&inode, end, from)?))
-        })
+        let inode = self.run(|| self.regular(inode))?;
+        let appended = self.append_under_lock(&inode, from);
+        self.reap_forgotten();
+        appended
+    }
+
+    fn append_under_lock(&self, inode: &Arc<Inode>, from: &[u8]) -> Result<(u64, usize)> {
+        // Held until all is written, so that nobody else appends in between.
+        let _lock = self.run_locked(|| super::lock_exclusive(inode))?;
+        let end = inode.size();
+        let written = write_all(end, from, |at, rest| {
+            self.run_locked(|| {
+                check_not_immutable(inode)?;
+                self.inodes.write_data(inode, at, rest)
+            })
+        });
+        Ok((end, written?))
     }
 
     fn write_by(
@@ -128,23 +164,9 @@ impl Volume {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
-        let mut done = 0;
-        loop {
-            let rest = &from[done..];
-            let at = offset
-                .checked_add(done as u64)
-                .ok_or(Refusal::FileTooLarge)?;
-            match self.write_some(writer, inode, at, rest) {
-                Ok(count) if count == rest.len() => return Ok(from.len()),
-                // The next attempt finds out why: if there is no space, it waits for space that a
-                // commit releases.
-                Ok(count) => done += count,
-                Err(Error::Refused(Refusal::NoSpace | Refusal::FileTooLarge)) if done > 0 => {
-                    return Ok(done);
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        write_all(offset, from, |at, rest| {
+            self.write_some(writer, inode, at, rest)
+        })
     }
 
     fn write_some(

@@ -128,8 +128,10 @@ impl Volume {
         }
         let corrupt =
             |problem: &'static str| Corrupt::new("symbolic link", problem).in_inode(inode.number());
-        let Mapping::Mapped(extent) = self.inodes.lookup(inode, LogicalBlock(0))? else {
-            return Err(corrupt("its block is missing").into());
+        let extent = match self.inodes.lookup(inode, LogicalBlock(0))? {
+            Mapping::Mapped(extent) if !extent.unwritten => extent,
+            Mapping::Mapped(_) => return Err(corrupt("its block was never written").into()),
+            Mapping::Hole { .. } => return Err(corrupt("its block is missing").into()),
         };
         let length = usize::try_from(inode.size()).map_err(|_| corrupt("absurd length"))?;
         let buffer = self.inodes.store.read_block(extent.start)?;

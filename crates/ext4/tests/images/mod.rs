@@ -65,9 +65,15 @@ impl Image {
     /// The image, mounted.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn open(&self) -> Volume {
+        self.open_with(MountOptions::default())
+    }
+
+    /// The image, mounted with these options.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn open_with(&self, options: MountOptions) -> Volume {
         let device = FileDevice::open(&self.path, Access::ReadWrite, PATIENCE);
         let device = Arc::new(device.expect("the image"));
-        Volume::open(device, MountOptions::default()).expect("a mount")
+        Volume::open(device, options).expect("a mount")
     }
 
     /// Changes the image's bytes.

@@ -1,4 +1,5 @@
-//! Converting unwritten blocks to written ones, after their data has reached the device.
+//! Converting blocks between unwritten and written: to written ones after their data has reached the
+//! device, and to unwritten ones where they must read as zeroes.
 
 use std::ops::Range;
 
@@ -12,7 +13,22 @@ use super::split::nodes_for_two_splits;
 use super::{Mapping, NodeStore, lookup};
 use crate::error::Result;
 
-/// An unwritten extent that overlaps the range, and its neighbours.
+/// What blocks are converted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// Their data is what the file has there.
+    Written,
+    /// They are allocated, and the file has zeroes there.
+    Unwritten,
+}
+
+impl BlockState {
+    fn is_of(self, extent: &Extent) -> bool {
+        extent.unwritten == (self == Self::Unwritten)
+    }
+}
+
+/// An extent in the other state that overlaps the range, and its neighbours.
 struct Found {
     slots: Range<usize>,
     left: Option<Extent>,
@@ -28,8 +44,10 @@ enum Step {
     Skip(u64),
 }
 
-/// Converts the unwritten blocks among the `length` blocks from `logical` on to written ones.
-/// Extents that extend beyond the range are split; holes and written blocks stay as they are.
+/// Converts the blocks among the `length` blocks from `logical` on that are not in `state`. Extents
+/// that extend beyond the range are split; holes stay as they are. An unwritten extent has at most
+/// [`MAX_UNWRITTEN_LENGTH`](extent::MAX_UNWRITTEN_LENGTH) blocks, so at most as many are converted
+/// to that at a time.
 ///
 /// # Errors
 ///
@@ -39,10 +57,12 @@ pub fn convert<S: NodeStore>(
     store: &mut S,
     logical: LogicalBlock,
     length: u32,
+    state: BlockState,
 ) -> Result<()> {
+    debug_assert!(state == BlockState::Written || length <= extent::MAX_UNWRITTEN_LENGTH);
     let from = u64::from(logical.get());
     let range = from..(from + u64::from(length)).min(LOGICAL_END);
-    if splits_late(root, store, &range)? {
+    if splits_late(root, store, &range, state)? {
         let depth = u32::from(Node::parse(root)?.depth());
         let capacity = extent::capacity(store.block_size());
         store.reserve(nodes_for_two_splits(depth, capacity))?;
@@ -51,7 +71,7 @@ pub fn convert<S: NodeStore>(
     let mut position = range.start;
     while position < range.end {
         let (path, step) = descend(root, store, block(position), |leaf| {
-            next_step(leaf, position, range.end)
+            next_step(leaf, position, range.end, state)
         })?;
         position = match step {
             Step::Skip(next) => next,
@@ -61,7 +81,8 @@ pub fn convert<S: NodeStore>(
                     check(root, store, end..range.end)?;
                     is_checked = true;
                 }
-                convert_one(&mut Editor { root, store }, path, &found, &range)?;
+                let mut editor = Editor { root, store };
+                convert_one(&mut editor, path, &found, &range, state)?;
                 end
             }
         };
@@ -90,33 +111,36 @@ fn block(position: u64) -> LogicalBlock {
     LogicalBlock(u32::try_from(position).expect("inside the range, which ends with 32 bits"))
 }
 
-/// Whether the range ends inside an unwritten extent that starts inside the range. Then other
+/// Whether the range ends inside an extent to be converted that starts inside the range. Then other
 /// changes may precede the one that splits this extent, and the nodes for the split must be
 /// reserved first.
 fn splits_late<S: NodeStore>(
     root: &[u8; ROOT_SIZE],
     store: &S,
     range: &Range<u64>,
+    state: BlockState,
 ) -> Result<bool> {
     if range.is_empty() {
         return Ok(false);
     }
     Ok(match lookup(root, store, block(range.end - 1))? {
         Mapping::Mapped(last) => {
-            last.unwritten && last.end() > range.end && u64::from(last.logical.get()) > range.start
+            !state.is_of(&last)
+                && last.end() > range.end
+                && u64::from(last.logical.get()) > range.start
         }
         Mapping::Hole { .. } => false,
     })
 }
 
 /// The first thing to do in a leaf from `position` on.
-fn next_step(leaf: &Leaf<'_>, position: u64, end: u64) -> Result<Step> {
+fn next_step(leaf: &Leaf<'_>, position: u64, end: u64, state: BlockState) -> Result<Step> {
     for slot in leaf.slot.saturating_sub(1)..leaf.len() {
         let extent = leaf.extent(slot)?;
         if u64::from(extent.logical.get()) >= end {
             return Ok(Step::Skip(end));
         }
-        if extent.end() <= position || !extent.unwritten {
+        if extent.end() <= position || state.is_of(&extent) {
             continue;
         }
         let left = slot
@@ -141,16 +165,17 @@ fn convert_one<S: NodeStore>(
     path: Path,
     found: &Found,
     range: &Range<u64>,
+    state: BlockState,
 ) -> Result<()> {
     let extent = &found.extent;
     let before = extent.part(0, range.start);
     let inside = extent.part(range.start, range.end);
     let behind = extent.part(range.end, LOGICAL_END);
-    let written = inside.map(|part| Extent {
-        unwritten: false,
+    let converted = inside.map(|part| Extent {
+        unwritten: state == BlockState::Unwritten,
         ..part
     });
-    let parts = [found.left, before, written, behind, found.right];
+    let parts = [found.left, before, converted, behind, found.right];
     editor.replace(
         path,
         found.slots.clone(),

@@ -32,7 +32,7 @@ mod tests;
 
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
-pub use convert::convert;
+pub use convert::{BlockState, convert};
 pub use insert::insert;
 pub use pext4_ondisk::extent::{Bounds, Extent};
 pub use read::{last_end, lookup, neighbours, walk};

@@ -75,13 +75,14 @@ impl Case {
         }
     }
 
-    fn convert(&mut self, logical: u32, length: u32) {
+    fn convert(&mut self, logical: u32, length: u32, state: BlockState) {
         let needed = self.most_nodes(2);
         convert(
             &mut self.root,
             &mut self.store,
             LogicalBlock(logical),
             length,
+            state,
         )
         .expect("there is space");
         assert!(
@@ -90,7 +91,7 @@ impl Case {
         );
         self.store.end_operation();
         for (_, to) in self.model.range_mut(logical..logical + length) {
-            to.1 = false;
+            to.1 = state == BlockState::Unwritten;
         }
     }
 
@@ -242,7 +243,11 @@ fn run(seed: u64, block_size: usize, span: u32, steps: u32) -> u16 {
             }
             _ => {
                 let range = random_range(&mut random, span, 24);
-                case.convert(range.start, range.end - range.start);
+                let state = match random.below(3) {
+                    0 => BlockState::Unwritten,
+                    _ => BlockState::Written,
+                };
+                case.convert(range.start, range.end - range.start, state);
             }
         }
         case.check();
@@ -323,16 +328,17 @@ fn neighbours_become_one_extent_up_to_the_limit() {
 
 #[test]
 fn converting_the_head_of_a_preallocation_moves_the_border() {
+    use BlockState::Written;
     let mut case = Case::new(1024);
     case.insert(extent(0, 1000, 1000, true));
     for logical in 0..10 {
-        case.convert(logical, 1);
+        case.convert(logical, 1, Written);
     }
     let expected = [extent(0, 1000, 10, false), extent(10, 1010, 990, true)];
     assert_eq!(case.store.check(&case.root), expected);
-    case.convert(500, 5);
+    case.convert(500, 5, Written);
     assert_eq!(case.store.check(&case.root).len(), 4);
-    case.convert(0, 1000);
+    case.convert(0, 1000, Written);
     assert_eq!(case.store.check(&case.root), [extent(0, 1000, 1000, false)]);
 }
 
@@ -346,10 +352,23 @@ fn converting_beside_a_damaged_leaf_changes_nothing() {
     let bytes = case.store.nodes.get_mut(&damaged.expect("not in the root"));
     bytes.expect("there")[0] ^= 1;
     let (root, nodes) = (case.root, case.store.nodes.clone());
-    let whole = convert(&mut case.root, &mut case.store, LogicalBlock(0), 100);
+    let whole = convert(
+        &mut case.root,
+        &mut case.store,
+        LogicalBlock(0),
+        100,
+        BlockState::Written,
+    );
     assert!(matches!(whole, Err(Error::Corrupt(_))), "{whole:?}");
     assert!(case.root == root && case.store.nodes == nodes);
-    convert(&mut case.root, &mut case.store, LogicalBlock(0), 50).expect("it ends before");
+    convert(
+        &mut case.root,
+        &mut case.store,
+        LogicalBlock(0),
+        50,
+        BlockState::Written,
+    )
+    .expect("it ends before");
     assert!(case.store.nodes != nodes);
 }
 
@@ -410,8 +429,16 @@ fn without_space_nothing_changes() {
     }
     let attempts: [Attempt; 4] = [
         |root, store, base| insert(root, store, extent(base + 15, 9, 1, false)),
-        |root, store, base| convert(root, store, LogicalBlock(base + 3), 3),
-        |root, store, base| convert(root, store, LogicalBlock(base + 15), 50),
+        |root, store, base| convert(root, store, LogicalBlock(base + 3), 3, BlockState::Written),
+        |root, store, base| {
+            convert(
+                root,
+                store,
+                LogicalBlock(base + 15),
+                50,
+                BlockState::Written,
+            )
+        },
         |root, store, base| {
             let range = u64::from(base) + 3..u64::from(base) + 6;
             remove(root, store, range, 9, &mut |_, _| ()).map(drop)
@@ -471,7 +498,13 @@ fn try_everything(case: &Case) {
         let (mut root, mut store) = (case.root, case.store.clone());
         let _ = match change {
             0 => insert(&mut root, &mut store, extent(101, 9, 1, false)),
-            1 => convert(&mut root, &mut store, LogicalBlock(33), 200),
+            1 => convert(
+                &mut root,
+                &mut store,
+                LogicalBlock(33),
+                200,
+                BlockState::Written,
+            ),
             2 => remove(&mut root, &mut store, 44..203, 1000, &mut |_, _| ()).map(drop),
             _ => remove(&mut root, &mut store, 0..u64::MAX, 1000, &mut |_, _| ()).map(drop),
         };
