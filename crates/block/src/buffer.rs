@@ -219,6 +219,19 @@ impl Buffer {
         &self,
         check: impl FnOnce(&[u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
+        self.verify_partly(|page| check(page).map(|()| true))
+    }
+
+    /// As [`Buffer::verify`], with a check that tells whether it was complete: if not, the next
+    /// reader checks again.
+    ///
+    /// # Errors
+    ///
+    /// Those of `check`.
+    pub fn verify_partly<E>(
+        &self,
+        check: impl FnOnce(&[u8]) -> std::result::Result<bool, E>,
+    ) -> std::result::Result<(), E> {
         if self.is_verified() {
             return Ok(());
         }
@@ -228,8 +241,9 @@ impl Buffer {
         if self.is_verified() {
             return Ok(());
         }
-        check(&state.page)?;
-        self.set_verified();
+        if check(&state.page)? {
+            self.set_verified();
+        }
         Ok(())
     }
 

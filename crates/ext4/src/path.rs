@@ -368,8 +368,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// # Errors
     ///
     /// As [`Volume::read_directory`], [`Volume::unlink`] and [`Volume::remove_directory`];
-    /// `Refused(NotEmpty)` for a directory that contains itself, as in a corrupt image whose
-    /// directories contain each other. What was removed before an error stays removed.
+    /// `Refused(NotEmpty)` for a directory that contains itself, or lists no names though it is not
+    /// empty, as in a corrupt image. What was removed before an error stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
         let (parent, name) = self.parent(path)?;
@@ -396,7 +396,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
             }
             let found = self.volume.lookup(next.parent.inode, &next.name)?;
             let directory = Rc::new(self.hold(found.inode));
-            if next.entered != Some(directory.inode) {
+            let is_first = next.entered != Some(directory.inode);
+            if is_first {
                 if !entered.insert(directory.inode) {
                     return Err(Refusal::NotEmpty.into());
                 }
@@ -405,7 +406,12 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
                     entered.remove(&before);
                 }
             }
-            for entry in self.entries(directory.inode)? {
+            let entries = self.entries(directory.inode)?;
+            // A corrupt directory may hide the names that keep it from being empty.
+            if entries.is_empty() && !is_first {
+                return Err(Refusal::NotEmpty.into());
+            }
+            for entry in entries {
                 match self.volume.unlink(directory.inode, &entry.name) {
                     Err(error) if error.is(Refusal::IsADirectory) => pending.push(PendingRemoval {
                         parent: Rc::clone(&directory),
@@ -480,7 +486,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// Finds a file or creates it. Symbolic links at the end of `path` are followed.
     fn open_or_create(&self, path: &[u8], permissions: u16) -> Result<HeldInode<V>> {
         let mut path = path.to_vec();
-        for _ in 0..MAX_SYMLINKS {
+        let mut followed = 0;
+        while followed < MAX_SYMLINKS {
             // Most files exist. Opening those must not lock the directory, and no permission to
             // change it is needed.
             match self.resolve(&path) {
@@ -505,6 +512,7 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
                 path.truncate(above);
             }
             path.extend(target);
+            followed += 1;
         }
         Err(Refusal::TooManySymlinks.into())
     }

@@ -2,7 +2,7 @@
 
 mod images;
 
-use images::Image;
+use images::{Image, inode};
 use pext4_fs::{CreateAttributes, InodeNumber};
 
 /// Blocks of 1 KiB.
@@ -71,4 +71,46 @@ fn the_free_record_of_a_node_may_name_a_kind_of_file() {
     volume.forget(file, 1);
     volume.close().expect("a clean close");
     image.assert_clean();
+}
+
+/// A search in hashes that are out of order would pass by names, which could then be created twice.
+#[test]
+fn an_index_that_is_out_of_order_hides_no_names() {
+    let Some(image) = Image::make(&["-b", "1024", "-O", "^metadata_csum"]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.create_dir("/d").expect("room");
+    let name = |number: u32| format!("/d/{number:030}");
+    for number in 0..300 {
+        paths.write(name(number), b"").expect("room");
+    }
+    let directory = inode(&volume, "/d");
+    let extents = volume.extents(directory, 0, 1).expect("sound");
+    let root = usize::try_from(extents[0].physical).expect("a small image");
+    volume.close().expect("a clean close");
+    image.change(|bytes| {
+        let count = u16::from_le_bytes([bytes[root + 0x22], bytes[root + 0x23]]);
+        assert!(count > 4, "{count} entries");
+        let middle = root + 0x20 + usize::from(count / 2) * 8;
+        bytes[middle..middle + 4].copy_from_slice(&2_u32.to_le_bytes());
+    });
+    let volume = image.open();
+    let mut listed = 0;
+    let listing = volume.read_directory(directory, 0, &mut |_| {
+        listed += 1;
+        true
+    });
+    listing.expect("every leaf can be read");
+    assert_eq!(listed, 302);
+    for number in 0..300 {
+        let path = name(number);
+        volume.paths().metadata(&path).expect("it is there");
+        volume.paths().create_dir(&path).expect_err("it is there");
+    }
+    volume
+        .paths()
+        .remove_dir_all("/d")
+        .expect("it can be emptied");
 }

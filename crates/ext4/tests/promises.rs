@@ -9,8 +9,8 @@ use std::sync::Arc;
 use images::Image;
 use pext4_block::RamDevice;
 use pext4_fs::{
-    AllocateMode, CreateAttributes, Error, FileType, InodeNumber, MountOptions, Refusal,
-    RenameMode, SetAttributes, SetTime, SetXattrMode, Time, Volume, Whiteout,
+    AllocateMode, CreateAttributes, Error, FileType, InodeNumber, MappedRange, MountOptions,
+    Refusal, RenameMode, SetAttributes, SetTime, SetXattrMode, Time, Volume, Whiteout,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -618,25 +618,32 @@ fn a_range_is_made_zero_where_nothing_is_left() {
     let content = vec![1; 1 << 20];
     volume.write(inode, 0, &content).expect("there is room");
     let blocks = volume.attributes(inode).expect("it is there").sectors;
+    // Every block of the file, by its place on the device.
+    let places = |runs: &[MappedRange]| -> Vec<u64> {
+        let blocks = |run: &MappedRange| (run.physical..run.physical + run.length).step_by(4096);
+        runs.iter().flat_map(blocks).collect()
+    };
+    let before = volume.extents(inode, 0, 100).expect("they can be listed");
     fill(&volume);
     let mode = AllocateMode::ZeroRange { keep_size: false };
     volume
         .allocate(inode, mode, 100, 500_000)
         .expect("it has its blocks");
-    let runs = volume.extents(inode, 0, 100).expect("they can be listed");
-    assert!(
-        runs.iter().all(|run| !run.unwritten),
-        "it gave blocks back: {runs:?}"
-    );
-    let mut read = vec![7; content.len()];
+    // A further run does not fit into the inode, and no block is left for a node: zeroes are
+    // written.
+    volume
+        .allocate(inode, mode, 600_000, 100_000)
+        .expect("it has its blocks");
+    let after = volume.extents(inode, 0, 100).expect("they can be listed");
+    let states: Vec<bool> = after.iter().map(|run| run.unwritten).collect();
+    assert_eq!(states, [false, true, false], "{after:?}");
+    assert_eq!(places(&after), places(&before), "it gave blocks back");
+    let mut zeroed = content;
+    zeroed[100..500_100].fill(0);
+    zeroed[600_000..700_000].fill(0);
+    let mut read = vec![7; zeroed.len()];
     volume.read(inode, 0, &mut read).expect("it can be read");
-    assert!(read[100..500_100].iter().all(|&byte| byte == 0));
-    assert!(
-        read[..100]
-            .iter()
-            .chain(&read[500_100..])
-            .all(|&byte| byte == 1)
-    );
+    assert!(read == zeroed);
     assert_eq!(
         volume.attributes(inode).expect("it is there").sectors,
         blocks

@@ -123,21 +123,21 @@ impl<T> BiasedLock<T> {
 
     /// Locks for reading: waits for a writer.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read(&self) -> BiasedReadGuard<'_, T> {
         self.read_with(|| self.lock.note(), RwLock::read)
     }
 
     /// As [`BiasedLock::read`]; the thread may hold locks of its class with smaller keys.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read_keyed(&self, key: u64) -> BiasedReadGuard<'_, T> {
         self.read_with(|| self.lock.note_keyed(key), |lock| lock.read_keyed(key))
     }
 
     /// As [`BiasedLock::read`], spinning as [`RwLock::read_spinning`] does.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read_spinning(&self) -> BiasedReadGuard<'_, T> {
         self.read_with(|| self.lock.note(), RwLock::read_spinning)
     }
@@ -150,21 +150,21 @@ impl<T> BiasedLock<T> {
 
     /// Locks for writing: waits for readers and writers.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn write(&self) -> BiasedWriteGuard<'_, T> {
         self.write_with(self.lock.write())
     }
 
     /// As [`BiasedLock::write`]; the thread may hold locks of its class with smaller keys.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn write_keyed(&self, key: u64) -> BiasedWriteGuard<'_, T> {
         self.write_with(self.lock.write_keyed(key))
     }
 
     /// As [`BiasedLock::write`], spinning as [`RwLock::write_spinning`] does.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn write_spinning(&self) -> BiasedWriteGuard<'_, T> {
         self.write_with(self.lock.write_spinning())
     }

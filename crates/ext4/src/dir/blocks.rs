@@ -16,6 +16,9 @@ pub enum BlockKind {
     Leaf,
     /// The root or a node of an index, and its own checksum tail.
     Index,
+    /// The root of an index, of which only `.` and `..` are read, so that its entries may be out of
+    /// order; never passed to `edit` or `append`.
+    Dots,
     /// Either; [`kind_of`] determines it from the bytes. Used to search an indexed directory block
     /// by block; never for block 0, and never passed to `edit` or `append`.
     Either,

@@ -19,6 +19,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, directory, h
 use pext4_sync::ShardRef;
 
 use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
+use super::index;
 use super::locked_leaf::{LockedLeaf, SeenLeaf};
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
@@ -156,7 +157,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         }
         let home = self.locate(block)?;
         let buffer = self.inodes.store.read_frequent_block(home)?;
-        self.verify(&buffer, home, kind)?;
+        self.verify(&buffer, (block, home), kind)?;
         Ok(buffer)
     }
 
@@ -169,24 +170,41 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         }
     }
 
-    fn verify(&self, buffer: &Buffer, home: BlockNumber, kind: BlockKind) -> Result<()> {
-        let store = &self.inodes.store;
-        if !store.metadata_csum {
-            return Ok(());
-        }
-        let (seed, inode) = (store.checksum_seed, self.inode.number());
+    /// Checks a block when it is first used: its checksum and, in an index, the order on which
+    /// searches depend. Elsewhere only the checksum is.
+    fn verify(
+        &self,
+        buffer: &Buffer,
+        (block, home): (LogicalBlock, BlockNumber),
+        kind: BlockKind,
+    ) -> Result<()> {
+        let has_sums = self.inodes.store.metadata_csum;
+        // Only a block that was checked as a whole is marked so, since only such a block is changed:
+        // from then on its checksum is stale, and a leaf may become the root of an index.
         let check = |page: &[u8]| {
-            let kind = match kind {
-                BlockKind::Either => kind_of(page),
-                known => known,
-            };
-            match kind {
-                BlockKind::Index => htree::verify(seed, inode, self.generation, page),
-                _ => directory::verify_leaf(seed, inode, self.generation, page),
+            if has_sums {
+                self.check_sum(page, kind)?;
             }
+            if kind == BlockKind::Index {
+                index::check(page, block, self.settings(), self.count())?;
+            }
+            Ok::<bool, Corrupt>(matches!(kind, BlockKind::Leaf | BlockKind::Index))
         };
-        let verified = buffer.verify(check);
+        let verified = buffer.verify_partly(check);
+        let inode = self.inode.number();
         verified.map_err(|corrupt| corrupt.in_block(home).in_inode(inode).into())
+    }
+
+    fn check_sum(&self, page: &[u8], kind: BlockKind) -> std::result::Result<(), Corrupt> {
+        let (seed, inode) = (self.inodes.store.checksum_seed, self.inode.number());
+        let kind = match kind {
+            BlockKind::Either => kind_of(page),
+            known => known,
+        };
+        match kind {
+            BlockKind::Index | BlockKind::Dots => htree::verify(seed, inode, self.generation, page),
+            _ => directory::verify_leaf(seed, inode, self.generation, page),
+        }
     }
 
     fn stamp(&self, kind: BlockKind) -> Stamp {

@@ -267,10 +267,7 @@ type Decoded<T> = std::result::Result<T, Corrupt>;
 /// The root's header and its entry for the target; `None` for an index of an unknown kind.
 fn read_head(bytes: &[u8], settings: &DirectorySettings, seek: Seek<'_>) -> Decoded<Option<Head>> {
     let info = RootInfo::decode(bytes)?;
-    let hasher = info
-        .hash_version()
-        .and_then(|version| settings.hasher_of(version));
-    let Some(hasher) = hasher.filter(|_| info.flags == 0) else {
+    let Some(hasher) = known_hasher(&info, settings) else {
         return Ok(None);
     };
     info.check(settings.max_levels())?;
@@ -286,6 +283,28 @@ fn read_head(bytes: &[u8], settings: &DirectorySettings, seek: Seek<'_>) -> Deco
         hash,
         step,
     }))
+}
+
+/// The hasher of an index; `None` if it is of an unknown kind.
+fn known_hasher(info: &RootInfo, settings: &DirectorySettings) -> Option<Hasher> {
+    let hasher = info
+        .hash_version()
+        .and_then(|version| settings.hasher_of(version));
+    hasher.filter(|_| info.flags == 0)
+}
+
+/// Checks the entries of a block of an index in a directory of `count` blocks: a search in hashes
+/// that are out of order would pass by names.
+pub(super) fn check(
+    bytes: &[u8],
+    block: LogicalBlock,
+    settings: &DirectorySettings,
+    count: u32,
+) -> Decoded<()> {
+    if block == ROOT && known_hasher(&RootInfo::decode(bytes)?, settings).is_none() {
+        return Ok(());
+    }
+    read_index(bytes, block, settings.format.has_tail)?.check(count)
 }
 
 /// A block of an index: the root, or a node.

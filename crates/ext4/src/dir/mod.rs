@@ -232,7 +232,11 @@ fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<FoundEntry> {
     let (own, parent) = if blocks.is_inline() {
         (blocks.inode(), blocks.inline_parent())
     } else {
-        blocks::look(blocks, block, first_kind(blocks), directory::dots)?
+        let kind = match first_kind(blocks) {
+            BlockKind::Index => BlockKind::Dots,
+            kind => kind,
+        };
+        blocks::look(blocks, block, kind, directory::dots)?
     };
     let inode = if name == b"." { own } else { parent };
     if inode.get() == 0 {

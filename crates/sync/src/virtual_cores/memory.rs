@@ -1,29 +1,26 @@
 //! An allocator with which no two objects share a cache line.
 //!
 //! Which objects share a line by accident depends on earlier allocations, so a run would not
-//! repeat. A program with virtual cores makes [`Lines`] its global allocator. It rounds sizes up so
-//! that the objects of the system's allocator, which keeps eight bytes of its own before each,
-//! always begin at the same offset in a line. Real programs may share lines by accident; the
-//! virtual cores do not see that. The allocator reports freed memory to the machine, which drops
-//! all copies of its lines.
+//! repeat. A program with virtual cores makes [`Lines`] its global allocator. It begins each object
+//! at a line and ends it with one. Real programs may share lines by accident; the virtual cores do
+//! not see that. The allocator reports freed memory to the machine, which drops all copies of its
+//! lines.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
 /// Bytes of a line.
 const LINE: usize = 64;
-/// Bytes that the system's allocator adds to an object.
-const HEAD: usize = 8;
 
 /// The system's allocator, which gets requests for whole lines only.
 #[derive(Debug)]
 pub struct Lines;
 
-fn rounded(size: usize) -> usize {
-    size.saturating_add(HEAD).next_multiple_of(LINE) - HEAD
+fn rounded(size: usize) -> Option<usize> {
+    size.checked_next_multiple_of(LINE)
 }
 
 fn whole_lines(layout: Layout) -> Option<Layout> {
-    Layout::from_size_align(rounded(layout.size()), layout.align()).ok()
+    Layout::from_size_align(rounded(layout.size())?, layout.align().max(LINE)).ok()
 }
 
 // SAFETY: every call passes a layout to the system's allocator that is at least as large as the
@@ -55,23 +52,51 @@ unsafe impl GlobalAlloc for Lines {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        match whole_lines(layout) {
-            // SAFETY: the pointer came from `alloc` with this layout; the new size is not zero and
-            // does not overflow when rounded, or the system refuses it.
-            Some(layout) => unsafe { System.realloc(pointer, layout, rounded(new_size)) },
-            None => std::ptr::null_mut(),
+        let (Some(layout), Some(size)) = (whole_lines(layout), rounded(new_size)) else {
+            return std::ptr::null_mut();
+        };
+        // SAFETY: the pointer came from `alloc` with this layout; the new size is not zero, and the
+        // system refuses one that is too large.
+        let moved = unsafe { System.realloc(pointer, layout, size) };
+        if !moved.is_null() && moved != pointer {
+            super::forget(pointer.addr(), layout.size());
         }
+        moved
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::rounded;
+    use std::alloc::{GlobalAlloc, Layout};
+
+    use super::{LINE, Lines};
 
     #[test]
-    fn objects_and_their_heads_are_whole_lines() {
-        for (size, expected) in [(1, 56), (56, 56), (57, 120), (64, 120), (4096, 4152)] {
-            assert_eq!(rounded(size), expected);
+    #[allow(unsafe_code)]
+    fn objects_are_whole_lines() {
+        for (size, next_size) in [(1, 64), (56, 57), (64, 65), (4096, 100)] {
+            let layout = Layout::from_size_align(size, 8).expect("a small size");
+            // SAFETY: the layout is not empty; the objects are released below, with the layouts
+            // that they have then.
+            let mut objects = [(); 16].map(|()| unsafe { Lines.alloc(layout) });
+            for object in &mut objects {
+                assert!(!object.is_null());
+                assert_eq!(object.addr() % LINE, 0, "an object of {size} bytes");
+                // SAFETY: it was allocated with this layout, and the new size is not zero.
+                *object = unsafe { Lines.realloc(*object, layout, next_size) };
+                assert_eq!(object.addr() % LINE, 0, "an object of {next_size} bytes");
+            }
+            let mut lines: Vec<_> = objects.iter().map(|object| object.addr() / LINE).collect();
+            lines.sort_unstable();
+            let apart = lines
+                .windows(2)
+                .all(|pair| pair[1] - pair[0] >= next_size.div_ceil(LINE));
+            assert!(apart, "objects of {next_size} bytes share lines: {lines:?}");
+            let layout = Layout::from_size_align(next_size, 8).expect("a small size");
+            for object in objects {
+                // SAFETY: it was allocated above, and has this size now.
+                unsafe { Lines.dealloc(object, layout) };
+            }
         }
     }
 }

@@ -124,6 +124,11 @@ impl DirectoryBlocks for Memory {
         if kind == BlockKind::Either {
             assert_ne!(block.get(), 0, "the first block's kind is always known");
         } else if self.strict {
+            let kind = if kind == BlockKind::Dots {
+                BlockKind::Index
+            } else {
+                kind
+            };
             assert_eq!(kind, *stored, "block {block} is read as what it is");
         }
         if self.strict && self.format().has_tail && block.get() != 0 {
@@ -142,7 +147,7 @@ impl DirectoryBlocks for Memory {
         kind: BlockKind,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
-        assert_ne!(kind, BlockKind::Either);
+        assert!(!matches!(kind, BlockKind::Either | BlockKind::Dots));
         self.order.take();
         let (bytes, stored) = &mut self.blocks[block.get() as usize];
         assert!(
