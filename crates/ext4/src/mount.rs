@@ -220,7 +220,7 @@ const MAX_NOTES: usize = 10;
 /// Notes which structures a read-only mount does without.
 fn note_damage(groups: &Groups, notes: &mut Vec<String>) {
     let named = groups.damage().take(MAX_NOTES);
-    notes.extend(named.map(|corrupt| format!("{corrupt}; e2fsck -f should mend it")));
+    notes.extend(named.map(|corrupt| format!("{corrupt}; run `e2fsck -f` to repair it")));
     let others = groups.damage().skip(MAX_NOTES).count();
     if others > 0 {
         notes.push(format!("{others} more group descriptors are as bad"));

@@ -125,7 +125,7 @@ impl Volume {
         let others = left.saturating_sub(MAX_NOTES);
         if others > 0 {
             self.notes.push(format!(
-                "{others} more orphan inodes could not be finished; e2fsck -f should mend them"
+                "{others} more orphan inodes could not be finished; run `e2fsck -f` to repair them"
             ));
         }
         if finished > 0 {
