@@ -2,7 +2,7 @@
 //! the other, as chmod(2) and setxattr(2) do. A list that is copied with a file and its mode is
 //! stored unchanged, even if the two contradict each other.
 
-use pext4_fs::{FileType, InodeNumber, Refusal, SetXattrMode, Volume};
+use pext4_fs::{InodeNumber, Refusal, SetXattrMode, Volume};
 use pext4_ondisk::acl::{self, Acl};
 
 use crate::error::{FsContext, Result, of_attribute, refuse};
@@ -21,19 +21,6 @@ pub(crate) fn stored(
     match volume.xattr(inode, name) {
         Err(error) if error.is(Refusal::NoAttribute) || error.is(Refusal::NotSupported) => Ok(None),
         value => value.map(Some).with_path(path),
-    }
-}
-
-/// Why a file of this kind can have no list of this name; `None` if it can. Linux has no list on a
-/// symbolic link, and a default list only on a directory.
-pub(crate) fn misplaced(kind: FileType, name: &[u8]) -> Option<&'static str> {
-    match kind {
-        FileType::Directory => None,
-        FileType::Symlink => Some("a symbolic link has no access control list"),
-        _ if name == acl::DEFAULT => {
-            Some("only directories can have a default access control list")
-        }
-        _ => None,
     }
 }
 
@@ -79,7 +66,7 @@ pub(crate) fn set(
         return refuse(path, "the value is no access control list");
     };
     let attributes = volume.attributes(inode).with_path(path)?;
-    if let Some(problem) = misplaced(attributes.file_type, name) {
+    if let Some(problem) = acl::misplaced(attributes.file_type, name) {
         return refuse(path, problem);
     }
     let permissions = attributes.mode & 0o7000 | list.mode_bits();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pext4_fs::{CommitOutcome, Refusal, Volume};
 pub(crate) use pext4_ondisk::shown::Shown;
+use pext4_tar::Malformed;
 use thiserror::Error;
 
 use crate::mode::InvalidMode;
@@ -58,13 +59,8 @@ pub enum EditError {
         source: io::Error,
     },
     /// A malformed tar, or one with an entry that no image can get.
-    #[error("tar: {}{problem}", place(entry))]
-    Tar {
-        /// The entry; empty for the archive as a whole.
-        entry: Vec<u8>,
-        /// What is wrong.
-        problem: String,
-    },
+    #[error("tar: {0}")]
+    Tar(Malformed),
     /// A change that is refused at a path in the image.
     #[error("{}: {problem}", Shown(&plain(path)))]
     RefusedAtPath {
@@ -92,13 +88,6 @@ fn consequence(outcome: CommitOutcome) -> &'static str {
         CommitOutcome::NotCommitted => "",
         CommitOutcome::Unknown => "; whether the edit was made shows when the image is next opened",
         CommitOutcome::Committed => "; the edit is made as soon as the image is opened for writing",
-    }
-}
-
-fn place(entry: &[u8]) -> String {
-    match entry {
-        b"" => String::new(),
-        _ => format!("{}: ", Shown(entry)),
     }
 }
 

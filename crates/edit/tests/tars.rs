@@ -297,27 +297,33 @@ fn hostile_archives_change_nothing() {
     let data = |bytes: usize| vec![7; bytes.next_multiple_of(512)];
     let first = [header("good", b'0', 600, ""), data(600)].concat();
     for (parts, says) in [
-        (vec![header("../evil", b'0', 0, "")], "leads upwards"),
-        (vec![header("a/../../evil", b'0', 0, "")], "leads upwards"),
+        (
+            vec![header("../evil", b'0', 0, "")],
+            "leads out of a directory",
+        ),
+        (
+            vec![header("a/../../evil", b'0', 0, "")],
+            "leads out of a directory",
+        ),
         (vec![header("/etc/evil", b'0', 0, "")], "absolute"),
         (vec![header("hard", b'1', 0, "later")], "not there (yet)"),
         (
             vec![header("hard", b'1', 0, "../../etc/passwd")],
-            "leads upwards",
+            "leads out of a directory",
         ),
         (vec![header("hard", b'1', 0, "/etc/passwd")], "absolute"),
         (vec![header("file", b'Z', 0, "")], "not understood"),
         (
             vec![record("path", "a\0b"), header("x", b'0', 0, "")],
-            "a name holds a NUL byte",
+            "its name holds a NUL byte",
         ),
         (
             vec![record("linkpath", "a\0b"), header("soft", b'2', 0, "")],
-            "soft: it is a symbolic link to a path that holds a NUL byte",
+            "soft: it is a link to a path that holds a NUL byte",
         ),
         (
             vec![header("soft", b'2', 0, "")],
-            "soft: it is a symbolic link to an empty path",
+            "soft: it is a link that leads nowhere",
         ),
         (
             vec![
@@ -334,7 +340,11 @@ fn hostile_archives_change_nothing() {
             "holds a NUL byte",
         ),
         (vec![header("good/below", b'0', 0, "")], "not a directory"),
-        (vec![header(".", b'0', 0, "")], "root is a directory"),
+        (vec![header(".", b'0', 0, "")], "root, which is a directory"),
+        (
+            vec![header(".", b'1', 0, "good")],
+            "root, which is a directory",
+        ),
         (vec![header("big", b'0', 0o7_7777_7777, "")], "cut short"),
         (
             vec![
@@ -351,6 +361,19 @@ fn hostile_archives_change_nothing() {
         let error = apply(&image, &archive).expect_err(says);
         assert!(error.contains(says), "{error} / {says}");
         assert!(fs::read(&image).expect("readable") == before, "{says}");
+    }
+}
+
+#[test]
+fn the_root_of_an_archive_is_a_directory_wherever_it_goes() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    for kind in [b'0', b'1', b'2'] {
+        let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+        let bytes = archive(&[header(".", kind, 0, "good")]);
+        let told = session.apply_tar(&mut &bytes[..], b"/dir");
+        let told = told.expect_err("the root is a directory").to_string();
+        assert!(told.contains("root, which is a directory"), "{told}");
     }
 }
 

@@ -17,6 +17,7 @@ pub mod text;
 pub use list::{Acl, Inherited};
 
 use crate::corrupt::Corrupt;
+use crate::directory::FileType;
 
 /// Name of the attribute with the list that controls access.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -72,6 +73,18 @@ impl Entry {
 #[must_use]
 pub fn is_list(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
+}
+
+/// Why a file of this kind can have no list of this name; `None` if it can. Linux has no list on a
+/// symbolic link, and a default list only on a directory.
+#[must_use]
+pub fn misplaced(kind: FileType, name: &[u8]) -> Option<&'static str> {
+    match kind {
+        FileType::Directory => None,
+        FileType::Symlink => Some("a symbolic link has no access control list"),
+        _ if name == DEFAULT => Some("only directories can have a default access control list"),
+        _ => None,
+    }
 }
 
 /// Applies a new mode to the entries of an access list, as `chmod` does: to the owner's, the

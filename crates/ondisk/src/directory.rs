@@ -163,6 +163,21 @@ pub fn is_valid_name(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
+/// Why a directory can have no new file of this name, which contains no slash; `None` if it can.
+#[must_use]
+pub fn name_problem(name: &[u8]) -> Option<String> {
+    match name {
+        b"" => Some("an empty name".to_owned()),
+        b"." | b".." => Some("a name that means another directory".to_owned()),
+        _ if name.len() > NAME_MAX => Some(format!(
+            "its name has {} bytes, ext4 holds {NAME_MAX}",
+            name.len()
+        )),
+        _ if name.contains(&0) => Some("its name holds a NUL byte".to_owned()),
+        _ => None,
+    }
+}
+
 /// The records of a leaf, in order. The iterator ends after the first impossible record.
 #[must_use]
 pub fn records(block: &[u8], format: Format) -> Records<'_> {

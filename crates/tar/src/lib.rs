@@ -6,10 +6,11 @@
 //! before it asks for the next entry. Sizes are not trusted: every stated length is bounded,
 //! numbers are checked, and the segments of a sparse file must be in order and add up. If an entry
 //! of a kind without content states a size, the reader finds the next header all the same. Names
-//! are returned as in the archive; the caller decides which of them it accepts.
+//! are returned as in the archive; [`checked`] judges them, and what else a file system must hold.
 
 #![forbid(unsafe_code)]
 
+pub mod checked;
 mod header;
 pub mod marks;
 mod reader;
@@ -61,13 +62,28 @@ pub enum ReadError<E> {
     #[error(transparent)]
     Input(E),
     /// The archive is malformed or not supported.
-    #[error("{}{problem}", place(entry))]
-    Malformed {
-        /// The name of the entry with the problem; empty if it concerns the archive.
-        entry: Vec<u8>,
-        /// A description of the problem.
-        problem: String,
-    },
+    #[error(transparent)]
+    Malformed(Malformed),
+}
+
+/// What is wrong with an archive or with one of its entries.
+#[derive(Debug, Error)]
+#[error("{}{problem}", place(entry))]
+pub struct Malformed {
+    /// The name of the entry with the problem; empty if it concerns the archive.
+    pub entry: Vec<u8>,
+    /// A description of the problem.
+    pub problem: String,
+}
+
+impl Malformed {
+    /// A problem of the entry of this name.
+    pub fn new(entry: &[u8], problem: impl Into<String>) -> Self {
+        Self {
+            entry: entry.to_vec(),
+            problem: problem.into(),
+        }
+    }
 }
 
 fn place(entry: &[u8]) -> String {
@@ -135,13 +151,12 @@ pub struct Entry {
 mod tests {
     use std::io;
 
-    use super::ReadError;
+    use super::{Malformed, ReadError};
 
     #[test]
     fn an_error_names_the_entry_and_shows_what_is_strange_in_it() {
-        let malformed = |entry: &[u8]| ReadError::<io::Error>::Malformed {
-            entry: entry.to_vec(),
-            problem: "it has no size".to_owned(),
+        let malformed = |entry: &[u8]| {
+            ReadError::<io::Error>::Malformed(Malformed::new(entry, "it has no size"))
         };
         assert_eq!(malformed(b"").to_string(), "it has no size");
         assert_eq!(malformed(b"a/b").to_string(), "a/b: it has no size");

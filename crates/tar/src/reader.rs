@@ -7,7 +7,7 @@ use pext4_ondisk::time::Time;
 
 use super::header::{self, Following};
 use super::records::Records;
-use super::{BLOCK, Blocks, Entry, Kind, ReadError, sparse};
+use super::{BLOCK, Blocks, Entry, Kind, Malformed, ReadError, sparse};
 
 /// Maximal size of an extension header in bytes; one may contain a map of very many segments.
 const MAX_EXTENSION_BYTES: u64 = 8 << 20;
@@ -54,10 +54,7 @@ fn malformed<T, E>(
     entry: &[u8],
     problem: impl Into<String>,
 ) -> std::result::Result<T, ReadError<E>> {
-    Err(ReadError::Malformed {
-        entry: entry.to_vec(),
-        problem: problem.into(),
-    })
+    Err(ReadError::Malformed(Malformed::new(entry, problem)))
 }
 
 impl<I: Blocks> Reader<I> {
@@ -285,10 +282,7 @@ impl<I: Blocks> Reader<I> {
 
     /// The map of a GNU sparse file, which continues in further blocks after its header.
     fn gnu_map(&mut self, header: &[u8; BLOCK], name: &[u8]) -> Result<sparse::Map, I> {
-        let failed = |problem: String| ReadError::Malformed {
-            entry: name.to_vec(),
-            problem,
-        };
+        let failed = |problem: String| ReadError::Malformed(Malformed::new(name, problem));
         let (mut map, mut continues) = sparse::Map::from_header(header).map_err(failed)?;
         let mut block = [0; BLOCK];
         while continues {

@@ -187,7 +187,7 @@ fn open(path: &Path) -> Result<File> {
 fn named(error: EditError, tar: &Path) -> Error {
     let standard = Path::new("-");
     match error {
-        EditError::Tar { .. } if tar != standard => {
+        EditError::Tar(_) if tar != standard => {
             Error::new(error).context(tar.display().to_string())
         }
         // The library reads a stream and calls it `-`.

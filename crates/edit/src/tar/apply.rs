@@ -2,24 +2,22 @@
 //!
 //! Each entry creates a file at its name below a directory of the image. Missing directories on the
 //! way are created; symbolic links on the way are followed inside the image. An existing file is
-//! replaced, but a directory only by a directory. Names that are absolute or contain `..`, and
-//! links to files that do not exist (yet), are refused. In a layer absolute names begin at the
-//! directory that it goes to, as they do for `build`.
+//! replaced, but a directory only by a directory. Links to files that do not exist (yet) are
+//! refused, and what [`checked`] refuses. In a layer absolute names begin at the directory that it
+//! goes to.
 
 use std::collections::HashSet;
 use std::io::Read;
 
 use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal};
-use pext4_ondisk::acl::text::List;
 use pext4_ondisk::acl::{self, Acl};
-use pext4_tar::{Entry, Kind};
+use pext4_tar::marks::{Mark, mark};
+use pext4_tar::{Entry, Kind, Malformed, checked};
 
-use super::layer::{self, Layer, Mark};
+use super::layer::Layer;
 use super::read::Archive;
-use crate::acls;
 use crate::change::{self, Change, last_name};
-use crate::error::{EditError, FsContext, Result, Shown, refuse};
-use crate::image_tree::join;
+use crate::error::{EditError, FsContext, Result, refuse};
 use crate::session::EditSession;
 use crate::source::{FileMetadata, PIECE};
 use crate::tree_writer::{ContentWriter, Overrides, TreeWriter};
@@ -99,21 +97,18 @@ struct Unpacker<'s> {
 
 impl Unpacker<'_> {
     fn unpack(&mut self, archive: &mut Archive<'_>, entry: &Entry) -> Result<()> {
-        let path = self.inside(&entry.name, &entry.name)?;
-        if self.apply_mark(&path)? {
-            return Ok(());
+        let is_layer = self.layer.is_some();
+        let inside = checked::path(entry, is_layer).map_err(|problem| bad(entry, problem))?;
+        let path = self.path_of(&inside);
+        if is_layer && let Some(mark) = mark(&inside) {
+            return self.apply_mark(mark, &path);
         }
-        let kind = match entry.kind {
-            Kind::File => FileType::Regular,
-            Kind::HardLink => return self.link(entry, &path),
-            Kind::Symlink => FileType::Symlink,
-            Kind::CharacterDevice => FileType::CharacterDevice,
-            Kind::BlockDevice => FileType::BlockDevice,
-            Kind::Directory => FileType::Directory,
-            Kind::Fifo => FileType::Fifo,
-        };
+        if entry.kind == Kind::HardLink {
+            return self.link(entry, &path);
+        }
+        let kind = entry.kind.file_type();
         if kind == FileType::Symlink {
-            check_target(entry)?;
+            checked::symlink_target(entry).map_err(|problem| bad(entry, problem))?;
         }
         self.done.files += 1;
         let metadata = self.metadata(entry, kind)?;
@@ -133,26 +128,22 @@ impl Unpacker<'_> {
         self.apply_metadata(&writer, metadata, held.inode(), &path)
     }
 
-    /// Applies an entry that only hides files; false for any other.
-    fn apply_mark(&mut self, path: &[u8]) -> Result<bool> {
-        let mark = match self.layer {
-            Some(_) => layer::mark(path),
-            None => None,
-        };
-        match mark {
-            None => return Ok(false),
-            Some(Mark::Below) => return Ok(true),
-            Some(_) => {}
+    /// Hides what the mark at this path of the image hides.
+    fn apply_mark(&mut self, mark: Mark<'_>, path: &[u8]) -> Result<()> {
+        if mark == Mark::Below {
+            return Ok(());
         }
         // Like any entry, a mark has its directory made, which is one of the layer's then.
-        self.parent(path)?;
+        let (_, name) = self.parent(path)?;
         self.note(path)?;
+        let directory = &path[..path.len() - name.len()];
         match (mark, &self.layer) {
-            (Some(Mark::Whiteout(hidden)), Some(layer)) => layer.hide(self.session, &hidden)?,
-            (Some(Mark::Opaque(folder)), Some(layer)) => layer.hide_in(self.session, folder)?,
-            _ => {}
+            (Mark::Whiteout(hidden), Some(layer)) => {
+                layer.hide(self.session, &[directory, hidden].concat())
+            }
+            (Mark::Opaque, Some(layer)) => layer.hide_in(self.session, directory),
+            _ => Ok(()),
         }
-        Ok(true)
     }
 
     /// Removes what a file of a layer replaces and a file of another archive would not: a directory
@@ -289,7 +280,9 @@ impl Unpacker<'_> {
 
     fn link(&mut self, entry: &Entry, path: &[u8]) -> Result<()> {
         self.clear_way(path, FileType::Regular)?;
-        let target = self.inside(&entry.link, &entry.name)?;
+        let target = checked::hard_link(entry, self.layer.is_some())
+            .map_err(|problem| bad(entry, problem))?;
+        let target = self.path_of(&target);
         let first = match self.session.volume().paths().resolve_link(&target) {
             Ok(first) => first,
             Err(error) if error.is(Refusal::NotFound) => {
@@ -323,72 +316,24 @@ impl Unpacker<'_> {
         Ok((held.inode(), name))
     }
 
-    /// The path in the image of a name in the archive. In a layer, leading slashes are allowed.
-    fn inside(&self, name: &[u8], entry: &[u8]) -> Result<Vec<u8>> {
-        let refused = |problem: &str| EditError::Tar {
-            entry: entry.to_vec(),
-            problem: problem.to_owned(),
-        };
-        if name.is_empty() {
-            return Err(refused("a name is empty"));
-        }
-        if name.starts_with(b"/") && self.layer.is_none() {
-            return Err(refused("a name is absolute"));
-        }
+    /// The path in the image of a path in the archive.
+    fn path_of(&self, inside: &[u8]) -> Vec<u8> {
         let mut path = self.into.to_vec();
         while path.last() == Some(&b'/') {
             path.pop();
         }
         path.push(b'/');
-        for part in name.split(|&byte| byte == b'/') {
-            match part {
-                b"" | b"." => {}
-                b".." => return Err(refused("a name leads upwards (..)")),
-                part if part.contains(&0) => return Err(refused("a name holds a NUL byte")),
-                part => path = join(&path, part),
-            }
-        }
-        Ok(path)
+        path.extend_from_slice(inside);
+        path
     }
 
     fn metadata(&self, entry: &Entry, kind: FileType) -> Result<FileMetadata> {
-        let mut xattrs = Vec::new();
-        for (name, value) in entry.attributes.attributes() {
-            if name.contains(&0) {
-                let problem = format!(
-                    "the name of its attribute {} holds a NUL byte",
-                    Shown(&name)
-                );
-                return Err(bad(entry, problem));
-            }
-            let value = value.map_err(|problem| {
-                bad(entry, format!("its attribute {}: {problem}", Shown(&name)))
-            })?;
-            let value = if acl::is_list(&name) {
-                let list = acl::call_to_stored(&value);
-                list.map_err(|_| bad(entry, "its access control list makes no sense"))?
-            } else {
-                value
-            };
-            xattrs.push((name, value));
-        }
-        let mut permissions = entry.permissions;
-        let lists = [
-            (acl::ACCESS, &entry.access_list),
-            (acl::DEFAULT, &entry.default_list),
-        ];
-        for (name, text) in lists {
-            let list = List::parse(text).map_err(|problem| bad(entry, problem.to_string()))?;
-            let Some(list) = list else { continue };
-            if let Some(problem) = acls::misplaced(kind, name) {
-                return Err(bad(entry, problem));
-            }
-            if name == acl::ACCESS {
-                permissions = permissions & 0o7000 | list.permissions();
-            }
-            xattrs.retain(|(other, _)| other != name);
-            xattrs.push((name.to_vec(), list.stored()));
-        }
+        let attributes = checked::attributes(entry, |_| false)
+            .map_err(|problem| bad(entry, problem.to_string()))?;
+        let permissions = match attributes.permissions {
+            Some(of_list) => entry.permissions & 0o7000 | of_list,
+            None => entry.permissions,
+        };
         let metadata = FileMetadata {
             kind,
             permissions,
@@ -402,7 +347,7 @@ impl Unpacker<'_> {
                 minor: entry.device.1,
             },
             target: entry.link.clone(),
-            xattrs,
+            xattrs: attributes.all,
             flags: None,
             identity: None,
         };
@@ -410,23 +355,6 @@ impl Unpacker<'_> {
     }
 }
 
-/// Refuses the target of a symbolic link that no file system holds.
-fn check_target(entry: &Entry) -> Result<()> {
-    if entry.link.is_empty() {
-        return Err(bad(entry, "it is a symbolic link to an empty path"));
-    }
-    if entry.link.contains(&0) {
-        return Err(bad(
-            entry,
-            "it is a symbolic link to a path that holds a NUL byte",
-        ));
-    }
-    Ok(())
-}
-
 fn bad(entry: &Entry, problem: impl Into<String>) -> EditError {
-    EditError::Tar {
-        entry: entry.name.clone(),
-        problem: problem.into(),
-    }
+    EditError::Tar(Malformed::new(&entry.name, problem))
 }

@@ -1,33 +1,18 @@
-//! The marks by which a layer of a container image hides files of the layers below.
+//! What the marks of a layer of a container image hide ([`pext4_tar::marks`]).
 //!
-//! An entry `.wh.NAME` hides `NAME` beside it, and `.wh..wh..opq` everything in its directory. Both
-//! hide files of the image only, never those of the layer itself, wherever the mark stands among
-//! its entries: so the names that it made are remembered, with those of the directories that lead
-//! to them and to its marks. Other names that begin with `.wh..wh.` are reserved, and their entries
-//! are ignored.
+//! They hide files of the image only, never those of the layer itself, wherever the mark stands
+//! among its entries: so the names that it made are remembered, with those of the directories that
+//! lead to them and to its marks.
 
 use std::collections::HashSet;
 
 use pext4_fs::{FileType, InodeNumber, Refusal};
-use pext4_tar::marks::{OPAQUE_MARK, RESERVED_PREFIX, WHITEOUT_PREFIX};
 
 use crate::change::last_name;
 use crate::error::{FsContext, Result};
 use crate::image_tree::{ImageFile, ImageTree, join};
 use crate::session::EditSession;
 use crate::source::Source as _;
-
-/// What the name of an entry says.
-pub(super) enum Mark<'p> {
-    /// A file with this path is hidden.
-    Whiteout(Vec<u8>),
-    /// What is in this directory is hidden.
-    Opaque(&'p [u8]),
-    /// Nothing.
-    Reserved,
-    /// Nothing: it is in a directory with a reserved name.
-    Below,
-}
 
 /// A layer that is being unpacked.
 #[derive(Default)]
@@ -36,27 +21,6 @@ pub(super) struct Layer {
     own: HashSet<(InodeNumber, Vec<u8>)>,
     /// The directory of the previous entry: the next one is mostly in the same.
     last_directory: Option<Vec<u8>>,
-}
-
-/// The mark that the entry at a path of the image is; `None` for a file.
-pub(super) fn mark(path: &[u8]) -> Option<Mark<'_>> {
-    let name = last_name(path);
-    let directory = &path[..path.len() - name.len()];
-    let is_reserved = |part: &[u8]| part.starts_with(RESERVED_PREFIX);
-    if directory.split(|&byte| byte == b'/').any(is_reserved) {
-        return Some(Mark::Below);
-    }
-    if name == OPAQUE_MARK {
-        return Some(Mark::Opaque(directory));
-    }
-    if is_reserved(name) {
-        return Some(Mark::Reserved);
-    }
-    let hidden = name.strip_prefix(WHITEOUT_PREFIX)?;
-    Some(match hidden {
-        b"" | b"." | b".." => Mark::Reserved,
-        hidden => Mark::Whiteout([directory, hidden].concat()),
-    })
 }
 
 impl Layer {

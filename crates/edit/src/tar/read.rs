@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use pext4_tar::{BLOCK, Blocks, Entry, ReadError, Reader};
+use pext4_tar::{BLOCK, Blocks, Entry, Malformed, ReadError, Reader};
 
 use crate::change::fill;
 use crate::error::{EditError, HostContext, Result};
@@ -20,13 +20,9 @@ struct Input<'r> {
     padding: u64,
 }
 
-const CUT: &str = "the archive ends inside it: it was cut short";
-
-fn bad<T>(entry: &[u8], problem: impl Into<String>) -> Result<T> {
-    Err(EditError::Tar {
-        entry: entry.to_vec(),
-        problem: problem.into(),
-    })
+fn cut_short<T>(entry: &[u8]) -> Result<T> {
+    let problem = "the archive ends inside it: it was cut short";
+    Err(EditError::Tar(Malformed::new(entry, problem)))
 }
 
 impl<'r> Archive<'r> {
@@ -44,12 +40,12 @@ impl<'r> Archive<'r> {
     /// The next entry. Skips the unread rest of the current one.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         if !self.entries.input().skip_rest()? {
-            return bad(b"", CUT);
+            return cut_short(b"");
         }
         let entry = match self.entries.next_entry() {
             Ok(entry) => entry,
             Err(ReadError::Input(error)) => return Err(error),
-            Err(ReadError::Malformed { entry, problem }) => return bad(&entry, problem),
+            Err(ReadError::Malformed(malformed)) => return Err(EditError::Tar(malformed)),
         };
         if let Some(entry) = &entry {
             let input = self.entries.input();
@@ -65,7 +61,7 @@ impl<'r> Archive<'r> {
         let available = usize::try_from(input.left).unwrap_or(usize::MAX);
         let length = into.len().min(available);
         if !input.read_exact(&mut into[..length])? {
-            return bad(&entry.name, CUT);
+            return cut_short(&entry.name);
         }
         input.left -= length as u64;
         Ok(length)

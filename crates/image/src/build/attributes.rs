@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use hashbrown::HashTable;
 use pext4_ondisk::acl::{self, Acl};
+use pext4_ondisk::shown::Shown;
 use pext4_ondisk::xattr::{self, Attribute, Value};
 
 /// The full name and the value of an attribute, as the host returns them.
@@ -144,15 +145,18 @@ pub(super) fn value_of(attribute: &Attribute) -> &[u8] {
 
 /// Converts an attribute of the host to its stored form. The error says why it cannot be stored.
 pub(super) fn to_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
-    let shown = String::from_utf8_lossy(name);
-    if name.contains(&0) {
-        // Linux and e2fsck would take what follows the NUL for nothing, or for corruption.
-        return Err(format!(
-            "the name of its attribute {shown} holds a NUL byte; \
-             --exclude-xattr '{}*' leaves it out",
-            shown.split('\0').next().unwrap_or_default()
-        ));
+    if acl::is_list(name) {
+        let list = acl::call_to_stored(value);
+        let list = list.map_err(|_| format!("its {} is no access list", Shown(name)))?;
+        return of_stored(name, &list);
     }
+    of_stored(name, value)
+}
+
+/// The attribute of a full name and a value in the stored form. The error says why it cannot be
+/// stored.
+pub(super) fn of_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
+    let shown = Shown(name);
     // No program could read ext4's internal attributes, and ext4 would interpret `system.data` as
     // file content.
     let kept = xattr::split_name(name).filter(|(index, _)| xattr::is_visible(*index));
@@ -167,11 +171,6 @@ pub(super) fn to_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> 
             "its attribute {shown} has a name of {} bytes",
             rest.len()
         ));
-    }
-    if acl::is_list(name) {
-        let list =
-            acl::call_to_stored(value).map_err(|_| format!("its {shown} is no access list"))?;
-        return Ok(Attribute::new(index, rest, &list));
     }
     Ok(Attribute::new(index, rest, value))
 }

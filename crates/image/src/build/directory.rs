@@ -13,12 +13,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pext4_ondisk::directory::name_problem;
+
 use super::attributes::{RawAttribute, apply_mode, check_total_size, to_stored};
 use super::error::{Error, Result};
 use super::lookup::directory_behind_link;
 use super::rules::Rules;
 use super::scan::{Batch, LinkKey, ScannedEntry};
-use super::tree::{Id, Metadata, NONE, ROOT, Tree, name_problem};
+use super::tree::{Id, Metadata, NONE, ROOT, Tree};
 
 /// Adds the entries of a host directory to the tree.
 pub(super) struct DirectoryWriter<'a> {

@@ -1,7 +1,9 @@
 //! Walks paths in the tree as the image will resolve them: symbolic links are followed inside the
 //! image, and `..` stops at its root. The tree's index must exist.
 
-use super::tree::{Id, ROOT, Tree, name_problem};
+use pext4_ondisk::directory::name_problem;
+
+use super::tree::{Id, ROOT, Tree};
 
 /// Maximum number of symbolic links that one path may traverse, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
@@ -124,7 +126,7 @@ pub(super) fn directory_behind_link(
 }
 
 /// The names of a path.
-pub(super) fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/')
         .filter(|name| !matches!(*name, b"" | b"."))
 }

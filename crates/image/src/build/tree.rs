@@ -425,24 +425,9 @@ impl Tree {
     }
 }
 
-/// Why the image cannot contain a name, or `None` if it can.
-pub(super) fn name_problem(name: &[u8]) -> Option<String> {
-    match name {
-        b"" => Some("an empty name".to_owned()),
-        b"." | b".." => Some("a name that means another directory".to_owned()),
-        _ if name.len() > pext4_ondisk::directory::NAME_MAX => Some(format!(
-            "its name has {} bytes, ext4 holds {}",
-            name.len(),
-            pext4_ondisk::directory::NAME_MAX
-        )),
-        _ if name.contains(&0) => Some("its name holds a NUL byte".to_owned()),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Metadata, NONE, Node, OriginalTimes, ROOT, Tree, name_problem};
+    use super::{Metadata, NONE, Node, OriginalTimes, ROOT, Tree};
 
     fn metadata(mode: u16, source: u16) -> Metadata {
         Metadata {
@@ -504,13 +489,5 @@ mod tests {
         assert_eq!(tree.child(dir, b"sub"), Some(sub));
         assert_eq!(tree.child(sub, b"low"), None);
         assert!(tree.child(sub, b"high").is_some());
-    }
-
-    #[test]
-    fn invalid_names_are_refused() {
-        assert!(name_problem(b"fine").is_none());
-        for bad in [&b""[..], b"..", b".", b"a\0b", &[b'x'; 256]] {
-            assert!(name_problem(bad).is_some(), "{bad:?}");
-        }
     }
 }

@@ -23,6 +23,14 @@ fn entry(inode: u32, name: &[u8]) -> Entry<'_> {
     }
 }
 
+#[test]
+fn names_that_no_file_can_have_are_told() {
+    assert!(name_problem(b"fine").is_none());
+    for bad in [&b""[..], b"..", b".", b"a\0b", &[b'x'; 256]] {
+        assert!(name_problem(bad).is_some(), "{bad:?}");
+    }
+}
+
 fn names(block: &[u8], format: Format) -> Vec<Vec<u8>> {
     entries(block, format)
         .map(|entry| entry.expect("sound").name.to_vec())

@@ -13,11 +13,11 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 
 use pext4_ondisk::shown::Shown;
-use pext4_tar::marks::{OPAQUE_MARK, RESERVED_PREFIX, WHITEOUT_PREFIX};
+use pext4_tar::marks::{Mark, mark};
 
 use super::super::attributes::apply_mode;
 use super::super::error::{Error, Result};
-use super::super::lookup::{self, Destination, find, locate, names, split};
+use super::super::lookup::{self, Destination, find, locate, split};
 use super::super::rules::Rules;
 use super::super::tree::{Id, Metadata, ROOT, Tree};
 use super::Record;
@@ -95,9 +95,12 @@ impl<'a> Layer<'a> {
         let Some((folder, name)) = split(&path) else {
             self.apply_rules(&mut record, || vec![Vec::new()]);
             self.count(&path)?;
-            return self.apply_root(tree, &record);
+            record.metadata.attributes = tree.sets.intern(record.attributes);
+            tree.set_root(&record.metadata);
+            return Ok(());
         };
-        if self.has_whiteouts && names(folder).any(|name| name.starts_with(RESERVED_PREFIX)) {
+        let mark = self.has_whiteouts.then(|| mark(&path)).flatten();
+        if mark == Some(Mark::Below) {
             return Ok(());
         }
         let destination = self.destination(tree, folder)?;
@@ -119,8 +122,8 @@ impl<'a> Layer<'a> {
         self.count(&path)?;
         let parent = self.enter(tree, folder, destination)?;
         self.note_time(parent, &record.metadata);
-        if self.has_whiteouts && name.starts_with(WHITEOUT_PREFIX) {
-            self.hide(tree, parent, name);
+        if let Some(mark) = mark {
+            self.hide(tree, parent, mark);
             return Ok(());
         }
         if let Some(link) = &record.link {
@@ -191,16 +194,6 @@ impl<'a> Layer<'a> {
         }
     }
 
-    fn apply_root(&self, tree: &mut Tree, record: &Record) -> Result<()> {
-        if !record.metadata.is_directory() {
-            return Err(Error::unsound(self.archive, "its root is no directory"));
-        }
-        let mut metadata = record.metadata;
-        metadata.attributes = tree.sets.intern(record.attributes.clone());
-        tree.set_root(&metadata);
-        Ok(())
-    }
-
     /// Adds a name to a directory, and replaces an existing one.
     fn put(&mut self, tree: &mut Tree, parent: Id, name: &[u8], metadata: &Metadata) -> Result<Id> {
         let old = tree.child(parent, name);
@@ -233,13 +226,18 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    fn hide(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) {
+    /// Hides what a mark in the directory `parent` hides.
+    fn hide(&mut self, tree: &mut Tree, parent: Id, mark: Mark<'_>) {
         self.last_directory = None;
-        if name == OPAQUE_MARK {
-            self.opaque.push(parent);
-            return;
-        }
-        if let Some(hidden) = tree.child(parent, &name[WHITEOUT_PREFIX.len()..]) {
+        let hidden = match mark {
+            Mark::Opaque => {
+                self.opaque.push(parent);
+                return;
+            }
+            Mark::Whiteout(name) => tree.child(parent, name),
+            Mark::Reserved | Mark::Below => None,
+        };
+        if let Some(hidden) = hidden {
             if tree.node(hidden).source >= self.number {
                 self.opaque.push(hidden);
             } else if self.implicit.contains_key(&hidden) {
@@ -414,12 +412,12 @@ impl<'a> Layer<'a> {
 /// The path of the file to which an entry of a layer refers: for a whiteout, the file that it
 /// hides; for other marks, their directory.
 pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
-    let (folder, name) = split(path).unwrap_or_default();
-    match name.strip_prefix(WHITEOUT_PREFIX) {
-        None => Cow::Borrowed(path),
-        Some(_) if name.starts_with(RESERVED_PREFIX) => Cow::Borrowed(folder),
-        Some(hidden) if folder.is_empty() => Cow::Borrowed(hidden),
-        Some(hidden) => Cow::Owned([folder, hidden].join(&b'/')),
+    let (folder, _) = split(path).unwrap_or_default();
+    match mark(path) {
+        None | Some(Mark::Below) => Cow::Borrowed(path),
+        Some(Mark::Opaque | Mark::Reserved) => Cow::Borrowed(folder),
+        Some(Mark::Whiteout(hidden)) if folder.is_empty() => Cow::Borrowed(hidden),
+        Some(Mark::Whiteout(hidden)) => Cow::Owned([folder, hidden].join(&b'/')),
     }
 }
 

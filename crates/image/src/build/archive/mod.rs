@@ -4,9 +4,7 @@
 //! *record*. The content of a file stays in a plain archive, or is copied from a stream to the
 //! spool; the record contains its offset. A content that is shorter than announced is an error.
 //!
-//! A record's path is relative to the root of the image and consists of valid names. `..` is
-//! refused. Absolute names are refused too, except in a container's layer, where some tools write
-//! them: there `/` is the image's root.
+//! A record's path is relative to the root of the image and consists of valid names.
 
 pub(super) mod apply;
 pub(super) mod input;
@@ -19,17 +17,12 @@ use std::path::Path;
 use pext4_ondisk::inode::{MAX_MAJOR, MAX_MINOR};
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::xattr::Attribute;
-use pext4_tar::{Entry, Kind, ReadError};
+use pext4_tar::{Entry, Kind, ReadError, checked};
 
 use super::error::{Error, Result};
 use super::rules::Rules;
-use super::tree::{Metadata, name_problem};
+use super::tree::Metadata;
 use input::Input;
-
-/// Maximum length of an entry's name in bytes: four times what Linux accepts in one call.
-const MAX_NAME_BYTES: usize = 4 * MAX_TARGET_BYTES;
-/// Maximum length in bytes of a symbolic link target that Linux follows.
-const MAX_TARGET_BYTES: usize = 4095;
 
 /// Limits of an archive.
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,29 +90,23 @@ impl<'a, I: Input> Reader<'a, I> {
                     }
                 }
                 Err(ReadError::Input(error)) => return Err(error),
-                Err(ReadError::Malformed { entry, problem }) if entry.is_empty() => {
-                    return Err(self.unsound(problem));
-                }
-                Err(ReadError::Malformed { entry, problem }) => {
-                    return Err(self.unsound_entry(&entry, problem));
+                Err(ReadError::Malformed(malformed)) => {
+                    return Err(Error::unsound(self.path, malformed.to_string()));
                 }
             }
         }
     }
 
-    fn unsound(&self, problem: impl Into<String>) -> Error {
-        Error::unsound(self.path, problem)
-    }
-
     /// An error that names archive and entry.
     fn unsound_entry(&self, name: &[u8], problem: impl AsRef<str>) -> Error {
-        self.unsound(format!("{}: {}", Shown(name), problem.as_ref()))
+        let problem = format!("{}: {}", Shown(name), problem.as_ref());
+        Error::unsound(self.path, problem)
     }
 
     /// Converts an entry to a record and skips its content. `None` if the rules exclude it.
     fn record(&mut self, entry: Entry) -> Result<Option<Record>> {
         let failed = |problem: String| self.unsound_entry(&entry.name, problem);
-        let path = self.sound_path(&entry.name).map_err(failed)?;
+        let path = checked::path(&entry, self.is_layer).map_err(failed)?;
         if self.is_left_out(&path) {
             // The other fields of an excluded entry may be invalid.
             if entry.kind == Kind::File && !self.entries.input().skip(entry.stored)? {
@@ -138,16 +125,13 @@ impl<'a, I: Input> Reader<'a, I> {
         if entry.kind != Kind::HardLink {
             set_attributes(&entry, self.rules, &mut record).map_err(failed)?;
         }
-        if matches!(entry.kind, Kind::Symlink | Kind::HardLink) && entry.link.is_empty() {
-            return Err(failed("it is a link that leads nowhere".to_owned()));
-        }
         match entry.kind {
-            Kind::Symlink => record.target = Some(sound_target(&entry.link).map_err(failed)?),
+            Kind::Symlink => {
+                let target = checked::symlink_target(&entry).map_err(failed)?;
+                record.target = Some(target.to_vec());
+            }
             Kind::HardLink => {
-                record.link = Some(self.sound_path(&entry.link).map_err(|problem| {
-                    let shown = Shown(&entry.link[..entry.link.len().min(MAX_TARGET_BYTES)]);
-                    failed(format!("it is a link to {shown}: {problem}"))
-                })?);
+                record.link = Some(checked::hard_link(&entry, self.is_layer).map_err(failed)?);
             }
             _ => {}
         }
@@ -160,15 +144,6 @@ impl<'a, I: Input> Reader<'a, I> {
             record.segments = entry.segments;
         }
         Ok(Some(record))
-    }
-
-    /// As [`sound_path`]. In a layer, leading slashes are allowed.
-    fn sound_path(&self, name: &[u8]) -> std::result::Result<Vec<u8>, String> {
-        let start = match self.is_layer {
-            true => name.iter().take_while(|&&byte| byte == b'/').count(),
-            false => 0,
-        };
-        sound_path(&name[start..])
     }
 
     fn ends_inside(&self, name: &[u8]) -> Error {
@@ -254,24 +229,15 @@ fn device((major, minor): (u32, u32)) -> std::result::Result<u64, String> {
 }
 
 /// Sets the extended attributes of a record, and the mode that follows from its access control
-/// list. Linux supports no list on a symbolic link, and a default list on directories only.
+/// list.
 fn set_attributes(
     entry: &Entry,
     rules: &Rules,
     record: &mut Record,
 ) -> std::result::Result<(), String> {
     let found = xattrs::attributes(entry, rules)?;
-    let is_link = entry.kind == Kind::Symlink;
-    let is_directory = entry.kind == Kind::Directory;
-    if is_link && (found.access.is_some() || found.has_default) {
-        return Err("it is a symbolic link with an access control list".to_owned());
-    }
-    if found.has_default && !is_directory {
-        let problem = "it has a default access control list, which only directories can have";
-        return Err(problem.to_owned());
-    }
-    if let Some(list) = &found.access {
-        record.metadata.mode = record.metadata.mode & !0o777 | list.permissions();
+    if let Some(permissions) = found.permissions {
+        record.metadata.mode = record.metadata.mode & !0o777 | permissions;
     }
     record.attributes = found.all;
     Ok(())
@@ -282,64 +248,4 @@ pub(super) fn is_left_out(rules: &Rules, path: &[u8]) -> bool {
     let ends = (0..path.len()).filter(|&end| path[end] == b'/');
     ends.chain([path.len()])
         .any(|end| end > 0 && rules.excludes(&path[..end]))
-}
-
-/// Validates an entry's path and normalizes its slashes.
-fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
-    if name.len() > MAX_NAME_BYTES {
-        let length = name.len();
-        return Err(format!(
-            "its name has {length} bytes, up to {MAX_NAME_BYTES} are taken"
-        ));
-    }
-    if name.starts_with(b"/") {
-        return Err("it has an absolute name; make the archive without them".to_owned());
-    }
-    let mut path = Vec::with_capacity(name.len());
-    for part in name.split(|&byte| byte == b'/') {
-        match part {
-            b"" | b"." => continue,
-            b".." => return Err("its name leads out of a directory with `..`".to_owned()),
-            part => name_problem(part).map_or(Ok(()), Err)?,
-        }
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(part);
-    }
-    Ok(path)
-}
-
-/// Validates the target of a symbolic link.
-fn sound_target(target: &[u8]) -> std::result::Result<Vec<u8>, String> {
-    if target.len() > MAX_TARGET_BYTES {
-        return Err(format!(
-            "it is a link to a path of {} bytes, Linux follows up to {MAX_TARGET_BYTES}",
-            target.len()
-        ));
-    }
-    if target.contains(&0) {
-        return Err("it is a link to a path that holds a NUL byte".to_owned());
-    }
-    Ok(target.to_vec())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::sound_path;
-
-    #[test]
-    fn paths_stay_inside() {
-        for (name, path) in [
-            (&b"a"[..], &b"a"[..]),
-            (b"./a//b/./c/", b"a/b/c"),
-            (b"./", b""),
-            (b".", b""),
-        ] {
-            assert_eq!(sound_path(name).as_deref(), Ok(path));
-        }
-        for name in [&b"/etc"[..], b"../x", b"a/../../x", b"a/..", b"a\0b"] {
-            assert!(sound_path(name).is_err(), "{name:?}");
-        }
-    }
 }

@@ -1,72 +1,48 @@
 //! The extended attributes of an archive's entry, including access control lists.
 
 use pext4_ondisk::acl;
-use pext4_ondisk::acl::text::{List, Problem};
-use pext4_ondisk::xattr::{self, Attribute};
+use pext4_ondisk::shown::Shown;
+use pext4_ondisk::xattr::Attribute;
 use pext4_tar::Entry;
+use pext4_tar::checked::{self, AttributeProblem};
 
 use super::super::attributes;
 use super::super::rules::Rules;
 
 /// The extended attributes of an entry.
-#[derive(Default)]
 pub(super) struct Attributes {
     pub all: Vec<Attribute>,
-    /// The access list, if the entry has it as text. Not all archivers store the mode that follows
-    /// from it in the header.
-    pub access: Option<List>,
-    /// Whether there is a default list.
-    pub has_default: bool,
+    /// The permissions (0777) that follow from the access list, if the entry has it as text.
+    pub permissions: Option<u16>,
 }
 
-/// The attributes of an entry, except those that the rules exclude, which may be invalid. If an
-/// access control list is present in both forms, the text has precedence. A list that says no more
-/// than the mode is left out.
+/// The attributes of an entry, except those that the rules exclude, which may be invalid. A list
+/// that says no more than the mode is left out.
 pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, String> {
-    let mut found = Attributes::default();
-    for (name, value) in entry.attributes.attributes() {
-        if rules.excludes_attribute(&name) {
-            continue;
-        }
-        let value = value.map_err(|problem| {
-            let shown = String::from_utf8_lossy(&name);
-            format!("its attribute {shown}: {problem}")
-        })?;
-        found.all.push(attributes::to_stored(&name, &value)?);
-    }
-    let list = |name, text: &[u8]| match rules.excludes_attribute(name) {
-        true => Ok(None),
-        false => List::parse(text).map_err(|problem| match problem {
-            Problem::Named(_) => {
-                format!("{problem}; --exclude-xattr 'system.posix_acl_*' leaves lists out")
-            }
-            problem => problem.to_string(),
-        }),
-    };
-    found.access = list(acl::ACCESS, &entry.access_list)?;
-    if let Some(list) = &found.access {
-        put(&mut found.all, acl::ACCESS, list);
-    }
-    if let Some(list) = list(acl::DEFAULT, &entry.default_list)? {
-        put(&mut found.all, acl::DEFAULT, &list);
-        found.has_default = true;
-    }
-    let mode = match &found.access {
-        Some(list) => list.permissions(),
-        None => entry.permissions,
-    };
-    found
-        .all
-        .retain(|attribute| !attributes::is_list_of_mode(attribute, mode));
-    attributes::check_total_size(&found.all)?;
-    Ok(found)
+    let found = checked::attributes(entry, |name| rules.excludes_attribute(name))
+        .map_err(|problem| format!("{problem}; {}", way_out(&problem)))?;
+    let all = found.all.iter();
+    let all = all.map(|(name, value)| attributes::of_stored(name, value));
+    let mut all = all.collect::<Result<Vec<_>, _>>()?;
+    let mode = found.permissions.unwrap_or(entry.permissions);
+    all.retain(|attribute| !attributes::is_list_of_mode(attribute, mode));
+    attributes::check_total_size(&all)?;
+    Ok(Attributes {
+        all,
+        permissions: found.permissions,
+    })
 }
 
-/// Adds a list, and replaces an existing one.
-fn put(attributes: &mut Vec<Attribute>, name: &[u8], list: &List) {
-    let (index, rest) = xattr::split_name(name).expect("lists have numbers of their own");
-    attributes.retain(|other| !other.is_named(index, rest));
-    attributes.push(Attribute::new(index, rest, &list.stored()));
+/// The option that leaves out an attribute.
+fn way_out(problem: &AttributeProblem) -> String {
+    if acl::is_list(&problem.name) {
+        return "--exclude-xattr 'system.posix_acl_*' leaves lists out".to_owned();
+    }
+    // No argument contains a NUL byte.
+    let mut parts = problem.name.split(|&byte| byte == 0);
+    let start = Shown(parts.next().unwrap_or_default());
+    let rest = if parts.next().is_some() { "*" } else { "" };
+    format!("--exclude-xattr '{start}{rest}' leaves it out")
 }
 
 #[cfg(test)]
@@ -121,7 +97,7 @@ mod tests {
             let entry = entry(&format!("SCHILY.acl.access={list}"));
             let found = attributes(&entry, &Rules::default()).unwrap();
             assert_eq!(found.all.len(), kept, "{list}");
-            assert_eq!(found.access.unwrap().permissions(), 0o750, "{list}");
+            assert_eq!(found.permissions, Some(0o750), "{list}");
         }
     }
 
@@ -159,8 +135,12 @@ mod tests {
             let entry = entry(record);
             let told = attributes(&entry, &rules(&[])).err().expect(record);
             assert!(told.contains(says), "{told}");
+            assert!(told.contains("--exclude-xattr"), "{told}");
             let found = attributes(&entry, &rules(&[name])).expect(record);
-            assert!(found.all.is_empty() && found.access.is_none(), "{record}");
+            assert!(
+                found.all.is_empty() && found.permissions.is_none(),
+                "{record}"
+            );
         }
     }
 }

@@ -1,0 +1,341 @@
+//! What an entry says, checked for a reader that stores it in a file system: its path below some
+//! directory, the target of its link, and its extended attributes with its access control lists.
+//! A problem is a text that follows the entry's name in a message.
+
+use std::fmt;
+
+use pext4_ondisk::acl::{self, text::List};
+use pext4_ondisk::directory::{FileType, name_problem};
+use pext4_ondisk::shown::Shown;
+
+use super::{Entry, Kind};
+
+/// Maximum length of an entry's name in bytes: four times what Linux accepts in one call.
+const MAX_NAME_BYTES: usize = 4 * MAX_TARGET_BYTES;
+/// Maximum length in bytes of a symbolic link target that Linux follows.
+const MAX_TARGET_BYTES: usize = 4095;
+
+/// The path of an entry: valid names, joined by slashes; empty for the root. In a layer of a
+/// container image leading slashes are allowed, since some tools write them: there `/` is the root.
+///
+/// # Errors
+///
+/// A name that leads elsewhere or that ext4 cannot hold; the root as anything but a directory.
+pub fn path(entry: &Entry, is_layer: bool) -> Result<Vec<u8>, String> {
+    let path = sound_path(&entry.name, is_layer)?;
+    if path.is_empty() && entry.kind != Kind::Directory {
+        return Err("it takes the place of the root, which is a directory".to_owned());
+    }
+    Ok(path)
+}
+
+/// The path of the file to which a hard link leads, as that of an entry.
+///
+/// # Errors
+///
+/// As [`path`]; also an empty target.
+pub fn hard_link(entry: &Entry, is_layer: bool) -> Result<Vec<u8>, String> {
+    check_not_empty(&entry.link)?;
+    sound_path(&entry.link, is_layer).map_err(|problem| {
+        let shown = Shown(&entry.link[..entry.link.len().min(MAX_TARGET_BYTES)]);
+        format!("it is a link to {shown}: {problem}")
+    })
+}
+
+/// The target of a symbolic link, which may lead anywhere.
+///
+/// # Errors
+///
+/// A target that is empty, longer than what Linux follows, or contains a NUL byte.
+pub fn symlink_target(entry: &Entry) -> Result<&[u8], String> {
+    let target = &entry.link;
+    check_not_empty(target)?;
+    if target.len() > MAX_TARGET_BYTES {
+        return Err(format!(
+            "it is a link to a path of {} bytes, Linux follows up to {MAX_TARGET_BYTES}",
+            target.len()
+        ));
+    }
+    if target.contains(&0) {
+        return Err("it is a link to a path that holds a NUL byte".to_owned());
+    }
+    Ok(target)
+}
+
+fn check_not_empty(target: &[u8]) -> Result<(), String> {
+    match target {
+        b"" => Err("it is a link that leads nowhere".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn sound_path(name: &[u8], is_layer: bool) -> Result<Vec<u8>, String> {
+    if name.len() > MAX_NAME_BYTES {
+        let length = name.len();
+        return Err(format!(
+            "its name has {length} bytes, up to {MAX_NAME_BYTES} are taken"
+        ));
+    }
+    if name.starts_with(b"/") && !is_layer {
+        return Err("it has an absolute name; make the archive without them".to_owned());
+    }
+    let mut path = Vec::with_capacity(name.len());
+    for part in name.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => continue,
+            b".." => return Err("its name leads out of a directory with `..`".to_owned()),
+            part => name_problem(part).map_or(Ok(()), Err)?,
+        }
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(part);
+    }
+    Ok(path)
+}
+
+/// The extended attributes of an entry.
+#[derive(Debug, Default)]
+pub struct Attributes {
+    /// Full names and values in the stored form.
+    pub all: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The permissions (0777) that follow from the access list, if the entry has it as text. Not
+    /// all archivers store them in the header.
+    pub permissions: Option<u16>,
+}
+
+/// An attribute that cannot be stored.
+#[derive(Debug)]
+pub struct AttributeProblem {
+    /// Its full name.
+    pub name: Vec<u8>,
+    problem: String,
+}
+
+impl fmt::Display for AttributeProblem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.problem)
+    }
+}
+
+/// The attributes of an entry, except those that the caller leaves out, which may be invalid. If an
+/// access control list is present in both forms, the text has precedence.
+///
+/// # Errors
+///
+/// The first attribute with a NUL byte in its name or a value that makes no sense, and a list as
+/// text that its kind of file cannot have.
+pub fn attributes(
+    entry: &Entry,
+    is_left_out: impl Fn(&[u8]) -> bool,
+) -> Result<Attributes, AttributeProblem> {
+    let mut found = Attributes::default();
+    for (name, value) in entry.attributes.attributes() {
+        if is_left_out(&name) {
+            continue;
+        }
+        let problem = |problem| AttributeProblem {
+            name: name.clone(),
+            problem,
+        };
+        let value = value
+            .map_err(|cause| problem(format!("its attribute {}: {cause}", Shown(&name))))
+            .and_then(|value| stored(&name, value).map_err(problem))?;
+        found.all.push((name, value));
+    }
+    for (name, text) in [
+        (acl::ACCESS, &entry.access_list),
+        (acl::DEFAULT, &entry.default_list),
+    ] {
+        if is_left_out(name) {
+            continue;
+        }
+        let list = list(entry.kind, name, text).map_err(|problem| AttributeProblem {
+            name: name.to_vec(),
+            problem,
+        })?;
+        let Some(list) = list else { continue };
+        if name == acl::ACCESS {
+            found.permissions = Some(list.permissions());
+        }
+        found.all.retain(|(other, _)| other != name);
+        found.all.push((name.to_vec(), list.stored()));
+    }
+    Ok(found)
+}
+
+/// The stored form of an attribute's value.
+fn stored(name: &[u8], value: Vec<u8>) -> Result<Vec<u8>, String> {
+    if name.contains(&0) {
+        // Linux and e2fsck would take what follows the NUL for nothing, or for corruption.
+        return Err(format!(
+            "the name of its attribute {} holds a NUL byte",
+            Shown(name)
+        ));
+    }
+    if !acl::is_list(name) {
+        return Ok(value);
+    }
+    acl::call_to_stored(&value)
+        .map_err(|_| format!("its attribute {} is no access control list", Shown(name)))
+}
+
+/// A list of an entry as text; `None` if there is none.
+fn list(kind: Kind, name: &[u8], text: &[u8]) -> Result<Option<List>, String> {
+    let list = List::parse(text).map_err(|problem| problem.to_string())?;
+    let problem = list
+        .is_some()
+        .then(|| acl::misplaced(kind.file_type(), name))
+        .flatten();
+    match problem {
+        Some(problem) => Err(problem.to_owned()),
+        None => Ok(list),
+    }
+}
+
+impl Kind {
+    /// The kind of file that an entry makes, or for a hard link probably refers to.
+    #[must_use]
+    pub fn file_type(self) -> FileType {
+        match self {
+            Self::File | Self::HardLink => FileType::Regular,
+            Self::Symlink => FileType::Symlink,
+            Self::CharacterDevice => FileType::CharacterDevice,
+            Self::BlockDevice => FileType::BlockDevice,
+            Self::Directory => FileType::Directory,
+            Self::Fifo => FileType::Fifo,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::acl;
+    use pext4_ondisk::time::Time;
+    use pext4_ondisk::xattr::pax;
+
+    use super::super::{Entry, Kind};
+    use super::{attributes, hard_link, path, symlink_target};
+
+    const MINIMAL: &[u8] = b"user::rwx,group::r-x,other::---";
+
+    fn entry(kind: Kind, name: &[u8], link: &[u8]) -> Entry {
+        Entry {
+            name: name.to_vec(),
+            kind,
+            link: link.to_vec(),
+            permissions: 0o644,
+            uid: 0,
+            gid: 0,
+            modified: Time::default(),
+            accessed: None,
+            device: (0, 0),
+            size: 0,
+            stored: 0,
+            segments: None,
+            attributes: pax::Records::default(),
+            access_list: Vec::new(),
+            default_list: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn paths_stay_inside() {
+        let path = |name: &[u8], is_layer| path(&entry(Kind::Directory, name, b""), is_layer);
+        for (name, sound) in [
+            (&b"a"[..], &b"a"[..]),
+            (b"./a//b/./c/", b"a/b/c"),
+            (b"./", b""),
+            (b".", b""),
+        ] {
+            assert_eq!(path(name, false).as_deref(), Ok(sound));
+        }
+        assert_eq!(path(b"//etc/motd", true).as_deref(), Ok(&b"etc/motd"[..]));
+        assert_eq!(path(b"/", true).as_deref(), Ok(&b""[..]));
+        let long = [b'n'; 256];
+        for name in [&b"/etc"[..], b"../x", b"a/../../x", b"a/..", b"a\0b", &long] {
+            assert!(path(name, false).is_err(), "{name:?}");
+        }
+        assert!(path(b"/../x", true).is_err());
+    }
+
+    #[test]
+    fn the_root_is_a_directory() {
+        for name in [&b""[..], b".", b"./"] {
+            assert!(path(&entry(Kind::File, name, b""), false).is_err());
+            assert!(path(&entry(Kind::HardLink, name, b"x"), false).is_err());
+        }
+    }
+
+    #[test]
+    fn targets_of_links_are_checked() {
+        let hard = |link: &[u8]| hard_link(&entry(Kind::HardLink, b"x", link), false);
+        assert_eq!(hard(b"./a//b").as_deref(), Ok(&b"a/b"[..]));
+        for (link, says) in [
+            (&b""[..], "nowhere"),
+            (b"/etc/passwd", "/etc/passwd: it has an absolute name"),
+            (b"../x", "../x: its name leads out"),
+        ] {
+            let told = hard(link).unwrap_err();
+            assert!(told.contains(says), "{told}");
+        }
+        let soft = |link: &[u8]| {
+            let entry = entry(Kind::Symlink, b"x", link);
+            symlink_target(&entry).map(<[u8]>::to_vec)
+        };
+        assert_eq!(soft(b"/../x").as_deref(), Ok(&b"/../x"[..]));
+        for (link, says) in [
+            (&b""[..], "nowhere"),
+            (b"a\0b", "NUL byte"),
+            (&[b'x'; 4096], "4096 bytes"),
+        ] {
+            let told = soft(link).unwrap_err();
+            assert!(told.contains(says), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_list_as_text_takes_precedence_and_gives_the_permissions() {
+        let mut entry = entry(Kind::File, b"x", b"");
+        let other = acl::text::List::parse(b"user::r--,group::r--,other::r--").unwrap();
+        let decoded = acl::decode(&other.unwrap().stored()).unwrap();
+        let key = [b"SCHILY.xattr.", acl::ACCESS].concat();
+        entry.attributes.take(&key, &acl::encode_call(&decoded));
+        entry.access_list = MINIMAL.to_vec();
+        let found = attributes(&entry, |_| false).unwrap();
+        assert_eq!(found.permissions, Some(0o750));
+        let text = acl::text::List::parse(MINIMAL).unwrap().unwrap();
+        assert_eq!(found.all, [(acl::ACCESS.to_vec(), text.stored())]);
+        assert!(attributes(&entry, |_| true).unwrap().all.is_empty());
+    }
+
+    #[test]
+    fn lists_where_linux_has_none_are_refused() {
+        for (kind, access, default) in [
+            (Kind::Directory, true, true),
+            (Kind::File, true, false),
+            (Kind::Fifo, true, false),
+            (Kind::Symlink, false, false),
+        ] {
+            let mut with_access = entry(kind, b"x", b"");
+            with_access.access_list = MINIMAL.to_vec();
+            assert_eq!(attributes(&with_access, |_| false).is_ok(), access);
+            let mut with_default = entry(kind, b"x", b"");
+            with_default.default_list = MINIMAL.to_vec();
+            assert_eq!(attributes(&with_default, |_| false).is_ok(), default);
+        }
+    }
+
+    #[test]
+    fn a_problem_names_the_attribute() {
+        for (key, value, name) in [
+            (&b"SCHILY.xattr.user.a\0b"[..], &b"x"[..], &b"user.a\0b"[..]),
+            (b"LIBARCHIVE.xattr.user.a", b"d*g", b"user.a"),
+            (b"SCHILY.xattr.system.posix_acl_access", b"x", acl::ACCESS),
+        ] {
+            let mut entry = entry(Kind::File, b"x", b"");
+            entry.attributes.take(key, value);
+            assert_eq!(attributes(&entry, |_| false).unwrap_err().name, name);
+        }
+    }
+}
