@@ -10,7 +10,7 @@ use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::thread;
 
 use super::OnSkipped;
-use super::archive::apply::Layer;
+use super::archive::apply::ArchiveWriter;
 use super::archive::input::{Compression, FileInput, MAX_PADDING_BYTES, with_stream};
 use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
@@ -152,7 +152,7 @@ pub(super) struct Sources<'a> {
     /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
     /// The next source number. Each layer has its own, since each is laid over the previous one.
-    next_layer: u16,
+    next_source: u16,
 }
 
 impl<'a> Sources<'a> {
@@ -164,7 +164,7 @@ impl<'a> Sources<'a> {
             contents: Vec::new(),
             spool: None,
             skipped: 0,
-            next_layer: 0,
+            next_source: 0,
         }
     }
 
@@ -200,8 +200,8 @@ impl<'a> Sources<'a> {
     }
 
     fn next_number(&mut self) -> Result<u16> {
-        let number = self.next_layer;
-        self.next_layer = number
+        let number = self.next_source;
+        self.next_source = number
             .checked_add(1)
             .ok_or_else(|| Error::impossible("more sources than can be counted"))?;
         Ok(number)
@@ -254,16 +254,17 @@ impl<'a> Sources<'a> {
         let archive = Archive::open(file, path)?;
         self.tree.make_index();
         let (rules, progress) = (self.options.rules, self.options.progress);
-        let mut layer = Layer::new(path, rules, number, self.options.limits.files);
+        let max_names = self.options.limits.files;
+        let mut archive_writer = ArchiveWriter::new(path, rules, number, max_names);
         let input = FileInput::new(&archive.file, path)?;
         Reader::new(path, input, rules, self.options.limits).read(|record| {
             progress.check()?;
             progress.add(1, 0);
             note(&mut packed, &record);
-            layer.apply(&mut self.tree, record)
+            archive_writer.apply(&mut self.tree, record)
         })?;
         check(packed, Given::Archive(path))?;
-        layer.finish(&mut self.tree);
+        archive_writer.finish(&mut self.tree);
         self.contents.push(Contents::File(archive));
         Ok(())
     }
@@ -280,7 +281,8 @@ impl<'a> Sources<'a> {
         self.make_spool()?;
         let spool = self.spool.as_ref().expect("just made");
         let (rules, progress) = (self.options.rules, self.options.progress);
-        let mut layer = Layer::new(path, rules, number, self.options.limits.files);
+        let max_names = self.options.limits.files;
+        let mut archive_writer = ArchiveWriter::new(path, rules, number, max_names);
         let (tree, limits) = (&mut self.tree, self.options.limits);
         let writer = spool.writer(self.output.target());
         with_stream(reader, path, writer, MAX_PADDING_BYTES, progress, |input| {
@@ -288,11 +290,11 @@ impl<'a> Sources<'a> {
                 progress.check()?;
                 progress.add(1, 0);
                 note(&mut packed, &record);
-                layer.apply(tree, record)
+                archive_writer.apply(tree, record)
             })
         })?;
         check(packed, given)?;
-        layer.finish(&mut self.tree);
+        archive_writer.finish(&mut self.tree);
         self.push_spooled()
     }
 
@@ -328,7 +330,7 @@ impl<'a> Sources<'a> {
             .iter()
             .map(|blob| Archive::open(blob.open_file()?, &blob.path))
             .collect::<Result<Vec<_>>>()?;
-        let first = self.next_layer;
+        let first = self.next_source;
         for _ in &blobs {
             self.next_number()?;
         }
@@ -418,19 +420,20 @@ impl LayerReader<'_> {
             for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {
                 let options = self.options;
                 let max_names = options.limits.files;
-                let mut layer =
-                    Layer::new(&blob.path, options.rules, number, max_names).container_layer();
+                let mut archive_writer =
+                    ArchiveWriter::new(&blob.path, options.rules, number, max_names)
+                        .container_layer();
                 while let Some(records) = queue.take() {
                     self.options.progress.add(records.len() as u64, 0);
                     let applied = records
                         .into_iter()
-                        .try_for_each(|record| layer.apply(tree, record))
+                        .try_for_each(|record| archive_writer.apply(tree, record))
                         .and_then(|()| self.options.progress.check());
                     if let Err(error) = applied {
                         self.fail(error);
                     }
                 }
-                layer.finish(tree);
+                archive_writer.finish(tree);
             }
         });
         self.first_error.finish()?;

@@ -22,14 +22,14 @@ use super::super::rules::Rules;
 use super::super::tree::{Id, Metadata, ROOT, Tree};
 use super::Record;
 
-/// The state of applying one archive to a tree.
-pub(in crate::build) struct Layer<'a> {
+/// Adds the entries of one archive to a tree.
+pub(in crate::build) struct ArchiveWriter<'a> {
     pub archive: &'a std::path::Path,
     pub rules: &'a Rules,
     /// Its source number.
     pub number: u16,
     /// Whether the archive is a layer of a container image.
-    has_whiteouts: bool,
+    is_layer: bool,
     /// Maximum number of names that the archive may add.
     max_names: Option<u64>,
     names: u64,
@@ -46,7 +46,7 @@ pub(in crate::build) struct Layer<'a> {
 /// The time of an implicit directory that contains no entry directly.
 const NO_TIME: (i64, u32) = (i64::MIN, 0);
 
-impl<'a> Layer<'a> {
+impl<'a> ArchiveWriter<'a> {
     pub fn new(
         archive: &'a std::path::Path,
         rules: &'a Rules,
@@ -57,7 +57,7 @@ impl<'a> Layer<'a> {
             archive,
             rules,
             number,
-            has_whiteouts: false,
+            is_layer: false,
             max_names,
             names: 0,
             opaque: Vec::new(),
@@ -68,7 +68,7 @@ impl<'a> Layer<'a> {
 
     /// Marks the archive as a layer of a container image.
     pub fn container_layer(mut self) -> Self {
-        self.has_whiteouts = true;
+        self.is_layer = true;
         self
     }
 
@@ -99,7 +99,7 @@ impl<'a> Layer<'a> {
             tree.set_root(&record.metadata);
             return Ok(());
         };
-        let mark = self.has_whiteouts.then(|| mark(&path)).flatten();
+        let mark = self.is_layer.then(|| mark(&path)).flatten();
         if mark == Some(Mark::Below) {
             return Ok(());
         }
@@ -160,8 +160,7 @@ impl<'a> Layer<'a> {
         destination: &Destination,
         name: &[u8],
     ) -> Option<Id> {
-        if !record.metadata.is_directory() || self.has_whiteouts || !destination.missing.is_empty()
-        {
+        if !record.metadata.is_directory() || self.is_layer || !destination.missing.is_empty() {
             return None;
         }
         lookup::directory_behind_link(tree, destination.at, name, self.number)
@@ -353,7 +352,7 @@ impl<'a> Layer<'a> {
 
     /// Whether the rules exclude an entry by the path at which it lands.
     fn is_left_out(&self, landing: &[u8]) -> bool {
-        match self.has_whiteouts {
+        match self.is_layer {
             true => super::is_left_out(self.rules, &hidden_path(landing)),
             false => super::is_left_out(self.rules, landing),
         }
@@ -377,7 +376,7 @@ impl<'a> Layer<'a> {
         if self.last_directory.as_ref().is_some_and(is_last) {
             return Ok(at);
         }
-        if self.has_whiteouts {
+        if self.is_layer {
             self.note_directories(tree, at);
         }
         for name in &missing {
