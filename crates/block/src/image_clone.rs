@@ -14,11 +14,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::{FileDevice, copy_owner_and_permissions, leads_to, next_data, temporary_name};
+use crate::{Access, FileDevice, copy_owner_and_permissions, leads_to, next_data, temporary_name};
 
 /// Bytes copied at a time if the system has no `copy_file_range` for these files.
 const PIECE: usize = 1 << 20;
@@ -135,6 +136,20 @@ impl ImageClone {
     #[must_use]
     pub fn path(&self) -> &Path {
         self.temporary.0.as_deref().unwrap_or(&self.image)
+    }
+
+    /// Opens the clone for writing; if `like`, the image, is a range of its file, then that range of
+    /// the clone.
+    ///
+    /// # Errors
+    ///
+    /// The clone cannot be opened, or is shorter than the range.
+    pub fn open_device(&self, like: &FileDevice) -> io::Result<FileDevice> {
+        let device = FileDevice::open(self.path(), Access::ReadWrite, Duration::ZERO)?;
+        match like.range() {
+            None => Ok(device),
+            Some(range) => device.into_range(range.start, Some(range.end - range.start)),
+        }
     }
 
     /// How the image was copied.
@@ -365,6 +380,17 @@ mod tests {
         let clone = clone_of(&locked).expect("there is room");
         replace();
         check(clone.put_in_place());
+    }
+
+    #[test]
+    fn a_clone_of_a_range_is_opened_as_that_range() {
+        let (_folder, image) = folder();
+        let locked = open(&image)
+            .into_range(4096, Some(8192))
+            .expect("it is inside");
+        let clone = clone_of(&locked).expect("there is room");
+        let device = clone.open_device(&locked).expect("nobody uses it");
+        assert_eq!(device.range(), Some(4096..12288));
     }
 
     #[test]

@@ -68,12 +68,12 @@
 mod acls;
 mod block_runs;
 pub mod change;
+mod edited_clone;
 mod error;
 mod flags;
 mod free;
 mod get;
 mod host;
-mod image_clone;
 mod image_tree;
 mod mode;
 mod progress;

@@ -14,7 +14,7 @@
 //! - *A transaction.* Blocks whose home is free are written there; all others are one transaction
 //!   of the image's journal ([`OfflineJournal`]).
 //! - *A clone.* If there is no journal or it is too small, the changes go to a copy of the image
-//!   file ([`ImageClone`]), which is renamed into place at the end. A session that outgrows the
+//!   file ([`EditedClone`]), which is renamed into place at the end. A session that outgrows the
 //!   journal while it works changes over by itself, and nothing needs to be done again. Without a
 //!   journal it does so once it holds [`EditOptions::memory`], else at its end: an edit that fails
 //!   or changes nothing copies nothing.
@@ -40,9 +40,9 @@ use pext4_ondisk::checksum;
 use pext4_ondisk::superblock::{self, ErrorRecord, State, Superblock};
 use pext4_sync::{time, topology};
 
+use crate::edited_clone::EditedClone;
 use crate::error::{EditError, FsContext, HostContext, Result};
 use crate::free::{FreeMap, read_superblock};
-use crate::image_clone::ImageClone;
 use crate::progress::Progress;
 use crate::staging::{Changes, Staging};
 use crate::tune::Tuning;
@@ -131,7 +131,7 @@ pub struct EditSession {
     before: Superblock,
     block_size: u32,
     options: EditOptions,
-    clone: RefCell<Option<(ImageClone, String)>>,
+    clone: RefCell<Option<(EditedClone, String)>>,
     steps: Cell<u32>,
     /// The number of files that were created, changed or removed.
     changed_files: Cell<u64>,
@@ -289,7 +289,7 @@ impl EditSession {
     /// session works on.
     pub(crate) fn is_edited_file(&self, device: u64, inode: u64) -> bool {
         let is_image = |file: &Arc<FileDevice>| file.is_stored_in(device, inode);
-        let is_clone = |(clone, _): &(ImageClone, String)| clone.is_stored_in(device, inode);
+        let is_clone = |(clone, _): &(EditedClone, String)| clone.is_stored_in(device, inode);
         self.file.as_ref().is_some_and(is_image)
             || self.clone.borrow().as_ref().is_some_and(is_clone)
     }
@@ -447,7 +447,7 @@ impl EditSession {
         }
         let clone = self
             .progress
-            .copying(|| ImageClone::new(file, &self.progress))?;
+            .copying(|| EditedClone::new(file, &self.progress))?;
         self.staging
             .switch_to(clone.device())
             .with_host_file(file.path(), "write the changes to a copy")?;

@@ -3,9 +3,8 @@
 //! Until it is put in place its name is `.NAME.pext4-resize`.
 
 use std::io;
-use std::time::Duration;
 
-use pext4_block::{Access, CloneError, Device, FileDevice, ImageClone};
+use pext4_block::{CloneError, Device, FileDevice, ImageClone};
 
 use super::progress::Progress;
 use crate::error::{Error, Result};
@@ -47,11 +46,7 @@ impl ResizedClone {
             }
             error => from_clone(error),
         })?;
-        let device = FileDevice::open(file.path(), Access::ReadWrite, Duration::ZERO)?;
-        let device = match locked.range() {
-            None => device,
-            Some(part) => device.into_range(part.start, Some(part.end - part.start))?,
-        };
+        let device = file.open_device(locked)?;
         Ok(Self { file, device })
     }
 

@@ -4,21 +4,20 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use pext4_block::{Access, CloneError, CloneMethod, Device, FileDevice};
+use pext4_block::{CloneError, CloneMethod, Device, FileDevice, ImageClone};
 use pext4_fs::CommitOutcome;
 
 use crate::error::{EditError, HostContext, Result};
 use crate::progress::Progress;
 
 /// A clone of an image, which is removed on drop unless it was put in place.
-pub(crate) struct ImageClone {
-    file: pext4_block::ImageClone,
+pub(crate) struct EditedClone {
+    file: ImageClone,
     device: Arc<FileDevice>,
 }
 
-impl ImageClone {
+impl EditedClone {
     /// Copies an image, which is a file and locked for writing.
     ///
     /// # Errors
@@ -32,10 +31,12 @@ impl ImageClone {
             false => Ok(()),
         };
         let length = metadata.len();
-        let file = pext4_block::ImageClone::new(image, ".pext4-edit", length, length, &passed);
+        let file = ImageClone::new(image, ".pext4-edit", length, length, &passed);
         progress.check()?;
         let file = file.map_err(from_clone)?;
-        let device = open_like(image, &file).with_host_file(file.path(), "open it")?;
+        let device = file
+            .open_device(image)
+            .with_host_file(file.path(), "open it")?;
         Ok(Self {
             file,
             device: Arc::new(device),
@@ -89,14 +90,5 @@ fn from_clone(error: CloneError) -> EditError {
             source,
         },
         error => EditError::Refused(error.to_string()),
-    }
-}
-
-/// Opens the copy; if the image is a range of its file, then that range of the copy.
-fn open_like(image: &FileDevice, clone: &pext4_block::ImageClone) -> io::Result<FileDevice> {
-    let device = FileDevice::open(clone.path(), Access::ReadWrite, Duration::ZERO)?;
-    match image.range() {
-        None => Ok(device),
-        Some(range) => device.into_range(range.start, Some(range.end - range.start)),
     }
 }
