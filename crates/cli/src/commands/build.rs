@@ -12,6 +12,7 @@ use pext4_image::build::{
     Builder, Free, Map, Owner, Phase, Platform, Progress, Size, Source, Summary, parse_owner,
     parse_time,
 };
+use pext4_image::mkfs::hash_seed;
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
 use serde::Serialize;
@@ -250,19 +251,12 @@ fn with_identity(mut builder: Builder, arguments: &Arguments) -> Result<Builder>
         builder = builder.uuid(uuid.into_bytes());
     }
     if let Some(seed) = arguments.hash_seed {
-        builder = builder.hash_seed(hash_seed(seed));
+        builder = builder.hash_seed(hash_seed(seed.into_bytes()));
     }
     if let Some(seconds) = source_date_epoch()? {
         builder = builder.date(seconds);
     }
     Ok(builder)
-}
-
-/// The seed of directory hashes that is written as a UUID.
-pub fn hash_seed(uuid: Uuid) -> [u32; 4] {
-    let bytes = uuid.into_bytes();
-    let (words, _) = bytes.as_chunks::<4>();
-    std::array::from_fn(|word| u32::from_le_bytes(words[word]))
 }
 
 fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {

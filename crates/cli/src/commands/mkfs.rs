@@ -9,10 +9,9 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_image::build::{Owner, parse_owner};
-use pext4_image::mkfs::{Design, FileSystem, Options, Summary};
+use pext4_image::mkfs::{Design, FileSystem, Options, Summary, hash_seed};
 use uuid::Uuid;
 
-use crate::commands::build::hash_seed;
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
 use crate::moment::source_date_epoch;
@@ -184,7 +183,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
         uuid: arguments.uuid.map(Uuid::into_bytes),
         reserved_percent: arguments.reserved,
         features: arguments.features.clone(),
-        hash_seed: arguments.hash_seed.map(hash_seed),
+        hash_seed: arguments.hash_seed.map(|seed| hash_seed(seed.into_bytes())),
         time: source_date_epoch()?.map(|seconds| seconds.clamp(0, i64::from(u32::MAX))),
         root_owner: root_owner(arguments.root_owner),
         ..Options::default()

@@ -164,16 +164,14 @@ impl Builder {
         );
         hasher.update(format!("{said:?}"));
         let digest: [u8; 32] = hasher.finalize().into();
-        let (words, _) = digest.as_chunks::<4>();
         let mut uuid: [u8; 16] = digest[..16].try_into().expect("16 of 32 bytes");
+        let seed = digest[16..].try_into().expect("16 of 32 bytes");
         // UUID version 8 is for custom formats.
         uuid[6] = uuid[6] & 0x0F | 0x80;
         uuid[8] = uuid[8] & 0x3F | 0x80;
         mkfs::Options {
             uuid: Some(format.uuid.unwrap_or(uuid)),
-            hash_seed: Some(format.hash_seed.unwrap_or_else(|| {
-                std::array::from_fn(|word| u32::from_le_bytes(words[4 + word]))
-            })),
+            hash_seed: Some(format.hash_seed.unwrap_or_else(|| mkfs::hash_seed(seed))),
             time: Some(time),
             ..format.clone()
         }

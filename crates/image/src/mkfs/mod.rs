@@ -21,7 +21,7 @@ use std::ops::Range;
 use pext4_block::Device;
 use pext4_ondisk::superblock::Superblock;
 
-pub use plan::{FileSystem, Options};
+pub use plan::{FileSystem, Options, hash_seed};
 
 use crate::error::Result;
 use contents::Files;

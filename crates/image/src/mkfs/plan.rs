@@ -355,7 +355,8 @@ fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Su
     let length = options.label.len().min(MAX_LABEL_BYTES);
     superblock.volume_name[..length].copy_from_slice(&options.label[..length]);
     superblock.default_hash_version = HashVersion::HalfMd4.to_raw();
-    superblock.hash_seed = options.hash_seed.unwrap_or_else(random_hash_seed);
+    let random_seed = || hash_seed(Uuid::new_v4().into_bytes());
+    superblock.hash_seed = options.hash_seed.unwrap_or_else(random_seed);
     superblock.flags = Flags::SIGNED_HASH;
     superblock.default_mount_options = DEFAULT_MOUNT_OPTIONS;
     superblock.state = State::CLEAN;
@@ -383,9 +384,10 @@ fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Su
     superblock
 }
 
-fn random_hash_seed() -> [u32; 4] {
-    let bytes = Uuid::new_v4().into_bytes();
-    let (words, _) = bytes.as_chunks::<4>();
+/// The seed of directory hashes whose bytes, as on disk, are those of a UUID.
+#[must_use]
+pub fn hash_seed(uuid: [u8; 16]) -> [u32; 4] {
+    let (words, _) = uuid.as_chunks::<4>();
     std::array::from_fn(|index| u32::from_le_bytes(words[index]))
 }
 

@@ -18,9 +18,10 @@ use super::map;
 use super::plan::Move;
 use super::shape::Shape;
 use super::shrink::{no_room, release};
-use super::space::{Cursor, Run};
+use super::space::Cursor;
 use super::vacate::Vacated;
 use crate::error::{Error, Result};
+use crate::mkfs::Run;
 
 /// The list of bad blocks.
 const BAD_BLOCKS: InodeNumber = InodeNumber(1);

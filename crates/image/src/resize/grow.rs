@@ -14,8 +14,9 @@ use super::image::Image;
 use super::plan::Plan;
 use super::resize_inode;
 use super::shape::Shape;
-use super::space::{Cursor, Run, fresh_inode_bitmap};
+use super::space::{Cursor, fresh_inode_bitmap};
 use crate::error::{Error, Result};
+use crate::mkfs::Run;
 use crate::mkfs::layout::{fresh_block_bitmap, groups_of, metadata_runs, place_metadata};
 
 /// Plans the change of `image` to `shape`, which has more blocks.

@@ -21,8 +21,8 @@ use super::image::Image;
 use super::journal::Log;
 use super::progress::Progress;
 use super::shape::Shape;
-use super::space::Run;
 use crate::error::Result;
+use crate::mkfs::Run;
 
 /// A run of file blocks that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,8 +29,8 @@ use super::copies::Copy;
 use super::journal::{Log, write_primary};
 use super::plan::{Move, Plan};
 use super::progress::Progress;
-use super::space::Run;
 use crate::error::{Error, Result};
+use crate::mkfs::Run;
 
 /// Size of one copy or write in bytes.
 const CHUNK: u64 = 4 << 20;

@@ -20,10 +20,11 @@ use super::image::Image;
 use super::plan::Plan;
 use super::shape::Shape;
 use super::smallest::Requirements;
-use super::space::{Cursor, Run};
+use super::space::Cursor;
 use super::vacate::Vacated;
 use super::{entries, orphans, renumber, resize_inode, tables, values};
 use crate::error::{Error, Result};
+use crate::mkfs::Run;
 use crate::mkfs::layout::metadata_runs;
 
 /// Inodes that get another number: from the old to the new one.

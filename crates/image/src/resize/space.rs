@@ -17,10 +17,8 @@ use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, bitmap};
 use super::image::{Bitmap, Image};
 use super::structures::ADVICE;
 use crate::error::{Error, Result};
+use crate::mkfs::Run;
 use crate::mkfs::layout::{fresh_block_bitmap, metadata_runs};
-
-/// Blocks `[start, end)`.
-pub(super) type Run = Range<u64>;
 
 /// Where the search for free blocks continues.
 #[derive(Clone, Copy, Debug, Default)]

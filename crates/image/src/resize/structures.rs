@@ -9,7 +9,7 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
-use super::space::Run;
+use crate::mkfs::Run;
 use crate::mkfs::layout::metadata_runs;
 
 /// What a user can do about a corrupt image.

@@ -8,9 +8,9 @@ use pext4_ondisk::{BlockNumber, GroupNumber};
 use super::image::Image;
 use super::shape::Shape;
 use super::shrink::release;
-use super::space::Run;
 use super::vacate::Vacated;
 use crate::error::{Error, Result};
+use crate::mkfs::Run;
 use crate::mkfs::layout::metadata_runs;
 
 /// Relocates all such metadata.

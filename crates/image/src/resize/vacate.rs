@@ -3,7 +3,7 @@
 
 use pext4_ondisk::geometry::Geometry;
 
-use super::space::Run;
+use crate::mkfs::Run;
 
 /// The blocks to vacate.
 #[derive(Clone, Debug)]
