@@ -22,6 +22,9 @@ use crate::{size, uuid_text};
 /// empty.
 const LOOKED_AT: u64 = 128 << 10;
 
+/// Maximum number of symbolic links in a path, as in Linux.
+const MAX_LINKS: u32 = 40;
+
 /// Make an empty file system in an image, with upstream's defaults
 #[derive(Args)]
 pub struct Arguments {
@@ -148,7 +151,9 @@ fn make(image: &Path, target: Target, options: &Options) -> Result<Summary> {
     let design = Design::new(size, options).with_context(name)?;
     let device = match target {
         Target::File(size) => FileDevice::create(image, size).map_err(named)?,
-        Target::NewFile(size) => FileDevice::create_new(image, size).map_err(named)?,
+        Target::NewFile(size) => {
+            FileDevice::create_new(end_of_links(image), size).map_err(named)?
+        }
         Target::Device(device) => cleared(image, device)?,
     };
     let written = design.write(&device).with_context(name);
@@ -157,6 +162,18 @@ fn make(image: &Path, target: Target, options: &Options) -> Result<Summary> {
         device.remove_if_new();
     }
     made
+}
+
+/// The path to which a path leads if nothing is there. A new file is never made through a link.
+fn end_of_links(path: &Path) -> PathBuf {
+    let mut end = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = fs::read_link(&end) else {
+            break;
+        };
+        end = end.parent().unwrap_or(Path::new("")).join(target);
+    }
+    end
 }
 
 fn caller() -> (u32, u32) {
@@ -214,7 +231,8 @@ fn target(arguments: &Arguments) -> Result<Target> {
         }
         Some(existing) => Ok(Target::File(arguments.size.unwrap_or(existing.len()))),
         None => match arguments.size {
-            Some(size) => Ok(Target::File(size)),
+            Some(size) if arguments.force => Ok(Target::File(size)),
+            Some(size) => Ok(Target::NewFile(size)),
             None => Err(Misuse(format!("{}: a new image needs --size", name())).into()),
         },
     }
@@ -275,9 +293,53 @@ fn describe(image: &Path, made: &Summary) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::is_empty;
+    use std::fs;
     use std::io::Write;
-    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::{FileExt, symlink};
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::{Arguments, Options, is_empty, make, target};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn arguments(image: &Path, more: &[&str]) -> Arguments {
+        let image = image.to_str().expect("a path in UTF-8");
+        let words = ["mkfs", image, "--size", "1M"].into_iter();
+        Line::parse_from(words.chain(more.iter().copied())).arguments
+    }
+
+    #[test]
+    fn a_file_that_appears_meanwhile_stays_without_force() {
+        let folder = tempfile::tempdir().expect("room");
+        let image = folder.path().join("image");
+        for (more, is_kept) in [(&[][..], true), (&["--force"][..], false)] {
+            let found = target(&arguments(&image, more)).expect("nothing is there");
+            fs::write(&image, "precious").expect("room");
+            let made = make(&image, found, &Options::default());
+            assert_eq!(made.is_err(), is_kept);
+            assert_eq!(fs::read(&image).expect("there") == b"precious", is_kept);
+            fs::remove_file(&image).expect("there");
+        }
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_lead_to_the_new_image() {
+        let folder = tempfile::tempdir().expect("room");
+        let names = ["first", "second", "image"];
+        let [first, second, image] = names.map(|name| folder.path().join(name));
+        symlink("second", &first).expect("a fresh place");
+        symlink(&image, &second).expect("a fresh place");
+        let found = target(&arguments(&first, &[])).expect("nothing is there");
+        make(&first, found, &Options::default()).expect("room");
+        assert_eq!(fs::metadata(&image).expect("there").len(), 1 << 20);
+        assert!(fs::symlink_metadata(&first).expect("there").is_symlink());
+    }
 
     #[test]
     fn a_file_of_zeroes_is_empty_and_another_is_not() {

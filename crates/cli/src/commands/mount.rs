@@ -7,7 +7,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -312,10 +312,7 @@ fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
     if let Some(size) = arguments.create
         && !image.try_exists().with_context(name)?
     {
-        // A link that leads nowhere yet leads to the new image.
-        let folder = image.parent().unwrap_or(Path::new(""));
-        let place = fs::read_link(image).map_or_else(|_| image.clone(), |to| folder.join(to));
-        let made = mkfs::create(&place, size).with_context(|| format!("cannot make {}", name()))?;
+        let made = mkfs::create(image, size).with_context(|| format!("cannot make {}", name()))?;
         let journal = match made.journal_blocks {
             0 => ", too small for a journal",
             _ => "",
