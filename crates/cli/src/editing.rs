@@ -59,7 +59,7 @@ pub struct How {
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
-    /// Say what was done as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -101,10 +101,10 @@ pub struct Arguments {
     /// Refuse archives that state more contents than this
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     limit: Option<u64>,
-    /// Which of several images an OCI layout holds, like linux/amd64
+    /// Choose the image for this platform from an OCI layout, such as linux/amd64
     #[arg(long, value_name = "OS/ARCH", value_parser = Platform::parse)]
     platform: Option<Platform>,
-    /// The name of the one of several images of an OCI layout, like latest
+    /// Choose the image with this tag from an OCI layout
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
     /// Threads; one a core if absent
@@ -116,7 +116,7 @@ pub struct Arguments {
     /// Replace the image if it exists; a file that is no ext4 image stays, unless it is empty
     #[arg(long, short = 'f')]
     force: bool,
-    /// Say what was built for programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Say nothing but errors

@@ -39,7 +39,7 @@ pub struct Arguments {
     /// Threads [default: one a processor]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Say nothing about a sound image

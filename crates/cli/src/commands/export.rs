@@ -45,7 +45,7 @@ pub struct Arguments {
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
-    /// Say what was written as JSON; the archive goes to a file (-o)
+    /// Print JSON; the archive goes to a file (-o)
     #[arg(long)]
     json: bool,
 }

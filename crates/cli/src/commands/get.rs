@@ -31,7 +31,7 @@ pub struct Arguments {
     /// Replace a file that is there (never a directory)
     #[arg(short, long)]
     force: bool,
-    /// Do not keep owners, set-user-ID bits and attributes of the system, as others than root do
+    /// Do not keep owners, set-id bits and system attributes (the default unless root)
     #[arg(long)]
     no_owners: bool,
     /// Leave devices out; others than root cannot make them
@@ -43,7 +43,7 @@ pub struct Arguments {
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
-    /// Say what was done as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -22,7 +22,7 @@ use crate::{moment, names, output, size};
 pub struct Arguments {
     #[command(flatten)]
     image: ImageArgument,
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

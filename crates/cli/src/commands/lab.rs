@@ -32,7 +32,7 @@ enum Command {
 
 #[derive(Args)]
 struct ListArguments {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

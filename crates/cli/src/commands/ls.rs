@@ -23,7 +23,7 @@ pub struct Arguments {
     /// The directory or file in it
     #[arg(default_value = "/")]
     path: OsString,
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -27,9 +27,7 @@ pub struct Arguments {
     /// Owner of everything, USER or USER:GROUP; else that of the source
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
-    /// Permissions of the file (or of the top of the tree): octal (0755), or what changes of the
-    /// source's, and of 0644 for standard input (go-w); letters without any of ugoa as under the
-    /// umask 022
+    /// Permissions: octal (0755), or a change (go-w) of the source's, or of 0644 for standard input
     #[arg(short, long, value_name = "MODE", allow_hyphen_values = true)]
     mode: Option<ModeChange>,
     /// Leave extended attributes behind

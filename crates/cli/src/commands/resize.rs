@@ -33,7 +33,7 @@ pub struct Arguments {
     /// Say what would be done, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Say nothing

@@ -30,7 +30,7 @@ pub struct Arguments {
     /// List where the content lies on the device
     #[arg(long)]
     extents: bool,
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -31,7 +31,7 @@ pub struct Arguments {
     /// Levels to descend
     #[arg(long, value_name = "LEVELS")]
     depth: Option<usize>,
-    /// Write JSON: one object a line, with the path as its name
+    /// Print JSON: one object a line, with the path as its name
     #[arg(long)]
     json: bool,
 }

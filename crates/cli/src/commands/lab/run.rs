@@ -32,7 +32,7 @@ use check::{check, misuse};
 /// The maximum number of tasks of a run. Each is a thread or a process.
 const MAX_TASKS: u32 = 4096;
 
-/// Run workloads and print what they came to
+/// Run workloads and print their rates
 ///
 /// Without more arguments: in process, on a device in memory, without any rights.
 #[derive(Args)]
@@ -139,7 +139,7 @@ pub struct Arguments {
     /// Do not check the images afterwards
     #[arg(long)]
     no_check: bool,
-    /// Print JSON instead of tables
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Write the results to WORKLOAD.json in this folder (see --tag)
