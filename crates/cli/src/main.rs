@@ -178,11 +178,63 @@ fn parsed() -> CommandLine {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::CommandLine;
     use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
         CommandLine::command().debug_assert();
+    }
+
+    /// The options of a command, in all spellings that its help shows.
+    fn options(command: &clap::Command) -> BTreeSet<String> {
+        let mut options = BTreeSet::new();
+        for option in command.get_arguments().filter(|one| !one.is_positional()) {
+            let short = option.get_short_and_visible_aliases().unwrap_or_default();
+            options.extend(short.iter().map(|letter| format!("-{letter}")));
+            let long = option.get_long_and_visible_aliases().unwrap_or_default();
+            options.extend(long.iter().map(|word| format!("--{word}")));
+        }
+        options
+    }
+
+    /// The options in the row of a table that begins with `first`.
+    fn stated(document: &str, first: &str) -> BTreeSet<String> {
+        let start = format!("| {first} |");
+        let row = document.lines().find(|line| line.starts_with(&start));
+        let row = row.unwrap_or_else(|| panic!("there is no row {start}"));
+        let cell = row
+            .trim_end_matches(" |")
+            .rsplit(" | ")
+            .next()
+            .expect("a cell");
+        let quoted = cell.split('`').skip(1).step_by(2);
+        quoted
+            .filter_map(|option| option.split(' ').next().map(str::to_owned))
+            .collect()
+    }
+
+    #[test]
+    fn the_document_of_edits_lists_every_option() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/EDIT.md");
+        let document = std::fs::read_to_string(path).expect("the document of edits");
+        let of_all = stated(&document, "all");
+        let of_changes = stated(&document, "all but `get` and `export`");
+        let command_line = CommandLine::command();
+        for command in command_line.get_subcommands() {
+            let (name, options) = (command.get_name(), options(command));
+            let copies_out = ["get", "export"].contains(&name);
+            if !copies_out && !options.contains("--by") {
+                continue;
+            }
+            let mut expected = stated(&document, &format!("`{name}`"));
+            expected.extend(of_all.iter().cloned());
+            if !copies_out {
+                expected.extend(of_changes.iter().cloned());
+            }
+            assert_eq!(options, expected, "{name}");
+        }
     }
 }
