@@ -1,8 +1,5 @@
 //! Every workload with two tasks for a fixed number of steps, in process and on a path.
 
-mod common;
-
-use std::path::Path;
 use std::sync::Arc;
 
 use pext4_block::RamDevice;
@@ -10,6 +7,7 @@ use pext4_fs::{MountOptions, Volume};
 use pext4_image::mkfs;
 use pext4_lab::target::{Library, MountedPath, Target};
 use pext4_lab::workloads::{ALL, Plan, Task, Workload};
+use pext4_testkit::oracle::check::e2fsck;
 
 /// Enough for a full cycle of every workload; few enough for those that sync in every step.
 const STEPS: u32 = 2500;
@@ -69,7 +67,7 @@ fn in_process_and_the_image_is_clean() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("image");
         device.save(&image).expect("saved");
-        e2fsck(&image, workload.name());
+        e2fsck(&image).expect(workload.name());
     }
 }
 
@@ -82,14 +80,4 @@ fn on_a_path() {
         let left = std::fs::read_dir(folder.path()).expect("listed").count();
         assert_eq!(left, 0, "{}", workload.name());
     }
-}
-
-fn e2fsck(image: &Path, what: &str) {
-    let told = common::tool("e2fsck")
-        .arg("-fn")
-        .arg(image)
-        .output()
-        .expect("e2fsck is installed");
-    let words = String::from_utf8_lossy(&told.stdout);
-    assert!(told.status.success(), "{what}: {words}");
 }

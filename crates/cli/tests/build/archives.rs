@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Output;
 
-use crate::common::{run, succeed};
-use crate::images::{Workshop, complaint, with_input};
+use crate::common::{run, succeed, with_input};
+use crate::images::{Workshop, complaint};
 use crate::pack::{Packer, zstd};
 
 fn build(workshop: &Workshop, options: &[&str], archive: &[u8]) -> Output {

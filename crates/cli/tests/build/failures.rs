@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{is_root, pext4, run, succeed};
-use crate::images::{Workshop, complaint, names, with_input};
+use crate::common::{is_root, pext4, run, succeed, with_input};
+use crate::images::{Workshop, complaint, names};
 use crate::pack::{Packer, gzip};
 
 /// The user of a test that must not be root.

@@ -2,9 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -90,18 +89,6 @@ pub fn json(command: &mut Command) -> Value {
 
 pub fn text(value: &Value) -> String {
     value.as_str().expect("a text").to_owned()
-}
-
-/// Runs a command that reads this. It may end before it has read everything.
-pub fn with_input(command: &mut Command, input: &[u8]) -> Output {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command can be started");
-    let _ = child.stdin.take().expect("piped").write_all(input);
-    child.wait_with_output().expect("it ends")
 }
 
 /// The single line of a command's error.

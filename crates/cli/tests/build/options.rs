@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{fail, pext4, succeed};
-use crate::images::{Workshop, json, with_input};
+use crate::common::{fail, pext4, succeed, with_input};
+use crate::images::{Workshop, json};
 use crate::pack::Packer;
 
 fn small() -> Workshop {

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{run, succeed};
-use crate::images::{Workshop, complaint, names, with_input};
+use crate::common::{run, succeed, with_input};
+use crate::images::{Workshop, complaint, names};
 use crate::layouts::{image, layers, layout};
 use crate::pack::{Packer, gzip, zstd};
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::common::{copy_program, has, run, succeed};
-use crate::images::{Workshop, complaint, json, text, with_input};
+use crate::common::{copy_program, has, run, succeed, with_input};
+use crate::images::{Workshop, complaint, json, text};
 use crate::pack::{Packer, gzip, zstd};
 
 fn set_time(path: &std::path::Path, seconds: u64, nanoseconds: u32) {

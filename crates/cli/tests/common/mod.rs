@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -40,6 +41,18 @@ pub fn copy_program(to: &Path) {
 /// The output and the status of a command.
 pub fn run(command: &mut Command) -> Output {
     command.output().expect("the command can be started")
+}
+
+/// Runs a command that reads this. It may end before it has read everything.
+pub fn with_input(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command can be started");
+    let _ = child.stdin.take().expect("piped").write_all(input);
+    child.wait_with_output().expect("it ends")
 }
 
 /// Runs a command that must succeed and returns what it wrote.

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::common::{Place, fail, succeed};
-use crate::images::{image, on, stat, with_input};
+use crate::common::{Place, fail, succeed, with_input};
+use crate::images::{image, on, stat};
 
 fn flags(place: &Place, path: &str) -> Vec<String> {
     let stat = stat(place, path);

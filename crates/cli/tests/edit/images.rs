@@ -1,7 +1,6 @@
 //! Small images, and the commands that read them back.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -31,16 +30,4 @@ pub fn stat(place: &Place, path: &str) -> Value {
         Value::Array(mut stats) => stats.remove(0),
         stat => stat,
     }
-}
-
-pub fn with_input(command: &mut Command, input: &[u8]) -> Output {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command can be started");
-    // It may end before it has read everything.
-    let _ = child.stdin.take().expect("piped").write_all(input);
-    child.wait_with_output().expect("it ends")
 }

@@ -1,7 +1,7 @@
 //! A link that would replace the file to which it leads, and names of files with a slash behind.
 
-use crate::common::{fail, succeed};
-use crate::images::{cat, image, on, stat, with_input};
+use crate::common::{fail, succeed, with_input};
+use crate::images::{cat, image, on, stat};
 
 /// As `ln` and `rm` of coreutils 9 do.
 #[test]

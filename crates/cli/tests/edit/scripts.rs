@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{Place, fail, succeed};
-use crate::images::{cat, image, on, stat, with_input};
+use crate::common::{Place, fail, succeed, with_input};
+use crate::images::{cat, image, on, stat};
 
 #[test]
 fn a_script_is_applied_as_a_whole_or_not() {

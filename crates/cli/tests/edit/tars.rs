@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Place, fail, has, is_root, pext4, run, succeed};
-use crate::images::{image, on, with_input};
+use crate::common::{Place, fail, has, is_root, pext4, run, succeed, with_input};
+use crate::images::{image, on};
 
 #[test]
 fn an_exported_image_comes_back_from_its_tar() {

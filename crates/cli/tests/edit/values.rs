@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::common::{Place, fail, has, pext4, succeed};
-use crate::images::{image, on, stat, with_input};
+use crate::common::{Place, fail, has, pext4, succeed, with_input};
+use crate::images::{image, on, stat};
 
 fn mode(place: &Place, path: &str) -> String {
     let mode = &stat(place, path)["mode"];

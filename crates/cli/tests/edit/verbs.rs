@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::common::{fail, pext4, succeed};
-use crate::images::{cat, image, on, stat, with_input};
+use crate::common::{fail, pext4, succeed, with_input};
+use crate::images::{cat, image, on, stat};
 
 #[test]
 fn every_verb_is_a_command() {
