@@ -7,6 +7,8 @@ mod archives;
 mod changing;
 mod determinism;
 mod directories;
+#[path = "../common/generator.rs"]
+mod generator;
 mod hostile;
 mod layouts;
 mod left_out;

@@ -7,25 +7,13 @@ use std::path::{Path, PathBuf};
 
 use pext4_image::build::{Builder, Source};
 
+use crate::generator::Random;
 use crate::oracle::compare;
 
-/// A pseudorandom generator (splitmix64), reproducible by its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-
-    fn name(&mut self, number: usize) -> String {
-        let length = self.below(40);
-        let letters = (0..length).map(|_| char::from(b'a' + self.below(26) as u8));
-        format!("{}{number}", letters.collect::<String>())
-    }
+fn name(random: &mut Random, number: usize) -> String {
+    let length = random.below(40);
+    let letters = (0..length).map(|_| char::from(b'a' + random.below(26) as u8));
+    format!("{}{number}", letters.collect::<String>())
 }
 
 fn make(root: &Path, random: &mut Random) {
@@ -33,7 +21,7 @@ fn make(root: &Path, random: &mut Random) {
     let mut files: Vec<PathBuf> = Vec::new();
     for number in 0..200 + random.below(800) as usize {
         let parent = directories[random.below(directories.len() as u64) as usize].clone();
-        let path = parent.join(random.name(number));
+        let path = parent.join(name(random, number));
         match random.below(10) {
             0 => {
                 fs::create_dir(&path).unwrap();

@@ -13,7 +13,7 @@ use pext4_image::check::Grade;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, checksum, extent, htree, xattr};
 
-use super::hostile::Random;
+use super::generator::Random;
 use super::image::{Image, have_tools, make};
 
 /// Number of seeds without `PEXT4_TEST_EFFORT`.

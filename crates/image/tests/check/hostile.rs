@@ -1,4 +1,5 @@
-//! Random corruption: the checker may report anything, but it always ends.
+//! Random corruption: the checker may report anything, but it always ends. The seed of a failed
+//! round is printed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,24 +10,8 @@ use pext4_block::{Device, RamDevice};
 use pext4_image::check::{self, Kind, Options};
 use pext4_sync::atomic::Ordering;
 
+use super::generator::Random;
 use super::image::{Image, check_device, have_tools, make, names};
-
-/// A pseudorandom generator. The seed of a failed round is printed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ (word >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.word() % bound
-    }
-}
 
 /// Where images with 1 KiB blocks contain metadata: the superblock, descriptors, bitmaps, inodes,
 /// directories, nodes, attributes.

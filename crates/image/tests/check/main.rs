@@ -8,5 +8,7 @@ mod bounds;
 mod broken;
 mod clean;
 mod corruptions;
+#[path = "../common/generator.rs"]
+mod generator;
 mod hostile;
 mod image;

@@ -7,19 +7,8 @@ use pext4_block::{Device, FaultDevice, RamDevice};
 use pext4_image::Error;
 use pext4_image::resize::{Plan, Target, Way};
 
+use super::generator::Random;
 use super::rig::{MIB, assert_clean, field, scattered_image, scratch, source, tools};
-
-/// A pseudorandom generator (xorshift), reproducible by its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
 
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("PEXT4_SEED").map(|text| text.parse::<u64>()) {
@@ -31,15 +20,15 @@ fn seeds() -> std::ops::Range<u64> {
 /// Overwrites a few words of metadata with plausible values.
 fn spoil(device: &RamDevice, random: &mut Random) {
     const VALUES: [u32; 7] = [0, 1, 0xFFFF_FFFF, 0x8000_0000, 0xF30A, 7, 12000];
-    for _ in 0..1 + random.next(4) {
-        let offset = match random.next(4) {
-            0 => 1024 + 4 * random.next(100),
-            1 => 2048 + 4 * random.next(512),
-            _ => 4 * random.next(MIB / 2),
+    for _ in 0..1 + random.below(4) {
+        let offset = match random.below(4) {
+            0 => 1024 + 4 * random.below(100),
+            1 => 2048 + 4 * random.below(512),
+            _ => 4 * random.below(MIB / 2),
         };
-        let value = match random.next(3) {
-            0 => u32::try_from(random.next(14000)).expect("small"),
-            _ => VALUES[usize::try_from(random.next(7)).expect("small")],
+        let value = match random.below(3) {
+            0 => u32::try_from(random.below(14000)).expect("small"),
+            _ => VALUES[usize::try_from(random.below(7)).expect("small")],
         };
         device
             .write_at(offset, &value.to_le_bytes())

@@ -7,6 +7,8 @@ mod contradictions;
 mod crash;
 mod failures;
 mod files;
+#[path = "../common/generator.rs"]
+mod generator;
 mod grow;
 mod hostile;
 mod rig;
