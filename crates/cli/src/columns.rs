@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 /// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum Align {
     /// To the left, as text.
     Left,
     /// To the right, as numbers.
@@ -17,14 +17,14 @@ pub enum Side {
 /// # Errors
 ///
 /// Errors of the writer.
-pub fn write(to: &mut dyn Write, sides: &[Side], rows: &[Vec<String>]) -> io::Result<()> {
+pub fn write(to: &mut dyn Write, aligns: &[Align], rows: &[Vec<String>]) -> io::Result<()> {
     let width = |column: usize| {
         rows.iter()
             .filter_map(|row| row.get(column))
             .map(|cell| cell.chars().count())
             .max()
     };
-    let widths: Vec<usize> = (0..sides.len())
+    let widths: Vec<usize> = (0..aligns.len())
         .map(|column| width(column).unwrap_or(0))
         .collect();
     for row in rows {
@@ -32,8 +32,8 @@ pub fn write(to: &mut dyn Write, sides: &[Side], rows: &[Vec<String>]) -> io::Re
             let is_last = column + 1 == row.len();
             let gap = if is_last { "" } else { "  " };
             let width = widths.get(column).copied().unwrap_or(0);
-            match sides.get(column) {
-                Some(Side::Right) => write!(to, "{cell:>width$}{gap}")?,
+            match aligns.get(column) {
+                Some(Align::Right) => write!(to, "{cell:>width$}{gap}")?,
                 _ if is_last => write!(to, "{cell}")?,
                 _ => write!(to, "{cell:<width$}{gap}")?,
             }
@@ -45,14 +45,14 @@ pub fn write(to: &mut dyn Write, sides: &[Side], rows: &[Vec<String>]) -> io::Re
 
 #[cfg(test)]
 mod tests {
-    use super::{Side, write};
+    use super::{Align, write};
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows =
             [["a", "5", "first"], ["bcd", "1024", "x"]].map(|row| row.map(str::to_owned).to_vec());
         let mut text = Vec::new();
-        write(&mut text, &[Side::Left, Side::Right, Side::Left], &rows).unwrap();
+        write(&mut text, &[Align::Left, Align::Right, Align::Left], &rows).unwrap();
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "a       5  first\nbcd  1024  x\n"

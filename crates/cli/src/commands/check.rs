@@ -16,7 +16,7 @@ use pext4_sync::{Class, Mutex};
 use serde::Serialize;
 
 use super::record;
-use crate::columns::{self, Side};
+use crate::columns::{self, Align};
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::{self, Reported};
@@ -162,7 +162,7 @@ impl Last {
 /// Writes the findings as rows, then a line of summary.
 fn write(to: &mut dyn Write, arguments: &Arguments, report: &Report) -> io::Result<()> {
     let rows: Vec<Vec<String>> = report.findings.iter().map(row).collect();
-    columns::write(to, &[Side::Left; 4], &rows)?;
+    columns::write(to, &[Align::Left; 4], &rows)?;
     for (kind, count) in &report.counts {
         let kept = report
             .findings

@@ -12,7 +12,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::record;
-use crate::columns::{self, Side};
+use crate::columns::{self, Align};
 use crate::device::ImageArgument;
 use crate::superblock::{needs_replay, read};
 use crate::{moment, names, output, size};
@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         columns::write(
             &mut output,
-            &[Side::Left, Side::Left],
+            &[Align::Left, Align::Left],
             &rows(&name(), &superblock, &info),
         )?;
     }

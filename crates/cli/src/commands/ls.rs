@@ -9,7 +9,7 @@ use clap::Args;
 use pext4_fs::{Attributes, FileType};
 
 use super::record::{self, Record};
-use crate::columns::{self, Side};
+use crate::columns::{self, Align};
 use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
 use crate::viewer::Viewer;
@@ -62,16 +62,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .collect();
         record::write(&mut output, &records)?;
     } else {
-        let sides = [
-            Side::Left,
-            Side::Right,
-            Side::Right,
-            Side::Right,
-            Side::Right,
-            Side::Left,
+        let aligns = [
+            Align::Left,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Left,
         ];
         let rows: Vec<_> = files.iter().map(row).collect();
-        columns::write(&mut output, &sides, &rows)?;
+        columns::write(&mut output, &aligns, &rows)?;
     }
     output.flush()?;
     read_errors.end()

@@ -10,7 +10,7 @@ use pext4_block::Access;
 use pext4_image::resize::{Options, Preview, Progress, Resize, Target, Way};
 use serde::Serialize;
 
-use crate::columns::{self, Side};
+use crate::columns::{self, Align};
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::interrupt::Interrupt;
@@ -222,7 +222,7 @@ fn print_preview(image: &ImageArgument, preview: &Preview) -> io::Result<()> {
     }
     columns::write(
         &mut output,
-        &[Side::Left, Side::Left],
+        &[Align::Left, Align::Left],
         &rows(image, preview),
     )?;
     output.flush()

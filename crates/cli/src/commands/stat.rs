@@ -11,7 +11,7 @@ use pext4_ondisk::acl::{self, Acl};
 use serde::Serialize;
 
 use super::record::{self, Record};
-use crate::columns::{self, Side};
+use crate::columns::{self, Align};
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::viewer::Viewer;
@@ -229,7 +229,7 @@ fn show(to: &mut dyn Write, path: &[u8], found: &Found) -> io::Result<()> {
             format!("{} = {}", names::show(name), show_value(value)),
         );
     }
-    columns::write(to, &[Side::Left, Side::Left], &rows)?;
+    columns::write(to, &[Align::Left, Align::Left], &rows)?;
     found
         .ranges
         .as_ref()
@@ -258,7 +258,7 @@ fn show_ranges(to: &mut dyn Write, ranges: &[MappedRange]) -> io::Result<()> {
     writeln!(to)?;
     columns::write(
         to,
-        &[Side::Right, Side::Right, Side::Right, Side::Left],
+        &[Align::Right, Align::Right, Align::Right, Align::Left],
         &rows,
     )
 }

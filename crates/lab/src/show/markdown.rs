@@ -78,7 +78,8 @@ pub fn points(results: &Results, part: &str) -> String {
         for point in &series.points {
             if let Some(found) = part_of(series, point, part) {
                 let mut row = vec![series.label.clone(), point.tasks.to_string()];
-                row.extend(cells(found, point.tasks, alone));
+                row.extend(rates(found, point.tasks, alone));
+                row.push(found.whole_cpu.map_or_else(|| "-".to_owned(), nanoseconds));
                 if has_theory {
                     row.extend(theory(point));
                 }
@@ -112,7 +113,9 @@ fn saturates_first(results: &Results) -> &'static str {
     }
 }
 
-fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> [String; 7] {
+/// The rates of a part, and what is told with them: in all, for each task, as a share of one task's
+/// rate, the spread, the fairness, and the processor time of an operation.
+pub(super) fn rates(part: &Part, tasks: u32, alone: Option<f64>) -> [String; 6] {
     let each = part.rate / f64::from(tasks);
     let none = || "-".to_owned();
     [
@@ -122,7 +125,6 @@ fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> [String; 7] {
         part.spread.map_or_else(none, share),
         format!("{:.2}", part.fairness),
         nanoseconds(part.cpu),
-        part.whole_cpu.map_or_else(none, nanoseconds),
     ]
 }
 

@@ -1,14 +1,5 @@
 //! Text in columns.
 
-/// The alignment of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    /// Left, for text.
-    Left,
-    /// Right, for numbers.
-    Right,
-}
-
 /// Aligns rows; every column is as wide as its widest cell, with two blanks between columns. The
 /// first column is aligned left, the others right.
 #[must_use]
@@ -19,7 +10,6 @@ pub fn align(rows: &[Vec<String>]) -> String {
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    let side = |column| if column == 0 { Side::Left } else { Side::Right };
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
@@ -28,9 +18,9 @@ pub fn align(rows: &[Vec<String>]) -> String {
             if column > 0 {
                 line.push_str("  ");
             }
-            line.push_str(&match side(column) {
-                Side::Left => format!("{cell:<width$}"),
-                Side::Right => format!("{cell:>width$}"),
+            line.push_str(&match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
             });
         }
         text.push_str(line.trim_end());

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::ablation::ablation;
-use super::markdown::{part_names, part_of, rate_alone};
+use super::markdown::{part_names, part_of, rate_alone, rates};
 use super::number::{nanoseconds, share, tasks, thousands};
 use super::plot::{self, MARKS};
 use super::table::align;
@@ -90,7 +90,7 @@ fn rows(results: &Results, part: &str) -> Vec<Vec<String>> {
                 String::new()
             };
             let mut row = vec![name, point.tasks.to_string()];
-            row.extend(cells(part, point.tasks, rate_alone(series, &part.name)));
+            row.extend(rates(part, point.tasks, rate_alone(series, &part.name)));
             if has_whole {
                 row.push(part.whole_cpu.map_or_else(|| "-".to_owned(), nanoseconds));
             }
@@ -109,18 +109,6 @@ fn columns<'a>(results: &'a Results, part: &'a str) -> impl Iterator<Item = &'a 
         .iter()
         .flat_map(|series| series.points.iter().map(move |point| (series, point)));
     points.filter_map(move |(series, point)| part_of(series, point, part))
-}
-
-fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> Vec<String> {
-    let each = part.rate / f64::from(tasks);
-    vec![
-        thousands(part.rate),
-        thousands(each),
-        alone.map_or_else(|| "-".to_owned(), |alone| share(each / alone)),
-        part.spread.map_or_else(|| "-".to_owned(), share),
-        format!("{:.2}", part.fairness),
-        nanoseconds(part.cpu),
-    ]
 }
 
 /// The cost of locks an operation, where a meter ran.
