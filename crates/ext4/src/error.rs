@@ -15,9 +15,6 @@ use thiserror::Error as ThisError;
 /// The result of an operation on a volume.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The errno of a device that fails for a reason without a number of its own.
-const EIO: i32 = 5;
-
 /// Why an operation failed.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
@@ -113,26 +110,28 @@ impl Refusal {
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {
-            Self::NotPermitted => 1,
-            Self::NotFound => 2,
-            Self::NoSuchOffset => 6,
-            Self::TooBig => 7,
-            Self::Busy => 16,
-            Self::Exists => 17,
-            Self::NotADirectory => 20,
-            Self::IsADirectory => 21,
-            Self::Invalid => 22,
-            Self::FileTooLarge => 27,
-            Self::NoSpace | Self::NoInodes | Self::DirectoryFull | Self::AttributesFull => 28,
-            Self::ReadOnly => 30,
-            Self::TooManyLinks => 31,
-            Self::Range => 34,
-            Self::NameTooLong => 36,
-            Self::NotEmpty => 39,
-            Self::TooManySymlinks => 40,
-            Self::NoAttribute => 61,
-            Self::NotSupported => 95,
-            Self::Stale => 116,
+            Self::NotPermitted => libc::EPERM,
+            Self::NotFound => libc::ENOENT,
+            Self::NoSuchOffset => libc::ENXIO,
+            Self::TooBig => libc::E2BIG,
+            Self::Busy => libc::EBUSY,
+            Self::Exists => libc::EEXIST,
+            Self::NotADirectory => libc::ENOTDIR,
+            Self::IsADirectory => libc::EISDIR,
+            Self::Invalid => libc::EINVAL,
+            Self::FileTooLarge => libc::EFBIG,
+            Self::NoSpace | Self::NoInodes | Self::DirectoryFull | Self::AttributesFull => {
+                libc::ENOSPC
+            }
+            Self::ReadOnly => libc::EROFS,
+            Self::TooManyLinks => libc::EMLINK,
+            Self::Range => libc::ERANGE,
+            Self::NameTooLong => libc::ENAMETOOLONG,
+            Self::NotEmpty => libc::ENOTEMPTY,
+            Self::TooManySymlinks => libc::ELOOP,
+            Self::NoAttribute => libc::ENODATA,
+            Self::NotSupported => libc::EOPNOTSUPP,
+            Self::Stale => libc::ESTALE,
         }
     }
 
@@ -178,19 +177,16 @@ impl Error {
     /// system's where a system call failed, else the one that fits its kind, or `EIO`.
     #[must_use]
     pub fn errno(&self) -> i32 {
-        const EROFS: i32 = 30;
-        const EOPNOTSUPP: i32 = 95;
-        const EUCLEAN: i32 = 117;
         match self {
             Self::Io(error) => errno_of(error),
-            Self::Corrupt(_) => EUCLEAN,
+            Self::Corrupt(_) => libc::EUCLEAN,
             Self::NotExt4 { .. } | Self::TooShort { .. } | Self::Options(_) => {
                 Refusal::Invalid.errno()
             }
-            Self::Unsupported(_) => EOPNOTSUPP,
+            Self::Unsupported(_) => libc::EOPNOTSUPP,
             Self::Refused(refusal) => refusal.errno(),
-            Self::Journal(JournalError::Io { .. }) => EIO,
-            Self::Journal(_) => EROFS,
+            Self::Journal(JournalError::Io { .. }) => libc::EIO,
+            Self::Journal(_) => libc::EROFS,
         }
     }
 
@@ -249,16 +245,16 @@ fn errno_of(error: &io::Error) -> i32 {
 
 fn errno_of_kind(kind: io::ErrorKind) -> i32 {
     match kind {
-        io::ErrorKind::NotFound => 2,
-        io::ErrorKind::Interrupted => 4,
-        io::ErrorKind::OutOfMemory => 12,
-        io::ErrorKind::PermissionDenied => 13,
-        io::ErrorKind::ResourceBusy => 16,
-        io::ErrorKind::InvalidInput => 22,
-        io::ErrorKind::StorageFull => 28,
-        io::ErrorKind::ReadOnlyFilesystem => 30,
-        io::ErrorKind::TimedOut => 110,
-        _ => EIO,
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::Interrupted => libc::EINTR,
+        io::ErrorKind::OutOfMemory => libc::ENOMEM,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::ResourceBusy => libc::EBUSY,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::StorageFull => libc::ENOSPC,
+        io::ErrorKind::ReadOnlyFilesystem => libc::EROFS,
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        _ => libc::EIO,
     }
 }
 

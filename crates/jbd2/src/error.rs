@@ -75,11 +75,9 @@ impl JournalError {
 
     /// The negative errno that an abort with this error records in the journal's superblock.
     pub(crate) fn errno(&self) -> i32 {
-        const EIO: i32 = 5;
-        const EUCLEAN: i32 = 117;
         match self {
-            Self::Corrupt(_) => -EUCLEAN,
-            _ => -EIO,
+            Self::Corrupt(_) => -libc::EUCLEAN,
+            _ => -libc::EIO,
         }
     }
 }

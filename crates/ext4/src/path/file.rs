@@ -293,8 +293,7 @@ fn set_length<V: Deref<Target = Volume>>(held: &HeldInode<V>, length: u64) -> Re
 
 /// The error of a system call on a file that was not opened for this access.
 fn bad_descriptor() -> io::Error {
-    const EBADF: i32 = 9;
-    io::Error::from_raw_os_error(EBADF)
+    io::Error::from_raw_os_error(libc::EBADF)
 }
 
 impl<V: Deref<Target = Volume>> Read for File<V> {
