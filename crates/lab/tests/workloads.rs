@@ -67,7 +67,8 @@ fn in_process_and_the_image_is_clean() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("image");
         device.save(&image).expect("saved");
-        e2fsck(&image).expect(workload.name());
+        let name = workload.name();
+        e2fsck(&image).expect(name);
     }
 }
 
