@@ -434,7 +434,7 @@ fn a_new_file_system_can_be_made_again_byte_for_byte() {
     let words = ["-U", UUID, "--hash-seed", SEED];
     let first = bytes("1000000000", &words);
     if has("e2fsck") {
-        succeed(Command::new("e2fsck").arg("-fn").arg(&place.image));
+        place.check();
     }
     let root = succeed(pext4(["stat", "--json"]).arg(&place.image).arg("/"));
     let root: Value = serde_json::from_str(&root).expect("JSON");

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use pext4_testkit::oracle::check::e2fsck;
 use tempfile::TempDir;
 
 /// A directory with an image and a mount point, in the current user's temporary directory.
@@ -219,7 +220,7 @@ impl Place {
     /// Checks the image with the standard tool.
     pub fn check(&self) {
         if has("e2fsck") {
-            succeed(Command::new("e2fsck").arg("-fn").arg(&self.image));
+            e2fsck(&self.image).expect("e2fsck finds nothing");
         }
     }
 

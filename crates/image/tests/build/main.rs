@@ -7,6 +7,8 @@ mod archives;
 mod changing;
 mod determinism;
 mod directories;
+#[path = "../common/e2fsck.rs"]
+mod e2fsck;
 #[path = "../common/generator.rs"]
 mod generator;
 mod hostile;

@@ -8,6 +8,8 @@ mod bounds;
 mod broken;
 mod clean;
 mod corruptions;
+#[path = "../common/e2fsck.rs"]
+mod e2fsck;
 #[path = "../common/generator.rs"]
 mod generator;
 mod hostile;

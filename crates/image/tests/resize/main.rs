@@ -5,6 +5,8 @@
 
 mod contradictions;
 mod crash;
+#[path = "../common/e2fsck.rs"]
+mod e2fsck;
 mod failures;
 mod files;
 #[path = "../common/generator.rs"]

@@ -1,0 +1,10 @@
+//! What e2fsck reports. `pext4_testkit` has the same, but depends on this crate.
+
+/// What `e2fsck -fn` asks and answers itself, each question with the line before it, which often
+/// states the problem. It asks about totals, and about what it looks at before its first pass, and
+/// does not report this in its exit status.
+pub fn complaints(words: &str) -> Vec<String> {
+    let lines: Vec<&str> = [""].into_iter().chain(words.lines()).collect();
+    let asked = lines.windows(2).filter(|pair| pair[1].contains("? no"));
+    asked.map(|pair| pair.join(" ").trim().to_owned()).collect()
+}
