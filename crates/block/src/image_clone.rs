@@ -138,8 +138,8 @@ impl ImageClone {
         self.temporary.0.as_deref().unwrap_or(&self.image)
     }
 
-    /// Opens the clone for writing; if `like`, the image, is a range of its file, then that range of
-    /// the clone.
+    /// Opens the clone for writing; if `like`, the image, is a range of its file, then that range
+    /// of the clone.
     ///
     /// # Errors
     ///

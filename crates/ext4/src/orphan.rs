@@ -154,8 +154,8 @@ impl Orphans {
         found
     }
 
-    /// Whether an inode is to be an orphan during every truncation and every removal of its last name, or
-    /// only where one transaction may not be enough.
+    /// Whether an inode is to be an orphan during every truncation and every removal of its last
+    /// name, or only where one transaction may not be enough.
     #[must_use]
     pub fn is_eager(&self) -> bool {
         self.design != OrphanSlots::Remembered

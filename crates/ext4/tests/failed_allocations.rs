@@ -1,5 +1,5 @@
-//! Calls that find no space: one of fallocate takes back what it got, so the file and the volume are
-//! as they were, and e2fsck is content; and what a commit frees is waited for.
+//! Calls that find no space: one of fallocate takes back what it got, so the file and the volume
+//! are as they were, and e2fsck is content; and what a commit frees is waited for.
 
 mod images;
 

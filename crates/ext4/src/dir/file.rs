@@ -179,8 +179,8 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         kind: BlockKind,
     ) -> Result<()> {
         let has_sums = self.inodes.store.metadata_csum;
-        // Only a block that was checked as a whole is marked so, since only such a block is changed:
-        // from then on its checksum is stale, and a leaf may become the root of an index.
+        // Only a block that was checked as a whole is marked so, since only such a block is
+        // changed: from then on its checksum is stale, and a leaf may become the root of an index.
         let check = |page: &[u8]| {
             if has_sums {
                 self.check_sum(page, kind)?;

@@ -70,7 +70,8 @@ pub struct Written {
     pub fragments: AtomicU32,
     /// The order of the largest aligned free run plus one; 0 if nothing is free.
     pub largest: AtomicU32,
-    /// The orders under which the index has the group; see [`Orders::packed`](super::index::Orders::packed).
+    /// The orders under which the index has the group; see
+    /// [`Orders::packed`](super::index::Orders::packed).
     pub filed: AtomicU32,
     /// Blocks set aside in preallocations.
     pub aside: AtomicU32,

@@ -1,10 +1,10 @@
 //! The inodes of a group in memory: which are used, as atomic bits, and their counts.
 //!
 //! A bit may be changed under a handle whose transaction has *opened* the group's inodes
-//! ([`LockedGroup::open_inodes`]), with the group's lock or without it (see [`Opened`]). The number of
-//! free inodes is counted from the bits when they are captured, so bitmap and count cannot differ
-//! on disk (rule D3). The numbers of directories and of never used inodes are atomics beside the
-//! bits; like these, they do not change while a version is captured.
+//! ([`LockedGroup::open_inodes`]), with the group's lock or without it (see [`Opened`]). The number
+//! of free inodes is counted from the bits when they are captured, so bitmap and count cannot
+//! differ on disk (rule D3). The numbers of directories and of never used inodes are atomics beside
+//! the bits; like these, they do not change while a version is captured.
 //!
 //! Without a journal, a recently freed number should not be reused: blocks of its last life may
 //! reach the disk later than those of its new life. This is a preference, never a reason to fail.

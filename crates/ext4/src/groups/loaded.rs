@@ -60,7 +60,8 @@ pub struct BlockSide {
     pub pending: Pending,
 }
 
-/// The part of a group's inode state that its lock guards; the bits are in [`GroupInfo`](super::info::GroupInfo). [group]
+/// The part of a group's inode state that its lock guards; the bits are in
+/// [`GroupInfo`](super::info::GroupInfo). [group]
 #[derive(Default)]
 pub struct InodeSide {
     /// Whether the bits may have changed in the owed transaction.

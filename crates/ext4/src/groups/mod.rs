@@ -1,10 +1,10 @@
 //! The groups of a volume: the location of their structures, their free blocks and inodes, and the
 //! versions that they owe to transactions.
 //!
-//! At mount the descriptors are read once, in order, and each fills a [`GroupInfo`]: the location of the
-//! inode table and a few hints. A group's bitmaps are read when first needed and evicted when the
-//! last transaction that changed them is durable and memory is short. While a group is in memory,
-//! memory is the truth; its bytes are made at capture.
+//! At mount the descriptors are read once, in order, and each fills a [`GroupInfo`]: the location
+//! of the inode table and a few hints. A group's bitmaps are read when first needed and evicted
+//! when the last transaction that changed them is durable and memory is short. While a group is in
+//! memory, memory is the truth; its bytes are made at capture.
 //!
 //! This module has the state and its invariants. `mballoc` decides which blocks a request gets, and
 //! `ialloc` which inode; both add their operations to [`Groups`].

@@ -357,8 +357,8 @@ impl Inodes {
         Ok(wrote)
     }
 
-    /// The transaction that truncated the file inside its last block, if the rest of that block may still
-    /// have the bytes from before.
+    /// The transaction that truncated the file inside its last block, if the rest of that block may
+    /// still have the bytes from before.
     pub fn truncate_of_tail(&self, inode: &Inode) -> Option<Tid> {
         inode.state(|state| {
             let is_inside = !state.slot.size.is_multiple_of(self.block_bytes());

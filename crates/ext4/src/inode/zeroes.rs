@@ -1,13 +1,13 @@
 //! Writing zeroes, where a file must read as zeroes and its blocks must stay allocated.
 //!
-//! A range to be zeroed keeps its blocks, which become unwritten, and gets blocks where it has none.
-//! The holes come first, since only they can find no space: a call that is refused has changed no
-//! content.
+//! A range to be zeroed keeps its blocks, which become unwritten, and gets blocks where it has
+//! none. The holes come first, since only they can find no space: a call that is refused has
+//! changed no content.
 //!
 //! Making a part of an extent unwritten, or of an unwritten one written, splits it, for which the
 //! tree may have to grow. Where it finds no space, zeroes are written instead: over the range to be
-//! zeroed, or, to write a part of an unwritten extent, over the rest of it, so that all of it can be
-//! converted. That is done with an open handle, so a commit waits for up to one extent of zeroes
+//! zeroed, or, to write a part of an unwritten extent, over the rest of it, so that all of it can
+//! be converted. That is done with an open handle, so a commit waits for up to one extent of zeroes
 //! (128 MiB with blocks of 4 KiB); it writes each block once, since a written extent is not split
 //! again.
 //!

@@ -317,7 +317,8 @@ impl Volume {
     }
 
     /// Whether a call that makes the file grow to `size` would wait for a commit: the file was just
-    /// truncated inside a block, and the rest of that block must keep its bytes until that is durable.
+    /// truncated inside a block, and the rest of that block must keep its bytes until that is
+    /// durable.
     #[must_use]
     pub fn growth_waits(&self, inode: InodeNumber, size: u64) -> bool {
         let Ok(inode) = self.inodes.get(inode) else {

@@ -116,8 +116,8 @@ choice! {
         Locked = "locked",
         /// Slots of the orphan file, by compare-and-swap.
         Lockless = "lockless",
-        /// As `lockless`; a truncation keeps its slot for the next one of the same transaction, and one
-        /// that needs a single transaction takes none.
+        /// As `lockless`; a truncation keeps its slot for the next one of the same transaction, and
+        /// one that needs a single transaction takes none.
         Remembered = "remembered",
     }
 }

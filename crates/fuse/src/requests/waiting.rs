@@ -1,6 +1,6 @@
 //! Requests that may have to wait: those that find no space while deleted files are about to be
-//! freed, those that make a file grow that was just truncated, and those that are answered only when they
-//! are durable (`-o sync` and `dirsync`, and the flags of files that say the same).
+//! freed, those that make a file grow that was just truncated, and those that are answered only
+//! when they are durable (`-o sync` and `dirsync`, and the flags of files that say the same).
 //!
 //! The kernel's `FORGET` for a deleted file is read by the transport's threads, so these do not
 //! wait for it. A request that finds no space there is repeated, with a copy of its bytes, on a

@@ -14,8 +14,8 @@ pub(super) fn first_nonzero_byte(device: &FileDevice, from: u64, to: u64) -> Res
     find_byte(device, from, to, |_, _| true)
 }
 
-/// The offset of the first nonzero byte in a range of a device for which `is_it`, called with offset
-/// and byte, is true. Holes are skipped.
+/// The offset of the first nonzero byte in a range of a device for which `is_it`, called with
+/// offset and byte, is true. Holes are skipped.
 fn find_byte(
     device: &FileDevice,
     from: u64,

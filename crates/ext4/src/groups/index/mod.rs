@@ -126,8 +126,8 @@ impl GroupIndex {
         self.move_between(By::Average, number, before.average, orders.average);
     }
 
-    /// The orders of `orders` that the group is filed under already: while the index is off, a group
-    /// only leaves it.
+    /// The orders of `orders` that the group is filed under already: while the index is off, a
+    /// group only leaves it.
     fn unchanged_part(&self, info: &GroupInfo, orders: Orders) -> Orders {
         let before = Orders::unpacked(info.written.filed.load(Ordering::Relaxed));
         Orders {

@@ -1,5 +1,5 @@
-//! Converting blocks between unwritten and written: to written ones after their data has reached the
-//! device, and to unwritten ones where they must read as zeroes.
+//! Converting blocks between unwritten and written: to written ones after their data has reached
+//! the device, and to unwritten ones where they must read as zeroes.
 
 use std::ops::Range;
 
