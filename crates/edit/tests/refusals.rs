@@ -10,6 +10,7 @@ use std::sync::Arc;
 use common::{filled, write};
 use pext4_block::RamDevice;
 use pext4_edit::{Change, EditError, EditOptions, EditSession, Overrides, Reader, Tuning, change};
+use pext4_ondisk::journal::JournalSuperblock;
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
@@ -237,4 +238,45 @@ fn an_image_that_notes_errors_is_refused_before_it_is_written() {
         .to_string();
     assert!(told.contains("it notes errors"), "{told}");
     assert!(fs::read(&image).expect("an image") == before);
+}
+
+/// A log that does not count, since the superblock has no `recover`, is emptied by what is
+/// committed, and not by an edit that fails.
+#[test]
+fn an_edit_that_fails_does_not_empty_a_log() {
+    let folder = scratch();
+    let image = save(
+        &filled(&format(Features::Upstream), &mut Random::new(1)),
+        folder.path(),
+    );
+    let path = image.display();
+    let place = debugfs::command(&image, &["bmap <8> 0".to_owned()]).expect("debugfs is there");
+    let block: u64 = place
+        .lines()
+        .find_map(|line| line.trim().parse().ok())
+        .expect("a block");
+    let file = fs::OpenOptions::new().read(true).write(true).open(&image);
+    let file = file.expect("an image");
+    let mut bytes = [0; 1024];
+    file.read_exact_at(&mut bytes, block * 1024)
+        .expect("a journal");
+    let mut journal = JournalSuperblock::decode(&bytes).expect("a journal");
+    journal.start = 2;
+    file.write_all_at(&journal.encode(), block * 1024)
+        .expect("room");
+    let before = fs::read(&image).expect("an image");
+    let remove = Change::Remove(change::Remove {
+        path: b"/nothing".to_vec(),
+        recursive: false,
+        force: false,
+    });
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    session.apply(&remove).expect_err("it is not there");
+    drop(session);
+    assert!(fs::read(&image).expect("an image") == before, "{path}");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let file = write("/new", 100, &mut Random::new(1));
+    session.apply(&file).expect("room");
+    session.finish().expect("room");
+    pext4_testkit::oracle::check::e2fsck(&image).expect("a sound image");
 }

@@ -6,7 +6,7 @@
 //! used ones go through the journal as one transaction: before its commit record is durable, the
 //! image is the old one; after that it is the new one, since the next mount replays the journal.
 //!
-//! The steps: set `recover` in the superblock and flush, which also makes the blocks durable that
+//! The steps: empty a log whose content does not count; set `recover` in the superblock and flush, which also makes the blocks durable that
 //! the caller has written directly; commit the transaction; write the blocks home; empty the log;
 //! clear `recover`. The new superblock is usually one of the blocks, and keeps `recover` until the
 //! last step.
@@ -15,10 +15,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use pext4_block::{Device, Page};
-use pext4_jbd2::OfflineTransaction;
+use pext4_jbd2::recovery::{declare_empty, discard};
+use pext4_jbd2::{LogArea, OfflineTransaction};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::journal::JournalSuperblock;
 use pext4_ondisk::superblock::{
     OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, Superblock, place as superblock_place,
 };
@@ -33,7 +35,9 @@ pub struct OfflineJournal {
     superblock: Superblock,
     geometry: Geometry,
     transaction: OfflineTransaction,
-    journal_blocks: Vec<std::ops::Range<u64>>,
+    /// The log, if it holds what does not count, since the superblock has no `recover`: it is
+    /// emptied before the superblock gets that.
+    stale: Option<(LogArea, JournalSuperblock)>,
 }
 
 impl fmt::Debug for OfflineJournal {
@@ -103,15 +107,20 @@ impl OfflineJournal {
         if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
             return Ok(None);
         }
-        let (mut log, journal_blocks) = recovery::log_of(&device, &superblock, geometry, &options)?;
+        let (mut log, _) = recovery::log_of(&device, &superblock, geometry, &options)?;
         if superblock.features.has_incompat(Incompat::RECOVER) {
             let what = "a transaction in a journal that has to be replayed first";
             return Err(Error::Unsupported(what.to_owned()));
         }
-        if log.superblock.start != 0 {
-            // Without `recover` the content of the log does not count.
-            pext4_jbd2::recovery::discard(&*device, &log.area, &mut log.superblock)
-                .map_err(Error::opening)?;
+        if log.superblock.errno != 0 {
+            let what = "a journal that stopped with an error: let `e2fsck -f` repair it first";
+            return Err(Error::Unsupported(what.to_owned()));
+        }
+        // Without `recover` the content of the log does not count.
+        let has_stale_log = log.superblock.start != 0;
+        let stale = has_stale_log.then(|| (log.area.clone(), log.superblock.clone()));
+        if has_stale_log {
+            declare_empty(&log.area, &mut log.superblock).map_err(Error::opening)?;
         }
         let transaction = OfflineTransaction::open(Arc::clone(&device), log);
         let transaction = transaction.map_err(Error::opening)?;
@@ -120,7 +129,7 @@ impl OfflineJournal {
             superblock,
             geometry,
             transaction,
-            journal_blocks,
+            stale,
         }))
     }
 
@@ -128,13 +137,6 @@ impl OfflineJournal {
     #[must_use]
     pub fn fits(&self, blocks: usize) -> bool {
         self.transaction.fits(blocks)
-    }
-
-    /// Whether a block belongs to the journal.
-    #[must_use]
-    pub fn owns(&self, block: BlockNumber) -> bool {
-        let is_in = |run: &std::ops::Range<u64>| run.contains(&block.get());
-        self.journal_blocks.iter().any(is_in)
     }
 
     /// Durably writes all of the blocks, or none. Blocks that the caller has written directly
@@ -159,6 +161,10 @@ impl OfflineJournal {
             return refused
                 .map(drop)
                 .map_err(|error| CommitOutcome::NotCommitted.because(error));
+        }
+        if let Some((area, mut log)) = self.stale.take() {
+            discard(&*self.device, &area, &mut log)
+                .map_err(|error| CommitOutcome::NotCommitted.because(Error::opening(error)))?;
         }
         self.superblock.features.incompat |= Incompat::RECOVER;
         self.write_superblock(&self.superblock)

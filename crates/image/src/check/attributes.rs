@@ -259,6 +259,12 @@ fn check_block(examination: &Examination, number: InodeNumber, block: BlockNumbe
     match xattr::Block::decode(&bytes) {
         Ok(decoded) => {
             let list = &decoded.attributes;
+            if let Some(attribute) = list.iter().find(|attribute| attribute.index == 0) {
+                findings.add(Kind::XattrEntry, place(), || {
+                    let name = attribute.name.escape_ascii();
+                    format!("the prefix of `{name}` has the number 0")
+                });
+            }
             check_list(examination, list, &place(), Attribute::has_valid_hash);
         }
         Err(corrupt) => findings.corrupt(Kind::XattrEntry, place(), &corrupt),

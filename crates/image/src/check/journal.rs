@@ -148,7 +148,7 @@ fn find(
         report("it cannot be read".to_owned());
         return None;
     };
-    let blocks = inode.size / u64::from(volume.geometry.block_size);
+    let blocks = inode.size.div_ceil(u64::from(volume.geometry.block_size));
     if inode.file_type() != Some(FileType::Regular) || inode.links == 0 || blocks < MIN_BLOCKS {
         let (mode, links) = (inode.mode, inode.links);
         report(format!("mode {mode:06o}, {links} links, {blocks} blocks"));

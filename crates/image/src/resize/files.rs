@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::mkfs::Run;
 
 /// The list of bad blocks.
-const BAD_BLOCKS: InodeNumber = InodeNumber(1);
+pub(super) const BAD_BLOCKS: InodeNumber = InodeNumber(1);
 
 /// Moves file blocks.
 pub(super) struct Mover<'a> {
@@ -75,7 +75,7 @@ impl<'a> Mover<'a> {
         if inode.file_acl.get() != 0 && self.vacated.contains(inode.file_acl.get()) {
             inode.file_acl = self.move_attribute_block(image, number, inode.file_acl)?;
         }
-        if has_map(&inode) || number == BAD_BLOCKS {
+        if has_map(&inode) {
             if inode.has_extents() {
                 self.move_extents(image, number, &mut inode)?;
             } else {
@@ -84,11 +84,6 @@ impl<'a> Mover<'a> {
         }
         if inode == old {
             return Ok(());
-        }
-        if number == BAD_BLOCKS {
-            let text =
-                "blocks behind the new end are listed as bad: clear the list with `e2fsck -L`";
-            return Err(Error::Impossible(text.to_owned()));
         }
         image.put_inode(number, &inode)
     }

@@ -140,6 +140,11 @@ fn check_features(superblock: &Superblock) -> Result<()> {
         return Err(Error::Unsupported(what.to_owned()));
     }
     let features = &superblock.features;
+    if features.has_compat(Compat::RESIZE_INODE) && features.has_incompat(Incompat::META_BG) {
+        let what =
+            "it has features that exclude each other, resize_inode and meta_bg: run `e2fsck -f`";
+        return Err(Error::Impossible(what.to_owned()));
+    }
     let mut names = features.compat.difference(HANDLED_COMPAT).names();
     names.extend(features.incompat.difference(HANDLED).names());
     names.extend(

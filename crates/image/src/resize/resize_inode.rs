@@ -4,8 +4,10 @@
 //! edited. A missing double-indirect block is created: early versions left it out if nothing was
 //! reserved. If descriptors grow with `meta_bg` from now on, the inode is removed.
 
+use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, indirect};
 
 use super::image::Image;
@@ -63,6 +65,7 @@ fn refill(
 ) -> Result<()> {
     let geometry = &shape.geometry;
     let mut inode = image.inode(InodeNumber::RESIZE)?;
+    check(&inode)?;
     let content = Content::of(geometry).ok_or_else(too_far)?;
     let old = double_block(image, &inode.block)?;
     let double = match old.filter(|block| !is_vacated(block.get())) {
@@ -84,6 +87,24 @@ fn refill(
         return Err(too_far());
     }
     image.put_inode(InodeNumber::RESIZE, &inode)
+}
+
+/// Refuses an inode of which more than its map would have to be made anew.
+fn check(inode: &Inode) -> Result<()> {
+    let is_file = inode.file_type() == Some(FileType::Regular) && inode.links > 0;
+    let is_other = |&slot: &usize| slot != DOUBLE && indirect::entry(&inode.block, slot) != 0;
+    let problem = if !is_file {
+        format!("mode {:06o}, {} links", inode.mode, inode.links)
+    } else if inode.file_acl.get() != 0 {
+        "it has a block of attributes".to_owned()
+    } else if (0..indirect::DIRECT + indirect::MAX_DEPTH).any(|slot| is_other(&slot)) {
+        "it has other blocks than the double-indirect one".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Corrupt::new("resize inode", problem)
+        .in_inode(InodeNumber::RESIZE)
+        .into())
 }
 
 /// Allocates a block. Low numbers, which fit into a pointer, are tried first.

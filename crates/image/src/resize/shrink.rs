@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
+use super::files::BAD_BLOCKS;
 use super::files::Mover;
 use super::grow::release_overhead;
 use super::image::Image;
@@ -33,6 +34,7 @@ pub(super) type Renumbered = BTreeMap<InodeNumber, InodeNumber>;
 /// Plans the change of `image` to `shape`, which has fewer blocks.
 pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     Requirements::from_image(&image).check(&image, &shape)?;
+    refuse_bad_blocks(&image)?;
     let old = image.geometry;
     let vacated = Vacated::between(&old, &shape.geometry);
     for run in vacated.new_copies() {
@@ -59,6 +61,18 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     let mut plan = Plan::complete(image, shape, Vec::new(), moves)?;
     plan.moved_inodes = renumbered.len() as u64;
     Ok(plan)
+}
+
+/// Refuses a file system with bad blocks: one inside metadata that the shrink releases would become
+/// free, and could be allocated.
+fn refuse_bad_blocks(image: &Image<'_>) -> Result<()> {
+    let list = image.inode(BAD_BLOCKS)?;
+    if list.block.iter().all(|&byte| byte == 0) {
+        return Ok(());
+    }
+    let text =
+        "it has a list of bad blocks: clear that with `e2fsck -L`, or copy the files elsewhere";
+    Err(Error::Impossible(text.to_owned()))
 }
 
 /// Releases the metadata of removed groups that is located before the new end.

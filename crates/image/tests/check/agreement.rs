@@ -158,3 +158,37 @@ fn extra_sizes_of_inodes_that_have_none_are_no_damage() {
         });
     });
 }
+
+#[test]
+fn a_journal_whose_size_is_no_number_of_blocks() {
+    both_find("journal-inode", "-b 1024 -J size=1", |image| {
+        image.edit_inode(8, |inode| inode.size += 1);
+    });
+}
+
+#[test]
+fn a_prefix_without_a_number_in_a_block_of_attributes() {
+    both_find("xattr-entry", "-b 1024 -I 128 -O ^metadata_csum", |image| {
+        let block = attribute_block(image);
+        image.block(block)[32 + 1] = 0;
+    });
+}
+
+/// The hash covers the rest of a value's last word: it is wrong if only the value is right.
+#[test]
+fn bytes_behind_a_value_that_its_hash_leaves_out() {
+    both_find("xattr-hash", "-b 1024 -I 128 -O ^metadata_csum", |image| {
+        let block = attribute_block(image);
+        // A value of three bytes is at the end of the block.
+        image.block(block)[1023] = 0x55;
+    });
+}
+
+/// The block of attributes of a file that has one, whose only value is three bytes long.
+fn attribute_block(image: &mut Image) -> u64 {
+    image.debugfs(&["ea_set /sparse user.a abc"]);
+    let file = image.find("/sparse");
+    let block = image.inode(file).file_acl.get();
+    assert_ne!(block, 0, "an inode of 128 bytes has no room");
+    block
+}

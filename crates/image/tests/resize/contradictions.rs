@@ -243,3 +243,57 @@ fn a_refused_image_is_not_written() {
         assert!(std::fs::read(&path).expect("an image") == before);
     }
 }
+
+/// The resize is refused, saying this, and no byte changes.
+fn refused(path: &std::path::Path, target: Target, says: &str) {
+    let before = std::fs::read(path).expect("an image");
+    let told = Resize::prepare(open(path), target, Options::default()).expect_err(says);
+    assert!(told.to_string().contains(says), "{told}");
+    assert!(std::fs::read(path).expect("an image") == before, "{says}");
+}
+
+/// A bad block inside metadata that a shrink releases would become free.
+#[test]
+fn a_file_system_with_bad_blocks_is_not_made_smaller() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 1);
+    let path = image(folder.path(), "-b 1024 -O ^has_journal", 20 * MIB, &tree);
+    let list = folder.path().join("bad");
+    std::fs::write(&list, "15000\n").expect("there is room");
+    let mut e2fsck = std::process::Command::new("e2fsck");
+    let marked = e2fsck.arg("-fy").arg("-l").arg(&list).arg(&path).output();
+    assert!(marked.expect("it runs").status.code() <= Some(1));
+    refused(&path, Target::Bytes(18 * MIB), "bad blocks");
+    refused(&path, Target::Smallest, "bad blocks");
+}
+
+#[test]
+fn features_that_exclude_each_other_and_a_resize_inode_that_is_none_are_refused() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 1);
+    let path = image(folder.path(), OPTIONS, 20 * MIB, &tree);
+    let device = Spoilt(RamDevice::load(&path).expect("an image"));
+    let table = device.place(0, 8);
+    let (features, slot) = (1024 + 0x60, table * BLOCK + 6 * 256);
+    for (at, bytes, says) in [
+        (
+            features,
+            vec![device.bytes(features, 1)[0] | 0x10],
+            "meta_bg",
+        ),
+        (slot, vec![0; 128], "resize inode"),
+    ] {
+        let before = device.bytes(at, bytes.len());
+        device.write(at, &bytes);
+        device.0.save(&path).expect("there is room");
+        refused(&path, Target::More(20 * MIB), says);
+        refused(&path, Target::Less(MIB), says);
+        device.write(at, &before);
+    }
+}

@@ -144,10 +144,23 @@ pub fn discard(
     area: &LogArea,
     superblock: &mut JournalSuperblock,
 ) -> Result<(), JournalError> {
+    declare_empty(area, superblock)?;
+    write_superblock(device, area, superblock)
+}
+
+/// As [`discard`], in memory only.
+///
+/// # Errors
+///
+/// `Unsupported` by name.
+pub fn declare_empty(
+    area: &LogArea,
+    superblock: &mut JournalSuperblock,
+) -> Result<(), JournalError> {
     check_writable(superblock)?;
     superblock.start = 0;
     superblock.sequence = Tid(superblock.sequence.0.wrapping_add(area.blocks()));
-    write_superblock(device, area, superblock)
+    Ok(())
 }
 
 /// Replays the log to the device, which has `blocks` blocks, durably, and leaves it empty.

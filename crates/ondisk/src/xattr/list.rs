@@ -288,7 +288,7 @@ fn has_padding(raw: &RawEntry, region: Region<'_>) -> bool {
 
 /// Corrects a hash that includes bytes after a value that ends inside a word, up to the end of the
 /// word. These bytes are usually zero and are not kept. A hash that is right with them is replaced
-/// by the one that is right without them.
+/// by the one that is right without them, and one that is right only without them by a wrong one.
 fn without_padding(raw: &RawEntry, name: &[u8], region: Region<'_>, hash: u32) -> u32 {
     let Some((start, end)) = value_range(raw).filter(|_| raw.e_value_inum.get() == 0) else {
         return hash;
@@ -298,10 +298,13 @@ fn without_padding(raw: &RawEntry, name: &[u8], region: Region<'_>, hash: u32) -
         Some(bytes) if bytes[end - start..].iter().any(|&byte| byte != 0) => {
             let is_right =
                 hash == entry_hash(name, bytes) || hash == signed_entry_hash(name, bytes);
-            if is_right {
-                entry_hash(name, &bytes[..end - start])
-            } else {
-                hash
+            let without = &bytes[..end - start];
+            let looks_right =
+                hash == entry_hash(name, without) || hash == signed_entry_hash(name, without);
+            match (is_right, looks_right) {
+                (true, _) => entry_hash(name, without),
+                (false, true) => !hash,
+                (false, false) => hash,
             }
         }
         _ => hash,
