@@ -5,14 +5,15 @@ mod common;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{Place, fail, is_root, pext4, run, succeed};
+use common::{Mounted, Place, fail, is_root, pext4, run, succeed};
 use pext4_testkit::effort::within;
 use rustix::fs::{FlockOperation, flock};
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Far longer than anything here takes.
@@ -28,10 +29,65 @@ impl Drop for Leftover<'_> {
     }
 }
 
+/// A mount with an image, whose server can be stopped: then nothing that is written to the image
+/// becomes durable.
+struct Below<'a> {
+    server: Pid,
+    mount: Mounted<'a>,
+}
+
+impl<'a> Below<'a> {
+    fn new(place: &'a Place) -> Self {
+        let below = Self {
+            mount: place.mount(&[]),
+            server: place.server(),
+        };
+        succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(below.image()));
+        let image = File::open(below.image()).expect("it was made");
+        image.sync_all().expect("there is room");
+        below
+    }
+
+    fn image(&self) -> PathBuf {
+        self.mount.path("image")
+    }
+
+    fn stop(&self) {
+        kill_process(self.server, Signal::STOP).expect("it is ours");
+    }
+
+    fn go_on(&self) {
+        kill_process(self.server, Signal::CONT).expect("it is ours");
+    }
+}
+
+impl Drop for Below<'_> {
+    fn drop(&mut self) {
+        self.go_on();
+    }
+}
+
+/// The device number of the mount on a directory; `None` if there is none.
+fn device_of(point: &Path) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("Linux has it");
+    let point = point.to_str().expect("it is ASCII").replace(' ', "\\040");
+    let mut lines = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let line = lines.find(|fields| fields[4] == point)?;
+    Some(line[2].to_owned())
+}
+
 /// Starts a server in the foreground, waits until its mount answers, and returns it with its
 /// output.
 fn serve(image: &Path, point: &Path) -> (Child, BufReader<ChildStderr>) {
+    serve_with(&[], image, point)
+}
+
+/// The same with options.
+fn serve_with(options: &[&str], image: &Path, point: &Path) -> (Child, BufReader<ChildStderr>) {
     let mut server = pext4(["mount", "-f"])
+        .args(options)
         .arg(image)
         .arg(point)
         .stderr(Stdio::piped())
@@ -206,4 +262,36 @@ fn a_mount_that_cannot_be_ended_is_told_of() {
     drop(file);
     assert!(wait(server));
     assert_eq!(place.state(), "clean");
+}
+
+/// The kernel gives the number of a connection to the next mount while the server still closes its
+/// image.
+#[test]
+fn a_late_termination_leaves_the_next_mount_alone() {
+    const TRIES: usize = 8;
+    let (Some(outer), Some(inner)) = (Place::new("64M"), Place::new("16M")) else {
+        return;
+    };
+    let below = Below::new(&outer);
+    let (server, _said) = serve(&below.image(), &inner.point);
+    fs::write(inner.point.join("file"), b"content").unwrap();
+    let device = device_of(&inner.point).expect("it is mounted");
+    let places: Vec<_> = (0..TRIES).filter_map(|_| Place::new("16M")).collect();
+    below.stop();
+    unmount(&inner.point, UnmountFlags::empty()).unwrap();
+    let mut mounts = Vec::new();
+    let next = places.iter().find(|place| {
+        mounts.push(place.mount(&[]));
+        device_of(&place.point).as_ref() == Some(&device)
+    });
+    let Some(next) = next else {
+        return eprintln!("SKIPPED: the number is somebody else's");
+    };
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    thread::sleep(Duration::from_secs(1));
+    let listed = fs::read_dir(&next.point).map(Iterator::count);
+    below.go_on();
+    assert!(wait(server));
+    assert_eq!(listed.ok(), Some(1), "lost+found");
+    mounts.into_iter().for_each(Mounted::unmount);
 }

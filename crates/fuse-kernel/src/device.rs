@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pext4_sync::thread;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Setter};
 use zerocopy::IntoBytes;
@@ -58,6 +59,13 @@ impl Device {
         Ok(())
     }
 
+    /// Whether the connection has not ended. It ends before the kernel gives its number to another.
+    fn is_connected(&self) -> bool {
+        let mut file = [PollFd::new(&self.0, PollFlags::empty())];
+        let polled = rustix::io::retry_on_intr(|| poll(&mut file, Some(&Timespec::default())));
+        polled.is_ok() && !file[0].revents().contains(PollFlags::ERR)
+    }
+
     /// Another open file of the same connection. The kernel keeps a list of the requests that were
     /// read for each open file, so threads with files of their own do not share its lock.
     pub(crate) fn of_same_connection(&self) -> io::Result<Self> {
@@ -88,6 +96,13 @@ pub struct Notifier(Arc<Device>);
 impl Notifier {
     pub(crate) fn new(device: Arc<Device>) -> Self {
         Self(device)
+    }
+
+    /// Whether the connection has not ended, as it does when the last mount of it is gone, or when
+    /// it is aborted.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.0.is_connected()
     }
 
     /// Makes the kernel drop the attributes of a node and, if `offset` is not negative, its pages

@@ -23,6 +23,7 @@ use crate::options::KernelOptions;
 
 pub use source::Source;
 pub use table::{Mount, is_covered, is_ours, mounts};
+pub(crate) use unmount::Connection;
 pub use unmount::{Unmounter, unmount};
 
 /// The type that `mount` shows for our mounts.

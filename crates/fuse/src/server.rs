@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use thiserror::Error;
 use crate::access_policy::AccessPolicy;
 use crate::dispatch::Dispatch;
 use crate::error_log::ErrorLog;
-use crate::mount::{self, MountError, Source, Unmounter};
+use crate::mount::{self, Connection, MountError, Source, Unmounter};
 use crate::options::KernelOptions;
-use crate::requests::Requests;
+use crate::requests::{KernelCache, Requests};
 
 /// Bounds of the number of threads that serve requests. Each further thread makes it more expensive
 /// for the kernel to select one.
@@ -46,6 +46,22 @@ pub enum EndError {
 pub struct Server {
     volume: Arc<Volume>,
     serving: Serving,
+}
+
+/// The connection over which a volume is served.
+struct ServedVolume {
+    kernel: KernelCache,
+    volume: Weak<Volume>,
+}
+
+impl Connection for ServedVolume {
+    fn is_connected(&self) -> bool {
+        self.kernel.is_connected()
+    }
+
+    fn flush_pages(&self) {
+        self.kernel.release_all_pages(&self.volume);
+    }
 }
 
 /// What serves a directory since it was mounted.
@@ -107,12 +123,14 @@ impl Server {
             let serve = move || session.run(&requests, thread_count());
             Ok((thread::try_spawn("pext4-session", serve)?, is_over_io_uring))
         });
-        let volume = Arc::downgrade(volume);
-        let flush_pages = move || kernel.release_all_pages(&volume);
+        let connection = ServedVolume {
+            kernel,
+            volume: Arc::downgrade(volume),
+        };
         match started {
             Ok((session, is_over_io_uring)) => Ok(Serving {
                 session,
-                unmounter: Unmounter::new(directory, Arc::new(flush_pages)),
+                unmounter: Unmounter::new(directory, Arc::new(connection)),
                 is_over_io_uring,
             }),
             Err(error) => {
@@ -202,11 +220,24 @@ mod tests {
 
     use pext4_sync::thread;
 
-    use super::{EndError, Server, Serving};
+    use super::{Connection, EndError, Server, Serving};
     use crate::access_policy::AccessPolicy;
     use crate::mount::{self, Source, Unmounter};
     use crate::options::KernelOptions;
     use crate::testing;
+
+    /// A connection on which nobody answers.
+    struct Unserved;
+
+    impl Connection for Unserved {
+        fn is_connected(&self) -> bool {
+            true
+        }
+
+        fn flush_pages(&self) {
+            panic!("nobody would answer");
+        }
+    }
 
     #[test]
     fn a_mount_whose_session_fails_is_unmounted() {
@@ -232,7 +263,7 @@ mod tests {
         };
         let serving = Serving {
             session: thread::try_spawn("session", session).expect("room for a thread"),
-            unmounter: Unmounter::new(&directory, Arc::new(|| panic!("nobody would answer"))),
+            unmounter: Unmounter::new(&directory, Arc::new(Unserved)),
             is_over_io_uring: false,
         };
         let server = Server { volume, serving };

@@ -1,7 +1,8 @@
 //! Unmounting a directory.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,14 +29,26 @@ pub fn unmount(directory: &Path) -> Result<(), MountError> {
     }
 }
 
+/// The connection of a mount, as its server has it.
+pub(crate) trait Connection: Send + Sync {
+    /// Whether it has not ended.
+    fn is_connected(&self) -> bool;
+
+    /// Returns when the kernel has written its dirty pages.
+    fn flush_pages(&self);
+}
+
 /// Ends a mount from within its server, even while it is in use.
+///
+/// The system's tables name a connection by a number that the kernel uses again as soon as it has
+/// ended, perhaps for a mount of another server. So what they show is ours only while our own
+/// `/dev/fuse` is connected.
 #[derive(Clone)]
 pub struct Unmounter {
     directory: PathBuf,
     /// The mount as the table showed it when it was made.
     made: Option<Mount>,
-    /// Returns when the kernel has written its dirty pages.
-    flush_pages: Arc<dyn Fn() + Send + Sync>,
+    connection: Arc<dyn Connection>,
 }
 
 impl fmt::Debug for Unmounter {
@@ -48,11 +61,11 @@ impl fmt::Debug for Unmounter {
 
 impl Unmounter {
     /// For the mount that was just made on `directory`.
-    pub(crate) fn new(directory: &Path, flush_pages: Arc<dyn Fn() + Send + Sync>) -> Self {
+    pub(crate) fn new(directory: &Path, connection: Arc<dyn Connection>) -> Self {
         Self {
             directory: directory.to_owned(),
             made: table::ours_on(directory).ok().flatten(),
-            flush_pages,
+            connection,
         }
     }
 
@@ -64,6 +77,9 @@ impl Unmounter {
     /// The system or `fusermount3` refuses. Or the mount was detached, but its connection could not
     /// be aborted: it ends when the last file is closed.
     pub fn end(&self) -> Result<(), MountError> {
+        if !self.connection.is_connected() {
+            return Ok(());
+        }
         let directories = self.directories();
         if directories.is_empty() {
             return self.end_elsewhere();
@@ -84,7 +100,11 @@ impl Unmounter {
             result => return result,
         }
         self.write_back(directory);
-        self.detach(directory)
+        // Another process may have unmounted it meanwhile, and mounted something else there.
+        match self.is_on(directory) {
+            true => self.detach(directory),
+            false => Ok(()),
+        }
     }
 
     /// Ends a mount that nobody serves any more. Its users would wait for ever, as would a request
@@ -94,12 +114,11 @@ impl Unmounter {
     ///
     /// As for [`Unmounter::end`].
     pub(crate) fn end_unserved(&self) -> Result<(), MountError> {
+        if !self.connection.is_connected() {
+            return Ok(());
+        }
         let directories = self.directories();
-        if directories.is_empty()
-            && self
-                .connection()
-                .is_some_and(|connection| connection.exists())
-        {
+        if directories.is_empty() && self.is_shown() {
             return self.abort();
         }
         directories
@@ -137,11 +156,8 @@ impl Unmounter {
 
     /// Ends a mount that is covered, or was detached while files were open.
     fn end_elsewhere(&self) -> Result<(), MountError> {
-        if self
-            .connection()
-            .is_some_and(|connection| connection.exists())
-        {
-            (self.flush_pages)();
+        if self.is_shown() {
+            self.connection.flush_pages();
             self.abort()
         } else if table::shows_connections(Path::new(CONNECTIONS)) {
             // The last file was closed, or another process has ended it.
@@ -158,18 +174,30 @@ impl Unmounter {
             // Pages that cannot be written now are lost with the connection; they were not synced.
             let _ = rustix::fs::syncfs(&directory);
         }
-        (self.flush_pages)();
+        self.connection.flush_pages();
     }
 
     /// Aborts the connection. Its owner may do so if `fusectl` is mounted.
     fn abort(&self) -> Result<(), MountError> {
-        self.connection()
-            .and_then(|connection| std::fs::write(connection.join("abort"), "1").ok())
+        let control = self.folder().map(|folder| folder.join("abort"));
+        let control = control.map(|path| OpenOptions::new().write(true).open(path));
+        // An open control file stays that of the connection which had the number when it was
+        // opened. This one still has its number if it is still connected.
+        if !self.connection.is_connected() {
+            return Ok(());
+        }
+        control
+            .and_then(|control| control.ok()?.write_all(b"1").ok())
             .ok_or_else(|| MountError::Busy(self.directory.clone()))
     }
 
+    /// Whether the kernel shows the connection in `fusectl`.
+    fn is_shown(&self) -> bool {
+        self.folder().is_some_and(|folder| folder.exists())
+    }
+
     /// The connection's folder in `fusectl`, if the mount's device number is known.
-    fn connection(&self) -> Option<PathBuf> {
+    fn folder(&self) -> Option<PathBuf> {
         let (_, minor) = self.made.as_ref()?.device;
         Some(Path::new(CONNECTIONS).join(minor.to_string()))
     }

@@ -26,6 +26,11 @@ impl KernelCache {
         self.notifier.get_or_init(|| notifier);
     }
 
+    /// Whether there is a connection that has not ended.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.notifier.get().is_some_and(Notifier::is_connected)
+    }
+
     /// Makes the kernel drop the attributes of a node. Needed where the reply does not carry new
     /// ones.
     pub(super) fn forget_attributes(&self, node: u64) {
