@@ -78,6 +78,14 @@ fn device_of(point: &Path) -> Option<String> {
     Some(line[2].to_owned())
 }
 
+/// Waits a while until something is so; returns whether it is.
+fn soon(is_so: impl Fn() -> bool) -> bool {
+    (0..200).any(|_| {
+        thread::sleep(Duration::from_millis(50));
+        is_so()
+    })
+}
+
 /// Starts a server in the foreground, waits until its mount answers, and returns it with its
 /// output.
 fn serve(image: &Path, point: &Path) -> (Child, BufReader<ChildStderr>) {
@@ -294,4 +302,40 @@ fn a_late_termination_leaves_the_next_mount_alone() {
     assert!(wait(server));
     assert_eq!(listed.ok(), Some(1), "lost+found");
     mounts.into_iter().for_each(Mounted::unmount);
+}
+
+/// The kernel writes pages, and the server cannot answer before they are durable.
+#[test]
+fn a_second_termination_ends_a_mount_whose_server_waits_for_the_kernel() {
+    if !is_root() {
+        return;
+    }
+    let (Some(outer), Some(inner)) = (Place::new("64M"), Place::new("16M")) else {
+        return;
+    };
+    let below = Below::new(&outer);
+    let (server, _said) = serve_with(&["-o", "sync"], &below.image(), &inner.point);
+    let process = Pid::from_child(&server);
+    let file = File::create(inner.point.join("file")).unwrap();
+    below.stop();
+    let mut writer = Command::new("dd")
+        .args(["if=/dev/zero", "bs=64K", "count=1"])
+        .stdout(file)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(500));
+    kill_process(process, Signal::TERM).unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    let had_ended = device_of(&inner.point).is_none();
+    kill_process(process, Signal::TERM).unwrap();
+    let has_ended = soon(|| device_of(&inner.point).is_none());
+    // Where the test fails, the writer could not even be killed.
+    let _ = unmount(&inner.point, UnmountFlags::FORCE | UnmountFlags::DETACH);
+    let written = writer.wait().unwrap().success();
+    below.go_on();
+    assert!(!wait(server), "it says that it was not closed");
+    assert!(!had_ended, "the first waits");
+    assert!(has_ended);
+    assert!(!written);
 }

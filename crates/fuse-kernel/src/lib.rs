@@ -32,5 +32,6 @@ pub use handshake::{Features, Wanted};
 pub use listing::Listing;
 pub use reply::{Born, Entry, OpenFlags, Reply};
 pub use request::{Caller, Forgotten, NewTime, Operation, Request, SetAttributes};
+pub use ring::DEPTH as RING_DEPTH;
 pub use session::{Serve, Session};
 pub use wire::{Attributes, Statfs, StatxTime};

@@ -50,7 +50,7 @@ use worker::Worker;
 /// entry meanwhile, and the queue's next callers must not wait for them: perhaps one of these gives
 /// free what they wait for. An entry needs address space for the longest request, but memory only
 /// for what was used of it, and the kernel prefers the entry that was used last.
-const DEPTH: usize = 64;
+pub const DEPTH: usize = 64;
 
 /// Rings that the server wants, and for which there is the means to give them up.
 pub(crate) struct Probed(Ring);

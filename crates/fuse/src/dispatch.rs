@@ -60,6 +60,8 @@ impl Errno {
     pub const NO_ACCESS: Self = Self(13);
     /// The file system is read-only.
     pub const READ_ONLY: Self = Self(30);
+    /// It cannot be done just now.
+    pub const BUSY: Self = Self(16);
     /// The name or attribute exists already.
     pub const EXISTS: Self = Self(17);
     /// No space left.

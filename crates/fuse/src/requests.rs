@@ -14,6 +14,7 @@
 
 mod block_counts;
 mod content;
+mod kept_entries;
 mod kernel_cache;
 mod listings;
 mod names;
@@ -38,6 +39,7 @@ use crate::options::KernelOptions;
 use crate::pending_errors::PendingErrors;
 use crate::placement::{self, Servers};
 use block_counts::BlockCounts;
+use kept_entries::KeptEntries;
 pub(crate) use kernel_cache::KernelCache;
 use listings::Listings;
 use replies::{attributes, done, statx};
@@ -59,6 +61,8 @@ pub(crate) struct Requests {
     /// transport's threads, so none of these may run such a job: the pool has a worker from the
     /// start.
     page_release: Arc<Offload>,
+    /// Entries of rings that requests in `page_release` keep.
+    kept_entries: KeptEntries,
     kernel: KernelCache,
     listings: Arc<Listings>,
     block_counts: Arc<BlockCounts>,
@@ -87,6 +91,7 @@ impl Requests {
             dispatch,
             waiting: Offload::new(),
             page_release: Arc::new(Offload::with_worker()?),
+            kept_entries: KeptEntries::default(),
             block_counts: Arc::new(BlockCounts::new(kernel.clone())),
             kernel,
             listings: Arc::new(Listings::new()),
@@ -134,6 +139,27 @@ impl Requests {
             | Operation::ListXattr { .. }
             | Operation::RemoveXattr { .. } => self.serve_values(request, reply),
             _ => self.serve_names(request, reply),
+        }
+    }
+
+    /// Runs a request that has the kernel write pages while its caller waits, and that replies. It
+    /// is refused if it came through a ring and too many such requests wait already.
+    fn run_page_release(
+        &self,
+        request: &Request<'_>,
+        refusal: Errno,
+        reply: Reply,
+        work: impl FnOnce(Reply) + Send + 'static,
+    ) {
+        if !request.is_through_ring || self.dispatch.is_read_only() {
+            return self.page_release.run(move || work(reply));
+        }
+        match self.kept_entries.keep() {
+            Some(entry) => self.page_release.run(move || {
+                work(reply);
+                drop(entry);
+            }),
+            None => reply.error(refusal.0),
         }
     }
 

@@ -107,13 +107,13 @@ impl Unmounter {
         }
     }
 
-    /// Ends a mount that nobody serves any more. Its users would wait for ever, as would a request
-    /// to write the kernel's dirty pages, so these are lost.
+    /// Ends a mount that nobody serves any more, or soon will not. Its users would wait for ever,
+    /// as would a request to write the kernel's dirty pages, so these are lost.
     ///
     /// # Errors
     ///
     /// As for [`Unmounter::end`].
-    pub(crate) fn end_unserved(&self) -> Result<(), MountError> {
+    pub fn end_unserved(&self) -> Result<(), MountError> {
         if !self.connection.is_connected() {
             return Ok(());
         }

@@ -41,7 +41,7 @@ impl Requests {
             }
             Operation::Sync { data_only } => self.sync(node, data_only, reply),
             Operation::Statfs => self.statfs(reply),
-            Operation::Seek { offset, whence } => self.seek(node, offset, whence, reply),
+            Operation::Seek { offset, whence } => self.seek(request, offset, whence, reply),
             Operation::Control {
                 command,
                 input,
@@ -95,9 +95,11 @@ impl Requests {
         });
     }
 
-    fn seek(&self, node: u64, offset: i64, whence: i32, reply: Reply) {
+    /// If the kernel is told that there is no such call, it takes all files for data from then on.
+    fn seek(&self, request: &Request<'_>, offset: i64, whence: i32, reply: Reply) {
+        let node = request.node;
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
-        self.page_release.run(move || {
+        self.run_page_release(request, Errno::NO_SUCH_CALL, reply, move |reply| {
             if !dispatch.is_read_only() {
                 kernel.release_pages(node, offset);
             }

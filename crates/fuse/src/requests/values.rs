@@ -53,7 +53,7 @@ impl Requests {
         let (caller, node) = (caller(request), request.node);
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         let (input, room) = (input.to_vec(), room as usize);
-        let work = move || {
+        let work = move |reply: Reply| {
             if Dispatch::changes_flags(command) && !dispatch.is_read_only() {
                 kernel.release_pages(node, 0);
             }
@@ -69,11 +69,11 @@ impl Requests {
         // The transport's threads serve the writes of the kernel's dirty pages, so none of them may
         // wait for these writes. They should not wait for the device either.
         if Dispatch::changes_flags(command) {
-            self.page_release.run(work);
+            self.run_page_release(request, Errno::BUSY, reply, work);
         } else if Dispatch::takes_long(command) {
-            self.waiting.run(work);
+            self.waiting.run(move || work(reply));
         } else {
-            work();
+            work(reply);
         }
     }
 }
