@@ -339,3 +339,39 @@ fn a_second_termination_ends_a_mount_whose_server_waits_for_the_kernel() {
     assert!(has_ended);
     assert!(!written);
 }
+
+/// A mount is copied into every new mount namespace.
+#[test]
+fn a_mount_that_is_left_in_another_namespace_ends_with_a_termination() {
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let (server, mut said) = serve(&place.image, &place.point);
+    fs::write(place.point.join("file"), b"content").unwrap();
+    let mut other = Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-c", "echo; read _"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut begun = BufReader::new(other.stdout.take().unwrap());
+    begun.read_line(&mut line).unwrap();
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    // Where the kernel shows its connections the server just ends.
+    let told = within(HANG, "the server ends or says why not", move || {
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        line
+    });
+    let has_ended = told.is_empty();
+    let closed = has_ended.then(|| place.state());
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    assert!(wait(server));
+    assert!(has_ended || told.contains("in another namespace"), "{told}");
+    assert_eq!(closed.unwrap_or_else(|| place.state()), "clean");
+}

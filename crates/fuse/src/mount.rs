@@ -57,10 +57,11 @@ pub enum MountError {
     /// The mounted directory is in use.
     #[error("{0} is in use; `fuser -vm {0}` shows by whom")]
     Busy(PathBuf),
-    /// The mount is covered, or was detached while in use, and there is no control file to abort
-    /// its connection.
+    /// The mount is covered, was detached while in use, or is left in another mount namespace, and
+    /// there is no control file to abort its connection.
     #[error(
-        "{0}: it is covered or detached, and the kernel shows no connection to end \
+        "{0}: it is covered, detached or in another namespace, and the kernel shows no connection \
+         to end \
          (`mount -t fusectl none /sys/fs/fuse/connections` has it show them)"
     )]
     Detached(PathBuf),

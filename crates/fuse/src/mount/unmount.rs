@@ -81,13 +81,14 @@ impl Unmounter {
             return Ok(());
         }
         let directories = self.directories();
-        if directories.is_empty() {
-            return self.end_elsewhere();
-        }
         directories
             .iter()
             .rev()
-            .try_for_each(|directory| self.end_on(directory))
+            .try_for_each(|directory| self.end_on(directory))?;
+        match self.connection.is_connected() {
+            true => self.end_elsewhere(),
+            false => Ok(()),
+        }
     }
 
     fn end_on(&self, directory: &Path) -> Result<(), MountError> {
@@ -154,7 +155,8 @@ impl Unmounter {
         directories.iter().any(|other| other == directory)
     }
 
-    /// Ends a mount that is covered, or was detached while files were open.
+    /// Ends a mount that is covered, was detached while files were open, or is left in a mount
+    /// namespace that this process does not see.
     fn end_elsewhere(&self) -> Result<(), MountError> {
         if self.is_shown() {
             self.connection.flush_pages();
