@@ -130,7 +130,7 @@ impl Server {
         match started {
             Ok((session, is_over_io_uring)) => Ok(Serving {
                 session,
-                unmounter: Unmounter::new(directory, Arc::new(connection)),
+                unmounter: Unmounter::new(directory, source, Arc::new(connection)),
                 is_over_io_uring,
             }),
             Err(error) => {
@@ -263,7 +263,7 @@ mod tests {
         };
         let serving = Serving {
             session: thread::try_spawn("session", session).expect("room for a thread"),
-            unmounter: Unmounter::new(&directory, Arc::new(Unserved)),
+            unmounter: Unmounter::new(&directory, &image, Arc::new(Unserved)),
             is_over_io_uring: false,
         };
         let server = Server { volume, serving };

@@ -1,11 +1,10 @@
 //! Finds our mounts in the system's table.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 pub use pext4_block::mountinfo::{Mount, mounts};
 
-use super::FILE_SYSTEM_TYPE;
+use super::{FILE_SYSTEM_TYPE, Source};
 
 /// Whether pext4 serves a mount.
 #[must_use]
@@ -20,23 +19,17 @@ pub fn is_covered(mounts: &[Mount], place: usize) -> bool {
     later.any(|other| other.directory == mounts[place].directory)
 }
 
-/// Our mount that is on top of `directory`, a path without symbolic links.
-///
-/// # Errors
-///
-/// The table cannot be read.
-pub(super) fn ours_on(directory: &Path) -> io::Result<Option<Mount>> {
-    Ok(top_of(directory)?.filter(is_ours))
+/// The mount of `source` that was just made on `directory`, a path without symbolic links. Another
+/// server may have mounted there as well.
+pub(super) fn made_on(directory: &Path, source: &Source) -> Option<Mount> {
+    latest_of(source, directory, mounts().ok()?)
 }
 
-/// The mount that is on top of `directory`, a path without symbolic links.
-///
-/// # Errors
-///
-/// The table cannot be read.
-fn top_of(directory: &Path) -> io::Result<Option<Mount>> {
-    let mut mounts = mounts()?.into_iter();
-    Ok(mounts.rfind(|mount| mount.directory == directory))
+fn latest_of(source: &Source, directory: &Path, mounts: Vec<Mount>) -> Option<Mount> {
+    let source = source.text();
+    let is_it =
+        |mount: &Mount| is_ours(mount) && mount.directory == directory && mount.source == source;
+    mounts.into_iter().rfind(is_it)
 }
 
 /// The directories on which the mount `made`, as it was when it was made, is on top now.
@@ -52,17 +45,11 @@ pub(super) fn places_of(made: &Mount, mounts: &[Mount]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether `fusectl`, which shows the connections, is mounted on this folder.
-pub(super) fn shows_connections(folder: &Path) -> bool {
-    let shows = |mount: &Mount| mount.file_system_type == "fusectl" && mount.directory == folder;
-    mounts().is_ok_and(|mounts| mounts.iter().any(shows))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{Mount, places_of};
+    use super::{Mount, Source, latest_of, places_of};
 
     fn mount(minor: u32, directory: &str, file_system_type: &str, source: &str) -> Mount {
         Mount {
@@ -87,6 +74,17 @@ mod tests {
         ];
         let found = places_of(&made, &table);
         assert_eq!(found, [Path::new("/new/a"), Path::new("/bound")]);
+    }
+
+    #[test]
+    fn another_servers_mount_on_the_directory_is_not_taken_for_the_own_one() {
+        let own = mount(7, "/a", "fuse.pext4", "/image");
+        let table = vec![own.clone(), mount(8, "/a", "fuse.pext4", "/other")];
+        let source = Source {
+            file: PathBuf::from("/image"),
+            offset: 0,
+        };
+        assert_eq!(latest_of(&source, Path::new("/a"), table), Some(own));
     }
 
     #[test]

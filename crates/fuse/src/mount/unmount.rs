@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use super::{Mount, MountError, fusermount, table};
+use super::{Mount, MountError, Source, fusermount, table};
 
 /// Where the kernel shows the connections of FUSE, if `fusectl` is mounted there.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -46,7 +46,7 @@ pub(crate) trait Connection: Send + Sync {
 #[derive(Clone)]
 pub struct Unmounter {
     directory: PathBuf,
-    /// The mount as the table showed it when it was made.
+    /// The mount as the table showed it when it was made; `None` if the table did not show it.
     made: Option<Mount>,
     connection: Arc<dyn Connection>,
 }
@@ -60,11 +60,11 @@ impl fmt::Debug for Unmounter {
 }
 
 impl Unmounter {
-    /// For the mount that was just made on `directory`.
-    pub(crate) fn new(directory: &Path, connection: Arc<dyn Connection>) -> Self {
+    /// For the mount of `source` that was just made on `directory`.
+    pub(crate) fn new(directory: &Path, source: &Source, connection: Arc<dyn Connection>) -> Self {
         Self {
             directory: directory.to_owned(),
-            made: table::ours_on(directory).ok().flatten(),
+            made: table::made_on(directory, source),
             connection,
         }
     }
@@ -146,7 +146,8 @@ impl Unmounter {
     fn directories(&self) -> Vec<PathBuf> {
         match (&self.made, table::mounts()) {
             (Some(made), Ok(mounts)) => table::places_of(made, &mounts),
-            _ => vec![self.directory.clone()],
+            (None, Ok(_)) => Vec::new(),
+            (_, Err(_)) => vec![self.directory.clone()],
         }
     }
 
@@ -161,11 +162,11 @@ impl Unmounter {
         if self.is_shown() {
             self.connection.flush_pages();
             self.abort()
-        } else if table::shows_connections(Path::new(CONNECTIONS)) {
+        } else if self.connection.is_connected() {
+            Err(MountError::Detached(self.directory.clone()))
+        } else {
             // The last file was closed, or another process has ended it.
             Ok(())
-        } else {
-            Err(MountError::Detached(self.directory.clone()))
         }
     }
 
