@@ -6,6 +6,11 @@
 //! one of its own every process may have all of them. Where `/proc` says nothing about the caller
 //! (late writes have none, and a caller may be in another PID namespace), its user and group alone
 //! decide.
+//!
+//! A thread may also act with other credentials than its own, but `/proc` shows its own: overlayfs
+//! acts as its mounter, `nfsd` and `ksmbd` as their clients. Then too its user and group alone
+//! decide, and set-id bits are never kept, since the client of a server may be root without that
+//! right.
 
 use std::fs;
 
@@ -41,11 +46,13 @@ pub(crate) enum Capability {
 impl Caller {
     /// Whether the caller has a capability over what the server serves.
     pub(crate) fn has(self, capability: Capability) -> bool {
-        let held = self
-            .status()
-            .and_then(|status| capabilities(&status))
-            .zip(self.shares_user_namespace());
-        match held {
+        let Some(status) = self.status() else {
+            return self.uid == 0;
+        };
+        if !self.acts_as_user_of(&status) {
+            return self.uid == 0 && capability != Capability::SetIds;
+        }
+        match capabilities(&status).zip(self.shares_user_namespace()) {
             Some((held, is_shared)) => is_shared && held & 1 << capability as u32 != 0,
             None => self.uid == 0,
         }
@@ -66,7 +73,18 @@ impl Caller {
     }
 
     pub(super) fn is_in_group(self, group: u32) -> bool {
-        self.gid == group || (self.status()).is_some_and(|status| names_group(&status, group))
+        let lists = |status: String| self.acts_as(&status) && names_group(&status, group);
+        self.gid == group || self.status().is_some_and(lists)
+    }
+
+    /// Whether the user of the request is the thread's own.
+    fn acts_as_user_of(self, status: &str) -> bool {
+        identity(status, "Uid:") == Some(self.uid)
+    }
+
+    /// Whether the user and the group of the request are the thread's own.
+    fn acts_as(self, status: &str) -> bool {
+        self.acts_as_user_of(status) && identity(status, "Gid:") == Some(self.gid)
     }
 
     fn status(self) -> Option<String> {
@@ -78,6 +96,13 @@ impl Caller {
         let callers = fs::read_link(format!("/proc/{}/ns/user", self.thread)).ok()?;
         Some(own == callers)
     }
+}
+
+/// The number with which a thread accesses files, in the text of `/proc/PID/status`: the last of
+/// four.
+fn identity(status: &str, name: &str) -> Option<u32> {
+    let numbers = status.lines().find_map(|line| line.strip_prefix(name))?;
+    numbers.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
 /// The effective capabilities in the text of `/proc/PID/status`.
@@ -99,7 +124,7 @@ fn names_group(status: &str, group: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Caller, Capability, capabilities, names_group};
+    use super::{Caller, Capability, capabilities, identity, names_group};
 
     #[test]
     fn a_status_lists_groups_and_capabilities() {
@@ -111,6 +136,42 @@ mod tests {
         assert!(!has(Capability::Ownership));
         for nothing in ["", "Name:\tcat\n", "CapEff:\tmany\n"] {
             assert_eq!(capabilities(nothing), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_acts_for_another_is_known_by_its_numbers() {
+        let status = "Uid:\t65534\t65534\t65534\t1000\nGid:\t5\t5\t5\t6\nGroups:\t4\n";
+        assert_eq!(identity(status, "Uid:"), Some(1000));
+        assert_eq!(identity("Uid:\t1\t2\n", "Uid:"), None);
+        let caller = |uid, gid| Caller {
+            uid,
+            gid,
+            thread: 0,
+        };
+        assert!(caller(1000, 6).acts_as(status));
+        assert!(!caller(0, 6).acts_as(status) && !caller(1000, 0).acts_as(status));
+        assert!(!caller(1000, 6).acts_as(""));
+    }
+
+    /// As overlayfs has a thread of root act for nobody, and one of nobody for root.
+    #[test]
+    fn what_another_may_is_not_what_the_thread_itself_may() {
+        // This thread, which acts for somebody else.
+        let thread = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
+        let own = rustix::process::geteuid().as_raw();
+        let other = |uid| Caller {
+            uid,
+            gid: 7,
+            thread,
+        };
+        assert!(!other(own + 1).has(Capability::Administration));
+        if own != 0 {
+            assert!(other(0).has(Capability::Administration));
+            assert!(!other(0).has(Capability::SetIds));
         }
     }
 
