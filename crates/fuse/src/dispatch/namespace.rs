@@ -17,6 +17,10 @@ const BLOCK_DEVICE: u32 = 0o060_000;
 const FIFO: u32 = 0o010_000;
 const SOCKET: u32 = 0o140_000;
 
+const SET_GROUP_ID: u16 = 0o2000;
+/// A program that acts with the file's group.
+const SET_GROUP_ID_PROGRAM: u32 = 0o2010;
+
 /// Flags of a directory whose changes must be durable before they are answered: `S` and `D` of
 /// `chattr`.
 const SYNCHRONOUS: u32 = InodeFlags::SYNC.union(InodeFlags::DIRSYNC).bits();
@@ -298,6 +302,26 @@ impl Dispatch {
         self.commit_made(parent, found)
     }
 
+    /// A caller must not make a program that acts with a group which it gets from the directory
+    /// only. Kernels since 6.0 see to that themselves.
+    fn without_foreign_group_id(
+        &self,
+        caller: Caller,
+        parent: InodeNumber,
+        mode: NewMode,
+    ) -> Answer<NewMode> {
+        if mode.mode & SET_GROUP_ID_PROGRAM != SET_GROUP_ID_PROGRAM {
+            return Ok(mode);
+        }
+        let directory = self.answer(self.volume.attributes(parent))?;
+        let keeps = directory.mode & SET_GROUP_ID == 0 || caller.may_keep_group_id(&directory);
+        let taken = if keeps { 0 } else { u32::from(SET_GROUP_ID) };
+        Ok(NewMode {
+            mode: mode.mode & !taken,
+            ..mode
+        })
+    }
+
     fn new_node(
         &self,
         caller: Caller,
@@ -305,7 +329,10 @@ impl Dispatch {
         mode: NewMode,
         directory: bool,
     ) -> Answer<NewNode> {
-        let NewMode { mode, umask } = mode;
+        let NewMode { mode, umask } = match directory {
+            true => mode,
+            false => self.without_foreign_group_id(caller, parent, mode)?,
+        };
         let bits = |mode: u32| u16::try_from(mode & 0o7777).expect("twelve bits");
         let default = self.acl(parent, acl::DEFAULT)?;
         let (permissions, access) = match &default {
@@ -333,7 +360,7 @@ mod tests {
 
     use pext4_fs::SetAttributes;
 
-    use super::{CreateAttributes, Errno, InodeFlags, InodeNumber};
+    use super::{CreateAttributes, DeviceNumber, Errno, InodeFlags, InodeNumber};
     use crate::dispatch::{Caller, NewMode};
     use crate::node::ROOT_NODE;
     use crate::options::KernelOptions;
@@ -368,6 +395,37 @@ mod tests {
         assert_eq!(removed, Ok(()));
         assert_eq!(inode_at(b"."), Err(Errno::STALE));
         assert_eq!(volume.held(), []);
+    }
+
+    #[test]
+    fn strangers_make_no_programs_that_act_with_the_directorys_group() {
+        let volume = Arc::new(testing::volume());
+        let dispatch = testing::dispatch(&volume);
+        let new = CreateAttributes {
+            gid: 50,
+            permissions: 0o2777,
+            ..CreateAttributes::default()
+        };
+        let shared = volume.make_directory(InodeNumber::ROOT, b"shared", &new);
+        let shared = u64::from(shared.expect("room").inode.get());
+        let mut number = 0;
+        let mut made = |uid, gid, parent, mode| {
+            number += 1;
+            let caller = Caller {
+                uid,
+                gid,
+                thread: 0,
+            };
+            let (name, mode) = (format!("{number}"), NewMode { mode, umask: 0 });
+            let device = DeviceNumber::default();
+            let found = dispatch.make_node(caller, parent, name.as_bytes(), mode, device);
+            found.expect("room").attributes.mode & 0o7777
+        };
+        assert_eq!(made(1000, 1000, shared, 0o102_755), 0o755);
+        assert_eq!(made(1000, 1000, shared, 0o102_745), 0o2745, "no program");
+        assert_eq!(made(1000, 50, shared, 0o102_755), 0o2755, "a member");
+        assert_eq!(made(0, 0, shared, 0o102_755), 0o2755, "root");
+        assert_eq!(made(1000, 1000, ROOT_NODE, 0o102_755), 0o2755);
     }
 
     #[test]
