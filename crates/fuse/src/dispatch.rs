@@ -18,6 +18,7 @@ mod caller;
 mod data;
 mod directory;
 mod ioctl;
+mod kernel_release;
 mod namespace;
 mod space_retry;
 mod xattr;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use pext4_fs::{AllocateMode, Attributes, Error, InodeNumber};
 use pext4_ondisk::inode::InodeFlags;
 
-use super::{Answer, Dispatch, Errno};
+use super::{Answer, Dispatch, Errno, kernel_release};
 use crate::node::inode_of;
 
 const KEEP_SIZE: u32 = 0x01;
@@ -64,6 +64,17 @@ fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
         KEEP_AND_ZERO => Ok(AllocateMode::ZeroRange { keep_size: true }),
         _ => Err(Errno::NOT_SUPPORTED),
     }
+}
+
+/// Whether the running kernel stamps a file at every `fallocate`.
+fn kernel_stamps_always() -> bool {
+    kernel_release::is_at_least((6, 1))
+}
+
+/// Whether `fallocate` changes bytes and keeps the size. Older kernels do not stamp the file then.
+fn changes_bytes_only(mode: AllocateMode) -> bool {
+    let keeps_size = AllocateMode::ZeroRange { keep_size: true };
+    mode == AllocateMode::PunchHole || mode == keeps_size
 }
 
 /// Where in a buffer that begins at `start` the bytes of a range are.
@@ -239,7 +250,7 @@ impl Dispatch {
         (done, None)
     }
 
-    /// `fallocate(2)` with its flags. The kernel keeps the file's times itself, as for writes.
+    /// `fallocate(2)` with its flags.
     ///
     /// # Errors
     ///
@@ -252,8 +263,24 @@ impl Dispatch {
             // The kernel may still have bytes in its cache that belong into what is allocated.
             self.size_with_gap_before(inode, offset.saturating_add(length))?;
         }
-        self.answer(self.retry_if_full(|| self.volume.allocate_back(inode, mode, offset, length)))?;
+        let kernel_stamps = kernel_stamps_always() || !changes_bytes_only(mode);
+        self.allocate_in(inode, mode, (offset, length), kernel_stamps)?;
         self.commit_change()
+    }
+
+    /// If the kernel stamps the file, as it does for writes, its times are kept here.
+    fn allocate_in(
+        &self,
+        inode: InodeNumber,
+        mode: AllocateMode,
+        (offset, length): (u64, u64),
+        kernel_stamps: bool,
+    ) -> Answer<()> {
+        let allocate = || match kernel_stamps {
+            true => self.volume.allocate_back(inode, mode, offset, length),
+            false => self.volume.allocate(inode, mode, offset, length),
+        };
+        self.answer(self.retry_if_full(allocate))
     }
 
     /// The next data or hole at or behind `offset`.
@@ -287,10 +314,11 @@ impl Dispatch {
 mod tests {
     use std::sync::Arc;
 
-    use pext4_fs::{CreateAttributes, SetAttributes, Volume};
+    use pext4_fs::{CreateAttributes, SetAttributes, SetTime, Time, Volume};
 
     use super::{
-        AllocateMode, Dispatch, Errno, InodeFlags, InodeNumber, Whence, allocate_mode, is_access,
+        AllocateMode, Dispatch, Errno, InodeFlags, InodeNumber, Whence, allocate_mode,
+        changes_bytes_only, is_access,
     };
     use crate::node::node_of;
     use crate::testing;
@@ -435,6 +463,35 @@ mod tests {
                 "flags {flags:#x}"
             );
         }
+    }
+
+    #[test]
+    fn a_range_that_is_zeroed_stamps_the_file_if_the_kernel_does_not() {
+        let volume = Arc::new(testing::volume());
+        let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
+        let inode = made.expect("room").inode;
+        volume.write(inode, 0, &[1; PAGE]).expect("room");
+        let old = Time {
+            seconds: 5,
+            nanoseconds: 0,
+        };
+        let set = SetAttributes {
+            modified: Some(SetTime::To(old)),
+            ..SetAttributes::default()
+        };
+        let dispatch = testing::dispatch(&volume);
+        for mode in [0x03, 0x11].map(|flags| allocate_mode(flags).expect("it is known")) {
+            assert!(changes_bytes_only(mode));
+            for kernel_stamps in [true, false] {
+                volume.set_attributes(inode, &set).expect("a time");
+                let done = dispatch.allocate_in(inode, mode, (0, PAGE as u64), kernel_stamps);
+                done.expect("there is room");
+                let modified = volume.attributes(inode).expect("it is there").modified;
+                assert_eq!(modified == old, kernel_stamps, "{mode:?}");
+            }
+        }
+        assert!(!changes_bytes_only(AllocateMode::Extend));
+        assert!(!changes_bytes_only(AllocateMode::KeepSize));
     }
 
     #[test]

@@ -5,12 +5,10 @@
 //! A command's number contains the size of its argument; the kernel copies that many bytes in and
 //! out.
 
-use std::sync::LazyLock;
-
 use pext4_fs::{Attributes, InodeNumber, SetAttributes};
 use pext4_ondisk::inode::InodeFlags;
 
-use super::{Answer, Caller, Capability, Dispatch, Errno};
+use super::{Answer, Caller, Capability, Dispatch, Errno, kernel_release};
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
@@ -238,15 +236,7 @@ fn check_may_change_flags(
 
 /// Whether the running kernel checks who changes flags.
 fn kernel_checks_flags() -> bool {
-    static CHECKS: LazyLock<bool> = LazyLock::new(|| {
-        let name = rustix::system::uname();
-        let release = name.release().to_string_lossy();
-        let mut numbers = release
-            .split(|byte: char| !byte.is_ascii_digit())
-            .map(|number| number.parse().unwrap_or(0));
-        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5_u32, 13_u32)
-    });
-    *CHECKS
+    kernel_release::is_at_least((5, 13))
 }
 
 #[cfg(test)]
