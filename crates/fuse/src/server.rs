@@ -134,7 +134,8 @@ impl Server {
                 is_over_io_uring,
             }),
             Err(error) => {
-                // The connection is closed, so every access to the directory would fail.
+                // Nobody serves the directory: every access would fail or, as long as the device is
+                // open, wait.
                 let _ = mount::unmount(directory);
                 Err(MountError::Handshake(error))
             }
