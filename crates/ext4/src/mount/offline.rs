@@ -6,10 +6,10 @@
 //! used ones go through the journal as one transaction: before its commit record is durable, the
 //! image is the old one; after that it is the new one, since the next mount replays the journal.
 //!
-//! The steps: empty a log whose content does not count; set `recover` in the superblock and flush, which also makes the blocks durable that
-//! the caller has written directly; commit the transaction; write the blocks home; empty the log;
-//! clear `recover`. The new superblock is usually one of the blocks, and keeps `recover` until the
-//! last step.
+//! The steps: empty a log whose content does not count; set `recover` in the superblock and flush,
+//! which also makes the blocks durable that the caller has written directly; commit the
+//! transaction; write the blocks home; empty the log; clear `recover`. The new superblock is
+//! usually one of the blocks, and keeps `recover` until the last step.
 
 use std::fmt;
 use std::sync::Arc;
