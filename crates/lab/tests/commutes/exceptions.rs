@@ -78,7 +78,7 @@ pub const EXCEPTIONS: &[Exception] = &[
     Exception {
         operations: [MAKE_DIRECTORY, CHANGES_A_GROUP],
         kind: Kind::ReadLine,
-        place: "groups/slot.rs",
+        place: "groups/info.rs",
         always: false,
         reason: "as above: the hints themselves, of which a trace names one that was touched",
     },
