@@ -58,14 +58,14 @@ impl Case {
     /// Truncates it to 1000 bytes, which fails because its map cannot be read.
     fn fail_to_truncate(&self) {
         self.device.fail_nth(Operation::Read, 0);
-        let cut = self.resize(1000);
-        assert!(matches!(cut, Err(Error::Io(_))), "{cut:?}");
+        let failed = self.resize(1000);
+        assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
         let size = self.volume.attributes(self.old).expect("held").size;
         assert_eq!(size, 1000);
     }
 
     /// Checks that truncated content is not visible again.
-    fn assert_cut_off(&self) {
+    fn assert_truncated(&self) {
         let mut content = vec![1; 60_000];
         let read = self
             .volume
@@ -84,13 +84,13 @@ impl Case {
 }
 
 #[test]
-fn what_a_failed_cut_left_does_not_come_back() {
+fn what_a_failed_truncation_left_does_not_come_back() {
     let Some(case) = Case::new() else {
         return;
     };
     case.fail_to_truncate();
     case.resize(60_000).expect("it grows");
-    case.assert_cut_off();
+    case.assert_truncated();
     case.close();
 }
 
@@ -102,7 +102,7 @@ fn nor_in_a_file_without_a_name() {
     case.volume.unlink(ROOT, b"old").expect("it has a name");
     case.fail_to_truncate();
     case.resize(60_000).expect("it grows");
-    case.assert_cut_off();
+    case.assert_truncated();
     case.close();
 }
 
@@ -118,14 +118,14 @@ fn nor_in_one_that_gets_a_name_again() {
         .link(case.old, ROOT, b"back")
         .expect("it is held");
     case.resize(60_000).expect("it grows");
-    case.assert_cut_off();
+    case.assert_truncated();
     case.close();
 }
 
 /// The truncated blocks are not taken for preallocated ones, which would be freed when the
 /// truncation is finished.
 #[test]
-fn space_behind_the_end_is_kept_after_a_failed_cut() {
+fn space_behind_the_end_is_kept_after_a_failed_truncation() {
     let Some(case) = Case::new() else {
         return;
     };
@@ -135,7 +135,7 @@ fn space_behind_the_end_is_kept_after_a_failed_cut() {
         .allocate(case.old, AllocateMode::KeepSize, 8192, 16 << 10);
     kept.expect("there is room");
     case.resize(60_000).expect("it grows");
-    case.assert_cut_off();
+    case.assert_truncated();
     let sectors = case.volume.attributes(case.old).expect("held").sectors;
     assert!(sectors >= 2 * 17, "only {sectors} sectors are left");
     case.close();

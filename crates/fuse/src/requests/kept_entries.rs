@@ -10,6 +10,7 @@ use std::sync::Arc;
 use pext4_fuse_kernel::RING_DEPTH;
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 
+/// Most entries that may be kept.
 const MAX_KEPT: usize = RING_DEPTH / 2;
 
 /// Counts the entries.

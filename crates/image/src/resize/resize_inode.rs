@@ -92,12 +92,13 @@ fn refill(
 /// Refuses an inode of which more than its map would have to be made anew.
 fn check(inode: &Inode) -> Result<()> {
     let is_file = inode.file_type() == Some(FileType::Regular) && inode.links > 0;
-    let is_other = |&slot: &usize| slot != DOUBLE && indirect::entry(&inode.block, slot) != 0;
+    let mut slots = 0..indirect::DIRECT + indirect::MAX_DEPTH;
+    let is_other = |slot| slot != DOUBLE && indirect::entry(&inode.block, slot) != 0;
     let problem = if !is_file {
         format!("mode {:06o}, {} links", inode.mode, inode.links)
     } else if inode.file_acl.get() != 0 {
         "it has a block of attributes".to_owned()
-    } else if (0..indirect::DIRECT + indirect::MAX_DEPTH).any(|slot| is_other(&slot)) {
+    } else if slots.any(is_other) {
         "it has other blocks than the double-indirect one".to_owned()
     } else {
         return Ok(());
