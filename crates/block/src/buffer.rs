@@ -12,6 +12,7 @@
 
 use std::fmt;
 
+use pext4_ondisk::directory::Fingerprints;
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use pext4_sync::{BiasedLock, BiasedReadGuard, BiasedWriteGuard, Class};
@@ -52,8 +53,9 @@ pub struct CountedApart {
 /// What a buffer's lock protects.
 #[derive(Debug)]
 pub struct BufferState {
-    /// The live bytes. Checksums in them may be stale: they are made on the sealed copy.
-    pub page: Page,
+    page: Page,
+    /// If the bytes are a leaf of a directory whose names are found by them.
+    fingerprints: Option<Box<Fingerprints>>,
     /// The transaction in which the buffer is dirty: it still needs a version of the bytes.
     pub dirty_in: Option<Tid>,
     /// The last transaction on whose list it was put.
@@ -66,6 +68,36 @@ pub struct BufferState {
     pub counted_by: Option<usize>,
     /// Selects the checksum that the bytes get.
     pub stamp: Stamp,
+}
+
+impl BufferState {
+    /// The live bytes. Checksums in them may be stale: they are made on the sealed copy.
+    #[must_use]
+    pub fn page(&self) -> &Page {
+        &self.page
+    }
+
+    /// The live bytes, to be changed. Fingerprints of them are dropped.
+    pub fn page_mut(&mut self) -> &mut Page {
+        self.fingerprints = None;
+        &mut self.page
+    }
+
+    /// The fingerprints of the bytes as they are now, if they were kept.
+    #[must_use]
+    pub fn fingerprints(&self) -> Option<&Fingerprints> {
+        self.fingerprints.as_deref()
+    }
+
+    /// Keeps the fingerprints of the bytes, until they are changed by [`BufferState::page_mut`].
+    pub fn keep_fingerprints(&mut self, fingerprints: Fingerprints) {
+        self.fingerprints = Some(Box::new(fingerprints));
+    }
+
+    /// The live bytes and their fingerprints, which the caller changes together.
+    pub fn leaf_mut(&mut self) -> (&mut Page, Option<&mut Fingerprints>) {
+        (&mut self.page, self.fingerprints.as_deref_mut())
+    }
 }
 
 /// One block of the device, in memory. The count of changes and the lock are the first fields, in
@@ -104,6 +136,7 @@ impl Buffer {
     pub(crate) fn placeholder(block: BlockNumber, page: Page) -> Self {
         let state = BufferState {
             page,
+            fingerprints: None,
             dirty_in: None,
             listed_in: None,
             born_in: None,
@@ -179,7 +212,7 @@ impl Buffer {
             page.len(),
             "a page is as long as its block"
         );
-        state.page = page;
+        *state.page_mut() = page;
     }
 
     /// Keeps the buffer in memory until the matching [`Buffer::unpin`].

@@ -292,7 +292,7 @@ impl Cache {
         self.reads.add(1);
         let mut page = Page::zeroed(self.block_size);
         let read = self.device.read_at(offset, page.make_mut());
-        state.page = page;
+        *state.page_mut() = page;
         if read.is_ok() {
             buffer.set_loaded();
         }

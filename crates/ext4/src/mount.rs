@@ -41,7 +41,7 @@ use crate::groups::Groups;
 use crate::inode::inodes::Inodes;
 use crate::inode::table;
 use crate::mbcache::{Counting, SharedBlocks};
-use crate::options::MountOptions;
+use crate::options::{LeafSearch, MountOptions};
 use crate::orphan::Orphans;
 use crate::store::{Store, now};
 use crate::volume::Volume;
@@ -328,6 +328,7 @@ fn directory_settings(store: &Store) -> DirectorySettings {
     DirectorySettings {
         block_size: store.block_size(),
         format: Format::of(&store.features),
+        fingerprints: store.options.scaling.leaf_search == LeafSearch::Fingerprints,
         indexing: store.features.has_compat(Compat::DIR_INDEX),
         large: store.features.has_incompat(Incompat::LARGEDIR),
         hasher: store.superblock(hasher_of),

@@ -5,8 +5,8 @@ mod scaling;
 use std::time::Duration;
 
 pub use scaling::{
-    AttributeCache, BusyGroups, DirectoryLocks, Frees, GroupIndex, InodeBits, OrphanSlots,
-    SWITCHES, Scaling, ScalingError, StreamGoals, Switch, Width,
+    AttributeCache, BusyGroups, DirectoryLocks, Frees, GroupIndex, InodeBits, LeafSearch,
+    OrphanSlots, SWITCHES, Scaling, ScalingError, StreamGoals, Switch, Width,
 };
 
 /// What to do when the image turns out corrupt while mounted.

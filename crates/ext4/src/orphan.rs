@@ -315,9 +315,14 @@ impl SlotBlock {
     fn load(store: &Store, file: OrphanFile, home: BlockNumber) -> Result<Self> {
         let buffer = store.read_block(home)?;
         let seed = store.metadata_csum.then_some(store.checksum_seed);
-        let decoded =
-            OrphanBlock::decode(&buffer.read().page, file.inode, file.generation, home, seed)
-                .map_err(|corrupt| corrupt.in_block(home).in_inode(file.inode))?;
+        let decoded = OrphanBlock::decode(
+            buffer.read().page(),
+            file.inode,
+            file.generation,
+            home,
+            seed,
+        )
+        .map_err(|corrupt| corrupt.in_block(home).in_inode(file.inode))?;
         let count = u32::try_from(decoded.slots.len()).unwrap_or(u32::MAX);
         let none = vec![0; decoded.slots.len().div_ceil(8)];
         Ok(Self {

@@ -253,9 +253,14 @@ impl<'a> Handle<'a> {
         state: &'state mut BufferState,
         stamp: Stamp,
     ) -> &'state mut [u8] {
+        self.touch_locked(buffer, state, stamp);
+        state.page_mut().make_mut()
+    }
+
+    /// As [`Handle::edit_locked`], for a caller that then changes the bytes itself.
+    pub fn touch_locked(&mut self, buffer: &Arc<Buffer>, state: &mut BufferState, stamp: Stamp) {
         self.touch_buffer(buffer, state);
         state.stamp = stamp;
-        state.page.make_mut()
     }
 
     /// Begins a new life of a metadata block: the returned buffer's page is zeroed, and this
@@ -274,7 +279,7 @@ impl<'a> Handle<'a> {
             state.born_in = Some(self.tid);
             state.stamp = stamp;
             if used {
-                state.page = Page::zeroed(state.page.len());
+                *state.page_mut() = Page::zeroed(state.page().len());
             }
         }
         buffer.set_verified();
@@ -391,7 +396,7 @@ impl Owing for DirtyBuffer {
 fn capture_of(buffer: &Buffer, state: &BufferState) -> Capture {
     Capture::Block {
         block: buffer.block(),
-        page: state.page.clone(),
+        page: state.page().clone(),
         stamp: state.stamp,
     }
 }

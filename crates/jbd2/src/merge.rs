@@ -94,8 +94,8 @@ fn seal_block(
     {
         let mut state = buffer.write();
         // If the next transaction has changed the bytes, its commit seals them.
-        if state.page.same(&captured) || state.dirty_in.is_none() {
-            state.page = page.clone();
+        if state.page().same(&captured) || state.dirty_in.is_none() {
+            *state.page_mut() = page.clone();
         }
     }
     Version {

@@ -30,6 +30,7 @@ pub mod counter;
 pub mod estimate;
 pub mod hash;
 pub mod map;
+pub mod memory;
 pub mod meter;
 pub mod order;
 pub mod parts;

@@ -117,7 +117,7 @@ fn a_change_outlives_the_eviction_of_its_neighbours() {
         let buffer = cache.get(FIRST).expect("it can be read");
         let mut state = buffer.write();
         state.dirty_in = Some(Tid(1));
-        state.page.make_mut()[0] = 5;
+        state.page_mut().make_mut()[0] = 5;
         drop(state);
         drop(buffer);
         drop(cache.get(SECOND));
@@ -139,7 +139,7 @@ fn what_was_checked_and_changed_is_not_checked_again() {
         let buffer = cache.get(FIRST).expect("it can be read");
         let checked = buffer.verify(|page| (page[0] == 1).then_some(()).ok_or("changed"));
         checked.expect("nobody else changes it");
-        buffer.write().page.make_mut()[0] = 2;
+        buffer.write().page_mut().make_mut()[0] = 2;
         other().expect("it was sound when it was checked");
     });
 }

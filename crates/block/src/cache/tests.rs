@@ -284,7 +284,7 @@ fn no_change_is_lost_under_pressure() {
                         .expect("it can be read");
                     let mut state = changed.write();
                     state.dirty_in = Some(Tid(1));
-                    let count = &mut state.page.make_mut()[8..16];
+                    let count = &mut state.page_mut().make_mut()[8..16];
                     let value = u64::from_le_bytes(count.try_into().expect("eight bytes"));
                     count.copy_from_slice(&(value + 1).to_le_bytes());
                     drop(state);

@@ -6,6 +6,7 @@ use pext4_ondisk::dirhash::{HashVersion, Hasher};
 use pext4_ondisk::htree;
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
+use super::leaf_view::{LeafEdit, LeafView};
 use crate::error::{Error, Result};
 use crate::inode::name_orders::NameOrder;
 
@@ -45,6 +46,17 @@ pub trait DirectoryBlocks {
         look: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R>;
 
+    /// As [`Self::read`] with a leaf, and with the fingerprints of its records if they are kept.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    fn read_leaf<R>(
+        &self,
+        block: LogicalBlock,
+        look: impl FnOnce(LeafView<'_>) -> Result<R>,
+    ) -> Result<R>;
+
     /// Changes a block below [`Self::count`] within the caller's transaction. Its checksum is
     /// computed according to `kind` from now on; `kind` changes when block 0 becomes the root of an
     /// index.
@@ -57,6 +69,17 @@ pub trait DirectoryBlocks {
         block: LogicalBlock,
         kind: BlockKind,
         change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R>;
+
+    /// As [`Self::edit`] with a leaf, whose fingerprints stay if `change` changes them as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    fn edit_leaf<R>(
+        &mut self,
+        block: LogicalBlock,
+        change: impl FnOnce(LeafEdit<'_>) -> R,
     ) -> Result<R>;
 
     /// Makes sure that the next `blocks` calls of [`Self::append`] find space. Called at most once
@@ -140,6 +163,8 @@ pub struct DirectorySettings {
     pub block_size: u32,
     /// Whether blocks end in checksum tails, and whether entries store the kind of file.
     pub format: Format,
+    /// Names in a leaf that changes are found by fingerprints.
+    pub fingerprints: bool,
     /// Directories may be indexed (`dir_index`).
     pub indexing: bool,
     /// Directories may exceed 2 GiB and their index may have a third level (`large_dir`).
@@ -222,13 +247,31 @@ pub(super) fn look<B: DirectoryBlocks, R>(
     look: impl FnOnce(&[u8]) -> std::result::Result<R, Corrupt>,
 ) -> Result<R> {
     let inode = blocks.inode();
-    if block.get() >= blocks.count() {
-        let corrupt = Corrupt::new("directory", "points behind its last block");
-        return Err(corrupt_at(inode, block, corrupt));
-    }
+    check_exists(blocks, block)?;
     blocks.read(block, kind, |bytes| {
         look(bytes).map_err(|corrupt| corrupt_at(inode, block, corrupt))
     })
+}
+
+/// As [`look`], with a leaf and the fingerprints of its records.
+pub(super) fn look_at_leaf<B: DirectoryBlocks, R>(
+    blocks: &B,
+    block: LogicalBlock,
+    look: impl FnOnce(LeafView<'_>) -> std::result::Result<R, Corrupt>,
+) -> Result<R> {
+    let inode = blocks.inode();
+    check_exists(blocks, block)?;
+    blocks.read_leaf(block, |leaf| {
+        look(leaf).map_err(|corrupt| corrupt_at(inode, block, corrupt))
+    })
+}
+
+fn check_exists<B: DirectoryBlocks>(blocks: &B, block: LogicalBlock) -> Result<()> {
+    if block.get() < blocks.count() {
+        return Ok(());
+    }
+    let corrupt = Corrupt::new("directory", "points behind its last block");
+    Err(corrupt_at(blocks.inode(), block, corrupt))
 }
 
 /// Changes a block, and adds the block's location to a `Corrupt` that `change` returns.
@@ -241,6 +284,18 @@ pub(super) fn change<B: DirectoryBlocks, R>(
     let inode = blocks.inode();
     blocks
         .edit(block, kind, change)?
+        .map_err(|corrupt| corrupt_at(inode, block, corrupt))
+}
+
+/// As [`change`], with a leaf and the fingerprints of its records.
+pub(super) fn change_leaf<B: DirectoryBlocks, R>(
+    blocks: &mut B,
+    block: LogicalBlock,
+    change: impl FnOnce(LeafEdit<'_>) -> std::result::Result<R, Corrupt>,
+) -> Result<R> {
+    let inode = blocks.inode();
+    blocks
+        .edit_leaf(block, change)?
         .map_err(|corrupt| corrupt_at(inode, block, corrupt))
 }
 

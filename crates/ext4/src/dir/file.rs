@@ -12,15 +12,17 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use pext4_block::{Buffer, Stamp};
+use pext4_block::{Buffer, BufferState, Stamp};
 use pext4_jbd2::Handle;
+use pext4_ondisk::directory::Fingerprints;
 use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags, inline};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, directory, htree};
 use pext4_sync::ShardRef;
 
 use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 use super::index;
-use super::locked_leaf::{LockedLeaf, SeenLeaf};
+use super::leaf_view::{LeafEdit, LeafView};
+use super::locked_leaf::{self, LockedLeaf, SeenLeaf, view};
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::inodes::Inodes;
@@ -252,6 +254,20 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         inode.put_inline(self.handle(), area)
     }
 
+    /// Keeps the fingerprints of a leaf that will be changed, if they are not kept yet. A damaged
+    /// leaf gets none: whoever searches it finds what is wrong.
+    fn make_fingerprints(&self, state: &mut BufferState) {
+        let anew = |state: &BufferState| Fingerprints::of(state.page(), self.format()).ok();
+        if !self.settings.fingerprints {
+            return;
+        }
+        if let Some(kept) = state.fingerprints() {
+            debug_assert_eq!(Some(kept), anew(state).as_ref(), "they describe the leaf");
+        } else if let Some(fingerprints) = anew(state) {
+            state.keep_fingerprints(fingerprints);
+        }
+    }
+
     fn handle(&mut self) -> &mut Handle<'h> {
         self.handle
             .as_mut()
@@ -278,18 +294,33 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         kind: BlockKind,
         look: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R> {
+        if kind == BlockKind::Leaf {
+            return self.read_leaf(block, |leaf| look(leaf.bytes));
+        }
         if self.is_inline {
             return self.read_region(block, look);
         }
-        let buffer = self.buffer(block, kind)?;
-        let (answer, changes) = if self.for_update && kind == BlockKind::Leaf {
-            let state = buffer.write();
-            (look(&state.page), buffer.changes())
+        look(self.buffer(block, kind)?.read().page())
+    }
+
+    fn read_leaf<R>(
+        &self,
+        block: LogicalBlock,
+        look: impl FnOnce(LeafView<'_>) -> Result<R>,
+    ) -> Result<R> {
+        if self.is_inline {
+            return self.read_region(block, |bytes| look(LeafView::plain(bytes)));
+        }
+        let buffer = self.buffer(block, BlockKind::Leaf)?;
+        let (answer, changes) = if self.for_update {
+            let mut state = buffer.write();
+            self.make_fingerprints(&mut state);
+            (look(view(&state)), buffer.changes())
         } else {
             let state = buffer.read();
-            (look(&state.page), buffer.changes())
+            (look(view(&state)), buffer.changes())
         };
-        self.keep(block, kind, buffer, changes);
+        self.keep(block, BlockKind::Leaf, buffer, changes);
         answer
     }
 
@@ -310,6 +341,31 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         let answer = self.handle().edit(&buffer, stamp, change);
         let changes = buffer.changes();
         self.keep(block, kind, buffer, changes);
+        Ok(answer)
+    }
+
+    fn edit_leaf<R>(
+        &mut self,
+        block: LogicalBlock,
+        change: impl FnOnce(LeafEdit<'_>) -> R,
+    ) -> Result<R> {
+        self.inode.forget_name_order();
+        if self.is_inline {
+            return self.edit_region(block, |bytes| {
+                change(LeafEdit {
+                    bytes,
+                    fingerprints: None,
+                })
+            });
+        }
+        let buffer = self.buffer(block, BlockKind::Leaf)?;
+        let stamp = self.stamp(BlockKind::Leaf);
+        let (answer, changes) = {
+            let mut state = buffer.write();
+            let leaf = locked_leaf::edit(self.handle(), &buffer, &mut state, stamp);
+            (change(leaf), buffer.changes())
+        };
+        self.keep(block, BlockKind::Leaf, buffer, changes);
         Ok(answer)
     }
 

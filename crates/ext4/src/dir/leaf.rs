@@ -1,9 +1,10 @@
 //! One leaf of a directory: the codec's operations on a block of [`DirectoryBlocks`].
 
-use pext4_ondisk::directory::{self, Entry, Format, Inserted, Record};
+use pext4_ondisk::directory::{self, Entry, Format};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
-use super::blocks::{self, BlockKind, DirectoryBlocks, look};
+use super::blocks::{self, BlockKind, DirectoryBlocks, look, look_at_leaf};
+use super::leaf_view::{LeafEdit, LeafView, Room, Search};
 use super::{CHANGED, FoundEntry, corrupt_in, kind_of};
 use crate::error::Result;
 
@@ -29,22 +30,25 @@ pub(super) fn find<B: DirectoryBlocks>(
     name: &[u8],
 ) -> Result<Option<FoundEntry>> {
     let format = blocks.format();
+    if kind == BlockKind::Leaf {
+        return look_at_leaf(blocks, block, |leaf| find_in(leaf, format, block, name));
+    }
     look(blocks, block, kind, |bytes| {
         if is_node(bytes, kind) {
             return Ok(None);
         }
-        find_in(bytes, format, block, name)
+        find_in(LeafView::plain(bytes), format, block, name)
     })
 }
 
-/// As [`find`], in the bytes of the leaf in `block`.
+/// As [`find`], in the leaf that is in `block`.
 pub(super) fn find_in(
-    bytes: &[u8],
+    leaf: LeafView<'_>,
     format: Format,
     block: LogicalBlock,
     name: &[u8],
 ) -> Decoded<Option<FoundEntry>> {
-    let entry = directory::find(bytes, format, name)?.and_then(|record| record.entry());
+    let entry = leaf.find(format, name)?.and_then(|record| record.entry());
     Ok(entry.map(|entry| found(&entry, block)))
 }
 
@@ -79,15 +83,6 @@ fn is_node(bytes: &[u8], kind: BlockKind) -> bool {
     kind == BlockKind::Either && kind_of(bytes) == BlockKind::Index
 }
 
-/// How a leaf has room for a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
-    /// Enough in the record at this offset.
-    Gap(usize),
-    /// Enough in total, but in pieces.
-    Pieces,
-}
-
 /// Room for a name in the leaf to which it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vacancy {
@@ -113,78 +108,22 @@ pub(super) fn seek<B: DirectoryBlocks>(
     name: &[u8],
 ) -> Result<Sought> {
     let format = blocks.format();
-    look(blocks, block, BlockKind::Leaf, |bytes| {
-        seek_in(bytes, format, block, name)
-    })
+    look_at_leaf(blocks, block, |leaf| seek_in(leaf, format, block, name))
 }
 
-/// As [`seek`], in the bytes of the leaf in `block`.
+/// As [`seek`], in the leaf that is in `block`.
 pub(super) fn seek_in(
-    bytes: &[u8],
+    leaf: LeafView<'_>,
     format: Format,
     block: LogicalBlock,
     name: &[u8],
 ) -> Decoded<Sought> {
-    let mut space = Space::new(name);
-    for record in directory::records(bytes, format) {
-        let record = record?;
-        if record.is_named(name)
-            && let Some(entry) = record.entry()
-        {
-            return Ok(Sought::Entry(found(&entry, block)));
-        }
-        space.add(&record);
-    }
     let vacancy = |room| Sought::Vacancy(Vacancy { leaf: block, room });
-    Ok(space.room().map_or(Sought::Full, vacancy))
-}
-
-/// The space that the records of a leaf leave for a name.
-struct Space {
-    need: usize,
-    gap: Option<usize>,
-    in_all: usize,
-}
-
-impl Space {
-    fn new(name: &[u8]) -> Self {
-        Self {
-            need: directory::record_length(name.len()),
-            gap: None,
-            in_all: 0,
-        }
-    }
-
-    fn add(&mut self, record: &Record<'_>) {
-        if self.gap.is_none() && record.free() >= self.need {
-            self.gap = Some(record.offset);
-        }
-        // Writing the leaf anew also gains what is behind `.`, where no entry may be added.
-        self.in_all += record.length - record.used();
-    }
-
-    fn room(&self) -> Option<Room> {
-        let in_pieces = (self.in_all >= self.need).then_some(Room::Pieces);
-        self.gap.map(Room::Gap).or(in_pieces)
-    }
-}
-
-/// How a leaf has room for a name that is not in it, if it has.
-fn room_in<B: DirectoryBlocks>(
-    blocks: &B,
-    block: LogicalBlock,
-    name: &[u8],
-) -> Result<Option<Room>> {
-    let format = blocks.format();
-    look(blocks, block, BlockKind::Leaf, |bytes| {
-        let mut space = Space::new(name);
-        for record in directory::records(bytes, format) {
-            space.add(&record?);
-            if space.gap.is_some() {
-                break;
-            }
-        }
-        Ok(space.room())
+    Ok(match leaf.search(format, name)? {
+        Search::Record(record) => record
+            .entry()
+            .map_or(Sought::Full, |entry| Sought::Entry(found(&entry, block))),
+        Search::Room(room) => room.map_or(Sought::Full, vacancy),
     })
 }
 
@@ -195,7 +134,9 @@ pub(super) fn insert<B: DirectoryBlocks>(
     block: LogicalBlock,
     new: &Entry<'_>,
 ) -> Result<bool> {
-    let Some(room) = room_in(blocks, block, new.name)? else {
+    let format = blocks.format();
+    let room = look_at_leaf(blocks, block, |leaf| leaf.room(format, new.name))?;
+    let Some(room) = room else {
         return Ok(false);
     };
     insert_into(blocks, block, room, new).map(|()| true)
@@ -209,25 +150,14 @@ pub(super) fn insert_into<B: DirectoryBlocks>(
     new: &Entry<'_>,
 ) -> Result<()> {
     let format = blocks.format();
-    blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
-        insert_in(bytes, format, room, new)
+    blocks::change_leaf(blocks, block, |mut leaf| {
+        insert_in(&mut leaf, format, room, new)
     })
 }
 
-/// As [`insert_into`], in the bytes of a leaf.
-fn insert_in(bytes: &mut [u8], format: Format, room: Room, new: &Entry<'_>) -> Decoded<()> {
-    let has_room = match room {
-        Room::Gap(offset) => {
-            let inserted = directory::insert_at(bytes, format, offset, new)?;
-            matches!(inserted, Inserted::At(_))
-        }
-        Room::Pieces => {
-            let content = bytes.to_vec();
-            let entries = directory::entries(&content, format).collect::<Decoded<Vec<_>>>()?;
-            directory::write_leaf(bytes, format, entries.into_iter().chain([*new]))
-        }
-    };
-    match has_room {
+/// As [`insert_into`], in a leaf that was locked.
+fn insert_in(leaf: &mut LeafEdit<'_>, format: Format, room: Room, new: &Entry<'_>) -> Decoded<()> {
+    match leaf.insert(format, room, new)? {
         true => Ok(()),
         false => Err(Corrupt::new("directory", CHANGED)),
     }
@@ -243,9 +173,14 @@ impl Vacancy {
         insert_into(blocks, self.leaf, self.room, new)
     }
 
-    /// As [`Vacancy::fill`], in the bytes of the leaf.
-    pub(super) fn fill_in(&self, bytes: &mut [u8], format: Format, new: &Entry<'_>) -> Decoded<()> {
-        insert_in(bytes, format, self.room, new)
+    /// As [`Vacancy::fill`], in the leaf, which was locked.
+    pub(super) fn fill_in(
+        &self,
+        leaf: &mut LeafEdit<'_>,
+        format: Format,
+        new: &Entry<'_>,
+    ) -> Decoded<()> {
+        insert_in(leaf, format, self.room, new)
     }
 }
 
@@ -256,10 +191,7 @@ pub(super) fn remove<B: DirectoryBlocks>(
     name: &[u8],
 ) -> Result<()> {
     let format = blocks.format();
-    blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
-        directory::remove(bytes, format, name)
-    })
-    .map(|_| ())
+    blocks::change_leaf(blocks, block, |mut leaf| leaf.remove(format, name)).map(|_| ())
 }
 
 /// Changes the inode to which a name refers, in the leaf in which it was found.
@@ -269,10 +201,7 @@ pub(super) fn replace<B: DirectoryBlocks>(
     entry: &Entry<'_>,
 ) -> Result<()> {
     let format = blocks.format();
-    blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
-        directory::set_inode_of(bytes, format, entry.name, entry.inode, entry.file_type)
-    })
-    .map(|_| ())
+    blocks::change_leaf(blocks, block, |mut leaf| leaf.set_inode(format, entry)).map(|_| ())
 }
 
 /// The bytes of a leaf.

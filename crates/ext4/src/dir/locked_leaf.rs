@@ -22,13 +22,14 @@ use std::sync::Arc;
 
 use pext4_block::{Buffer, BufferState, Stamp};
 use pext4_jbd2::Handle;
-use pext4_ondisk::directory::{self, Entry, Format};
+use pext4_ondisk::directory::{Entry, Format};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 use pext4_sync::{BiasedWriteGuard, ShardRef};
 
 use super::FoundEntry;
 use super::blocks::corrupt_at;
 use super::leaf::{self, Sought, Vacancy};
+use super::leaf_view::{LeafEdit, LeafView};
 use crate::error::Result;
 
 /// What an added name adds to the count.
@@ -119,7 +120,7 @@ impl LockedLeaf<'_, '_> {
     /// `Corrupt`.
     pub fn add(mut self, seen: Option<Vacancy>, new: &Entry<'_>) -> Result<bool> {
         let vacancy = if self.has_changed {
-            match leaf::seek_in(&self.state.page, self.format, self.block, new.name) {
+            match leaf::seek_in(view(&self.state), self.format, self.block, new.name) {
                 Ok(Sought::Vacancy(vacancy)) => Some(vacancy),
                 Ok(Sought::Entry(_) | Sought::Full) => None,
                 Err(corrupt) => return self.located(Err(corrupt)),
@@ -131,7 +132,7 @@ impl LockedLeaf<'_, '_> {
             return Ok(false);
         };
         let format = self.format;
-        let added = vacancy.fill_in(self.edit(), format, new);
+        let added = vacancy.fill_in(&mut self.edit(), format, new);
         self.buffer.count_change(&self.state, ADDITION);
         self.located(added.map(|()| true))
     }
@@ -144,27 +145,49 @@ impl LockedLeaf<'_, '_> {
     /// `Corrupt`.
     pub fn remove(mut self, found: Option<FoundEntry>, name: &[u8]) -> Result<bool> {
         if self.has_changed {
-            match leaf::find_in(&self.state.page, self.format, self.block, name) {
+            match leaf::find_in(view(&self.state), self.format, self.block, name) {
                 Ok(now) if now == found => {}
                 Ok(_) => return Ok(false),
                 Err(corrupt) => return self.located(Err(corrupt)),
             }
         }
         let format = self.format;
-        let removed = directory::remove(self.edit(), format, name);
+        let removed = self.edit().remove(format, name);
         // Sequentially consistent with the count of holds: either a lookup sees this removal, or
         // the thread that frees the inode sees the hold of the lookup.
         self.buffer.count_change(&self.state, REMOVAL);
         self.located(removed.map(|_| true))
     }
 
-    fn edit(&mut self) -> &mut [u8] {
-        self.handle
-            .edit_locked(self.buffer, &mut self.state, self.stamp)
+    fn edit(&mut self) -> LeafEdit<'_> {
+        edit(self.handle, self.buffer, &mut self.state, self.stamp)
     }
 
     fn located<R>(&self, decoded: std::result::Result<R, Corrupt>) -> Result<R> {
         decoded.map_err(|corrupt| corrupt_at(self.directory, self.block, corrupt))
+    }
+}
+
+/// The leaf that is in a buffer.
+pub(super) fn view(state: &BufferState) -> LeafView<'_> {
+    LeafView {
+        bytes: state.page(),
+        fingerprints: state.fingerprints(),
+    }
+}
+
+/// The leaf that is in a buffer, to be changed within `handle`.
+pub(super) fn edit<'a>(
+    handle: &mut Handle<'_>,
+    buffer: &Arc<Buffer>,
+    state: &'a mut BufferState,
+    stamp: Stamp,
+) -> LeafEdit<'a> {
+    handle.touch_locked(buffer, state, stamp);
+    let (page, fingerprints) = state.leaf_mut();
+    LeafEdit {
+        bytes: page.make_mut(),
+        fingerprints,
     }
 }
 
@@ -195,10 +218,10 @@ mod models {
     fn look(buffer: &Arc<Buffer>, for_update: bool) -> (u8, SeenLeaf) {
         let (content, changes) = if for_update {
             let state = buffer.write();
-            (state.page[0], buffer.changes())
+            (state.page()[0], buffer.changes())
         } else {
             let state = buffer.read();
-            (state.page[0], buffer.changes())
+            (state.page()[0], buffer.changes())
         };
         let buffer = ShardRef::Own(Arc::clone(buffer));
         (content, SeenLeaf::new(LogicalBlock(1), buffer, changes))
@@ -208,14 +231,14 @@ mod models {
     fn change(buffer: &Arc<Buffer>, from: u8, to: u8) -> bool {
         let (seen, leaf) = look(buffer, true);
         let mut state = buffer.write();
-        let now = state.page[0];
+        let now = state.page()[0];
         if !leaf.has_changed() {
             assert_eq!(now, seen, "what was seen is still so");
         }
         if now != from {
             return false;
         }
-        state.page.make_mut()[0] = to;
+        state.page_mut().make_mut()[0] = to;
         let step = if to == 0 { REMOVAL } else { ADDITION };
         buffer.count_change(&state, step);
         true

@@ -32,6 +32,7 @@ mod grow;
 mod index;
 mod inline;
 mod leaf;
+mod leaf_view;
 mod linear;
 mod listing;
 mod locked_leaf;

@@ -118,11 +118,11 @@ impl NodeStore for Nodes<'_, '_> {
         let buffer = store.read_frequent_block(block)?;
         let state = buffer.read();
         if self.is_unverified(&buffer) {
-            self.verify(&state.page, depth)
+            self.verify(state.page(), depth)
                 .map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
             buffer.set_verified();
         }
-        look(&state.page)
+        look(state.page())
     }
 
     fn check_mapped(&self, start: BlockNumber, length: u32) -> Result<()> {

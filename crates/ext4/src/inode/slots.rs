@@ -53,7 +53,7 @@ impl Inodes {
         let buffer = self.store.read_block(place.block)?;
         let state = buffer.read();
         let start = place.offset as usize;
-        let bytes = &state.page[start..start + usize::from(self.store.geometry.inode_size)];
+        let bytes = &state.page()[start..start + usize::from(self.store.geometry.inode_size)];
         let slot = self
             .store
             .decode_slot(bytes, number)

@@ -132,7 +132,7 @@ fn begin(counts: &OwnCounts, buffer: &Arc<Buffer>) {
     let number = counts.begin(buffer);
     let tid = Tid(1);
     let mut state = buffer.write();
-    wanted().put_into(state.page.make_mut());
+    wanted().put_into(state.page_mut().make_mut());
     state.counted_apart = Some(CountedApart { tid, number });
 }
 

@@ -226,7 +226,7 @@ impl OwnCounts {
 
     /// Notes a dropped reference to a block that is counted apart and locked by the caller.
     pub fn meet_leaving(&self, buffer: &Arc<Buffer>, state: &BufferState) {
-        self.meet(buffer, state, || content_of(&state.page), MetBlock::leave);
+        self.meet(buffer, state, || content_of(state.page()), MetBlock::leave);
     }
 
     /// Removes and returns everything that was noted. The transaction is closed.

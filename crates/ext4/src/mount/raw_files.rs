@@ -24,7 +24,7 @@ pub(super) fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
         let buffer = store.read_block(block)?;
         let state = buffer.read();
         let start = offset as usize;
-        let bytes = &state.page[start..start + usize::from(geometry.descriptor_size)];
+        let bytes = &state.page()[start..start + usize::from(geometry.descriptor_size)];
         let (descriptor, _) = decode_descriptor(store, group, bytes)
             .map_err(|corrupt| corrupt.in_group(group).in_block(block))
             .map_err(|corrupt| match store.options.read_only {
@@ -39,7 +39,7 @@ pub(super) fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
     let buffer = store.read_block(block)?;
     let state = buffer.read();
     let start = offset as usize;
-    let bytes = &state.page[start..start + usize::from(geometry.inode_size)];
+    let bytes = &state.page()[start..start + usize::from(geometry.inode_size)];
     Ok(store
         .decode_slot(bytes, inode)
         .map_err(|corrupt| corrupt.in_inode(inode).in_block(block))?)
@@ -102,7 +102,7 @@ fn mapped_blocks(store: &Store, slot: &Slot, count: u32) -> Result<Vec<Extent>> 
     for logical in (0..count).map(LogicalBlock) {
         let read = |block: BlockNumber, index: usize| -> Result<u32> {
             let buffer = store.read_block(block)?;
-            Ok(indirect::entry(&buffer.read().page, index))
+            Ok(indirect::entry(buffer.read().page(), index))
         };
         let Some(start) = indirect::lookup(&slot.block, store.block_size(), logical, read)? else {
             // A hole, which the caller refuses.

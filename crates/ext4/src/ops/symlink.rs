@@ -137,7 +137,7 @@ impl Volume {
         let buffer = self.inodes.store.read_block(extent.start)?;
         let state = buffer.read();
         Ok(state
-            .page
+            .page()
             .get(..length)
             .ok_or_else(|| corrupt("target longer than a block"))?
             .to_vec())

@@ -145,6 +145,16 @@ choice! {
 }
 
 choice! {
+    /// How a name is found in a leaf of a directory.
+    LeafSearch {
+        /// Record after record.
+        Scan = "scan",
+        /// By a byte of each record, which leaves that change have in memory.
+        Fingerprints = "fingerprints",
+    }
+}
+
+choice! {
     /// How equal attribute blocks find each other.
     AttributeCache {
         /// They do not: each inode has its own block.
@@ -241,6 +251,8 @@ pub struct Scaling {
     pub inode_bits: InodeBits,
     /// What of a directory is locked.
     pub directory: DirectoryLocks,
+    /// How a name is found in a leaf.
+    pub leaf_search: LeafSearch,
     /// How attribute blocks are shared.
     pub attribute_cache: AttributeCache,
     /// Words on which handles are counted.
@@ -274,7 +286,7 @@ macro_rules! switch {
 }
 
 /// All switches, in the order in which they are printed.
-pub static SWITCHES: [Switch; 11] = [
+pub static SWITCHES: [Switch; 12] = [
     switch!(
         busy_groups,
         "try-lock",
@@ -322,6 +334,12 @@ pub static SWITCHES: [Switch; 11] = [
         "directory",
         "whole|leaves",
         "what creates and removals lock of an indexed directory"
+    ),
+    switch!(
+        leaf_search,
+        "leaf-search",
+        "scan|fingerprints",
+        "how a name is found in a leaf: record after record, or by a byte of each"
     ),
     switch!(
         attribute_cache,
@@ -389,6 +407,7 @@ impl Scaling {
         orphan: OrphanSlots::List,
         inode_bits: InodeBits::TestThenLock,
         directory: DirectoryLocks::Whole,
+        leaf_search: LeafSearch::Scan,
         attribute_cache: AttributeCache::Global,
         handle_shards: Width::Fixed(1),
         commit_threads: Width::Fixed(1),
@@ -416,6 +435,7 @@ impl Scaling {
         orphan: OrphanSlots::Remembered,
         inode_bits: InodeBits::Atomic,
         directory: DirectoryLocks::Leaves,
+        leaf_search: LeafSearch::Fingerprints,
         attribute_cache: AttributeCache::Sharded,
         handle_shards: Width::Auto,
         commit_threads: Width::Auto,

@@ -97,7 +97,7 @@ impl Store {
         let buffer = self.cache.get(self.superblock.home)?;
         let start = self.superblock.offset as usize;
         let mut state = buffer.write();
-        state.page.make_mut()[start..start + SIZE].copy_from_slice(bytes);
+        state.page_mut().make_mut()[start..start + SIZE].copy_from_slice(bytes);
         Ok(())
     }
 }

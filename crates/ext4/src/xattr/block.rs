@@ -98,10 +98,10 @@ pub(super) fn attributes(
     }
     let buffer = read(inodes, block)?;
     let state = buffer.read();
-    let decoded = decode(&state.page)?;
+    let decoded = decode(state.page())?;
     let has_value_inodes = super::plan::value_inodes(&decoded.attributes).next();
     if has_value_inodes.is_none() && !inodes.store.is_read_only() {
-        inodes.attribute_blocks.insert(block, &state.page);
+        inodes.attribute_blocks.insert(block, state.page());
     }
     drop(state);
     Ok((CheckedBlock::Read(buffer), decoded.attributes))
@@ -162,7 +162,7 @@ pub(super) fn known(inodes: &Inodes, block: BlockNumber) -> Result<CheckedBlock>
         return Ok(CheckedBlock::Met(met));
     }
     let buffer = read(inodes, block)?;
-    xattr::references(&buffer.read().page).map_err(|corrupt| corrupt.in_block(block))?;
+    xattr::references(buffer.read().page()).map_err(|corrupt| corrupt.in_block(block))?;
     Ok(CheckedBlock::Read(buffer))
 }
 
@@ -223,7 +223,7 @@ fn take(
     let Some(mut state) = locked else {
         return Attempt::Busy;
     };
-    if blocks.judge_taking(candidate, &state.page, content) == Taking::Pass {
+    if blocks.judge_taking(candidate, state.page(), content) == Taking::Pass {
         return Attempt::Unfit;
     }
     // The block may have been freed and reused since, with another buffer, and the entry may belong
@@ -302,7 +302,7 @@ fn change(
         return Ok(false);
     }
     let is_own = blocks
-        .judge_change(buffer.block(), &state.page)
+        .judge_change(buffer.block(), state.page())
         .map_err(|corrupt| corrupt.in_block(buffer.block()))?;
     if is_own {
         let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());

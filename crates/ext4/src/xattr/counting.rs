@@ -72,7 +72,7 @@ pub(super) fn take(
         return true;
     }
     if !has_room {
-        blocks.set_reusable(candidate.block(), &state.page, false);
+        blocks.set_reusable(candidate.block(), state.page(), false);
         return false;
     }
     let noted_before = blocks.own_counts().meet_taking(buffer, state, content);
@@ -107,7 +107,7 @@ pub(super) fn leave(
             handle.note_change();
             return Ok(Departure::StillUsed);
         }
-        let leaving = blocks.judge_leaving(block, &state.page);
+        let leaving = blocks.judge_leaving(block, state.page());
         match leaving.map_err(|corrupt| Error::Corrupt(corrupt.in_block(block)))? {
             Leaving::Left => {
                 leave_to_others(blocks, handle, buffer, &mut state, may_count_apart);
@@ -151,7 +151,7 @@ pub(super) fn is_apart(handle: &Handle<'_>, state: &BufferState) -> bool {
 /// Whether the block may be counted apart, and get references while it is.
 fn has_room(blocks: &SharedBlocks, state: &BufferState) -> bool {
     let counts = blocks.own_counts();
-    xattr::references(&state.page).is_ok_and(|count| counts.has_room(count))
+    xattr::references(state.page()).is_ok_and(|count| counts.has_room(count))
 }
 
 /// Whether the last core that counted in the block is another one.
@@ -201,13 +201,13 @@ fn store(blocks: &SharedBlocks, sum: &Sum) -> Option<BlockNumber> {
     let mut state = sum.buffer.write();
     state.counted_apart = None;
     let block = sum.buffer.block();
-    if add_references(state.page.make_mut(), sum.change) {
+    if add_references(state.page_mut().make_mut(), sum.change) {
         let may_be_found =
-            xattr::references(&state.page).is_ok_and(|count| count < xattr::MAX_REFERENCES);
-        blocks.set_reusable(block, &state.page, may_be_found);
+            xattr::references(state.page()).is_ok_and(|count| count < xattr::MAX_REFERENCES);
+        blocks.set_reusable(block, state.page(), may_be_found);
         return None;
     }
-    blocks.forget(block, &state.page);
+    blocks.forget(block, state.page());
     Some(block)
 }
 

@@ -1,6 +1,7 @@
 //! The tail of a leaf: a record without an inode that contains the checksum.
 
-use super::{Format, STRUCTURE, TAIL_SIZE, write_free};
+use super::changes::write_free;
+use super::{Format, STRUCTURE, TAIL_SIZE};
 use crate::bytes::{read_u32, write_u32};
 use crate::checksum::{crc32c, inode_state};
 use crate::corrupt::{Corrupt, wrong_checksum};

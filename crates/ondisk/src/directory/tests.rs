@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::changes::gap;
+use super::records::encode_length;
 use super::*;
+use crate::bytes::write_u16;
 
 const PLAIN: Format = Format {
     has_tail: false,

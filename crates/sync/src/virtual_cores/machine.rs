@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::hash::BuildHasher;
+use std::ops::Range;
 use std::sync::Arc;
 
 use corosensei::Yielder;
@@ -288,6 +289,26 @@ impl Machine {
     /// Reads or writes an atomic.
     pub(crate) fn access(&mut self, address: usize, write: bool, site: Site) {
         self.touch(self.current, address / LINE, Label::At(site), write);
+    }
+
+    /// Reads or writes memory that a lock guards: its lines `together`, or each after the one before
+    /// it has arrived.
+    pub(crate) fn touch_memory(
+        &mut self,
+        memory: Range<usize>,
+        write: bool,
+        together: bool,
+        site: Site,
+    ) {
+        let (core, label) = (self.current, Label::At(site));
+        let lines = memory.start / LINE..memory.end.div_ceil(LINE);
+        if together {
+            self.touch_together(core, lines, label, write, 0);
+        } else {
+            for line in lines {
+                self.touch(core, line, label, write);
+            }
+        }
     }
 
     /// Touches the line of the lock's word; returns the picoseconds that its transfer took.

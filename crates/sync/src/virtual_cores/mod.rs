@@ -32,6 +32,7 @@ mod spin_tests;
 mod tests;
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -164,6 +165,12 @@ pub(crate) fn access(address: usize, write: bool, site: Site) {
     let action = if write { Action::Write } else { Action::Load };
     arrive(site, action);
     with(|machine| machine.access(address, write, site));
+}
+
+/// Touches memory that a held lock guards. It is no step of its own: it belongs to the step before
+/// it.
+pub(crate) fn touch(memory: Range<usize>, write: bool, together: bool, site: Site) {
+    with(|machine| machine.touch_memory(memory, write, together, site));
 }
 
 /// Waits on a condition and releases the lock meanwhile; returns whether the wait timed out.

@@ -1,13 +1,14 @@
 //! A directory's file in memory, which asserts that callers follow the rules of the trait.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use pext4_ondisk::directory::{self, Format};
+use pext4_ondisk::directory::{self, Fingerprints, Format};
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 use pext4_ondisk::inode::inline;
 use pext4_ondisk::{InodeNumber, LogicalBlock};
 
+use super::super::leaf_view::{LeafEdit, LeafView};
 use super::super::{BlockKind, DirectoryBlocks, DirectorySettings, init, kind_of};
 use crate::error::{Refusal, Result};
 use crate::inode::name_orders::NameOrder;
@@ -31,6 +32,8 @@ pub(super) struct Memory {
     pub(super) order: RefCell<Option<NameOrder>>,
     /// While it is stored in its inode: its parent, and the maximum size of its regions in bytes.
     pub(super) inline: Option<(InodeNumber, usize)>,
+    /// Leaves and their fingerprints.
+    fingerprints: RefCell<Kept>,
     reserved: u32,
     changed: BTreeSet<u32>,
     added: u32,
@@ -50,6 +53,7 @@ pub(super) fn settings(block_size: u32) -> DirectorySettings {
             has_tail: true,
             has_file_types: true,
         },
+        fingerprints: true,
         indexing: true,
         large: false,
         hasher: Hasher {
@@ -58,6 +62,41 @@ pub(super) fn settings(block_size: u32) -> DirectorySettings {
             seed: [0x1234_5678, 0x9ABC_DEF0, 7, 0xFFFF_0000],
         },
         cookie_key: 0x0123_4567_89AB_CDEF,
+    }
+}
+
+/// The fingerprints of leaves, by block, with the bytes that they describe: tests also change the
+/// blocks themselves.
+#[derive(Clone, Default)]
+struct Kept(BTreeMap<u32, (Vec<u8>, Fingerprints)>);
+
+impl Kept {
+    /// Those of a leaf with these bytes, which are made if they are not kept; none if the leaf is
+    /// damaged.
+    fn of(
+        &mut self,
+        block: LogicalBlock,
+        bytes: &[u8],
+        format: Format,
+    ) -> Option<&mut Fingerprints> {
+        let kept = self.0.get(&block.get());
+        if kept.is_none_or(|(described, _)| *described != bytes) {
+            self.0.remove(&block.get());
+            let made = Fingerprints::of(bytes, format).ok()?;
+            self.0.insert(block.get(), (bytes.to_vec(), made));
+        }
+        self.0
+            .get_mut(&block.get())
+            .map(|(_, fingerprints)| fingerprints)
+    }
+
+    /// After a change of a leaf and of its fingerprints: they describe it.
+    fn check(&mut self, block: LogicalBlock, bytes: &[u8], format: Format) {
+        if let Some((described, fingerprints)) = self.0.get_mut(&block.get()) {
+            let anew = Fingerprints::of(bytes, format);
+            assert_eq!(anew.as_ref(), Ok(&*fingerprints), "those of block {block}");
+            bytes.clone_into(described);
+        }
     }
 }
 
@@ -72,6 +111,7 @@ impl Memory {
             reads: Cell::new(0),
             order: RefCell::new(None),
             inline: None,
+            fingerprints: RefCell::default(),
             reserved: 0,
             changed: BTreeSet::new(),
             added: 0,
@@ -157,6 +197,41 @@ impl DirectoryBlocks for Memory {
         *stored = kind;
         self.changed.insert(block.get());
         Ok(change(bytes))
+    }
+
+    fn read_leaf<R>(
+        &self,
+        block: LogicalBlock,
+        look: impl FnOnce(LeafView<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let format = self.format();
+        self.read(block, BlockKind::Leaf, |bytes| {
+            let mut kept = self.fingerprints.borrow_mut();
+            look(LeafView {
+                bytes,
+                fingerprints: kept.of(block, bytes, format).as_deref(),
+            })
+        })
+    }
+
+    fn edit_leaf<R>(
+        &mut self,
+        block: LogicalBlock,
+        change: impl FnOnce(LeafEdit<'_>) -> R,
+    ) -> Result<R> {
+        let format = self.format();
+        let mut kept = std::mem::take(self.fingerprints.get_mut());
+        let answer = self.edit(block, BlockKind::Leaf, |bytes| {
+            let fingerprints = kept.of(block, bytes, format);
+            let answer = change(LeafEdit {
+                bytes,
+                fingerprints,
+            });
+            kept.check(block, bytes, format);
+            answer
+        });
+        self.fingerprints.replace(kept);
+        answer
     }
 
     fn reserve(&mut self, blocks: u32) -> Result<()> {

@@ -1,0 +1,232 @@
+//! The bytes of a leaf and, where they are kept, the fingerprints of its records: one way to search
+//! and change a leaf, whether it has them or not.
+//!
+//! Fingerprints belong to the bytes ([`Fingerprints`]). The block's buffer keeps both, under one
+//! lock, and drops the fingerprints whenever the bytes are changed in any other way than here. They
+//! are made when a leaf is first read for a change, so a directory that is only read has none: its
+//! searches write nothing, and share the leaf's cache lines.
+
+use pext4_ondisk::Corrupt;
+use pext4_ondisk::directory::{self, Entry, Fingerprints, Format, Inserted, Record};
+
+use pext4_sync::memory::{self, Used};
+
+type Decoded<T> = std::result::Result<T, Corrupt>;
+
+/// A leaf as it is read.
+#[derive(Clone, Copy)]
+pub struct LeafView<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Those of its records, if they are kept.
+    pub fingerprints: Option<&'a Fingerprints>,
+}
+
+/// A leaf that is changed.
+pub struct LeafEdit<'a> {
+    /// Its bytes.
+    pub bytes: &'a mut [u8],
+    /// Those of its records, if they are kept.
+    pub fingerprints: Option<&'a mut Fingerprints>,
+}
+
+/// Where a leaf has room for another name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Enough in the record at this offset.
+    Gap(usize),
+    /// Enough in total, but in pieces.
+    Pieces,
+}
+
+/// The result of a search for a name that is to be inserted.
+pub(super) enum Search<'a> {
+    /// Its record: it exists.
+    Record(Record<'a>),
+    /// Room for it, if there is any.
+    Room(Option<Room>),
+}
+
+impl<'a> LeafView<'a> {
+    /// A leaf without fingerprints.
+    pub(super) fn plain(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            fingerprints: None,
+        }
+    }
+
+    /// Finds the record of a name.
+    pub(super) fn find(self, format: Format, name: &[u8]) -> Decoded<Option<Record<'a>>> {
+        let found = match self.fingerprints {
+            Some(fingerprints) => fingerprints.find(self.bytes, format, name),
+            None => directory::find(self.bytes, format, name),
+        };
+        let found = found?;
+        memory::used(|used| self.tell_search(used, found.as_ref()));
+        Ok(found)
+    }
+
+    /// The memory that a search has read.
+    fn tell_search(self, used: Used, found: Option<&Record<'_>>) {
+        let end = found.map(|record| record.offset + record.used());
+        match self.fingerprints {
+            Some(fingerprints) => {
+                used.read(std::slice::from_ref(fingerprints));
+                used.read(fingerprints.from(0).0);
+                if let Some(record) = found {
+                    used.read(&fingerprints.from(record.offset).2[..1]);
+                    used.read(&self.bytes[record.offset..record.offset + record.used()]);
+                }
+            }
+            None => used.searched(&self.bytes[..end.unwrap_or(self.bytes.len())]),
+        }
+    }
+
+    /// Finds the record of a name or, if there is none, room for one.
+    pub(super) fn search(self, format: Format, name: &[u8]) -> Decoded<Search<'a>> {
+        let mut space = Space::new(name);
+        if let Some(fingerprints) = self.fingerprints {
+            let found = self.find(format, name)?;
+            space.look_up(fingerprints);
+            return Ok(found.map_or(Search::Room(space.room()), Search::Record));
+        }
+        for record in directory::records(self.bytes, format) {
+            let record = record?;
+            if record.is_named(name) {
+                memory::used(|used| self.tell_search(used, Some(&record)));
+                return Ok(Search::Record(record));
+            }
+            space.add(&record);
+        }
+        memory::used(|used| self.tell_search(used, None));
+        Ok(Search::Room(space.room()))
+    }
+
+    /// Room for a name that the leaf does not have.
+    pub(super) fn room(self, format: Format, name: &[u8]) -> Decoded<Option<Room>> {
+        let mut space = Space::new(name);
+        if let Some(fingerprints) = self.fingerprints {
+            space.look_up(fingerprints);
+            return Ok(space.room());
+        }
+        for record in directory::records(self.bytes, format) {
+            space.add(&record?);
+            if space.gap.is_some() {
+                break;
+            }
+        }
+        Ok(space.room())
+    }
+}
+
+/// The space that the records of a leaf leave for a name.
+struct Space {
+    need: usize,
+    gap: Option<usize>,
+    in_all: usize,
+}
+
+impl Space {
+    fn new(name: &[u8]) -> Self {
+        Self {
+            need: directory::record_length(name.len()),
+            gap: None,
+            in_all: 0,
+        }
+    }
+
+    fn add(&mut self, record: &Record<'_>) {
+        if self.gap.is_none() && record.free() >= self.need {
+            self.gap = Some(record.offset);
+        }
+        // Writing the leaf anew also gains what is behind `.`, where no entry may be added.
+        self.in_all += record.length - record.used();
+    }
+
+    fn look_up(&mut self, fingerprints: &Fingerprints) {
+        memory::used(|used| used.read(fingerprints.from(0).1));
+        self.gap = fingerprints.gap(self.need);
+        self.in_all = fingerprints.free();
+    }
+
+    fn room(&self) -> Option<Room> {
+        let in_pieces = (self.in_all >= self.need).then_some(Room::Pieces);
+        self.gap.map(Room::Gap).or(in_pieces)
+    }
+}
+
+impl LeafEdit<'_> {
+    fn view(&self) -> LeafView<'_> {
+        LeafView {
+            bytes: self.bytes,
+            fingerprints: self.fingerprints.as_deref(),
+        }
+    }
+
+    /// Inserts an entry into the room that was seen for it; false if there is none there.
+    pub(super) fn insert(&mut self, format: Format, room: Room, new: &Entry<'_>) -> Decoded<bool> {
+        match room {
+            Room::Gap(offset) => {
+                memory::used(|used| self.tell_change(used, offset, new.name.len()));
+                let inserted = match &mut self.fingerprints {
+                    Some(kept) => kept.insert_at(self.bytes, format, offset, new),
+                    None => directory::insert_at(self.bytes, format, offset, new),
+                };
+                Ok(matches!(inserted?, Inserted::At(_)))
+            }
+            Room::Pieces => self.rewrite_with(format, new),
+        }
+    }
+
+    /// Writes the leaf anew, its entries without space between them, and one more.
+    fn rewrite_with(&mut self, format: Format, new: &Entry<'_>) -> Decoded<bool> {
+        let content = self.bytes.to_vec();
+        let entries = directory::entries(&content, format).collect::<Decoded<Vec<_>>>()?;
+        if !directory::write_leaf(self.bytes, format, entries.into_iter().chain([*new])) {
+            return Ok(false);
+        }
+        if let Some(kept) = &mut self.fingerprints {
+            **kept = Fingerprints::of(self.bytes, format)?;
+        }
+        Ok(true)
+    }
+
+    /// The memory that a change of a name of this length, at `offset`, writes.
+    fn tell_change(&self, used: Used, offset: usize, name_length: usize) {
+        let end = offset + directory::record_length(name_length);
+        used.written(&self.bytes[offset.min(end)..end.min(self.bytes.len())]);
+        if let Some(fingerprints) = &self.fingerprints {
+            let (tags, rooms, starts) = fingerprints.from(offset);
+            used.written(std::slice::from_ref::<Fingerprints>(fingerprints));
+            used.written(tags);
+            used.written(rooms);
+            used.written(starts);
+        }
+    }
+
+    /// Removes a name; false if the leaf does not have it.
+    pub(super) fn remove(&mut self, format: Format, name: &[u8]) -> Decoded<bool> {
+        memory::used(|used| {
+            if let Ok(Some(record)) = self.view().find(format, name) {
+                self.tell_change(used, record.offset, name.len());
+            }
+        });
+        let removed = match &mut self.fingerprints {
+            Some(kept) => kept.remove(self.bytes, format, name),
+            None => directory::remove(self.bytes, format, name),
+        };
+        Ok(removed?.is_some())
+    }
+
+    /// Changes the inode of a name, which its fingerprint does not depend on; false if the leaf
+    /// does not have it.
+    pub(super) fn set_inode(&mut self, format: Format, entry: &Entry<'_>) -> Decoded<bool> {
+        let found = self.view().find(format, entry.name)?;
+        let Some(offset) = found.map(|record| record.offset) else {
+            return Ok(false);
+        };
+        directory::set_inode_at(self.bytes, format, offset, entry.inode, entry.file_type);
+        Ok(true)
+    }
+}
