@@ -88,7 +88,7 @@ fn stations(analysis: &Analysis) -> Vec<String> {
     let in_all = |what: String, time: &f64| format!("{what}: {time:.1} ns an operation in all");
     let waits = analysis.waits.iter().take(8);
     let waits = waits.map(|(what, time)| in_all(format!("waiting for {what}"), time));
-    let others = analysis.other_waits.iter().take(6);
+    let others = analysis.waits_by_place.iter().take(12);
     let others = others.map(|(place, time)| in_all(format!("waiting at {place}"), time));
     let transfers = analysis.transfers.iter().take(12);
     let transfers = transfers.map(|(place, time)| in_all(place.clone(), time));

@@ -45,9 +45,9 @@ pub struct Analysis {
     /// Nanoseconds an operation waits for locks, by class, and for lines that others are being
     /// sent, by source location; most first.
     pub waits: Vec<(String, f64)>,
-    /// Nanoseconds an operation that cores, also the journal's, waited for something that is no
-    /// lock, by source location, most first.
-    pub other_waits: Vec<(String, f64)>,
+    /// Nanoseconds an operation that cores, also the journal's, waited at each source location, for
+    /// a lock and its lines or for something that is no lock; most first.
+    pub waits_by_place: Vec<(String, f64)>,
     /// Nanoseconds an operation that cores, also the journal's, worked.
     pub working: f64,
     /// Nanoseconds an operation of all transfers together.
@@ -75,8 +75,11 @@ impl Analysis {
         for line in &usage.lines {
             totals.add_line(line, tasks);
         }
-        let other_waits = usage.other_waits.iter();
-        let other_waits = other_waits.map(|(site, time)| {
+        let for_locks = usage.lock_waits.iter().map(|(class, site, time)| {
+            let site = format!("{} for a {class:?} lock", place(site));
+            (site, time.as_nanos() as f64 / operations)
+        });
+        let for_others = usage.other_waits.iter().map(|(site, time)| {
             let site = place(site).to_owned();
             (site, time.as_nanos() as f64 / operations)
         });
@@ -95,7 +98,7 @@ impl Analysis {
             transferring: transfers.iter().map(|(_, time)| time).sum(),
             transfers,
             waits: most_first(totals.waits),
-            other_waits: most_first(other_waits.collect()),
+            waits_by_place: most_first(for_locks.chain(for_others).collect()),
             unknown: usage.unknown_stretches.as_nanos() as f64 / stretches,
         }
     }
@@ -323,6 +326,7 @@ mod tests {
                 line("src/barrier.rs:50", 9),
             ],
             other_waits: Vec::new(),
+            lock_waits: Vec::new(),
             steps: 1,
             unknown_steps: 0,
             stretches: Duration::from_millis(1),
@@ -355,7 +359,7 @@ mod tests {
             }],
             transfers: Vec::new(),
             waits: Vec::new(),
-            other_waits: Vec::new(),
+            waits_by_place: Vec::new(),
             working: 0.0,
             transferring: 0.0,
             unknown: 0.0,
@@ -393,6 +397,7 @@ mod tests {
             locks: vec![lock],
             lines: Vec::new(),
             other_waits: Vec::new(),
+            lock_waits: Vec::new(),
             steps: 1,
             unknown_steps: 0,
             stretches: Duration::from_millis(1),

@@ -55,7 +55,7 @@ pub struct CountedApart {
 pub struct BufferState {
     page: Page,
     /// If the bytes are a leaf of a directory whose names are found by them.
-    fingerprints: Option<Box<Fingerprints>>,
+    fingerprints: Option<Fingerprints>,
     /// The transaction in which the buffer is dirty: it still needs a version of the bytes.
     pub dirty_in: Option<Tid>,
     /// The last transaction on whose list it was put.
@@ -86,17 +86,17 @@ impl BufferState {
     /// The fingerprints of the bytes as they are now, if they were kept.
     #[must_use]
     pub fn fingerprints(&self) -> Option<&Fingerprints> {
-        self.fingerprints.as_deref()
+        self.fingerprints.as_ref()
     }
 
     /// Keeps the fingerprints of the bytes, until they are changed by [`BufferState::page_mut`].
     pub fn keep_fingerprints(&mut self, fingerprints: Fingerprints) {
-        self.fingerprints = Some(Box::new(fingerprints));
+        self.fingerprints = Some(fingerprints);
     }
 
     /// The live bytes and their fingerprints, which the caller changes together.
     pub fn leaf_mut(&mut self) -> (&mut Page, Option<&mut Fingerprints>) {
-        (&mut self.page, self.fingerprints.as_deref_mut())
+        (&mut self.page, self.fingerprints.as_mut())
     }
 }
 

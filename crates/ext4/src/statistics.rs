@@ -101,6 +101,8 @@ events! {
         LeafRestarts = "restarts with the whole directory",
         /// Names added or removed under the lock of the directory.
         NamesInWhole = "changes under the directory's lock",
+        /// Leaves whose names were given fingerprints.
+        LeavesFingerprinted = "leaves given fingerprints",
     }
 }
 

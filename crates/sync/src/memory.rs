@@ -5,23 +5,21 @@
 //! number says too little, as for a search through a block, the engine tells the memory here. In a
 //! build without virtual cores nothing of this is compiled.
 
-use std::ops::Range;
-
 /// The memory that a piece of code has used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Used {
     #[cfg(all(feature = "virtual", not(loom)))]
-    site: crate::watch::Site,
+    touches: crate::virtual_cores::Touches,
 }
 
 /// Tells what the caller has used, in a lock that it holds. `tell` runs on virtual cores alone.
 #[inline]
 #[track_caller]
-pub fn used(tell: impl FnOnce(Used)) {
+pub fn used(tell: impl FnOnce(&mut Used)) {
     #[cfg(all(feature = "virtual", not(loom)))]
     if crate::virtual_cores::is_inside() {
-        tell(Used {
-            site: std::panic::Location::caller(),
+        tell(&mut Used {
+            touches: crate::virtual_cores::Touches::at(std::panic::Location::caller()),
         });
     }
     #[cfg(not(all(feature = "virtual", not(loom))))]
@@ -31,25 +29,34 @@ pub fn used(tell: impl FnOnce(Used)) {
 impl Used {
     /// These bytes were read in turn: where to read next was in what was read before. Each line
     /// that another core has changed costs a transfer of its own.
-    pub fn searched<T>(self, memory: &[T]) {
+    pub fn searched<T>(&mut self, memory: &[T]) {
         self.touch(memory, false, false);
     }
 
-    /// These bytes were read, all requested together.
-    pub fn read<T>(self, memory: &[T]) {
+    /// These bytes were read, requested together with all that is told until [`Used::then`].
+    pub fn read<T>(&mut self, memory: &[T]) {
         self.touch(memory, false, true);
     }
 
-    /// These bytes were written, all requested together.
-    pub fn written<T>(self, memory: &[T]) {
+    /// These bytes were written, requested together with all that is told until [`Used::then`].
+    pub fn written<T>(&mut self, memory: &[T]) {
         self.touch(memory, true, true);
     }
 
-    fn touch<T>(self, memory: &[T], write: bool, together: bool) {
-        let Range { start, end } = memory.as_ptr_range();
+    /// What is told next was requested when all before had arrived.
+    pub fn then(&mut self) {
         #[cfg(all(feature = "virtual", not(loom)))]
-        crate::virtual_cores::touch(start.addr()..end.addr(), write, together, self.site);
+        self.touches.then();
+    }
+
+    fn touch<T>(&mut self, memory: &[T], write: bool, together: bool) {
+        #[cfg(all(feature = "virtual", not(loom)))]
+        {
+            let memory = memory.as_ptr_range();
+            let memory = memory.start.addr()..memory.end.addr();
+            self.touches.touch(memory, write, together);
+        }
         #[cfg(not(all(feature = "virtual", not(loom))))]
-        let _ = (start, end, write, together);
+        let _ = (memory, write, together);
     }
 }

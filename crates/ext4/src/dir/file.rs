@@ -29,6 +29,7 @@ use crate::inode::inodes::Inodes;
 use crate::inode::name_orders::NameOrder;
 use crate::inode::{Inode, Reach, Root};
 use crate::seal;
+use crate::statistics::Event;
 
 /// A directory, its file and, for changes, a handle.
 pub struct DirectoryFile<'a, 'h> {
@@ -265,6 +266,8 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             debug_assert_eq!(Some(kept), anew(state).as_ref(), "they describe the leaf");
         } else if let Some(fingerprints) = anew(state) {
             state.keep_fingerprints(fingerprints);
+            let tally = &self.inodes.store.tally;
+            tally.count(Event::LeavesFingerprinted);
         }
     }
 

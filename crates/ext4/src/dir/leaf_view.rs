@@ -68,18 +68,17 @@ impl<'a> LeafView<'a> {
     }
 
     /// The memory that a search has read.
-    fn tell_search(self, used: Used, found: Option<&Record<'_>>) {
-        let end = found.map(|record| record.offset + record.used());
-        match self.fingerprints {
-            Some(fingerprints) => {
-                used.read(std::slice::from_ref(fingerprints));
-                used.read(fingerprints.from(0).0);
-                if let Some(record) = found {
-                    used.read(&fingerprints.from(record.offset).2[..1]);
-                    used.read(&self.bytes[record.offset..record.offset + record.used()]);
-                }
-            }
-            None => used.searched(&self.bytes[..end.unwrap_or(self.bytes.len())]),
+    fn tell_search(self, used: &mut Used, found: Option<&Record<'_>>) {
+        let Some(fingerprints) = self.fingerprints else {
+            let end = found.map(|record| record.offset + record.used());
+            return used.searched(&self.bytes[..end.unwrap_or(self.bytes.len())]);
+        };
+        used.read(fingerprints.from(0).0);
+        if let Some(record) = found {
+            used.then();
+            used.read(&fingerprints.from(record.offset).2[..1]);
+            used.then();
+            used.read(&self.bytes[record.offset..record.offset + record.used()]);
         }
     }
 
@@ -87,6 +86,10 @@ impl<'a> LeafView<'a> {
     pub(super) fn search(self, format: Format, name: &[u8]) -> Decoded<Search<'a>> {
         let mut space = Space::new(name);
         if let Some(fingerprints) = self.fingerprints {
+            memory::used(|used| {
+                used.read(fingerprints.from(0).0);
+                used.read(fingerprints.from(0).1);
+            });
             let found = self.find(format, name)?;
             space.look_up(fingerprints);
             return Ok(found.map_or(Search::Room(space.room()), Search::Record));
@@ -107,6 +110,7 @@ impl<'a> LeafView<'a> {
     pub(super) fn room(self, format: Format, name: &[u8]) -> Decoded<Option<Room>> {
         let mut space = Space::new(name);
         if let Some(fingerprints) = self.fingerprints {
+            memory::used(|used| used.read(fingerprints.from(0).1));
             space.look_up(fingerprints);
             return Ok(space.room());
         }
@@ -145,7 +149,6 @@ impl Space {
     }
 
     fn look_up(&mut self, fingerprints: &Fingerprints) {
-        memory::used(|used| used.read(fingerprints.from(0).1));
         self.gap = fingerprints.gap(self.need);
         self.in_all = fingerprints.free();
     }
@@ -193,12 +196,11 @@ impl LeafEdit<'_> {
     }
 
     /// The memory that a change of a name of this length, at `offset`, writes.
-    fn tell_change(&self, used: Used, offset: usize, name_length: usize) {
+    fn tell_change(&self, used: &mut Used, offset: usize, name_length: usize) {
         let end = offset + directory::record_length(name_length);
         used.written(&self.bytes[offset.min(end)..end.min(self.bytes.len())]);
         if let Some(fingerprints) = &self.fingerprints {
             let (tags, rooms, starts) = fingerprints.from(offset);
-            used.written(std::slice::from_ref::<Fingerprints>(fingerprints));
             used.written(tags);
             used.written(rooms);
             used.written(starts);

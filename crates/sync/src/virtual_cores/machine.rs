@@ -46,6 +46,9 @@ pub(crate) struct Core {
     /// The current part of its work; the costs of its stretches depend on it.
     pub(crate) part: Part,
     last: Step,
+    /// The longest transfer, in picoseconds, among the lines behind the lock that it has just taken:
+    /// what it requests before its next step is under way together with them.
+    pub(crate) under_way: u64,
     generation: u64,
     waiting: Waiting,
     /// When its wait on a condition began.
@@ -92,6 +95,8 @@ pub(crate) struct Machine {
     /// Picoseconds that cores waited, spinning or asleep, for something that is no lock, by source
     /// location.
     pub(crate) waits: BTreeMap<(&'static str, u32), u64>,
+    /// Picoseconds that cores waited for locks, by the class and the source location of the call.
+    pub(crate) lock_waits: BTreeMap<(Class, &'static str, u32), u64>,
     pub(crate) window: u64,
 }
 
@@ -112,6 +117,7 @@ impl Machine {
             drawn: NumberHash::default().hash_one(seed) | 1,
             spent: Spent::default(),
             waits: BTreeMap::new(),
+            lock_waits: BTreeMap::new(),
             window: 0,
         }
     }
@@ -128,6 +134,7 @@ impl Machine {
             tie: NumberHash::default().hash_one(self.seed ^ ((number as u64) << 32)),
             part: 0,
             last: Step::START,
+            under_way: 0,
             generation: 0,
             waiting: Waiting::No,
             asleep_since: 0,
@@ -224,6 +231,7 @@ impl Machine {
         }
         let me = self.me();
         me.last = step;
+        me.under_way = 0;
         me.clock += cost.max(MIN_STEP);
         self.yields()
     }
@@ -291,22 +299,25 @@ impl Machine {
         self.touch(self.current, address / LINE, Label::At(site), write);
     }
 
-    /// Reads or writes memory that a lock guards: its lines `together`, or each after the one before
-    /// it has arrived.
+    /// Reads or writes memory that a lock guards: its lines together with one whose transfer takes
+    /// `ahead` picoseconds, or each after the one before it has arrived. Returns the longest
+    /// transfer of those requested together.
     pub(crate) fn touch_memory(
         &mut self,
         memory: Range<usize>,
         write: bool,
-        together: bool,
+        ahead: Option<u64>,
         site: Site,
-    ) {
+    ) -> u64 {
         let (core, label) = (self.current, Label::At(site));
         let lines = memory.start / LINE..memory.end.div_ceil(LINE);
-        if together {
-            self.touch_together(core, lines, label, write, 0);
-        } else {
-            for line in lines {
-                self.touch(core, line, label, write);
+        match ahead {
+            Some(ahead) => self.touch_together(core, lines, label, write, ahead),
+            None => {
+                for line in lines {
+                    self.touch(core, line, label, write);
+                }
+                0
             }
         }
     }
@@ -330,7 +341,8 @@ impl Machine {
         let own = lock_use.address / LINE + 1..=last;
         self.touch_together(core, own, label, lock_use.exclusive, word);
         let behind = lines_behind(lock_use.address, lock_use.class);
-        self.touch_together(core, behind, label, lock_use.exclusive, 0);
+        let under_way = self.touch_together(core, behind, label, lock_use.exclusive, 0);
+        self.cores[core].under_way = under_way;
     }
 
     /// Drops all copies of the lines of freed memory: a real allocator keeps it for the core that
@@ -468,6 +480,14 @@ impl Machine {
         timed_out
     }
 
+    /// Counts that the running core has waited for this lock since `since`, and for its lines.
+    pub(crate) fn count_lock_wait(&mut self, since: u64, lock_use: &LockUse) {
+        let (window, clock) = (self.window, self.me().clock);
+        let waited = clock.saturating_sub(since.max(window));
+        let key = (lock_use.class, lock_use.site.file(), lock_use.site.line());
+        *self.lock_waits.entry(key).or_default() += waited;
+    }
+
     /// Counts that the running core has waited at `site` since `since`.
     pub(crate) fn count_wait(&mut self, since: u64, site: Site) {
         let (window, clock) = (self.window, self.me().clock);
@@ -527,6 +547,7 @@ impl Machine {
         }
         self.spent = Spent::default();
         self.waits.clear();
+        self.lock_waits.clear();
         self.window = self.me().clock;
     }
 

@@ -141,11 +141,13 @@ fn take_again(lock_use: &LockUse) {
 
 /// Takes a lock for which the core has waited since `since`.
 fn wait_for(lock_use: &LockUse, since: Option<u64>) {
+    let began = since.unwrap_or_else(clock);
     let mut has_it = with(|machine| machine.take(lock_use, since));
     while !has_it {
         suspend();
         has_it = with(|machine| machine.take_when_called(lock_use));
     }
+    with(|machine| machine.count_lock_wait(began, lock_use));
 }
 
 /// Takes a lock if it is free at this core's time.
@@ -167,10 +169,33 @@ pub(crate) fn access(address: usize, write: bool, site: Site) {
     with(|machine| machine.access(address, write, site));
 }
 
-/// Touches memory that a held lock guards. It is no step of its own: it belongs to the step before
-/// it.
-pub(crate) fn touch(memory: Range<usize>, write: bool, together: bool, site: Site) {
-    with(|machine| machine.touch_memory(memory, write, together, site));
+/// Touches of memory that a held lock guards. They are no steps of their own: they belong to the
+/// step before them.
+#[derive(Debug)]
+pub(crate) struct Touches {
+    site: Site,
+    /// The longest transfer, in picoseconds, among the lines requested together so far.
+    ahead: u64,
+}
+
+impl Touches {
+    pub(crate) fn at(site: Site) -> Self {
+        let ahead = with(|machine| machine.cores[machine.current].under_way);
+        Self { site, ahead }
+    }
+
+    /// Reads or writes memory: all its lines together with those before, or one after another.
+    pub(crate) fn touch(&mut self, memory: Range<usize>, write: bool, together: bool) {
+        self.ahead = with(|machine| {
+            let ahead = together.then_some(self.ahead);
+            machine.touch_memory(memory, write, ahead, self.site)
+        });
+    }
+
+    /// The lines that follow are requested when those before have arrived.
+    pub(crate) fn then(&mut self) {
+        self.ahead = 0;
+    }
 }
 
 /// Waits on a condition and releases the lock meanwhile; returns whether the wait timed out.

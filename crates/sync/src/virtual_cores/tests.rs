@@ -9,7 +9,7 @@ use super::{LockUsage, Model, Stretches, Usage, close_window, move_to, open_wind
 use crate::atomic::{AtomicU64, Ordering};
 use crate::order::Class;
 use crate::thread::{self, JoinHandle};
-use crate::{Condvar, Mutex, RwLock, time};
+use crate::{Condvar, Mutex, RwLock, memory, time};
 
 const NANOSECOND: u64 = 1000;
 
@@ -140,6 +140,47 @@ fn the_lines_of_a_lock_are_under_way_together() {
         thread.join().expect("it does not panic").as_nanos()
     });
     assert!((86..89).contains(&taken), "{taken} ns");
+}
+
+#[test]
+fn told_memory_is_under_way_together_or_line_by_line() {
+    type Tell = fn(&mut memory::Used, &[u64]);
+    let cost = |tell: Tell| {
+        let model = Model {
+            further: 2 * NANOSECOND,
+            ..Model::uniform(2, 70 * NANOSECOND)
+        };
+        run(model, &free(), 1, move || {
+            let lines = Arc::new(CachePadded::new([0u64; 8 * 8]));
+            memory::used(|used| used.written(&lines[..]));
+            let shared = Arc::clone(&lines);
+            let thread = thread::spawn("other", move || {
+                move_to(1);
+                let start = time::now();
+                memory::used(|used| tell(used, &shared[..]));
+                time::now() - start
+            });
+            thread.join().expect("it does not panic").as_nanos()
+        })
+    };
+    assert_eq!(cost(|used, lines| used.read(lines)), 70 + 7 * 2);
+    assert_eq!(cost(|used, lines| used.written(lines)), 70 + 7 * 2);
+    assert_eq!(cost(|used, lines| used.searched(lines)), 8 * 70);
+    let in_two_steps: Tell = |used, lines| {
+        used.read(&lines[..32]);
+        used.then();
+        used.read(&lines[32..]);
+    };
+    assert_eq!(cost(in_two_steps), 2 * (70 + 3 * 2));
+    let twice: Tell = |used, lines| {
+        used.read(lines);
+        used.read(lines);
+    };
+    assert_eq!(
+        cost(twice),
+        70 + 7 * 2,
+        "who has a copy reads it without cost"
+    );
 }
 
 #[test]

@@ -62,6 +62,9 @@ pub struct Usage {
     /// How long all cores together waited at each source location for something that is no lock,
     /// asleep or spinning; the longest first.
     pub other_waits: Vec<(String, Duration)>,
+    /// How long all cores together waited for locks of each class and for their lines, by the
+    /// source location of the call; the longest first.
+    pub lock_waits: Vec<(Class, String, Duration)>,
     /// Steps, of which `unknown_steps` ended a stretch that no real thread took in the calibration.
     pub steps: u64,
     /// See [`Usage::steps`].
@@ -102,12 +105,18 @@ impl Usage {
             .map(|((file, line), &time)| (format!("{file}:{line}"), duration(time)))
             .collect();
         other_waits.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+        let lock_waits = machine.lock_waits.iter();
+        let mut lock_waits: Vec<_> = lock_waits
+            .map(|((class, file, line), &time)| (*class, format!("{file}:{line}"), duration(time)))
+            .collect();
+        lock_waits.sort_by_key(|(_, _, time)| std::cmp::Reverse(*time));
         let spent = machine.spent;
         Self {
             elapsed: duration(clock.saturating_sub(machine.window)),
             locks,
             lines: lines(machine),
             other_waits,
+            lock_waits,
             steps: spent.steps,
             unknown_steps: spent.unknown_steps,
             stretches: duration(spent.stretches),
