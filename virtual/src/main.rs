@@ -302,13 +302,19 @@ impl Session {
             let setup = self.setup(setting, tasks, window);
             let transfer = measured.transfer();
             let (transfer, [least, most]) = transfer.context("one processor compares nothing")?;
-            let here = self.machine.model.with_equal_transfers(transfer);
+            let here = Model {
+                further: measured
+                    .further()
+                    .context("one processor compares nothing")?,
+                ..self.machine.model.with_equal_transfers(transfer)
+            };
             let predicted = point(&here, stretches, self.arguments.seed, &setup)?;
             let name = &setting.name;
             let [transfer, least, most] = [transfer, least, most].map(|time| time as f64 / 1e3);
             notes.push(format!(
                 "validation, {name}, {tasks} real threads: a transfer took {transfer:.0} ns beside them \
-                 ({least:.0} to {most:.0})"
+                 ({least:.0} to {most:.0}), each line more of several {:.1} ns",
+                here.further as f64 / 1e3
             ));
             let compared: Vec<_> = measured.compare(name, &predicted.counted.parts).collect();
             notes.extend(compared.iter().map(ToString::to_string));

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use pext4_lab::results::{Validation, median};
-use pext4_virtual::hand_over::measured_transfer;
+use pext4_virtual::hand_over::{measured_further, measured_transfer};
 use pext4_virtual::parts::PartRate;
 use pext4_virtual::setup::Counted;
 
@@ -28,6 +28,8 @@ pub struct RealThreads {
     runs: Vec<Counted>,
     /// Picoseconds of a transfer before each run.
     transfers: Vec<u64>,
+    /// Picoseconds of each line more of several, likewise.
+    furthers: Vec<u64>,
 }
 
 impl RealThreads {
@@ -40,6 +42,7 @@ impl RealThreads {
             is_compared,
             runs: Vec::new(),
             transfers: Vec::new(),
+            furthers: Vec::new(),
         }
     }
 
@@ -52,6 +55,7 @@ impl RealThreads {
     pub fn run_once(&mut self) -> Result<()> {
         if self.is_compared {
             self.transfers.push(measured_transfer()?);
+            self.furthers.push(measured_further()?);
         }
         self.runs.push(run(&self.program, &self.words)?);
         Ok(())
@@ -64,6 +68,15 @@ impl RealThreads {
         transfers.sort_unstable();
         let (first, last) = (transfers.first()?, transfers.last()?);
         Some((transfers[transfers.len() / 2], [*first, *last]))
+    }
+
+    /// Picoseconds of each line more of several that are requested together: the median, if it was
+    /// measured.
+    #[must_use]
+    pub fn further(&self) -> Option<u64> {
+        let mut furthers = self.furthers.clone();
+        furthers.sort_unstable();
+        furthers.get(furthers.len() / 2).copied()
     }
 
     /// Number of parts of the workload.

@@ -280,6 +280,40 @@ fn a_move_leaves_a_whiteout() {
     mount.unmount();
 }
 
+/// An overlay whose upper directory is on the mount: containers have their programs there.
+#[test]
+fn a_program_that_an_overlay_copies_up_keeps_its_set_id_bits() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !is_root() || !has("unshare") {
+        return;
+    }
+    let mount = place.mount(&["-o", "allow_other,dev,suid"]);
+    let script = "\
+        mount -t tmpfs lower \"$1\"
+        mkdir \"$1/lower\" \"$1/merged\" upper work
+        echo content > \"$1/lower/program\"
+        chown 1000:50 \"$1/lower/program\"
+        chmod 6755 \"$1/lower/program\"
+        mount -t overlay over -o lowerdir=\"$1/lower\",upperdir=upper,workdir=work \"$1/merged\"
+        touch \"$1/merged/program\"
+        stat -c %a:%u:%g \"$1/merged/program\" upper/program";
+    let lower = place.image.with_file_name("lower");
+    fs::create_dir(&lower).unwrap();
+    let mut shell = Command::new("unshare");
+    // The namespace, and with it the mounts, end with the shell.
+    shell
+        .args(["--mount", "sh", "-ec", script, "sh"])
+        .arg(&lower);
+    let told = succeed(shell.current_dir(mount.path("")));
+    assert_eq!(told, "6755:1000:50\n6755:1000:50\n");
+    let program = mount.path("upper/program");
+    std::os::unix::fs::chown(&program, Some(0), None).unwrap();
+    assert_eq!(fs::metadata(&program).unwrap().mode() & 0o7777, 0o755);
+    mount.unmount();
+}
+
 #[test]
 fn fstrim_gives_back_what_nobody_needs() {
     if !is_root() || !has("fstrim") {

@@ -126,6 +126,62 @@ fn zeroing_inside_the_reserve_keeps_the_blocks() {
     assert_eq!(data, 8192, "what was zeroed counts as a hole");
 }
 
+/// On a full volume a hole in the middle of an extent takes the node that it needs from its own
+/// blocks.
+#[test]
+fn a_hole_can_be_punched_where_no_block_is_free() {
+    // With a journal, what is freed is not free before the commit.
+    let Some(image) = Image::make(&["-b", "1024", "-m", "0", "-N", "64"]) else {
+        return;
+    };
+    const SMALL: usize = 1024;
+    let volume = image.open();
+    let mut content = vec![7; 600 * SMALL];
+    volume.paths().write("/file", &content).expect("room");
+    let file = inode(&volume, "/file");
+    // Four extents, which fill the root.
+    for block in [100, 200, 300] {
+        let hole = block * SMALL..(block + 1) * SMALL;
+        punch(&volume, file, &hole);
+        content[hole].fill(0);
+    }
+    volume.sync().expect("a sound device");
+    let rest = usize::try_from(volume.statfs().free_blocks).expect("a small image");
+    let filled = volume.paths().write("/rest", vec![1; (rest - 8) * SMALL]);
+    filled.expect("there is room");
+    let mut last = 0;
+    while volume.append(inode(&volume, "/rest"), &[1; SMALL]).is_ok() {
+        last += 1;
+    }
+    volume.sync().expect("a sound device");
+    assert_eq!(volume.statfs().free_blocks, 0, "after {last} blocks more");
+    let sectors = |volume: &Volume| volume.attributes(file).expect("there").sectors;
+    let before = sectors(&volume);
+
+    // One block, which becomes the node; then some, for which the leaf has room.
+    let mut expected = before;
+    for (first, end, freed) in [(50, 51, 0), (150, 160, 10), (599, 600, 1), (420, 500, 80)] {
+        let hole = first * SMALL..end * SMALL;
+        punch(&volume, file, &hole);
+        content[hole].fill(0);
+        expected -= 2 * freed;
+        assert_eq!(sectors(&volume), expected, "blocks {first} to {end}");
+    }
+    volume.sync().expect("a sound device");
+    assert_eq!(volume.statfs().free_blocks, 91);
+    assert!(volume.paths().read("/file").expect("sound") == content);
+    volume.close().expect("a clean close");
+    image.assert_clean();
+    let volume = image.open();
+    assert!(volume.paths().read("/file").expect("sound") == content);
+}
+
+fn punch(volume: &Volume, file: InodeNumber, hole: &std::ops::Range<usize>) {
+    let [offset, length] = [hole.start, hole.len()].map(|bytes| bytes as u64);
+    let punched = volume.allocate(file, AllocateMode::PunchHole, offset, length);
+    punched.unwrap_or_else(|error| panic!("bytes {hole:?}: {error}"));
+}
+
 #[test]
 fn zeroing_an_inline_file_without_space_leaves_its_content() {
     let Some(image) = Image::make(&["-b", "4096", "-m", "0", "-O", "inline_data"]) else {

@@ -4,7 +4,8 @@
 //! The tree's root is in the inode's slot. A change copies the root, runs the tree operation under
 //! the map lock held for writing, and stores the root again under the state lock, so the committer
 //! sees either the old root or the new one. Tree nodes are edited in place as shared pages. An
-//! operation reserves the nodes that it may need before its first change (there is no undo).
+//! operation reserves the nodes that it may need before its first change (there is no undo); see
+//! `nodes`.
 //!
 //! Files of the older format have a block map in place of the tree (`indirect`), on the same node
 //! store: its pointer blocks are nodes without checksums.
@@ -12,19 +13,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pext4_block::{Buffer, Stamp};
 use pext4_jbd2::Handle;
-use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
-use crate::error::{Error, Refusal, Result};
-use crate::inode::extents::{self, BlockState, Extent, Mapping, NodeStore};
+use super::nodes::{Nodes, Runs};
+use crate::error::{Refusal, Result};
+use crate::inode::extents::{self, BlockState, Extent, Mapping};
 use crate::inode::indirect::{self, Limit};
 use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Map, Reach, Root};
 use crate::mballoc::{Purpose, Request, Zone};
-use crate::seal;
+use crate::types::FileType;
 
 /// Maximum number of blocks of a directory or symbolic link that one step frees: each needs a
 /// revoke record.
@@ -32,158 +32,6 @@ pub(crate) const MAX_FORGOTTEN: u32 = 64;
 
 /// Widest gap in a file, in blocks, for which room is left on the device.
 const MAX_GAP: u32 = 8192;
-
-/// The tree nodes of one inode.
-struct Nodes<'a, 'h> {
-    inodes: &'a Inodes,
-    inode: &'a Inode,
-    generation: u32,
-    /// Whether the nodes are pointer blocks, which carry no checksum.
-    are_pointers: bool,
-    change: Option<Change<'a, 'h>>,
-}
-
-/// The state of an operation that changes the tree.
-struct Change<'a, 'h> {
-    handle: &'a mut Handle<'h>,
-    goal: BlockNumber,
-    reserved: Vec<BlockNumber>,
-    /// Change of the number of blocks of the file, nodes included.
-    blocks: i64,
-    /// Whether a node was changed: after that a failure cannot be undone.
-    has_begun: bool,
-}
-
-impl<'a, 'h> Nodes<'a, 'h> {
-    fn changing(&mut self) -> &mut Change<'a, 'h> {
-        self.change
-            .as_mut()
-            .expect("tree operations that change are given a handle")
-    }
-
-    /// Counts data blocks that were mapped (positive) or unmapped (negative).
-    fn count(&mut self, blocks: i64) {
-        self.changing().blocks += blocks;
-    }
-
-    fn verify(&self, page: &[u8], depth: u16) -> std::result::Result<(), Corrupt> {
-        self.verify_sum(page)?;
-        extents::check_node(page, depth, &self.inodes.store.bounds())
-    }
-
-    fn verify_sum(&self, page: &[u8]) -> std::result::Result<(), Corrupt> {
-        let store = &self.inodes.store;
-        if store.metadata_csum {
-            extent::verify_node(
-                store.checksum_seed,
-                self.inode.number(),
-                self.generation,
-                page,
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Whether a node must still be verified. A pointer block has nothing to verify: each pointer
-    /// is checked when it is used.
-    fn is_unverified(&self, buffer: &Buffer) -> bool {
-        !self.are_pointers && !buffer.is_verified()
-    }
-
-    fn stamp(&self) -> Stamp {
-        if self.are_pointers {
-            return Stamp::NONE;
-        }
-        seal::extent_node(self.inode.number(), self.generation)
-    }
-}
-
-impl NodeStore for Nodes<'_, '_> {
-    fn bounds(&self) -> Bounds {
-        self.inodes.store.bounds()
-    }
-
-    fn block_size(&self) -> usize {
-        self.inodes.store.block_size() as usize
-    }
-
-    fn read<R>(
-        &self,
-        block: BlockNumber,
-        depth: u16,
-        look: impl FnOnce(&[u8]) -> Result<R>,
-    ) -> Result<R> {
-        let store = &self.inodes.store;
-        self.inodes.check_not_metadata(block, 1)?;
-        let buffer = store.read_frequent_block(block)?;
-        let state = buffer.read();
-        if self.is_unverified(&buffer) {
-            self.verify(state.page(), depth)
-                .map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
-            buffer.set_verified();
-        }
-        look(state.page())
-    }
-
-    fn check_mapped(&self, start: BlockNumber, length: u32) -> Result<()> {
-        self.inodes.check_not_metadata(start, length)
-    }
-
-    fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        let stamp = self.stamp();
-        let buffer = self.inodes.store.read_frequent_block(block)?;
-        // The node may have been evicted since it was read, and after the edit its checksum is
-        // stale until the commit.
-        if !self.are_pointers {
-            let verified = buffer.verify(|page| self.verify_sum(page));
-            verified.map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
-        }
-        let own = self.changing();
-        own.has_begun = true;
-        Ok(own.handle.edit(&buffer, stamp, change))
-    }
-
-    fn reserve(&mut self, nodes: u32) -> Result<()> {
-        let (inodes, number) = (self.inodes, self.inode.number());
-        let zone = inodes.zone(self.are_pointers);
-        let change = self.changing();
-        while change.reserved.len() < nodes as usize {
-            let request = Request {
-                purpose: Purpose::Metadata,
-                zone,
-                ..Request::one(number, change.goal)
-            };
-            let run = inodes.groups.allocate(change.handle, &request)?;
-            change.reserved.push(run.start);
-        }
-        Ok(())
-    }
-
-    fn allocate(&mut self) -> Result<BlockNumber> {
-        let stamp = self.stamp();
-        let number = self.inode.number();
-        let change = self.changing();
-        let block = change.reserved.pop().ok_or_else(|| {
-            Error::from(
-                Corrupt::new("extent tree", "needs more nodes than its shape allows")
-                    .in_inode(number),
-            )
-        })?;
-        change.handle.create(block, stamp);
-        change.has_begun = true;
-        change.blocks += 1;
-        Ok(block)
-    }
-
-    fn free(&mut self, block: BlockNumber) -> Result<()> {
-        let inodes = self.inodes;
-        let change = self.changing();
-        inodes.groups.free_metadata(change.handle, block)?;
-        change.has_begun = true;
-        change.blocks -= 1;
-        Ok(())
-    }
-}
 
 impl Inodes {
     /// Whether a file is mapped by extents, which may be unwritten, and not by a block map.
@@ -211,27 +59,6 @@ impl Inodes {
             return Err(corrupt.in_block(start).into());
         }
         Ok(())
-    }
-
-    fn nodes<'a, 'h>(
-        &'a self,
-        inode: &'a Inode,
-        handle: Option<&'a mut Handle<'h>>,
-        goal: BlockNumber,
-    ) -> Nodes<'a, 'h> {
-        Nodes {
-            inodes: self,
-            inode,
-            generation: inode.generation(),
-            are_pointers: !Self::uses_extents(inode),
-            change: handle.map(|handle| Change {
-                handle,
-                goal,
-                reserved: Vec::new(),
-                blocks: 0,
-                has_begun: false,
-            }),
-        }
     }
 
     /// What one block of the file maps to, and up to which block the mapping extends.
@@ -273,7 +100,7 @@ impl Inodes {
             let corrupt = Corrupt::new("inode", "its content is not in blocks");
             return Err(corrupt.in_inode(inode.number()).into());
         }
-        let nodes = self.nodes(inode, None, BlockNumber::default());
+        let nodes = Nodes::reading(self, inode);
         let mapping = if nodes.are_pointers {
             indirect::lookup(root, &nodes, logical)
         } else {
@@ -282,42 +109,47 @@ impl Inodes {
         mapping.map_err(|error| error.in_inode(inode.number()))
     }
 
-    /// Runs a tree operation that changes the map, and stores the root and the block count.
-    /// The caller holds the map lock for writing.
+    /// Runs a tree operation that changes the map, and stores the root and the block count. Returns
+    /// its result, and the runs that it unmapped and that are to be freed. The caller holds the map
+    /// lock for writing.
     fn change_tree<R>(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
-        goal: BlockNumber,
-        operation: impl FnOnce(&mut Root, &mut Nodes<'_, '_>) -> Result<R>,
-    ) -> Result<R> {
+        (goal, spare): (BlockNumber, Range<u64>),
+        operation: impl FnOnce(&mut Root, &mut Nodes<'_, '_>, &mut Runs) -> Result<R>,
+    ) -> Result<(R, Runs)> {
         let before = inode.root();
         let mut root = before;
-        let mut nodes = self.nodes(inode, Some(handle), goal);
-        let result = operation(&mut root, &mut nodes);
-        let change = nodes.change.take().expect("given above");
+        let mut unmapped = Vec::new();
+        let mut nodes = Nodes::changing(self, inode, handle, goal, spare);
+        let result = operation(&mut root, &mut nodes, &mut unmapped);
+        let change = nodes.into_change();
         if let Err(error) = &result
             && change.has_begun
         {
             let what = format!("the map of inode {} was left half changed", inode.number());
             self.store.stop_half_done(&what, error);
-            return result;
+            return result.map(|result| (result, unmapped));
         }
+        let unmapped_blocks: i64 = unmapped.iter().map(|&(_, length)| i64::from(length)).sum();
+        let blocks = change.blocks - unmapped_blocks;
         // There is nothing to unmap in a hole. A change of a node alone counts as one of the inode,
         // or `fdatasync` would not wait for its transaction.
-        let is_changed = change.has_begun || change.blocks != 0 || root != before;
+        let is_changed = change.has_begun || blocks != 0 || root != before;
         if result.is_ok()
             && is_changed
-            && let Err(error) = self.store_root(change.handle, inode, root, change.blocks)
+            && let Err(error) = self.store_root(change.handle, inode, root, blocks)
         {
             let what = format!("inode {} has more blocks than it can count", inode.number());
             self.store.stop_half_done(&what, &error);
             return Err(error);
         }
-        for block in change.reserved {
-            self.groups.free(change.handle, block, 1)?;
+        for (block, length) in change.unused() {
+            self.groups.free(change.handle, block, length)?;
         }
-        result.map_err(|error| error.in_inode(inode.number()))
+        let result = result.map_err(|error| error.in_inode(inode.number()))?;
+        Ok((result, change.to_free(unmapped)))
     }
 
     fn store_root(
@@ -350,24 +182,28 @@ impl Inodes {
         _map: &mut Map,
         extent: Extent,
     ) -> Result<()> {
-        self.change_tree(handle, inode, extent.start, |root, nodes| {
+        let goal = (extent.start, 0..0);
+        let changed = self.change_tree(handle, inode, goal, |root, nodes, _| {
             if nodes.are_pointers {
                 indirect::insert(root, nodes, extent)?;
             } else {
                 extents::insert(root, nodes, extent)?;
             }
-            nodes.count(i64::from(extent.length));
+            nodes.count_mapped(extent.length);
             Ok(())
-        })
+        });
+        changed.map(|_| ())
     }
 
     /// Unmaps and frees the blocks of a range, from its end backwards, touching at most `budget`
     /// tree entries. Returns the end of the range for the next call, or `None` when everything is
-    /// freed.
+    /// freed. A hole in the middle of an extent may need a node: if the volume is full, that is
+    /// made of a block of the hole.
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io` from the tree.
+    /// `Corrupt` or `Io` from the tree. `Refused(NoSpace)` if the volume is full and the hole has
+    /// fewer blocks than the tree needs nodes; nothing is changed then.
     pub fn unmap(
         &self,
         handle: &mut Handle<'_>,
@@ -376,27 +212,52 @@ impl Inodes {
         range: Range<u64>,
         budget: u32,
     ) -> Result<Option<u64>> {
-        let is_metadata = inode.file_type() != crate::types::FileType::Regular;
-        let mut freed = Vec::new();
-        let left = self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
-            let left = if nodes.are_pointers {
+        let without_spare = self.unmap_with(handle, inode, range.clone(), budget, 0..0);
+        match without_spare {
+            Err(error) if error.is(Refusal::NoSpace) => {
+                let spare = self.blocks_of_hole(inode, &range)?;
+                self.unmap_with(handle, inode, range, budget, spare)
+            }
+            done => done,
+        }
+    }
+
+    /// The blocks that a hole in the middle of an extent will free; none if the range is no such
+    /// hole, or not of a regular file.
+    fn blocks_of_hole(&self, inode: &Inode, range: &Range<u64>) -> Result<Range<u64>> {
+        let first = LogicalBlock(u32::try_from(range.start).map_err(|_| Refusal::FileTooLarge)?);
+        let is_file = inode.file_type() == FileType::Regular;
+        Ok(match self.lookup_locked(inode, first)? {
+            Mapping::Mapped(extent) if is_file && extent.end() >= range.end => {
+                let start = extent.start.get() + range.start - u64::from(extent.logical.get());
+                start..start + (range.end - range.start)
+            }
+            _ => 0..0,
+        })
+    }
+
+    fn unmap_with(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        budget: u32,
+        spare: Range<u64>,
+    ) -> Result<Option<u64>> {
+        let is_metadata = inode.file_type() != FileType::Regular;
+        let goal = (self.home_goal(inode), spare);
+        let (left, freed) = self.change_tree(handle, inode, goal, |root, nodes, unmapped| {
+            if nodes.are_pointers {
                 let blocks = if is_metadata {
                     u64::from(MAX_FORGOTTEN)
                 } else {
                     u64::MAX
                 };
                 let entries = budget;
-                indirect::remove(root, nodes, range, Limit { entries, blocks }, &mut freed)?
+                indirect::remove(root, nodes, range, Limit { entries, blocks }, unmapped)
             } else {
-                remove_extents(root, nodes, range, budget, is_metadata, &mut freed)?
-            };
-            nodes.count(
-                -freed
-                    .iter()
-                    .map(|&(_, length)| i64::from(length))
-                    .sum::<i64>(),
-            );
-            Ok(left)
+                remove_extents(root, nodes, range, budget, is_metadata, unmapped)
+            }
         })?;
         for (start, length) in freed {
             if !is_metadata {
@@ -423,9 +284,11 @@ impl Inodes {
         (logical, length): (LogicalBlock, u32),
         state: BlockState,
     ) -> Result<()> {
-        self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
+        let goal = (self.home_goal(inode), 0..0);
+        let changed = self.change_tree(handle, inode, goal, |root, nodes, _| {
             extents::convert(root, nodes, logical, length, state)
-        })
+        });
+        changed.map(|_| ())
     }
 
     /// The first block of the inode's group: the goal of a file without blocks.
@@ -501,7 +364,7 @@ impl Inodes {
     }
 
     /// Where blocks may be located that extents, or pointers, will refer to.
-    fn zone(&self, are_pointers: bool) -> Zone {
+    pub(super) fn zone(&self, are_pointers: bool) -> Zone {
         match are_pointers {
             true => Zone::of_pointers(&self.store.geometry),
             false => Zone::Anywhere,
@@ -523,7 +386,7 @@ impl Inodes {
         if !Self::uses_extents(inode) {
             return self.goal_in_map(inode, logical);
         }
-        let nodes = self.nodes(inode, None, BlockNumber::default());
+        let nodes = Nodes::reading(self, inode);
         let (before, after) = extents::neighbours(&inode.root(), &nodes, logical)
             .map_err(|error| error.in_inode(inode.number()))?;
         if let Some(before) = before {
@@ -583,7 +446,7 @@ fn remove_extents(
     range: Range<u64>,
     budget: u32,
     is_metadata: bool,
-    freed: &mut Vec<(BlockNumber, u32)>,
+    freed: &mut Runs,
 ) -> Result<Option<u64>> {
     let start = match extents::last_end(root, nodes, &range)? {
         Some(end) if is_metadata => range

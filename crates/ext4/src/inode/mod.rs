@@ -28,6 +28,7 @@ pub(crate) mod map_format;
 pub mod mapping;
 mod name_changes;
 pub mod name_orders;
+mod nodes;
 mod orphans;
 mod published_fields;
 mod slots;

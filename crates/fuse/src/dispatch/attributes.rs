@@ -68,6 +68,14 @@ impl Change {
         self.uid.is_some() || self.gid.is_some() || self.is_same_owner()
     }
 
+    /// Whether a file system of the kernel gives the file an owner, as overlayfs does when it copies
+    /// a file with its mode up: set-id bits stay then. A `chown(2)` of a regular file always has the
+    /// time of the change as well, since the kernel keeps the times of regular files itself.
+    fn is_of_a_copy(&self, attributes: &Attributes) -> bool {
+        let has_owner = self.uid.is_some() || self.gid.is_some();
+        has_owner && self.changed.is_none() && attributes.file_type == FileType::Regular
+    }
+
     /// Whether the request is a `chown` that names neither owner nor group (both -1): it has at
     /// most the time of the change. A write that clears set-id bits looks the same, without a time.
     fn is_same_owner(&self) -> bool {
@@ -173,7 +181,8 @@ impl Dispatch {
     }
 
     /// Changes attributes. A new mode also updates the access list. A new owner clears the set-id
-    /// bits, as does a new size unless the caller may keep them.
+    /// bits, except from a file system of the kernel, as does a new size unless the caller may keep
+    /// them.
     ///
     /// # Errors
     ///
@@ -217,7 +226,9 @@ impl Dispatch {
                 self.clear_set_id_unless_capable(caller, node)?;
                 return self.attributes(node);
             }
-            if change.is_of_owner() || loses_set_id(caller, &attributes) {
+            let may_keep = change.is_of_a_copy(&attributes)
+                || !change.is_of_owner() && !loses_set_id(caller, &attributes);
+            if !may_keep {
                 permissions = without_set_id(&attributes, || caller.may_keep_group_id(&attributes));
             }
             // Even that of an append-only file may be set to the present.
@@ -413,6 +424,14 @@ mod tests {
             ..Change::default()
         };
         assert!(owner.may_clear_set_id() && owner.is_of_owner());
+        assert!(owner.is_of_a_copy(&bits), "of overlayfs");
+        let chown = Change {
+            changed: Some(SetTime::Now),
+            ..owner
+        };
+        assert!(!chown.is_of_a_copy(&bits));
+        assert!(!owner.is_of_a_copy(&file(FileType::Fifo, 0o014_755)));
+        assert!(!size.is_of_a_copy(&bits));
         let mode = Change {
             mode: Some(0o4755),
             uid: Some(7),
