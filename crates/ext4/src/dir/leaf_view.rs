@@ -73,10 +73,10 @@ impl<'a> LeafView<'a> {
             let end = found.map(|record| record.offset + record.used());
             return used.searched(&self.bytes[..end.unwrap_or(self.bytes.len())]);
         };
-        used.read(fingerprints.from(0).0);
+        let (tags, _, starts) = fingerprints.memory();
+        used.read(tags);
+        used.read(starts);
         if let Some(record) = found {
-            used.then();
-            used.read(&fingerprints.from(record.offset).2[..1]);
             used.then();
             used.read(&self.bytes[record.offset..record.offset + record.used()]);
         }
@@ -87,8 +87,10 @@ impl<'a> LeafView<'a> {
         let mut space = Space::new(name);
         if let Some(fingerprints) = self.fingerprints {
             memory::used(|used| {
-                used.read(fingerprints.from(0).0);
-                used.read(fingerprints.from(0).1);
+                let (tags, rooms, starts) = fingerprints.memory();
+                used.read(tags);
+                used.read(rooms);
+                used.read(starts);
             });
             let found = self.find(format, name)?;
             space.look_up(fingerprints);
@@ -110,7 +112,7 @@ impl<'a> LeafView<'a> {
     pub(super) fn room(self, format: Format, name: &[u8]) -> Decoded<Option<Room>> {
         let mut space = Space::new(name);
         if let Some(fingerprints) = self.fingerprints {
-            memory::used(|used| used.read(fingerprints.from(0).1));
+            memory::used(|used| used.read(fingerprints.memory().1));
             space.look_up(fingerprints);
             return Ok(space.room());
         }
@@ -200,7 +202,7 @@ impl LeafEdit<'_> {
         let end = offset + directory::record_length(name_length);
         used.written(&self.bytes[offset.min(end)..end.min(self.bytes.len())]);
         if let Some(fingerprints) = &self.fingerprints {
-            let (tags, rooms, starts) = fingerprints.from(offset);
+            let (tags, rooms, starts) = fingerprints.memory_of(offset);
             used.written(tags);
             used.written(rooms);
             used.written(starts);

@@ -13,7 +13,11 @@
 //! Invariant: after each change they are what [`Fingerprints::of`] would compute, and the bytes are
 //! what [`insert_at`](super::insert_at) and [`remove`](super::remove) would have made.
 
+mod starts;
+
 use memchr::memchr_iter;
+
+use self::starts::{Starts, UNIT};
 
 use super::changes::absorb;
 use super::{
@@ -23,9 +27,6 @@ use super::{
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
 
-/// Bytes to which the offsets and the lengths of records are multiples.
-const UNIT: usize = 4;
-
 /// The fingerprints of a leaf's records, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprints {
@@ -34,8 +35,8 @@ pub struct Fingerprints {
     /// The room of each record for another entry, in units of 4 bytes; 255 also stands for more,
     /// which no entry needs.
     rooms: Vec<u8>,
-    /// The offset of each record, in units of 4 bytes.
-    starts: Vec<u16>,
+    /// The offset of each record.
+    starts: Starts,
     /// Bytes that no entry uses, of all records.
     free: usize,
 }
@@ -52,14 +53,14 @@ impl Fingerprints {
         let mut all = Self {
             tags: Vec::with_capacity(expected),
             rooms: Vec::with_capacity(expected),
-            starts: Vec::with_capacity(expected),
+            starts: Starts::none(leaf.len()),
             free: 0,
         };
         for record in records(leaf, format) {
             let record = record?;
             all.tags.push(tag(record.name));
             all.rooms.push(units_of_room(record.free()));
-            all.starts.push(start_of(record.offset)?);
+            all.starts.insert(record.offset);
             all.free += record.length - record.used();
         }
         Ok(all)
@@ -87,16 +88,15 @@ impl Fingerprints {
         name: &[u8],
     ) -> Result<Option<(usize, Record<'a>)>, Corrupt> {
         for index in memchr_iter(tag(name), &self.tags) {
-            let record = record_at(leaf, format, self.offset(index))?;
+            let Some(offset) = self.starts.nth(index) else {
+                break;
+            };
+            let record = record_at(leaf, format, offset)?;
             if record.is_named(name) {
                 return Ok(Some((index, record)));
             }
         }
         Ok(None)
-    }
-
-    fn offset(&self, index: usize) -> usize {
-        usize::from(self.starts[index]) * UNIT
     }
 
     /// The offset of the first record with at least `need` bytes that another entry could use;
@@ -110,7 +110,7 @@ impl Fingerprints {
         let group = self.rooms.chunks(GROUP).position(has_room)?;
         let start = group * GROUP;
         let within = self.rooms[start..].iter().position(|room| *room >= need)?;
-        Some(self.offset(start + within))
+        self.starts.nth(start + within)
     }
 
     /// Bytes that no entry uses, of all records together; also those behind `.`, where no entry may
@@ -120,18 +120,18 @@ impl Fingerprints {
         self.free
     }
 
-    /// The fingerprints themselves, each record's room, and each record's offset in units of 4
-    /// bytes, of the records from `offset` on: the memory that a change there moves.
+    /// The memory of the fingerprints, of the rooms and of the offsets.
     #[must_use]
-    pub fn from(&self, offset: usize) -> (&[u8], &[u8], &[u16]) {
-        let first = self
-            .starts
-            .partition_point(|start| usize::from(*start) * UNIT < offset);
-        (
-            &self.tags[first..],
-            &self.rooms[first..],
-            &self.starts[first..],
-        )
+    pub fn memory(&self) -> (&[u8], &[u8], &[u64]) {
+        (&self.tags, &self.rooms, self.starts.words())
+    }
+
+    /// The part of [`Fingerprints::memory`] that changes when a record comes or goes at `offset`.
+    #[must_use]
+    pub fn memory_of(&self, offset: usize) -> (&[u8], &[u8], &[u64]) {
+        let first = self.starts.count_before(offset);
+        let (tags, rooms) = (&self.tags[first..], &self.rooms[first..]);
+        (tags, rooms, self.starts.word_of(offset))
     }
 
     /// As [`insert_at`], in the leaf that these describe.
@@ -150,7 +150,11 @@ impl Fingerprints {
         offset: usize,
         entry: &Entry<'_>,
     ) -> Result<Inserted, Corrupt> {
-        let index = self.index_of(offset)?;
+        if !self.starts.contains(offset) {
+            let problem = format!("no record starts at byte {offset}");
+            return Err(Corrupt::new(STRUCTURE, problem));
+        }
+        let index = self.starts.count_before(offset);
         let room = record_at(leaf, format, offset)?.free();
         let inserted = insert_at(leaf, format, offset, entry)?;
         let Inserted::At(start) = inserted else {
@@ -163,16 +167,14 @@ impl Fingerprints {
             (self.tags[index], self.rooms[index]) = (tag, left);
         } else {
             self.rooms[index] = 0;
-            self.tags.insert(index + 1, tag);
-            self.rooms.insert(index + 1, left);
-            self.starts.insert(index + 1, start_of(start)?);
+            // In a leaf that these do not describe, another record may start there.
+            if !self.starts.contains(start) {
+                self.starts.insert(start);
+                self.tags.insert(index + 1, tag);
+                self.rooms.insert(index + 1, left);
+            }
         }
         Ok(inserted)
-    }
-
-    fn index_of(&self, offset: usize) -> Result<usize, Corrupt> {
-        let none = |_| Corrupt::new(STRUCTURE, format!("no record starts at byte {offset}"));
-        self.starts.binary_search(&start_of(offset)?).map_err(none)
     }
 
     /// As [`remove`](super::remove), in the leaf that these describe.
@@ -193,32 +195,27 @@ impl Fingerprints {
             return Ok(None);
         };
         let (answer, removed) = ((entry.inode, entry.file_type), record.place());
-        let Some(index_before) = index.checked_sub(1) else {
+        let Some(before) = self.starts.before(removed.offset) else {
             absorb(leaf, None, &removed);
             self.free += removed.used;
             (self.tags[0], self.rooms[0]) = (tag(b""), units_of_room(removed.length));
             return Ok(Some(answer));
         };
-        let before = record_at(leaf, format, self.offset(index_before))?;
+        let before = record_at(leaf, format, before)?;
         let room = before.free_of(before.length + removed.length);
         let before = before.place();
         absorb(leaf, Some(before), &removed);
         self.free += removed.used;
-        self.rooms[index_before] = units_of_room(room);
+        self.rooms[index - 1] = units_of_room(room);
         self.tags.remove(index);
         self.rooms.remove(index);
-        self.starts.remove(index);
+        self.starts.remove(removed.offset);
         Ok(Some(answer))
     }
 }
 
 fn units_of_room(bytes: usize) -> u8 {
     u8::try_from(bytes / UNIT).unwrap_or(u8::MAX)
-}
-
-fn start_of(offset: usize) -> Result<u16, Corrupt> {
-    let behind = |_| Corrupt::new(STRUCTURE, format!("a record at byte {offset}"));
-    u16::try_from(offset / UNIT).map_err(behind)
 }
 
 /// The fingerprint of a name: the upper byte of a multiplicative hash. Whoever chooses names so
