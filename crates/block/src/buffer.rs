@@ -83,6 +83,12 @@ impl BufferState {
         &mut self.page
     }
 
+    /// Replaces the live bytes by the same with their checksum. Fingerprints stay: they do not
+    /// depend on it.
+    pub fn replace_by_sealed(&mut self, page: Page) {
+        self.page = page;
+    }
+
     /// The fingerprints of the bytes as they are now, if they were kept.
     #[must_use]
     pub fn fingerprints(&self) -> Option<&Fingerprints> {

@@ -94,7 +94,9 @@ fn seal_block(
     {
         let mut state = buffer.write();
         // If the next transaction has changed the bytes, its commit seals them.
-        if state.page().same(&captured) || state.dirty_in.is_none() {
+        if state.page().same(&captured) {
+            state.replace_by_sealed(page.clone());
+        } else if state.dirty_in.is_none() {
             *state.page_mut() = page.clone();
         }
     }

@@ -8,7 +8,6 @@
 
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::directory::{self, Entry, Fingerprints, Format, Inserted, Record};
-
 use pext4_sync::memory::{self, Used};
 
 type Decoded<T> = std::result::Result<T, Corrupt>;
@@ -188,13 +187,12 @@ impl LeafEdit<'_> {
     fn rewrite_with(&mut self, format: Format, new: &Entry<'_>) -> Decoded<bool> {
         let content = self.bytes.to_vec();
         let entries = directory::entries(&content, format).collect::<Decoded<Vec<_>>>()?;
-        if !directory::write_leaf(self.bytes, format, entries.into_iter().chain([*new])) {
-            return Ok(false);
-        }
+        let entries = entries.into_iter().chain([*new]);
+        let has_room = directory::write_leaf(self.bytes, format, entries);
         if let Some(kept) = &mut self.fingerprints {
             **kept = Fingerprints::of(self.bytes, format)?;
         }
-        Ok(true)
+        Ok(has_room)
     }
 
     /// The memory that a change of a name of this length, at `offset`, writes.
