@@ -27,7 +27,6 @@ enum Writer {
     Cache,
 }
 
-/// The times of the last modification and of the last change.
 /// Calls `write` with offsets and what is left of `from` until all of it is written, or nothing
 /// more fits; returns the number of bytes written.
 fn write_all(
@@ -54,6 +53,7 @@ fn write_all(
     }
 }
 
+/// The times of the last modification and of the last change.
 fn times_of_change(inode: &Inode) -> (Time, Time) {
     inode.state(|state| (state.slot.modified, state.slot.changed))
 }
