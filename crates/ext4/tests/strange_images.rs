@@ -314,6 +314,32 @@ fn a_journal_that_cannot_be_used_leaves_no_mark() {
     }
 }
 
+/// Zeroing a range of a file with a block map is refused for its format, but first, as on Linux,
+/// because only its end may change.
+fn zeroing_asks_for_the_right_to_change(volume: &Volume, file: InodeNumber) {
+    const APPEND: u32 = 0x20;
+    let before = volume.attributes(file).expect("it is there").flags;
+    let set = |flags| {
+        let change = SetAttributes {
+            flags: Some(flags),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(file, &change).expect("it is ours");
+    };
+    for (flags, refusal) in [
+        (before | APPEND, Refusal::NotPermitted),
+        (before, Refusal::NotSupported),
+    ] {
+        set(flags);
+        for keep_size in [true, false] {
+            let zero = AllocateMode::ZeroRange { keep_size };
+            let refused = volume.allocate(file, zero, 0, 1000);
+            let refused = refused.expect_err("a block map has no unwritten blocks");
+            assert!(refused.is(refusal), "{flags:#x}: {refused}");
+        }
+    }
+}
+
 #[test]
 fn files_of_indirect_blocks_live_beside_others() {
     let Some(image) = Image::with_file(
@@ -351,6 +377,7 @@ fn files_of_indirect_blocks_live_beside_others() {
     let ahead = volume.allocate(file, AllocateMode::Extend, 0, 500_000);
     let ahead = ahead.expect_err("a block map has no unwritten blocks");
     assert!(ahead.is(Refusal::NotSupported));
+    zeroing_asks_for_the_right_to_change(&volume, file);
     volume
         .allocate(file, AllocateMode::PunchHole, 20_000, 200_000)
         .expect("a hole");

@@ -283,6 +283,13 @@ impl Volume {
         allocated: &mut Allocated,
     ) -> Result<()> {
         check_not_immutable(inode)?;
+        // Linux says this before it says that the file's format or size does not allow the call.
+        if matches!(
+            mode,
+            AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }
+        ) {
+            self.check_changeable(inode)?;
+        }
         let is_punching = mode == AllocateMode::PunchHole;
         let has_pointers = self.inodes.uses_block_map(inode);
         // A hole may end beyond the largest size of a file with a block map; it is cut there.
@@ -296,12 +303,6 @@ impl Volume {
         // A block map cannot represent unwritten blocks.
         if !is_punching && has_pointers {
             return Err(Refusal::NotSupported.into());
-        }
-        if matches!(
-            mode,
-            AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }
-        ) {
-            self.check_changeable(inode)?;
         }
         match mode {
             AllocateMode::Extend => self.inodes.allocate_data(inode, bytes, false, allocated),
