@@ -71,10 +71,14 @@ fn kernel_stamps_always() -> bool {
     kernel_release::is_at_least((6, 1))
 }
 
-/// Whether `fallocate` changes bytes and keeps the size. Older kernels do not stamp the file then.
-fn changes_bytes_only(mode: AllocateMode) -> bool {
-    let keeps_size = AllocateMode::ZeroRange { keep_size: true };
-    mode == AllocateMode::PunchHole || mode == keeps_size
+/// Whether `fallocate` up to byte `end` changes bytes of a file of `size` bytes and keeps its size.
+/// Older kernels do not stamp the file then.
+fn changes_bytes_only(mode: AllocateMode, end: u64, size: u64) -> bool {
+    match mode {
+        AllocateMode::PunchHole | AllocateMode::ZeroRange { keep_size: true } => true,
+        AllocateMode::ZeroRange { keep_size: false } => end <= size,
+        AllocateMode::Extend | AllocateMode::KeepSize => false,
+    }
 }
 
 /// Where in a buffer that begins at `start` the bytes of a range are.
@@ -259,11 +263,13 @@ impl Dispatch {
         let mode = allocate_mode(flags)?;
         let inode = Self::inode(node)?;
         let attributes = self.answer(self.volume.attributes(inode))?;
+        let end = offset.saturating_add(length);
         if mode == AllocateMode::Extend && is_append_only(&attributes) {
             // The kernel may still have bytes in its cache that belong into what is allocated.
-            self.size_with_gap_before(inode, offset.saturating_add(length))?;
+            self.size_with_gap_before(inode, end)?;
         }
-        let kernel_stamps = kernel_stamps_always() || !changes_bytes_only(mode);
+        let kernel_stamps =
+            kernel_stamps_always() || !changes_bytes_only(mode, end, attributes.size);
         self.allocate_in(inode, mode, (offset, length), kernel_stamps)?;
         self.commit_change()
     }
@@ -480,18 +486,23 @@ mod tests {
             ..SetAttributes::default()
         };
         let dispatch = testing::dispatch(&volume);
-        for mode in [0x03, 0x11].map(|flags| allocate_mode(flags).expect("it is known")) {
-            assert!(changes_bytes_only(mode));
+        let size = PAGE as u64;
+        for mode in [0x03, 0x11, 0x10].map(|flags| allocate_mode(flags).expect("it is known")) {
+            assert!(changes_bytes_only(mode, size, size), "{mode:?}");
             for kernel_stamps in [true, false] {
                 volume.set_attributes(inode, &set).expect("a time");
-                let done = dispatch.allocate_in(inode, mode, (0, PAGE as u64), kernel_stamps);
+                let done = dispatch.allocate_in(inode, mode, (0, size), kernel_stamps);
                 done.expect("there is room");
                 let modified = volume.attributes(inode).expect("it is there").modified;
                 assert_eq!(modified == old, kernel_stamps, "{mode:?}");
             }
         }
-        assert!(!changes_bytes_only(AllocateMode::Extend));
-        assert!(!changes_bytes_only(AllocateMode::KeepSize));
+        for mode in [AllocateMode::Extend, AllocateMode::KeepSize] {
+            assert!(!changes_bytes_only(mode, size, size), "{mode:?}");
+        }
+        // The kernel stamps a file that grows.
+        let zero = AllocateMode::ZeroRange { keep_size: false };
+        assert!(!changes_bytes_only(zero, size + 1, size));
     }
 
     #[test]
