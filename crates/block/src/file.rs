@@ -20,8 +20,11 @@ use crate::fail_stop::Flushes;
 use crate::holes::next_data;
 use crate::host_file::{Kind, error};
 use crate::loops;
-use crate::partition_table;
 use crate::range_lock::Bytes;
+
+mod range;
+
+pub use range::RangeEnd;
 
 /// Maximal number of pieces in one system call (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
@@ -33,15 +36,6 @@ pub enum Access {
     ReadOnly,
     /// For reading and writing, exclusively.
     ReadWrite,
-}
-
-/// What says where a range of a file ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RangeEnd {
-    /// The table of partitions, or who opened it: what lies in the range belongs to it.
-    Stated,
-    /// Only the end of the file, so something else may lie behind the range's file system.
-    File,
 }
 
 /// A file or block device of the system.
@@ -125,52 +119,6 @@ impl FileDevice {
             flushes: Flushes::new(),
             sync: data_sync,
         })
-    }
-
-    /// The device that is `length` bytes at `start` of this one: a partition of a disk image, for
-    /// example. Without a length, it ends with the partition that begins there by the table of this
-    /// device, or if none does, with this device. The lock remains as it is.
-    ///
-    /// # Errors
-    ///
-    /// The range does not lie within the device; its table cannot be read.
-    pub fn into_range(self, start: u64, length: Option<u64>) -> io::Result<Self> {
-        let stated = match length {
-            Some(length) => Some(length),
-            None => self.length_of_partition(start)?,
-        };
-        let length = stated.unwrap_or(self.size.saturating_sub(start));
-        check_range(self.size, start, length)
-            .map_err(|source| error(&self.path, "use a part of it", source))?;
-        let end = stated.map_or(RangeEnd::File, |_| RangeEnd::Stated);
-        Ok(Self {
-            start: self.start + start,
-            size: length,
-            range_end: Some(end),
-            ..self
-        })
-    }
-
-    /// The length of the partition that begins at `start`, if one does.
-    fn length_of_partition(&self, start: u64) -> io::Result<Option<u64>> {
-        if start == 0 {
-            return Ok(None);
-        }
-        let partitions = partition_table::partitions(self.size, |at, into| self.read_at(at, into))?;
-        let partition = partitions.iter().find(|part| part.start == start);
-        Ok(partition.map(|part| part.end - part.start))
-    }
-
-    /// Where the device lies in its file, in bytes; `None` if it is all of it.
-    #[must_use]
-    pub fn range(&self) -> Option<Range<u64>> {
-        self.range_end.map(|_| self.start..self.start + self.size)
-    }
-
-    /// What says where the range ends; `None` if the device is all of its file.
-    #[must_use]
-    pub fn range_end(&self) -> Option<RangeEnd> {
-        self.range_end
     }
 
     /// Makes a file of `size` zeroes; if the file exists, its content is replaced.

@@ -2,10 +2,11 @@
 //! say how to reach one of them.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use pext4_block::{Device, partition_table};
+use pext4_block::{Device, FileDevice, partition_table};
 use pext4_ondisk::superblock::{self, Superblock};
 
 use crate::size;
@@ -18,9 +19,9 @@ const MOST_NAMED: usize = 8;
 /// # Errors
 ///
 /// The device is such a disk. One that cannot be read is no error here.
-pub fn refuse_disk(device: &dyn Device, image: &Path) -> Result<()> {
-    let read = |offset, into: &mut [u8]| device.read_at(offset, into);
-    refuse_disk_of(image, device.size(), read)
+pub fn refuse_disk(device: &FileDevice, image: &Path) -> Result<()> {
+    let has_ext4 = has_ext4(|offset, into| device.read_at(offset, into));
+    refuse(image, has_ext4, || device.partitions())
 }
 
 /// As [`refuse_disk`], with the size of the device, and its bytes from `read`, which fills a buffer
@@ -34,7 +35,28 @@ pub fn refuse_disk_of(
     size: u64,
     read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
 ) -> Result<()> {
-    if let Some(begin) = partitions_of(size, read) {
+    refuse(image, has_ext4(&read), || {
+        partition_table::partitions(size, read)
+    })
+}
+
+/// Whether there is an ext4 superblock. What cannot be read may be one: opening the file system
+/// tells what is wrong then.
+fn has_ext4(read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> bool {
+    let mut bytes = [0; superblock::SIZE];
+    read(superblock::OFFSET, &mut bytes).is_err()
+        || Superblock::magic_of(&bytes) == superblock::MAGIC
+}
+
+fn refuse(
+    image: &Path,
+    has_ext4: bool,
+    partitions: impl FnOnce() -> io::Result<Vec<Range<u64>>>,
+) -> Result<()> {
+    if has_ext4 {
+        return Ok(());
+    }
+    if let Some(begin) = describe(&partitions().unwrap_or_default()) {
         bail!(
             "{}: it is a disk with partitions, not an ext4 file system; {begin}: mount one with \
              `-o offset=BYTES`, and give other commands `--offset BYTES`",
@@ -44,19 +66,11 @@ pub fn refuse_disk_of(
     Ok(())
 }
 
-/// Where the partitions of a disk begin, in words; `None` if it has none, has an ext4 superblock,
-/// or cannot be read: opening the file system tells what is wrong then.
-fn partitions_of(size: u64, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Option<String> {
-    let mut bytes = [0; superblock::SIZE];
-    read(superblock::OFFSET, &mut bytes).ok()?;
-    if Superblock::magic_of(&bytes) == superblock::MAGIC {
-        return None;
-    }
-    let found = partition_table::partitions(size, read).ok()?;
-    let (first, others) = found.split_first()?;
-    let show = |part: &std::ops::Range<u64>| {
-        format!("{} ({})", part.start, size::show(part.end - part.start))
-    };
+/// Where the partitions of a disk begin, in words; `None` if it has none.
+fn describe(partitions: &[Range<u64>]) -> Option<String> {
+    let (first, others) = partitions.split_first()?;
+    let show =
+        |part: &Range<u64>| format!("{} ({})", part.start, size::show(part.end - part.start));
     let mut text = format!("they begin at byte {}", show(first));
     for part in others.iter().take(MOST_NAMED - 1) {
         text.push_str(", ");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pext4_sync::thread;
 use tempfile::TempDir;
 
-use super::{Access, Errno, FileDevice, MAX_PIECES, count_written, data_sync};
+use super::{Access, Errno, FileDevice, MAX_PIECES, RangeEnd, count_written, data_sync};
 use crate::device::Device;
 
 fn directory() -> TempDir {
@@ -196,6 +196,39 @@ fn a_range_is_a_device_of_its_own() {
         .into_range(7001, None)
         .expect_err("it begins behind the end");
     assert!(refusal.to_string().contains("disk"), "{refusal}");
+}
+
+/// Who resizes what lies in a range must not write to what others have.
+#[test]
+fn a_range_that_no_table_has_ends_before_the_next_partition() {
+    const SECTOR: u64 = 512;
+    let directory = directory();
+    let path = directory.path().join("disk");
+    let disk = FileDevice::create(&path, 1000 * SECTOR).expect("it is made");
+    let mut entry = [0; 16];
+    entry[4] = 0x83;
+    entry[8..12].copy_from_slice(&600u32.to_le_bytes());
+    entry[12..].copy_from_slice(&100u32.to_le_bytes());
+    disk.write_at(446, &entry).expect("it fits");
+    disk.write_at(510, &[0x55, 0xAA]).expect("it fits");
+    let partitions = disk.partitions().expect("it can be read");
+    assert_eq!(partitions.len(), 1);
+    assert_eq!(partitions[0], 600 * SECTOR..700 * SECTOR);
+    drop(disk);
+    for (start, length, end, by) in [
+        (100, None, 600, RangeEnd::Neighbour),
+        (600, None, 700, RangeEnd::Partition),
+        (650, None, 700, RangeEnd::Neighbour),
+        (700, None, 1000, RangeEnd::File),
+        (100, Some(800), 900, RangeEnd::Given),
+    ] {
+        let length = length.map(|sectors: u64| sectors * SECTOR);
+        let access = Access::ReadWrite;
+        let part = FileDevice::open_range(&path, start * SECTOR, length, access, Duration::ZERO);
+        let part = part.expect("it lies within");
+        assert_eq!(part.range(), Some(start * SECTOR..end * SECTOR));
+        assert_eq!(part.range_end(), Some(by), "from {start} on");
+    }
 }
 
 #[test]

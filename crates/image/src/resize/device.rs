@@ -63,7 +63,11 @@ impl Container {
     /// Whether what lies behind the file system may be something else. A partition and a block
     /// device are the file system's as a whole.
     fn may_have_other_data(self) -> bool {
-        matches!(self, Self::File | Self::Part(RangeEnd::File))
+        match self {
+            Self::File => true,
+            Self::Part(end) => !end.is_owned(),
+            Self::BlockDevice => false,
+        }
     }
 }
 
