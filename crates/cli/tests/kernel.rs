@@ -396,6 +396,79 @@ fn fast_commits_that_wait_are_never_passed_over() {
     assert_eq!(read.len(), 5000);
 }
 
+/// A table with one partition, in sectors, for the first sector of a disk.
+fn table(first: u32, sectors: u32) -> [u8; 512] {
+    let mut sector = [0; 512];
+    sector[446 + 4] = 0x83;
+    sector[446 + 8..446 + 16]
+        .copy_from_slice(&[first.to_le_bytes(), sectors.to_le_bytes()].concat());
+    sector[510..].copy_from_slice(&[0x55, 0xAA]);
+    sector
+}
+
+/// A disk without a table, and with one that names only what lies behind, in sectors of each size.
+#[test]
+fn a_file_system_in_no_table_of_a_block_device_grows_over_nothing_else() {
+    const STARTS: [usize; 2] = [1 << 20, 40 << 20];
+    const DISK: usize = 72 << 20;
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&place.image));
+    let image = fs::read(&place.image).expect("it was made");
+    let offset = format!("--offset={}", STARTS[0]);
+    let resize = |device: &Loop, size: &str| {
+        let mut command = pext4(["resize", &offset]);
+        command.arg(&device.0).arg(size);
+        command
+    };
+    let mut disk = vec![0; DISK];
+    for start in STARTS {
+        disk[start..start + image.len()].copy_from_slice(&image);
+    }
+    fs::write(&place.image, &disk).expect("there is room");
+    let Some(device) = Loop::of(&place, &[]) else {
+        return;
+    };
+    for size in ["max", "50M"] {
+        let told = fail(&mut resize(&device, size), 1);
+        let what = format!(
+            "an ext4 file system lies in the device, from byte {}",
+            STARTS[1]
+        );
+        assert!(told.contains(&what), "{told}");
+    }
+    let told = fail(&mut resize(&device, "80M"), 1);
+    let needed = format!("it needs a device of {} bytes", 81 << 20);
+    assert!(told.contains(&needed), "{told}");
+    drop(device);
+    assert!(fs::read(&place.image).expect("it is there") == disk);
+
+    // What a table names may be blank.
+    disk[STARTS[1]..].fill(0);
+    for sector in [512, 4096] {
+        let [first, sectors] = [STARTS[1], DISK - STARTS[1]]
+            .map(|bytes| u32::try_from(bytes / sector).expect("a small disk"));
+        disk[..512].copy_from_slice(&table(first, sectors));
+        fs::write(&place.image, &disk).expect("there is room");
+        let Some(device) = Loop::of(&place, &["--sector-size", &sector.to_string()]) else {
+            return;
+        };
+        let told = fail(&mut resize(&device, "50M"), 1);
+        let what = format!("its room ends before byte {}", STARTS[1]);
+        assert!(told.contains(&what), "{told}");
+        let said = succeed(&mut resize(&device, "max"));
+        assert!(said.contains("it is 39 MiB now"), "{sector}: {said}");
+        // What a shrink leaves would be other data for the next growth.
+        let said = succeed(resize(&device, "20M").arg("--in-place"));
+        assert!(said.contains("it is 20 MiB now"), "{sector}: {said}");
+        succeed(&mut resize(&device, "max"));
+        succeed(pext4(["check", "-q", &offset]).arg(&device.0));
+        drop(device);
+        let bytes = fs::read(&place.image).expect("it is there");
+        assert!(bytes[..STARTS[0]] == disk[..STARTS[0]]);
+        assert!(bytes[STARTS[1]..] == disk[STARTS[1]..]);
+    }
+}
+
 /// Where a copy cannot take the image's place.
 #[test]
 fn a_block_device_is_not_edited_on_a_copy() {

@@ -33,9 +33,13 @@ fn partition(place: &Place) {
 
 /// A first sector with a partition of Linux, of this many bytes, as the second of four.
 fn table(length: usize) -> [u8; 512] {
+    table_of(START, length)
+}
+
+fn table_of(start: usize, length: usize) -> [u8; 512] {
     let mut sector = [0; 512];
     sector[462 + 4] = 0x83;
-    let sectors = [START, length].map(|bytes| {
+    let sectors = [start, length].map(|bytes| {
         u32::try_from(bytes / 512)
             .expect("a small disk")
             .to_le_bytes()
@@ -342,4 +346,55 @@ fn a_file_system_grows_over_other_bytes_only_in_its_partition() {
     judge_file_system(&place.image, &bytes[START..START + larger]);
     assert!(bytes[START + larger..].iter().all(|&byte| byte == OTHER));
     assert_eq!(bytes.len(), DISK);
+}
+
+/// The next partition may be blank. What is in no table ends there, for all commands.
+#[test]
+fn a_file_system_in_no_table_ends_before_the_next_partition() {
+    const OFFSET: &str = "--offset=1048576";
+    const LEAST: usize = 16 << 20;
+    let place = Place::empty();
+    let image = place.image.with_file_name("partition");
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&image));
+    let image = fs::read(&image).expect("it was made");
+    for (start, room) in [(20 << 20, 19), ((1 << 20) + LEAST, 16)] {
+        let mut disk = vec![0; DISK];
+        disk[..512].copy_from_slice(&table_of(start, DISK - start));
+        disk[1 << 20..][..LEAST].copy_from_slice(&image);
+        fs::write(&place.image, &disk).expect("there is room");
+        let command = |words: &[&str]| {
+            let mut command = pext4(words);
+            command.arg(&place.image).arg(OFFSET);
+            command
+        };
+        let told = fail(command(&["resize"]).arg("30M"), 1);
+        let what = format!("its room ends before byte {start}");
+        assert!(told.contains(&what), "{told}");
+        let said = succeed(command(&["resize"]).arg("max"));
+        assert!(said.contains(&format!("it is {room} MiB")), "{said}");
+        succeed(command(&["mkdir"]).arg("/new"));
+        assert!(succeed(&mut command(&["ls"])).contains("new"));
+        succeed(&mut command(&["check"]));
+        let bytes = fs::read(&place.image).expect("it is there");
+        assert!(bytes[..1 << 20] == disk[..1 << 20]);
+        assert!(bytes[start..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn what_has_no_room_for_a_file_system_is_told_as_what_it_is() {
+    let place = Place::empty();
+    partition(&place);
+    let told = fail(&mut resize(&place, &["+1M"]), 1);
+    assert!(
+        told.contains("its partition has only 33554432 bytes"),
+        "{told}"
+    );
+    assert!(told.contains("make the partition larger first"), "{told}");
+    overwrite(&place.image, 0, &[0; 512]);
+    let told = fail(&mut resize(&place, &["60M"]), 1);
+    let length = START + (60 << 20);
+    let advice = format!("make the file longer first (`truncate -s {length}`)");
+    assert!(told.contains(&advice), "{told}");
+    assert!(!told.contains("table"), "{told}");
 }

@@ -9,11 +9,12 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Device, FileDevice, OverlayDevice, RangeEnd};
+use pext4_block::{Device, FileDevice, OverlayDevice};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
 use super::clone::ResizedClone;
+use super::container::Container;
 use super::image::read_superblock;
 use super::make::Target;
 use super::plan::Plan;
@@ -39,36 +40,6 @@ pub struct Resize {
     way: Way,
     /// The length of the device after the resize.
     length: u64,
-}
-
-/// What a file system lies in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Container {
-    /// A file of its own, whose length follows.
-    File,
-    /// A part of a file.
-    Part(RangeEnd),
-    BlockDevice,
-}
-
-impl Container {
-    fn of(device: &FileDevice) -> Self {
-        match device.range_end() {
-            _ if device.is_block_device() => Self::BlockDevice,
-            Some(end) => Self::Part(end),
-            None => Self::File,
-        }
-    }
-
-    /// Whether what lies behind the file system may be something else. A partition and a block
-    /// device are the file system's as a whole.
-    fn may_have_other_data(self) -> bool {
-        match self {
-            Self::File => true,
-            Self::Part(end) => !end.is_owned(),
-            Self::BlockDevice => false,
-        }
-    }
 }
 
 /// A description of a planned resize.
@@ -113,7 +84,8 @@ impl Resize {
     /// # Errors
     ///
     /// As [`Plan::make`]; `Impossible` if only [`Way::InPlace`] is possible and not requested, if a
-    /// block device is too small, or if data behind the file system would be overwritten.
+    /// block device or a part of a file is too small, or if data behind the file system would be
+    /// overwritten.
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
         let device = Arc::new(device);
         if must_replay(&*device)? {
@@ -121,8 +93,8 @@ impl Resize {
         }
         let device = Arc::into_inner(device).expect("the overlay is gone");
         let container = Container::of(&device);
-        let (plan, way) = plan(&device, container, target, options)?;
-        check_names(&device, way)?;
+        let plan = plan(&device, target, options)?;
+        let way = way_in(&device, container, &plan, options)?;
         let length = checked_length(&device, container, &plan)?;
         Ok(Self {
             device,
@@ -190,7 +162,7 @@ impl Resize {
     /// again would take it for something else that lies there.
     fn clear_left(&self, device: &FileDevice) -> Result<()> {
         let (new, old) = (self.plan.summary().bytes(), old_bytes(&self.plan));
-        let is_kept = Container::of(device) != Container::BlockDevice && self.length > new;
+        let is_kept = Container::of(device).is_cleared() && self.length > new;
         if !is_kept || new >= old {
             return Ok(());
         }
@@ -230,7 +202,7 @@ fn length_after(device: &FileDevice, plan: &Plan) -> Result<u64> {
 
 fn describe(plan: &Plan, way: Way, container: Container, length: u64) -> Preview {
     let summary = plan.summary();
-    let is_longer = container == Container::File && length > summary.bytes();
+    let is_longer = container.follows() && length > summary.bytes();
     Preview {
         kept_length: is_longer.then_some(length),
         summary,
@@ -247,23 +219,23 @@ fn must_replay(device: &dyn Device) -> Result<bool> {
 fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Preview> {
     let container = Container::of(device);
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
-    let (plan, way) = plan(&overlay, container, target, options)?;
-    check_names(device, way)?;
+    let plan = plan(&overlay, target, options)?;
+    let way = way_in(device, container, &plan, options)?;
     let length = checked_length(device, container, &plan)?;
     Ok(describe(&plan, way, container, length))
 }
 
-/// Refuses a clone of a file with several names, as making one would: a plan must not promise what
-/// running it refuses.
-fn check_names(device: &FileDevice, way: Way) -> Result<()> {
+/// Refuses a clone of a file that must not be replaced by one: a plan must not promise what running
+/// it refuses.
+fn check_clone(device: &FileDevice) -> Result<()> {
     let names = device.file().metadata()?.nlink();
-    if way != Way::Clone || names <= 1 {
-        return Ok(());
+    if names > 1 {
+        return Err(Error::Impossible(format!(
+            "the file has {names} names (hard links), and a clone would replace it under one of \
+             them only: --in-place works on the file itself"
+        )));
     }
-    Err(Error::Impossible(format!(
-        "the file has {names} names (hard links), and a clone would replace it under one of them \
-         only: --in-place works on the file itself"
-    )))
+    Ok(())
 }
 
 /// The length of the device after the resize. Refuses to grow over other data.
@@ -271,9 +243,9 @@ fn checked_length(device: &FileDevice, container: Container, plan: &Plan) -> Res
     if container.may_have_other_data() {
         trailing::check_growth(device, plan, old_bytes(plan))?;
     }
-    match container {
-        Container::File => length_after(device, plan),
-        Container::Part(_) | Container::BlockDevice => Ok(device.size()),
+    match container.follows() {
+        true => length_after(device, plan),
+        false => Ok(device.size()),
     }
 }
 
@@ -283,40 +255,31 @@ fn old_bytes(plan: &Plan) -> u64 {
     summary.old_blocks * u64::from(summary.block_size)
 }
 
-fn plan(
-    device: &dyn Device,
-    container: Container,
-    target: Target,
-    options: Options,
-) -> Result<(Plan, Way)> {
+fn plan(device: &dyn Device, target: Target, options: Options) -> Result<Plan> {
     let mut plan = Plan::make(device, target)?;
     plan.set_time(options.time);
-    let (bytes, room) = (plan.summary().bytes(), device.size());
-    if container != Container::File && bytes > room {
-        let what = match container {
-            Container::BlockDevice => "the device",
-            _ => "what it lies in",
-        };
-        return Err(Error::Impossible(format!(
-            "{what} has only {room} bytes, the file system would have {bytes}: make the partition larger \
-             first, in the disk's table"
-        )));
-    }
-    let way = choose(&plan, container, options)?;
-    Ok((plan, way))
+    Ok(plan)
 }
 
-fn choose(plan: &Plan, container: Container, options: Options) -> Result<Way> {
+/// How a plan for this device would be written. Refuses one that has no room or no way.
+fn way_in(device: &FileDevice, container: Container, plan: &Plan, options: Options) -> Result<Way> {
+    let bytes = plan.summary().bytes();
+    if !container.follows() && bytes > device.size() {
+        return Err(Error::Impossible(container.refusal(device, bytes)));
+    }
     if plan.is_idle() || plan.fits_journal() {
         return Ok(Way::Journal);
     }
-    match container {
-        _ if options.in_place => Ok(Way::InPlace),
-        Container::File | Container::Part(_) => Ok(Way::Clone),
-        Container::BlockDevice => Err(Error::Impossible(
+    if options.in_place {
+        return Ok(Way::InPlace);
+    }
+    if !container.can_be_replaced() {
+        return Err(Error::Impossible(
             "on a block device this resize has no way back once it has begun: --in-place does it all \
              the same, after a backup"
                 .to_owned(),
-        )),
+        ));
     }
+    check_clone(device)?;
+    Ok(Way::Clone)
 }

@@ -13,6 +13,7 @@
 //! refused, since moving blocks according to corrupt maps destroys more.
 
 mod clone;
+mod container;
 mod copies;
 mod device;
 mod entries;
