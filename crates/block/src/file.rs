@@ -51,6 +51,8 @@ pub struct FileDevice {
     size: u64,
     /// What bounds the device, if [`FileDevice::into_range`] made it a range of the file.
     range_end: Option<RangeEnd>,
+    /// The bytes of the file whose lock it has.
+    locked: Bytes,
     access: Access,
     kind: Kind,
     /// Whether opening it made the file, which did not exist before.
@@ -113,12 +115,20 @@ impl FileDevice {
             start: 0,
             size,
             range_end: None,
+            locked: bytes,
             access,
             kind,
             is_new: false,
             flushes: Flushes::new(),
             sync: data_sync,
         })
+    }
+
+    /// Whether it has the lock of all of its file. If not, as after [`FileDevice::open_range`],
+    /// others may write to other parts of the file meanwhile, so that it must not be replaced.
+    #[must_use]
+    pub fn locks_whole_file(&self) -> bool {
+        self.locked == Bytes::All
     }
 
     /// Makes a file of `size` zeroes; if the file exists, its content is replaced.
@@ -161,6 +171,7 @@ impl FileDevice {
             start: 0,
             size,
             range_end: None,
+            locked: Bytes::All,
             access: Access::ReadWrite,
             kind: Kind::Regular,
             is_new,

@@ -55,6 +55,14 @@ pub enum CloneError {
         .0.display()
     )]
     Replaced(PathBuf),
+    /// Only a part of the file is locked ([`FileDevice::locks_whole_file`]). A clone replaces all
+    /// of it, and would undo what others write to the rest meanwhile. The image is unchanged.
+    #[error(
+        "{}: only a part of the file is locked, and a clone would replace all of it: lock all of \
+         it (`FileDevice::open`, then `FileDevice::into_range`)",
+        .0.display()
+    )]
+    PartlyLocked(PathBuf),
     /// The clone is in the place of the image, but its new name may not be durable.
     #[error("cannot make the new name durable: {0}")]
     NotDurable(#[source] io::Error),
@@ -93,7 +101,8 @@ impl ImageClone {
     ///
     /// # Errors
     ///
-    /// [`CloneError::Host`], [`CloneError::Replaced`]. Nothing is left behind.
+    /// [`CloneError::Host`], [`CloneError::Replaced`], [`CloneError::PartlyLocked`]. Nothing is
+    /// left behind.
     pub fn new(
         locked: &FileDevice,
         mark: &str,
@@ -101,6 +110,9 @@ impl ImageClone {
         length: u64,
         passed: &dyn Fn(u64) -> io::Result<()>,
     ) -> Result<Self, CloneError> {
+        if !locked.locks_whole_file() {
+            return Err(CloneError::PartlyLocked(locked.path().to_owned()));
+        }
         let found = fs::canonicalize(locked.path());
         let image = found.map_err(host(locked.path(), "find it"))?;
         let source = locked.file();
@@ -391,6 +403,18 @@ mod tests {
         let clone = clone_of(&locked).expect("there is room");
         let device = clone.open_device(&locked).expect("nobody uses it");
         assert_eq!(device.range(), Some(4096..12288));
+    }
+
+    /// Others may write to the rest of the file meanwhile.
+    #[test]
+    fn a_file_of_which_only_a_part_is_locked_is_not_replaced() {
+        let (folder, image) = folder();
+        drop(open(&image));
+        let part = FileDevice::open_range(&image, 4096, None, Access::ReadWrite, Duration::ZERO);
+        let part = part.expect("nobody uses it");
+        let error = clone_of(&part).expect_err("it could be replaced");
+        assert!(matches!(error, CloneError::PartlyLocked(_)), "{error}");
+        assert_eq!(names(&folder), [Path::new("image")]);
     }
 
     #[test]

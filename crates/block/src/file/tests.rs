@@ -228,7 +228,11 @@ fn a_range_that_no_table_has_ends_before_the_next_partition() {
         let part = part.expect("it lies within");
         assert_eq!(part.range(), Some(start * SECTOR..end * SECTOR));
         assert_eq!(part.range_end(), Some(by), "from {start} on");
+        assert!(!part.locks_whole_file());
     }
+    let whole = FileDevice::open(&path, Access::ReadWrite, Duration::ZERO).expect("it is free");
+    let part = whole.into_range(SECTOR, None).expect("it lies within");
+    assert!(part.locks_whole_file());
 }
 
 #[test]

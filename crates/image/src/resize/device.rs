@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Device, FileDevice, OverlayDevice};
+use pext4_block::{CloneError, Device, FileDevice, OverlayDevice};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
@@ -68,7 +68,8 @@ impl fmt::Debug for Resize {
 
 impl Resize {
     /// Plans a resize without writing anything: a journal is replayed in memory. On a block device
-    /// the way may be [`Way::InPlace`] without being asked for, since it is not gone.
+    /// the way may be [`Way::InPlace`] without being asked for, since it is not gone. The way may
+    /// be a clone although only a part of the file is locked, if the file is open for reading only.
     ///
     /// # Errors
     ///
@@ -84,8 +85,8 @@ impl Resize {
     /// # Errors
     ///
     /// As [`Plan::make`]; `Impossible` if only [`Way::InPlace`] is possible and not requested, if a
-    /// block device or a part of a file is too small, or if data behind the file system would be
-    /// overwritten.
+    /// block device or a part of a file is too small, if data behind the file system would be
+    /// overwritten, or if a clone would replace a file of which only a part is locked.
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
         let device = Arc::new(device);
         if must_replay(&*device)? {
@@ -235,7 +236,12 @@ fn check_clone(device: &FileDevice) -> Result<()> {
              them only: --in-place works on the file itself"
         )));
     }
-    Ok(())
+    // Who only reads makes a plan for somebody who opens the file again.
+    if device.is_read_only() || device.locks_whole_file() {
+        return Ok(());
+    }
+    let problem = CloneError::PartlyLocked(device.path().to_owned());
+    Err(Error::Impossible(problem.to_string()))
 }
 
 /// The length of the device after the resize. Refuses to grow over other data.

@@ -13,5 +13,6 @@ mod files;
 mod generator;
 mod grow;
 mod hostile;
+mod ranges;
 mod rig;
 mod shrink;
