@@ -68,9 +68,10 @@ impl Change {
         self.uid.is_some() || self.gid.is_some() || self.is_same_owner()
     }
 
-    /// Whether a file system of the kernel gives the file an owner, as overlayfs does when it copies
-    /// a file with its mode up: set-id bits stay then. A `chown(2)` of a regular file always has the
-    /// time of the change as well, since the kernel keeps the times of regular files itself.
+    /// Whether a file system of the kernel gives the file an owner, as overlayfs does when it
+    /// copies a file with its mode up: set-id bits stay then. A `chown(2)` of a regular file always
+    /// has the time of the change as well, since the kernel keeps the times of regular files
+    /// itself.
     fn is_of_a_copy(&self, attributes: &Attributes) -> bool {
         let has_owner = self.uid.is_some() || self.gid.is_some();
         has_owner && self.changed.is_none() && attributes.file_type == FileType::Regular

@@ -9,8 +9,8 @@
 //!
 //! A thread may also act with other credentials than its own, but `/proc` shows its own: overlayfs
 //! acts as its mounter, `nfsd` and `ksmbd` as their clients. Then too its user and group alone
-//! decide, and whoever changes a file's content does not keep its set-id bits, since the client of a
-//! server may be root without that right.
+//! decide, and whoever changes a file's content does not keep its set-id bits, since the client of
+//! a server may be root without that right.
 
 use std::fs;
 

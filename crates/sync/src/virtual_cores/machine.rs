@@ -46,8 +46,8 @@ pub(crate) struct Core {
     /// The current part of its work; the costs of its stretches depend on it.
     pub(crate) part: Part,
     last: Step,
-    /// The longest transfer, in picoseconds, among the lines behind the lock that it has just taken:
-    /// what it requests before its next step is under way together with them.
+    /// The longest transfer, in picoseconds, among the lines behind the lock that it has just
+    /// taken: what it requests before its next step is under way together with them.
     pub(crate) under_way: u64,
     generation: u64,
     waiting: Waiting,
