@@ -26,9 +26,9 @@ pub enum Reserve {
     /// No file: only blocks of metadata without which an operation would fail half way.
     #[default]
     Nobody,
-    /// Files that belong to root, or to the user or group that the superblock names (`tune2fs -u`,
-    /// `-g`). A FUSE server uses this where others may write too: data arrives from the kernel's
-    /// cache without the user who wrote it, so the file's owner decides.
+    /// Files that belong to root, or to the user or group that the mount or the image names. A
+    /// FUSE server uses this where others may write too: data arrives from the kernel's cache
+    /// without the user who wrote it, so the file's owner decides.
     Owner,
     /// All files.
     Everybody,
@@ -57,6 +57,11 @@ pub struct MountOptions {
     pub discard: Option<bool>,
     /// Who may take the blocks that the image reserves.
     pub reserve: Reserve,
+    /// The user besides root whose files may use the reserve under [`Reserve::Owner`]; by default
+    /// whom the superblock names (`tune2fs -u`).
+    pub reserve_uid: Option<u32>,
+    /// The group likewise (`tune2fs -g`).
+    pub reserve_gid: Option<u32>,
     /// Whether a new inode gets its directory's group even if the directory has no set-group-id bit
     /// (`grpid` in Linux); by default what the superblock says (`tune2fs -o bsdgroups`).
     pub inherit_group: Option<bool>,
@@ -87,6 +92,8 @@ impl Default for MountOptions {
             mounted_on: String::new(),
             discard: None,
             reserve: Reserve::default(),
+            reserve_uid: None,
+            reserve_gid: None,
             inherit_group: None,
             scaling: Scaling::default(),
             bypass_journal: false,

@@ -97,8 +97,12 @@ impl Store {
                 .discard
                 .unwrap_or(superblock.default_mount_options & DISCARD != 0),
             reserve_owners: (
-                superblock.reserved_uid.into(),
-                superblock.reserved_gid.into(),
+                options
+                    .reserve_uid
+                    .unwrap_or(superblock.reserved_uid.into()),
+                options
+                    .reserve_gid
+                    .unwrap_or(superblock.reserved_gid.into()),
             ),
             options,
             tally: Tally::new(),

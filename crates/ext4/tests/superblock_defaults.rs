@@ -129,14 +129,22 @@ fn fill(volume: &Volume, name: &[u8], uid: u32, gid: u32) {
 }
 
 #[test]
-fn the_reserve_is_for_those_whom_the_superblock_names() {
+fn the_reserve_is_for_those_whom_the_superblock_or_the_mount_names() {
     let Some(image) = Image::make(&["-m", "10", "-I", "128"]) else {
         return;
     };
     tune(&image, &["-u", "1000", "-g", "2000"]);
-    for (uid, gid) in [(0, 5), (1000, 5), (5, 2000)] {
+    for (uid, gid, by_mount) in [
+        (0, 5, None),
+        (1000, 5, None),
+        (5, 2000, None),
+        (70_000, 5, Some(70_000)),
+        (5, 70_000, Some(70_000)),
+    ] {
         let options = MountOptions {
             reserve: Reserve::Owner,
+            reserve_uid: by_mount,
+            reserve_gid: by_mount,
             ..MountOptions::default()
         };
         let volume = open(&image, options);

@@ -3,118 +3,18 @@
 //! Some apply to the image, some to the volume, some to the kernel, some to several of them.
 //! Set-user-id files and devices are off by default, since an image may come from anyone.
 
+mod error;
+mod names;
+
 use std::time::Duration;
 
 use pext4_fs::AccessTimes;
-use pext4_fs::options::{AttributeCache, MountOptions, OnError, Scaling, ScalingError};
-use thiserror::Error;
+use pext4_fs::options::{AttributeCache, MountOptions, OnError, Scaling};
+
+pub use error::OptionError;
 
 /// Maximal value of `commit=`, in seconds.
 const MAX_COMMIT_SECONDS: u64 = 3600;
-
-/// An option that is not accepted.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum OptionError {
-    /// There is no such option.
-    #[error("option `{0}` is not known; known are {KNOWN}")]
-    Unknown(String),
-    /// The options of an existing mount cannot be changed.
-    #[error(
-        "option `remount`: a mount keeps the options that it began with; unmount, and mount again with others"
-    )]
-    Remount,
-    /// The option has no valid value.
-    #[error("option `{option}` wants {wants}")]
-    Value {
-        /// The option as given.
-        option: String,
-        /// The valid values.
-        wants: &'static str,
-    },
-    /// The value of `scaling=` is not valid.
-    #[error("option `{option}`: {problem}")]
-    Scaling {
-        /// The option as given.
-        option: String,
-        /// What is wrong with it, and the valid values.
-        problem: ScalingError,
-    },
-}
-
-const KNOWN: &str = "ro, rw, noload, allow_other, default_permissions, commit=SECONDS, \
-                     errors=continue|remount-ro, discard, nodiscard, suid, nosuid, dev, nodev, exec, noexec, \
-                     nosymfollow, relatime, noatime, strictatime, diratime, nodiratime, dirsync, \
-                     sync, async, grpid, nogrpid, strict_open, io_uring, offset=BYTES, sizelimit=BYTES, \
-                     no_mbcache, mb_optimize_scan=0|1, \
-                     scaling=SETTING[:SWITCH=VALUE...]; and without effect defaults, acl, user_xattr, \
-                     lazytime, delalloc, auto, user, _netdev, nofail, comment=, x-* and the like";
-
-/// Options that hold anyway, those for readers of `fstab`, and those of ext4 in Linux that choose
-/// between ways of working which this server does not have.
-const WITHOUT_EFFECT: &[&str] = &[
-    "defaults",
-    "acl",
-    "user_xattr",
-    "data=ordered",
-    "barrier",
-    "barrier=1",
-    "silent",
-    "loud",
-    "debug",
-    "lazytime",
-    "nolazytime",
-    "iversion",
-    "noiversion",
-    "i_version",
-    "mand",
-    "nomand",
-    "auto",
-    "noauto",
-    "nofail",
-    "user",
-    "users",
-    "nouser",
-    "owner",
-    "group",
-    "_netdev",
-    "loop",
-    "bsddf",
-    "orlov",
-    "oldalloc",
-    "bh",
-    "nobh",
-    "journal_checksum",
-    "nojournal_checksum",
-    "prefetch_block_bitmaps",
-    "no_prefetch_block_bitmaps",
-    "delalloc",
-    "nodelalloc",
-    "auto_da_alloc",
-    "noauto_da_alloc",
-    "dioread_lock",
-    "dioread_nolock",
-    "block_validity",
-    "noblock_validity",
-    "init_itable",
-    "noinit_itable",
-    "noquota",
-    "nouid32",
-];
-
-/// How options without effect begin that have a value.
-const WITHOUT_EFFECT_IF_SET: &[&str] = &[
-    "x-",
-    "X-",
-    "comment=",
-    "auto_da_alloc=",
-    "init_itable=",
-    "inode_readahead_blks=",
-    "journal_ioprio=",
-    "max_batch_time=",
-    "min_batch_time=",
-    "stripe=",
-];
 
 /// The options of a mount that concern the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,10 +103,6 @@ impl Options {
     fn one(&mut self, option: &str) -> Result<(), OptionError> {
         let kernel = &mut self.kernel;
         match option {
-            _ if WITHOUT_EFFECT.contains(&option) => {}
-            _ if WITHOUT_EFFECT_IF_SET
-                .iter()
-                .any(|start| option.starts_with(start)) => {}
             "remount" => return Err(OptionError::Remount),
             "ro" | "rw" => {
                 kernel.read_only = option == "ro";
@@ -247,29 +143,25 @@ impl Options {
             wants,
         };
         let bytes = |value: &str| value.parse().map_err(|_| wrong("a number of bytes"));
+        let id = |value: &str| names::parse_number(value).ok_or_else(|| wrong("a number"));
         match option.split_once('=') {
             Some(("commit", value)) => {
-                let seconds = value
-                    .parse()
-                    .ok()
-                    .filter(|&seconds| seconds <= MAX_COMMIT_SECONDS);
-                let seconds = seconds.ok_or_else(|| wrong("a number of seconds up to 3600"))?;
-                // As in Linux, 0 means the default.
-                let interval = if seconds == 0 {
-                    MountOptions::default().commit_interval
-                } else {
-                    Duration::from_secs(seconds)
-                };
-                self.volume.commit_interval = interval;
+                self.volume.commit_interval = commit_interval(value).map_err(wrong)?;
             }
             Some(("offset", value)) => self.image.offset = bytes(value)?,
             // As for losetup(8), 0 means no limit.
             Some(("sizelimit", value)) => {
                 self.image.length = Some(bytes(value)?).filter(|&bytes| bytes > 0);
             }
+            Some(("resuid", value)) => self.volume.reserve_uid = Some(id(value)?),
+            Some(("resgid", value)) => self.volume.reserve_gid = Some(id(value)?),
             Some(("errors", "continue")) => self.volume.on_error = Some(OnError::Continue),
-            Some(("errors", "remount-ro")) => self.volume.on_error = Some(OnError::ReadOnly),
-            Some(("errors", _)) => return Err(wrong("`continue` or `remount-ro`")),
+            // A server cannot stop the machine; it does what is nearest, as for an image that
+            // specifies this.
+            Some(("errors", "remount-ro" | "panic")) => {
+                self.volume.on_error = Some(OnError::ReadOnly);
+            }
+            Some(("errors", _)) => return Err(wrong("`continue`, `remount-ro` or `panic`")),
             Some(("scaling", value)) => {
                 let scaling = Scaling::parse(value);
                 self.volume.scaling = scaling.map_err(|problem| OptionError::Scaling {
@@ -281,16 +173,21 @@ impl Options {
                 self.volume.scaling.optimize_scan = value == "1";
             }
             Some(("mb_optimize_scan", _)) => return Err(wrong("0 or 1")),
-            None if matches!(
-                option,
-                "commit" | "offset" | "sizelimit" | "errors" | "scaling" | "mb_optimize_scan"
-            ) =>
-            {
-                return Err(wrong("a value, after `=`"));
-            }
-            _ => return Err(OptionError::Unknown(option.to_owned())),
+            None if names::has_value(option) => return Err(wrong("a value, after `=`")),
+            _ => return names::take_without_effect(option),
         }
         Ok(())
+    }
+}
+
+/// The time between commits.
+fn commit_interval(value: &str) -> Result<Duration, &'static str> {
+    let seconds = value.parse().ok();
+    match seconds.filter(|&seconds| seconds <= MAX_COMMIT_SECONDS) {
+        // As in Linux, 0 means the default.
+        Some(0) => Ok(MountOptions::default().commit_interval),
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err("a number of seconds up to 3600; no change waits longer for its commit"),
     }
 }
 
@@ -380,6 +277,48 @@ mod tests {
     }
 
     #[test]
+    fn options_of_ext4_are_accepted_where_what_they_ask_holds() {
+        let list = "data=writeback,barrier=0,nobarrier,data_err=ignore,data_err=abort,dax=never,nocheck,\
+             check=none,noreservation,mblk_io_submit,nomblk_io_submit,sb=1,nowarn_on_error,\
+             journal_ioprio=7,inode_readahead_blks=0,inode_readahead_blks=32,stripe=0x10,\
+             init_itable=10,auto_da_alloc=0,max_dir_size_kb=0";
+        let options = parsed(list).unwrap();
+        assert_eq!(options.kernel, KernelOptions::default());
+        assert_eq!(
+            format!("{:?}", options.volume),
+            format!("{:?}", Options::default().volume)
+        );
+        let volume = parsed("errors=panic,resuid=1000,resgid=70000")
+            .unwrap()
+            .volume;
+        assert_eq!(volume.on_error, Some(OnError::ReadOnly));
+        let owners = (volume.reserve_uid, volume.reserve_gid);
+        assert_eq!(owners, (Some(1000), Some(70000)));
+    }
+
+    #[test]
+    fn options_of_ext4_that_are_not_obeyed_are_refused_by_name() {
+        for (option, why) in [
+            ("data=journal", "not journaled"),
+            ("max_dir_size_kb=64", "directories may grow"),
+            ("usrquota", "quotas are neither"),
+            ("usrjquota=aquota.user", "quotas are neither"),
+            ("jqfmt=vfsv1", "quotas are neither"),
+            ("context=system_u:object_r:tmp_t:s0", "SELinux"),
+            ("dax", "no direct access"),
+            ("dax=always", "no direct access"),
+            ("minixdf", "as with `bsddf`"),
+            ("sb=32768", "replaced by its first copy"),
+            ("X-mount.subdir=a", "`mount --bind`"),
+        ] {
+            let text = parsed(option).unwrap_err().to_string();
+            let start = format!("option `{option}` cannot be had: ");
+            assert!(text.starts_with(&start) && text.contains(why), "{text}");
+        }
+        assert!(parsed("X-mount.mkdir,usrjquota=,noquota").is_ok());
+    }
+
+    #[test]
     fn mechanisms_have_switches() {
         let options = parsed("scaling=seeds:-try-lock,mb_optimize_scan=0").unwrap();
         let text = options.volume.scaling.to_string();
@@ -416,16 +355,27 @@ mod tests {
     #[test]
     fn errors_name_the_option() {
         let text = parsed("ro,bogus").unwrap_err().to_string();
-        assert!(
-            text.starts_with("option `bogus` is not known; known are ro, rw"),
-            "{text}"
-        );
+        let expected = "option `bogus` is not known; `pext4 mount --help` names the options";
+        assert_eq!(text, expected);
+        let text = parsed("ro,noatim").unwrap_err().to_string();
+        let expected = "option `noatim` is not known; did you mean `noatime`?; \
+                        `pext4 mount --help` names the options";
+        assert_eq!(text, expected);
         for wrong in [
             "commit=",
             "commit=-1",
             "commit=3601",
             "commit=soon",
-            "errors=panic",
+            "errors=halt",
+            "resuid=root",
+            "resgid",
+            "stripe=abc",
+            "stripe",
+            "journal_ioprio=8",
+            "inode_readahead_blks=33",
+            "inode_readahead_blks=0x80000000",
+            "min_batch_time=-1",
+            "barrier=yes",
         ] {
             let text = parsed(wrong).unwrap_err().to_string();
             assert!(

@@ -46,6 +46,14 @@ pub struct Arguments {
     directory: PathBuf,
     /// Options: ro, allow_other, commit=SECONDS, errors=remount-ro, discard, noatime, offset=BYTES,
     /// ...
+    ///
+    /// All that have an effect: ro, rw, noload, commit=SECONDS, errors=continue|remount-ro|panic,
+    /// discard, nodiscard, resuid=UID, resgid=GID, sync, async, dirsync, offset=BYTES,
+    /// sizelimit=BYTES, allow_other, default_permissions, suid, nosuid, dev, nodev, exec, noexec,
+    /// symfollow, nosymfollow, relatime, strictatime, noatime, diratime, nodiratime, grpid,
+    /// nogrpid, strict_open, nostrict_open, io_uring, no_io_uring, no_mbcache,
+    /// mb_optimize_scan=0|1, scaling=SETTING[:SWITCH=VALUE...]. Options of ext4 that hold anyway
+    /// and those for other readers of fstab are accepted; docs/FUSE.md names them.
     #[arg(short = 'o', value_name = "OPTION,...")]
     options: Vec<String>,
     /// Make the image with this size if there is none
