@@ -1,4 +1,5 @@
-//! `pext4` as a helper of `mount(8)`, for `mount -t pext4` and for fstab.
+//! `pext4` as a helper of `mount(8)`, for `mount -t pext4` and for fstab, and of `umount(8)`
+//! ([`umount`]).
 //!
 //! `mount(8)` uses two forms of the command line. `/sbin/mount.pext4` and `/sbin/mount.fuse.pext4`,
 //! links to this program, are called with
@@ -11,6 +12,8 @@
 //! whether `suid` and `dev` were requested, since `mount(8)` passes on only what differs from its
 //! defaults. So for root they are in effect, as with every other file system, unless `nosuid` and
 //! `nodev` are given.
+
+mod umount;
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -26,7 +29,7 @@ use crate::commands::mount;
 use crate::failure;
 use crate::output::print;
 
-/// The statuses of `mount(8)` for an invalid command line and for a failed mount.
+/// The statuses of `mount(8)` and `umount(8)` for an invalid command line and for a failure.
 const USAGE: u8 = 1;
 const FAILURE: u8 = 32;
 
@@ -72,12 +75,14 @@ struct Program {
     mount: mount::Arguments,
 }
 
-/// Mounts if the words are a call by `mount(8)`, and returns the status. `None` for every other
-/// command line.
+/// Mounts or unmounts if the words are a call by `mount(8)` or `umount(8)`, and returns the status.
+/// `None` for every other command line.
 pub fn run(words: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(words.first()?).file_name()?;
     let ended = if name.as_bytes().starts_with(b"mount.") {
         Line::try_parse_from(words).map(|line| line.run())
+    } else if name.as_bytes().starts_with(b"umount.") {
+        umount::Line::try_parse_from(words).map(|line| line.run())
     } else if words.get(1).is_some_and(|first| is_path(first)) {
         Program::try_parse_from(words).map(|program| program.run())
     } else {

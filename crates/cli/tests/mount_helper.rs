@@ -1,15 +1,17 @@
-//! `pext4` as `mount(8)` calls it: as `/sbin/mount.pext4`, through `/sbin/mount.fuse`, for a line
-//! of a table of mounts. The links are in temporary directories; what must be in `/sbin` is laid
-//! over it in a mount namespace that is gone with the test.
+//! `pext4` as `mount(8)` and `umount(8)` call it: as `/sbin/mount.pext4`, through
+//! `/sbin/mount.fuse`, for a line of a table of mounts, as `/sbin/umount.fuse.pext4`. The
+//! links are in temporary directories; what must be in `/sbin` is laid over it in a mount namespace
+//! that is gone with the test.
 
 mod common;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Place, fail, has, is_root, run, succeed, unmount_by_system};
+use common::{Place, copy_program, fail, has, is_root, run, succeed, unmount_by_system};
 
 /// A directory with a link to the program under the name of a helper.
 fn link(place: &Place, name: &str) -> PathBuf {
@@ -131,10 +133,18 @@ fn a_helper_ends_with_the_statuses_of_mount() {
     guard.unmount();
 }
 
-/// Runs a script in which `pext4` has its link in `/sbin`, or `None` where that cannot be had.
-fn with_link_in_sbin(place: &Place, script: &str) -> Option<String> {
+/// Runs a script in which `pext4` has its links in `/sbin`, or `None` where that cannot be had.
+fn with_links_in_sbin(place: &Place, script: &str) -> Option<String> {
     if !is_root() || !has("unshare") {
         return None;
+    }
+    link(place, "umount.fuse");
+    if !place
+        .point
+        .with_file_name("sbin/umount.fuse.pext4")
+        .exists()
+    {
+        link(place, "umount.fuse.pext4");
     }
     let links = link(place, "mount.pext4");
     let links = links.parent().expect("it is in a directory");
@@ -175,7 +185,7 @@ fn mount_finds_its_helper() {
         cat /proc/self/mountinfo
         "$PEXT4" umount "$POINT"
     "#;
-    let Some(table) = with_link_in_sbin(&place, script) else {
+    let Some(table) = with_links_in_sbin(&place, script) else {
         return;
     };
     let line = line_of(&table, &place).expect("it is mounted");
@@ -204,8 +214,174 @@ fn a_line_of_a_table_of_mounts_is_enough() {
         mount -a
         mv "$IMAGE.away" "$IMAGE"
     "#;
-    if let Some(said) = with_link_in_sbin(&place, script) {
+    if let Some(said) = with_links_in_sbin(&place, script) {
         assert_eq!(said, "one\n");
+        place.check();
+    }
+}
+
+/// Changes much that the server writes home only after the unmount: e2fsck would find a journal to
+/// replay, and the kernel would mount the image.
+fn write_a_burst(point: &Path) {
+    let directory = point.join("burst");
+    fs::create_dir(&directory).expect("room");
+    let name = |number: usize| directory.join(format!("file-{number}"));
+    for number in 0..4000 {
+        fs::write(name(number), []).expect("room");
+    }
+    for number in (0..4000).step_by(2) {
+        fs::remove_file(name(number)).expect("it is there");
+    }
+    for number in 0..50 {
+        fs::write(directory.join(format!("data-{number}")), vec![7; 500_000]).expect("room");
+    }
+}
+
+/// That the server is done with the image: its lock is free, and there is nothing to repair.
+fn assert_closed(place: &Place) {
+    let image = fs::File::open(&place.image).expect("it is there");
+    let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::flock(&image, exclusive).expect("nobody has the image any more");
+    drop(image);
+    place.check();
+    assert_eq!(place.state(), "clean");
+}
+
+#[test]
+fn the_image_is_closed_when_the_helper_of_umount_returns() {
+    let Some(place) = Place::new("256M") else {
+        return;
+    };
+    let link = link(&place, "umount.fuse.pext4");
+    let mount = place.mount(&[]);
+    write_a_burst(&place.point);
+    let umount = || {
+        let mut command = Command::new(&link);
+        command.arg(&place.point).stdin(Stdio::null());
+        command
+    };
+    let open = fs::File::open(mount.path("burst/file-1")).expect("it is there");
+    let said = fail(umount().arg("-r"), 32);
+    assert!(said.contains("is in use"), "{said}");
+    drop(open);
+    let words = ["-n", "-v", "-t", "fuse.pext4"];
+    let said = succeed(umount().args(words));
+    assert!(said.contains(" unmounted"), "{said}");
+    assert_closed(&place);
+    mount.forget();
+    let said = fail(&mut umount(), 32);
+    assert!(said.contains("not mounted"), "{said}");
+    fail(umount().arg("--bogus"), 1);
+}
+
+#[test]
+fn the_helper_of_umount_detaches_what_is_in_use() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let link = link(&place, "umount.fuse.pext4");
+    let umount = |option| {
+        let mut command = Command::new(&link);
+        command.arg(&place.point).arg(option).stdin(Stdio::null());
+        command
+    };
+    let mount = place.mount(&[]);
+    let open = fs::File::create(mount.path("file")).expect("room");
+    succeed(&mut umount("-l"));
+    assert_eq!(line(&place), None, "it is detached");
+    (&open).write_all(b"late").expect("it is still served");
+    drop(open);
+    mount.forget();
+    place.wait_until_closed();
+    let mount = place.mount(&[]);
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"late");
+    succeed(&mut umount("-f"));
+    assert_closed(&place);
+    mount.forget();
+}
+
+#[test]
+fn an_unmount_does_not_wait_for_another_place_of_the_same_mount() {
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let link = link(&place, "umount.fuse.pext4");
+    let other = place.point.with_file_name("other place");
+    fs::create_dir(&other).expect("a free name");
+    let mount = place.mount(&[]);
+    succeed(
+        Command::new("mount")
+            .arg("--bind")
+            .arg(&place.point)
+            .arg(&other),
+    );
+    let output = run(Command::new(&link).arg(&place.point).stdin(Stdio::null()));
+    mount.forget();
+    let written = fs::write(other.join("file"), b"content");
+    let ended = run(Command::new(&link).arg(&other).stdin(Stdio::null()));
+    // A failed test leaves nothing behind.
+    run(Command::new("umount").arg("-lq").arg(&other));
+    run(Command::new("umount").arg("-lq").arg(&place.point));
+    written.expect("it is still served");
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("other place too"), "{said}");
+    assert_closed(&place);
+}
+
+#[test]
+fn umount_finds_its_helper() {
+    let Some(place) = Place::new("256M") else {
+        return;
+    };
+    // With an absolute path it looks for the helper of all of FUSE, else for the one of the type.
+    let script = r#"cd "$POINT/.."
+        for path in "$POINT" "mount point"; do
+            mount -t pext4 "$IMAGE" "$POINT"
+            mkdir -p "$POINT/d"
+            seq -f "$POINT/d/%g" 4000 | xargs -d '\n' touch
+            head -c 30000000 /dev/urandom > "$POINT/data"
+            umount "$path"
+            flock -n "$IMAGE" echo closed
+        done
+        mount -t pext4 "$IMAGE" "$POINT"
+        umount -l "$POINT"
+        mount -t tmpfs none "$POINT"
+        "$LINKS/umount.fuse" "$POINT" -n
+        mountpoint -q "$POINT" || echo other
+    "#;
+    if let Some(said) = with_links_in_sbin(&place, script) {
+        assert_eq!(said, "closed\nclosed\nother\n");
+        place.wait_until_closed();
+        place.check();
+    }
+}
+
+#[test]
+fn an_ordinary_user_ends_with_umount_what_fstab_permits() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !has("setpriv") {
+        return;
+    }
+    let image = place.image.to_str().unwrap().to_owned();
+    write_table(&place, &image, "pext4", "users,noauto,allow_other");
+    let links = place.point.with_file_name("sbin");
+    fs::create_dir(&links).expect("a free name");
+    copy_program(&links.join("umount.fuse.pext4"));
+    let script = r#"cp "$LINKS/../fstab" "$LINKS/../own" && mount --bind "$LINKS/../own" /etc/fstab
+        unset LIBMOUNT_FSTAB
+        mount "$POINT"
+        setpriv --reuid 1000 --regid 1000 --clear-groups umount "$POINT"
+        flock -n "$IMAGE" echo closed
+    "#;
+    if let Some(said) = with_links_in_sbin(&place, script) {
+        assert_eq!(said, "closed\n");
         place.check();
     }
 }

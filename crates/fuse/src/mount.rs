@@ -22,9 +22,9 @@ use crate::access_policy::AccessPolicy;
 use crate::options::KernelOptions;
 
 pub use source::Source;
-pub use table::{Mount, is_covered, is_ours, mounts};
+pub use table::{Mount, is_covered, is_ours, mounts, same_elsewhere};
 pub(crate) use unmount::Connection;
-pub use unmount::{Unmounter, unmount};
+pub use unmount::{UnmountMode, Unmounter, unmount, unmount_by};
 
 /// The type that `mount` shows for our mounts.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.pext4";

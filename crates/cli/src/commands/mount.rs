@@ -140,7 +140,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.serve_in_background {
         // This fails only if the process leads a session already, which is what is needed.
         let _ = rustix::process::setsid();
-        enter_namespace(arguments)?;
+        enter_namespace(arguments.namespace.as_deref())?;
         serve(arguments, options, leave_terminal)
     } else if arguments.foreground {
         let (image, directory) = (arguments.image.display(), arguments.directory.display());
@@ -167,8 +167,13 @@ pub fn check(arguments: &Arguments) -> Result<()> {
     options(arguments).map(drop)
 }
 
-fn enter_namespace(arguments: &Arguments) -> Result<()> {
-    let Some(path) = &arguments.namespace else {
+/// Enters a mount namespace, if there is one to enter. The process must have one thread.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn enter_namespace(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else {
         return Ok(());
     };
     let enter = || {

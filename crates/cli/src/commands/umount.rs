@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::holders::holders;
 use pext4_block::{Access, LockProbe};
-use pext4_fuse::mount::{self, Mount, Source};
+use pext4_fuse::mount::{self, Mount, Source, UnmountMode};
 use pext4_sync::{thread, time};
 
 use crate::output::print_error;
@@ -23,6 +23,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// The times after which the command prints what it waits for, and after which it gives up.
 const SILENT: Duration = Duration::from_secs(3);
 const MAX_WAIT: Duration = Duration::from_secs(600);
+/// The same after an unmount by force, which is for servers that may never answer again.
+const MAX_WAIT_BY_FORCE: Duration = Duration::from_secs(10);
 
 /// Unmount a directory and wait until its image is closed
 #[derive(Args)]
@@ -37,14 +39,46 @@ pub struct Arguments {
 ///
 /// The path is no mount of pext4, or is in use; the image is not clean afterwards.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let mount = find(&arguments.directory)?;
+    let detach = |directory: &Path| mount::unmount(directory).context("cannot unmount");
+    end(&find(&arguments.directory)?, UnmountMode::default(), detach)
+}
+
+/// Ends a mount: has its directory unmounted by `detach`, in this mode, and waits until the image
+/// is closed. A lazy unmount is not waited for: it ends when the last user of the directory has
+/// gone. Nor is one of a directory that is bound to another place as well.
+///
+/// # Errors
+///
+/// Those of `detach`; the image is not clean afterwards.
+pub fn end(
+    mount: &Mount,
+    mode: UnmountMode,
+    detach: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
     let Source {
         file: image,
         offset,
-    } = Source::of(&mount);
+    } = Source::of(mount);
     let servers = holders(&image);
-    mount::unmount(&mount.directory).context("cannot unmount")?;
-    let locked = wait_until_closed(&image, offset, mount.read_only, &servers)?;
+    detach(&mount.directory)?;
+    if mode.lazily {
+        return Ok(());
+    }
+    let mounts = mount::mounts().context("/proc/self/mountinfo")?;
+    if let Some(other) = mount::same_elsewhere(mount, &mounts) {
+        print_error(format_args!(
+            "pext4: {} is still in use: it is mounted on {} too",
+            image.display(),
+            other.directory.display()
+        ));
+        return Ok(());
+    }
+    let limit = if mode.by_force {
+        MAX_WAIT_BY_FORCE
+    } else {
+        MAX_WAIT
+    };
+    let locked = wait_until_closed(&image, offset, mount.read_only, &servers, limit)?;
     // While this process holds the lock, no other can change the image.
     if !mount.read_only
         && locked.is_some()
@@ -56,7 +90,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// The mount of pext4 on a directory, or of an image.
-fn find(path: &Path) -> Result<Mount> {
+///
+/// # Errors
+///
+/// There is none, or the path cannot be resolved.
+pub fn find(path: &Path) -> Result<Mount> {
     let name = || path.display().to_string();
     let path = match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -92,12 +130,13 @@ fn choose(mounts: &[Mount], path: &Path) -> Option<Mount> {
 /// processes have the lock by then. A read-only server shares the lock with other readers, so an
 /// exclusive lock proves that the server has ended; other readers are not waited for, but the
 /// server is: a mount that was made read-only later may have much to write. `servers` are the
-/// processes that had the image before it was unmounted.
+/// processes that had the image before it was unmounted; after `limit` they are given up.
 fn wait_until_closed(
     image: &Path,
     offset: u64,
     is_shared: bool,
     servers: &[u32],
+    limit: Duration,
 ) -> Result<Option<LockProbe>> {
     let access = if is_shared {
         Access::ReadWrite
@@ -118,7 +157,7 @@ fn wait_until_closed(
         if gives_up || are_others(servers, &holding) {
             return Ok(None);
         }
-        if waited > MAX_WAIT {
+        if waited > limit {
             bail!("{}: it is unmounted, but still not closed", image.display());
         }
         if waited > SILENT && !has_reported {

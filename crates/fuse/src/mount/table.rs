@@ -32,13 +32,22 @@ fn latest_of(source: &Source, directory: &Path, mounts: Vec<Mount>) -> Option<Mo
     mounts.into_iter().rfind(is_it)
 }
 
+/// The first of the mounts that shows the same file system as `mount`, which need not be mounted
+/// any more: the directory may have been bound to another place as well.
+#[must_use]
+pub fn same_elsewhere<'a>(mount: &Mount, mounts: &'a [Mount]) -> Option<&'a Mount> {
+    mounts.iter().find(|other| is_same(mount, other))
+}
+
+/// Whether two mounts show the same file system of pext4. The kernel reuses a device number after
+/// its mount has ended, so that the source must be the same too.
+fn is_same(made: &Mount, other: &Mount) -> bool {
+    is_ours(other) && other.device == made.device && other.source == made.source
+}
+
 /// The directories on which the mount `made`, as it was when it was made, is on top now.
 pub(super) fn places_of(made: &Mount, mounts: &[Mount]) -> Vec<PathBuf> {
-    // The kernel reuses a device number after its mount has ended.
-    let is_it = |mount: &Mount| {
-        is_ours(mount) && mount.device == made.device && mount.source == made.source
-    };
-    let is_place = |&place: &usize| is_it(&mounts[place]) && !is_covered(mounts, place);
+    let is_place = |&place: &usize| is_same(made, &mounts[place]) && !is_covered(mounts, place);
     let places = (0..mounts.len()).filter(is_place);
     places
         .map(|place| mounts[place].directory.clone())

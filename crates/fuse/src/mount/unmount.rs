@@ -14,6 +14,17 @@ use super::{Mount, MountError, Source, fusermount, table};
 /// Where the kernel shows the connections of FUSE, if `fusectl` is mounted there.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
+/// How a directory is unmounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnmountMode {
+    /// Detached at once, also while it is in use; it ends when the last user has let it go.
+    pub lazily: bool,
+    /// The connection to the server is aborted first, so that a server that does not answer keeps
+    /// nobody waiting. What the kernel has not sent to it is lost. Only root can have this; for
+    /// others it is an ordinary unmount.
+    pub by_force: bool,
+}
+
 /// Unmounts `directory`, by `umount(2)` or, if the process may not call that, by the helper.
 /// Returns when the directory is unmounted; the server may still be closing its volume.
 ///
@@ -21,9 +32,21 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 ///
 /// [`MountError::Busy`] if it is in use; or the system's error.
 pub fn unmount(directory: &Path) -> Result<(), MountError> {
-    match rustix::mount::unmount(directory, UnmountFlags::empty()) {
+    unmount_by(directory, UnmountMode::default())
+}
+
+/// The same in another mode.
+///
+/// # Errors
+///
+/// As for [`unmount`].
+pub fn unmount_by(directory: &Path, mode: UnmountMode) -> Result<(), MountError> {
+    let mut flags = UnmountFlags::empty();
+    flags.set(UnmountFlags::DETACH, mode.lazily);
+    flags.set(UnmountFlags::FORCE, mode.by_force);
+    match rustix::mount::unmount(directory, flags) {
         Ok(()) => Ok(()),
-        Err(Errno::PERM) => fusermount::detach(directory, false),
+        Err(Errno::PERM) => fusermount::detach(directory, mode.lazily),
         Err(Errno::BUSY) => Err(MountError::Busy(directory.to_owned())),
         Err(error) => Err(MountError::System(directory.to_owned(), error.into())),
     }
