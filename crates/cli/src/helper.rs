@@ -6,7 +6,7 @@
 //! `SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]`. Without such a link, a mount of the
 //! type `fuse.pext4` goes through `/sbin/mount.fuse`, which has a shell run
 //! `pext4 SOURCE DIR -o options`. No command has a slash in its name, so a first word with a slash
-//! is a source.
+//! is a source; so is one without, if a file has that name and no command does.
 //!
 //! Both forms mount in the background and end with the statuses of `mount(8)`. A helper cannot see
 //! whether `suid` and `dev` were requested, since `mount(8)` passes on only what differs from its
@@ -22,9 +22,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use pext4_fuse::{OptionError, Options};
 
+use crate::CommandLine;
 use crate::commands::mount;
 use crate::failure;
 use crate::output::print;
@@ -83,7 +84,7 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
         Line::try_parse_from(words).map(|line| line.run())
     } else if name.as_bytes().starts_with(b"umount.") {
         umount::Line::try_parse_from(words).map(|line| line.run())
-    } else if words.get(1).is_some_and(|first| is_path(first)) {
+    } else if is_program(words) {
         Program::try_parse_from(words).map(|program| program.run())
     } else {
         return None;
@@ -109,8 +110,22 @@ fn may_be_missing<'a>(source: &Path, mut options: impl Iterator<Item = &'a str>)
     is_missing && options.any(|option| option == "nofail")
 }
 
+/// Whether the words begin with a source, not with the name of a command.
+fn is_program(words: &[OsString]) -> bool {
+    match words.get(1) {
+        None => false,
+        Some(first) if is_path(first) => true,
+        // A source without a directory would be a misspelt command.
+        Some(first) => words.len() > 2 && !is_command(first) && Path::new(first).is_file(),
+    }
+}
+
 fn is_path(word: &OsStr) -> bool {
     word.as_bytes().contains(&b'/')
+}
+
+fn is_command(word: &OsStr) -> bool {
+    word == "help" || CommandLine::command().find_subcommand(word).is_some()
 }
 
 fn status(error: &Error) -> u8 {

@@ -387,6 +387,30 @@ fn an_ordinary_user_ends_with_umount_what_fstab_permits() {
 }
 
 #[test]
+fn a_source_in_the_working_directory_is_one() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    // As `/sbin/mount.fuse pext4#image.img DIR` calls it.
+    fs::rename(&place.image, place.image.with_file_name("image.img")).expect("ours");
+    let folder = place.point.parent().expect("it is in a directory");
+    let command = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pext4"));
+        command.args(words).current_dir(folder).stdin(Stdio::null());
+        command
+    };
+    succeed(&mut command(&["image.img", "mount point", "-o", "rw"]));
+    let line = line(&place);
+    succeed(&mut command(&["umount", "mount point"]));
+    assert!(line.is_some_and(|line| line.contains("fuse.pext4")));
+    // A command is one, whatever files there are, and so is a misspelt one.
+    fs::write(folder.join("help"), []).expect("a free name");
+    succeed(&mut command(&["help", "mount"]));
+    let said = fail(&mut command(&["mounts", "image.img", "mount point"]), 2);
+    assert!(said.contains("unrecognized subcommand"), "{said}");
+}
+
+#[test]
 fn the_helper_of_fuse_runs_the_program() {
     if !is_root() || !Path::new("/sbin/mount.fuse").exists() {
         eprintln!("SKIPPED: needs root and /sbin/mount.fuse");
