@@ -176,7 +176,8 @@ fn what_cannot_be_mounted_is_refused_in_one_line() {
     };
     let missing = place.point.join("missing");
     let said = fail(pext4(["mount"]).arg(&place.image).arg(&missing), 1);
-    assert!(said.contains("missing"), "{said}");
+    let advice = format!("`mkdir {}` makes it", missing.display());
+    assert!(said.contains(&advice), "{said}");
     let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.image), 1);
     assert!(said.contains("cannot mount"), "{said}");
     fs::write(&place.image, vec![7; 1 << 20]).unwrap();

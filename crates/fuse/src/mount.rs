@@ -51,6 +51,9 @@ pub enum MountError {
     /// The helper failed, with this message.
     #[error("fusermount3 refuses: {0}")]
     Helper(String),
+    /// The directory does not exist.
+    #[error("{0}: there is no such directory; `mkdir {0}` makes it")]
+    Missing(PathBuf),
     /// The path is not a directory, or cannot be accessed.
     #[error("{0}: {1}")]
     Directory(PathBuf, #[source] io::Error),
@@ -87,6 +90,7 @@ pub enum MountError {
 pub fn check(directory: &Path) -> Result<PathBuf, MountError> {
     let at = |error: io::Error| match error.kind() {
         io::ErrorKind::NotConnected => MountError::Dead(directory.to_owned()),
+        io::ErrorKind::NotFound => MountError::Missing(directory.to_owned()),
         _ => MountError::Directory(directory.to_owned(), error),
     };
     let path = directory.canonicalize().map_err(at)?;
