@@ -3,7 +3,8 @@
 //! A [`Device`] is an array of bytes. Two kinds store bytes ([`FileDevice`], [`RamDevice`]); the
 //! others are stacked on another device and change one thing: [`OverlayDevice`] keeps writes in
 //! memory, [`RecordDevice`] logs them, [`FaultDevice`] makes calls fail, [`SlowDevice`] makes them
-//! slow, [`FailStopDevice`] fails every flush after one has failed.
+//! slow, [`FailStopDevice`] fails every flush after one has failed, [`CountingDevice`] counts what
+//! is written.
 //!
 //! The [`Cache`] holds blocks of a device in memory as [`Buffer`]s. Their bytes are [`Page`]s,
 //! which are shared and copied on write. The cache respects the state that the journal sets in a
@@ -14,6 +15,7 @@
 mod buffer;
 mod cache;
 mod claim;
+mod counting;
 mod device;
 mod fail_stop;
 pub mod fault;
@@ -37,6 +39,7 @@ mod temporary_name;
 pub use buffer::{Buffer, BufferState, CountedApart, Stamp};
 pub use cache::Cache;
 pub use claim::{LockProbe, leads_to};
+pub use counting::CountingDevice;
 pub use device::Device;
 pub use fail_stop::FailStopDevice;
 pub use fault::FaultDevice;

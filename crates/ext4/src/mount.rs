@@ -22,7 +22,7 @@ mod superblock;
 use std::ops::Range;
 use std::sync::Arc;
 
-use pext4_block::{Cache, Device};
+use pext4_block::{Cache, CountingDevice, Device};
 use pext4_jbd2::Journal;
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::directory::Format;
@@ -62,6 +62,8 @@ impl Volume {
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();
+        let counting = Arc::new(CountingDevice::new(device));
+        let device = Arc::clone(&counting) as Arc<dyn Device>;
         let before = superblock::read(&*device, &mut options, &mut notes)?;
         let geometry = check_features(&before, &*device, &mut options, &device, &mut notes)?;
         features::note_state(&before, &mut notes);
@@ -97,11 +99,17 @@ impl Volume {
             journal::begin(&layers, log)?;
         }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
-        let volume = Self::assemble(inodes, overhead_blocks, was_clean, notes);
+        let volume = Self::assemble(inodes, counting, overhead_blocks, was_clean, notes);
         volume.finish_orphans()
     }
 
-    fn assemble(inodes: Inodes, overhead_blocks: u64, was_clean: bool, notes: Vec<String>) -> Self {
+    fn assemble(
+        inodes: Inodes,
+        device: Arc<CountingDevice>,
+        overhead_blocks: u64,
+        was_clean: bool,
+        notes: Vec<String>,
+    ) -> Self {
         let store = &inodes.store;
         let directory_settings = directory_settings(store);
         let many_subdirectories = store
@@ -122,6 +130,7 @@ impl Volume {
             begins_inline,
             overhead_blocks,
             notes,
+            device,
             is_open: true,
             was_clean,
         }
@@ -189,10 +198,19 @@ impl Volume {
         let (groups, was_clean) = (&self.inodes.groups, self.was_clean);
         let no_orphans = self.inodes.orphans.snapshot().is_empty();
         let (free_blocks, free_inodes) = (groups.free_blocks(), groups.free_inodes());
+        // How much is written depends on the time at which threads write, so repeatable images have
+        // no such count.
+        let is_repeatable = self.inodes.store.options.deterministic.is_some();
+        let kbytes_written = if is_repeatable {
+            0
+        } else {
+            self.device.written() >> 10
+        };
         self.inodes.store.write_superblock(|superblock| {
             superblock.free_blocks = free_blocks;
             superblock.free_inodes = u32::try_from(free_inodes).unwrap_or(u32::MAX);
             superblock.write_time = now().seconds;
+            superblock.kbytes_written = superblock.kbytes_written.wrapping_add(kbytes_written);
             superblock.features.incompat.remove(Incompat::RECOVER);
             if no_orphans {
                 superblock

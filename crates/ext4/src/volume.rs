@@ -6,8 +6,10 @@
 //! style of `std::fs`. `mount` opens a volume on a device and closes it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use pext4_block::CountingDevice;
 use pext4_jbd2::{CommitStep, Statistics as JournalStatistics};
 use pext4_sync::atomic::AtomicU32;
 use pext4_sync::meter::Tallies;
@@ -55,6 +57,8 @@ pub struct Volume {
     pub(crate) overhead_blocks: u64,
     /// Messages for the user about this mount. [immutable after mount]
     pub(crate) notes: Vec<String>,
+    /// The device, which counts what this mount writes.
+    pub(crate) device: Arc<CountingDevice>,
     pub(crate) is_open: bool,
     /// Whether the image was marked as closed cleanly. [immutable after mount]
     pub(crate) was_clean: bool,

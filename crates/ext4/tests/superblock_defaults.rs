@@ -1,13 +1,15 @@
 //! What the superblock decides for a mount, as tune2fs sets it: the group of new files, discards
-//! and who may use the reserve; and the revision, which rises with the first feature.
+//! and who may use the reserve; the revision, which rises with the first feature; and the count of
+//! what was written.
 
 mod images;
 
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use images::Image;
-use pext4_block::RamDevice;
+use pext4_block::{Access, FileDevice, RamDevice};
 use pext4_fs::options::Reserve;
 use pext4_fs::{
     CreateAttributes, InodeNumber, MountOptions, Refusal, SetAttributes, SetXattrMode, Volume,
@@ -179,6 +181,39 @@ fn the_reserve_is_for_those_whom_the_superblock_or_the_mount_names() {
         assert!(left < 8, "{uid}, {gid}: {left} of {reserved}");
         volume.close().expect("it closes");
     }
+}
+
+#[test]
+fn the_superblock_counts_what_is_written() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let superblock = || {
+        let bytes = image.first_block();
+        let bytes = bytes[1024..2048].first_chunk().expect("it is long enough");
+        Superblock::decode(bytes).expect("a superblock")
+    };
+    let mut before = superblock().kbytes_written;
+    for (name, size) in [("/first", 3 << 20), ("/second", 1 << 20)] {
+        let volume = image.open();
+        let written = volume.paths().write(name, vec![7; size]);
+        written.expect("room");
+        volume.close().expect("it closes");
+        let counted = superblock().kbytes_written - before;
+        let least = (size >> 10) as u64;
+        // The journal and the metadata are counted as well.
+        assert!((least + 8..least + 1024).contains(&counted), "{counted}");
+        before += counted;
+    }
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let device = FileDevice::open(&image.path, Access::ReadOnly, Duration::ZERO);
+    let volume = Volume::open(Arc::new(device.expect("an image")), options).expect("a mount");
+    volume.close().expect("it closes");
+    assert_eq!(superblock().kbytes_written, before);
+    image.assert_clean();
 }
 
 #[test]
