@@ -184,6 +184,12 @@ impl Side for LibrarySide {
         let library = self.opened()?;
         tasks.workload.clean(&*library)?;
         library.volume().sync()?;
+        // Otherwise a device in memory soon takes as much of it as it is large.
+        if let Bytes::Memory { device, .. } = &self.bytes
+            && tasks.workload.needs(&tasks.plan).moves_content
+        {
+            library.volume().trim(0, device.size(), 0)?;
+        }
         drop(library);
         // Another side may need the image.
         if matches!(self.bytes, Bytes::Image { .. }) {
@@ -228,5 +234,59 @@ impl Drop for LibrarySide {
         if let (Err(error), Bytes::Image { path, .. }) = (shut, &self.bytes) {
             leftovers::note_why(format_args!("files in {}", path.display()), error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_block::Device;
+    use pext4_fs::MountOptions;
+
+    use super::{Bytes, LibrarySide};
+    use crate::run::{Interrupt, Tasks};
+    use crate::sides::{ImagePlan, Side, Storage};
+    use crate::workloads::{Plan, find};
+
+    #[test]
+    fn memory_of_content_that_was_replaced_is_given_back() {
+        let workload = find("aim7-mix").expect("it exists");
+        let plan = Plan {
+            users: 4,
+            ..Plan::default()
+        };
+        let storage = Storage {
+            size: Some(64 << 20),
+            ..Storage::default()
+        };
+        let image = ImagePlan::new(workload, &plan, &storage).expect("it fits");
+        let options = MountOptions::default();
+        let side = LibrarySide::in_memory("full".to_owned(), image, options, false);
+        let mut side = side.expect("it can be made");
+        let tasks = Tasks {
+            workload,
+            plan,
+            pinned: false,
+            interrupt: Interrupt::default(),
+        };
+        let target = side.prepared(&tasks).expect("it opens");
+        let task = workload.task(&*target, &tasks.plan, 0);
+        let mut task = task.expect("there is room");
+        for _ in 0..2000 {
+            task.step(&*target).expect("it works");
+        }
+        task.finish(&*target).expect("it works");
+        drop(target);
+        side.clean_up(&tasks).expect("it works");
+        let Bytes::Memory { device, .. } = &side.bytes else {
+            panic!("it is in memory");
+        };
+        let mut left = 0;
+        let mut block = [0; 4096];
+        for at in (0..device.size()).step_by(block.len()) {
+            device.read_at(at, &mut block).expect("it is there");
+            left += usize::from(block == [7; 4096] || block == [3; 4096]);
+        }
+        assert_eq!(left, 0, "blocks of users' files");
+        side.close().expect("it is sound");
     }
 }

@@ -34,7 +34,9 @@ impl Workload for Aim7Mix {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let users = u64::from(plan.users.max(plan.tasks));
-        Needs::of(users * 2 * (64 << 10), 4 * users).with_small_inodes()
+        Needs::of(users * 2 * (64 << 10), 4 * users)
+            .with_small_inodes()
+            .with_moving_content()
     }
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {

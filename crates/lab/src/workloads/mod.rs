@@ -110,6 +110,9 @@ pub struct Needs {
     pub inodes: u64,
     /// Whether inodes must have 128 bytes, without room for attributes.
     pub small_inodes: bool,
+    /// Whether the tasks give their files new blocks for the same content again and again, so that
+    /// they write all over the volume.
+    pub moves_content: bool,
 }
 
 impl Needs {
@@ -119,6 +122,14 @@ impl Needs {
             bytes,
             inodes,
             small_inodes: false,
+            moves_content: false,
+        }
+    }
+
+    const fn with_moving_content(self) -> Self {
+        Self {
+            moves_content: true,
+            ..self
         }
     }
 

@@ -34,11 +34,7 @@ impl Workload for XattrShare {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let inodes = u64::from(plan.tasks) * u64::from(FILES + 1);
-        Needs {
-            bytes: inodes * 3 * 4096,
-            inodes,
-            small_inodes: true,
-        }
+        Needs::of(inodes * 3 * 4096, inodes).with_small_inodes()
     }
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
