@@ -210,7 +210,7 @@ mod models {
         let device = Arc::new(RamDevice::new(1024));
         let cache = Cache::new(device, BLOCK, u64::from(BLOCK));
         let buffer = cache.get_zeroed(BlockNumber(1));
-        buffer.write().page.make_mut()[0] = content;
+        buffer.write().page_mut().make_mut()[0] = content;
         buffer
     }
 
