@@ -195,7 +195,10 @@ impl Fingerprints {
             return Ok(None);
         };
         let (answer, removed) = ((entry.inode, entry.file_type), record.place());
-        let Some(before) = self.starts.before(removed.offset) else {
+        let before = index
+            .checked_sub(1)
+            .and_then(|before| self.starts.nth(before));
+        let Some(before) = before else {
             absorb(leaf, None, &removed);
             self.free += removed.used;
             (self.tags[0], self.rooms[0]) = (tag(b""), units_of_room(removed.length));

@@ -207,9 +207,13 @@ impl DirectoryBlocks for Memory {
         let format = self.format();
         self.read(block, BlockKind::Leaf, |bytes| {
             let mut kept = self.fingerprints.borrow_mut();
+            let fingerprints = match self.settings.fingerprints {
+                true => kept.of(block, bytes, format),
+                false => None,
+            };
             look(LeafView {
                 bytes,
-                fingerprints: kept.of(block, bytes, format).as_deref(),
+                fingerprints: fingerprints.as_deref(),
             })
         })
     }
@@ -220,9 +224,13 @@ impl DirectoryBlocks for Memory {
         change: impl FnOnce(LeafEdit<'_>) -> R,
     ) -> Result<R> {
         let format = self.format();
+        let has_fingerprints = self.settings.fingerprints;
         let mut kept = std::mem::take(self.fingerprints.get_mut());
         let answer = self.edit(block, BlockKind::Leaf, |bytes| {
-            let fingerprints = kept.of(block, bytes, format);
+            let fingerprints = match has_fingerprints {
+                true => kept.of(block, bytes, format),
+                false => None,
+            };
             let answer = change(LeafEdit {
                 bytes,
                 fingerprints,

@@ -210,6 +210,7 @@ fn tea_with_unsigned_bytes() {
     run(
         DirectorySettings {
             hasher,
+            fingerprints: false,
             ..settings(1024)
         },
         0x5EED_0002,
@@ -251,6 +252,7 @@ fn linear_without_the_feature() {
     run(
         DirectorySettings {
             indexing: false,
+            fingerprints: false,
             ..settings(1024)
         },
         0x5EED_0005,

@@ -34,6 +34,7 @@ pub(super) fn legacy() -> DirectorySettings {
     };
     DirectorySettings {
         hasher,
+        fingerprints: false,
         ..settings(1024)
     }
 }

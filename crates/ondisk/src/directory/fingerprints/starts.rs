@@ -62,13 +62,6 @@ impl Starts {
         Some((number * 64 + word.trailing_zeros() as usize) * UNIT)
     }
 
-    /// The offset of the last record that starts before `offset`.
-    pub(super) fn before(&self, offset: usize) -> Option<usize> {
-        self.count_before(offset)
-            .checked_sub(1)
-            .and_then(|index| self.nth(index))
-    }
-
     /// All words.
     pub(super) fn words(&self) -> &[u64] {
         &self.0
@@ -104,8 +97,6 @@ mod tests {
             assert_eq!(starts.count_before(offset), index);
             assert_eq!(starts.count_before(offset + 4), index + 1);
             assert!(starts.contains(offset) && !starts.contains(offset + 4 * 9));
-            let before = index.checked_sub(1).map(|index| offsets[index]);
-            assert_eq!(starts.before(offset), before);
         }
         assert_eq!(starts.nth(offsets.len()), None);
         assert_eq!(starts.count_before(1 << 20), offsets.len());
