@@ -124,24 +124,25 @@ pub fn fuzz(target: Option<&str>, seconds: u64) -> Result<()> {
 
 /// All interleavings of the small concurrent components.
 pub fn loom() -> Result<()> {
-    let arguments = [
-        "test",
-        "--release",
-        "--lib",
-        "-p",
-        "pext4-sync",
-        "-p",
-        "pext4-block",
-        "-p",
-        "pext4-jbd2",
-        "-p",
-        "pext4-fs",
-    ];
-    let mut command = cargo(&arguments);
+    execute(modelled(&["test", "--release"]).args(["--", "models::"]))
+}
+
+/// Whether the models compile, which no other build contains.
+pub fn check_models() -> Result<()> {
+    execute(&mut modelled(&["check", "--profile", "test"]))
+}
+
+/// Cargo, on the libraries that have models, built for the model checker.
+fn modelled(arguments: &[&str]) -> Command {
+    let mut command = cargo(arguments);
+    command.arg("--lib");
+    for package in ["pext4-sync", "pext4-block", "pext4-jbd2", "pext4-fs"] {
+        command.args(["-p", package]);
+    }
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", "target/loom");
-    execute(command.args(["--", "models::"]))
+    command
 }
 
 /// The engine's tests under ThreadSanitizer. The standard library is rebuilt with it, since

@@ -194,7 +194,7 @@ fn test() -> Result<()> {
     for arguments in BUILT_OTHERWISE {
         execute(heeding_interrupts(&cargo(&["test"])).args(*arguments))?;
     }
-    Ok(())
+    campaigns::check_models()
 }
 
 /// The same command, with the signals of Ctrl-C and Ctrl-\ in effect. A shell has its background
