@@ -30,6 +30,7 @@ use std::time::Duration;
 use crate::atomic::{AtomicI32, AtomicUsize, Ordering};
 use crate::hash::spread;
 use crate::held::Held;
+use crate::memory;
 use crate::order::Class;
 use crate::rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sharded::Sharded;
@@ -179,6 +180,17 @@ impl<T> BiasedLock<T> {
             return None;
         }
         Some(self.writer(guard))
+    }
+
+    /// Requests the lock and the first `bytes` bytes of its value from the other cores
+    /// ([`memory::fetch_for_writing`]), for a caller that is about to lock it for writing: they
+    /// arrive together, where a lock that is taken at once arrives before the value is requested.
+    #[inline]
+    #[cfg_attr(feature = "virtual", track_caller)]
+    pub fn fetch_for_writing(&self, bytes: usize) {
+        let start = std::ptr::from_ref(self).addr();
+        let value = self.value.get().addr();
+        memory::fetch_addresses_for_writing(start..value + bytes.min(size_of::<T>()));
     }
 
     /// The value, without locking, which `&mut self` makes unnecessary.

@@ -1,9 +1,76 @@
-//! What a critical section reads and writes behind a pointer, where that depends on the data.
+//! What a critical section reads and writes behind a pointer: requested ahead, and told to virtual
+//! cores.
 //!
-//! Virtual cores see locks, atomics and the memory of a lock itself. Of what a lock guards behind
-//! pointers they know a number of lines for each class of locks (`virtual_cores/lines.rs`). Where a
-//! number says too little, as for a search through a block, the engine tells the memory here. In a
-//! build without virtual cores nothing of this is compiled.
+//! A core that waits for one cache line after another, each last written by another core, may wait
+//! longer than it works. [`fetch_for_writing`] requests memory before it is used, so that several
+//! lines are under way at a time, and requests it for writing at once: a line that is first read
+//! and then written is transferred twice.
+//!
+//! Virtual cores see these requests, locks, atomics and the memory of a lock itself. Of what a lock
+//! guards behind pointers they know a number of lines for each class of locks
+//! (`virtual_cores/lines.rs`). Where a number says too little, as for a search through a block, the
+//! engine tells the memory ([`used`]). In a build without virtual cores that is not compiled.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Requests memory for writing, all of its cache lines at once, and waits for none: a hint to the
+/// processor, of no effect but on time. Only for memory that the caller will write and that others
+/// do not mostly read: they lose their copies.
+#[inline]
+#[cfg_attr(feature = "virtual", track_caller)]
+pub fn fetch_for_writing<T>(memory: &[T]) {
+    let memory = memory.as_ptr_range();
+    fetch_addresses_for_writing(memory.start.addr()..memory.end.addr());
+}
+
+/// As [`fetch_for_writing`], for the counts of references of an `Arc`, which lie before its value.
+#[inline]
+#[cfg_attr(feature = "virtual", track_caller)]
+pub fn fetch_counts_for_writing<T: ?Sized>(shared: &Arc<T>) {
+    let value = Arc::as_ptr(shared).addr();
+    let before = value.saturating_sub(size_of::<[usize; 2]>());
+    fetch_addresses_for_writing(before..value);
+}
+
+/// As [`fetch_for_writing`], for memory that cannot be referred to before it is locked.
+#[inline]
+#[cfg_attr(feature = "virtual", track_caller)]
+pub(crate) fn fetch_addresses_for_writing(memory: Range<usize>) {
+    #[cfg(all(feature = "virtual", not(loom)))]
+    if crate::virtual_cores::is_inside() {
+        return crate::virtual_cores::fetch(memory, std::panic::Location::caller());
+    }
+    let mut line = memory.start & !(LINE - 1);
+    while line < memory.end {
+        request_line(line);
+        line += LINE;
+    }
+}
+
+/// Requests the line at this address for writing. The architectures' instructions are named here,
+/// since the standard library's function asks for reading only where the compiler does not know
+/// that the processor has the other one; those that do not have it ignore it.
+#[inline]
+fn request_line(address: usize) {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    // SAFETY: a hint cannot fault at any address, and changes no register, flag or memory.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(all(target_arch = "aarch64", not(any(loom, miri))))]
+    // SAFETY: as above.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(loom, miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = address;
+}
 
 /// The memory that a piece of code has used.
 #[derive(Debug)]

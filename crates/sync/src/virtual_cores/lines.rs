@@ -78,6 +78,8 @@ pub(crate) struct LineCounts {
 pub(crate) struct Line {
     copies: Cores,
     free_at: u64,
+    /// The core that has requested it and not used it yet, and when it arrives there.
+    on_its_way: Option<(usize, u64)>,
     pub(crate) label: Label,
     pub(crate) usage: LineCounts,
 }
@@ -124,16 +126,27 @@ pub(crate) struct Arrival {
 impl Lines {
     /// Touches line `number`.
     pub(crate) fn touch(&mut self, number: usize, label: Label, visit: LineAccess<'_>) -> Arrival {
+        self.line(number, label, visit.write).touch(visit)
+    }
+
+    /// Requests line `number` for a core that does not wait for it: it waits when it touches the
+    /// line before that has arrived. Returns when it arrives.
+    pub(crate) fn fetch(&mut self, number: usize, label: Label, visit: LineAccess<'_>) -> Arrival {
+        self.line(number, label, visit.write).fetch(visit)
+    }
+
+    fn line(&mut self, number: usize, label: Label, write: bool) -> &mut Line {
         let line = self.lines.entry(number).or_insert_with(|| Line {
             copies: Cores::default(),
             free_at: 0,
+            on_its_way: None,
             label,
             usage: LineCounts::default(),
         });
-        if visit.write {
+        if write {
             line.label = label;
         }
-        line.touch(visit)
+        line
     }
 
     /// Drops all copies of a line; the usage counts stay.
@@ -141,6 +154,7 @@ impl Lines {
         if let Some(line) = self.lines.get_mut(&number) {
             line.copies = Cores::default();
             line.free_at = 0;
+            line.on_its_way = None;
         }
     }
 
@@ -157,14 +171,38 @@ impl Lines {
 }
 
 impl Line {
+    /// Waits for a line that this core has requested before, if it has not arrived yet.
+    fn wait_until_here(&mut self, visit: LineAccess<'_>) -> Arrival {
+        let LineAccess { core, clock, .. } = visit;
+        let mine = self.on_its_way.take_if(|(requester, _)| *requester == core);
+        let arrives = mine.map_or(clock, |(_, at)| at.max(clock));
+        self.usage.served += arrives - clock;
+        Arrival {
+            clock: arrives,
+            distance: 0,
+        }
+    }
+
+    fn fetch(&mut self, visit: LineAccess<'_>) -> Arrival {
+        let (served, waited) = (self.usage.served, self.usage.waited);
+        let arrival = self.touch(visit);
+        if arrival.clock > visit.clock {
+            // What the core waits for is counted when it waits.
+            (self.usage.served, self.usage.waited) = (served, waited);
+            self.on_its_way = Some((visit.core, arrival.clock));
+        }
+        arrival
+    }
+
     fn touch(&mut self, visit: LineAccess<'_>) -> Arrival {
         let LineAccess { core, clock, .. } = visit;
         let here = Arrival { clock, distance: 0 };
         let copies = self.copies;
         let has_copy = copies.contains(core);
         if has_copy && (!visit.write || copies == Cores::only(core)) {
-            return here;
+            return self.wait_until_here(visit);
         }
+        self.on_its_way = None;
         let others = copies.iter().filter(|&other| other != core);
         let way = |other| {
             visit

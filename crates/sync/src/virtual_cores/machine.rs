@@ -38,6 +38,13 @@ enum Waiting {
     TimedOut,
 }
 
+/// A lock that is held, and the lines behind its pointer.
+struct Owing {
+    address: usize,
+    /// What the lock guards was told: the lines behind it are those.
+    told: bool,
+}
+
 pub(crate) struct Core {
     pub(crate) clock: u64,
     name: String,
@@ -46,9 +53,9 @@ pub(crate) struct Core {
     /// The current part of its work; the costs of its stretches depend on it.
     pub(crate) part: Part,
     last: Step,
-    /// The longest transfer, in picoseconds, among the lines behind the lock that it has just
-    /// taken: what it requests before its next step is under way together with them.
-    pub(crate) under_way: u64,
+    /// The locks it holds whose class has lines behind a pointer: it pays for these when it
+    /// releases the lock, unless it has told what it used.
+    owing: Vec<Owing>,
     generation: u64,
     waiting: Waiting,
     /// When its wait on a condition began.
@@ -134,7 +141,7 @@ impl Machine {
             tie: NumberHash::default().hash_one(self.seed ^ ((number as u64) << 32)),
             part: 0,
             last: Step::START,
-            under_way: 0,
+            owing: Vec::new(),
             generation: 0,
             waiting: Waiting::No,
             asleep_since: 0,
@@ -231,7 +238,6 @@ impl Machine {
         }
         let me = self.me();
         me.last = step;
-        me.under_way = 0;
         me.clock += cost.max(MIN_STEP);
         self.yields()
     }
@@ -310,7 +316,10 @@ impl Machine {
         site: Site,
     ) -> u64 {
         let (core, label) = (self.current, Label::At(site));
-        let lines = memory.start / LINE..memory.end.div_ceil(LINE);
+        if let Some(innermost) = self.me().owing.last_mut() {
+            innermost.told = true;
+        }
+        let lines = lines_of(memory);
         match ahead {
             Some(ahead) => self.touch_together(core, lines, label, write, ahead),
             None => {
@@ -319,6 +328,25 @@ impl Machine {
                 }
                 0
             }
+        }
+    }
+
+    /// Requests memory for writing without waiting for it: its lines together.
+    pub(crate) fn fetch(&mut self, memory: Range<usize>, site: Site) {
+        let core = self.current;
+        let (mut at, mut ahead) = (self.me().clock, 0);
+        for number in lines_of(memory) {
+            let visit = LineAccess {
+                core,
+                clock: at,
+                write: true,
+                model: &self.model,
+                processors: &self.processors,
+                ahead,
+            };
+            let arrival = self.lines.fetch(number, Label::At(site), visit);
+            at = arrival.clock;
+            ahead = ahead.max(arrival.distance);
         }
     }
 
@@ -332,24 +360,40 @@ impl Machine {
         )
     }
 
-    /// Touches the other lines that the lock guards, which move with it: first those of the lock
-    /// itself, together with its word, whose transfer took `word`; then those behind its pointers,
-    /// together.
+    /// Touches the lines of the lock itself, which move with its word, whose transfer took `word`.
+    /// The lines behind its pointers are paid for later.
     fn touch_content(&mut self, core: usize, lock_use: &LockUse, word: u64) {
         let label = Label::Lock(lock_use.class);
         let last = (lock_use.address + lock_use.bytes.max(1) - 1) / LINE;
         let own = lock_use.address / LINE + 1..=last;
         self.touch_together(core, own, label, lock_use.exclusive, word);
-        let behind = lines_behind(lock_use.address, lock_use.class);
-        let under_way = self.touch_together(core, behind, label, lock_use.exclusive, 0);
-        self.cores[core].under_way = under_way;
+        if behind(lock_use.class) > 0 {
+            self.cores[core].owing.push(Owing {
+                address: lock_use.address,
+                told: false,
+            });
+        }
+    }
+
+    /// Touches the lines behind the pointers of a lock that is released, unless what it guards was
+    /// told.
+    fn touch_behind(&mut self, core: usize, lock_use: &LockUse) {
+        let owing = &mut self.cores[core].owing;
+        let position = owing
+            .iter()
+            .rposition(|owing| owing.address == lock_use.address);
+        if position.is_some_and(|position| !owing.remove(position).told) {
+            let lines = lines_behind(lock_use.address, lock_use.class);
+            let label = Label::Lock(lock_use.class);
+            self.touch_together(core, lines, label, lock_use.exclusive, 0);
+        }
     }
 
     /// Drops all copies of the lines of freed memory: a real allocator keeps it for the core that
     /// freed it, which has it in its cache, while here all cores share one allocator.
     pub(crate) fn forget(&mut self, address: usize, bytes: usize) {
         let end = address + bytes;
-        for number in address / LINE..end.div_ceil(LINE) {
+        for number in lines_of(address..end) {
             self.lines.forget(number);
         }
         if bytes > MAX_OF_LOCKS {
@@ -439,6 +483,7 @@ impl Machine {
     /// Releases a lock and calls the next waiters.
     pub(crate) fn release(&mut self, lock_use: &LockUse) {
         let (core, waiting) = (self.current, self.model.waiting);
+        self.touch_behind(core, lock_use);
         self.touch_word(core, lock_use, true);
         let clock = self.me().clock;
         let lock = self.lock(lock_use);
@@ -557,6 +602,11 @@ impl Machine {
         let names: Vec<&str> = names.map(|core| core.name.as_str()).collect();
         names.join(", ")
     }
+}
+
+/// The numbers of the lines of this memory.
+fn lines_of(memory: Range<usize>) -> Range<usize> {
+    memory.start / LINE..memory.end.div_ceil(LINE)
 }
 
 /// The lines that a lock's critical section changes behind a pointer.

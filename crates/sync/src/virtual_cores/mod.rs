@@ -180,8 +180,7 @@ pub(crate) struct Touches {
 
 impl Touches {
     pub(crate) fn at(site: Site) -> Self {
-        let ahead = with(|machine| machine.cores[machine.current].under_way);
-        Self { site, ahead }
+        Self { site, ahead: 0 }
     }
 
     /// Reads or writes memory: all its lines together with those before, or one after another.
@@ -196,6 +195,12 @@ impl Touches {
     pub(crate) fn then(&mut self) {
         self.ahead = 0;
     }
+}
+
+/// Requests memory for writing without waiting for it. It is no step of its own: it belongs to the
+/// step before it.
+pub(crate) fn fetch(memory: Range<usize>, site: Site) {
+    with(|machine| machine.fetch(memory, site));
 }
 
 /// Waits on a condition and releases the lock meanwhile; returns whether the wait timed out.
