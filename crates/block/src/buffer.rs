@@ -11,11 +11,12 @@
 //! flags and the count of changes are atomic.
 
 use std::fmt;
+use std::mem::offset_of;
 
 use pext4_ondisk::directory::Fingerprints;
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use pext4_sync::{BiasedLock, BiasedReadGuard, BiasedWriteGuard, Class};
+use pext4_sync::{BiasedLock, BiasedReadGuard, BiasedWriteGuard, Class, memory};
 
 use crate::page::Page;
 
@@ -50,14 +51,18 @@ pub struct CountedApart {
     pub number: u32,
 }
 
-/// What a buffer's lock protects.
+/// What a buffer's lock protects. What a change of the bytes reads and writes comes first, close
+/// to the lock ([`Buffer::fetch_for_writing`]).
 #[derive(Debug)]
+#[repr(C)]
 pub struct BufferState {
     page: Page,
-    /// If the bytes are a leaf of a directory whose names are found by them.
-    fingerprints: Option<Fingerprints>,
     /// The transaction in which the buffer is dirty: it still needs a version of the bytes.
     pub dirty_in: Option<Tid>,
+    /// If the bytes are a leaf of a directory whose names are found by them.
+    fingerprints: Option<Fingerprints>,
+    /// Selects the checksum that the bytes get.
+    pub stamp: Stamp,
     /// The last transaction on whose list it was put.
     pub listed_in: Option<Tid>,
     /// The transaction that began the block's present use, if that began while it was in memory.
@@ -66,9 +71,10 @@ pub struct BufferState {
     pub counted_apart: Option<CountedApart>,
     /// The core that last counted a user, if one has.
     pub counted_by: Option<usize>,
-    /// Selects the checksum that the bytes get.
-    pub stamp: Stamp,
 }
+
+/// Bytes at the start of a buffer's state that every change of its bytes needs.
+const CHANGED_OFTEN: usize = offset_of!(BufferState, listed_in);
 
 impl BufferState {
     /// The live bytes. Checksums in them may be stale: they are made on the sealed copy.
@@ -98,6 +104,21 @@ impl BufferState {
     /// Keeps the fingerprints of the bytes, until they are changed by [`BufferState::page_mut`].
     pub fn keep_fingerprints(&mut self, fingerprints: Fingerprints) {
         self.fingerprints = Some(fingerprints);
+    }
+
+    /// Tells virtual cores that the page and what is known of it are read, or changed within a
+    /// transaction.
+    pub fn tell(&self, is_change: bool) {
+        memory::used(|used| {
+            used.read(std::slice::from_ref(&self.page));
+            used.read(std::slice::from_ref(&self.fingerprints));
+            if is_change {
+                used.written(std::slice::from_ref(&self.page));
+                used.written(std::slice::from_ref(&self.fingerprints));
+                used.written(std::slice::from_ref(&self.dirty_in));
+                used.written(std::slice::from_ref(&self.stamp));
+            }
+        });
     }
 
     /// The live bytes and their fingerprints, which the caller changes together.
@@ -142,13 +163,13 @@ impl Buffer {
     pub(crate) fn placeholder(block: BlockNumber, page: Page) -> Self {
         let state = BufferState {
             page,
-            fingerprints: None,
             dirty_in: None,
+            fingerprints: None,
+            stamp: Stamp::NONE,
             listed_in: None,
             born_in: None,
             counted_apart: None,
             counted_by: None,
-            stamp: Stamp::NONE,
         };
         Self {
             changes: AtomicU64::new(0),
@@ -179,6 +200,12 @@ impl Buffer {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> BiasedWriteGuard<'_, BufferState> {
         self.state.write_spinning()
+    }
+
+    /// Requests the cache lines that a change of the bytes will write, for a caller that is about
+    /// to lock the state for writing.
+    pub fn fetch_for_writing(&self) {
+        self.state.fetch_for_writing(CHANGED_OFTEN);
     }
 
     /// Locks the state for writing; `None` if it is locked.

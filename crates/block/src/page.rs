@@ -7,6 +7,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use pext4_sync::memory;
+
 /// Shared bytes with copy on write; the default is empty.
 #[derive(Clone, Default)]
 pub struct Page(Arc<[u8]>);
@@ -21,6 +23,12 @@ impl Page {
     /// The bytes for changing; copied first if the page has other references.
     pub fn make_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.0)
+    }
+
+    /// Requests what [`Page::make_mut`] will write besides the bytes, for a caller that is about to
+    /// change them.
+    pub fn fetch_for_writing(&self) {
+        memory::fetch_counts_for_writing(&self.0);
     }
 
     /// Whether both are the same version, and not just equal in their bytes.

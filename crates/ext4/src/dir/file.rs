@@ -320,9 +320,11 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         }
         let buffer = self.buffer(block, BlockKind::Leaf)?;
         let (answer, changes) = if self.for_update {
+            buffer.fetch_for_writing();
             let mut state = buffer.write();
+            state.page().fetch_for_writing();
             self.make_fingerprints(&mut state);
-            (look(view(&state)), buffer.changes())
+            (look(view(&state).to_change()), buffer.changes())
         } else {
             let state = buffer.read();
             (look(view(&state)), buffer.changes())

@@ -5,6 +5,13 @@
 //! lock, and drops the fingerprints whenever the bytes are changed in any other way than here. They
 //! are made when a leaf is first read for a change, so a directory that is only read has none: its
 //! searches write nothing, and share the leaf's cache lines.
+//!
+//! Who reads a leaf in order to change it takes its cache lines from other cores at once, as many
+//! together as can be known ([`LeafView::to_change`]): first those of the fingerprints, and then,
+//! where these say where the change will be, those of the records. The latter are under way while
+//! the caller does what it does between the search and the change.
+
+use std::ops::Range;
 
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::directory::{self, Entry, Fingerprints, Format, Inserted, Record};
@@ -19,6 +26,8 @@ pub struct LeafView<'a> {
     pub bytes: &'a [u8],
     /// Those of its records, if they are kept.
     pub fingerprints: Option<&'a Fingerprints>,
+    /// The caller will change what it looks for.
+    is_for_change: bool,
 }
 
 /// A leaf that is changed.
@@ -49,21 +58,69 @@ pub(super) enum Search<'a> {
 impl<'a> LeafView<'a> {
     /// A leaf without fingerprints.
     pub(super) fn plain(bytes: &'a [u8]) -> Self {
+        Self::new(bytes, None)
+    }
+
+    /// A leaf, and its fingerprints if they are kept.
+    pub(super) fn new(bytes: &'a [u8], fingerprints: Option<&'a Fingerprints>) -> Self {
         Self {
             bytes,
-            fingerprints: None,
+            fingerprints,
+            is_for_change: false,
+        }
+    }
+
+    /// The same leaf, for a caller that has locked it and will change what it looks for.
+    pub(super) fn to_change(self) -> Self {
+        if let Some(fingerprints) = self.fingerprints {
+            let (tags, rooms, starts) = fingerprints.memory();
+            memory::fetch_for_writing(tags);
+            memory::fetch_for_writing(starts);
+            memory::fetch_for_writing(rooms);
+        }
+        Self {
+            is_for_change: true,
+            ..self
+        }
+    }
+
+    /// Requests bytes that the caller will change, if it will.
+    fn fetch(self, range: Range<usize>) {
+        if self.is_for_change
+            && let Some(bytes) = self.bytes.get(range.start..range.end.min(self.bytes.len()))
+        {
+            memory::fetch_for_writing(bytes);
         }
     }
 
     /// Finds the record of a name.
     pub(super) fn find(self, format: Format, name: &[u8]) -> Decoded<Option<Record<'a>>> {
         let found = match self.fingerprints {
-            Some(fingerprints) => fingerprints.find(self.bytes, format, name),
-            None => directory::find(self.bytes, format, name),
+            Some(fingerprints) => self.find_by(fingerprints, format, name)?,
+            None => directory::find(self.bytes, format, name)?,
         };
-        let found = found?;
         memory::used(|used| self.tell_search(used, found.as_ref()));
         Ok(found)
+    }
+
+    fn find_by(
+        self,
+        fingerprints: &Fingerprints,
+        format: Format,
+        name: &[u8],
+    ) -> Decoded<Option<Record<'a>>> {
+        for offset in fingerprints.candidates(name) {
+            self.fetch(offset..offset + directory::record_length(name.len()));
+            // If the record is removed, the one before it becomes longer.
+            if let Some(before) = fingerprints.before(offset) {
+                self.fetch(before..before + directory::HEADER_SIZE);
+            }
+            let record = directory::record_at(self.bytes, format, offset)?;
+            if record.is_named(name) {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
     }
 
     /// The memory that a search has read.
@@ -91,9 +148,15 @@ impl<'a> LeafView<'a> {
                 used.read(rooms);
                 used.read(starts);
             });
-            let found = self.find(format, name)?;
+            if let Some(record) = self.find(format, name)? {
+                return Ok(Search::Record(record));
+            }
             space.look_up(fingerprints);
-            return Ok(found.map_or(Search::Room(space.room()), Search::Record));
+            if let Some(gap) = space.gap {
+                // A guess at the length of the record that is there: names are often alike.
+                self.fetch(gap..gap + 2 * space.need);
+            }
+            return Ok(Search::Room(space.room()));
         }
         for record in directory::records(self.bytes, format) {
             let record = record?;
@@ -162,17 +225,14 @@ impl Space {
 
 impl LeafEdit<'_> {
     fn view(&self) -> LeafView<'_> {
-        LeafView {
-            bytes: self.bytes,
-            fingerprints: self.fingerprints.as_deref(),
-        }
+        LeafView::new(self.bytes, self.fingerprints.as_deref())
     }
 
     /// Inserts an entry into the room that was seen for it; false if there is none there.
     pub(super) fn insert(&mut self, format: Format, room: Room, new: &Entry<'_>) -> Decoded<bool> {
         match room {
             Room::Gap(offset) => {
-                memory::used(|used| self.tell_change(used, offset, new.name.len()));
+                memory::used(|used| self.tell_insertion(used, format, offset, new.name));
                 let inserted = match &mut self.fingerprints {
                     Some(kept) => kept.insert_at(self.bytes, format, offset, new),
                     None => directory::insert_at(self.bytes, format, offset, new),
@@ -195,25 +255,40 @@ impl LeafEdit<'_> {
         Ok(has_room)
     }
 
-    /// The memory that a change of a name of this length, at `offset`, writes.
-    fn tell_change(&self, used: &mut Used, offset: usize, name_length: usize) {
-        let end = offset + directory::record_length(name_length);
-        used.written(&self.bytes[offset.min(end)..end.min(self.bytes.len())]);
+    /// The memory that a change writes: the page's count of references, the bytes from `start` to
+    /// `end`, and what is known of records from `start` on.
+    fn tell_change(&self, used: &mut Used, start: usize, end: usize) {
+        used.written(&self.bytes[..1]);
+        used.written(&self.bytes[start..end.min(self.bytes.len())]);
         if let Some(fingerprints) = &self.fingerprints {
-            let (tags, rooms, starts) = fingerprints.memory_of(offset);
+            let (tags, rooms, starts) = fingerprints.memory_of(start);
             used.written(tags);
             used.written(rooms);
             used.written(starts);
         }
     }
 
+    fn tell_insertion(&self, used: &mut Used, format: Format, offset: usize, name: &[u8]) {
+        if let Ok(record) = directory::record_at(self.bytes, format, offset) {
+            let end = offset + record.used() + directory::record_length(name.len());
+            self.tell_change(used, offset, end);
+        }
+    }
+
+    fn tell_removal(&self, used: &mut Used, format: Format, name: &[u8]) {
+        if let Ok(Some(record)) = self.view().find(format, name) {
+            let end = record.offset + record.used();
+            self.tell_change(used, record.offset, end);
+            let fingerprints = self.fingerprints.as_ref();
+            if let Some(before) = fingerprints.and_then(|kept| kept.before(record.offset)) {
+                used.written(&self.bytes[before..before + directory::HEADER_SIZE]);
+            }
+        }
+    }
+
     /// Removes a name; false if the leaf does not have it.
     pub(super) fn remove(&mut self, format: Format, name: &[u8]) -> Decoded<bool> {
-        memory::used(|used| {
-            if let Ok(Some(record)) = self.view().find(format, name) {
-                self.tell_change(used, record.offset, name.len());
-            }
-        });
+        memory::used(|used| self.tell_removal(used, format, name));
         let removed = match &mut self.fingerprints {
             Some(kept) => kept.remove(self.bytes, format, name),
             None => directory::remove(self.bytes, format, name),

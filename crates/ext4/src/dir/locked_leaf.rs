@@ -84,6 +84,7 @@ impl SeenLeaf {
         stamp: Stamp,
         handle: &'a mut Handle<'h>,
     ) -> LockedLeaf<'a, 'h> {
+        self.buffer.fetch_for_writing();
         let state = self.buffer.write();
         LockedLeaf {
             block: self.block,
@@ -120,7 +121,12 @@ impl LockedLeaf<'_, '_> {
     /// `Corrupt`.
     pub fn add(mut self, seen: Option<Vacancy>, new: &Entry<'_>) -> Result<bool> {
         let vacancy = if self.has_changed {
-            match leaf::seek_in(view(&self.state), self.format, self.block, new.name) {
+            match leaf::seek_in(
+                view(&self.state).to_change(),
+                self.format,
+                self.block,
+                new.name,
+            ) {
                 Ok(Sought::Vacancy(vacancy)) => Some(vacancy),
                 Ok(Sought::Entry(_) | Sought::Full) => None,
                 Err(corrupt) => return self.located(Err(corrupt)),
@@ -145,7 +151,7 @@ impl LockedLeaf<'_, '_> {
     /// `Corrupt`.
     pub fn remove(mut self, found: Option<FoundEntry>, name: &[u8]) -> Result<bool> {
         if self.has_changed {
-            match leaf::find_in(view(&self.state), self.format, self.block, name) {
+            match leaf::find_in(view(&self.state).to_change(), self.format, self.block, name) {
                 Ok(now) if now == found => {}
                 Ok(_) => return Ok(false),
                 Err(corrupt) => return self.located(Err(corrupt)),
@@ -170,10 +176,8 @@ impl LockedLeaf<'_, '_> {
 
 /// The leaf that is in a buffer.
 pub(super) fn view(state: &BufferState) -> LeafView<'_> {
-    LeafView {
-        bytes: state.page(),
-        fingerprints: state.fingerprints(),
-    }
+    state.tell(false);
+    LeafView::new(state.page(), state.fingerprints())
 }
 
 /// The leaf that is in a buffer, to be changed within `handle`.
@@ -183,6 +187,7 @@ pub(super) fn edit<'a>(
     state: &'a mut BufferState,
     stamp: Stamp,
 ) -> LeafEdit<'a> {
+    state.tell(true);
     handle.touch_locked(buffer, state, stamp);
     let (page, fingerprints) = state.leaf_mut();
     LeafEdit {

@@ -13,12 +13,13 @@
 //! Invariant: after each change they are what [`Fingerprints::of`] would compute, and the bytes are
 //! what [`insert_at`](super::insert_at) and [`remove`](super::remove) would have made.
 
+mod columns;
 mod starts;
 
 use memchr::memchr_iter;
 
+use self::columns::Columns;
 use self::starts::{Starts, UNIT};
-
 use super::changes::absorb;
 use super::{
     Entry, FileType, Format, Inserted, Record, STRUCTURE, insert_at, record_at, record_length,
@@ -27,18 +28,16 @@ use super::{
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
 
-/// The fingerprints of a leaf's records, in their order.
+/// The fingerprints of a leaf's records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprints {
-    /// The fingerprint of each record's name.
-    tags: Vec<u8>,
-    /// The room of each record for another entry, in units of 4 bytes; 255 also stands for more,
-    /// which no entry needs.
-    rooms: Vec<u8>,
+    /// In the records' order, the fingerprint of each one's name, and its room for another entry in
+    /// units of 4 bytes; 255 also stands for more, which no entry needs.
+    columns: Columns,
     /// The offset of each record.
     starts: Starts,
     /// Bytes that no entry uses, of all records.
-    free: usize,
+    free: u32,
 }
 
 impl Fingerprints {
@@ -49,21 +48,25 @@ impl Fingerprints {
     /// [`Corrupt`] if a record is impossible.
     pub fn of(leaf: &[u8], format: Format) -> Result<Self, Corrupt> {
         // A leaf that is being filled gets twice as many records before it is split.
-        let expected = leaf.len() / 32;
         let mut all = Self {
-            tags: Vec::with_capacity(expected),
-            rooms: Vec::with_capacity(expected),
+            columns: Columns::with_room(leaf.len() / 32),
             starts: Starts::none(leaf.len()),
             free: 0,
         };
-        for record in records(leaf, format) {
+        for (index, record) in records(leaf, format).enumerate() {
             let record = record?;
-            all.tags.push(tag(record.name));
-            all.rooms.push(units_of_room(record.free()));
+            let room = units_of_room(record.free());
+            all.columns.insert(index, tag(record.name), room);
             all.starts.insert(record.offset);
-            all.free += record.length - record.used();
+            all.gain(record.length - record.used());
         }
         Ok(all)
+    }
+
+    /// Counts bytes that no entry uses any more.
+    fn gain(&mut self, bytes: usize) {
+        // A block has at most 64 KiB.
+        self.free = self.free.saturating_add(bytes as u32);
     }
 
     /// Finds the record of a name.
@@ -81,16 +84,25 @@ impl Fingerprints {
         Ok(found.map(|(_, record)| record))
     }
 
+    /// The offsets of the records with this name's fingerprint: the name is in one of them, or not
+    /// in the leaf.
+    pub fn candidates(&self, name: &[u8]) -> impl Iterator<Item = usize> {
+        self.positions(name).map(|(_, offset)| offset)
+    }
+
+    /// The index and the offset of each record with this name's fingerprint.
+    fn positions(&self, name: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+        let indices = memchr_iter(tag(name), self.columns.tags());
+        indices.map_while(|index| Some((index, self.starts.nth(index)?)))
+    }
+
     fn position<'a>(
         &self,
         leaf: &'a [u8],
         format: Format,
         name: &[u8],
     ) -> Result<Option<(usize, Record<'a>)>, Corrupt> {
-        for index in memchr_iter(tag(name), &self.tags) {
-            let Some(offset) = self.starts.nth(index) else {
-                break;
-            };
+        for (index, offset) in self.positions(name) {
             let record = record_at(leaf, format, offset)?;
             if record.is_named(name) {
                 return Ok(Some((index, record)));
@@ -107,9 +119,10 @@ impl Fingerprints {
         const GROUP: usize = 32;
         let need = units_of_room(need);
         let has_room = |rooms: &[u8]| rooms.iter().fold(0, |most, room| most.max(*room)) >= need;
-        let group = self.rooms.chunks(GROUP).position(has_room)?;
+        let rooms = self.columns.rooms();
+        let group = rooms.chunks(GROUP).position(has_room)?;
         let start = group * GROUP;
-        let within = self.rooms[start..].iter().position(|room| *room >= need)?;
+        let within = rooms[start..].iter().position(|room| *room >= need)?;
         self.starts.nth(start + within)
     }
 
@@ -117,21 +130,31 @@ impl Fingerprints {
     /// be added.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.free
+        self.free as usize
+    }
+
+    /// The offset of the record before the one at `offset`, if there is one.
+    #[must_use]
+    pub fn before(&self, offset: usize) -> Option<usize> {
+        self.starts.before(offset)
     }
 
     /// The memory of the fingerprints, of the rooms and of the offsets.
     #[must_use]
     pub fn memory(&self) -> (&[u8], &[u8], &[u64]) {
-        (&self.tags, &self.rooms, self.starts.words())
+        (
+            self.columns.tags(),
+            self.columns.rooms(),
+            self.starts.words(),
+        )
     }
 
     /// The part of [`Fingerprints::memory`] that changes when a record comes or goes at `offset`.
     #[must_use]
     pub fn memory_of(&self, offset: usize) -> (&[u8], &[u8], &[u64]) {
-        let first = self.starts.count_before(offset);
-        let (tags, rooms) = (&self.tags[first..], &self.rooms[first..]);
-        (tags, rooms, self.starts.word_of(offset))
+        let (tags, rooms, _) = self.memory();
+        let first = self.starts.count_before(offset).min(tags.len());
+        (&tags[first..], &rooms[first..], self.starts.word_of(offset))
     }
 
     /// As [`insert_at`], in the leaf that these describe.
@@ -162,16 +185,15 @@ impl Fingerprints {
         };
         let need = record_length(entry.name.len());
         let (tag, left) = (tag(entry.name), units_of_room(room - need));
-        self.free = self.free.saturating_sub(need);
+        self.free = self.free.saturating_sub(need as u32);
         if start == offset {
-            (self.tags[index], self.rooms[index]) = (tag, left);
+            self.columns.set(index, tag, left);
         } else {
-            self.rooms[index] = 0;
+            self.columns.set_room(index, 0);
             // In a leaf that these do not describe, another record may start there.
             if !self.starts.contains(start) {
                 self.starts.insert(start);
-                self.tags.insert(index + 1, tag);
-                self.rooms.insert(index + 1, left);
+                self.columns.insert(index + 1, tag, left);
             }
         }
         Ok(inserted)
@@ -195,23 +217,20 @@ impl Fingerprints {
             return Ok(None);
         };
         let (answer, removed) = ((entry.inode, entry.file_type), record.place());
-        let before = index
-            .checked_sub(1)
-            .and_then(|before| self.starts.nth(before));
-        let Some(before) = before else {
+        let Some(before) = self.starts.before(removed.offset) else {
             absorb(leaf, None, &removed);
-            self.free += removed.used;
-            (self.tags[0], self.rooms[0]) = (tag(b""), units_of_room(removed.length));
+            self.gain(removed.used);
+            let room = units_of_room(removed.length);
+            self.columns.set(index, tag(b""), room);
             return Ok(Some(answer));
         };
         let before = record_at(leaf, format, before)?;
         let room = before.free_of(before.length + removed.length);
         let before = before.place();
         absorb(leaf, Some(before), &removed);
-        self.free += removed.used;
-        self.rooms[index - 1] = units_of_room(room);
-        self.tags.remove(index);
-        self.rooms.remove(index);
+        self.gain(removed.used);
+        self.columns.set_room(index - 1, units_of_room(room));
+        self.columns.remove(index);
         self.starts.remove(removed.offset);
         Ok(Some(answer))
     }

@@ -211,10 +211,7 @@ impl DirectoryBlocks for Memory {
                 true => kept.of(block, bytes, format),
                 false => None,
             };
-            look(LeafView {
-                bytes,
-                fingerprints: fingerprints.as_deref(),
-            })
+            look(LeafView::new(bytes, fingerprints.as_deref()))
         })
     }
 

@@ -47,6 +47,18 @@ impl Starts {
         (whole.sum::<u32>() + part) as usize
     }
 
+    /// The offset of the last record that starts before `offset`.
+    pub(super) fn before(&self, offset: usize) -> Option<usize> {
+        let (number, bit) = place(offset);
+        let part = self.0.get(number).map_or(0, |word| word & (bit - 1));
+        let whole = self.0.iter().enumerate().take(number).rev();
+        let words = whole.map(|(number, word)| (number, *word));
+        let (number, word) = std::iter::once((number, part))
+            .chain(words)
+            .find(|(_, word)| *word != 0)?;
+        Some((number * 64 + word.ilog2() as usize) * UNIT)
+    }
+
     /// The offset of the record with this index; `None` if there are not so many.
     pub(super) fn nth(&self, index: usize) -> Option<usize> {
         let mut left = u32::try_from(index).ok()?;
@@ -97,9 +109,14 @@ mod tests {
             assert_eq!(starts.count_before(offset), index);
             assert_eq!(starts.count_before(offset + 4), index + 1);
             assert!(starts.contains(offset) && !starts.contains(offset + 4 * 9));
+            let before = index.checked_sub(1).map(|before| offsets[before]);
+            assert_eq!(starts.before(offset), before);
+            assert_eq!(starts.before(offset + 1), before);
+            assert_eq!(starts.before(offset + 4), Some(offset));
         }
         assert_eq!(starts.nth(offsets.len()), None);
         assert_eq!(starts.count_before(1 << 20), offsets.len());
+        assert_eq!(starts.before(1 << 20), Some(4080));
         starts.remove(252);
         assert_eq!(starts.nth(3), Some(256));
         assert!(!starts.contains(252) && !starts.contains(1 << 20));
