@@ -103,6 +103,8 @@ pub enum Refusal {
     TooManySymlinks,
     /// `ESTALE`: the inode no longer exists.
     Stale,
+    /// `EXDEV`: a directory with a project takes in nothing of another one.
+    OtherProject,
 }
 
 impl Refusal {
@@ -132,6 +134,7 @@ impl Refusal {
             Self::NoAttribute => libc::ENODATA,
             Self::NotSupported => libc::EOPNOTSUPP,
             Self::Stale => libc::ESTALE,
+            Self::OtherProject => libc::EXDEV,
         }
     }
 
@@ -160,6 +163,7 @@ impl Refusal {
             Self::NoAttribute => "no such extended attribute",
             Self::NotSupported => "not supported for this file",
             Self::Stale => "the inode no longer exists",
+            Self::OtherProject => "the directory belongs to another project",
         }
     }
 }

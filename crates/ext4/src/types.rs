@@ -51,6 +51,8 @@ pub struct Attributes {
     pub created: Option<Time>,
     /// ext4's flags as `FS_IOC_GETFLAGS` shows them.
     pub flags: u32,
+    /// Project; 0 where the image has no projects.
+    pub project: u32,
 }
 
 /// A name that was looked up or created. Its inode is *held*: it stays in existence, even without a
@@ -139,6 +141,8 @@ pub struct SetAttributes {
     pub created: Option<SetTime>,
     /// ext4's user-modifiable flags, as `FS_IOC_SETFLAGS`.
     pub flags: Option<u32>,
+    /// Project, where the image has projects.
+    pub project: Option<u32>,
 }
 
 /// How `rename` treats its target.

@@ -238,7 +238,8 @@ impl Inode {
 
     /// The inode as Linux reads it on a file system with these features. Without `huge_file` a
     /// block count has no upper half and no coarser unit, without `large_dir` the size of what is
-    /// no regular file has none, without `64bit` the attribute block's number has none.
+    /// no regular file has none, without `64bit` the attribute block's number has none. Without
+    /// `project` every project is 0.
     #[must_use]
     pub fn as_read_with(mut self, features: &Features) -> Self {
         const LOWER_HALF: u64 = u32::MAX as u64;
@@ -252,6 +253,9 @@ impl Inode {
         }
         if !features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
             self.file_acl = BlockNumber(self.file_acl.get() & LOWER_HALF);
+        }
+        if !features.has_read_only_compat(ReadOnlyCompat::PROJECT) {
+            self.project = 0;
         }
         self
     }
@@ -446,6 +450,12 @@ impl Inode {
         } else {
             time.clamp_narrow()
         }
+    }
+
+    /// Whether the extra part covers the project.
+    #[must_use]
+    pub fn has_project(&self) -> bool {
+        covers(self.extra_isize, 32)
     }
 
     /// Whether `accessed`, `changed` and `modified` have both their words.

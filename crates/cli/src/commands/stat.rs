@@ -41,6 +41,8 @@ struct Whole {
     #[serde(flatten)]
     record: Record,
     generation: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project: Option<u32>,
     flags: Vec<String>,
     xattrs: Vec<Xattr>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,6 +109,11 @@ fn state(viewer: &Viewer, attributes: &Attributes, extents: bool) -> Result<Foun
     })
 }
 
+/// The project of the file, if it has one.
+fn project(attributes: &Attributes) -> Option<u32> {
+    (attributes.project != 0).then_some(attributes.project)
+}
+
 /// The value of an attribute as getxattr(2) returns it and `setxattr` takes it: ext4 stores access
 /// control lists in another form. What is no list stays as it is stored.
 fn as_of_calls(name: &[u8], stored: Vec<u8>) -> Vec<u8> {
@@ -161,6 +168,7 @@ fn whole(path: &[u8], found: &Found) -> Whole {
     Whole {
         record: Record::new(path, &found.attributes, found.target.as_deref()),
         generation: found.attributes.generation,
+        project: project(&found.attributes),
         flags: mode::flags(found.attributes.flags),
         xattrs: found.xattrs.iter().map(xattr).collect(),
         extents: found
@@ -209,6 +217,9 @@ fn show(to: &mut dyn Write, path: &[u8], found: &Found) -> io::Result<()> {
         "Owner",
         format!("user {}, group {}", attributes.uid, attributes.gid),
     );
+    if let Some(project) = project(attributes) {
+        line("Project", project.to_string());
+    }
     line("Links", attributes.links.to_string());
     line(
         "Accessed",

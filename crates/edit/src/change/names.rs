@@ -12,11 +12,12 @@ use crate::session::EditSession;
 use crate::tree_writer::{HeldInode, MAX_DEPTH, Overrides, TreeWriter, find};
 
 /// The errors of a rename that concern the new path, not the old one.
-const TARGETS: [Refusal; 4] = [
+const TARGETS: [Refusal; 5] = [
     Refusal::NotEmpty,
     Refusal::IsADirectory,
     Refusal::NotADirectory,
     Refusal::TooManyLinks,
+    Refusal::OtherProject,
 ];
 
 impl EditSession {

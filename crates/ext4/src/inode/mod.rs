@@ -353,6 +353,7 @@ impl Inode {
             changed: slot.changed,
             created: slot.created,
             flags: slot.flags.bits() & InodeFlags::USER_VISIBLE.bits(),
+            project: slot.project,
         }
     }
 

@@ -202,7 +202,7 @@ fn pack(attributes: &Attributes) -> [u64; ATTRIBUTE_WORDS] {
         pair(changed.nanoseconds, created.nanoseconds),
         u64::from(attributes.flags) | has_created,
         pair(attributes.device.major, attributes.device.minor),
-        u64::from(attributes.generation),
+        pair(attributes.generation, attributes.project),
     ]
 }
 
@@ -230,6 +230,7 @@ fn unpack(words: &[u64; ATTRIBUTE_WORDS], inode: InodeNumber, file_type: FileTyp
         changed: time(6, low(words[9])),
         created: (words[10] & HAS_CREATED != 0).then_some(created),
         flags: low(words[10]),
+        project: high(words[12]),
         device: DeviceNumber {
             major: low(words[11]),
             minor: high(words[11]),
@@ -270,6 +271,7 @@ mod tests {
             changed: time(3, 4),
             created: Some(time(5, 6)),
             flags: 0x8000_0010,
+            project: u32::MAX - 2,
         };
         let through = |attributes: &Attributes| {
             unpack(&pack(attributes), attributes.inode, attributes.file_type)

@@ -33,8 +33,10 @@ impl Volume {
     /// `Refused(NotPermitted)` for a journal that has a name and for immutable and append-only
     /// files (unless the change clears that flag, or sets the times of an append-only file to the
     /// present), `Refused(NotSupported)` for flags that would have no effect, for permissions of a
-    /// symbolic link and for a map that cannot have the other format, `Refused(IsADirectory |
-    /// Invalid | FileTooLarge)` for a size, `Refused(NoSpace | ReadOnly)`, `Corrupt`, `Io`.
+    /// symbolic link, for a map that cannot have the other format and for a project where the inode
+    /// or the image has none, `Refused(Invalid)` for a project that none can be,
+    /// `Refused(IsADirectory | Invalid | FileTooLarge)` for a size, `Refused(NoSpace | ReadOnly)`,
+    /// `Corrupt`, `Io`.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
         self.run(|| {
             self.inodes.store.check_writable()?;
@@ -48,6 +50,7 @@ impl Volume {
             }
             let _lock = super::lock_exclusive(&inode)?;
             check_flags(&inode, change)?;
+            self.check_project(&inode, change)?;
             if let Some(size) = change.size {
                 self.inodes.set_size(&inode, size)?;
             }
@@ -178,6 +181,7 @@ fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
     let only_flags = *change
         == SetAttributes {
             flags: change.flags,
+            project: change.project,
             ..SetAttributes::default()
         };
     let is_locked = flags.contains(InodeFlags::IMMUTABLE)
@@ -274,6 +278,9 @@ fn apply(slot: &mut Slot, change: &SetAttributes, now: Time) {
             .difference(InodeFlags::EXTENTS);
         let set = InodeFlags::from_bits_retain(flags) & settable;
         slot.flags = slot.flags.difference(settable) | set;
+    }
+    if let Some(project) = change.project {
+        slot.project = project;
     }
     if let Some(accessed) = change.accessed {
         // All times of one call that are "now" are equal: the time of the change, if the caller

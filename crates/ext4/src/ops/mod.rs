@@ -15,6 +15,7 @@ mod listing;
 mod names;
 mod namespace;
 mod new_inode;
+mod projects;
 mod reap;
 mod rename;
 mod symlink;

@@ -11,7 +11,7 @@ use super::names::{Change, Located, Part};
 use super::new_inode::NewInode;
 use super::{
     DIRECTORY_CREDITS, INODE_CREDITS, MAX_LINKS, check_directory, check_name, check_new_name,
-    check_not_removed, lock_exclusive, lock_shared,
+    check_not_removed, lock_exclusive, lock_shared, projects,
 };
 use crate::dir;
 use crate::error::{Refusal, Result};
@@ -307,7 +307,8 @@ impl Volume {
     /// # Errors
     ///
     /// As [`Volume::create`], except `NoInodes`; `Refused(NotPermitted)` for directories and for
-    /// immutable and append-only files, `Refused(TooManyLinks)`.
+    /// immutable and append-only files, `Refused(TooManyLinks)`, `Refused(OtherProject)` if the
+    /// directory passes on its project and the inode has another one.
     pub fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
         self.run(|| {
             check_new_name(name)?;
@@ -340,6 +341,7 @@ impl Volume {
         if links >= u32::from(MAX_LINKS) {
             return Err(Refusal::TooManyLinks.into());
         }
+        projects::check_enters(directory, inode)?;
         // A lookup must not find the name before the link is counted. While the whole directory is
         // locked, there are no lookups in it.
         if links == 0 && part == Part::Leaf {

@@ -10,6 +10,7 @@ use pext4_ondisk::inode::{Inode as Slot, InodeFlags, inline};
 use pext4_sync::atomic::Ordering;
 use pext4_sync::time;
 
+use super::projects;
 use crate::error::Result;
 use crate::ialloc::Placement;
 use crate::inode::{Inode, Reach};
@@ -163,6 +164,7 @@ impl Volume {
             *created = time;
         }
         slot.flags = directory.flags() & inherited_flags(new_inode.kind);
+        slot.project = projects::of_new_inode(directory);
         if self.begins_inline && begin_inline(&mut slot, new_inode, directory.number(), self) {
             return slot;
         }

@@ -18,7 +18,7 @@ use super::attempt::{Attempt, LockMode, last_attempt};
 use super::new_inode::NewInode;
 use super::{
     DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_directory, check_name,
-    check_not_removed, lock_exclusive, lock_shared,
+    check_not_removed, lock_exclusive, lock_shared, projects,
 };
 use crate::dir;
 use crate::error::{Refusal, Result};
@@ -89,9 +89,10 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NotFound | Exists | NotEmpty | IsADirectory | NotADirectory | Invalid | Busy |
-    /// TooManyLinks | NoSpace | DirectoryFull | NameTooLong | NotPermitted | ReadOnly)`, `Corrupt`,
-    /// `Io`. `Busy` is `.` or `..`, `NotPermitted` a file or directory that is immutable or
-    /// append-only.
+    /// TooManyLinks | NoSpace | DirectoryFull | NameTooLong | NotPermitted | OtherProject |
+    /// ReadOnly)`, `Corrupt`, `Io`. `Busy` is `.` or `..`, `NotPermitted` a file or directory that
+    /// is immutable or append-only, `OtherProject` an inode whose project is not that which its new
+    /// directory passes on.
     pub fn rename(
         &self,
         parent: InodeNumber,
@@ -276,6 +277,8 @@ impl Volume {
         self.check_changeable(moved)?;
         self.check_changeable(other)?;
         let _locks = lock_inodes(&inodes, lock_mode)?;
+        projects::check_enters(target.directory, moved)?;
+        projects::check_enters(source.directory, other)?;
         if source.is_elsewhere(target) {
             self.check_parent_entry(moved)?;
             self.check_parent_entry(other)?;
@@ -334,6 +337,7 @@ impl Volume {
         }
         let locked: Vec<&Arc<Inode>> = std::iter::once(moved).chain(other).collect();
         let locks = lock_inodes(&locked, lock_mode)?;
+        projects::check_enters(change.target.directory, moved)?;
         if let Some(other) = other {
             self.check_replaceable(other)?;
         }

@@ -344,6 +344,7 @@ mod tests {
             changed: Time::default(),
             created: None,
             flags: 0,
+            project: 0,
         }
     }
 

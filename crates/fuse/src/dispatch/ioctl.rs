@@ -1,5 +1,5 @@
-//! The supported commands of `ioctl(2)`: flags, generation, the volume's label, `FITRIM`, by which
-//! `fstrim` discards free space, and `EXT4_IOC_CHECKPOINT`, which empties the journal
+//! The supported commands of `ioctl(2)`: flags, project, generation, the volume's label, `FITRIM`,
+//! by which `fstrim` discards free space, and `EXT4_IOC_CHECKPOINT`, which empties the journal
 //! (`Documentation/filesystems/ext4/journal.rst` of Linux).
 //!
 //! A command's number contains the size of its argument; the kernel copies that many bytes in and
@@ -100,9 +100,8 @@ impl Dispatch {
     ///
     /// # Errors
     ///
-    /// `ENOTTY` for an unknown command; `EPERM` if only root may use it; `EOPNOTSUPP` for a project
-    /// number, and for flags or a mode that are not supported; `EINVAL` for a malformed argument;
-    /// the volume's.
+    /// `ENOTTY` for an unknown command; `EPERM` if only root may use it; `EOPNOTSUPP` for flags or
+    /// a mode that are not supported; `EINVAL` for a malformed argument; the volume's.
     pub fn control(
         &self,
         caller: Caller,
@@ -118,26 +117,25 @@ impl Dispatch {
                 let (present, wanted) = (self.present(inode)?, word(input)?);
                 let changed = present.flags ^ wanted;
                 check_may_change_flags(caller, present.uid, changed, kernel_checks_flags())?;
-                self.set_flags(inode, wanted, changed)
+                self.set_flags(inode, wanted, changed, None)
             }
             GET_EXTENDED => {
                 let mut structure = vec![0; EXTENDED_LENGTH];
-                let extended = to_extended(self.present(inode)?.flags);
-                structure[..4].copy_from_slice(&extended.to_le_bytes());
+                let present = self.present(inode)?;
+                structure[..4].copy_from_slice(&to_extended(present.flags).to_le_bytes());
+                structure[PROJECT_AT..][..4].copy_from_slice(&present.project.to_le_bytes());
                 Ok(structure)
             }
             SET_EXTENDED => {
                 if input.len() < EXTENDED_LENGTH {
                     return Err(Errno::INVALID);
                 }
-                if word(&input[PROJECT_AT..])? != 0 {
-                    return Err(Errno::NOT_SUPPORTED);
-                }
+                let project = word(&input[PROJECT_AT..])?;
                 let present = self.present(inode)?;
                 let wanted = from_extended(present.flags, word(input)?)?;
                 let changed = present.flags ^ wanted;
                 check_may_change_flags(caller, present.uid, changed, kernel_checks_flags())?;
-                self.set_flags(inode, wanted, changed)
+                self.set_flags(inode, wanted, changed, Some(project))
             }
             GET_LABEL => {
                 let mut field = self.volume.label();
@@ -194,13 +192,20 @@ impl Dispatch {
         self.answer(self.volume.attributes(inode))
     }
 
-    fn set_flags(&self, inode: InodeNumber, flags: u32, changed: u32) -> Answer<Vec<u8>> {
+    fn set_flags(
+        &self,
+        inode: InodeNumber,
+        flags: u32,
+        changed: u32,
+        project: Option<u32>,
+    ) -> Answer<Vec<u8>> {
         if flags & changed & APPEND != 0 {
             // They could only be of an earlier file with this number.
             self.append_gaps.forget(inode);
         }
         let set = SetAttributes {
             flags: Some(flags),
+            project,
             ..SetAttributes::default()
         };
         self.answer(self.volume.set_attributes(inode, &set))?;

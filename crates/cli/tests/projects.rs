@@ -1,0 +1,133 @@
+//! Projects on a mount: `chattr -p` and `lsattr -p`, and Linux beside.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Place, has, is_root, pext4, run, succeed, unmount_by_system};
+
+/// A mountable image with projects, or `None` where that cannot be.
+fn image_with_projects() -> Option<Place> {
+    if !has("mke2fs") || !has("lsattr") {
+        return None;
+    }
+    let place = Place::empty_if_mountable()?;
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-t", "ext4", "-O", "project"]);
+    succeed(mke2fs.arg(&place.image).arg("16M"));
+    Some(place)
+}
+
+fn chattr(words: &[&str], path: &Path) {
+    succeed(Command::new("chattr").args(words).arg(path));
+}
+
+/// What lsattr shows before the name: the number and the flags.
+fn lsattr(path: &Path) -> (String, String) {
+    let told = succeed(Command::new("lsattr").arg("-pd").arg(path));
+    let mut words = told.split_whitespace().map(str::to_owned);
+    let mut next = || words.next().expect("a number and flags");
+    (next(), next())
+}
+
+fn project(path: &Path) -> String {
+    lsattr(path).0
+}
+
+#[test]
+fn projects_are_set_shown_inherited_and_kept_apart() {
+    let Some(place) = image_with_projects() else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let [tree, other] = ["tree", "other"].map(|name| mount.path(name));
+    for (directory, number) in [(&tree, "7"), (&other, "8")] {
+        fs::create_dir(directory).unwrap();
+        chattr(&["-p", number], directory);
+        chattr(&["+P"], directory);
+        let (shown, flags) = lsattr(directory);
+        assert_eq!(shown, number, "setting a flag keeps it");
+        assert!(flags.contains('P'), "{flags}");
+    }
+    fs::create_dir(tree.join("below")).unwrap();
+    fs::write(tree.join("below/file"), b"content").unwrap();
+    assert_eq!(project(&tree.join("below/file")), "7");
+    let outside = mount.path("outside");
+    File::create(&outside).unwrap();
+    assert_eq!(project(&outside), "0");
+    let crosses = |result: std::io::Result<()>| {
+        let error = result.expect_err("it has another project");
+        assert_eq!(error.kind(), ErrorKind::CrossesDevices, "{error}");
+    };
+    crosses(fs::hard_link(&outside, tree.join("outside")));
+    crosses(fs::rename(&outside, tree.join("outside")));
+    crosses(fs::rename(tree.join("below"), other.join("below")));
+    // As on Linux, mv copies then, and the copy has the tree's project.
+    succeed(Command::new("mv").args([&outside, &tree]));
+    assert_eq!(project(&tree.join("outside")), "7");
+    chattr(&["-p", "5"], &tree.join("outside"));
+    mount.unmount();
+
+    let stat = |path: &str| succeed(pext4(["stat"]).arg(&place.image).arg(path));
+    let shows = |path: &str, number: &str| {
+        let told = stat(path);
+        let line = told.lines().find(|line| line.starts_with("Project"));
+        line.is_some_and(|line| line.split_whitespace().last() == Some(number))
+    };
+    assert!(shows("/tree/below/file", "7") && shows("/tree/outside", "5"));
+    assert!(!stat("/").contains("Project"), "it has none");
+    let json = succeed(pext4(["stat", "--json"]).arg(&place.image).arg("/other"));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["project"], 8);
+    linux_shows(
+        &place,
+        [
+            ("tree/below/file", "7"),
+            ("tree/outside", "5"),
+            ("other", "8"),
+        ],
+    );
+}
+
+/// Linux reads the same numbers, if it mounts the image.
+fn linux_shows(place: &Place, projects: [(&str, &str); 3]) {
+    if !is_root() {
+        return;
+    }
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "ext4", "-o", "loop,ro"]);
+    let mounted = run(mount.arg(&place.image).arg(&place.point));
+    if !mounted.status.success() {
+        let told = String::from_utf8_lossy(&mounted.stderr);
+        eprintln!("SKIPPED: loop mount: {told}");
+        return;
+    }
+    let by_linux = place.guard();
+    for (path, number) in projects {
+        assert_eq!(project(&by_linux.path(path)), number, "{path}");
+    }
+    unmount_by_system(&place.point);
+    by_linux.forget();
+}
+
+#[test]
+fn a_mount_without_projects_has_project_zero() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !has("lsattr") {
+        return;
+    }
+    let mount = place.mount(&[]);
+    let file = mount.path("file");
+    File::create(&file).unwrap();
+    assert_eq!(project(&file), "0");
+    let mut chattr = Command::new("chattr");
+    let refused = run(chattr.args(["-p", "7"]).arg(&file));
+    assert!(!refused.status.success(), "there are no projects");
+    assert_eq!(project(&file), "0");
+    mount.unmount();
+}
