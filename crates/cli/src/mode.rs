@@ -50,7 +50,7 @@ pub fn show(file_type: FileType, mode: u16) -> String {
 }
 
 /// Names of the flags that `lsattr` shows.
-const FLAGS: [(InodeFlags, &str); 17] = [
+const FLAGS: [(InodeFlags, &str); 18] = [
     (InodeFlags::SECRM, "secure-deletion"),
     (InodeFlags::UNRM, "undelete"),
     (InodeFlags::COMPR, "compress"),
@@ -65,6 +65,7 @@ const FLAGS: [(InodeFlags, &str); 17] = [
     (InodeFlags::DIRSYNC, "dir-sync"),
     (InodeFlags::TOPDIR, "top-of-hierarchy"),
     (InodeFlags::EXTENTS, "extents"),
+    (InodeFlags::VERITY, "verity"),
     (InodeFlags::INLINE_DATA, "inline-data"),
     (InodeFlags::PROJINHERIT, "project-inherit"),
     (InodeFlags::CASEFOLD, "casefold"),

@@ -58,9 +58,9 @@ fn features_of_a_superblock_in_the_log_are_checked() {
     let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
         return;
     };
-    const VERITY: u8 = 0x80;
+    const SHARED_BLOCKS: u8 = 0x40;
     let mut block = image.first_block();
-    block[READ_ONLY_COMPATIBLE + 1] |= VERITY;
+    block[READ_ONLY_COMPATIBLE + 1] |= SHARED_BLOCKS;
     image.write_to_journal(&[(0, &block)]);
     let volume = image.open();
     assert!(volume.is_read_only(), "{:?}", volume.notes());

@@ -27,11 +27,12 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode,
-    /// `Corrupt`.
+    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode, or the
+    /// file has fs-verity; `Corrupt`.
     pub(crate) fn root_in_other_format(&self, inode: &Inode) -> Result<Root> {
         let root = inode.root();
-        if inode.is_inline() {
+        // Linux gives fs-verity to files with extents only.
+        if inode.is_inline() || inode.has_verity() {
             return Err(Refusal::NotSupported.into());
         }
         let other = if Self::uses_extents(inode) {

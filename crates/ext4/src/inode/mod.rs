@@ -388,6 +388,11 @@ impl Inode {
         InodeFlags::from_bits_retain(self.published.flags())
     }
 
+    /// Whether its content is protected by hashes, which lie in its blocks beyond its end.
+    pub(crate) fn has_verity(&self) -> bool {
+        self.flags().contains(InodeFlags::VERITY)
+    }
+
     /// Its mode and group, read together.
     pub(crate) fn mode_and_group(&self) -> (u16, u32) {
         self.published.mode_and_group()

@@ -146,6 +146,9 @@ impl Inodes {
     /// allocated beyond its end, or they would be freed as part of the truncate; and before the
     /// inode stops being an orphan. The caller holds the inode's lock for writing and no handle.
     ///
+    /// No truncate of a file with fs-verity begins, so none is finished: what lies beyond its end
+    /// are its hashes.
+    ///
     /// # Errors
     ///
     /// `Corrupt` or `Io`; then the inode stays an orphan.
@@ -158,7 +161,7 @@ impl Inodes {
         if !is_due {
             return Ok(());
         }
-        if inode.file_type() == FileType::Regular && !inode.is_inline() {
+        if inode.file_type() == FileType::Regular && !inode.is_inline() && !inode.has_verity() {
             let first = inode.size().div_ceil(u64::from(self.store.block_size()));
             let handle = self.start_step(inode)?;
             self.free_from(handle, inode, first)?;

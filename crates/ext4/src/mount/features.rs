@@ -30,6 +30,7 @@ const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::EXTRA_ISIZE)
     .union(ReadOnlyCompat::METADATA_CSUM)
     .union(ReadOnlyCompat::PROJECT)
+    .union(ReadOnlyCompat::VERITY)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
 
 /// Adds a note if the image is marked as having errors or as not cleanly closed.

@@ -6,6 +6,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 
+use super::kept_content::{KEEPS_CONTENT, check_content_changes, check_not_immutable};
 use crate::error::{Refusal, Result};
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach, Root};
@@ -30,9 +31,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NotPermitted)` for a journal that has a name and for immutable and append-only
-    /// files (unless the change clears that flag, or sets the times of an append-only file to the
-    /// present), `Refused(NotSupported)` for flags that would have no effect, for permissions of a
+    /// `Refused(NotPermitted)` for a journal that has a name, for immutable and append-only files
+    /// (unless the change clears that flag, or sets the times of an append-only file to the
+    /// present) and for the size of a file with fs-verity, `Refused(NotSupported)` for flags that would have no effect, for permissions of a
     /// symbolic link, for a map that cannot have the other format and for a project where the inode
     /// or the image has none, `Refused(Invalid)` for a project that none can be,
     /// `Refused(IsADirectory | Invalid | FileTooLarge)` for a size, `Refused(NoSpace | ReadOnly)`,
@@ -50,6 +51,9 @@ impl Volume {
             }
             let _lock = super::lock_exclusive(&inode)?;
             check_flags(&inode, change)?;
+            if change.size.is_some() {
+                check_content_changes(inode.flags())?;
+            }
             self.check_project(&inode, change)?;
             if let Some(size) = change.size {
                 self.inodes.set_size(&inode, size)?;
@@ -77,7 +81,7 @@ impl Volume {
             self.inodes.store.check_writable()?;
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
-            super::file::check_not_immutable(&inode)?;
+            check_not_immutable(&inode)?;
             let left = inode.attributes().mode & 0o7777 & !taken;
             let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
             set_permissions(&mut handle, &inode, Some(left));
@@ -90,11 +94,12 @@ impl Volume {
     ///
     /// An immutable file takes the modification time if it is not later than the last change of the
     /// inode: the write came before the change that made the file immutable, whose time remains.
-    /// (It may be a tick later: the cache's clock may be finer than ours.)
+    /// (It may be a tick later: the cache's clock may be finer than ours.) So does a file with
+    /// fs-verity, whose writes were refused.
     ///
     /// # Errors
     ///
-    /// `Refused(NotPermitted)` for a later write to an immutable file, `Refused(ReadOnly)`.
+    /// `Refused(NotPermitted)` for a later write to such a file, `Refused(ReadOnly)`.
     pub fn write_back_times(
         &self,
         inode: InodeNumber,
@@ -106,11 +111,11 @@ impl Volume {
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             let present = inode.attributes().changed;
-            let is_immutable = inode.flags().contains(InodeFlags::IMMUTABLE);
-            if is_immutable && nanoseconds(modified) > nanoseconds(present) + CLOCK_TICK {
+            let keeps_content = inode.flags().intersects(KEEPS_CONTENT);
+            if keeps_content && nanoseconds(modified) > nanoseconds(present) + CLOCK_TICK {
                 return Err(Refusal::NotPermitted.into());
             }
-            let changed = if is_immutable { present } else { changed };
+            let changed = if keeps_content { present } else { changed };
             let change = SetAttributes {
                 modified: Some(SetTime::To(modified)),
                 changed: Some(SetTime::To(changed)),

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::time::Time;
 use pext4_sync::ShardRef;
 
+use super::kept_content::check_content_changes;
 use super::{INODE_CREDITS, check_directory};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::allocate::Allocated;
@@ -114,7 +114,7 @@ impl Volume {
     ///
     /// `Refused(NoSpace)` if no byte could be written, `Refused(FileTooLarge | ReadOnly |
     /// NotPermitted | IsADirectory | Invalid)`, `Corrupt`, `Io`. `NotPermitted` is an immutable
-    /// file, `Invalid` one that is neither regular nor a directory.
+    /// file or one with fs-verity, `Invalid` one that is neither regular nor a directory.
     pub fn write(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
         self.write_by(Writer::Caller, inode, offset, from)
     }
@@ -150,7 +150,7 @@ impl Volume {
         let end = inode.size();
         let written = write_all(end, from, |at, rest| {
             self.run_locked(|| {
-                check_not_immutable(inode)?;
+                check_content_changes(inode.flags())?;
                 self.inodes.write_data(inode, at, rest)
             })
         });
@@ -179,7 +179,7 @@ impl Volume {
         self.run(|| {
             let inode = self.regular(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
-            check_not_immutable(&inode)?;
+            check_content_changes(inode.flags())?;
             if writer == Writer::Caller {
                 return self.inodes.write_data(&inode, offset, from);
             }
@@ -282,7 +282,7 @@ impl Volume {
         bytes: &Range<u64>,
         allocated: &mut Allocated,
     ) -> Result<()> {
-        check_not_immutable(inode)?;
+        check_content_changes(inode.flags())?;
         // Linux says this before it says that the file's format or size does not allow the call.
         if matches!(
             mode,
@@ -382,14 +382,4 @@ impl Volume {
             }
         })
     }
-}
-
-/// Refuses to change the data of an immutable file. Append-only is a matter of how a file was
-/// opened, which this layer does not know: the layers above enforce it when they open one
-/// (`path::OpenOptions`, and the kernel or `dispatch` in the FUSE server).
-pub(super) fn check_not_immutable(inode: &Inode) -> Result<()> {
-    if inode.flags().contains(InodeFlags::IMMUTABLE) {
-        return Err(Refusal::NotPermitted.into());
-    }
-    Ok(())
 }

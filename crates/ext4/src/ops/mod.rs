@@ -10,6 +10,7 @@ mod access;
 mod attempt;
 mod attributes;
 mod file;
+pub(crate) mod kept_content;
 mod label;
 mod listing;
 mod names;

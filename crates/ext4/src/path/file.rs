@@ -7,6 +7,7 @@ use pext4_ondisk::inode::InodeFlags;
 
 use super::{HeldInode, Paths};
 use crate::error::{Refusal, Result};
+use crate::ops::kept_content::check_content_changes;
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes};
 use crate::volume::Volume;
 
@@ -172,12 +173,13 @@ impl OpenOptions {
             return Err(Refusal::ReadOnly.into());
         }
         let flags = InodeFlags::from_bits_retain(attributes.flags);
-        let is_denied = flags.contains(InodeFlags::IMMUTABLE)
-            || (flags.contains(InodeFlags::APPEND) && !self.append);
-        if writes && is_denied {
+        if !writes {
+            return Ok(());
+        }
+        if flags.contains(InodeFlags::APPEND) && !self.append {
             return Err(Refusal::NotPermitted.into());
         }
-        Ok(())
+        check_content_changes(flags)
     }
 }
 
