@@ -105,6 +105,8 @@ pub enum Refusal {
     Stale,
     /// `EXDEV`: a directory with a project takes in nothing of another one.
     OtherProject,
+    /// `ENOKEY`: it is encrypted, and the key is not here.
+    NoKey,
 }
 
 impl Refusal {
@@ -135,6 +137,7 @@ impl Refusal {
             Self::NotSupported => libc::EOPNOTSUPP,
             Self::Stale => libc::ESTALE,
             Self::OtherProject => libc::EXDEV,
+            Self::NoKey => libc::ENOKEY,
         }
     }
 
@@ -164,6 +167,7 @@ impl Refusal {
             Self::NotSupported => "not supported for this file",
             Self::Stale => "the inode no longer exists",
             Self::OtherProject => "the directory belongs to another project",
+            Self::NoKey => "the file or its directory is encrypted, and its key is not here",
         }
     }
 }

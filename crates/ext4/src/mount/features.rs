@@ -16,10 +16,11 @@ const WRITTEN: Incompat = Incompat::FILETYPE
     .union(Incompat::META_BG)
     .union(Incompat::INLINE_DATA)
     .union(Incompat::EA_INODE)
-    .union(Incompat::LARGEDIR);
+    .union(Incompat::LARGEDIR)
+    .union(Incompat::ENCRYPT);
 
 /// Incompatible features that are read, or that a reader can ignore.
-const READ: Incompat = WRITTEN.union(Incompat::MMP).union(Incompat::ENCRYPT);
+const READ: Incompat = WRITTEN.union(Incompat::MMP);
 
 /// Read-only compatible features that are written; all others still allow reading.
 const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER

@@ -6,7 +6,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 
-use super::kept_content::{KEEPS_CONTENT, check_content_changes, check_not_immutable};
+use super::kept_content::{check_content_changes, check_not_immutable};
 use crate::error::{Refusal, Result};
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach, Root};
@@ -33,9 +33,10 @@ impl Volume {
     ///
     /// `Refused(NotPermitted)` for a journal that has a name, for immutable and append-only files
     /// (unless the change clears that flag, or sets the times of an append-only file to the
-    /// present) and for the size of a file with fs-verity, `Refused(NotSupported)` for flags that would have no effect, for permissions of a
-    /// symbolic link, for a map that cannot have the other format and for a project where the inode
-    /// or the image has none, `Refused(Invalid)` for a project that none can be,
+    /// present) and for the size of a file with fs-verity, `Refused(NoKey)` for that of an
+    /// encrypted one, `Refused(NotSupported)` for flags that would have no effect, for permissions
+    /// of a symbolic link, for a map that cannot have the other format and for a project where the
+    /// inode or the image has none, `Refused(Invalid)` for a project that none can be,
     /// `Refused(IsADirectory | Invalid | FileTooLarge)` for a size, `Refused(NoSpace | ReadOnly)`,
     /// `Corrupt`, `Io`.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
@@ -94,12 +95,12 @@ impl Volume {
     ///
     /// An immutable file takes the modification time if it is not later than the last change of the
     /// inode: the write came before the change that made the file immutable, whose time remains.
-    /// (It may be a tick later: the cache's clock may be finer than ours.) So does a file with
-    /// fs-verity, whose writes were refused.
+    /// (It may be a tick later: the cache's clock may be finer than ours.) So does an encrypted
+    /// file and one with fs-verity, whose writes were refused.
     ///
     /// # Errors
     ///
-    /// `Refused(NotPermitted)` for a later write to such a file, `Refused(ReadOnly)`.
+    /// `Refused(NotPermitted | NoKey)` for a later write to such a file, `Refused(ReadOnly)`.
     pub fn write_back_times(
         &self,
         inode: InodeNumber,
@@ -111,11 +112,11 @@ impl Volume {
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             let present = inode.attributes().changed;
-            let keeps_content = inode.flags().intersects(KEEPS_CONTENT);
-            if keeps_content && nanoseconds(modified) > nanoseconds(present) + CLOCK_TICK {
-                return Err(Refusal::NotPermitted.into());
+            let may_write = check_content_changes(inode.flags());
+            let changed = if may_write.is_ok() { changed } else { present };
+            if nanoseconds(modified) > nanoseconds(present) + CLOCK_TICK {
+                may_write?;
             }
-            let changed = if keeps_content { present } else { changed };
             let change = SetAttributes {
                 modified: Some(SetTime::To(modified)),
                 changed: Some(SetTime::To(changed)),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pext4_ondisk::time::Time;
 use pext4_sync::ShardRef;
 
+use super::encrypted::check_makes_names;
 use super::kept_content::check_content_changes;
 use super::{INODE_CREDITS, check_directory};
 use crate::error::{Error, Refusal, Result};
@@ -84,6 +85,7 @@ impl Volume {
             let directory = self.directory(parent)?;
             let _names = super::lock_shared(&directory)?;
             check_directory(&directory, false)?;
+            check_makes_names(&directory)?;
             let mut handle = self.inodes.store.start(INODE_CREDITS)?;
             let inode = self.create_nameless(&mut handle, &directory, new)?;
             Ok(Entry {
@@ -93,7 +95,8 @@ impl Volume {
         })
     }
 
-    /// Reads up to `into.len()` bytes; fewer only at the end of the file.
+    /// Reads up to `into.len()` bytes; fewer only at the end of the file. The bytes of an encrypted
+    /// file are those that are stored.
     ///
     /// # Errors
     ///
@@ -113,8 +116,9 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NoSpace)` if no byte could be written, `Refused(FileTooLarge | ReadOnly |
-    /// NotPermitted | IsADirectory | Invalid)`, `Corrupt`, `Io`. `NotPermitted` is an immutable
-    /// file or one with fs-verity, `Invalid` one that is neither regular nor a directory.
+    /// NotPermitted | NoKey | IsADirectory | Invalid)`, `Corrupt`, `Io`. `NotPermitted` is an
+    /// immutable file or one with fs-verity, `NoKey` an encrypted one, `Invalid` one that is
+    /// neither regular nor a directory.
     pub fn write(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
         self.write_by(Writer::Caller, inode, offset, from)
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::directory::is_valid_name;
-use pext4_ondisk::inode::InodeFlags;
 
+use super::encrypted::is_encrypted;
 use super::{check_not_removed, lock_shared};
 use crate::dir;
 use crate::error::{Refusal, Result};
@@ -67,7 +67,7 @@ impl Volume {
         let directory = self.directory(inode)?;
         let _names = lock_shared(&directory)?;
         check_not_removed(&directory)?;
-        let is_encrypted = directory.flags().contains(InodeFlags::ENCRYPT);
+        let is_encrypted = is_encrypted(&directory);
         let mut has_invalid_name = false;
         dir::list(&self.names(&directory), cookie, &mut |entry| {
             if !is_encrypted && !is_valid_name(entry.name) {

@@ -9,6 +9,7 @@
 mod access;
 mod attempt;
 mod attributes;
+mod encrypted;
 mod file;
 pub(crate) mod kept_content;
 mod label;

@@ -7,10 +7,11 @@ use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::ShardRef;
 
 use super::attempt::{Attempt, AttemptError, LockMode};
+use super::encrypted::{check_makes_names, check_stored_name};
 use super::names::{Change, Located, Part};
 use super::new_inode::NewInode;
 use super::{
-    DIRECTORY_CREDITS, INODE_CREDITS, MAX_LINKS, check_directory, check_name, check_new_name,
+    DIRECTORY_CREDITS, INODE_CREDITS, MAX_LINKS, check_directory, check_new_name,
     check_not_removed, lock_exclusive, lock_shared, projects,
 };
 use crate::dir;
@@ -40,9 +41,7 @@ impl Volume {
     pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
         self.run(|| {
             let directory = self.directory(parent)?;
-            if !directory.flags().contains(InodeFlags::ENCRYPT) {
-                check_name(name)?;
-            }
+            check_stored_name(&directory, name)?;
             let _names = lock_shared(&directory)?;
             check_not_removed(&directory)?;
             if name == b"." {
@@ -92,8 +91,9 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(Exists | NotFound | NotADirectory | NameTooLong | Invalid | NotPermitted |
-    /// NoSpace | NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a directory
-    /// that was removed, `NotPermitted` one that is immutable.
+    /// NoKey | NoSpace | NoInodes | DirectoryFull | ReadOnly)`, `Corrupt`, `Io`. `NotFound` is a
+    /// directory that was removed, `NotPermitted` one that is immutable, `NoKey` one that is
+    /// encrypted.
     pub fn create(
         &self,
         parent: InodeNumber,
@@ -193,6 +193,7 @@ impl Volume {
         if located.found.is_some() {
             return Err(Refusal::Exists.into());
         }
+        check_makes_names(directory)?;
         if new_inode.kind == FileType::Directory {
             // Other threads may create directories in other leaves at the same time. If the number
             // of links is limited, they must be counted one by one.
@@ -341,6 +342,7 @@ impl Volume {
         if links >= u32::from(MAX_LINKS) {
             return Err(Refusal::TooManyLinks.into());
         }
+        check_makes_names(directory)?;
         projects::check_enters(directory, inode)?;
         // A lookup must not find the name before the link is counted. While the whole directory is
         // locked, there are no lookups in it.
@@ -384,7 +386,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes a name of a file that is not a directory.
+    /// Removes a name of a file that is not a directory. In an encrypted directory the name is the
+    /// stored one.
     ///
     /// # Errors
     ///
@@ -393,12 +396,12 @@ impl Volume {
     /// append-only.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.run(|| {
-            check_name(name)?;
             if name == b"." || name == b".." {
                 return Err(Refusal::IsADirectory.into());
             }
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
+            check_stored_name(&directory, name)?;
             let unlinked = self.in_leaf_or_whole(&directory, |part| {
                 let located = self.locate(&directory, name, Change::Remove, part)?;
                 let found = located.found.ok_or(Refusal::NotFound)?;
@@ -431,7 +434,7 @@ impl Volume {
         Ok(is_last.then_some(inode))
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory. In an encrypted directory the name is the stored one.
     ///
     /// # Errors
     ///
@@ -439,7 +442,6 @@ impl Volume {
     /// ReadOnly)`, `Corrupt`, `Io`. `NotPermitted` is as for [`Volume::unlink`].
     pub fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.run(|| {
-            check_name(name)?;
             if name == b"." {
                 return Err(Refusal::Invalid.into());
             }
@@ -462,6 +464,7 @@ impl Volume {
         lock_mode: LockMode,
     ) -> Attempt<Arc<Inode>> {
         let directory = self.directory(parent)?;
+        check_stored_name(&directory, name)?;
         let _names = lock_exclusive(&directory)?;
         check_directory(&directory, true)?;
         let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;

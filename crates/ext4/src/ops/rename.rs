@@ -15,6 +15,7 @@ use pext4_ondisk::Corrupt;
 use pext4_sync::{BiasedWriteGuard, ShardRef};
 
 use super::attempt::{Attempt, LockMode, last_attempt};
+use super::encrypted::check_makes_names;
 use super::new_inode::NewInode;
 use super::{
     DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_directory, check_name,
@@ -58,6 +59,12 @@ impl End<'_> {
     fn is_elsewhere(&self, other: &Self) -> bool {
         self.directory.number() != other.directory.number()
     }
+
+    /// Refuses a move unless the names of both directories can change.
+    fn check_makes_names(&self, other: &Self) -> Result<()> {
+        check_makes_names(self.directory)?;
+        check_makes_names(other.directory)
+    }
 }
 
 /// A move that leaves one name less, unless it leaves a whiteout.
@@ -89,10 +96,10 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NotFound | Exists | NotEmpty | IsADirectory | NotADirectory | Invalid | Busy |
-    /// TooManyLinks | NoSpace | DirectoryFull | NameTooLong | NotPermitted | OtherProject |
+    /// TooManyLinks | NoSpace | DirectoryFull | NameTooLong | NotPermitted | OtherProject | NoKey |
     /// ReadOnly)`, `Corrupt`, `Io`. `Busy` is `.` or `..`, `NotPermitted` a file or directory that
     /// is immutable or append-only, `OtherProject` an inode whose project is not that which its new
-    /// directory passes on.
+    /// directory passes on, `NoKey` an encrypted parent.
     pub fn rename(
         &self,
         parent: InodeNumber,
@@ -276,6 +283,7 @@ impl Volume {
         }
         self.check_changeable(moved)?;
         self.check_changeable(other)?;
+        source.check_makes_names(target)?;
         let _locks = lock_inodes(&inodes, lock_mode)?;
         projects::check_enters(target.directory, moved)?;
         projects::check_enters(source.directory, other)?;
@@ -335,6 +343,7 @@ impl Volume {
             check_kinds(moved, other)?;
             self.check_changeable(other)?;
         }
+        change.source.check_makes_names(change.target)?;
         let locked: Vec<&Arc<Inode>> = std::iter::once(moved).chain(other).collect();
         let locks = lock_inodes(&locked, lock_mode)?;
         projects::check_enters(change.target.directory, moved)?;

@@ -8,10 +8,10 @@
 
 use std::sync::Arc;
 
-use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::{BiasedReadGuard, ShardRef};
 
-use super::{check_name, check_not_removed, lock_shared};
+use super::encrypted::check_stored_name;
+use super::{check_not_removed, lock_shared};
 use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
@@ -30,9 +30,7 @@ impl Volume {
             if !directory.is_directory() {
                 return Err(Refusal::NotADirectory.into());
             }
-            if !directory.flags().contains(InodeFlags::ENCRYPT) {
-                check_name(name)?;
-            }
+            check_stored_name(directory, name)?;
             let _names = lock_passed(directory)?;
             check_not_removed(directory)?;
             if name == b".." {

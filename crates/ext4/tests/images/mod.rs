@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use pext4_block::{Access, FileDevice, RamDevice};
 use pext4_fs::{InodeNumber, MountOptions, Volume};
+use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
+use pext4_ondisk::xattr::{self, Attribute};
 
 /// A child process that another test is just starting holds the image's lock until its exec:
 /// opening waits that long.
@@ -82,6 +84,36 @@ impl Image {
         let mut bytes = std::fs::read(&self.path).expect("the image");
         change(&mut bytes);
         std::fs::write(&self.path, bytes).expect("the image");
+    }
+
+    /// Encrypts an inode as far as one sees without the key: the flag, and the attribute that holds
+    /// policy and nonce. Inodes must have no checksums and no other attributes.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn encrypt(&self, path: &str) {
+        let (block, offset) = self.place_of_inode(path);
+        self.change(|bytes| {
+            let block_size = 1024 << u32::from(bytes[1024 + 24]);
+            let inode_size = usize::from(u16::from_le_bytes([bytes[1024 + 88], bytes[1024 + 89]]));
+            let slot = &mut bytes[block * block_size + offset..][..inode_size];
+            let number = InodeNumber(1);
+            let mut inode = Slot::decode(slot, number, None).expect("debugfs made it");
+            inode.flags |= InodeFlags::ENCRYPT;
+            let context = [&b"\x02\x01\x04\x03\0\0\0\0name of some key"[..], &[7; 16]].concat();
+            let attributes = [Attribute::new(9, b"c", &context)];
+            xattr::encode_inode_area(&attributes, &mut inode.tail).expect("there is room");
+            inode.encode(slot, number, None);
+        });
+    }
+
+    /// The block and the offset in it of an inode's slot.
+    fn place_of_inode(&self, path: &str) -> (usize, usize) {
+        let told = self.debugfs(&format!("imap {path}"));
+        let number = |before: &str, radix| {
+            let rest = told.split(before).nth(1).expect("debugfs knows the path");
+            let digits: String = rest.chars().take_while(char::is_ascii_hexdigit).collect();
+            usize::from_str_radix(&digits, radix).expect("a number")
+        };
+        (number("located at block ", 10), number("offset 0x", 16))
     }
 
     /// Has debugfs write blocks to the journal: each number with its bytes.

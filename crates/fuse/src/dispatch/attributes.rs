@@ -4,7 +4,7 @@ use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, SetXat
 use pext4_ondisk::acl;
 
 use super::data::is_append_only;
-use super::ioctl::{is_immutable, is_protected, keeps_content};
+use super::ioctl::{is_encrypted, is_immutable, is_protected, keeps_content};
 use super::{Answer, Caller, Capability, Dispatch, Errno};
 
 const SET_USER_ID: u16 = 0o4000;
@@ -166,7 +166,8 @@ impl Dispatch {
     /// # Errors
     ///
     /// `EPERM` for opening an immutable file or one with fs-verity for writing, or an append-only
-    /// one for more than appending; the volume's.
+    /// one for more than appending; `ENOKEY` for opening an encrypted one for writing; the
+    /// volume's.
     pub fn check_open(&self, node: u64, flags: i32) -> Answer<()> {
         const ACCESS: i32 = 0o3;
         const APPEND: i32 = 0o2000;
@@ -175,8 +176,11 @@ impl Dispatch {
         }
         let attributes = self.attributes(node)?;
         let may_only_append = is_append_only(&attributes) && flags & APPEND == 0;
-        match keeps_content(attributes.flags) || may_only_append {
-            true => Err(Errno::NOT_PERMITTED),
+        if keeps_content(attributes.flags) || may_only_append {
+            return Err(Errno::NOT_PERMITTED);
+        }
+        match is_encrypted(attributes.flags) {
+            true => Err(Errno::NO_KEY),
             false => Ok(()),
         }
     }

@@ -225,6 +225,10 @@ pub(super) fn keeps_content(flags: u32) -> bool {
     flags & (IMMUTABLE | VERITY) != 0
 }
 
+pub(super) fn is_encrypted(flags: u32) -> bool {
+    flags & InodeFlags::ENCRYPT.bits() != 0
+}
+
 /// Whether a file with these flags is immutable or append-only.
 pub(super) fn is_protected(flags: u32) -> bool {
     flags & (IMMUTABLE | APPEND) != 0
