@@ -1,4 +1,4 @@
-//! Projects on a mount: `chattr -p` and `lsattr -p`, and Linux beside.
+//! Projects on a mount (`chattr -p` and `lsattr -p`), with Linux beside, and in edits.
 
 mod common;
 
@@ -7,7 +7,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, has, is_root, pext4, run, succeed, unmount_by_system};
+use common::{Place, fail, has, is_root, pext4, run, succeed, unmount_by_system};
+use pext4_testkit::oracle::debugfs;
 
 /// A mountable image with projects, or `None` where that cannot be.
 fn image_with_projects() -> Option<Place> {
@@ -130,4 +131,56 @@ fn a_mount_without_projects_has_project_zero() {
     assert!(!refused.status.success(), "there are no projects");
     assert_eq!(project(&file), "0");
     mount.unmount();
+}
+
+#[test]
+fn edits_and_resizes_keep_projects() {
+    let Some(place) = image_with_projects() else {
+        return;
+    };
+    let requests = [
+        "mkdir tree",
+        "sif tree flags 0x20080000",
+        "sif tree projid 7",
+        "mkdir plain",
+        "sif plain projid 9",
+    ];
+    debugfs::command(&place.image, &requests.map(str::to_owned)).expect("debugfs works");
+    let host = place.image.with_file_name("host");
+    fs::write(&host, b"content").expect("a fresh place");
+    let host = host.to_str().expect("text");
+    let on = |command: &str, words: &[&str]| {
+        let mut pext4 = pext4([command]);
+        pext4.arg(&place.image).args(words);
+        pext4
+    };
+    succeed(&mut on("put", &[host, "/tree/put"]));
+    succeed(&mut on("put", &[host, "/plain/put"]));
+    succeed(&mut on("cp", &["-r", "/plain", "/tree/copy"]));
+    succeed(&mut on("cp", &["-r", "/tree", "/plain/copy"]));
+    for (command, words) in [
+        ("mv", ["/plain/put", "/tree/moved"]),
+        ("ln", ["/plain/put", "/tree/linked"]),
+    ] {
+        let error = fail(&mut on(command, &words), 1);
+        assert!(error.contains("/tree/"), "{error}");
+        assert!(error.contains("another project"), "{error}");
+    }
+    succeed(&mut on("mv", &["/tree/put", "/tree/copy/moved"]));
+    for size in ["32M", "8M"] {
+        let mut resize = pext4(["resize", "-q"]);
+        succeed(resize.arg(&place.image).arg(size));
+        place.check();
+    }
+    for (path, number) in [
+        ("/tree/copy/moved", Some(7)),
+        ("/tree/copy/put", Some(7)),
+        ("/plain", Some(9)),
+        ("/plain/put", None),
+        ("/plain/copy", None),
+    ] {
+        let json = succeed(pext4(["stat", "--json"]).arg(&place.image).arg(path));
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["project"].as_u64(), number, "{path}");
+    }
 }
