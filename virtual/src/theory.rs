@@ -40,17 +40,17 @@ pub struct Analysis {
     pub waiting: f64,
     /// The stations, by falling demand.
     pub stations: Vec<Station>,
-    /// Nanoseconds an operation of transfers, by source location, most first.
+    /// Nanoseconds an operation that cores waited for transfers, by source location, most first.
     pub transfers: Vec<(String, f64)>,
     /// Nanoseconds an operation waits for locks, by class, and for lines that others are being
     /// sent, by source location; most first.
     pub waits: Vec<(String, f64)>,
     /// Nanoseconds an operation that cores, also the journal's, waited at each source location, for
-    /// a lock and its lines or for something that is no lock; most first.
+    /// a lock and its own lines or for something that is no lock; most first.
     pub waits_by_place: Vec<(String, f64)>,
     /// Nanoseconds an operation that cores, also the journal's, worked.
     pub working: f64,
-    /// Nanoseconds an operation of all transfers together.
+    /// Nanoseconds an operation that cores waited for transfers, all together.
     pub transferring: f64,
     /// Share of the time of all stretches for which no cost was measured, 0 to 1.
     pub unknown: f64,
@@ -222,7 +222,8 @@ impl Totals {
             None => format!("lines at {}", place(&line.site)),
         };
         self.add_wait(site.clone(), line.waited.as_nanos() as f64);
-        *self.transfers.entry(site).or_default() += served / self.operations;
+        let awaited = line.awaited.as_nanos() as f64;
+        *self.transfers.entry(site).or_default() += awaited / self.operations;
         let name = match line.class {
             Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
             None => format!("the line at {}, {} cores", place(&line.site), line.cores),
@@ -314,6 +315,7 @@ mod tests {
             site: site.into(),
             transfers: 10,
             served: Duration::from_micros(10),
+            awaited: Duration::from_micros(10),
             waited: Duration::ZERO,
             cores,
         };

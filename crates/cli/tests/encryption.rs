@@ -356,9 +356,19 @@ fn edits_remove_and_refuse_by_name() {
         ("mv", [&file, "/plain/new"]),
         ("ln", ["/plain/file", "/vault/new"]),
         ("cp", ["/plain/file", "/vault/new"]),
+        ("cp", [&file, "/plain/new"]),
     ] {
         let error = fail(&mut on(command, &words), 1);
         assert!(error.contains("encrypted"), "{command}: {error}");
+        let blamed = match (command, words) {
+            ("mv", [from, "/plain/new"]) => from,
+            ("put", [_, "/vault"]) => "/vault/host",
+            (_, [_, new]) => new,
+        };
+        assert!(
+            error.contains(&format!(" {blamed}: ")),
+            "{command}: {error}"
+        );
     }
     let error = fail(&mut on("mkdir", &["/vault/new"]), 1);
     assert!(

@@ -113,6 +113,13 @@ impl<'s> TreeWriter<'s> {
         path: &[u8],
     ) -> Result<()> {
         let found = source.metadata(node)?;
+        let flags = InodeFlags::from_bits_retain(found.flags.unwrap_or_default());
+        if flags.contains(InodeFlags::ENCRYPT) {
+            // The copy would have neither the flag nor the attribute that leads to the key.
+            let problem = "what would be copied here is encrypted, and the copy could never be \
+                           decrypted";
+            return refuse(path, problem);
+        }
         let metadata = self.adjusted(found.clone());
         let first = metadata
             .identity

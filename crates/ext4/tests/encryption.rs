@@ -215,7 +215,7 @@ fn stored_names_of_any_bytes_can_be_removed() {
     assert_refused(volume.unlink(vault, b""), Refusal::NotFound, "no name");
     assert_refused(
         volume.unlink(vault, &[b'x'; 300]),
-        Refusal::NotFound,
+        Refusal::NameTooLong,
         "too long",
     );
     assert_eq!(names(&volume, vault).len(), 4);

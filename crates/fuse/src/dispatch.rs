@@ -57,8 +57,6 @@ impl Errno {
     pub const IO: Self = Self(5);
     /// Operation not permitted.
     pub const NOT_PERMITTED: Self = Self(1);
-    /// It is encrypted, and the key is not here.
-    pub const NO_KEY: Self = Self(126);
     /// The mode does not allow the access.
     pub const NO_ACCESS: Self = Self(13);
     /// The file system is read-only.

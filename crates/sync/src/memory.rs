@@ -27,10 +27,11 @@ pub fn fetch_for_writing<T>(memory: &[T]) {
     fetch_addresses_for_writing(memory.start.addr()..memory.end.addr());
 }
 
-/// As [`fetch_for_writing`], for the counts of references of an `Arc`, which lie before its value.
+/// As [`fetch_for_writing`], for the counts of references of shared bytes, which lie before the
+/// first of them.
 #[inline]
 #[cfg_attr(feature = "virtual", track_caller)]
-pub fn fetch_counts_for_writing<T: ?Sized>(shared: &Arc<T>) {
+pub fn fetch_counts_for_writing(shared: &Arc<[u8]>) {
     let value = Arc::as_ptr(shared).addr();
     let before = value.saturating_sub(size_of::<[usize; 2]>());
     fetch_addresses_for_writing(before..value);
@@ -43,6 +44,9 @@ pub(crate) fn fetch_addresses_for_writing(memory: Range<usize>) {
     #[cfg(all(feature = "virtual", not(loom)))]
     if crate::virtual_cores::is_inside() {
         return crate::virtual_cores::fetch(memory, std::panic::Location::caller());
+    }
+    if memory.is_empty() {
+        return;
     }
     let mut line = memory.start & !(LINE - 1);
     while line < memory.end {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
+use pext4_ondisk::inode::InodeFlags;
 
 use super::paths::ParentAndName;
 use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
@@ -118,7 +119,8 @@ impl EditSession {
                         problem,
                     };
                 }
-                let is_there = TARGETS.iter().any(|&why| error.is(why));
+                let is_there = TARGETS.iter().any(|&why| error.is(why))
+                    || (error.is(Refusal::NoKey) && !self.is_encrypted(parent));
                 let path = if is_there { &new.path } else { from };
                 EditError::AtPath {
                     path: path.clone(),
@@ -127,6 +129,13 @@ impl EditSession {
             })?;
         self.step_file()?;
         self.sync()
+    }
+
+    fn is_encrypted(&self, directory: InodeNumber) -> bool {
+        let found = self.volume().attributes(directory);
+        found.is_ok_and(|found| {
+            InodeFlags::from_bits_retain(found.flags).contains(InodeFlags::ENCRYPT)
+        })
     }
 
     pub(super) fn make_directory(&self, change: &MakeDirectory) -> Result<()> {

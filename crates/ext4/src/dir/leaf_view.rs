@@ -109,18 +109,16 @@ impl<'a> LeafView<'a> {
         format: Format,
         name: &[u8],
     ) -> Decoded<Option<Record<'a>>> {
-        for offset in fingerprints.candidates(name) {
-            self.fetch(offset..offset + directory::record_length(name.len()));
-            // If the record is removed, the one before it becomes longer.
-            if let Some(before) = fingerprints.before(offset) {
-                self.fetch(before..before + directory::HEADER_SIZE);
+        let length = directory::record_length(name.len());
+        fingerprints.find_with(self.bytes, format, name, |offset| {
+            if self.is_for_change {
+                self.fetch(offset..offset + length);
+                // If the record is removed, the one before it becomes longer.
+                if let Some(before) = fingerprints.before(offset) {
+                    self.fetch(before..before + directory::HEADER_SIZE);
+                }
             }
-            let record = directory::record_at(self.bytes, format, offset)?;
-            if record.is_named(name) {
-                return Ok(Some(record));
-            }
-        }
-        Ok(None)
+        })
     }
 
     /// The memory that a search has read.
@@ -255,8 +253,9 @@ impl LeafEdit<'_> {
         Ok(has_room)
     }
 
-    /// The memory that a change writes: the page's count of references, the bytes from `start` to
-    /// `end`, and what is known of records from `start` on.
+    /// The memory that a change writes: the page's count of references (virtual cores begin an
+    /// object at a line, so the first byte is beside it), the bytes from `start` to `end`, and what
+    /// is known of records from `start` on.
     fn tell_change(&self, used: &mut Used, start: usize, end: usize) {
         used.written(&self.bytes[..1]);
         used.written(&self.bytes[start..end.min(self.bytes.len())]);

@@ -6,7 +6,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 
-use super::kept_content::{check_content_changes, check_not_immutable};
+use super::kept_content::check_content_changes;
 use crate::error::{Refusal, Result};
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach, Root};
@@ -72,17 +72,17 @@ impl Volume {
     }
 
     /// Clears the permission bits in `taken`, as a write does. Allowed on append-only files, which
-    /// can be written as well.
+    /// can be written as well, and refused where a write is.
     ///
     /// # Errors
     ///
-    /// `Refused(NotPermitted)` for immutable files, `Refused(ReadOnly)`.
+    /// As [`Attributes::check_content_changes`]; `Refused(ReadOnly)`.
     pub fn take_permissions(&self, inode: InodeNumber, taken: u16) -> Result<()> {
         self.run(|| {
             self.inodes.store.check_writable()?;
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
-            check_not_immutable(&inode)?;
+            check_content_changes(inode.flags())?;
             let left = inode.attributes().mode & 0o7777 & !taken;
             let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
             set_permissions(&mut handle, &inode, Some(left));

@@ -26,10 +26,10 @@ pub(super) fn check_makes_names(directory: &Inode) -> Result<()> {
 }
 
 /// Refuses names that a directory cannot hold. In an encrypted one the stored name may be any
-/// bytes.
+/// bytes, but no more of them.
 pub(super) fn check_stored_name(directory: &Inode, name: &[u8]) -> Result<()> {
-    if is_encrypted(directory) {
-        return Ok(());
+    match check_name(name) {
+        Err(error) if is_encrypted(directory) && error.is(Refusal::Invalid) => Ok(()),
+        checked => checked,
     }
-    check_name(name)
 }

@@ -9,25 +9,50 @@
 use pext4_ondisk::inode::InodeFlags;
 
 use crate::error::{Refusal, Result};
-use crate::inode::Inode;
+use crate::types::Attributes;
 
 /// Refuses to change the content of a file with these flags. Append-only is a matter of how a file
 /// was opened, which this layer does not know: the layers above enforce it when they open one
 /// (`path::OpenOptions`, and the kernel or `dispatch` in the FUSE server).
 pub(crate) fn check_content_changes(flags: InodeFlags) -> Result<()> {
-    if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
-        return Err(Refusal::NotPermitted.into());
+    // In Linux's order.
+    let kept = [
+        (InodeFlags::IMMUTABLE, Refusal::NotPermitted),
+        (InodeFlags::ENCRYPT, Refusal::NoKey),
+        (InodeFlags::VERITY, Refusal::NotPermitted),
+    ];
+    match kept.into_iter().find(|(flag, _)| flags.contains(*flag)) {
+        Some((_, refusal)) => Err(refusal.into()),
+        None => Ok(()),
     }
-    if flags.contains(InodeFlags::ENCRYPT) {
-        return Err(Refusal::NoKey.into());
-    }
-    Ok(())
 }
 
-/// Refuses to change even what a write changes besides the content.
-pub(super) fn check_not_immutable(inode: &Inode) -> Result<()> {
-    if inode.flags().contains(InodeFlags::IMMUTABLE) {
-        return Err(Refusal::NotPermitted.into());
+impl Attributes {
+    /// Whether the content of the file may change, as far as its flags say so: append-only files
+    /// may.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotPermitted)` for one that is immutable or has fs-verity, `Refused(NoKey)` for an
+    /// encrypted one.
+    pub fn check_content_changes(&self) -> Result<()> {
+        check_content_changes(InodeFlags::from_bits_retain(self.flags))
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_content_changes;
+    use crate::error::Refusal;
+    use pext4_ondisk::inode::InodeFlags;
+
+    #[test]
+    fn the_key_is_missed_before_the_hashes_are_protected() {
+        let refused = |flags: InodeFlags| check_content_changes(flags).expect_err("it is kept");
+        let both = InodeFlags::VERITY | InodeFlags::ENCRYPT;
+        assert!(refused(both).is(Refusal::NoKey));
+        assert!(refused(both | InodeFlags::IMMUTABLE).is(Refusal::NotPermitted));
+        assert!(refused(InodeFlags::VERITY).is(Refusal::NotPermitted));
+        check_content_changes(InodeFlags::APPEND).expect("its end may change");
+    }
 }

@@ -7,7 +7,6 @@ use pext4_ondisk::inode::InodeFlags;
 
 use super::{HeldInode, Paths};
 use crate::error::{Refusal, Result};
-use crate::ops::kept_content::check_content_changes;
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes};
 use crate::volume::Volume;
 
@@ -172,14 +171,14 @@ impl OpenOptions {
         if writes && held.volume.is_read_only() {
             return Err(Refusal::ReadOnly.into());
         }
-        let flags = InodeFlags::from_bits_retain(attributes.flags);
         if !writes {
             return Ok(());
         }
+        let flags = InodeFlags::from_bits_retain(attributes.flags);
         if flags.contains(InodeFlags::APPEND) && !self.append {
             return Err(Refusal::NotPermitted.into());
         }
-        check_content_changes(flags)
+        attributes.check_content_changes()
     }
 }
 

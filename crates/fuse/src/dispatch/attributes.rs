@@ -4,7 +4,7 @@ use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, SetXat
 use pext4_ondisk::acl;
 
 use super::data::is_append_only;
-use super::ioctl::{is_encrypted, is_immutable, is_protected, keeps_content};
+use super::ioctl::{is_immutable, is_protected};
 use super::{Answer, Caller, Capability, Dispatch, Errno};
 
 const SET_USER_ID: u16 = 0o4000;
@@ -175,14 +175,10 @@ impl Dispatch {
             return Ok(());
         }
         let attributes = self.attributes(node)?;
-        let may_only_append = is_append_only(&attributes) && flags & APPEND == 0;
-        if keeps_content(attributes.flags) || may_only_append {
+        if is_append_only(&attributes) && flags & APPEND == 0 {
             return Err(Errno::NOT_PERMITTED);
         }
-        match is_encrypted(attributes.flags) {
-            true => Err(Errno::NO_KEY),
-            false => Ok(()),
-        }
+        self.answer(attributes.check_content_changes())
     }
 
     /// Changes attributes. A new mode also updates the access list. A new owner clears the set-id

@@ -29,7 +29,6 @@ const CHECKPOINT_DRY_RUN: u32 = 0x4;
 const IMMUTABLE: u32 = InodeFlags::IMMUTABLE.bits();
 const APPEND: u32 = InodeFlags::APPEND.bits();
 /// The file has fs-verity.
-const VERITY: u32 = InodeFlags::VERITY.bits();
 /// Data is written to the journal: only root may set this.
 const JOURNAL_DATA: u32 = InodeFlags::JOURNAL_DATA.bits();
 
@@ -218,15 +217,6 @@ impl Dispatch {
 
 pub(super) fn is_immutable(flags: u32) -> bool {
     flags & IMMUTABLE != 0
-}
-
-/// Whether the content of a file with these flags does not change.
-pub(super) fn keeps_content(flags: u32) -> bool {
-    flags & (IMMUTABLE | VERITY) != 0
-}
-
-pub(super) fn is_encrypted(flags: u32) -> bool {
-    flags & InodeFlags::ENCRYPT.bits() != 0
 }
 
 /// Whether a file with these flags is immutable or append-only.

@@ -80,20 +80,24 @@ impl Fingerprints {
         format: Format,
         name: &[u8],
     ) -> Result<Option<Record<'a>>, Corrupt> {
-        let found = self.position(leaf, format, name)?;
+        self.find_with(leaf, format, name, |_| ())
+    }
+
+    /// As [`Fingerprints::find`]; `ahead` is called with the offset of each record before that is
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Fingerprints::find`].
+    pub fn find_with<'a>(
+        &self,
+        leaf: &'a [u8],
+        format: Format,
+        name: &[u8],
+        ahead: impl FnMut(usize),
+    ) -> Result<Option<Record<'a>>, Corrupt> {
+        let found = self.position(leaf, format, name, ahead)?;
         Ok(found.map(|(_, record)| record))
-    }
-
-    /// The offsets of the records with this name's fingerprint: the name is in one of them, or not
-    /// in the leaf.
-    pub fn candidates(&self, name: &[u8]) -> impl Iterator<Item = usize> {
-        self.positions(name).map(|(_, offset)| offset)
-    }
-
-    /// The index and the offset of each record with this name's fingerprint.
-    fn positions(&self, name: &[u8]) -> impl Iterator<Item = (usize, usize)> {
-        let indices = memchr_iter(tag(name), self.columns.tags());
-        indices.map_while(|index| Some((index, self.starts.nth(index)?)))
     }
 
     fn position<'a>(
@@ -101,8 +105,13 @@ impl Fingerprints {
         leaf: &'a [u8],
         format: Format,
         name: &[u8],
+        mut ahead: impl FnMut(usize),
     ) -> Result<Option<(usize, Record<'a>)>, Corrupt> {
-        for (index, offset) in self.positions(name) {
+        for index in memchr_iter(tag(name), self.columns.tags()) {
+            let Some(offset) = self.starts.nth(index) else {
+                break;
+            };
+            ahead(offset);
             let record = record_at(leaf, format, offset)?;
             if record.is_named(name) {
                 return Ok(Some((index, record)));
@@ -210,7 +219,7 @@ impl Fingerprints {
         format: Format,
         name: &[u8],
     ) -> Result<Option<(InodeNumber, Option<FileType>)>, Corrupt> {
-        let Some((index, record)) = self.position(leaf, format, name)? else {
+        let Some((index, record)) = self.position(leaf, format, name, |_| ())? else {
             return Ok(None);
         };
         let Some(entry) = record.entry() else {

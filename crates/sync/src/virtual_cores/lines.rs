@@ -70,6 +70,8 @@ pub(crate) struct LineCounts {
     pub(crate) transfers: u64,
     /// Picoseconds during which a transfer was in progress.
     pub(crate) served: u64,
+    /// Picoseconds of these that a core waited for: less than all, if it requested the line ahead.
+    pub(crate) awaited: u64,
     /// Picoseconds that cores waited until the line was free for their transfer.
     pub(crate) waited: u64,
     pub(crate) cores: Cores,
@@ -78,10 +80,18 @@ pub(crate) struct LineCounts {
 pub(crate) struct Line {
     copies: Cores,
     free_at: u64,
-    /// The core that has requested it and not used it yet, and when it arrives there.
-    on_its_way: Option<(usize, u64)>,
+    on_its_way: Option<Requested>,
     pub(crate) label: Label,
     pub(crate) usage: LineCounts,
+}
+
+/// A transfer to a core that has requested the line ahead and not used it yet.
+#[derive(Clone, Copy)]
+struct Requested {
+    core: usize,
+    /// The clock at which the transfer begins, and at which the line arrives.
+    start: u64,
+    end: u64,
 }
 
 /// All lines, keyed by address divided by the size of a line.
@@ -171,38 +181,66 @@ impl Lines {
 }
 
 impl Line {
-    /// Waits for a line that this core has requested before, if it has not arrived yet.
-    fn wait_until_here(&mut self, visit: LineAccess<'_>) -> Arrival {
+    fn touch(&mut self, visit: LineAccess<'_>) -> Arrival {
         let LineAccess { core, clock, .. } = visit;
-        let mine = self.on_its_way.take_if(|(requester, _)| *requester == core);
-        let arrives = mine.map_or(clock, |(_, at)| at.max(clock));
-        self.usage.served += arrives - clock;
+        if self.is_at(core, visit.write) {
+            return self.wait_until_here(core, clock);
+        }
+        let Some((start, distance)) = self.transfer(visit) else {
+            return Arrival { clock, distance: 0 };
+        };
+        self.usage.awaited += self.free_at - start;
+        self.usage.waited += start - clock;
         Arrival {
-            clock: arrives,
-            distance: 0,
+            clock: self.free_at,
+            distance,
         }
     }
 
     fn fetch(&mut self, visit: LineAccess<'_>) -> Arrival {
-        let (served, waited) = (self.usage.served, self.usage.waited);
-        let arrival = self.touch(visit);
-        if arrival.clock > visit.clock {
-            // What the core waits for is counted when it waits.
-            (self.usage.served, self.usage.waited) = (served, waited);
-            self.on_its_way = Some((visit.core, arrival.clock));
-        }
-        arrival
-    }
-
-    fn touch(&mut self, visit: LineAccess<'_>) -> Arrival {
         let LineAccess { core, clock, .. } = visit;
         let here = Arrival { clock, distance: 0 };
-        let copies = self.copies;
-        let has_copy = copies.contains(core);
-        if has_copy && (!visit.write || copies == Cores::only(core)) {
-            return self.wait_until_here(visit);
+        if self.is_at(core, visit.write) {
+            return here;
         }
-        self.on_its_way = None;
+        let Some((start, distance)) = self.transfer(visit) else {
+            return here;
+        };
+        let end = self.free_at;
+        self.on_its_way = Some(Requested { core, start, end });
+        Arrival {
+            clock: end,
+            distance,
+        }
+    }
+
+    /// Whether a core can use the line without another transfer.
+    fn is_at(&self, core: usize, write: bool) -> bool {
+        self.copies.contains(core) && (!write || self.copies == Cores::only(core))
+    }
+
+    /// Waits for a line that this core has requested ahead, if it has not arrived yet.
+    fn wait_until_here(&mut self, core: usize, clock: u64) -> Arrival {
+        let mine = self.on_its_way.take_if(|requested| requested.core == core);
+        let Some(Requested { start, end, .. }) = mine.filter(|mine| mine.end > clock) else {
+            return Arrival { clock, distance: 0 };
+        };
+        let begins = start.max(clock);
+        self.usage.waited += begins - clock;
+        self.usage.awaited += end - begins;
+        Arrival {
+            clock: end,
+            distance: end - clock,
+        }
+    }
+
+    /// Transfers the line; returns when that begins and the distance, if another core had a copy.
+    fn transfer(&mut self, visit: LineAccess<'_>) -> Option<(u64, u64)> {
+        let core = visit.core;
+        let copies = self.copies;
+        // A copy that another core has requested stays on its way there if this one only reads.
+        self.on_its_way
+            .take_if(|requested| visit.write || requested.core == core);
         let others = copies.iter().filter(|&other| other != core);
         let way = |other| {
             visit
@@ -221,20 +259,14 @@ impl Line {
         } else {
             self.copies.insert(core);
         }
-        let Some(distance) = distance else {
-            return here;
-        };
+        let distance = distance?;
+        let start = visit.clock.max(self.free_at);
         let cost = visit.cost(distance);
-        let start = clock.max(self.free_at);
         self.free_at = start + cost;
         self.usage.transfers += 1;
         self.usage.served += cost;
-        self.usage.waited += start - clock;
         self.usage.cores.insert(core);
-        Arrival {
-            clock: self.free_at,
-            distance,
-        }
+        Some((start, distance))
     }
 }
 

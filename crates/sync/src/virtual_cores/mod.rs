@@ -22,10 +22,13 @@ mod locks;
 mod machine;
 mod memory;
 mod model;
+mod touches;
 mod usage;
 
 #[cfg(test)]
 mod lock_tests;
+#[cfg(test)]
+mod memory_tests;
 #[cfg(test)]
 mod spin_tests;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::{LockUsage, Model, Stretches, Usage, close_window, move_to, open_wind
 use crate::atomic::{AtomicU64, Ordering};
 use crate::order::Class;
 use crate::thread::{self, JoinHandle};
-use crate::{Condvar, Mutex, RwLock, memory, time};
+use crate::{Condvar, Mutex, RwLock, time};
 
 const NANOSECOND: u64 = 1000;
 
@@ -140,108 +140,6 @@ fn the_lines_of_a_lock_are_under_way_together() {
         thread.join().expect("it does not panic").as_nanos()
     });
     assert!((86..89).contains(&taken), "{taken} ns");
-}
-
-#[test]
-fn told_memory_is_under_way_together_or_line_by_line() {
-    type Tell = fn(&mut memory::Used, &[u64]);
-    let cost = |tell: Tell| {
-        let model = Model {
-            further: 2 * NANOSECOND,
-            ..Model::uniform(2, 70 * NANOSECOND)
-        };
-        run(model, &free(), 1, move || {
-            let lines = Arc::new(CachePadded::new([0u64; 8 * 8]));
-            memory::used(|used| used.written(&lines[..]));
-            let shared = Arc::clone(&lines);
-            let thread = thread::spawn("other", move || {
-                move_to(1);
-                let start = time::now();
-                memory::used(|used| tell(used, &shared[..]));
-                time::now() - start
-            });
-            thread.join().expect("it does not panic").as_nanos()
-        })
-    };
-    assert_eq!(cost(|used, lines| used.read(lines)), 70 + 7 * 2);
-    assert_eq!(cost(|used, lines| used.written(lines)), 70 + 7 * 2);
-    assert_eq!(cost(|used, lines| used.searched(lines)), 8 * 70);
-    let in_two_steps: Tell = |used, lines| {
-        used.read(&lines[..32]);
-        used.then();
-        used.read(&lines[32..]);
-    };
-    assert_eq!(cost(in_two_steps), 2 * (70 + 3 * 2));
-    let twice: Tell = |used, lines| {
-        used.read(lines);
-        used.read(lines);
-    };
-    assert_eq!(
-        cost(twice),
-        70 + 7 * 2,
-        "who has a copy reads it without cost"
-    );
-}
-
-#[test]
-fn memory_requested_ahead_arrives_meanwhile() {
-    // Eight lines: 70 ns for the first, and 2 for each of the others.
-    let wait = |meanwhile: u64| {
-        let model = Model {
-            further: 2 * NANOSECOND,
-            ..Model::uniform(2, 70 * NANOSECOND)
-        };
-        run(model, &free(), 1, move || {
-            let lines = Arc::new(CachePadded::new([0u64; 8 * 8]));
-            memory::used(|used| used.written(&lines[..]));
-            let shared = Arc::clone(&lines);
-            let thread = thread::spawn("other", move || {
-                move_to(1);
-                memory::fetch_for_writing(&shared[..]);
-                spend(meanwhile);
-                let start = time::now();
-                memory::used(|used| {
-                    used.read(&shared[..]);
-                    used.written(&shared[..]);
-                });
-                time::now() - start
-            });
-            thread.join().expect("it does not panic").as_nanos()
-        })
-    };
-    assert_eq!(wait(40), 70 + 7 * 2 - 40);
-    assert_eq!(wait(100), 0, "all of them are there, and for writing");
-}
-
-#[test]
-fn what_a_lock_guards_is_paid_once_by_what_is_told_or_by_its_class() {
-    // Two lines are behind a lock of this class, which is one line with what it guards.
-    const LINES_OF_ONE: usize = 8;
-    let held = |tell: fn(&mut memory::Used, &[u64])| {
-        run(Model::uniform(2, 70 * NANOSECOND), &free(), 1, move || {
-            let memory = Arc::new(CachePadded::new([0u64; LINES_OF_ONE]));
-            let lock = Arc::new(CachePadded::new(Mutex::new(Class::Buffer, ())));
-            let outer = Arc::new(CachePadded::new(Mutex::new(Class::Directory, ())));
-            let use_it = move || {
-                let _outer = outer.lock();
-                let start = time::now();
-                let guard = lock.lock();
-                memory::used(|used| tell(used, &memory[..]));
-                drop(guard);
-                time::now() - start
-            };
-            use_it();
-            let thread = thread::spawn("other", move || {
-                move_to(1);
-                use_it()
-            });
-            thread.join().expect("it does not panic").as_nanos()
-        })
-    };
-    let nothing = |_: &mut memory::Used, _: &[u64]| {};
-    assert_eq!(held(nothing), 2 * 70, "the lock, and both lines together");
-    assert_eq!(held(|used, memory| used.written(memory)), 2 * 70);
-    assert_eq!(held(|used, memory| used.read(&memory[..0])), 70);
 }
 
 #[test]

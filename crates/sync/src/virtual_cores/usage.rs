@@ -44,6 +44,8 @@ pub struct LineUsage {
     pub transfers: u64,
     /// Time during which a transfer was in progress.
     pub served: Duration,
+    /// The part of it that a core waited for: less than all, if it requested the line ahead.
+    pub awaited: Duration,
     /// Time that cores waited until the line was free for their transfer.
     pub waited: Duration,
     /// Cores that it was transferred to.
@@ -62,8 +64,8 @@ pub struct Usage {
     /// How long all cores together waited at each source location for something that is no lock,
     /// asleep or spinning; the longest first.
     pub other_waits: Vec<(String, Duration)>,
-    /// How long all cores together waited for locks of each class and for their lines, by the
-    /// source location of the call; the longest first.
+    /// How long all cores together waited for locks of each class and for the lines of the locks
+    /// themselves, by the source location of the call; the longest first.
     pub lock_waits: Vec<(Class, String, Duration)>,
     /// Steps, of which `unknown_steps` ended a stretch that no real thread took in the calibration.
     pub steps: u64,
@@ -141,6 +143,7 @@ fn lines(machine: &Machine) -> Vec<LineUsage> {
                 site,
                 transfers: line.usage.transfers,
                 served: duration(line.usage.served),
+                awaited: duration(line.usage.awaited),
                 waited: duration(line.usage.waited),
                 cores: line.usage.cores.len(),
             }
