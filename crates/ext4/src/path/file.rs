@@ -120,8 +120,9 @@ impl OpenOptions {
     /// `Refused(Invalid)` for options that contradict each other or allow nothing,
     /// `Refused(Exists)` with `create_new`, `Refused(IsADirectory)` for writing to a directory,
     /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`,
-    /// `Refused(NotPermitted)` for writing to an immutable file, or to an append-only one without
-    /// `append`, and the errors of [`Paths::resolve`] and [`Volume::create`].
+    /// `Refused(NotPermitted)` for writing to an immutable file, to one with fs-verity, or to an
+    /// append-only one without `append`, `Refused(NoKey)` for writing to an encrypted one, and the
+    /// errors of [`Paths::resolve`] and [`Volume::create`].
     pub fn open<V>(&self, volume: V, path: impl AsRef<[u8]>) -> Result<File<V>>
     where
         V: Deref<Target = Volume> + Clone,
