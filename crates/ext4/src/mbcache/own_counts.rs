@@ -52,8 +52,9 @@ use super::Counting;
 /// Maximum number of added references that a core notes before it adds them to the count in the
 /// block.
 const MAX_TAKINGS: u32 = 16;
-/// Minimum number of cores' notes for which a thread of its own is worthwhile.
-const MIN_PART: usize = 8;
+/// Minimum number of counts, of all cores, for which a thread of its own is worthwhile: it takes
+/// tens of microseconds to make one, and to wait until it has run.
+const MIN_COUNTS: usize = 1 << 14;
 /// Number of met blocks for which a core keeps memory from one transaction to the next.
 const KEPT_ROOM: usize = 1024;
 /// Number of adjacent counts, on two cache lines.
@@ -232,8 +233,7 @@ impl OwnCounts {
     /// Removes and returns everything that was noted. The transaction is closed.
     pub fn take_all(&self, width: usize) -> Vec<Sum> {
         let cores: Vec<usize> = (0..self.shards.count()).collect();
-        // As few parts as there are threads, since what they return is added up by one.
-        let share = cores.len().div_ceil(width.max(1)).max(MIN_PART);
+        let share = cores_of_a_thread(cores.len(), self.blocks.load(Ordering::Relaxed), width);
         let shares = cores.chunks(share).collect();
         let parts = in_parts(shares, 1, width, |shares: Vec<&[usize]>| {
             let mut taken = Taken::default();
@@ -383,4 +383,37 @@ impl Core {
 fn content_of(block: &[u8]) -> Option<Content> {
     let decoded = Block::decode(block).ok()?;
     decoded.content(block.len()).ok()
+}
+
+/// Of how many cores each thread adds up the counts, if each core has `each`: of so many that there
+/// are at most `width` threads, since what they return is added up by one, and that another thread
+/// is worthwhile.
+fn cores_of_a_thread(cores: usize, each: u32, width: usize) -> usize {
+    let worthwhile = MIN_COUNTS / (each.max(1) as usize);
+    let share = cores.div_ceil(width.max(1));
+    share.max(worthwhile).max(1)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::cores_of_a_thread;
+
+    #[test]
+    fn few_counts_make_no_thread() {
+        for (cores, each, width, share) in [
+            (16, 0, 16, 16),
+            (16, 20, 16, 16),
+            (16, 1000, 16, 16),
+            (64, 1000, 64, 16),
+            (96, 20_000, 4, 24),
+            (96, 20_000, 96, 1),
+            (2, 100_000, 0, 2),
+        ] {
+            let found = cores_of_a_thread(cores, each, width).min(cores);
+            assert_eq!(
+                found, share,
+                "{cores} cores with {each} counts, {width} threads"
+            );
+        }
+    }
 }
