@@ -11,7 +11,7 @@
 //! do not describe, the functions find nothing or are [`Corrupt`], but do not panic.
 //!
 //! Invariant: after each change they are what [`Fingerprints::of`] would compute, and the bytes are
-//! what [`insert_at`](super::insert_at) and [`remove`](super::remove) would have made.
+//! what [`insert_at`] and [`remove`](super::remove) would have made.
 
 mod columns;
 mod starts;
