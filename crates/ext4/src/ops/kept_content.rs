@@ -15,16 +15,24 @@ use crate::types::Attributes;
 /// was opened, which this layer does not know: the layers above enforce it when they open one
 /// (`path::OpenOptions`, and the kernel or `dispatch` in the FUSE server).
 pub(crate) fn check_content_changes(flags: InodeFlags) -> Result<()> {
-    // In Linux's order.
-    let kept = [
-        (InodeFlags::IMMUTABLE, Refusal::NotPermitted),
-        (InodeFlags::ENCRYPT, Refusal::NoKey),
-        (InodeFlags::VERITY, Refusal::NotPermitted),
-    ];
-    match kept.into_iter().find(|(flag, _)| flags.contains(*flag)) {
-        Some((_, refusal)) => Err(refusal.into()),
-        None => Ok(()),
+    if flags.intersects(KEPT) {
+        return Err(why_kept(flags).into());
     }
+    Ok(())
+}
+
+/// Flags of files whose content does not change.
+const KEPT: InodeFlags = InodeFlags::IMMUTABLE
+    .union(InodeFlags::ENCRYPT)
+    .union(InodeFlags::VERITY);
+
+/// The first reason, in Linux's order.
+#[cold]
+fn why_kept(flags: InodeFlags) -> Refusal {
+    if !flags.contains(InodeFlags::IMMUTABLE) && flags.contains(InodeFlags::ENCRYPT) {
+        return Refusal::NoKey;
+    }
+    Refusal::NotPermitted
 }
 
 impl Attributes {

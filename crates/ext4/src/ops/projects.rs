@@ -42,10 +42,13 @@ impl Volume {
     /// Refuses a project that the inode cannot have, and another one for an inode that stays
     /// immutable.
     pub(super) fn check_project(&self, inode: &Inode, change: &SetAttributes) -> Result<()> {
-        let present = inode.attributes();
-        let Some(wanted) = change.project.filter(|&wanted| wanted != present.project) else {
+        let Some(wanted) = change.project else {
             return Ok(());
         };
+        let present = inode.attributes();
+        if wanted == present.project {
+            return Ok(());
+        }
         let features = &self.inodes.store.features;
         let has_room = inode.state(|state| state.slot.has_project());
         if !features.has_read_only_compat(ReadOnlyCompat::PROJECT) || !has_room {
