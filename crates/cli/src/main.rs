@@ -40,7 +40,6 @@ use std::sync::Arc;
 
 use clap::error::ContextKind;
 use clap::{Parser, Subcommand};
-use mimalloc::MiMalloc;
 use signal_hook::consts::SIGXFSZ;
 
 use commands::{
@@ -48,10 +47,6 @@ use commands::{
     mknod, mount, mv, put, resize, rm, setxattr, stat, stats, touch, tree, tune, umount,
 };
 use editing::Single;
-
-/// A program with the library chooses its own allocator; docs/TUNING.md says what this one does.
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// ext4 in user space: mount, make and read ext4 images, without root and without a kernel driver.
 #[derive(Parser)]

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! IMAGE is a file with a fresh file system of enough inodes (`pext4 mkfs IMAGE --size 64G -N
-//! 11000000`). The files are empty, 1000 to a directory. The allocator is that of the command.
+//! 11000000`). The files are empty, 1000 to a directory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use pext4_block::{Access, FileDevice};
 use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, Volume};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const PER_DIRECTORY: u64 = 1000;
 const REPORTS: u64 = 10;
