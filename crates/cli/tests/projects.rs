@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, fail, has, is_root, pext4, run, succeed, unmount_by_system};
+use common::{Access, Place, fail, has, pext4, run, succeed};
 use pext4_testkit::oracle::debugfs;
 
 /// A mountable image with projects, or `None` where that cannot be.
@@ -95,23 +95,13 @@ fn projects_are_set_shown_inherited_and_kept_apart() {
 
 /// Linux reads the same numbers, if it mounts the image.
 fn linux_shows(place: &Place, projects: [(&str, &str); 3]) {
-    if !is_root() {
+    let Some(linux) = place.by_linux(Access::ReadOnly, "linux_shows") else {
         return;
-    }
-    let mut mount = Command::new("mount");
-    mount.args(["-t", "ext4", "-o", "loop,ro"]);
-    let mounted = run(mount.arg(&place.image).arg(&place.point));
-    if !mounted.status.success() {
-        let told = String::from_utf8_lossy(&mounted.stderr);
-        eprintln!("SKIPPED: loop mount: {told}");
-        return;
-    }
-    let by_linux = place.guard();
+    };
     for (path, number) in projects {
-        assert_eq!(project(&by_linux.path(path)), number, "{path}");
+        assert_eq!(project(&linux.path().join(path)), number, "{path}");
     }
-    unmount_by_system(&place.point);
-    by_linux.forget();
+    linux.unmount().expect("nobody uses it");
 }
 
 #[test]

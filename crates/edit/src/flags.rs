@@ -24,6 +24,12 @@ const LETTERS: [(char, InodeFlags); 11] = [
     ('u', InodeFlags::UNRM),
 ];
 
+/// Whether an inode with these flags is encrypted. A directory's stored names may then be any
+/// bytes.
+pub(crate) fn is_encrypted(flags: u32) -> bool {
+    InodeFlags::from_bits_retain(flags).contains(InodeFlags::ENCRYPT)
+}
+
 /// A change of an inode's flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlagChange {

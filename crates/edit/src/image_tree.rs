@@ -9,9 +9,9 @@ use std::collections::HashSet;
 
 use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
 use pext4_ondisk::Corrupt;
-use pext4_ondisk::inode::InodeFlags;
 
 use crate::error::{FsContext, Result};
+use crate::flags::is_encrypted;
 use crate::source::{FileMetadata, PIECE, Sink, Source};
 use crate::unreadable::Unreadable;
 
@@ -90,12 +90,9 @@ impl<'v> ImageTree<'v> {
         Err(pext4_fs::Error::from(corrupt)).with_path(&path)
     }
 
-    /// Whether the stored names of a directory are encrypted, and so may be any bytes.
     fn is_encrypted(&self, directory: &ImageFile) -> bool {
         let found = self.volume.attributes(directory.inode);
-        found.is_ok_and(|found| {
-            InodeFlags::from_bits_retain(found.flags).contains(InodeFlags::ENCRYPT)
-        })
+        found.is_ok_and(|found| is_encrypted(found.flags))
     }
 
     fn enter(&self, file: &ImageFile) -> Result<()> {

@@ -17,6 +17,7 @@ use pext4_ondisk::inode::{InodeFlags, MAX_MAJOR, MAX_MINOR};
 
 use crate::acls;
 use crate::error::{FsContext, Result, Shown, of_attribute, refuse};
+use crate::flags::is_encrypted;
 use crate::image_tree::join;
 use crate::session::EditSession;
 use crate::source::{FileMetadata, Source};
@@ -113,8 +114,7 @@ impl<'s> TreeWriter<'s> {
         path: &[u8],
     ) -> Result<()> {
         let found = source.metadata(node)?;
-        let flags = InodeFlags::from_bits_retain(found.flags.unwrap_or_default());
-        if flags.contains(InodeFlags::ENCRYPT) {
+        if found.flags.is_some_and(is_encrypted) {
             // The copy would have neither the flag nor the attribute that leads to the key.
             let problem = "what would be copied here is encrypted, and the copy could never be \
                            decrypted";

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use pext4_testkit::oracle::check::e2fsck;
+pub use pext4_testkit::oracle::mount::Access;
+use pext4_testkit::oracle::mount::{KernelMount, kernel_mount};
 use tempfile::TempDir;
 
 /// A directory with an image and a mount point, in the current user's temporary directory.
@@ -215,6 +217,15 @@ impl Place {
             place: self,
             done: false,
         }
+    }
+
+    /// Mounts the image by Linux. `None` if this machine permits no mounts, or if its kernel lacks
+    /// a feature of the image.
+    pub fn by_linux(&self, access: Access, test: &str) -> Option<KernelMount> {
+        kernel_mount(&self.image, access, test).unwrap_or_else(|error| {
+            eprintln!("SKIPPED: {test}: {error:#}");
+            None
+        })
     }
 
     /// Checks the image with the standard tool.

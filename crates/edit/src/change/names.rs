@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
-use pext4_ondisk::inode::InodeFlags;
 
 use super::paths::ParentAndName;
 use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
+use crate::flags::is_encrypted;
 use crate::image_tree::{join, list};
 use crate::session::EditSession;
 use crate::tree_writer::{HeldInode, MAX_DEPTH, Overrides, TreeWriter, find};
@@ -133,9 +133,7 @@ impl EditSession {
 
     fn is_encrypted(&self, directory: InodeNumber) -> bool {
         let found = self.volume().attributes(directory);
-        found.is_ok_and(|found| {
-            InodeFlags::from_bits_retain(found.flags).contains(InodeFlags::ENCRYPT)
-        })
+        found.is_ok_and(|found| is_encrypted(found.flags))
     }
 
     pub(super) fn make_directory(&self, change: &MakeDirectory) -> Result<()> {

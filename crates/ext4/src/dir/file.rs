@@ -22,7 +22,7 @@ use pext4_sync::ShardRef;
 use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 use super::index;
 use super::leaf_view::{LeafEdit, LeafView};
-use super::locked_leaf::{self, LockedLeaf, SeenLeaf, view};
+use super::locked_leaf::{self, LockedLeaf, SeenLeaf, view, view_to_change};
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::inodes::Inodes;
@@ -322,9 +322,8 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         let (answer, changes) = if self.for_update {
             buffer.fetch_for_writing();
             let mut state = buffer.write();
-            state.page().fetch_for_writing();
             self.make_fingerprints(&mut state);
-            (look(view(&state).to_change()), buffer.changes())
+            (look(view_to_change(&state)), buffer.changes())
         } else {
             let state = buffer.read();
             (look(view(&state)), buffer.changes())

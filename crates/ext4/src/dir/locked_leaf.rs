@@ -121,12 +121,8 @@ impl LockedLeaf<'_, '_> {
     /// `Corrupt`.
     pub fn add(mut self, seen: Option<Vacancy>, new: &Entry<'_>) -> Result<bool> {
         let vacancy = if self.has_changed {
-            match leaf::seek_in(
-                view(&self.state).to_change(),
-                self.format,
-                self.block,
-                new.name,
-            ) {
+            let leaf = view_to_change(&self.state);
+            match leaf::seek_in(leaf, self.format, self.block, new.name) {
                 Ok(Sought::Vacancy(vacancy)) => Some(vacancy),
                 Ok(Sought::Entry(_) | Sought::Full) => None,
                 Err(corrupt) => return self.located(Err(corrupt)),
@@ -151,7 +147,8 @@ impl LockedLeaf<'_, '_> {
     /// `Corrupt`.
     pub fn remove(mut self, found: Option<FoundEntry>, name: &[u8]) -> Result<bool> {
         if self.has_changed {
-            match leaf::find_in(view(&self.state).to_change(), self.format, self.block, name) {
+            let leaf = view_to_change(&self.state);
+            match leaf::find_in(leaf, self.format, self.block, name) {
                 Ok(now) if now == found => {}
                 Ok(_) => return Ok(false),
                 Err(corrupt) => return self.located(Err(corrupt)),
@@ -178,6 +175,13 @@ impl LockedLeaf<'_, '_> {
 pub(super) fn view(state: &BufferState) -> LeafView<'_> {
     state.tell(false);
     LeafView::new(state.page(), state.fingerprints())
+}
+
+/// The leaf that is in a buffer, for a caller that will change what it looks for: what it will
+/// write is requested.
+pub(super) fn view_to_change(state: &BufferState) -> LeafView<'_> {
+    state.page().fetch_for_writing();
+    view(state).to_change()
 }
 
 /// The leaf that is in a buffer, to be changed within `handle`.
