@@ -151,7 +151,8 @@ fn a_signal_that_is_ignored_stays_so() {
     shell.arg(&place.image).stdout(Stdio::null());
     let mut child = shell.spawn().expect("there is a shell");
     let catches = |signal| has_signal(child.id(), "SigCgt:", signal);
-    while !catches(Signal::TERM) && !catches(Signal::INT) {
+    // SIGINT would be caught before SIGTERM. The shell itself catches it for a moment.
+    while !catches(Signal::TERM) {
         assert!(
             Path::new(&format!("/proc/{}/fd/0", child.id())).exists(),
             "it catches nothing"
