@@ -26,6 +26,7 @@ const NODE: u64 = 2;
 const NO_SUCH_FILE: i32 = 2;
 const NOT_PERMITTED: i32 = 1;
 const NOT_SUPPORTED: i32 = 38;
+const INTERRUPTION: u32 = 36;
 
 /// Bytes that differ with the seed.
 pub fn content(size: usize, seed: u8) -> Vec<u8> {
@@ -64,7 +65,8 @@ pub struct Server {
     pub target: Mutex<Vec<u8>>,
     /// Replies that are not sent.
     pub held: Mutex<Vec<Reply>>,
-    /// Requests by the way that they came.
+    /// Requests by the way that they came. Interruptions, which always come over the device, are
+    /// not counted: anything that the kernel wants a caller to do makes one.
     pub through_rings: AtomicU64,
     pub over_device: AtomicU64,
     sending: Mutex<Sending>,
@@ -194,7 +196,9 @@ impl Serve for Server {
             true => &self.through_rings,
             false => &self.over_device,
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        if !matches!(request.operation, Operation::Other(INTERRUPTION)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
         match request.operation {
             Operation::Lookup { name } => self.look_up(name, reply),
             Operation::GetAttributes { .. } => {
