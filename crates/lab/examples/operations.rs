@@ -48,8 +48,21 @@ fn main() -> Result<()> {
             scaling = Scaling::parse(&argument)?;
         }
     }
+    let plan = Plan {
+        files: 100,
+        ..Plan::default()
+    };
     let device = Arc::new(RamDevice::new(IMAGE));
-    mkfs::mkfs(&*device, &mkfs::Options::default())?;
+    let made = mkfs::Options {
+        // As the lab makes its images.
+        inode_size: if workload.needs(&plan).small_inodes {
+            128
+        } else {
+            256
+        },
+        ..mkfs::Options::default()
+    };
+    mkfs::mkfs(&*device, &made)?;
     // No commit happens during the run: the steps that it would interrupt depend on the clock.
     let options = MountOptions {
         commit_interval: Duration::from_secs(1 << 20),
@@ -57,10 +70,6 @@ fn main() -> Result<()> {
         ..MountOptions::default()
     };
     let library = Library::new(Volume::open(device, options)?)?;
-    let plan = Plan {
-        files: 100,
-        ..Plan::default()
-    };
     workload.prepare(&library, &plan)?;
     let mut task = workload.task(&library, &plan, 0)?;
     for _ in 0..steps {

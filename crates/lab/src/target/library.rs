@@ -222,7 +222,6 @@ impl Target for Library {
     }
 
     fn set_attribute(&self, file: &Node, name: &str, value: &[u8]) -> Result<()> {
-        let name = format!("user.{name}");
         let file = inode(file)?;
         Ok(self
             .volume

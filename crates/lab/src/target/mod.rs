@@ -146,7 +146,7 @@ pub trait Target: Send + Sync {
     /// As above.
     fn sync(&self, file: &Node) -> Result<()>;
 
-    /// Sets an extended attribute in the `user.` namespace.
+    /// Sets an extended attribute, by its full name (`user.x`).
     ///
     /// # Errors
     /// As above.

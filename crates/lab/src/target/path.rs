@@ -169,11 +169,10 @@ impl Target for MountedPath {
     }
 
     fn set_attribute(&self, file: &Node, name: &str, value: &[u8]) -> Result<()> {
-        let name = format!("user.{name}");
         let file = descriptor(file)?;
         Ok(rustix::fs::fsetxattr(
             file,
-            name.as_str(),
+            name,
             value,
             XattrFlags::empty(),
         )?)

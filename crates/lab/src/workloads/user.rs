@@ -59,7 +59,7 @@ fn create_and_remove(target: &dyn Target, directory: &Node, label: u32) -> Resul
     let file = target.create(directory, "new")?;
     let mut value = [b'l'; 32];
     value[..4].copy_from_slice(&label.to_le_bytes());
-    let done = target.set_attribute(&file, "label", &value);
+    let done = target.set_attribute(&file, "user.label", &value);
     target.close(file);
     done?;
     target.unlink(directory, "new")

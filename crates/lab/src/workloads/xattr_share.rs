@@ -58,7 +58,7 @@ impl Task for State {
         let file = &self.files[self.random.below(FILES) as usize];
         let mut value = [b'v'; VALUE];
         value[..4].copy_from_slice(&self.random.below(self.values).to_le_bytes());
-        target.set_attribute(file, "share", &value)?;
+        target.set_attribute(file, "user.share", &value)?;
         Ok(Step::ONE)
     }
 
