@@ -203,11 +203,15 @@ fn hash_name_byte(hash: u32, byte: u32) -> u32 {
 }
 
 fn hash_value(hash: u32, value: &[u8]) -> u32 {
-    value.chunks(4).fold(hash, |hash, chunk| {
-        let mut word = [0; 4];
-        word[..chunk.len()].copy_from_slice(chunk);
-        hash.rotate_left(16) ^ u32::from_le_bytes(word)
-    })
+    let add = |hash: u32, word: &[u8; 4]| hash.rotate_left(16) ^ u32::from_le_bytes(*word);
+    let (words, rest) = value.as_chunks();
+    let hash = words.iter().fold(hash, add);
+    if rest.is_empty() {
+        return hash;
+    }
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    add(hash, &last)
 }
 
 /// The hash of a block from those of its entries; 0 if one of them has none.
@@ -262,14 +266,27 @@ impl Block {
     ///
     /// If they do not fit.
     pub fn content(&self, size: usize) -> Result<Content, Full> {
-        let mut sorted: Vec<&Attribute> = self.attributes.iter().collect();
+        let attributes = &self.attributes;
+        if attributes.is_sorted_by(|left, right| left.order(right).is_le()) {
+            return self.sorted_content(attributes.iter(), size);
+        }
+        let mut sorted: Vec<&Attribute> = attributes.iter().collect();
         sorted.sort_by(|left, right| left.order(right));
-        let mut list = Encoded::new(&sorted, BLOCK_HEADER_SIZE, size)?;
+        self.sorted_content(sorted.iter().copied(), size)
+    }
+
+    /// As [`Self::content`], of the attributes in their order.
+    fn sorted_content<'a>(
+        &self,
+        sorted: impl DoubleEndedIterator<Item = &'a Attribute> + Clone,
+        size: usize,
+    ) -> Result<Content, Full> {
+        let mut list = Encoded::new(sorted.clone(), BLOCK_HEADER_SIZE, size)?;
         RawHeader {
             h_magic: U32::new(MAGIC),
             h_refcount: U32::new(self.references),
             h_blocks: U32::new(1),
-            h_hash: U32::new(block_hash(sorted.iter().copied())),
+            h_hash: U32::new(block_hash(sorted)),
             h_checksum: U32::new(0),
             h_reserved: [U32::new(0); 3],
         }
@@ -427,7 +444,7 @@ pub fn encode_inode_area(attributes: &[Attribute], area: &mut [u8]) -> Result<()
         return Ok(());
     }
     let (header, list) = area.split_at_mut_checked(INODE_HEADER_SIZE).ok_or(Full)?;
-    Encoded::new(&attributes.iter().collect::<Vec<_>>(), 0, list.len())?.put_into(list);
+    Encoded::new(attributes.iter(), 0, list.len())?.put_into(list);
     header.copy_from_slice(&MAGIC.to_le_bytes());
     Ok(())
 }

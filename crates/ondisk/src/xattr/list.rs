@@ -2,6 +2,7 @@
 //! and values from the back, both at multiples of 4. The gap between them is written as zeroes and
 //! ignored when it is read.
 
+use smallvec::SmallVec;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -47,9 +48,13 @@ impl Encoded {
     /// # Errors
     ///
     /// If they do not fit.
-    pub fn new(attributes: &[&Attribute], start: usize, size: usize) -> Result<Self, Full> {
-        let entries: usize = attributes.iter().map(|one| one.entry_space()).sum();
-        let values: usize = attributes.iter().map(|one| one.value_space()).sum();
+    pub fn new<'a>(
+        attributes: impl DoubleEndedIterator<Item = &'a Attribute> + Clone,
+        start: usize,
+        size: usize,
+    ) -> Result<Self, Full> {
+        let entries: usize = attributes.clone().map(Attribute::entry_space).sum();
+        let values: usize = attributes.clone().map(Attribute::value_space).sum();
         let front = start + entries + TERMINATOR_SIZE;
         if front + values > size {
             return Err(Full);
@@ -59,13 +64,13 @@ impl Encoded {
         let mut bytes = Vec::with_capacity(front + values);
         bytes.extend_from_slice(&[0; BLOCK_HEADER_SIZE][..start]);
         let mut value_at = size;
-        for attribute in attributes {
+        for attribute in attributes.clone() {
             value_at -= attribute.value_space();
             bytes.extend_from_slice(encode_entry(attribute, value_at).as_bytes());
             extend_padded(&mut bytes, &attribute.name);
         }
         bytes.extend_from_slice(&[0; TERMINATOR_SIZE]);
-        for attribute in attributes.iter().rev() {
+        for attribute in attributes.rev() {
             if let Value::Inline(value) = &attribute.value {
                 extend_padded(&mut bytes, value);
             }
@@ -204,27 +209,18 @@ pub(super) fn decode_list(
     start: usize,
     structure: &'static str,
 ) -> Result<Vec<Attribute>, Corrupt> {
-    let entries = || Entries {
+    let mut entries = Entries {
         region,
         at: start,
         structure,
     };
-    let mut all = entries();
-    let mut count = 0;
-    while all.next()?.is_some() {
-        count += 1;
+    let mut list = Vec::new();
+    let mut ranges = SmallVec::<[(usize, usize); 8]>::new();
+    while let Some((raw, name)) = entries.next()? {
+        list.push(decode_entry(&raw, name, region, structure)?);
+        ranges.extend(padded_range(&raw));
     }
-    let values_from = all.at + TERMINATOR_SIZE;
-    let (mut list, mut ranges) = (Vec::with_capacity(count), Vec::new());
-    let mut again = entries();
-    while let Some((raw, name)) = again.next()? {
-        list.push(decode_entry(&raw, name, region, values_from, structure)?);
-        // A single value cannot overlap another.
-        if count > 1 {
-            ranges.extend(padded_range(&raw));
-        }
-    }
-    check_disjoint(ranges, structure)?;
+    check_ranges(&mut ranges, entries.at + TERMINATOR_SIZE, structure)?;
     Ok(list)
 }
 
@@ -240,31 +236,39 @@ fn value_range(raw: &RawEntry) -> Option<(usize, usize)> {
     (size > 0 && raw.e_value_inum.get() == 0).then_some((start, start.saturating_add(size)))
 }
 
-fn check_disjoint(mut ranges: Vec<(usize, usize)>, structure: &'static str) -> Result<(), Corrupt> {
+/// Checks that no value is before `values_from`, and that none overlaps another.
+fn check_ranges(
+    ranges: &mut [(usize, usize)],
+    values_from: usize,
+    structure: &'static str,
+) -> Result<(), Corrupt> {
     ranges.sort_unstable();
+    if let Some(&(start, end)) = ranges.first().filter(|(start, _)| *start < values_from) {
+        return Err(leaves_room(start, end, structure));
+    }
     if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
         return Err(Corrupt::new(structure, "values overlap"));
     }
     Ok(())
 }
 
+#[cold]
+fn leaves_room(start: usize, end: usize, structure: &'static str) -> Corrupt {
+    let problem = format!("a value at {start}..{end} leaves the room for values");
+    Corrupt::new(structure, problem)
+}
+
 fn decode_entry(
     raw: &RawEntry,
     name: &[u8],
     region: Region<'_>,
-    values_from: usize,
     structure: &'static str,
 ) -> Result<Attribute, Corrupt> {
     let value = match (raw.e_value_inum.get(), value_range(raw)) {
         (0, None) => Value::Inline(Box::default()),
         (0, Some((start, end))) => match region.value(start, end) {
-            Some(bytes) if start >= values_from && has_padding(raw, region) => {
-                Value::Inline(bytes.into())
-            }
-            _ => {
-                let problem = format!("a value at {start}..{end} leaves the room for values");
-                return Err(Corrupt::new(structure, problem));
-            }
+            Some(bytes) if has_padding(raw, region) => Value::Inline(bytes.into()),
+            _ => return Err(leaves_room(start, end, structure)),
         },
         (inode, _) => Value::Inode {
             inode: InodeNumber(inode),
