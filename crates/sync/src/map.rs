@@ -169,6 +169,12 @@ impl<K: Eq + Hash, V: Clone, S: BuildHasher> Map<K, V, S> {
         self.get_with(key, V::clone)
     }
 
+    /// The value, if there is one, and the number of values in the key's shard.
+    pub fn get_and_shard_len(&self, key: &K) -> (Option<V>, usize) {
+        let shard = self.shard(key).read();
+        (shard.get(key).cloned(), shard.len())
+    }
+
     /// The values of those keys that have one. Locks a shard only once for consecutive keys in it.
     pub fn get_all(&self, keys: impl IntoIterator<Item = K>) -> Vec<V> {
         let mut keys = keys.into_iter().peekable();

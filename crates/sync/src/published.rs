@@ -83,11 +83,13 @@ impl<const N: usize> Published<N> {
     }
 
     /// As [`Published::expire`], but does nothing if `words` are published already: for changes
-    /// that may leave the words as they are.
-    pub fn expire_unless(&self, words: impl FnOnce() -> [u64; N]) {
-        if !self.shows(words) {
+    /// that may leave the words as they are. Returns whether they are not published now.
+    pub fn expire_unless(&self, words: impl FnOnce() -> [u64; N]) -> bool {
+        let is_stale = !self.shows(words);
+        if is_stale {
             self.expire();
         }
+        is_stale
     }
 
     fn shows(&self, words: impl FnOnce() -> [u64; N]) -> bool {
@@ -140,12 +142,12 @@ mod tests {
         published.offer(|| [3, 4]);
         published.offer(|| [3, 4]);
         assert_eq!(published.read(), Some([3, 4]));
-        published.expire_unless(|| [3, 4]);
+        assert!(!published.expire_unless(|| [3, 4]));
         assert_eq!(published.read(), Some([3, 4]));
-        published.expire_unless(|| [3, 5]);
+        assert!(published.expire_unless(|| [3, 5]));
         assert_eq!(published.read(), None);
         published.offer(|| [3, 5]);
-        published.expire_unless(|| [3, 5]);
+        assert!(published.expire_unless(|| [3, 5]));
         published.offer(|| [3, 5]);
         assert_eq!(published.read(), None, "who asked, asked before that");
     }

@@ -26,6 +26,7 @@ use super::locked_leaf::{self, LockedLeaf, SeenLeaf, view, view_to_change};
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::inodes::Inodes;
+use crate::inode::mapping::Filling;
 use crate::inode::name_orders::NameOrder;
 use crate::inode::{Inode, Reach, Root};
 use crate::seal;
@@ -119,7 +120,10 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     }
 
     fn locate(&self, block: LogicalBlock) -> Result<BlockNumber> {
-        let known = self.last.get().filter(|extent| extent.covers(block));
+        let covers = |extent: &Extent| extent.covers(block);
+        let known = self.last.get().filter(covers);
+        // The map cannot change while the directory's lock is held.
+        let known = known.or_else(|| self.inode.known_extent().filter(covers));
         let extent = match known {
             Some(extent) => extent,
             None => self.look_up(block)?,
@@ -133,12 +137,14 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     }
 
     fn look_up(&self, block: LogicalBlock) -> Result<Extent> {
-        // The map cannot change while the directory's lock is held.
         let root = self.root.get_or_init(|| self.inode.root());
         match self.inodes.lookup_with_root(self.inode, root, block)? {
-            Mapping::Mapped(extent) if !extent.unwritten => Ok(extent),
+            Mapping::Mapped(extent) if !extent.unwritten => {
+                self.inode.remember_extent(root, &extent);
+                Ok(extent)
+            }
             Mapping::Mapped(_) => Err(self.corrupt(block, "block was never written")),
-            Mapping::Hole { .. } => Err(self.corrupt(block, "block is missing")),
+            Mapping::Hole(_) => Err(self.corrupt(block, "block is missing")),
         }
     }
 
@@ -384,7 +390,8 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         let mut next = first;
         self.root.take();
         while next < end {
-            match inodes.fill_hole(self.handle(), inode, next..end, false, |_| Ok(())) {
+            let filling = Filling::written(next..end);
+            match inodes.fill_hole(self.handle(), inode, filling, |_| Ok(None)) {
                 Ok(extent) => next += u64::from(extent.length),
                 Err(error) => {
                     // Nothing may stay mapped beyond the end.

@@ -12,10 +12,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::data::{MAP_CREDITS, SLOT_CREDITS, logical};
 use crate::error::{Refusal, Result};
 use crate::inode::extents::Mapping;
 use crate::inode::inodes::Inodes;
+use crate::inode::mapping::Filling;
 use crate::inode::{Inode, Reach};
 
 /// What a call has allocated so far.
@@ -23,7 +26,7 @@ pub struct Allocated {
     /// The size of the file before.
     size: u64,
     /// The file's blocks that it has filled, in their order.
-    blocks: Vec<Range<u64>>,
+    blocks: SmallVec<[Range<u64>; 2]>,
 }
 
 impl Allocated {
@@ -31,7 +34,7 @@ impl Allocated {
     pub fn nothing(inode: &Inode) -> Self {
         Self {
             size: inode.size(),
-            blocks: Vec::new(),
+            blocks: SmallVec::new(),
         }
     }
 
@@ -99,21 +102,20 @@ impl Inodes {
         let mut is_any = false;
         while block < blocks.end {
             match self.lookup(inode, logical(block)?)? {
-                Mapping::Mapped(extent) => {
-                    block = u64::from(extent.logical.get()) + u64::from(extent.length);
-                }
-                Mapping::Hole { logical, length } => {
-                    let hole = block..blocks.end.min(u64::from(logical.get()) + u64::from(length));
-                    let mut handle = self.store.start(MAP_CREDITS)?;
-                    let extent =
-                        self.fill_hole(&mut handle, inode, hole.clone(), true, |_| Ok(()))?;
-                    block = u64::from(extent.logical.get()) + u64::from(extent.length);
-                    let reached = match keep_size {
-                        true => 0,
-                        false => (block * block_bytes).min(bytes.end),
+                Mapping::Mapped(extent) => block = extent.end(),
+                Mapping::Hole(hole) => {
+                    let filling = Filling {
+                        blocks: block..blocks.end.min(hole.end()),
+                        unwritten: true,
+                        hole: Some(hole),
                     };
-                    self.note_written(&mut handle, inode, reached);
-                    allocated.add(hole.start..block.min(hole.end));
+                    let mut handle = self.store.start(MAP_CREDITS)?;
+                    let extent = self.fill_hole(&mut handle, inode, filling, |extent| {
+                        let reached = (extent.end() * block_bytes).min(bytes.end);
+                        Ok(Some(if keep_size { 0 } else { reached }))
+                    })?;
+                    allocated.add(block..extent.end().min(blocks.end));
+                    block = extent.end();
                     is_any = true;
                 }
             }

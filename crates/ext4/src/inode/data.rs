@@ -18,12 +18,14 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
+use pext4_ondisk::time::Time;
 use pext4_ondisk::{LogicalBlock, Tid, extent};
 
 use crate::error::{Refusal, Result};
-use crate::inode::extents::{BlockState, Extent, Mapping};
+use crate::inode::extents::{BlockState, Extent, Hole, Mapping};
 use crate::inode::indirect;
 use crate::inode::inodes::Inodes;
+use crate::inode::mapping::Filling;
 use crate::inode::walk_limit::WalkLimit;
 use crate::inode::{Inode, Reach, State};
 use crate::store::now;
@@ -54,6 +56,26 @@ fn largest_size_without_huge_file(block_size: u32) -> u64 {
 struct Piece {
     start: u64,
     end: u64,
+}
+
+/// What an inode notes of data that was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    time: Time,
+    /// The new size in bytes, if the file grew.
+    size: Option<u64>,
+}
+
+impl Written {
+    /// Notes it in the state, within a handle.
+    pub fn note(self, state: &mut State) {
+        state.slot.modified = self.time;
+        state.slot.changed = self.time;
+        if let Some(size) = self.size {
+            state.slot.size = size;
+            state.tail_is_zero = true;
+        }
+    }
 }
 
 impl Inodes {
@@ -127,9 +149,7 @@ impl Inodes {
     pub(super) fn mapping_end(&self, mapping: &Mapping) -> u64 {
         match mapping {
             Mapping::Mapped(extent) => self.extent_end(extent),
-            Mapping::Hole { logical, length } => {
-                (u64::from(logical.get()) + u64::from(*length)) * self.block_bytes()
-            }
+            Mapping::Hole(hole) => hole.end() * self.block_bytes(),
         }
     }
 
@@ -207,36 +227,38 @@ impl Inodes {
                 )?;
                 Ok((end, true))
             }
-            Mapping::Hole { .. } => {
-                let end = self.write_hole(
-                    inode,
-                    &Piece {
-                        start: position,
-                        end,
-                    },
-                    data,
-                )?;
-                Ok((end, true))
+            Mapping::Hole(hole) => {
+                let piece = Piece {
+                    start: position,
+                    end,
+                };
+                Ok((self.write_hole(inode, hole, &piece, data)?, true))
             }
         }
     }
 
-    fn write_hole(&self, inode: &Arc<Inode>, piece: &Piece, data: &[u8]) -> Result<u64> {
+    fn write_hole(
+        &self,
+        inode: &Arc<Inode>,
+        hole: Hole,
+        piece: &Piece,
+        data: &[u8],
+    ) -> Result<u64> {
         let mut handle = self.store.start(MAP_CREDITS)?;
-        let blocks = self.blocks_of(piece);
+        let filling = Filling {
+            hole: Some(hole),
+            ..Filling::written(self.blocks_of(piece))
+        };
         let mut end = piece.end;
-        self.fill_hole(&mut handle, inode, blocks, false, |extent| {
+        self.fill_hole(&mut handle, inode, filling, |extent| {
             end = end.min(self.extent_end(&extent));
-            self.write_padded(
-                &extent,
-                &Piece {
-                    start: piece.start,
-                    end,
-                },
-                data,
-            )
+            let piece = Piece {
+                start: piece.start,
+                end,
+            };
+            self.write_padded(&extent, &piece, data)?;
+            Ok(Some(end))
         })?;
-        self.note_written(&mut handle, inode, end);
         Ok(end)
     }
 
@@ -304,24 +326,21 @@ impl Inodes {
 
     /// Updates the times after data up to `end` was written, and the size if the file grew.
     pub(super) fn note_written(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, end: u64) {
-        let time = now();
-        let grows = end > inode.size();
-        if grows {
+        let written = self.written(handle, inode, end);
+        let reach = match written.size {
+            Some(_) => Reach::Data,
+            None => Reach::Attributes,
+        };
+        inode.edit(handle, reach, |state| written.note(state));
+    }
+
+    /// What is to be noted when data up to `end` is written now.
+    pub(super) fn written(&self, handle: &mut Handle<'_>, inode: &Inode, end: u64) -> Written {
+        let size = (end > inode.size()).then_some(end);
+        if size.is_some() {
             self.allow_large_file(handle, end);
         }
-        let reach = if grows {
-            Reach::Data
-        } else {
-            Reach::Attributes
-        };
-        inode.edit(handle, reach, |state| {
-            state.slot.modified = time;
-            state.slot.changed = time;
-            if grows {
-                state.slot.size = end;
-                state.tail_is_zero = true;
-            }
-        });
+        Written { time: now(), size }
     }
 
     /// Sets the feature that files of 2 GiB and more need.
@@ -340,9 +359,9 @@ impl Inodes {
     ///
     /// `Corrupt` or `Io`.
     pub fn zero_tail(&self, inode: &Arc<Inode>) -> Result<bool> {
-        let (size, is_zero) = inode.state(|state| (state.slot.size, state.tail_is_zero));
+        let size = inode.size();
         let into = size % self.block_bytes();
-        if into == 0 || is_zero || inode.is_inline() {
+        if into == 0 || inode.tail_is_zero() || inode.is_inline() {
             return Ok(false);
         }
         if let Some(tid) = self.truncate_of_tail(inode) {

@@ -15,7 +15,7 @@ use pext4_ondisk::indirect::{self, DIRECT, MAX_DEPTH, entry, set_entry};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
 use super::Root;
-use super::extents::{Extent, Mapping, NodeStore};
+use super::extents::{Extent, Hole, Mapping, NodeStore};
 use crate::error::{Error, Refusal, Result};
 
 /// The position of a logical block: the levels of pointer blocks above it, and its index among the
@@ -193,7 +193,12 @@ fn hole(logical: LogicalBlock, length: u64) -> Mapping {
     // Never zero: a file's size may extend one block beyond what a map can map.
     let most = (1 << 32) - u64::from(logical.get());
     let length = u32::try_from(length.min(most)).unwrap_or(u32::MAX);
-    Mapping::Hole { logical, length }
+    Mapping::Hole(Hole {
+        logical,
+        length,
+        before: None,
+        after: None,
+    })
 }
 
 /// The mapping given by the pointers from index `at` on that refer to contiguous blocks, or are all

@@ -28,6 +28,7 @@ use pext4_ondisk::{BlockNumber, Corrupt};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::data::{MAP_CREDITS, SLOT_CREDITS};
 use crate::inode::inodes::Inodes;
+use crate::inode::mapping::Filling;
 use crate::inode::{Inode, Reach};
 use crate::store::now;
 use crate::types::{FileType, Seek};
@@ -264,8 +265,9 @@ impl Inodes {
         if content.is_empty() {
             return Ok(());
         }
-        let filled = self.fill_hole(&mut handle, inode, 0..1, false, |extent| {
-            self.write_block(extent.start, &content)
+        let filled = self.fill_hole(&mut handle, inode, Filling::written(0..1), |extent| {
+            self.write_block(extent.start, &content)?;
+            Ok(None)
         });
         if let Err(error) = filled {
             inode.restore_inline(&mut handle, backup);

@@ -96,6 +96,24 @@ impl Inodes {
         Ok(inode)
     }
 
+    /// As [`Inodes::get`], for a caller that will change an inode that its core has probably not
+    /// used before, and removes its name: it does not look among those that the core uses often.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inodes::get`].
+    pub fn get_to_remove(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
+        let inode = match self.resident.find(number) {
+            Some(inode) => inode,
+            None => self.load(number, |slot| slot.links > 0)?,
+        };
+        if inode.is_dead() {
+            return Err(Refusal::Stale.into());
+        }
+        inode.mark_used();
+        Ok(ShardRef::Own(inode))
+    }
+
     /// The inode of a number that is listed as an orphan: it may have no links.
     ///
     /// # Errors
@@ -116,7 +134,11 @@ impl Inodes {
         number: InodeNumber,
         expected: impl FnOnce(&Slot) -> bool,
     ) -> Result<Arc<Inode>> {
-        self.make_room(number);
+        let (found, length) = self.resident.find_and_count(number);
+        if let Some(inode) = found {
+            return Ok(inode);
+        }
+        self.make_room(number, length);
         self.resident.get_or_read(number, || {
             let inode = self.read(number, expected)?;
             self.holds.prepare(number);
@@ -138,7 +160,7 @@ impl Inodes {
         slot: Slot,
         file_type: FileType,
     ) -> Result<Arc<Inode>> {
-        let earlier = self.resident.find(number);
+        let (earlier, length) = self.resident.find_and_count(number);
         let is_in_use = earlier.as_ref().is_some_and(|earlier| !earlier.is_dead());
         if is_in_use
             || number < self.store.geometry.first_inode
@@ -146,7 +168,7 @@ impl Inodes {
         {
             return Err(self.wrongly_free(number));
         }
-        self.make_room(number);
+        self.make_room(number, length);
         let place = self.place(number)?;
         let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
         self.hold(&inode);
@@ -167,11 +189,11 @@ impl Inodes {
         corrupt.in_inode(number).into()
     }
 
-    /// Makes room in memory for inode `number`.
-    fn make_room(&self, number: InodeNumber) {
+    /// Makes room in memory for inode `number`, in whose shard of the table are `length` inodes.
+    fn make_room(&self, number: InodeNumber, length: usize) {
         let is_full = self
             .resident
-            .make_room(number, |inode| self.may_leave(inode));
+            .make_room(number, length, |inode| self.may_leave(inode));
         // Most of them wait until their transaction is durable, so ask for a commit. A read-only
         // mount has no journal.
         if is_full && let Some(journal) = self.store.try_journal() {

@@ -17,9 +17,10 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
+use super::data::Written;
 use super::nodes::{Nodes, Runs};
 use crate::error::{Refusal, Result};
-use crate::inode::extents::{self, BlockState, Extent, Mapping};
+use crate::inode::extents::{self, BlockState, Extent, Hole, Mapping};
 use crate::inode::indirect::{self, Limit};
 use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, Map, Reach, Root};
@@ -32,6 +33,47 @@ pub(crate) const MAX_FORGOTTEN: u32 = 64;
 
 /// Widest gap in a file, in blocks, for which room is left on the device.
 const MAX_GAP: u32 = 8192;
+
+/// Blocks of a file to be allocated and mapped.
+pub struct Filling {
+    /// A hole of the file, or the beginning of one.
+    pub blocks: Range<u64>,
+    /// Whether they are mapped unwritten.
+    pub unwritten: bool,
+    /// The hole, if a lookup under the same hold of the inode's lock has found it.
+    pub hole: Option<Hole>,
+}
+
+impl Filling {
+    /// Blocks that are written at once, of a hole of which no more is known.
+    pub fn written(blocks: Range<u64>) -> Self {
+        Self {
+            blocks,
+            unwritten: false,
+            hole: None,
+        }
+    }
+}
+
+/// A change of a tree: where it finds blocks for nodes, and what is noted with it.
+struct Change {
+    /// Where a node should be.
+    goal: BlockNumber,
+    /// Blocks that the change unmaps, of which nodes may be made.
+    spare: Range<u64>,
+    /// What was written to the blocks that it maps.
+    written: Option<Written>,
+}
+
+impl Change {
+    fn near(goal: BlockNumber) -> Self {
+        Self {
+            goal,
+            spare: 0..0,
+            written: None,
+        }
+    }
+}
 
 impl Inodes {
     /// Whether a file is mapped by extents, which may be unwritten, and not by a block map.
@@ -116,13 +158,13 @@ impl Inodes {
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
-        (goal, spare): (BlockNumber, Range<u64>),
+        wanted: Change,
         operation: impl FnOnce(&mut Root, &mut Nodes<'_, '_>, &mut Runs) -> Result<R>,
     ) -> Result<(R, Runs)> {
         let before = inode.root();
         let mut root = before;
         let mut unmapped = Vec::new();
-        let mut nodes = Nodes::changing(self, inode, handle, goal, spare);
+        let mut nodes = Nodes::changing(self, inode, handle, wanted.goal, wanted.spare);
         let result = operation(&mut root, &mut nodes, &mut unmapped);
         let change = nodes.into_change();
         if let Err(error) = &result
@@ -139,7 +181,7 @@ impl Inodes {
         let is_changed = change.has_begun || blocks != 0 || root != before;
         if result.is_ok()
             && is_changed
-            && let Err(error) = self.store_root(change.handle, inode, root, blocks)
+            && let Err(error) = self.store_root(change.handle, inode, root, blocks, wanted.written)
         {
             let what = format!("inode {} has more blocks than it can count", inode.number());
             self.store.stop_half_done(&what, &error);
@@ -158,9 +200,13 @@ impl Inodes {
         inode: &Arc<Inode>,
         root: Root,
         blocks: i64,
+        written: Option<Written>,
     ) -> Result<()> {
         let fits = inode.edit(handle, Reach::Data, |state| {
             state.slot.block = root;
+            if let Some(written) = written {
+                written.note(state);
+            }
             self.store.count_blocks(&mut state.slot, blocks)
         });
         if fits {
@@ -170,20 +216,24 @@ impl Inodes {
         }
     }
 
-    /// Maps a run of blocks into a hole of the file.
+    /// Maps a run of blocks into a hole of the file, and notes what was written to it.
     ///
     /// # Errors
     ///
     /// `Refused(NoSpace)` if the tree needs a node and there is none; nothing is changed then.
-    pub fn map(
+    fn map(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         _map: &mut Map,
         extent: Extent,
+        written: Option<Written>,
     ) -> Result<()> {
-        let goal = (extent.start, 0..0);
-        let changed = self.change_tree(handle, inode, goal, |root, nodes, _| {
+        let wanted = Change {
+            written,
+            ..Change::near(extent.start)
+        };
+        let changed = self.change_tree(handle, inode, wanted, |root, nodes, _| {
             if nodes.are_pointers {
                 indirect::insert(root, nodes, extent)?;
             } else {
@@ -245,8 +295,11 @@ impl Inodes {
         spare: Range<u64>,
     ) -> Result<Option<u64>> {
         let is_metadata = inode.file_type() != FileType::Regular;
-        let goal = (self.home_goal(inode), spare);
-        let (left, freed) = self.change_tree(handle, inode, goal, |root, nodes, unmapped| {
+        let wanted = Change {
+            spare,
+            ..Change::near(self.home_goal(inode))
+        };
+        let (left, freed) = self.change_tree(handle, inode, wanted, |root, nodes, unmapped| {
             if nodes.are_pointers {
                 let blocks = if is_metadata {
                     u64::from(MAX_FORGOTTEN)
@@ -284,8 +337,8 @@ impl Inodes {
         (logical, length): (LogicalBlock, u32),
         state: BlockState,
     ) -> Result<()> {
-        let goal = (self.home_goal(inode), 0..0);
-        let changed = self.change_tree(handle, inode, goal, |root, nodes, _| {
+        let wanted = Change::near(self.home_goal(inode));
+        let changed = self.change_tree(handle, inode, wanted, |root, nodes, _| {
             extents::convert(root, nodes, logical, length, state)
         });
         changed.map(|_| ())
@@ -299,7 +352,8 @@ impl Inodes {
     /// Allocates blocks for the start of a hole and maps them: one run, possibly shorter than the
     /// hole.
     ///
-    /// `fill` writes the data of written blocks before they are mapped.
+    /// `fill` writes the data of written blocks before they are mapped, and returns where in the
+    /// file it ends, in bytes, for [`Inodes::note_written`]; `None` if nothing is to be noted.
     ///
     /// # Errors
     ///
@@ -308,18 +362,20 @@ impl Inodes {
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
-        hole: Range<u64>,
-        unwritten: bool,
-        fill: impl FnOnce(Extent) -> Result<()>,
+        filling: Filling,
+        fill: impl FnOnce(Extent) -> Result<Option<u64>>,
     ) -> Result<Extent> {
         let mut map = inode.map.write();
-        let logical = LogicalBlock(u32::try_from(hole.start).map_err(|_| Refusal::FileTooLarge)?);
+        let Filling {
+            blocks, unwritten, ..
+        } = filling;
+        let logical = LogicalBlock(u32::try_from(blocks.start).map_err(|_| Refusal::FileTooLarge)?);
         let most = if unwritten {
             extent::MAX_UNWRITTEN_LENGTH
         } else {
             extent::MAX_WRITTEN_LENGTH
         };
-        let mut length = u32::try_from(hole.end - hole.start)
+        let mut length = u32::try_from(blocks.end - blocks.start)
             .unwrap_or(u32::MAX)
             .min(most);
         if !Self::uses_extents(inode) {
@@ -334,7 +390,7 @@ impl Inodes {
             inode: inode.number(),
             logical,
             length,
-            goal: self.goal(inode, logical)?,
+            goal: self.goal(inode, logical, filling.hole)?,
             purpose: match inode.is_directory() {
                 true => Purpose::Entries,
                 false => Purpose::Data,
@@ -346,7 +402,9 @@ impl Inodes {
         };
         let run = self
             .groups
-            .allocate_for_file(handle, &request, &mut map.preallocation)?;
+            .allocate_for_file(handle, &request, &mut map.preallocation);
+        inode.note_preallocation(&map);
+        let run = run?;
         let own_goal = self.groups.own_stream_goal(&request, run);
         map.stream_goal = own_goal.or(map.stream_goal);
         let extent = Extent {
@@ -355,7 +413,10 @@ impl Inodes {
             length: run.length,
             unwritten,
         };
-        let mapped = fill(extent).and_then(|()| self.map(handle, inode, &mut map, extent));
+        let mapped = fill(extent).and_then(|end| {
+            let written = end.map(|end| self.written(handle, inode, end));
+            self.map(handle, inode, &mut map, extent, written)
+        });
         if let Err(error) = mapped {
             self.groups.free(handle, run.start, run.length)?;
             return Err(error);
@@ -373,8 +434,8 @@ impl Inodes {
 
     /// Whether this file may use the reserved blocks.
     pub fn may_use_reserve(&self, inode: &Inode) -> bool {
-        let attributes = inode.attributes();
-        self.store.may_use_reserve(attributes.uid, attributes.gid)
+        let (_, group) = inode.mode_and_group();
+        self.store.may_use_reserve(inode.owner(), group)
     }
 
     /// The goal for `logical`, which is not mapped: where it would be if it continued the extent
@@ -382,13 +443,24 @@ impl Inodes {
     ///
     /// The kernel writes the pages of a file in several requests, which may be served in any order.
     /// With gaps between them as wide as what is still to come, they become one run.
-    fn goal(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
+    fn goal(
+        &self,
+        inode: &Inode,
+        logical: LogicalBlock,
+        hole: Option<Hole>,
+    ) -> Result<BlockNumber> {
         if !Self::uses_extents(inode) {
             return self.goal_in_map(inode, logical);
         }
-        let nodes = Nodes::reading(self, inode);
-        let (before, after) = extents::neighbours(&inode.root(), &nodes, logical)
-            .map_err(|error| error.in_inode(inode.number()))?;
+        let hole = match hole {
+            Some(hole) => Mapping::Hole(hole),
+            None => self.lookup_locked(inode, logical)?,
+        };
+        let (before, after) = match hole {
+            Mapping::Hole(hole) => (hole.before, hole.after),
+            // The tree will refuse to map it again.
+            Mapping::Mapped(extent) => (Some(extent), None),
+        };
         if let Some(before) = before {
             self.check_not_metadata(before.start, before.length)
                 .map_err(|error| error.in_inode(inode.number()))?;
@@ -413,13 +485,19 @@ impl Inodes {
                 .start
                 .checked_add(extent.length)
                 .unwrap_or(extent.start),
-            Mapping::Hole { .. } => self.home_goal(inode),
+            Mapping::Hole(_) => self.home_goal(inode),
         })
     }
 
     /// Releases a file's unused preallocation.
     pub fn drop_preallocation(&self, inode: &Inode) {
-        let taken = inode.map.write().preallocation.take();
+        if !inode.may_have_preallocation() {
+            return;
+        }
+        let mut map = inode.map.write();
+        let taken = map.preallocation.take();
+        inode.note_preallocation(&map);
+        drop(map);
         if let Some(preallocation) = taken {
             self.groups.release(&preallocation);
         }

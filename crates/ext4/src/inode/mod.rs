@@ -42,7 +42,7 @@ mod zeroes;
 use std::sync::Arc;
 
 use pext4_jbd2::{Capture, Handle, Owed};
-use pext4_ondisk::extent::ROOT_SIZE;
+use pext4_ondisk::extent::{self, Extent, ROOT_SIZE};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags, set_checksum};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
@@ -52,7 +52,7 @@ use pext4_sync::{BiasedLock, Mutex};
 
 use crate::inode::holds::Holds;
 use crate::inode::name_changes::times_after;
-use crate::inode::published_fields::PublishedFields;
+use crate::inode::published_fields::{Marks, PublishedFields};
 use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
 use crate::store::Store;
@@ -81,6 +81,8 @@ pub struct Inode {
     referenced: AtomicBool,
     /// Whether the order of its names that is kept is right. [atomic; changes under `lock`]
     has_name_order: AtomicBool,
+    /// Whether `map` has a preallocation. [atomic; changes under `map`]
+    has_preallocation: AtomicBool,
 }
 
 /// What the map lock guards besides the tree itself.
@@ -172,6 +174,7 @@ impl Inode {
             state: Mutex::new(Class::InodeState, state),
             referenced: AtomicBool::new(true),
             has_name_order: AtomicBool::new(false),
+            has_preallocation: AtomicBool::new(false),
         }
     }
 
@@ -318,10 +321,43 @@ impl Inode {
         })
     }
 
+    /// Whether blocks are preallocated for the file's growth. For a caller that holds neither
+    /// `lock` nor `map` this may change at any time.
+    pub(crate) fn may_have_preallocation(&self) -> bool {
+        self.has_preallocation.load(Ordering::Acquire)
+    }
+
+    /// Publishes whether blocks are preallocated, after a change of that.
+    pub(crate) fn note_preallocation(&self, map: &Map) {
+        let has_one = map.preallocation.is_some();
+        if self.has_preallocation.load(Ordering::Relaxed) != has_one {
+            self.has_preallocation.store(has_one, Ordering::Release);
+        }
+    }
+
     /// The content of `i_block`: the root of the map, or whatever else the inode stores there.
     pub(crate) fn root(&self) -> Root {
         let published = self.published.root();
         published.unwrap_or_else(|| self.state(|state| self.published.publish_root(state)))
+    }
+
+    /// An extent of the map that needs no look at the root.
+    pub(crate) fn known_extent(&self) -> Option<Extent> {
+        self.published.extent()
+    }
+
+    /// Remembers an extent for [`Self::known_extent`], if it is a written one of a root that does
+    /// not change often and has it itself. The caller has read it from `root` under a lock that
+    /// keeps the map from changing, which it still holds.
+    pub(crate) fn remember_extent(&self, root: &Root, extent: &Extent) {
+        if self.published.extent().is_some() || extent.unwritten {
+            return;
+        }
+        let is_stable = self.published.root().is_some();
+        let has_extents = self.flags().contains(InodeFlags::EXTENTS);
+        if is_stable && has_extents && is_leaf_root(root) {
+            self.state(|_| self.published.publish_extent(extent));
+        }
     }
 
     /// The last transaction that a sync of this reach must wait for.
@@ -398,6 +434,11 @@ impl Inode {
         self.published.mode_and_group()
     }
 
+    /// Its owner.
+    pub(crate) fn owner(&self) -> u32 {
+        self.published.owner()
+    }
+
     /// The link count of the slot.
     pub(crate) fn links(&self) -> u32 {
         self.published.links()
@@ -410,7 +451,33 @@ impl Inode {
 
     /// Whether a thread is freeing the inode or has freed it.
     pub(crate) fn is_dead(&self) -> bool {
-        self.published.dead()
+        self.published.has(Marks::DEAD)
+    }
+
+    /// Whether it is recorded as an orphan.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.published.has(Marks::IS_ORPHAN)
+    }
+
+    /// See [`State::truncate_is_unfinished`].
+    pub(crate) fn truncate_is_unfinished(&self) -> bool {
+        self.published.has(Marks::TRUNCATE_IS_UNFINISHED)
+    }
+
+    /// See [`State::tail_is_zero`].
+    pub(crate) fn tail_is_zero(&self) -> bool {
+        self.published.has(Marks::TAIL_IS_ZERO)
+    }
+
+    /// Whether the inode maps blocks at all: short links and special files use `i_block` for other
+    /// purposes, and an empty map counts as none.
+    pub(crate) fn maps_blocks(&self) -> bool {
+        self.published.has(Marks::MAPS_BLOCKS)
+    }
+
+    /// The block of its attributes; 0 is none.
+    pub(crate) fn attribute_block(&self) -> BlockNumber {
+        self.published.attribute_block()
     }
 
     /// Protects the inode from the next round of eviction; writes only if the mark is not set.
@@ -433,8 +500,10 @@ impl Inode {
     pub(crate) fn claim_reaping(&self, holds: &Holds) -> bool {
         let mut state = self.state.lock();
         let due = state.slot.links == 0 && !state.dead && holds.is_free(self.number);
-        state.dead |= due;
-        self.published.update(&state);
+        if due {
+            state.dead = true;
+            self.published.update(&state);
+        }
         due
     }
 
@@ -465,6 +534,11 @@ impl Inode {
             slot.encode(bytes, self.number, self.checksum_seed);
         });
     }
+}
+
+/// Whether extents, and not nodes, are in the root of a tree.
+fn is_leaf_root(root: &Root) -> bool {
+    extent::Node::parse(root).is_ok_and(|node| node.depth() == 0)
 }
 
 /// Where a slot is located on the device.

@@ -61,6 +61,9 @@ impl Inodes {
     ///
     /// Those of the chain.
     pub fn remove_orphan(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        if !inode.is_orphan() {
+            return Ok(());
+        }
         let (place, lives) = inode.note(|state| (state.orphan.take(), state.slot.links > 0));
         let Some(place) = place else {
             return Ok(());

@@ -7,10 +7,13 @@
 //! between. The times of a directory that are not in its state yet are read together with its
 //! attributes (`name_changes.rs`).
 
-use pext4_ondisk::InodeNumber;
+use bitflags::bitflags;
+use pext4_ondisk::extent::{self, Extent};
+use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::time::Time;
+use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
 use pext4_sync::Published;
-use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::inode::State;
 use crate::inode::name_changes::{NameChanges, times_after};
@@ -20,40 +23,96 @@ use crate::types::{Attributes, DeviceNumber, FileType};
 const ATTRIBUTE_WORDS: usize = 13;
 const ROOT_WORDS: usize = ROOT_BYTES.div_ceil(8);
 const ROOT_BYTES: usize = 60;
+const EXTENT_WORDS: usize = 2;
 /// Set if the attributes contain a creation time.
 const HAS_CREATED: u64 = 1 << 32;
 
+bitflags! {
+    /// What can be said of a state with yes or no.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct Marks: u32 {
+        /// See [`State::dead`].
+        const DEAD = 1 << 0;
+        /// The slot has room for the later half of the times.
+        const HAS_WIDE_TIMES = 1 << 1;
+        /// `i_block` is a map that is not empty.
+        const MAPS_BLOCKS = 1 << 2;
+        /// It is recorded as an orphan.
+        const IS_ORPHAN = 1 << 3;
+        /// See [`State::truncate_is_unfinished`].
+        const TRUNCATE_IS_UNFINISHED = 1 << 4;
+        /// See [`State::tail_is_zero`].
+        const TAIL_IS_ZERO = 1 << 5;
+    }
+}
+
+impl Marks {
+    fn of(state: &State) -> Self {
+        let slot = &state.slot;
+        let mut marks = Self::empty();
+        marks.set(Self::DEAD, state.dead);
+        marks.set(Self::HAS_WIDE_TIMES, slot.has_wide_times());
+        marks.set(Self::MAPS_BLOCKS, maps_blocks(slot));
+        marks.set(Self::IS_ORPHAN, state.orphan.is_some());
+        marks.set(Self::TRUNCATE_IS_UNFINISHED, state.truncate_is_unfinished);
+        marks.set(Self::TAIL_IS_ZERO, state.tail_is_zero);
+        marks
+    }
+}
+
+/// Whether a slot maps blocks: short links, special files and content in the inode use `i_block`
+/// for other purposes.
+fn maps_blocks(slot: &Slot) -> bool {
+    let is_empty = if slot.has_extents() {
+        slot.block == extent::empty_root()
+    } else {
+        slot.block == [0; ROOT_BYTES]
+    };
+    let has_map = matches!(
+        slot.file_type(),
+        Some(FileType::Regular | FileType::Directory | FileType::Symlink)
+    );
+    !is_empty && has_map && !slot.is_fast_symlink() && !slot.has_inline_data()
+}
+
 /// Fields of an inode, for readers without its lock.
 pub(super) struct PublishedFields {
-    dead: AtomicBool,
+    marks: AtomicU32,
     size: AtomicU64,
     flags: AtomicU32,
     /// The mode in the upper half, the group in the lower: a new file in a directory needs both to
     /// get its group.
     mode_and_group: AtomicU64,
+    owner: AtomicU32,
     links: AtomicU32,
     generation: AtomicU32,
-    has_wide_times: AtomicBool,
+    /// The block of attributes; 0 is none.
+    attribute_block: AtomicU64,
     /// Times of a directory that are not in the state yet.
     pub(super) names: NameChanges,
     attributes: Published<ATTRIBUTE_WORDS>,
     /// The root of the map, which most changes do not affect.
     root: Published<ROOT_WORDS>,
+    /// A written extent in that root: its first block in the file and its length, and its first
+    /// block on the device. Expires with the root.
+    extent: Published<EXTENT_WORDS>,
 }
 
 impl PublishedFields {
     pub(super) fn new(state: &State) -> Self {
         let fields = Self {
-            dead: AtomicBool::new(false),
+            marks: AtomicU32::new(0),
             size: AtomicU64::new(0),
             flags: AtomicU32::new(0),
             mode_and_group: AtomicU64::new(0),
+            owner: AtomicU32::new(0),
             links: AtomicU32::new(0),
             generation: AtomicU32::new(0),
-            has_wide_times: AtomicBool::new(false),
+            attribute_block: AtomicU64::new(0),
             names: NameChanges::new(),
             attributes: Published::new(),
             root: Published::new(),
+            extent: Published::new(),
         };
         fields.update(state);
         fields
@@ -64,16 +123,19 @@ impl PublishedFields {
         // First, so that nobody who has seen a new field is then shown old attributes.
         self.expire_attributes();
         let slot = &state.slot;
-        self.dead.store(state.dead, Ordering::Release);
+        self.marks.store(Marks::of(state).bits(), Ordering::Release);
         self.size.store(slot.size, Ordering::Release);
         self.flags.store(slot.flags.bits(), Ordering::Release);
         let mode_and_group = u64::from(slot.mode) << 32 | u64::from(slot.gid);
         self.mode_and_group.store(mode_and_group, Ordering::Release);
+        self.owner.store(slot.uid, Ordering::Release);
         self.links.store(u32::from(slot.links), Ordering::Release);
         self.generation.store(slot.generation, Ordering::Release);
-        self.has_wide_times
-            .store(slot.has_wide_times(), Ordering::Release);
-        self.root.expire_unless(|| words_of(&slot.block));
+        self.attribute_block
+            .store(slot.file_acl.get(), Ordering::Release);
+        if self.root.expire_unless(|| words_of(&slot.block)) {
+            self.extent.expire();
+        }
     }
 
     /// Makes readers stop using the published attributes, which are about to change. The caller
@@ -84,15 +146,16 @@ impl PublishedFields {
 
     /// The nearest time that the inode can hold.
     pub(super) fn clamp_time(&self, time: Time) -> Time {
-        if self.has_wide_times.load(Ordering::Acquire) {
+        if self.has(Marks::HAS_WIDE_TIMES) {
             time.clamp_wide()
         } else {
             time.clamp_narrow()
         }
     }
 
-    pub(super) fn dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
+    /// Whether all of these marks are set.
+    pub(super) fn has(&self, marks: Marks) -> bool {
+        Marks::from_bits_retain(self.marks.load(Ordering::Acquire)).contains(marks)
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -112,6 +175,14 @@ impl PublishedFields {
         )]
         let parts = ((both >> 32) as u16, both as u32);
         parts
+    }
+
+    pub(super) fn owner(&self) -> u32 {
+        self.owner.load(Ordering::Acquire)
+    }
+
+    pub(super) fn attribute_block(&self) -> BlockNumber {
+        BlockNumber(self.attribute_block.load(Ordering::Acquire))
     }
 
     pub(super) fn links(&self) -> u32 {
@@ -140,6 +211,24 @@ impl PublishedFields {
             bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
         }
         Some(root)
+    }
+
+    /// The published extent of the map, which is written.
+    pub(super) fn extent(&self) -> Option<Extent> {
+        let [in_file, start] = self.extent.read()?;
+        Some(Extent {
+            logical: LogicalBlock(low(in_file)),
+            start: BlockNumber(start),
+            length: high(in_file),
+            unwritten: false,
+        })
+    }
+
+    /// Publishes a written extent of a root that was published. The caller holds the lock of the
+    /// state, and one under which the root has not changed since it was read.
+    pub(super) fn publish_extent(&self, extent: &Extent) {
+        let in_file = pair(extent.logical.get(), extent.length);
+        self.extent.offer(|| [in_file, extent.start.get()]);
     }
 
     /// Publishes `attributes`, which the caller has read from the state and whose lock it holds.
@@ -179,8 +268,19 @@ fn words_of(root: &[u8; ROOT_BYTES]) -> [u64; ROOT_WORDS] {
     words
 }
 
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn low(word: u64) -> u32 {
+    u32::try_from(word & u64::from(u32::MAX)).expect("masked")
+}
+
+fn high(word: u64) -> u32 {
+    low(word >> 32)
+}
+
 fn pack(attributes: &Attributes) -> [u64; ATTRIBUTE_WORDS] {
-    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let created = attributes.created.unwrap_or_default();
     let (accessed, modified, changed) =
         (attributes.accessed, attributes.modified, attributes.changed);
@@ -207,8 +307,6 @@ fn pack(attributes: &Attributes) -> [u64; ATTRIBUTE_WORDS] {
 }
 
 fn unpack(words: &[u64; ATTRIBUTE_WORDS], inode: InodeNumber, file_type: FileType) -> Attributes {
-    let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("masked");
-    let high = |word: u64| low(word >> 32);
     let time = |seconds: usize, nanoseconds: u32| Time {
         seconds: words[seconds].cast_signed(),
         nanoseconds,
@@ -238,13 +336,16 @@ fn unpack(words: &[u64; ATTRIBUTE_WORDS], inode: InodeNumber, file_type: FileTyp
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use pext4_ondisk::InodeNumber;
     use pext4_ondisk::time::Time;
 
     use super::{pack, unpack};
+    use crate::groups::testing::image;
+    use crate::inode::extents::Mapping;
     use crate::types::{Attributes, DeviceNumber, FileType};
+    use crate::{CreateAttributes, MountOptions, Volume};
 
     fn time(seconds: i64, nanoseconds: u32) -> Time {
         Time {
@@ -282,5 +383,34 @@ mod tests {
             ..attributes
         };
         assert_eq!(through(&young), young);
+    }
+
+    #[test]
+    fn an_extent_is_known_until_the_map_changes() {
+        let Some(device) = image(&[], "16M") else {
+            return;
+        };
+        let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+        let new = CreateAttributes::default();
+        let root = volume.inodes.get(InodeNumber::ROOT).expect("the root");
+        let mut changes = 0;
+        for number in 0..400 {
+            for _ in 0..5 {
+                let missing = volume.lookup(InodeNumber::ROOT, b"missing");
+                assert!(missing.is_err());
+            }
+            let known = root.known_extent().expect("it was looked up often");
+            let mapped = volume.inodes.lookup(&root, known.logical);
+            assert_eq!(mapped.expect("sound"), Mapping::Mapped(known));
+            let (size, name) = (root.size(), format!("a-name-of-some-length-{number}"));
+            let created = volume.create(InodeNumber::ROOT, name.as_bytes(), &new);
+            created.expect("there is room");
+            if root.size() > size {
+                assert_eq!(root.known_extent(), None, "it may have become longer");
+                changes += 1;
+            }
+        }
+        assert!(changes > 1, "{changes} blocks were added");
+        volume.close().expect("a sound device");
     }
 }

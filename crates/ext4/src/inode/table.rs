@@ -90,6 +90,11 @@ impl ResidentInodes {
         self.table.get(&number)
     }
 
+    /// An inode in memory, and the number of inodes in its shard.
+    pub(super) fn find_and_count(&self, number: InodeNumber) -> (Option<Arc<Inode>>, usize) {
+        self.table.get_and_shard_len(&number)
+    }
+
     /// An inode that the calling core remembers, or else in memory, or else from `load`.
     pub(super) fn get(
         &self,
@@ -124,18 +129,18 @@ impl ResidentInodes {
         }
     }
 
-    /// Evicts inodes that may leave from the shard into which inode `number` goes, if both that
-    /// shard and all shards together exceed their share of memory. Both are checked because on many
+    /// Evicts inodes that may leave from the shard into which inode `number` goes and which has
+    /// `length` inodes, if both that shard and all shards together exceed their share of memory. Both are checked because on many
     /// cores there are many shards, and some have twice their share long before the total is
     /// reached. True if that left the shard full.
     pub(super) fn make_room(
         &self,
         number: InodeNumber,
+        length: usize,
         may_leave: impl Fn(&Arc<Inode>) -> bool,
     ) -> bool {
         let shard = self.table.shard_of(&number);
         let evict_at = self.evict_at.get(shard);
-        let length = self.table.shard_len(shard);
         if length < evict_at.load(Ordering::Relaxed) {
             return false;
         }

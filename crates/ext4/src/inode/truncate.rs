@@ -56,7 +56,7 @@ impl Inodes {
     /// lock. Most files are mapped by a few extents in the inode itself, so this counts them: on a
     /// large machine every core may hold these credits of one transaction at the same time.
     pub(crate) fn truncate_credits(&self, inode: &Inode) -> u32 {
-        if !self.maps_blocks(inode) {
+        if !inode.maps_blocks() {
             return ROOT_BASE_CREDITS;
         }
         let step = self.step_credits(inode);
@@ -114,7 +114,7 @@ impl Inodes {
         self.drop_preallocation(inode);
         let mut handle = self.store.start(self.truncate_credits(inode))?;
         self.note_size(&mut handle, inode, size);
-        if !self.maps_blocks(inode) {
+        if !inode.maps_blocks() {
             return Ok(());
         }
         let first = size.div_ceil(u64::from(self.store.block_size()));
@@ -153,12 +153,8 @@ impl Inodes {
     ///
     /// `Corrupt` or `Io`; then the inode stays an orphan.
     pub fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
-        let (is_due, has_name) = inode.state(|state| {
-            let has_name = state.slot.links > 0;
-            let is_left = state.orphan.is_some() && has_name;
-            (is_left || state.truncate_is_unfinished, has_name)
-        });
-        if !is_due {
+        let has_name = inode.links() > 0;
+        if !inode.truncate_is_unfinished() && !(inode.is_orphan() && has_name) {
             return Ok(());
         }
         if inode.file_type() == FileType::Regular && !inode.is_inline() && !inode.has_verity() {
@@ -273,24 +269,6 @@ impl Inodes {
         self.store.start(self.step_credits(inode))
     }
 
-    /// Whether the inode maps blocks at all: short links and special files use `i_block` for other
-    /// purposes, and an empty map counts as none.
-    pub(crate) fn maps_blocks(&self, inode: &Inode) -> bool {
-        let is_mapped = inode.state(|state| {
-            let slot = &state.slot;
-            let is_empty = if slot.has_extents() {
-                slot.block == extent::empty_root()
-            } else {
-                slot.block == [0; extent::ROOT_SIZE]
-            };
-            !(slot.is_fast_symlink() || slot.has_inline_data() || is_empty)
-        });
-        match inode.file_type() {
-            FileType::Regular | FileType::Directory | FileType::Symlink => is_mapped,
-            _ => false,
-        }
-    }
-
     /// Whether [`Inodes::free_all_blocks`] can free all blocks: the map has no nodes and fits one
     /// step.
     ///
@@ -298,7 +276,7 @@ impl Inodes {
     ///
     /// `Corrupt` if the map refers to blocks that no file can have.
     pub(crate) fn is_freed_in_one_step(&self, inode: &Inode) -> Result<bool> {
-        if !self.maps_blocks(inode) {
+        if !inode.maps_blocks() {
             return Ok(true);
         }
         let (extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
@@ -347,7 +325,7 @@ impl Inodes {
         inode: &Arc<Inode>,
     ) -> Result<()> {
         self.drop_preallocation(inode);
-        if !self.maps_blocks(inode) {
+        if !inode.maps_blocks() {
             return Ok(());
         }
         match self.unmap_step(handle, inode, 0..u64::MAX)? {

@@ -42,7 +42,7 @@ impl<'a> WalkLimit<'a> {
     pub fn pass(&mut self, mapping: &Mapping) -> Result<()> {
         let (left, passed) = match mapping {
             Mapping::Mapped(extent) => (&mut self.blocks, u64::from(extent.length)),
-            Mapping::Hole { .. } => (&mut self.holes, 1),
+            Mapping::Hole(_) => (&mut self.holes, 1),
         };
         match left.checked_sub(passed) {
             Some(rest) => {

@@ -379,7 +379,7 @@ impl Volume {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_shared(&inode)?;
-            if self.inodes.maps_blocks(&inode) {
+            if inode.maps_blocks() {
                 self.inodes.mapped_ranges(&inode, offset, most)
             } else {
                 Ok(Vec::new())

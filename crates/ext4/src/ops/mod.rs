@@ -124,13 +124,31 @@ impl Volume {
         directory: &Inode,
         number: InodeNumber,
     ) -> Result<ShardRef<Inode>> {
+        self.checked_entry(directory, number, || self.inodes.get(number))
+    }
+
+    /// As [`Volume::entry_inode`], for a caller that removes the entry.
+    pub(crate) fn entry_inode_to_remove(
+        &self,
+        directory: &Inode,
+        number: InodeNumber,
+    ) -> Result<ShardRef<Inode>> {
+        self.checked_entry(directory, number, || self.inodes.get_to_remove(number))
+    }
+
+    fn checked_entry(
+        &self,
+        directory: &Inode,
+        number: InodeNumber,
+        get: impl FnOnce() -> Result<ShardRef<Inode>>,
+    ) -> Result<ShardRef<Inode>> {
         if !self.inodes.store.may_have_name(number) {
             return Err(bad_entry(directory, number, "a reserved inode"));
         }
         if number == directory.number() {
             return Err(bad_entry(directory, number, "the directory itself"));
         }
-        let inode = self.inodes.get(number).map_err(|error| {
+        let inode = get().map_err(|error| {
             if error.is(Refusal::Stale) {
                 bad_entry(directory, number, "an inode that is not in use")
             } else {

@@ -420,7 +420,7 @@ impl Volume {
         located: &Located<'_>,
         number: InodeNumber,
     ) -> Attempt<Option<ShardRef<Inode>>> {
-        let inode = self.entry_inode(directory, number)?;
+        let inode = self.entry_inode_to_remove(directory, number)?;
         if inode.is_directory() {
             return Err(Refusal::IsADirectory.into());
         }

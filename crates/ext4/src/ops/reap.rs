@@ -174,7 +174,8 @@ impl Volume {
     }
 
     fn reap_one(&self, inode: &Arc<Inode>) -> Result<()> {
-        if self.inodes.store.is_read_only() {
+        // Mostly it was reaped with its last name.
+        if inode.is_dead() || self.inodes.store.is_read_only() {
             return Ok(());
         }
         // The thread that removes the last name also makes the inode an orphan under this lock.
@@ -183,7 +184,7 @@ impl Volume {
             return Ok(());
         }
         self.inodes.drop_preallocation(inode);
-        if self.inodes.maps_blocks(inode) {
+        if inode.maps_blocks() {
             let handle = self
                 .inodes
                 .store

@@ -12,6 +12,7 @@ use super::new_inode::{FAST_SYMLINK_END, NewInode};
 use crate::error::{Refusal, Result};
 use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{Extent, Mapping};
+use crate::inode::mapping::Filling;
 use crate::inode::{Inode, Reach};
 use crate::types::{CreateAttributes, Entry, FileType, InodeNumber};
 use crate::volume::Volume;
@@ -71,9 +72,9 @@ impl Volume {
                 Err(Refusal::NameTooLong.into())
             };
         }
-        let extent: Extent = self
-            .inodes
-            .fill_hole(handle, inode, 0..1, false, |_| Ok(()))?;
+        let extent: Extent =
+            self.inodes
+                .fill_hole(handle, inode, Filling::written(0..1), |_| Ok(None))?;
         let buffer = handle.create(extent.start, Stamp::NONE);
         handle.edit(&buffer, Stamp::NONE, |page| {
             page[..target.len()].copy_from_slice(target)
@@ -131,7 +132,7 @@ impl Volume {
         let extent = match self.inodes.lookup(inode, LogicalBlock(0))? {
             Mapping::Mapped(extent) if !extent.unwritten => extent,
             Mapping::Mapped(_) => return Err(corrupt("its block was never written").into()),
-            Mapping::Hole { .. } => return Err(corrupt("its block is missing").into()),
+            Mapping::Hole(_) => return Err(corrupt("its block is missing").into()),
         };
         let length = usize::try_from(inode.size()).map_err(|_| corrupt("absurd length"))?;
         let buffer = self.inodes.store.read_block(extent.start)?;

@@ -44,8 +44,13 @@ use block::{CheckedBlock, Departure, HasValueInodes, Outcome};
 pub use counting::store_counts;
 use plan::{BlockPlan, Places, Plan, Room};
 
-/// An inode's attributes, and its block if it has one.
-type Read = (Places, Option<CheckedBlock>);
+/// What was read of an inode.
+struct Read {
+    places: Places,
+    /// Its block, if it has one.
+    block: Option<CheckedBlock>,
+    room: Room,
+}
 
 /// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old
 /// block, a new or shared block, and what freeing each of these two blocks may dirty.
@@ -75,7 +80,7 @@ pub struct ValuePlace {
 /// know, `Refused(TooBig)` for a value that no system call can return, `Corrupt`, `Io`.
 pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (index, rest) = parse_name(name)?;
-    let (places, _) = read(inodes, inode)?;
+    let places = read(inodes, inode)?.places;
     let found = places.find(index, rest).ok_or(Refusal::NoAttribute)?;
     let (number, size) = match &found.value {
         Value::Inline(value) => return Ok(value.to_vec()),
@@ -95,7 +100,7 @@ pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
 ///
 /// `Corrupt`, `Io`.
 pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-    let (places, _) = read(inodes, inode)?;
+    let places = read(inodes, inode)?.places;
     let visible = places.all().filter(|attribute| is_visible(attribute.index));
     Ok(visible
         .filter_map(|attribute| full_name(attribute.index, &attribute.name))
@@ -170,12 +175,12 @@ fn enter(
     new: Attribute,
     mode: SetXattrMode,
 ) -> Result<()> {
-    let (places, known) = read(inodes, inode)?;
-    let plan = plan::set(places, &room(inodes, inode), new, mode)?;
+    let read = read(inodes, inode)?;
+    let plan = plan::set(read.places, &read.room, new, mode)?;
     if plan.changes_nothing() {
         return Ok(());
     }
-    carry_out(inodes, handle, inode, &plan, known)?;
+    carry_out(inodes, handle, inode, &plan, read.block)?;
     note_feature(inodes, handle);
     Ok(())
 }
@@ -193,9 +198,9 @@ pub fn remove(
     name: &[u8],
 ) -> Result<()> {
     let (index, rest) = parse_name(name)?;
-    let (places, known) = read(inodes, inode)?;
-    let plan = plan::remove(places, &room(inodes, inode), index, rest)?;
-    carry_out(inodes, handle, inode, &plan, known)
+    let read = read(inodes, inode)?;
+    let plan = plan::remove(read.places, &read.room, index, rest)?;
+    carry_out(inodes, handle, inode, &plan, read.block)
 }
 
 /// Metadata blocks that a change of one attribute of this inode may dirty.
@@ -214,7 +219,7 @@ pub fn change_credits(inodes: &Inodes, inode: &Inode) -> Result<u32> {
 
 /// Metadata blocks that freeing this inode's attributes may dirty.
 pub fn end_credits(inodes: &Inodes, inode: &Inode) -> u32 {
-    let has_block = inode.state(|state| state.slot.file_acl.get() != 0);
+    let has_block = inode.attribute_block().get() != 0;
     // If they cannot be read, the error is reported when they are freed.
     let uses = value_count(inodes, inode).unwrap_or(0);
     let for_block = if has_block { CREDITS } else { 0 };
@@ -235,10 +240,10 @@ fn most_credits(inodes: &Inodes, wanted: u32) -> u32 {
 /// `Corrupt`, `Io`.
 pub fn check_end(inodes: &Inodes, inode: &Inode) -> Result<()> {
     if inodes.has_values() {
-        let (places, _) = read(inodes, inode)?;
+        let places = read(inodes, inode)?.places;
         return inodes.check_references(plan::value_inodes_of(&places));
     }
-    let block = inode.state(|state| state.slot.file_acl);
+    let block = inode.attribute_block();
     if block.get() != 0 {
         block::known(inodes, block)?;
     }
@@ -250,7 +255,7 @@ fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
     if !inodes.has_values() {
         return Ok(0);
     }
-    let (places, _) = read(inodes, inode)?;
+    let places = read(inodes, inode)?.places;
     let count = plan::value_inodes_of(&places).count();
     Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
@@ -263,14 +268,14 @@ fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
 /// `Corrupt`, `Io`.
 pub fn release(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
     if inodes.has_values() {
-        let (places, known) = read(inodes, inode)?;
-        let plan = plan::end(&places, &room(inodes, inode));
-        return carry_out(inodes, handle, inode, &plan, known);
+        let read = read(inodes, inode)?;
+        let plan = plan::end(&read.places, &read.room);
+        return carry_out(inodes, handle, inode, &plan, read.block);
     }
-    if inode.state(|state| state.slot.file_acl).get() == 0 {
+    if inode.attribute_block().get() == 0 {
         return Ok(());
     }
-    let plan = plan::end(&Places::default(), &room(inodes, inode));
+    let plan = plan::end_without_values();
     carry_out(inodes, handle, inode, &plan, None)
 }
 
@@ -293,7 +298,7 @@ fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
 /// The attributes in both places. A caller that changes them reads them under its handle.
 fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
     let read = || -> Result<Read> {
-        let (own, block) = inode.state(|state| {
+        let (own, own_room, block) = inode.state(|state| {
             let slot = &state.slot;
             // Without an extra part the tail has no attributes.
             let area = if slot.extra_isize == 0 {
@@ -301,9 +306,9 @@ fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
             } else {
                 &slot.tail
             };
-            (decode_inode_area(area), slot.file_acl)
+            (decode_inode_area(area), area.len(), slot.file_acl)
         });
-        let (known, shared) = match block.get() {
+        let (block, shared) = match block.get() {
             0 => (None, Vec::new()),
             _ => block::attributes(inodes, block).map(|(known, list)| (Some(known), list))?,
         };
@@ -311,20 +316,17 @@ fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
             inode: own?,
             block: shared,
         };
-        Ok((places, known))
+        let room = Room {
+            inode: own_room,
+            block: inodes.store.block_size() as usize,
+        };
+        Ok(Read {
+            places,
+            block,
+            room,
+        })
     };
     read().map_err(|error| error.in_inode(inode.number()))
-}
-
-fn room(inodes: &Inodes, inode: &Inode) -> Room {
-    let inode = inode.state(|state| match state.slot.extra_isize {
-        0 => 0,
-        _ => state.slot.tail.len(),
-    });
-    Room {
-        inode,
-        block: inodes.store.block_size() as usize,
-    }
 }
 
 /// Carries out a plan: first it adds references to value inodes, which might be freed otherwise;
@@ -390,7 +392,7 @@ fn change_block(
     if plan.block == BlockPlan::Keep {
         return Ok(Outcome::Same);
     }
-    let known = match (known, inode.state(|state| state.slot.file_acl)) {
+    let known = match (known, inode.attribute_block()) {
         (None, BlockNumber(0)) => None,
         (None, block) => Some(block::known(inodes, block)?),
         (known, _) => known,

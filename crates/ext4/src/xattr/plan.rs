@@ -257,13 +257,21 @@ fn write_block(attributes: Vec<Attribute>, room: &Room) -> std::result::Result<B
 /// The plan for freeing an inode with these attributes.
 pub(super) fn end(places: &Places, room: &Room) -> Plan {
     Plan {
-        area: None,
-        block: BlockPlan::Drop,
         values: ValueUses {
             taken: Vec::new(),
             left_in_inode: value_inodes(&places.inode).collect(),
             left_in_block: value_inodes(&places.block).collect(),
             blocks: -places.value_blocks(room),
         },
+        ..end_without_values()
+    }
+}
+
+/// The plan for freeing an inode whose values are all where its attributes are.
+pub(super) fn end_without_values() -> Plan {
+    Plan {
+        area: None,
+        block: BlockPlan::Drop,
+        values: ValueUses::default(),
     }
 }

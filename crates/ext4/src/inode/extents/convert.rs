@@ -129,7 +129,7 @@ fn splits_late<S: NodeStore>(
                 && last.end() > range.end
                 && u64::from(last.logical.get()) > range.start
         }
-        Mapping::Hole { .. } => false,
+        Mapping::Hole(_) => false,
     })
 }
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 use pext4_ondisk::extent::{self, EntryBytes, Extent, Node, ROOT_SIZE};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
-use super::NodeStore;
 use super::path::{Path, parse_placed, parse_root};
+use super::{Few, NodeStore};
 use crate::error::Result;
 
 /// A tree open for changes.
@@ -26,7 +26,7 @@ impl<S: NodeStore> Editor<'_, S> {
         if left + extents.len() == 0 {
             return self.drop_node(&path, leaf);
         }
-        let entries: Vec<EntryBytes> = extents.iter().map(Extent::encode).collect();
+        let entries: Few<EntryBytes> = extents.iter().map(Extent::encode).collect();
         if left + entries.len() <= path.level(leaf).max {
             return self.splice(&path, leaf, slots, &entries);
         }

@@ -3,6 +3,7 @@
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::extent::{Extent, ROOT_SIZE};
 
+use super::Few;
 use super::NodeStore;
 use super::edit::Editor;
 use super::path::descend;
@@ -40,8 +41,8 @@ pub fn insert<S: NodeStore>(
 }
 
 /// The same extents, with contiguous neighbours merged where allowed.
-pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Vec<Extent> {
-    let mut joined: Vec<Extent> = Vec::with_capacity(5);
+pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Few<Extent> {
+    let mut joined: Few<Extent> = Few::new();
     for extent in extents {
         match joined.last_mut().map(|last| (last.joined(&extent), last)) {
             Some((Some(both), last)) => *last = both,

@@ -31,14 +31,18 @@ mod memory;
 mod tests;
 
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
+use smallvec::SmallVec;
 
 pub use convert::{BlockState, convert};
 pub use insert::insert;
 pub use pext4_ondisk::extent::{Bounds, Extent};
-pub use read::{last_end, lookup, neighbours, walk};
+pub use read::{last_end, lookup, walk};
 pub use remove::remove;
 
 use crate::error::Result;
+
+/// As many extents as a change replaces at most, or others in their place.
+type Few<T> = SmallVec<[T; 5]>;
 
 /// The nodes of one tree, as its file stores them.
 pub trait NodeStore {
@@ -105,14 +109,30 @@ pub trait NodeStore {
 pub enum Mapping {
     /// It is in this extent.
     Mapped(Extent),
-    /// `length` blocks from `logical`, the requested block, on are not mapped: up to the next
-    /// extent, or to the largest block number.
-    Hole {
-        /// The requested block.
-        logical: LogicalBlock,
-        /// Blocks up to the next extent; at least 1.
-        length: u32,
-    },
+    /// Nothing is mapped there.
+    Hole(Hole),
+}
+
+/// Blocks that are not mapped, from a requested one on up to the next extent, or to the largest
+/// block number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// The requested block.
+    pub logical: LogicalBlock,
+    /// Number of blocks; at least 1.
+    pub length: u32,
+    /// The extent before it, if that is in the same leaf.
+    pub before: Option<Extent>,
+    /// The extent after it, if that is in the same leaf.
+    pub after: Option<Extent>,
+}
+
+impl Hole {
+    /// The block after the last one.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        u64::from(self.logical.get()) + u64::from(self.length)
+    }
 }
 
 /// Checks the bytes of a node that is not the root: header, depth, order and range of entries.

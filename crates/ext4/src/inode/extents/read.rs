@@ -6,7 +6,7 @@ use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::extent::{Extent, LOGICAL_END, ROOT_SIZE};
 
 use super::path::{Leaf, find};
-use super::{Mapping, NodeStore};
+use super::{Hole, Mapping, NodeStore};
 use crate::error::Result;
 
 /// What `logical` maps to.
@@ -20,32 +20,19 @@ pub fn lookup<S: NodeStore>(
     logical: LogicalBlock,
 ) -> Result<Mapping> {
     find(root, store, logical, |leaf| {
-        if let Some(extent) = leaf.before()?
+        let before = leaf.before()?;
+        if let Some(extent) = before
             && extent.covers(logical)
         {
             return Ok(Mapping::Mapped(extent));
         }
         let length = leaf.next_logical() - u64::from(logical.get());
-        Ok(Mapping::Hole {
+        Ok(Mapping::Hole(Hole {
             logical,
             length: u32::try_from(length).unwrap_or(u32::MAX),
-        })
-    })
-}
-
-/// The last extent that starts at or before `logical`, and the first after it, of those in one
-/// leaf.
-///
-/// # Errors
-///
-/// `Corrupt`; those of reading.
-pub fn neighbours<S: NodeStore>(
-    root: &[u8; ROOT_SIZE],
-    store: &S,
-    logical: LogicalBlock,
-) -> Result<(Option<Extent>, Option<Extent>)> {
-    find(root, store, logical, |leaf| {
-        Ok((leaf.before()?, leaf.get(leaf.slot)?))
+            before,
+            after: leaf.get(leaf.slot)?,
+        }))
     })
 }
 

@@ -152,20 +152,38 @@ impl Case {
                     (block, unwritten)
                 );
             }
-            (
-                Mapping::Hole {
-                    logical: from,
-                    length,
-                },
-                None,
-            ) => {
-                assert_eq!(from, LogicalBlock(logical));
+            (Mapping::Hole(hole), None) => {
+                assert_eq!(hole.logical, LogicalBlock(logical));
                 let next = self.model.range(logical..).next();
                 let end = next.map_or(1 << 32, |(&next, _)| u64::from(next));
                 let expected = u32::try_from(end - u64::from(logical)).unwrap_or(u32::MAX);
-                assert_eq!(length, expected, "up to the next extent");
+                assert_eq!(hole.length, expected, "up to the next extent");
+                self.check_neighbours(&hole);
             }
             (found, expected) => panic!("{logical}: {found:?}, expected {expected:?}"),
+        }
+    }
+
+    /// The extents around a hole are the next ones, or another leaf has those.
+    fn check_neighbours(&self, hole: &Hole) {
+        let logical = hole.logical.get();
+        let before = self.model.range(..logical).next_back();
+        let after = self.model.range(logical..).next();
+        let edge = |at: u64, start: u64| Some((at, start));
+        let ends = hole.before.map(|extent| {
+            let last = extent.start.get() + u64::from(extent.length) - 1;
+            (extent.end() - 1, last)
+        });
+        let begins = hole
+            .after
+            .map(|extent| (u64::from(extent.logical.get()), extent.start.get()));
+        for (found, expected) in [(ends, before), (begins, after)] {
+            let expected = expected.and_then(|(&at, &(block, _))| edge(u64::from(at), block));
+            let is_in_root = Node::parse(&self.root).expect("sound").depth() == 0;
+            assert!(
+                found == expected || (found.is_none() && !is_in_root),
+                "{hole:?}"
+            );
         }
     }
 

@@ -8,7 +8,8 @@ use pext4_ondisk::indirect::{DIRECT, entry, set_entry};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use super::{
-    Extent, Limit, Mapping, NodeStore, Root, insert, largest_size, lookup, remove, room, root_runs,
+    Extent, Hole, Limit, Mapping, NodeStore, Root, insert, largest_size, lookup, remove, room,
+    root_runs,
 };
 use crate::error::{Error, Refusal, Result};
 
@@ -100,7 +101,7 @@ fn extent(logical: u64, start: u64, length: u32) -> Extent {
 fn at(root: &Root, memory: &Memory, logical: u64) -> Option<u64> {
     match look(root, memory, logical) {
         Mapping::Mapped(extent) => Some(extent.start.get()),
-        Mapping::Hole { .. } => None,
+        Mapping::Hole(_) => None,
     }
 }
 
@@ -124,18 +125,18 @@ fn levels_begin_where_the_format_says() {
     );
     assert!(matches!(
         look(&root, &memory, 1),
-        Mapping::Hole { length: 11, .. }
+        Mapping::Hole(Hole { length: 11, .. })
     ));
     assert!(matches!(
         look(&root, &memory, 13),
-        Mapping::Hole { length: 15, .. }
+        Mapping::Hole(Hole { length: 15, .. })
     ));
     assert!(matches!(
         look(&root, &memory, 44),
-        Mapping::Hole { length: 240, .. }
+        Mapping::Hole(Hole { length: 240, .. })
     ));
     assert!(matches!(look(&root, &memory, 4379), Mapping::Mapped(_)));
-    let Mapping::Hole { length, .. } = look(&root, &memory, 4380) else {
+    let Mapping::Hole(Hole { length, .. }) = look(&root, &memory, 4380) else {
         panic!("past the map is a hole");
     };
     assert_eq!(u64::from(length), (1 << 32) - 4380);
@@ -163,7 +164,7 @@ fn a_walk_passes_fewer_holes_than_twice_the_blocks() {
     while logical < first + 4096 {
         logical += match look(&root, &memory, logical) {
             Mapping::Mapped(extent) => u64::from(extent.length),
-            Mapping::Hole { length, .. } => {
+            Mapping::Hole(Hole { length, .. }) => {
                 holes += 1;
                 u64::from(length)
             }
@@ -344,7 +345,7 @@ fn check(root: &Root, memory: &Memory, model: &BTreeMap<u64, u64>, logical: u64)
                 assert_eq!(block, Some(found.start.get() + step));
             }
         }
-        Mapping::Hole { length, .. } => {
+        Mapping::Hole(Hole { length, .. }) => {
             assert_eq!(expected, None);
             let end = logical + u64::from(length);
             assert!(model.range(logical..end).next().is_none());
