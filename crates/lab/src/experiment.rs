@@ -17,8 +17,9 @@ use crate::show;
 use crate::sides::{ControlSide, Side};
 use crate::workloads::{EMPTY, Pace, Plan, Workload};
 
-/// Time for which empty steps are run to measure the lab's own cost.
-const OVERHEAD_TIME: Duration = Duration::from_millis(50);
+/// Number of empty steps that are run to measure the lab's own cost. A number, not a time, in which
+/// a thread on a busy machine may not run at all.
+const EMPTY_STEPS: u64 = 1 << 23;
 
 /// The shortest window, unless another is asked for.
 pub const MIN_WINDOW: Duration = Duration::from_millis(300);
@@ -241,18 +242,18 @@ impl Experiment {
         }
     }
 
-    /// Nanoseconds of an empty step.
+    /// Nanoseconds of a processor's time for an empty step.
     fn overhead(&self) -> Result<f64> {
         let mut side = ControlSide::of(EMPTY)?;
         let mut crew = side.crew(&self.tasks_of(1))?;
         let window = Window {
-            warm_up: OVERHEAD_TIME,
-            counted: OVERHEAD_TIME,
-            steps: None,
+            warm_up: Duration::ZERO,
+            counted: Duration::ZERO,
+            steps: Some(EMPTY_STEPS),
         };
         let counted = measure(&mut crew, EMPTY, &window)?;
         crew.finish(true)?;
-        Ok(1e9 / counted.parts[0].rate.max(1.0))
+        Ok(counted.parts[0].cpu)
     }
 }
 
