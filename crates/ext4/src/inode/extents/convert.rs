@@ -69,8 +69,9 @@ pub fn convert<S: NodeStore>(
     }
     let mut is_checked = false;
     let mut position = range.start;
+    let mut path = Path::start();
     while position < range.end {
-        let (path, step) = descend(root, store, block(position), |leaf| {
+        let step = descend(root, store, block(position), &mut path, |leaf| {
             next_step(leaf, position, range.end, state)
         })?;
         position = match step {
@@ -82,7 +83,7 @@ pub fn convert<S: NodeStore>(
                     is_checked = true;
                 }
                 let mut editor = Editor { root, store };
-                convert_one(&mut editor, path, &found, &range, state)?;
+                convert_one(&mut editor, &mut path, &found, &range, state)?;
                 end
             }
         };
@@ -162,7 +163,7 @@ fn next_step(leaf: &Leaf<'_>, position: u64, end: u64, state: BlockState) -> Res
 
 fn convert_one<S: NodeStore>(
     editor: &mut Editor<'_, S>,
-    path: Path,
+    path: &mut Path,
     found: &Found,
     range: &Range<u64>,
     state: BlockState,

@@ -20,15 +20,20 @@ pub(super) struct Editor<'a, S> {
 impl<S: NodeStore> Editor<'_, S> {
     /// Replaces the extents in `slots` of the leaf at the end of `path` by `extents`, which map
     /// nothing that another extent of the tree maps.
-    pub fn replace(&mut self, path: Path, slots: Range<usize>, extents: &[Extent]) -> Result<()> {
+    pub fn replace(
+        &mut self,
+        path: &mut Path,
+        slots: Range<usize>,
+        extents: &[Extent],
+    ) -> Result<()> {
         let leaf = path.leaf();
         let left = path.level(leaf).entries - slots.len();
         if left + extents.len() == 0 {
-            return self.drop_node(&path, leaf);
+            return self.drop_node(path, leaf);
         }
         let entries: Few<EntryBytes> = extents.iter().map(Extent::encode).collect();
         if left + entries.len() <= path.level(leaf).max {
-            return self.splice(&path, leaf, slots, &entries);
+            return self.splice(path, leaf, slots, &entries);
         }
         self.replace_and_split(path, slots, &entries)
     }

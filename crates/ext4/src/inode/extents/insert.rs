@@ -6,7 +6,7 @@ use pext4_ondisk::extent::{Extent, ROOT_SIZE};
 use super::Few;
 use super::NodeStore;
 use super::edit::Editor;
-use super::path::descend;
+use super::path::{Path, descend};
 use crate::error::{Refusal, Result};
 
 /// Maps `extent` into a hole of the file, merging it with its neighbours in the leaf if they are
@@ -25,7 +25,8 @@ pub fn insert<S: NodeStore>(
     if !extent.is_valid() || !store.bounds().contains(extent.start, extent.length) {
         return Err(Refusal::Invalid.into());
     }
-    let (path, (slot, left, right)) = descend(root, store, extent.logical, |leaf| {
+    let mut path = Path::start();
+    let (slot, left, right) = descend(root, store, extent.logical, &mut path, |leaf| {
         let left = leaf.before()?;
         let taken = left.is_some_and(|left| left.end() > u64::from(extent.logical.get()));
         if taken || extent.end() > leaf.next_logical() {
@@ -37,7 +38,7 @@ pub fn insert<S: NodeStore>(
     let first = slot - usize::from(left.is_some());
     let slots = first..slot + usize::from(right.is_some());
     let extents = join([left, Some(extent), right].into_iter().flatten());
-    Editor { root, store }.replace(path, slots, &extents)
+    Editor { root, store }.replace(&mut path, slots, &extents)
 }
 
 /// The same extents, with contiguous neighbours merged where allowed.

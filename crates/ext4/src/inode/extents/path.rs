@@ -74,6 +74,14 @@ impl Path {
         &self.levels[..self.count]
     }
 
+    /// A path without nodes, for [`descend`].
+    pub fn start() -> Self {
+        Self {
+            levels: [Level::default(); LEVELS],
+            count: 0,
+        }
+    }
+
     /// Adds a new root above the nodes, after the old root's entries were moved to `block`.
     pub fn push_root(&mut self, root: Level, block: BlockNumber, max: usize) {
         self.levels.copy_within(..LEVELS - 1, 1);
@@ -81,13 +89,6 @@ impl Path {
         self.levels[1].max = max;
         self.levels[0] = root;
         self.count += 1;
-    }
-
-    fn start() -> Self {
-        Self {
-            levels: [Level::default(); LEVELS],
-            count: 0,
-        }
     }
 }
 
@@ -240,16 +241,17 @@ pub(super) fn find<S: NodeStore, R>(
     follow(root, store, target, &mut NoTrail, look)
 }
 
-/// As [`find`], for a caller that will change the tree and needs the nodes on the way.
+/// As [`find`], for a caller that will change the tree and needs the nodes on the way, which
+/// replace those of `path`.
 pub(super) fn descend<S: NodeStore, R>(
     root: &[u8; ROOT_SIZE],
     store: &S,
     target: LogicalBlock,
+    path: &mut Path,
     look: impl FnOnce(&Leaf<'_>) -> Result<R>,
-) -> Result<(Path, R)> {
-    let mut path = Path::start();
-    let seen = follow(root, store, target, &mut path, look)?;
-    Ok((path, seen))
+) -> Result<R> {
+    path.count = 0;
+    follow(root, store, target, path, look)
 }
 
 fn follow<S: NodeStore, R>(

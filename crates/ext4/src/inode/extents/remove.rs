@@ -6,15 +6,15 @@ use std::ops::Range;
 use pext4_ondisk::extent::{Extent, LOGICAL_END, ROOT_SIZE};
 use pext4_ondisk::{BlockNumber, LogicalBlock};
 
-use super::NodeStore;
 use super::edit::Editor;
-use super::path::{Leaf, descend};
+use super::path::{Leaf, Path, descend};
+use super::{Few, NodeStore};
 use crate::error::Result;
 
 /// The extents of one leaf that a step unmaps, all or in part.
 struct Found {
     slots: Range<usize>,
-    extents: Vec<Extent>,
+    extents: Few<Extent>,
 }
 
 /// Unmaps the logical blocks of `range`, from its end backwards, and calls `freed` with each run of
@@ -41,17 +41,18 @@ pub fn remove<S: NodeStore>(
     let mut range = range.start..range.end.min(LOGICAL_END);
     let mut budget = budget;
     let mut changed = false;
+    let mut path = Path::start();
     while !range.is_empty() {
         let last = u32::try_from(range.end - 1).expect("the end was cut to 32 bits");
         let most = budget.saturating_sub(1).max(1);
-        let found = descend(root, store, LogicalBlock(last), |leaf| {
+        let found = descend(root, store, LogicalBlock(last), &mut path, |leaf| {
             find(leaf, &range, most)
         });
-        let checked = found.and_then(|(path, found)| {
+        let checked = found.and_then(|found| {
             check_mapped(store, &found.extents, &range)?;
-            Ok((path, found))
+            Ok(found)
         });
-        let (path, found) = match checked {
+        let found = match checked {
             Err(_) if changed => return Ok(Some(range.end)),
             checked => checked?,
         };
@@ -65,7 +66,8 @@ pub fn remove<S: NodeStore>(
         let end = u64::from(leftmost.logical.get()).max(range.start);
         let count = u32::try_from(found.extents.len()).unwrap_or(u32::MAX);
         budget = budget.saturating_sub(count).saturating_sub(1);
-        Editor { root, store }.replace(path, found.slots, &remains(&found.extents, &range))?;
+        let left = remains(&found.extents, &range);
+        Editor { root, store }.replace(&mut path, found.slots, &left)?;
         changed = true;
         for part in parts(&found.extents, &range) {
             freed(part.start, part.length);
@@ -80,7 +82,7 @@ pub fn remove<S: NodeStore>(
 
 /// The last extents of the leaf that have blocks in the range, at most `most`, in reverse order.
 fn find(leaf: &Leaf<'_>, range: &Range<u64>, most: u32) -> Result<Found> {
-    let mut extents = Vec::new();
+    let mut extents = Few::new();
     let mut first = leaf.slot;
     for _ in 0..most {
         let Some(slot) = first.checked_sub(1) else {
@@ -112,7 +114,7 @@ fn check_mapped<S: NodeStore>(store: &S, extents: &[Extent], range: &Range<u64>)
 }
 
 /// The parts of the extents outside the range: the head of the first and the tail of the last.
-fn remains(backwards: &[Extent], range: &Range<u64>) -> Vec<Extent> {
+fn remains(backwards: &[Extent], range: &Range<u64>) -> Few<Extent> {
     let head = backwards
         .last()
         .and_then(|first| first.part(0, range.start));

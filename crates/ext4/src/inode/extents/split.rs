@@ -70,18 +70,18 @@ impl<S: NodeStore> Editor<'_, S> {
     /// Replaces entries of the leaf, which has no room for the new ones.
     pub fn replace_and_split(
         &mut self,
-        mut path: Path,
+        path: &mut Path,
         slots: Range<usize>,
         entries: &[EntryBytes],
     ) -> Result<()> {
         let added = entries.len() - slots.len();
-        let plan = plan(&path, extent::capacity(self.store.block_size()), added)?;
+        let plan = plan(path, extent::capacity(self.store.block_size()), added)?;
         self.store.reserve(plan.nodes)?;
         if plan.grows {
-            self.grow(&mut path)?;
+            self.grow(path)?;
         }
         let leaf = path.leaf();
-        self.put_entries(&path, leaf, slots, entries)
+        self.put_entries(path, leaf, slots, entries)
     }
 
     /// Replaces entries of the node at `level`, splitting it if it has no room for the new ones.
