@@ -82,7 +82,7 @@ impl<'v> ImageTree<'v> {
             true => "holds this name twice",
             false if self.is_encrypted(directory) => {
                 let what = "its directory is encrypted: without the key this is no name of a file";
-                return Err(pext4_fs::Error::Unsupported(what.to_owned())).with_path(&path);
+                return Err(pext4_fs::Error::unsupported(what)).with_path(&path);
             }
             false => "holds a name that no file can have",
         };

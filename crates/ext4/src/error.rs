@@ -41,16 +41,43 @@ pub enum Error {
     },
     /// The image uses something that this version does not handle; the text names it.
     #[error("unsupported: {0}")]
-    Unsupported(String),
+    Unsupported(Text),
     /// The options of the mount contradict each other; the text says how.
     #[error("{0}")]
-    Options(&'static str),
+    Options(Text),
     /// The request cannot be granted, for a reason POSIX has a name for.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The journal stopped after an error; nothing more is written.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Journal(Box<JournalError>),
+}
+
+/// Every operation returns one of these or nothing, mostly nothing: two words are returned in
+/// registers.
+const _: () = assert!(size_of::<Error>() == 2 * size_of::<usize>());
+
+impl From<JournalError> for Error {
+    fn from(error: JournalError) -> Self {
+        Self::Journal(Box::new(error))
+    }
+}
+
+/// What an error says, in one word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text(Box<Box<str>>);
+
+impl Text {
+    /// A text.
+    pub fn new(text: impl Into<Box<str>>) -> Self {
+        Self(Box::new(text.into()))
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
 }
 
 /// Refusals to the caller, by their POSIX names.
@@ -181,6 +208,11 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Error {
+    /// The image uses `what`, which is not handled.
+    pub fn unsupported(what: impl Into<Box<str>>) -> Self {
+        Self::Unsupported(Text::new(what))
+    }
+
     /// The errno that a system call would return for this error. That of a device's error is the
     /// system's where a system call failed, else the one that fits its kind, or `EIO`.
     #[must_use]
@@ -193,8 +225,10 @@ impl Error {
             }
             Self::Unsupported(_) => libc::EOPNOTSUPP,
             Self::Refused(refusal) => refusal.errno(),
-            Self::Journal(JournalError::Io { .. }) => libc::EIO,
-            Self::Journal(_) => libc::EROFS,
+            Self::Journal(error) => match **error {
+                JournalError::Io { .. } => libc::EIO,
+                _ => libc::EROFS,
+            },
         }
     }
 
@@ -204,7 +238,7 @@ impl Error {
         match error {
             JournalError::Corrupt(corrupt) => corrupt.into(),
             JournalError::Unsupported(what) => {
-                Self::Unsupported(format!("the journal uses {what}"))
+                Self::unsupported(format!("the journal uses {what}"))
             }
             JournalError::Io { ref cause, .. } => io::Error::new(cause.kind(), error).into(),
             error => error.into(),

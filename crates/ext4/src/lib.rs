@@ -99,7 +99,7 @@ mod ops;
 mod mount;
 pub mod path;
 
-pub use error::{Error, Refusal, Result};
+pub use error::{Error, Refusal, Result, Text};
 pub use mbcache::AttributeCacheStatistics;
 pub use mount::offline::{CommitError, CommitOutcome, OfflineJournal};
 pub use options::MountOptions;

@@ -84,7 +84,7 @@ impl Volume {
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         let journal = self.inodes.store.try_journal()?;
-        journal.failure().map(Error::Journal)
+        journal.failure().map(Error::from)
     }
 
     /// The inodes that callers hold now.

@@ -285,15 +285,16 @@ fn a_link_in_the_place_of_a_cut_file_is_left_alone() {
 #[test]
 fn types_of_the_interface_have_names() {
     fn cause(error: &pext4_fs::Error) -> Option<(&pext4_fs::Corrupt, &pext4_fs::JournalError)> {
-        match error {
-            pext4_fs::Error::Journal(journal @ pext4_fs::JournalError::Corrupt(corrupt)) => {
-                Some((corrupt, journal))
-            }
+        let pext4_fs::Error::Journal(journal) = error else {
+            return None;
+        };
+        match &**journal {
+            pext4_fs::JournalError::Corrupt(corrupt) => Some((corrupt, journal)),
             _ => None,
         }
     }
     let corrupt = pext4_fs::Corrupt::new("journal", "it makes no sense");
-    let error = pext4_fs::Error::Journal(pext4_fs::JournalError::Corrupt(corrupt));
+    let error = pext4_fs::Error::from(pext4_fs::JournalError::Corrupt(corrupt));
     assert!(cause(&error).is_some());
     type Blocks = Vec<(pext4_fs::BlockNumber, pext4_fs::Page)>;
     type Written = Result<(), pext4_fs::CommitError>;

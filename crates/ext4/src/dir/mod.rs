@@ -134,7 +134,7 @@ pub fn insert<B: DirectoryBlocks>(
         return linear::insert(blocks, &new);
     }
     let Some(path) = Path::descend(blocks, Seek::Name(name))? else {
-        return Err(Error::Unsupported(format!(
+        return Err(Error::unsupported(format!(
             "a new name in directory inode {}, whose index is of an unknown kind",
             blocks.inode()
         )));

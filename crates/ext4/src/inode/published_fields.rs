@@ -404,7 +404,7 @@ mod tests {
             assert_eq!(mapped.expect("sound"), Mapping::Mapped(known));
             let (size, name) = (root.size(), format!("a-name-of-some-length-{number}"));
             let created = volume.create(InodeNumber::ROOT, name.as_bytes(), &new);
-            created.expect("there is room");
+            let _ = created.expect("there is room");
             if root.size() > size {
                 assert_eq!(root.known_extent(), None, "it may have become longer");
                 changes += 1;

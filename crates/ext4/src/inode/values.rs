@@ -290,7 +290,7 @@ impl Inodes {
     fn leave_value(&self, error: Error) -> Result<()> {
         self.store.apply_error_policy(error);
         match self.store.journal().failure() {
-            Some(failure) => Err(Error::Journal(failure)),
+            Some(failure) => Err(failure.into()),
             None => Ok(()),
         }
     }

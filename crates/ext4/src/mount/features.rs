@@ -58,7 +58,7 @@ pub(super) fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
     if unreadable.is_empty() {
         return Ok(());
     }
-    Err(Error::Unsupported(format!(
+    Err(Error::unsupported(format!(
         "this version cannot read images with the features: {}",
         unreadable.names().join(", ")
     )))

@@ -110,11 +110,11 @@ impl OfflineJournal {
         let (mut log, _) = recovery::log_of(&device, &superblock, geometry, &options)?;
         if superblock.features.has_incompat(Incompat::RECOVER) {
             let what = "a transaction in a journal that has to be replayed first";
-            return Err(Error::Unsupported(what.to_owned()));
+            return Err(Error::unsupported(what));
         }
         if log.superblock.errno != 0 {
             let what = "a journal that stopped with an error: let `e2fsck -f` repair it first";
-            return Err(Error::Unsupported(what.to_owned()));
+            return Err(Error::unsupported(what));
         }
         // Without `recover` the content of the log does not count.
         let has_stale_log = log.superblock.start != 0;

@@ -19,7 +19,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, journal};
 use super::new_store;
 use super::raw_files::{file_blocks, raw_slot};
 use super::superblock::keep_errors_in;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Text};
 use crate::options::MountOptions;
 use crate::store::Store;
 
@@ -126,7 +126,7 @@ pub(super) fn find_journal(
     }
     if options.skip_replay && !options.read_only {
         let why = "an image is not written without its journal: `noload` needs `ro`";
-        return Err(Error::Options(why));
+        return Err(Error::Options(Text::new(why)));
     }
     let skips_log = options.read_only && (options.skip_replay || !is_dirty);
     let found = log_of(&device, superblock, geometry, options);
@@ -196,7 +196,7 @@ fn advise_skipping(error: Error) -> Error {
             let advice = "a mount with `-o ro,noload` reads the image without it";
             corrupt.adding(advice).into()
         }
-        Error::Unsupported(what) => Error::Unsupported(format!(
+        Error::Unsupported(what) => Error::unsupported(format!(
             "{what}; a mount with `-o ro,noload` reads the image without its journal"
         )),
         error => error,
@@ -219,7 +219,7 @@ pub(super) fn log_of(
     options: &MountOptions,
 ) -> Result<(Log, Vec<Range<u64>>)> {
     if superblock.journal_inode.get() == 0 {
-        return Err(Error::Unsupported("an external journal".to_owned()));
+        return Err(Error::unsupported("an external journal"));
     }
     let search = search_options(options);
     let store = new_store(Arc::clone(device), superblock.clone(), geometry, search);
@@ -242,7 +242,7 @@ fn bypass_log(
 ) -> Result<FoundJournal> {
     if is_dirty {
         let what = "writing past a journal that has to be replayed first";
-        return Err(Error::Unsupported(what.to_owned()));
+        return Err(Error::unsupported(what));
     }
     Ok(FoundJournal {
         had_stopped: log.superblock.errno != 0,
