@@ -7,7 +7,7 @@
 //! There are two backends: `parking_lot` with the standard atomics, and `loom`. The feature `meter`
 //! adds observers: the [`meter`], and traces for tests. With the feature `virtual` the caller may
 //! be one of hundreds of cores in virtual time. This is the only crate of the core with `unsafe`
-//! code, in these modules: [`stack`], `biased`, `watch::ticks`, [`scheduling`], [`thread`],
+//! code, in these modules: [`stack`], `biased`, `fresh_memory`, `watch::ticks`, [`scheduling`], [`thread`],
 //! [`topology`], and of `virtual_cores` its root, `lend` and `memory`.
 
 #![deny(unsafe_code)]
@@ -28,6 +28,9 @@ pub mod atomic;
 pub mod bits;
 pub mod counter;
 pub mod estimate;
+#[cfg(all(feature = "meter", not(loom)))]
+#[allow(unsafe_code)]
+pub mod fresh_memory;
 pub mod hash;
 pub mod map;
 pub mod memory;

@@ -92,6 +92,14 @@ impl<const N: usize> Published<N> {
         is_stale
     }
 
+    /// As [`Published::expire`], but writes nothing unless words are published. So two offers may
+    /// publish although the state has changed between them.
+    pub fn expire_if_shown(&self) {
+        if self.shown.load(Ordering::Relaxed) == self.version.load(Ordering::Relaxed) {
+            self.expire();
+        }
+    }
+
     fn shows(&self, words: impl FnOnce() -> [u64; N]) -> bool {
         let is_shown = self.shown.load(Ordering::Relaxed) == self.version.load(Ordering::Relaxed);
         let is_one_of = |(place, word): (&AtomicU64, u64)| place.load(Ordering::Relaxed) == word;
@@ -150,6 +158,17 @@ mod tests {
         assert!(published.expire_unless(|| [3, 5]));
         published.offer(|| [3, 5]);
         assert_eq!(published.read(), None, "who asked, asked before that");
+    }
+
+    #[test]
+    fn what_is_not_shown_need_not_expire() {
+        let published = Published::new();
+        published.offer(|| [1]);
+        published.expire_if_shown();
+        published.offer(|| [2]);
+        assert_eq!(published.read(), Some([2]));
+        published.expire_if_shown();
+        assert_eq!(published.read(), None);
     }
 
     #[test]

@@ -395,7 +395,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
                 Ok(extent) => next += u64::from(extent.length),
                 Err(error) => {
                     // Nothing may stay mapped beyond the end.
-                    let mut map = inode.map.write();
+                    let mut map = inode.map.lock();
                     // Each run costs one entry and one leaf.
                     let budget = 2 * blocks + 2;
                     inodes.unmap(self.handle(), inode, &mut map, first..next, budget)?;

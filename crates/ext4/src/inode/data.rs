@@ -288,7 +288,7 @@ impl Inodes {
         let converted = self.convert(
             &mut handle,
             inode,
-            &mut inode.map.write(),
+            &mut inode.map.lock(),
             (first, length),
             BlockState::Written,
         );

@@ -6,7 +6,7 @@
 //! allocates it, unmapping the last one frees it.
 //!
 //! Everything here works on [`NodeStore`], as the extent tree does, and follows its rules: the
-//! caller holds the map lock, exclusively for changes; what a change may need is reserved before
+//! caller holds the inode's lock, for changes exclusively and the map lock too; what a change may need is reserved before
 //! its first step; no pointer is used before it is checked.
 
 use std::ops::Range;

@@ -218,7 +218,7 @@ impl Inodes {
         if is_needed {
             return false;
         }
-        let Some(mut map) = inode.map.try_write() else {
+        let Some(mut map) = inode.map.try_lock() else {
             return false;
         };
         if let Some(preallocation) = map.preallocation.take() {

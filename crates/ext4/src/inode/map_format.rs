@@ -52,7 +52,7 @@ impl Inodes {
     /// Switches the file's map to the other format; `other` comes from
     /// [`Self::root_in_other_format`].
     pub(crate) fn set_map_format(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, other: Root) {
-        let _map = inode.map.write();
+        let _map = inode.map.lock();
         inode.edit(handle, Reach::Data, |state| {
             state.slot.block = other;
             state.slot.flags.toggle(InodeFlags::EXTENTS);

@@ -2,8 +2,8 @@
 //! the buffers and the allocator.
 //!
 //! The tree's root is in the inode's slot. A change copies the root, runs the tree operation under
-//! the map lock held for writing, and stores the root again under the state lock, so the committer
-//! sees either the old root or the new one. Tree nodes are edited in place as shared pages. An
+//! the map lock, and stores the root again under the state lock, so the committer sees either the
+//! old root or the new one. Tree nodes are edited in place as shared pages. An
 //! operation reserves the nodes that it may need before its first change (there is no undo); see
 //! `nodes`.
 //!
@@ -103,22 +103,17 @@ impl Inodes {
         Ok(())
     }
 
-    /// What one block of the file maps to, and up to which block the mapping extends.
+    /// What one block of the file maps to, and up to which block the mapping extends. The caller
+    /// holds the inode's lock, under which the map does not change.
     ///
     /// # Errors
     ///
     /// `Corrupt` or `Io` from the tree.
     pub fn lookup(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
-        let _map = inode.map.read();
-        self.lookup_locked(inode, logical)
-    }
-
-    fn lookup_locked(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
         self.lookup_with_root(inode, &inode.root(), logical)
     }
 
-    /// As [`Self::lookup`], without the map lock, if the map cannot change: that of a directory
-    /// whose lock the caller holds. `root` is the root of the map, read while holding that lock.
+    /// As [`Self::lookup`], if the caller has read the root of the map under that lock before.
     ///
     /// # Errors
     ///
@@ -277,7 +272,7 @@ impl Inodes {
     fn blocks_of_hole(&self, inode: &Inode, range: &Range<u64>) -> Result<Range<u64>> {
         let first = LogicalBlock(u32::try_from(range.start).map_err(|_| Refusal::FileTooLarge)?);
         let is_file = inode.file_type() == FileType::Regular;
-        Ok(match self.lookup_locked(inode, first)? {
+        Ok(match self.lookup(inode, first)? {
             Mapping::Mapped(extent) if is_file && extent.end() >= range.end => {
                 let start = extent.start.get() + range.start - u64::from(extent.logical.get());
                 start..start + (range.end - range.start)
@@ -365,7 +360,7 @@ impl Inodes {
         filling: Filling,
         fill: impl FnOnce(Extent) -> Result<Option<u64>>,
     ) -> Result<Extent> {
-        let mut map = inode.map.write();
+        let mut map = inode.map.lock();
         let Filling {
             blocks, unwritten, ..
         } = filling;
@@ -454,7 +449,7 @@ impl Inodes {
         }
         let hole = match hole {
             Some(hole) => Mapping::Hole(hole),
-            None => self.lookup_locked(inode, logical)?,
+            None => self.lookup(inode, logical)?,
         };
         let (before, after) = match hole {
             Mapping::Hole(hole) => (hole.before, hole.after),
@@ -477,7 +472,7 @@ impl Inodes {
     /// of the inode's group.
     fn goal_in_map(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
         let before = match logical.checked_sub(1u32) {
-            Some(before) => self.lookup_locked(inode, before)?,
+            Some(before) => self.lookup(inode, before)?,
             None => return Ok(self.home_goal(inode)),
         };
         Ok(match before {
@@ -494,7 +489,7 @@ impl Inodes {
         if !inode.may_have_preallocation() {
             return;
         }
-        let mut map = inode.map.write();
+        let mut map = inode.map.lock();
         let taken = map.preallocation.take();
         inode.note_preallocation(&map);
         drop(map);

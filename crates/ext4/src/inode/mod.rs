@@ -12,7 +12,8 @@
 //!
 //! - `lock` [Directory or Inode] serialises operations: it guards what a reader of the file or
 //!   directory can see. Taken before a handle is started.
-//! - `map` (`InodeMap`) guards the shape of the extent tree and the preallocation.
+//! - `map` (`InodeMap`) is held while the map of blocks changes, and guards the preallocation. The
+//!   map changes only under `lock`, held exclusively, so readers under `lock` need no more.
 //! - `state` (`InodeState`) guards the decoded slot. The committer takes it, so nothing sleeps
 //!   while holding it. The fields that are read most often can be read without it
 //!   (`published_fields.rs`).
@@ -73,8 +74,8 @@ pub struct Inode {
     block_size: u32,
     /// Serialises operations; see the head of the file.
     pub lock: BiasedLock<()>,
-    /// Shape of the extent tree.
-    pub map: BiasedLock<Map>,
+    /// What belongs to the map; see the head of the file.
+    pub map: Mutex<Map>,
     state: Mutex<State>,
     /// [atomic; written under state]
     published: PublishedFields,
@@ -169,7 +170,7 @@ impl Inode {
             checksum_seed: store.metadata_csum.then_some(store.checksum_seed),
             block_size: store.block_size(),
             lock: BiasedLock::new(class, ()),
-            map: BiasedLock::new(Class::InodeMap, Map::default()),
+            map: Mutex::new(Class::InodeMap, Map::default()),
             published: PublishedFields::new(&state),
             state: Mutex::new(Class::InodeState, state),
             referenced: AtomicBool::new(true),

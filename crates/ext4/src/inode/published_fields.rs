@@ -134,7 +134,7 @@ impl PublishedFields {
         self.attribute_block
             .store(slot.file_acl.get(), Ordering::Release);
         if self.root.expire_unless(|| words_of(&slot.block)) {
-            self.extent.expire();
+            self.extent.expire_if_shown();
         }
     }
 

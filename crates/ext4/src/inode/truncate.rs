@@ -256,7 +256,7 @@ impl Inodes {
         inode: &Arc<Inode>,
         range: Range<u64>,
     ) -> Result<Option<u64>> {
-        let mut map = inode.map.write();
+        let mut map = inode.map.lock();
         self.unmap(handle, inode, &mut map, range, self.step_entries(inode))
     }
 

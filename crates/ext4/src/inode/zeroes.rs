@@ -88,7 +88,7 @@ impl Inodes {
         let converted = self.convert(
             &mut handle,
             inode,
-            &mut inode.map.write(),
+            &mut inode.map.lock(),
             piece,
             BlockState::Unwritten,
         );
@@ -138,7 +138,7 @@ impl Inodes {
         self.write_zeroes(extent, first * block_bytes..start * block_bytes)?;
         self.write_zeroes(extent, written.end() * block_bytes..end * block_bytes)?;
         let length = u32::try_from(end - first).unwrap_or(u32::MAX);
-        let mut map = inode.map.write();
+        let mut map = inode.map.lock();
         let blocks = (extent.logical, length);
         self.convert(handle, inode, &mut map, blocks, BlockState::Written)
     }

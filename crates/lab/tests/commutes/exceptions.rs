@@ -99,18 +99,11 @@ pub const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         operations: [LOOK_UP_ONE; 2],
-        kind: Kind::Lock(Class::InodeMap),
-        place: "inode/mapping.rs",
-        always: true,
-        reason: "the last hold is given back here each time, and who does that looks what the inode \
-                 leaves behind",
-    },
-    Exception {
-        operations: [LOOK_UP_ONE; 2],
         kind: Kind::Lock(Class::InodeState),
         place: "inode/mod.rs",
         always: true,
-        reason: "as above",
+        reason: "the last hold is given back here each time, and who does that looks whether the \
+                 inode has a name",
     },
     Exception {
         operations: [LOOK_UP_ONE; 2],

@@ -17,12 +17,17 @@ mod side;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pext4_sync::fresh_memory::FreshMemory;
 use pext4_sync::topology;
 use pext4_sync::trace::{Kind, Trace};
 
 use exceptions::{EXCEPTIONS, Exception};
 use operations::{COMMON, Operation, PRIVATE};
 use side::{Maps, Worker, common, volume};
+
+/// The sides run one after the other: what one of them frees must not become an object of the other.
+#[global_allocator]
+static MEMORY: FreshMemory = FreshMemory;
 
 /// Simulates the number of shards of a machine with this many processors: with few shards,
 /// unrelated hashed items would share one by accident.

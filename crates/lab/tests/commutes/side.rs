@@ -170,8 +170,7 @@ impl Side {
     }
 }
 
-/// A side on a thread of its own, as in a real program: it has its own allocator cache, so memory
-/// that one side frees is not reused by the other.
+/// A side on a thread of its own, as in a real program.
 pub struct Worker {
     orders: mpsc::Sender<&'static Operation>,
     traces: mpsc::Receiver<Vec<Trace>>,
