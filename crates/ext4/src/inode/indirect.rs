@@ -6,8 +6,8 @@
 //! allocates it, unmapping the last one frees it.
 //!
 //! Everything here works on [`NodeStore`], as the extent tree does, and follows its rules: the
-//! caller holds the inode's lock, for changes exclusively and the map lock too; what a change may need is reserved before
-//! its first step; no pointer is used before it is checked.
+//! caller holds the inode's lock, for changes exclusively and the map lock too; what a change may
+//! need is reserved before its first step; no pointer is used before it is checked.
 
 use std::ops::Range;
 

@@ -130,9 +130,9 @@ impl ResidentInodes {
     }
 
     /// Evicts inodes that may leave from the shard into which inode `number` goes and which has
-    /// `length` inodes, if both that shard and all shards together exceed their share of memory. Both are checked because on many
-    /// cores there are many shards, and some have twice their share long before the total is
-    /// reached. True if that left the shard full.
+    /// `length` inodes, if both that shard and all shards together exceed their share of memory.
+    /// Both are checked because on many cores there are many shards, and some have twice their
+    /// share long before the total is reached. True if that left the shard full.
     pub(super) fn make_room(
         &self,
         number: InodeNumber,

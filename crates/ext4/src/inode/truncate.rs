@@ -154,7 +154,8 @@ impl Inodes {
     /// `Corrupt` or `Io`; then the inode stays an orphan.
     pub fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         let has_name = inode.links() > 0;
-        if !inode.truncate_is_unfinished() && !(inode.is_orphan() && has_name) {
+        let is_left = inode.is_orphan() && has_name;
+        if !is_left && !inode.truncate_is_unfinished() {
             return Ok(());
         }
         if inode.file_type() == FileType::Regular && !inode.is_inline() && !inode.has_verity() {

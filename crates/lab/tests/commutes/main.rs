@@ -25,7 +25,8 @@ use exceptions::{EXCEPTIONS, Exception};
 use operations::{COMMON, Operation, PRIVATE};
 use side::{Maps, Worker, common, volume};
 
-/// The sides run one after the other: what one of them frees must not become an object of the other.
+/// The sides run one after the other: what one of them frees must not become an object of the
+/// other.
 #[global_allocator]
 static MEMORY: FreshMemory = FreshMemory;
 

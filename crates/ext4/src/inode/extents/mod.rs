@@ -15,8 +15,8 @@
 //! when it is first read, its place in the tree on every descent, an extent whenever it is decoded.
 //! The depth decreases with each step, so a descent ends whatever the image contains.
 //!
-//! Locking: none here. The caller holds the inode's lock; for functions with `&mut` exclusively, and
-//! its map lock.
+//! Locking: none here. The caller holds the inode's lock; for functions with `&mut` exclusively,
+//! and its map lock.
 
 mod convert;
 mod edit;
