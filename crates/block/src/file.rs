@@ -7,6 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,6 +61,13 @@ pub struct FileDevice {
     flushes: Flushes,
     /// How the system is asked to make durable what was written; a test has it fail.
     sync: fn(&File) -> rustix::io::Result<()>,
+}
+
+impl AsFd for FileDevice {
+    /// The open file, in which the device may begin behind the first byte.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 /// Opens and locks a file that gets a new content.

@@ -11,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Mounted, Place, fail, is_root, pext4, run, succeed};
+use pext4_fuse::delay_openers;
 use pext4_testkit::effort::within;
+use pext4_testkit::oracle::check::e2fsck;
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -374,4 +376,46 @@ fn a_mount_that_is_left_in_another_namespace_ends_with_a_termination() {
     assert!(wait(server));
     assert!(has_ended || told.contains("in another namespace"), "{told}");
     assert_eq!(closed.unwrap_or_else(|| place.state()), "clean");
+}
+
+/// Whether a process has a lease of a file.
+fn has_lease(process: Pid) -> bool {
+    let number = process.as_raw_nonzero().to_string();
+    let locks = fs::read_to_string("/proc/locks").expect("Linux has it");
+    let mut locks = locks.lines().map(|line| line.split_whitespace());
+    locks.any(|mut words| words.nth(1) == Some("LEASE") && words.any(|word| word == number))
+}
+
+/// Unmounting by the system does not wait for the server, and e2fsck looks at no lock: it would
+/// damage an image that is still written to.
+#[test]
+fn who_opens_an_image_that_is_being_closed_waits() {
+    if !is_root() {
+        return;
+    }
+    let (Some(outer), Some(inner)) = (Place::new("64M"), Place::new("16M")) else {
+        return;
+    };
+    let below = Below::new(&outer);
+    let other = File::create(below.mount.path("other")).unwrap();
+    if let Err(error) = delay_openers(&other) {
+        return eprintln!("SKIPPED: there are no leases on a mount: {error}");
+    }
+    drop(other);
+    let (server, _said) = serve(&below.image(), &inner.point);
+    fs::write(inner.point.join("file"), b"content").unwrap();
+    let process = Pid::from_child(&server);
+    assert!(!has_lease(process), "anybody may look at it");
+    below.stop();
+    unmount(&inner.point, UnmountFlags::empty()).unwrap();
+    let is_leased = soon(|| has_lease(process));
+    let image = below.image();
+    let opener = thread::spawn(move || {
+        File::open(&image).unwrap();
+        e2fsck(&image)
+    });
+    below.go_on();
+    assert!(wait(server));
+    within(HANG, "the image is opened", || opener.join().unwrap()).expect("it is clean");
+    assert!(is_leased);
 }

@@ -9,8 +9,8 @@
 //! process waits for ever.
 //!
 //! The layouts are facts of the kernel's interface (`linux/fuse.h`, which is also licensed under
-//! BSD terms). There is `unsafe` code in `device` (a call that no library has) and in `ring`, whose
-//! memory the kernel writes.
+//! BSD terms). There is `unsafe` code in `device` and `lease` (calls that no library has) and in
+//! `ring`, whose memory the kernel writes.
 
 #![deny(unsafe_code)]
 
@@ -18,6 +18,8 @@
 mod device;
 mod device_number;
 mod handshake;
+#[allow(unsafe_code)]
+mod lease;
 mod listing;
 mod reply;
 mod request;
@@ -29,6 +31,7 @@ mod wire;
 pub use device::Notifier;
 pub use device_number::DeviceNumber;
 pub use handshake::{Features, Wanted};
+pub use lease::delay_openers;
 pub use listing::Listing;
 pub use reply::{Born, Entry, OpenFlags, Reply};
 pub use request::{Caller, Forgotten, NewTime, Operation, Request, SetAttributes};

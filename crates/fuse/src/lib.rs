@@ -57,5 +57,6 @@ mod testing;
 pub use error_log::ErrorLog;
 pub use mount::{MountError, Unmounter};
 pub use options::{ImageRange, OptionError, Options};
+pub use pext4_fuse_kernel::delay_openers;
 pub use server::{EndError, Server};
 pub use signals::{CaughtSignals, ending_signals};

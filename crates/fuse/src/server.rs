@@ -162,10 +162,21 @@ impl Server {
     ///
     /// The connection failed, or the volume could not be closed cleanly.
     pub fn wait(self) -> Result<(), EndError> {
+        self.wait_then(|| ())
+    }
+
+    /// As [`Server::wait`]; calls `unmounted` once the directory is unmounted, before anything that
+    /// takes time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::wait`].
+    pub fn wait_then(self, unmounted: impl FnOnce()) -> Result<(), EndError> {
         let session = self.serving.session;
         let ended = session
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a panic")));
+        unmounted();
         if ended.is_err() {
             // The kernel does not know that nobody serves the mount. If it cannot be unmounted
             // here, the next mount and `pext4 umount` report it.

@@ -13,15 +13,15 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use anyhow::{Context, Error, Result, bail};
 use clap::Args;
-use pext4_block::Access;
+use pext4_block::{Access, FileDevice};
 use pext4_fs::options::Reserve;
 use pext4_fs::{MountOptions, Volume};
 use pext4_fuse::mount::Source;
-use pext4_fuse::{CaughtSignals, ErrorLog, ImageRange, Options, Server, mount};
+use pext4_fuse::{CaughtSignals, ErrorLog, ImageRange, Options, Server, delay_openers, mount};
 use pext4_sync::meter;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -274,7 +274,7 @@ fn serve(
     let directory = mount::check(&arguments.directory).context("cannot mount")?;
     let image = existing_image(arguments)?;
     meter::switch(arguments.meter);
-    let volume = open(&image, &directory, &mut options)?;
+    let (volume, device) = open(&image, &directory, &mut options)?;
     for note in volume.notes() {
         print_error(format_args!("pext4: {note}"));
     }
@@ -311,7 +311,10 @@ fn serve(
         Ok(()) => Ok(()),
         Err(_) => server.unmounter().end(),
     };
-    let ended = server.wait();
+    let ended = server.wait_then(|| {
+        // Where that cannot be, the image is as unprotected as it was while it was mounted.
+        let _ = device.upgrade().map(|device| delay_openers(&*device));
+    });
     if let Err(error) = &ended
         && !arguments.foreground
     {
@@ -365,7 +368,12 @@ fn kind(error: &Error) -> Option<ErrorKind> {
     error.downcast_ref::<io::Error>().map(io::Error::kind)
 }
 
-fn open(image: &Path, directory: &Path, options: &mut Options) -> Result<Volume> {
+/// Opens the volume, which has the device.
+fn open(
+    image: &Path,
+    directory: &Path,
+    options: &mut Options,
+) -> Result<(Volume, Weak<FileDevice>)> {
     let access = if options.volume.read_only {
         Access::ReadOnly
     } else {
@@ -386,6 +394,9 @@ fn open(image: &Path, directory: &Path, options: &mut Options) -> Result<Volume>
     })?;
     partitions::refuse_disk(&device, image)?;
     options.volume.mounted_on = directory.to_string_lossy().into_owned();
-    Volume::open(Arc::new(device), options.volume.clone())
-        .with_context(|| image.display().to_string())
+    let device = Arc::new(device);
+    let named = Arc::downgrade(&device);
+    let volume = Volume::open(device, options.volume.clone())
+        .with_context(|| image.display().to_string())?;
+    Ok((volume, named))
 }

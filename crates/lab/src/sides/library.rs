@@ -239,6 +239,8 @@ impl Drop for LibrarySide {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use pext4_block::Device;
     use pext4_fs::MountOptions;
 
@@ -259,7 +261,11 @@ mod tests {
             ..Storage::default()
         };
         let image = ImagePlan::new(workload, &plan, &storage).expect("it fits");
-        let options = MountOptions::default();
+        // A commit meanwhile would let blocks with content be set aside for small files to come.
+        let options = MountOptions {
+            commit_interval: Duration::from_secs(3600),
+            ..MountOptions::default()
+        };
         let side = LibrarySide::in_memory("full".to_owned(), image, options, false);
         let mut side = side.expect("it can be made");
         let tasks = Tasks {
