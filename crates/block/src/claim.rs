@@ -23,7 +23,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::file::Access;
-use crate::host_file::{error, open_checked, open_unlocked};
+use crate::host_file::{error, is_leased, open_checked};
 use crate::loops::{self, Backing};
 use crate::range_lock::{self, Bytes, RangeLock};
 
@@ -55,7 +55,8 @@ impl LockProbe {
     ///
     /// # Errors
     ///
-    /// It cannot be opened, or is neither a file nor a block device.
+    /// It cannot be opened, or is neither a file nor a block device. An error of kind `WouldBlock`
+    /// means that its user is closing it and makes others wait (a lease).
     pub fn open(path: &Path, start: u64, access: Access) -> io::Result<Self> {
         let file = open_to_lock(path, access)?;
         Ok(Self {
@@ -144,15 +145,17 @@ fn try_claim(
     while claim.backing.len() < loops::MAX_LOOP_DEPTH
         && let Some(next) = claim.next_backing()
     {
-        // A file that cannot be opened cannot be locked.
-        let Ok(file) = open_to_lock(&next.file, access) else {
-            break;
-        };
         bytes = next.translate(bytes);
         let next = next.file;
+        let busy = || Attempt::Busy(Some(format!("{}, the file behind it", next.display())));
+        let file = match open_to_lock(&next, access) {
+            Ok(file) => file,
+            Err(error) if is_leased(&error) => return Ok(busy()),
+            // A file that cannot be opened cannot be locked.
+            Err(_) => break,
+        };
         if !lock(&file, path, bytes, access)? {
-            let what = format!("{}, the file behind it", next.display());
-            return Ok(Attempt::Busy(Some(what)));
+            return Ok(busy());
         }
         refuse_if_mounted(path, &next, file.metadata().ok(), bytes, access)?;
         claim.backing.push(file);
@@ -173,7 +176,7 @@ impl Claim {
 fn open_to_lock(path: &Path, access: Access) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let writing = options.read(true).write(access == Access::ReadWrite);
-    open_checked(path, writing).or_else(|_| open_unlocked(path))
+    open_checked(path, writing).or_else(|_| open_checked(path, OpenOptions::new().read(true)))
 }
 
 /// Takes both locks, or none: false if another process holds one.

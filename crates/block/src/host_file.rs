@@ -5,7 +5,9 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use pext4_sync::{thread, time};
 use rustix::fs::OFlags;
 
 /// What an image is in.
@@ -47,18 +49,37 @@ struct FileError {
     source: io::Error,
 }
 
-/// Opens a file or block device for reading without a lock: it may be in use.
+/// Time between two attempts to open a file that is leased, and how long to try.
+const LEASE_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_LEASE: Duration = Duration::from_secs(60);
+
+/// Opens a file or block device for reading without a lock: it may be in use. If a server that is
+/// closing it makes others wait, waits for that to end.
 ///
 /// # Errors
 ///
 /// It cannot be opened, or is neither a file nor a block device (opening a pipe would wait for a
 /// writer).
 pub fn open_unlocked(path: &Path) -> io::Result<File> {
-    open_checked(path, OpenOptions::new().read(true))
+    let deadline = time::now().saturating_add(MAX_LEASE);
+    loop {
+        match open_checked(path, OpenOptions::new().read(true)) {
+            Err(error) if is_leased(&error) && time::now() < deadline => {
+                thread::sleep(LEASE_INTERVAL);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Whether a file was not opened because its user has a lease.
+pub(crate) fn is_leased(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// Opens what must be a file or block device and may be anything, such as a path that another user
-/// has chosen. Opening a pipe does not wait, and no terminal becomes that of this process.
+/// has chosen. Opening a pipe does not wait, and no terminal becomes that of this process. A file
+/// whose user has a lease is not waited for: that is an error of kind `WouldBlock`.
 pub(crate) fn open_checked(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Kind::of(path)?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;

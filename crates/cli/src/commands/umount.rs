@@ -143,13 +143,17 @@ fn wait_until_closed(
     } else {
         Access::ReadOnly
     };
-    let probe = LockProbe::open(image, offset, access)
-        .context("it is unmounted, but cannot be seen to be closed")?;
+    let mut opened = None;
     let start = time::now();
     let mut has_reported = false;
     loop {
-        if probe.try_lock()? {
-            return Ok(Some(probe));
+        let probe = match opened.take() {
+            Some(probe) => Some(probe),
+            None => open_unless_leased(image, offset, access)?,
+        };
+        match probe {
+            Some(probe) if probe.try_lock()? => return Ok(Some(probe)),
+            probe => opened = probe,
         }
         let waited = time::now().saturating_sub(start);
         let holding = holders(image);
@@ -168,6 +172,17 @@ fn wait_until_closed(
             has_reported = true;
         }
         thread::sleep(INTERVAL);
+    }
+}
+
+/// Opens an image, to try its lock; `None` while its server makes others wait because it closes the
+/// image.
+fn open_unless_leased(image: &Path, offset: u64, access: Access) -> Result<Option<LockProbe>> {
+    match LockProbe::open(image, offset, access) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        opened => opened
+            .map(Some)
+            .context("it is unmounted, but cannot be seen to be closed"),
     }
 }
 
