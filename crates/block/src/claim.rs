@@ -131,6 +131,7 @@ fn try_claim(
             refuse_if_mounted(path, path, fs::metadata(path).ok(), bytes, access)?;
             return Ok(Attempt::Busy(None));
         }
+        Err(source) if is_leased(&source) => return Ok(Attempt::Busy(None)),
         Err(source) => return Err(error(path, "open it", source)),
     };
     if !lock(&file, path, bytes, access)? || !is_still_at(&file, path) {

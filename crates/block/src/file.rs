@@ -27,6 +27,10 @@ mod range;
 
 pub use range::RangeEnd;
 
+/// With this a file whose user has a lease is not waited for, but in use like one that is locked.
+/// Once a file is open, it means nothing.
+const UNLESS_LEASED: OFlags = OFlags::NONBLOCK;
+
 /// Maximal number of pieces in one system call (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
 
@@ -73,6 +77,7 @@ impl AsFd for FileDevice {
 /// Opens and locks a file that gets a new content.
 fn claim_new(path: &Path, options: &mut OpenOptions) -> io::Result<Claim> {
     let options = options.read(true).write(true);
+    options.custom_flags(UNLESS_LEASED.bits().cast_signed());
     claim(path, Bytes::All, options, Access::ReadWrite, Duration::ZERO)
 }
 
@@ -110,9 +115,12 @@ impl FileDevice {
         let kind = Kind::of(path)?;
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::ReadWrite);
-        if kind == Kind::Block && access == Access::ReadWrite {
-            options.custom_flags(OFlags::EXCL.bits().cast_signed());
-        }
+        let flags = match (kind, access) {
+            (Kind::Block, Access::ReadWrite) => OFlags::EXCL,
+            (Kind::Block, Access::ReadOnly) => OFlags::empty(),
+            (Kind::Regular, _) => UNLESS_LEASED,
+        };
+        options.custom_flags(flags.bits().cast_signed());
         let Claim { file, backing } = claim(path, bytes, &options, access, wait)?;
         let size = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|errno| error(path, "find its size", errno))?;

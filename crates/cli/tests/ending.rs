@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Mounted, Place, fail, is_root, pext4, run, succeed};
+use pext4_block::{Access, FileDevice, LockProbe, open_unlocked};
 use pext4_fuse::delay_openers;
 use pext4_testkit::effort::within;
 use pext4_testkit::oracle::check::e2fsck;
@@ -418,4 +419,28 @@ fn who_opens_an_image_that_is_being_closed_waits() {
     assert!(wait(server));
     within(HANG, "the image is opened", || opener.join().unwrap()).expect("it is clean");
     assert!(is_leased);
+}
+
+/// A lease is not waited for longer than a lock.
+#[test]
+fn an_image_that_makes_others_wait_is_one_in_use() {
+    let place = Place::empty();
+    let image = File::create(&place.image).unwrap();
+    if let Err(error) = delay_openers(&image) {
+        return eprintln!("SKIPPED: there are no leases here: {error}");
+    }
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let opened = FileDevice::open(&place.image, access, Duration::ZERO);
+        assert_eq!(opened.unwrap_err().kind(), ErrorKind::ResourceBusy);
+        let probed = LockProbe::open(&place.image, 0, access);
+        assert_eq!(probed.unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+    let made = FileDevice::create(&place.image, 4096);
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::ResourceBusy);
+    let reader = thread::spawn({
+        let image = place.image.clone();
+        move || open_unlocked(&image).unwrap()
+    });
+    drop(image);
+    within(HANG, "it is opened", || reader.join().unwrap());
 }

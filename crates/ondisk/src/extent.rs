@@ -21,7 +21,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, LogicalBlock};
 
-pub use node::{Node, empty_root, set_logical, splice, stamp_node, verify_node, write_node};
+pub use node::{
+    Node, empty_root, is_empty_root, set_logical, splice, stamp_node, verify_node, write_node,
+};
 
 /// First two bytes of every node (`EXT4_EXT_MAGIC`).
 pub const MAGIC: u16 = 0xF30A;

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 
 use anyhow::{Context, Error, Result, bail};
 use clap::Args;
-use pext4_block::{Access, FileDevice};
+use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::options::Reserve;
 use pext4_fs::{MountOptions, Volume};
 use pext4_fuse::mount::Source;
@@ -312,8 +312,9 @@ fn serve(
         Err(_) => server.unmounter().end(),
     };
     let ended = server.wait_then(|| {
+        let written = device.upgrade().filter(|device| !device.is_read_only());
         // Where that cannot be, the image is as unprotected as it was while it was mounted.
-        let _ = device.upgrade().map(|device| delay_openers(&*device));
+        let _ = written.map(|device| delay_openers(&*device));
     });
     if let Err(error) = &ended
         && !arguments.foreground

@@ -64,7 +64,7 @@ impl Marks {
 /// for other purposes.
 fn maps_blocks(slot: &Slot) -> bool {
     let is_empty = if slot.has_extents() {
-        slot.block == extent::empty_root()
+        extent::is_empty_root(&slot.block)
     } else {
         slot.block == [0; ROOT_BYTES]
     };

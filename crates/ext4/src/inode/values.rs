@@ -87,7 +87,11 @@ impl Inodes {
     }
 
     /// The value inode to which an attribute's entry refers.
-    fn value_inode(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if it is none, `Io`.
+    pub(crate) fn value_inode(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
         let bad = |problem: &'static str| -> Error {
             Corrupt::new(STRUCTURE, problem).in_inode(number).into()
         };
@@ -125,15 +129,9 @@ impl Inodes {
         self.read_value_of(&inode, size)
     }
 
-    /// As [`Inodes::read_value`], with the inode instead of the hash. While the caller keeps the
-    /// `Arc`, it refers to this inode even if the number is reused.
-    pub(crate) fn value_of(&self, number: InodeNumber, size: u32) -> Result<(Vec<u8>, Arc<Inode>)> {
-        let inode = self.value_inode(number)?.into_own();
-        let (value, _) = self.read_value_of(&inode, size)?;
-        Ok((value, inode))
-    }
-
-    fn read_value_of(&self, inode: &Arc<Inode>, size: u32) -> Result<(Vec<u8>, u32)> {
+    /// As [`Inodes::read_value`]. The caller holds the inode's lock, or something that refers to it
+    /// keeps it from being freed.
+    pub(crate) fn read_value_of(&self, inode: &Arc<Inode>, size: u32) -> Result<(Vec<u8>, u32)> {
         let number = inode.number();
         let length = usize::try_from(size).unwrap_or(usize::MAX);
         if length > MAX_VALUE {

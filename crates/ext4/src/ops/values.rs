@@ -72,9 +72,15 @@ impl Volume {
     fn find_value(&self, hash: u32, value: &[u8]) -> Option<Arc<Inode>> {
         let number = self.inodes.values.recall(hash)?;
         let size = u32::try_from(value.len()).ok()?;
-        // The inode may contain something else by now; then there is no value to share.
-        let (found, inode) = self.inodes.value_of(number, size).ok()?;
-        (found == value).then_some(inode)
+        // The inode may contain something else by now, or be on its way out; then there is no value
+        // to share.
+        let inode = self.inodes.value_inode(number).ok()?.into_own();
+        let is_same = {
+            let _lock = inode.lock.try_read()?;
+            let (found, _) = self.inodes.read_value_of(&inode, size).ok()?;
+            found == value
+        };
+        is_same.then_some(inode)
     }
 
     /// A nameless file with this content, held once.

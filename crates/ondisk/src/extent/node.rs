@@ -266,6 +266,14 @@ pub fn verify_node(
     Ok(())
 }
 
+/// Whether a root has no entries. What lies behind the header does not matter, nor what the
+/// generation is: some implementations leave entries there that are gone.
+#[must_use]
+pub fn is_empty_root(root: &[u8; ROOT_SIZE]) -> bool {
+    const KEPT: usize = 8;
+    root.first_chunk::<KEPT>() == empty_root().first_chunk()
+}
+
 /// An empty root, as a new file has.
 #[must_use]
 pub const fn empty_root() -> [u8; ROOT_SIZE] {

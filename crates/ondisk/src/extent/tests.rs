@@ -87,6 +87,19 @@ fn room_follows_the_block_size() {
 }
 
 #[test]
+fn a_root_is_empty_whatever_lies_behind_its_header() {
+    let mut root = empty_root();
+    assert!(is_empty_root(&root));
+    root[8..].fill(7);
+    assert!(is_empty_root(&root));
+    for at in 0..8 {
+        root[at] ^= 1;
+        assert!(!is_empty_root(&root), "byte {at}");
+        root[at] ^= 1;
+    }
+}
+
+#[test]
 fn an_empty_root_is_a_leaf_with_room_for_four() {
     let root = empty_root();
     assert_eq!(root[..12], [0x0A, 0xF3, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);

@@ -14,6 +14,8 @@ use crate::number::InodeNumber;
 pub(super) const ENTRY_SIZE: usize = 16;
 /// Names and values are padded to multiples of this, in bytes.
 const WORD: usize = 4;
+/// The problem of values that share bytes.
+const OVERLAP: &str = "values overlap";
 /// Bytes of the zero word after the last entry.
 pub(super) const TERMINATOR_SIZE: usize = 4;
 
@@ -155,6 +157,11 @@ impl<'a> Region<'a> {
         }
     }
 
+    /// Bytes of the region, including its gap.
+    fn len(&self) -> usize {
+        self.bytes.len() + self.gap
+    }
+
     fn from(&self, at: usize) -> &'a [u8] {
         self.bytes[..self.front].get(at..).unwrap_or_default()
     }
@@ -216,9 +223,15 @@ pub(super) fn decode_list(
     };
     let mut list = Vec::new();
     let mut ranges = SmallVec::<[(usize, usize); 8]>::new();
+    let mut room = region.len();
     while let Some((raw, name)) = entries.next()? {
+        if let Some((start, end)) = padded_range(&raw) {
+            // Before they are copied: many entries may name one large range.
+            let left = room.checked_sub(end - start);
+            room = left.ok_or_else(|| Corrupt::new(structure, OVERLAP))?;
+            ranges.push((start, end));
+        }
         list.push(decode_entry(&raw, name, region, structure)?);
-        ranges.extend(padded_range(&raw));
     }
     check_ranges(&mut ranges, entries.at + TERMINATOR_SIZE, structure)?;
     Ok(list)
@@ -247,7 +260,7 @@ fn check_ranges(
         return Err(leaves_room(start, end, structure));
     }
     if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
-        return Err(Corrupt::new(structure, "values overlap"));
+        return Err(Corrupt::new(structure, OVERLAP));
     }
     Ok(())
 }
