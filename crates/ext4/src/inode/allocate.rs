@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 use super::data::{MAP_CREDITS, SLOT_CREDITS, logical};
 use crate::error::{Refusal, Result};
 use crate::inode::extents::Mapping;
+use crate::inode::filling::Filling;
 use crate::inode::inodes::Inodes;
-use crate::inode::mapping::Filling;
 use crate::inode::{Inode, Reach};
 
 /// What a call has allocated so far.

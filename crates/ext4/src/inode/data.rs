@@ -23,9 +23,9 @@ use pext4_ondisk::{LogicalBlock, Tid, extent};
 
 use crate::error::{Refusal, Result};
 use crate::inode::extents::{BlockState, Extent, Hole, Mapping};
+use crate::inode::filling::Filling;
 use crate::inode::indirect;
 use crate::inode::inodes::Inodes;
-use crate::inode::mapping::Filling;
 use crate::inode::walk_limit::WalkLimit;
 use crate::inode::{Inode, Reach, State};
 use crate::store::now;

@@ -27,8 +27,8 @@ use pext4_ondisk::{BlockNumber, Corrupt};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::data::{MAP_CREDITS, SLOT_CREDITS};
+use crate::inode::filling::Filling;
 use crate::inode::inodes::Inodes;
-use crate::inode::mapping::Filling;
 use crate::inode::{Inode, Reach};
 use crate::store::now;
 use crate::types::{FileType, Seek};

@@ -21,6 +21,7 @@
 pub mod allocate;
 pub mod data;
 pub mod extents;
+pub mod filling;
 pub mod holds;
 mod indirect;
 mod inline;

@@ -12,7 +12,7 @@ use super::new_inode::{FAST_SYMLINK_END, NewInode};
 use crate::error::{Refusal, Result};
 use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{Extent, Mapping};
-use crate::inode::mapping::Filling;
+use crate::inode::filling::Filling;
 use crate::inode::{Inode, Reach};
 use crate::types::{CreateAttributes, Entry, FileType, InodeNumber};
 use crate::volume::Volume;

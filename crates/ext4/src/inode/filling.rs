@@ -1,0 +1,180 @@
+//! Fills holes of files: finds where the blocks should be, allocates them, has their data written,
+//! and maps them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::{BlockNumber, LogicalBlock, extent};
+
+use crate::error::{Refusal, Result};
+use crate::inode::Inode;
+use crate::inode::extents::{Extent, Hole, Mapping};
+use crate::inode::indirect;
+use crate::inode::inodes::Inodes;
+use crate::mballoc::{Purpose, Request};
+
+/// Widest gap in a file, in blocks, for which room is left on the device.
+const MAX_GAP: u32 = 8192;
+
+/// Blocks of a file to be allocated and mapped.
+pub struct Filling {
+    /// A hole of the file, or the beginning of one.
+    pub blocks: Range<u64>,
+    /// Whether they are mapped unwritten.
+    pub unwritten: bool,
+    /// The hole, if a lookup under the same hold of the inode's lock has found it.
+    pub hole: Option<Hole>,
+}
+
+impl Filling {
+    /// Blocks that are written at once, of a hole of which no more is known.
+    pub fn written(blocks: Range<u64>) -> Self {
+        Self {
+            blocks,
+            unwritten: false,
+            hole: None,
+        }
+    }
+}
+
+impl Inodes {
+    /// Allocates blocks for the start of a hole and maps them: one run, possibly shorter than the
+    /// hole.
+    ///
+    /// `fill` writes the data of written blocks before they are mapped, and returns where in the
+    /// file it ends, in bytes, for [`Inodes::note_written`]; `None` if nothing is to be noted.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSpace)`; nothing is changed then.
+    pub fn fill_hole(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        filling: Filling,
+        fill: impl FnOnce(Extent) -> Result<Option<u64>>,
+    ) -> Result<Extent> {
+        let mut map = inode.map.lock();
+        let Filling {
+            blocks, unwritten, ..
+        } = filling;
+        let logical = LogicalBlock(u32::try_from(blocks.start).map_err(|_| Refusal::FileTooLarge)?);
+        let most = if unwritten {
+            extent::MAX_UNWRITTEN_LENGTH
+        } else {
+            extent::MAX_WRITTEN_LENGTH
+        };
+        let mut length = u32::try_from(blocks.end - blocks.start)
+            .unwrap_or(u32::MAX)
+            .min(most);
+        if !Self::uses_extents(inode) {
+            let room = indirect::room(logical, self.store.block_size());
+            length = length.min(room.ok_or(Refusal::FileTooLarge)?);
+            if unwritten {
+                // A block map cannot represent unwritten blocks.
+                return Err(Refusal::NotSupported.into());
+            }
+        }
+        let request = Request {
+            inode: inode.number(),
+            logical,
+            length,
+            goal: self.goal(inode, logical, filling.hole)?,
+            purpose: match inode.is_directory() {
+                true => Purpose::Entries,
+                false => Purpose::Data,
+            },
+            may_use_reserve: self.may_use_reserve(inode),
+            size: inode.size(),
+            stream_goal: map.stream_goal,
+            zone: self.zone(!Self::uses_extents(inode)),
+        };
+        let run = self
+            .groups
+            .allocate_for_file(handle, &request, &mut map.preallocation);
+        inode.note_preallocation(&map);
+        let run = run?;
+        let own_goal = self.groups.own_stream_goal(&request, run);
+        map.stream_goal = own_goal.or(map.stream_goal);
+        let extent = Extent {
+            logical,
+            start: run.start,
+            length: run.length,
+            unwritten,
+        };
+        let mapped = fill(extent).and_then(|end| {
+            let written = end.map(|end| self.written(handle, inode, end));
+            self.map(handle, inode, &mut map, extent, written)
+        });
+        if let Err(error) = mapped {
+            self.groups.free(handle, run.start, run.length)?;
+            return Err(error);
+        }
+        Ok(extent)
+    }
+
+    /// The goal for `logical`, which is not mapped: where it would be if it continued the extent
+    /// before it in the file, or preceded the one after it; else the start of the inode's group.
+    ///
+    /// The kernel writes the pages of a file in several requests, which may be served in any order.
+    /// With gaps between them as wide as what is still to come, they become one run.
+    fn goal(
+        &self,
+        inode: &Inode,
+        logical: LogicalBlock,
+        hole: Option<Hole>,
+    ) -> Result<BlockNumber> {
+        if !Self::uses_extents(inode) {
+            return self.goal_in_map(inode, logical);
+        }
+        let hole = match hole {
+            Some(hole) => Mapping::Hole(hole),
+            None => self.lookup(inode, logical)?,
+        };
+        let (before, after) = match hole {
+            Mapping::Hole(hole) => (hole.before, hole.after),
+            // The tree will refuse to map it again.
+            Mapping::Mapped(extent) => (Some(extent), None),
+        };
+        if let Some(before) = before {
+            self.check_not_metadata(before.start, before.length)
+                .map_err(|error| error.in_inode(inode.number()))?;
+            return Ok(continuation(before, logical));
+        }
+        let preceding = after.and_then(|after| {
+            let gap = after.logical.get().checked_sub(logical.get())?;
+            after.start.checked_sub(gap).filter(|_| gap <= MAX_GAP)
+        });
+        Ok(preceding.unwrap_or_else(|| self.home_goal(inode)))
+    }
+
+    /// The goal in a block map: after the block that precedes `logical` in the file, else the start
+    /// of the inode's group.
+    fn goal_in_map(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
+        let before = match logical.checked_sub(1u32) {
+            Some(before) => self.lookup(inode, before)?,
+            None => return Ok(self.home_goal(inode)),
+        };
+        Ok(match before {
+            Mapping::Mapped(extent) => extent
+                .start
+                .checked_add(extent.length)
+                .unwrap_or(extent.start),
+            Mapping::Hole(_) => self.home_goal(inode),
+        })
+    }
+}
+
+/// Where `logical`, which is behind an extent, is if it continues it. A wide gap is a hole that
+/// nobody fills soon, so it is left out.
+fn continuation(extent: Extent, logical: LogicalBlock) -> BlockNumber {
+    let offset = logical.get().saturating_sub(extent.logical.get());
+    let gap = offset.saturating_sub(extent.length);
+    let offset = if gap <= MAX_GAP {
+        offset
+    } else {
+        extent.length
+    };
+    extent.start.checked_add(offset).unwrap_or(extent.start)
+}
