@@ -1,39 +1,40 @@
-//! An allocator that gives no memory of an object to another object, for tests that compare traces
-//! of different moments: two objects that had one address, one after the other, share nothing.
+//! An allocator for tests that compare traces of different moments: no memory of an object becomes
+//! another object's, so that two which had one address, one after the other, share nothing; and
+//! each object begins at a cache line and ends with one, so that none shares a line by accident,
+//! which would differ from run to run.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Largest object, in bytes, whose memory is kept. What has locks or atomics is smaller; what is
 /// larger, mostly blocks, would take too much.
 const MOST: usize = 1024;
 
-/// The system's allocator without the release of small objects.
+/// The system's allocator, of whole lines, without the release of small objects.
 #[derive(Debug)]
 pub struct FreshMemory;
 
-// SAFETY: every call is passed on to the system's allocator as it is, or not made at all: memory
-// that is not released may stay as it is.
+fn whole_lines(layout: Layout) -> Option<Layout> {
+    let size = layout.size().checked_next_multiple_of(LINE)?;
+    Layout::from_size_align(size, layout.align().max(LINE)).ok()
+}
+
+// SAFETY: what is allocated is at least as large and as aligned as the layout says. It is released
+// with the layout that it was allocated with, which the same rule derives, or not at all.
 unsafe impl GlobalAlloc for FreshMemory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are those that the system's allocator needs.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        if layout.size() > MOST {
-            // SAFETY: as above; the memory came from the same allocator.
-            unsafe { System.dealloc(pointer, layout) };
+        match whole_lines(layout) {
+            // SAFETY: the layout is not empty, since the caller's is not.
+            Some(layout) => unsafe { System.alloc(layout) },
+            None => std::ptr::null_mut(),
         }
     }
 
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // What grows is a list, which has no atomics.
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, new_size) }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if let Some(layout) = whole_lines(layout).filter(|_| layout.size() > MOST) {
+            // SAFETY: the pointer came from `alloc` with this layout.
+            unsafe { System.dealloc(pointer, layout) };
+        }
     }
 }
