@@ -103,10 +103,7 @@ impl Inodes {
     ///
     /// As [`Inodes::get`].
     pub fn get_to_remove(&self, number: InodeNumber) -> Result<ShardRef<Inode>> {
-        let inode = match self.resident.find(number) {
-            Some(inode) => inode,
-            None => self.load(number, |slot| slot.links > 0)?,
-        };
+        let inode = self.load(number, |slot| slot.links > 0)?;
         if inode.is_dead() {
             return Err(Refusal::Stale.into());
         }
@@ -122,13 +119,10 @@ impl Inodes {
     pub fn get_orphan(&self, number: InodeNumber) -> Result<Arc<Inode>> {
         // The deletion time of a chained orphan is the number of the next one.
         let most = self.store.geometry.inodes_count;
-        match self.resident.find(number) {
-            Some(inode) => Ok(inode),
-            None => self.load(number, |slot| slot.links > 0 || slot.deletion_time <= most),
-        }
+        self.load(number, |slot| slot.links > 0 || slot.deletion_time <= most)
     }
 
-    /// Loads an inode whose slot is `expected`: others are not in use.
+    /// An inode in memory, or else one whose slot is `expected`: others are not in use.
     fn load(
         &self,
         number: InodeNumber,
