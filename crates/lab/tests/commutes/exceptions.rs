@@ -58,14 +58,6 @@ const CUT_FAR: &[&str] = &["cut off what is far behind"];
 
 pub const EXCEPTIONS: &[Exception] = &[
     Exception {
-        operations: [FAR, &["remove a directory"]],
-        kind: Kind::ReadLine,
-        place: "sync/src/biased.rs",
-        always: false,
-        reason: "seen in one of twenty-five runs: who reads a lock while it is not biased towards \
-                 readers counts there, and the lock may have been written once between the two sides",
-    },
-    Exception {
         operations: [&["rename into another directory"]; 2],
         kind: Kind::Lock(Class::Rename),
         place: "ops/rename.rs",
