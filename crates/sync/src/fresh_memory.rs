@@ -6,7 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 /// Largest object, in bytes, whose memory is kept. What has locks or atomics is smaller; what is
 /// larger, mostly blocks, would take too much.
 const MOST: usize = 1024;
@@ -15,7 +15,8 @@ const MOST: usize = 1024;
 #[derive(Debug)]
 pub struct FreshMemory;
 
-fn whole_lines(layout: Layout) -> Option<Layout> {
+/// The layout of the lines that an object of this layout is given; `None` if they are too many.
+pub(crate) fn whole_lines(layout: Layout) -> Option<Layout> {
     let size = layout.size().checked_next_multiple_of(LINE)?;
     Layout::from_size_align(size, layout.align().max(LINE)).ok()
 }

@@ -8,20 +8,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Bytes of a line.
-const LINE: usize = 64;
+use crate::fresh_memory::whole_lines;
 
 /// The system's allocator, which gets requests for whole lines only.
 #[derive(Debug)]
 pub struct Lines;
-
-fn rounded(size: usize) -> Option<usize> {
-    size.checked_next_multiple_of(LINE)
-}
-
-fn whole_lines(layout: Layout) -> Option<Layout> {
-    Layout::from_size_align(rounded(layout.size())?, layout.align().max(LINE)).ok()
-}
 
 // SAFETY: every call passes a layout to the system's allocator that is at least as large as the
 // caller's; allocation, reallocation and release derive it by the same rule.
@@ -52,12 +43,13 @@ unsafe impl GlobalAlloc for Lines {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        let (Some(layout), Some(size)) = (whole_lines(layout), rounded(new_size)) else {
+        let new = Layout::from_size_align(new_size, layout.align()).ok();
+        let (Some(layout), Some(new)) = (whole_lines(layout), new.and_then(whole_lines)) else {
             return std::ptr::null_mut();
         };
         // SAFETY: the pointer came from `alloc` with this layout; the new size is not zero, and the
         // system refuses one that is too large.
-        let moved = unsafe { System.realloc(pointer, layout, size) };
+        let moved = unsafe { System.realloc(pointer, layout, new.size()) };
         if !moved.is_null() && moved != pointer {
             super::forget(pointer.addr(), layout.size());
         }
@@ -69,7 +61,8 @@ unsafe impl GlobalAlloc for Lines {
 mod tests {
     use std::alloc::{GlobalAlloc, Layout};
 
-    use super::{LINE, Lines};
+    use super::Lines;
+    use crate::fresh_memory::LINE;
 
     #[test]
     #[allow(unsafe_code)]
