@@ -170,9 +170,9 @@ fn what_commutes_shares_nothing_where_files_have_block_maps() {
 fn nothing_is_shared(maps: Maps) {
     topology::imitate(PROCESSORS);
     let mut wrong = shared_things(maps, 0);
-    // By chance, two blocks may belong to one shard of the cache; they then share it in every round,
-    // but not in every run with different block numbers. A pair of operations that touch many
-    // blocks was seen to meet three times in a row, in 1 of 1,200 runs.
+    // By chance, two blocks may belong to one shard of the cache; they then share it in every
+    // round, but not in every run with different block numbers. Operations that touch many blocks were
+    // seen to meet three times in a row, in 1 of 1,200 runs.
     for moved in [3, 7, 13, 29] {
         if !wrong.is_empty() {
             let again = shared_things(maps, moved);
