@@ -34,6 +34,7 @@ mod nodes;
 mod orphans;
 mod published_fields;
 mod slots;
+mod state;
 pub mod table;
 pub mod tails;
 pub mod truncate;
@@ -43,7 +44,7 @@ mod zeroes;
 
 use std::sync::Arc;
 
-use pext4_jbd2::{Capture, Handle, Owed};
+use pext4_jbd2::{Capture, Handle};
 use pext4_ondisk::extent::{self, Extent, ROOT_SIZE};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags, set_checksum};
 use pext4_ondisk::time::Time;
@@ -56,9 +57,10 @@ use crate::inode::holds::Holds;
 use crate::inode::name_changes::times_after;
 use crate::inode::published_fields::{Marks, PublishedFields};
 use crate::mballoc::Preallocation;
-use crate::orphan::OrphanPlace;
 use crate::store::Store;
 use crate::types::{Attributes, DeviceNumber, FileType};
+
+pub use crate::inode::state::{Reach, State};
 
 /// The root of a file's map, which lies in its inode.
 pub(crate) type Root = [u8; ROOT_SIZE];
@@ -96,44 +98,6 @@ pub struct Map {
     pub stream_goal: Option<GroupNumber>,
 }
 
-/// The decoded slot and the state that belongs to it.
-pub struct State {
-    /// The slot's fields.
-    pub slot: Slot,
-    /// Where the inode is recorded as an orphan, if it is one.
-    pub orphan: Option<OrphanPlace>,
-    /// The orphan slot that the inode keeps while this transaction runs, although it is no longer
-    /// an orphan.
-    pub idle_slot: Option<(Tid, OrphanPlace)>,
-    /// The last transaction that an `fsync` must wait for.
-    pub sync_tid: Option<Tid>,
-    /// The last transaction that an `fdatasync` must wait for.
-    pub datasync_tid: Option<Tid>,
-    /// The last transaction that changed the slot: the inode leaves memory only when it is durable.
-    pub last_tid: Option<Tid>,
-    /// The transaction that truncated the file inside a block, leaving old bytes beyond the end.
-    pub truncated_in: Option<Tid>,
-    /// Whether the bytes between the end of the file and the end of its last block are known zero.
-    pub tail_is_zero: bool,
-    /// Whether the inode is on the list of files whose tail must still be zeroed (`tails.rs`).
-    pub tail_is_listed: bool,
-    /// Whether a truncate failed half way, so that blocks beyond the end may still be mapped, whose
-    /// old content must not become visible again.
-    pub truncate_is_unfinished: bool,
-    /// No name and no hold is left, and a thread is freeing the inode or has freed it.
-    pub dead: bool,
-    owed: Owed,
-}
-
-/// Whether `fdatasync` must make a change durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Yes: it is needed to read the data back (size, blocks).
-    Data,
-    /// No: times, owners, links.
-    Attributes,
-}
-
 impl Inode {
     /// An inode from its slot.
     pub(crate) fn new(
@@ -148,20 +112,7 @@ impl Inode {
         } else {
             Class::Inode
         };
-        let state = State {
-            slot,
-            orphan: None,
-            idle_slot: None,
-            sync_tid: None,
-            datasync_tid: None,
-            last_tid: None,
-            truncated_in: None,
-            tail_is_zero: false,
-            tail_is_listed: false,
-            truncate_is_unfinished: false,
-            dead: false,
-            owed: Owed::default(),
-        };
+        let state = State::new(slot);
         Self {
             number,
             file_type,
@@ -242,12 +193,7 @@ impl Inode {
         change: impl FnOnce(&mut State) -> R,
     ) -> R {
         self.touch(handle, state);
-        let tid = handle.tid();
-        state.last_tid = Some(tid);
-        state.sync_tid = Some(tid);
-        if reach == Reach::Data {
-            state.datasync_tid = Some(tid);
-        }
+        state.note_change(handle.tid(), reach);
         let result = change(state);
         // Clamped now, so that readers see the same times before and after the inode leaves memory.
         state.slot.clamp_times();

@@ -1,0 +1,78 @@
+//! What the lock of an inode's state guards: the decoded slot, and the transactions that it belongs
+//! to. Who changes the slot calls [`State::note_change`] and publishes the fields that can be read
+//! without the lock (`published_fields.rs`), which `Inode::edit` does.
+
+use pext4_jbd2::Owed;
+use pext4_ondisk::Tid;
+use pext4_ondisk::inode::Inode as Slot;
+
+use crate::orphan::OrphanPlace;
+
+/// The decoded slot and the state that belongs to it.
+pub struct State {
+    /// The slot's fields.
+    pub slot: Slot,
+    /// Where the inode is recorded as an orphan, if it is one.
+    pub orphan: Option<OrphanPlace>,
+    /// The orphan slot that the inode keeps while this transaction runs, although it is no longer
+    /// an orphan.
+    pub idle_slot: Option<(Tid, OrphanPlace)>,
+    /// The last transaction that an `fsync` must wait for.
+    pub sync_tid: Option<Tid>,
+    /// The last transaction that an `fdatasync` must wait for.
+    pub datasync_tid: Option<Tid>,
+    /// The last transaction that changed the slot: the inode leaves memory only when it is durable.
+    pub last_tid: Option<Tid>,
+    /// The transaction that truncated the file inside a block, leaving old bytes beyond the end.
+    pub truncated_in: Option<Tid>,
+    /// Whether the bytes between the end of the file and the end of its last block are known zero.
+    pub tail_is_zero: bool,
+    /// Whether the inode is on the list of files whose tail must still be zeroed (`tails.rs`).
+    pub tail_is_listed: bool,
+    /// Whether a truncate failed half way, so that blocks beyond the end may still be mapped, whose
+    /// old content must not become visible again.
+    pub truncate_is_unfinished: bool,
+    /// No name and no hold is left, and a thread is freeing the inode or has freed it.
+    pub dead: bool,
+    /// The transaction to which the slot's bytes are owed.
+    pub(super) owed: Owed,
+}
+
+/// Whether `fdatasync` must make a change durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Yes: it is needed to read the data back (size, blocks).
+    Data,
+    /// No: times, owners, links.
+    Attributes,
+}
+
+impl State {
+    /// The state of an inode that no transaction has changed.
+    pub(super) fn new(slot: Slot) -> Self {
+        Self {
+            slot,
+            orphan: None,
+            idle_slot: None,
+            sync_tid: None,
+            datasync_tid: None,
+            last_tid: None,
+            truncated_in: None,
+            tail_is_zero: false,
+            tail_is_listed: false,
+            truncate_is_unfinished: false,
+            dead: false,
+            owed: Owed::default(),
+        }
+    }
+
+    /// Notes a change in a transaction. Until it is durable, syncs that reach it wait and the inode
+    /// stays in memory.
+    pub(super) fn note_change(&mut self, tid: Tid, reach: Reach) {
+        self.last_tid = Some(tid);
+        self.sync_tid = Some(tid);
+        if reach == Reach::Data {
+            self.datasync_tid = Some(tid);
+        }
+    }
+}
