@@ -5,7 +5,6 @@ mod images;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
 use std::thread;
 use std::time::Duration;
 
