@@ -48,10 +48,8 @@ fn main() -> Result<()> {
             scaling = Scaling::parse(&argument)?;
         }
     }
-    let plan = Plan {
-        files: 100,
-        ..Plan::default()
-    };
+    // As the lab runs it by default.
+    let plan = Plan::default();
     let device = Arc::new(RamDevice::new(IMAGE));
     let made = mkfs::Options {
         // As the lab makes its images.

@@ -6,13 +6,22 @@
 //! it.
 
 /// The 16-bit word at `at`.
+#[inline]
 pub(crate) fn read_u16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+    u16::from_le_bytes(array(bytes, at))
 }
 
 /// The 32-bit word at `at`.
+#[inline]
 pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_le_bytes(array(bytes, at))
+}
+
+/// The `N` bytes at `at`, with one check of the range and not one a byte.
+#[inline]
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let word = bytes[at..].first_chunk();
+    *word.expect("the caller has checked the range")
 }
 
 /// Stores a 16-bit word at `at`.

@@ -81,6 +81,8 @@ impl Hasher {
     }
 }
 
+/// The bits that make signed bytes negative.
+const SIGNS: u32 = 0x8080_8080;
 const INITIAL: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
 /// Computes the hash of a name; `None` for an algorithm that needs a key.
@@ -141,12 +143,33 @@ fn pack<const N: usize>(signedness: Signedness, rest: &[u8]) -> [u32; N] {
     let doubled = length | length << 8;
     let padding = doubled | doubled << 16;
     let mut words = [padding; N];
-    for (word, bytes) in words.iter_mut().zip(rest.chunks(4)) {
-        *word = bytes.iter().fold(padding, |word, &byte| {
-            widen(signedness, byte).wrapping_add(word << 8)
-        });
+    let (whole, behind) = rest.as_chunks();
+    for (word, bytes) in words.iter_mut().zip(whole) {
+        *word = pack_word(signedness, *bytes);
+    }
+    if let Some(last) = words.get_mut(whole.len()) {
+        *last = append(signedness, padding, behind);
     }
     words
+}
+
+/// Packs 4 bytes: nothing of the padding is left.
+#[inline]
+fn pack_word(signedness: Signedness, bytes: [u8; 4]) -> u32 {
+    let word = u32::from_be_bytes(bytes);
+    // Unless a byte is negative, none changes those above it.
+    if word & SIGNS == 0 || signedness == Signedness::Unsigned {
+        word
+    } else {
+        append(signedness, 0, &bytes)
+    }
+}
+
+/// `word`, of which `bytes` push out as many.
+fn append(signedness: Signedness, word: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(word, |word, &byte| {
+        widen(signedness, byte).wrapping_add(word << 8)
+    })
 }
 
 fn half_md4(signedness: Signedness, mut state: [u32; 4], name: &[u8]) -> (u32, u32) {
@@ -158,32 +181,54 @@ fn half_md4(signedness: Signedness, mut state: [u32; 4], name: &[u8]) -> (u32, u
 }
 
 fn half_md4_transform(state: &mut [u32; 4], words: &[u32; 8]) {
-    const ORDER: [[usize; 8]; 3] = [
-        [0, 1, 2, 3, 4, 5, 6, 7],
-        [1, 3, 5, 7, 0, 2, 4, 6],
-        [3, 7, 2, 6, 1, 5, 0, 4],
-    ];
-    const SHIFTS: [[u32; 4]; 3] = [[3, 7, 11, 19], [3, 5, 9, 13], [3, 9, 11, 15]];
-    const CONSTANTS: [u32; 3] = [0, 0x5A82_7999, 0x6ED9_EBA1];
-    let functions: [fn(u32, u32, u32) -> u32; 3] = [
+    let [w0, w1, w2, w3, w4, w5, w6, w7] = *words;
+    let mut mixed = *state;
+    half_md4_round(
+        &mut mixed,
+        [w0, w1, w2, w3, w4, w5, w6, w7],
+        [3, 7, 11, 19],
         |x, y, z| z ^ (x & (y ^ z)),
-        |x, y, z| (x & y).wrapping_add((x ^ y) & z),
-        |x, y, z| x ^ y ^ z,
-    ];
-    let [mut a, mut b, mut c, mut d] = *state;
-    for round in 0..3 {
-        for (step, &index) in ORDER[round].iter().enumerate() {
-            let mixed = a
-                .wrapping_add(functions[round](b, c, d))
-                .wrapping_add(words[index])
-                .wrapping_add(CONSTANTS[round])
-                .rotate_left(SHIFTS[round][step % 4]);
-            (a, b, c, d) = (d, mixed, b, c);
-        }
-    }
-    for (word, mixed) in state.iter_mut().zip([a, b, c, d]) {
+    );
+    half_md4_round(
+        &mut mixed,
+        [w1, w3, w5, w7, w0, w2, w4, w6],
+        [3, 5, 9, 13],
+        |x, y, z| (x & y).wrapping_add((x ^ y) & z).wrapping_add(0x5A82_7999),
+    );
+    half_md4_round(
+        &mut mixed,
+        [w3, w7, w2, w6, w1, w5, w0, w4],
+        [3, 9, 11, 15],
+        |x, y, z| (x ^ y ^ z).wrapping_add(0x6ED9_EBA1),
+    );
+    for (word, mixed) in state.iter_mut().zip(mixed) {
         *word = word.wrapping_add(mixed);
     }
+}
+
+/// One of the three rounds: `words` in its order, and its function with its constant.
+#[inline]
+fn half_md4_round(
+    state: &mut [u32; 4],
+    words: [u32; 8],
+    shifts: [u32; 4],
+    function: impl Fn(u32, u32, u32) -> u32,
+) {
+    let [mut a, mut b, mut c, mut d] = *state;
+    for half in [
+        [words[0], words[1], words[2], words[3]],
+        [words[4], words[5], words[6], words[7]],
+    ] {
+        let mix = |a: u32, x, y, z, step: usize| {
+            let sum = a.wrapping_add(function(x, y, z)).wrapping_add(half[step]);
+            sum.rotate_left(shifts[step])
+        };
+        a = mix(a, b, c, d, 0);
+        d = mix(d, a, b, c, 1);
+        c = mix(c, d, a, b, 2);
+        b = mix(b, c, d, a, 3);
+    }
+    *state = [a, b, c, d];
 }
 
 fn tea(signedness: Signedness, mut state: [u32; 4], name: &[u8]) -> (u32, u32) {

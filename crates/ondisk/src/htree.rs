@@ -199,16 +199,20 @@ impl<'a> Index<'a> {
     ///
     /// If the position is past the last entry.
     #[must_use]
+    #[inline]
     pub fn entry(&self, position: usize) -> IndexEntry {
-        assert!(position < self.count, "an entry in use");
-        let at = self.start + position * ENTRY_SIZE;
-        let hash = if position == 0 {
-            0
-        } else {
-            read_u32(self.block, at)
-        };
-        let block = LogicalBlock(read_u32(self.block, at + 4) & BLOCK_MASK);
-        IndexEntry { hash, block }
+        let (hash, block) = pair(&self.pairs()[position]);
+        IndexEntry {
+            hash: if position == 0 { 0 } else { hash },
+            block: LogicalBlock(block & BLOCK_MASK),
+        }
+    }
+
+    /// The entries as they are in the block. The first one's hash is limit and count.
+    #[inline]
+    fn pairs(&self) -> &'a [[u8; ENTRY_SIZE]] {
+        let (pairs, _) = self.block[self.start..].as_chunks();
+        &pairs[..self.count]
     }
 
     /// All entries, in order.
@@ -222,16 +226,8 @@ impl<'a> Index<'a> {
     /// [`CONTINUED`].
     #[must_use]
     pub fn search(&self, hash: u32) -> usize {
-        let (mut low, mut high) = (1, self.count);
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            if self.entry(middle).hash > hash {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        low - 1
+        let behind_first = &self.pairs()[1..];
+        behind_first.partition_point(|entry| pair(entry).0 <= hash)
     }
 
     /// Checks that hashes do not decrease, and that every block is below `blocks`, the directory's
@@ -260,6 +256,13 @@ impl<'a> Index<'a> {
         }
         Ok(())
     }
+}
+
+/// The two words of an entry: the hash and the block.
+#[inline]
+fn pair(&[h0, h1, h2, h3, b0, b1, b2, b3]: &[u8; ENTRY_SIZE]) -> (u32, u32) {
+    let word = u32::from_le_bytes;
+    (word([h0, h1, h2, h3]), word([b0, b1, b2, b3]))
 }
 
 /// Number of entries that fit into a block whose entries start at byte `start`.

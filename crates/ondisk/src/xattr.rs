@@ -18,6 +18,7 @@ pub mod pax;
 
 use std::cmp::Ordering;
 
+use smallvec::SmallVec;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -59,13 +60,19 @@ const _: () = assert!(size_of::<RawHeader>() == BLOCK_HEADER_SIZE);
 #[error("extended attributes do not fit")]
 pub struct Full;
 
+/// The bytes of a name. Few are longer than what needs no memory of its own.
+pub type NameBytes = SmallVec<[u8; 16]>;
+/// The bytes of a value that lies beside its entry. Labels, capabilities and access lists of a few
+/// entries need no memory of their own.
+pub type ValueBytes = SmallVec<[u8; 64]>;
+
 /// One extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribute {
     /// The number of the name's prefix.
     pub index: u8,
     /// The name without the prefix, at most [`MAX_NAME`] bytes.
-    pub name: Box<[u8]>,
+    pub name: NameBytes,
     /// The value.
     pub value: Value,
     /// Hash of name and value; 0 if there is none.
@@ -76,7 +83,7 @@ pub struct Attribute {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// The value, stored in the same place as the entry.
-    Inline(Box<[u8]>),
+    Inline(ValueBytes),
     /// The value is the content of an inode (`ea_inode`).
     Inode {
         /// The inode.
@@ -93,8 +100,8 @@ impl Attribute {
         let hash = entry_hash(name, value);
         Self {
             index,
-            name: name.into(),
-            value: Value::Inline(value.into()),
+            name: NameBytes::from_slice(name),
+            value: Value::Inline(ValueBytes::from_slice(value)),
             hash,
         }
     }
@@ -341,13 +348,22 @@ impl Content {
             && self.list.is_in(block, BLOCK_HEADER_SIZE)
     }
 
-    /// Writes the content into a block.
+    /// Writes the content into a new block.
     ///
     /// # Panics
     ///
     /// If the block has another size than the content was made for.
     pub fn put_into(&self, block: &mut [u8]) {
         self.list.put_into(block);
+    }
+
+    /// Writes the content into an attribute block in place of what is there.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::put_into`].
+    pub fn replace_in(&self, block: &mut [u8]) {
+        self.list.replace_in(block, BLOCK_HEADER_SIZE);
     }
 }
 

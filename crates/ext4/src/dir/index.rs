@@ -13,6 +13,7 @@
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::htree::{Index, RootInfo};
 use pext4_ondisk::{Corrupt, LogicalBlock};
+use smallvec::{SmallVec, smallvec};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, DirectorySettings, look};
 use super::{CHANGED, FoundEntry, corrupt_in, leaf};
@@ -50,7 +51,7 @@ pub(super) struct Frame {
 /// A path from the root to a leaf.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
-    pub(super) frames: Vec<Frame>,
+    pub(super) frames: SmallVec<[Frame; MAX_FRAMES]>,
     hasher: Hasher,
     hash: u32,
     leaf: LogicalBlock,
@@ -93,12 +94,11 @@ impl Path {
         })?;
         let Some(head) = head else { return Ok(None) };
         let mut path = Self {
-            frames: Vec::with_capacity(MAX_FRAMES),
+            frames: smallvec![head.step.frame],
             hasher: head.hasher,
             hash: head.hash,
             leaf: head.step.child,
         };
-        path.frames.push(head.step.frame);
         for _ in 0..head.levels {
             path.step_down(blocks, |index| index.search(head.hash))?;
         }

@@ -306,7 +306,7 @@ fn change(
         .map_err(|corrupt| corrupt.in_block(buffer.block()))?;
     if is_own {
         let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
-        content.put_into(bytes);
+        content.replace_in(bytes);
         if !has_value_inodes.new {
             blocks.insert(buffer.block(), bytes);
         }

@@ -4,7 +4,7 @@ use pext4_ondisk::InodeNumber;
 use pext4_ondisk::directory::{self, Entry, Format, HEADER_SIZE, Record, is_valid_name};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::inode::Inode;
-use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value};
+use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value, ValueBytes};
 
 use super::catalogue::Kind;
 use super::directories::{DirectorySubject, ThreadState};
@@ -284,7 +284,7 @@ pub(super) fn inline(subject: &DirectorySubject<'_>, thread: &mut ThreadState) {
 }
 
 /// The part of the inline data that is stored as an attribute.
-fn inline_rest(inode: &Inode) -> Box<[u8]> {
+fn inline_rest(inode: &Inode) -> ValueBytes {
     let list = xattr::decode_inode_area(&inode.tail).unwrap_or_default();
     let rest = list
         .into_iter()

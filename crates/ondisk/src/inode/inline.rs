@@ -17,7 +17,8 @@ use crate::corrupt::Corrupt;
 use crate::directory::{self, Format};
 use crate::number::InodeNumber;
 use crate::xattr::{
-    Attribute, Full, INDEX_SYSTEM, Value, decode_inode_area, encode_inode_area, inode_area_used,
+    Attribute, Full, INDEX_SYSTEM, Value, ValueBytes, decode_inode_area, encode_inode_area,
+    inode_area_used,
 };
 
 /// Offset of the records of a directory in its content.
@@ -57,7 +58,7 @@ impl Inode {
     ///
     /// [`Corrupt`] if the attributes cannot be decoded.
     pub fn inline_room(&self) -> Result<usize, Corrupt> {
-        let attributes = self.with_content(Box::default())?;
+        let attributes = self.with_content(&[])?;
         let left = self.area().len().checked_sub(inode_area_used(&attributes));
         Ok(left.map_or(0, |left| BLOCK_AREA + left / 4 * 4))
     }
@@ -70,7 +71,7 @@ impl Inode {
     /// unchanged.
     pub fn set_inline_content(&mut self, content: &[u8]) -> Result<(), Full> {
         let (head, rest) = content.split_at(content.len().min(BLOCK_AREA));
-        let attributes = self.with_content(rest.into()).map_err(|_| Full)?;
+        let attributes = self.with_content(rest).map_err(|_| Full)?;
         if self.extra_isize == 0 {
             return Err(Full);
         }
@@ -98,9 +99,9 @@ impl Inode {
     }
 
     /// The attributes in this inode with `value` as the value of `system.data`.
-    fn with_content(&self, value: Box<[u8]>) -> Result<Vec<Attribute>, Corrupt> {
+    fn with_content(&self, value: &[u8]) -> Result<Vec<Attribute>, Corrupt> {
         let mut attributes = decode_inode_area(self.area())?;
-        let value = Value::Inline(value);
+        let value = Value::Inline(ValueBytes::from_slice(value));
         match attributes.iter_mut().find(|one| is_content(one)) {
             Some(attribute) => {
                 attribute.value = value;

@@ -1,12 +1,18 @@
 //! A list of attributes as bytes: entries with their names from the front, ended by a zero word,
-//! and values from the back, both at multiples of 4. The gap between them is written as zeroes and
-//! ignored when it is read.
+//! and values from the back, both at multiples of 4. The gap between them is ignored when it is
+//! read. A new list gets one of zeroes, and a list that replaces another leaves nothing of that in
+//! it, so a block that was written here has only zeroes there.
+
+use std::ops::Range;
 
 use smallvec::SmallVec;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Attribute, BLOCK_HEADER_SIZE, Full, Value, entry_hash, padded, signed_entry_hash};
+use super::{
+    Attribute, BLOCK_HEADER_SIZE, Full, NameBytes, Value, ValueBytes, entry_hash, padded,
+    signed_entry_hash,
+};
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
 
@@ -120,14 +126,49 @@ impl Encoded {
     ///
     /// If the region has another size.
     pub fn put_into(&self, region: &mut [u8]) {
+        self.put_over(region.len()..region.len(), region);
+    }
+
+    /// Writes the list into a region in place of the one whose entries begin at `start`. The gap is
+    /// most of a block and usually the same, so only what the old list had there is cleared.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::put_into`].
+    pub fn replace_in(&self, region: &mut [u8], start: usize) {
+        match gap(region, start) {
+            Some(gap) => self.put_over(gap, region),
+            None => self.put_into(region),
+        }
+    }
+
+    /// Writes the list into a region, except for what the new gap and `old_gap` have in common.
+    fn put_over(&self, old_gap: Range<usize>, region: &mut [u8]) {
         assert_eq!(region.len(), self.size, "the size that it was made for");
         let (front, back) = self.bytes.split_at(self.front);
-        let (before, rest) = region.split_at_mut(self.front);
-        let (gap, behind) = rest.split_at_mut(rest.len() - back.len());
-        before.copy_from_slice(front);
-        gap.fill(0);
-        behind.copy_from_slice(back);
+        let gap = self.front..self.size - back.len();
+        region[..gap.start].copy_from_slice(front);
+        region[gap.end..].copy_from_slice(back);
+        let inside = |at: usize| at.clamp(gap.start, gap.end);
+        region[gap.start..inside(old_gap.start)].fill(0);
+        region[inside(old_gap.end)..gap.end].fill(0);
     }
+}
+
+/// The gap of a list: behind its entries and before its values, which may cross in a list from
+/// elsewhere. `None` if the entries are damaged.
+fn gap(region: &[u8], start: usize) -> Option<Range<usize>> {
+    let mut entries = Entries {
+        region: Region::whole(region),
+        at: start,
+        structure: "",
+    };
+    let mut values_from = region.len();
+    while let Some((raw, _)) = entries.next().ok()? {
+        let value = value_range(&raw).map_or(values_from, |(start, _)| start);
+        values_from = values_from.min(value);
+    }
+    Some(entries.at + TERMINATOR_SIZE..values_from)
 }
 
 /// Appends bytes, padded with zeroes to a multiple of [`WORD`].
@@ -278,9 +319,9 @@ fn decode_entry(
     structure: &'static str,
 ) -> Result<Attribute, Corrupt> {
     let value = match (raw.e_value_inum.get(), value_range(raw)) {
-        (0, None) => Value::Inline(Box::default()),
+        (0, None) => Value::Inline(ValueBytes::new()),
         (0, Some((start, end))) => match region.value(start, end) {
-            Some(bytes) if has_padding(raw, region) => Value::Inline(bytes.into()),
+            Some(bytes) if has_padding(raw, region) => Value::Inline(ValueBytes::from_slice(bytes)),
             _ => return Err(leaves_room(start, end, structure)),
         },
         (inode, _) => Value::Inode {
@@ -292,7 +333,7 @@ fn decode_entry(
     let hash = without_padding(raw, name, region, hash);
     Ok(Attribute {
         index,
-        name: name.into(),
+        name: NameBytes::from_slice(name),
         value,
         hash,
     })

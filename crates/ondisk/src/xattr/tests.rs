@@ -41,7 +41,7 @@ fn blocks_sort_their_entries_and_keep_all() {
     decoded.encode(&mut again).expect("it fits");
     assert_eq!(again, bytes);
     let sorted = &decoded.attributes[0].value;
-    assert_eq!(*sorted, Value::Inline((*b"123").into()));
+    assert_eq!(*sorted, Value::Inline(b"123"[..].into()));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn values_in_inodes_are_kept() {
     };
     let far = Attribute {
         index: 1,
-        name: (*b"far").into(),
+        name: b"far"[..].into(),
         value,
         hash: 5,
     };
@@ -242,6 +242,47 @@ fn a_content_without_its_gap_holds_what_its_block_does() {
     }
 }
 
+/// Contents of all sorts: by the number of attributes, and by the length of one value.
+fn contents() -> Vec<Content> {
+    let lists = (1..=5).map(|count| list().into_iter().take(count).collect());
+    let values = [0, 1, 4, 100, 400, 900].map(|size| vec![Attribute::new(1, b"v", &vec![7; size])]);
+    let lists: Vec<Vec<Attribute>> = lists.chain(values).collect();
+    let contents = lists.into_iter().map(|list| block(list).content(1024));
+    contents.map(|content| content.expect("it fits")).collect()
+}
+
+#[test]
+fn a_content_leaves_nothing_of_the_one_that_it_replaces() {
+    let contents = contents();
+    for old in &contents {
+        for new in &contents {
+            let (mut replaced, mut fresh) = (vec![0xFF; 1024], vec![0xFF; 1024]);
+            old.put_into(&mut replaced);
+            new.replace_in(&mut replaced);
+            new.put_into(&mut fresh);
+            assert!(replaced == fresh, "{old:?} by {new:?}");
+        }
+    }
+}
+
+#[test]
+fn a_content_that_replaces_damage_clears_the_whole_gap() {
+    for damage in [0x00, 0x40, 0xFF] {
+        let content = block(list()).content(1024).expect("it fits");
+        let (mut replaced, mut fresh) = (vec![damage; 1024], vec![0xFF; 1024]);
+        if damage == 0x40 {
+            // A sound end of the entries, but a value before it.
+            replaced[BLOCK_HEADER_SIZE..][..24].fill(0);
+            replaced[BLOCK_HEADER_SIZE..][..2].copy_from_slice(&[4, 1]);
+            replaced[BLOCK_HEADER_SIZE + 8] = 4;
+            replaced[BLOCK_HEADER_SIZE + 16..][..4].fill(b'n');
+        }
+        content.replace_in(&mut replaced);
+        content.put_into(&mut fresh);
+        assert!(replaced == fresh, "{damage:#x}");
+    }
+}
+
 #[test]
 fn every_byte_of_a_block_counts_but_its_users_its_checksum_and_the_gap() {
     let content = block(list()).content(1024).expect("it fits");
@@ -277,10 +318,10 @@ fn an_attribute_without_name_and_value_does_not_end_the_list() {
         inode: InodeNumber(14),
         size: 5000,
     };
-    for nameless in [Value::Inline(Box::default()), elsewhere] {
+    for nameless in [Value::Inline(ValueBytes::new()), elsewhere] {
         let block = block(vec![
             attribute(0, b"", nameless),
-            attribute(1, b"kept", Value::Inline((*b"value").into())),
+            attribute(1, b"kept", Value::Inline(b"value"[..].into())),
         ]);
         let mut bytes = vec![0; 1024];
         block.encode(&mut bytes).expect("there is room");
