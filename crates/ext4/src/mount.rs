@@ -25,6 +25,7 @@ use std::sync::Arc;
 use pext4_block::{Cache, CountingDevice, Device};
 use pext4_jbd2::Journal;
 use pext4_ondisk::Corrupt;
+use pext4_ondisk::casefold::{self, Naming};
 use pext4_ondisk::directory::Format;
 use pext4_ondisk::dirhash::{Hasher, Signedness};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
@@ -35,7 +36,7 @@ use pext4_sync::Mutex;
 use pext4_sync::atomic::AtomicU32;
 use pext4_sync::order::Class;
 
-use crate::dir::DirectorySettings;
+use crate::dir::{DirectorySettings, VolumeDirectories};
 use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::inodes::Inodes;
@@ -111,7 +112,10 @@ impl Volume {
         notes: Vec<String>,
     ) -> Self {
         let store = &inodes.store;
-        let directory_settings = directory_settings(store);
+        let folds = store.features.has_incompat(Incompat::CASEFOLD);
+        let directories = VolumeDirectories::new(directory_settings(store), folds);
+        let is_encoding_strict = folds
+            && store.superblock(|superblock| superblock.encoding_flags & casefold::STRICT != 0);
         let many_subdirectories = store
             .features
             .has_read_only_compat(ReadOnlyCompat::DIR_NLINK)
@@ -121,7 +125,8 @@ impl Volume {
         let counted_generation = store.options.deterministic.map(AtomicU32::new);
         Self {
             inodes,
-            directory_settings,
+            directories,
+            is_encoding_strict,
             rename_lock: Mutex::new(Class::Rename, ()),
             many_subdirectories,
             generation_seed: random_seed(),
@@ -354,13 +359,15 @@ fn directory_settings(store: &Store) -> DirectorySettings {
     }
 }
 
-/// How names are hashed. If the image does not record the signedness, it gets that of the most
-/// common machines, as a mount by Linux on them would record it.
+/// How names are hashed in directories that are not casefolded. If the image does not record the
+/// signedness, it gets that of the most common machines, as a mount by Linux on them would record
+/// it.
 fn hasher_of(superblock: &Superblock) -> Hasher {
     Hasher {
         version: superblock.hash_version(),
         signedness: superblock.hash_signedness().unwrap_or(Signedness::Signed),
         seed: superblock.hash_seed,
+        naming: Naming::Exact,
     }
 }
 

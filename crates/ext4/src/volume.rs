@@ -15,7 +15,7 @@ use pext4_sync::atomic::AtomicU32;
 use pext4_sync::meter::Tallies;
 use pext4_sync::{Mutex, meter};
 
-use crate::dir::DirectorySettings;
+use crate::dir::VolumeDirectories;
 use crate::error::Error;
 use crate::inode::inodes::Inodes;
 use crate::mbcache::AttributeCacheStatistics;
@@ -38,7 +38,9 @@ use crate::types::InodeNumber;
 pub struct Volume {
     pub(crate) inodes: Inodes,
     /// [immutable after mount]
-    pub(crate) directory_settings: DirectorySettings,
+    pub(crate) directories: VolumeDirectories,
+    /// Whether casefolded directories have only names that are UTF-8. [immutable after mount]
+    pub(crate) is_encoding_strict: bool,
     /// Serialises moves between directories.
     pub(crate) rename_lock: Mutex<()>,
     /// Whether directories with an index may have more subdirectories than their link count can

@@ -33,6 +33,7 @@ pub use split::{Split, split_by_hash};
 pub use tail::{has_tail, stamp_leaf, verify_leaf};
 
 use crate::bytes::{read_u16, read_u32, write_u32};
+use crate::casefold::Naming;
 use crate::corrupt::Corrupt;
 use crate::feature::{Features, Incompat, ReadOnlyCompat};
 use crate::number::InodeNumber;
@@ -48,22 +49,25 @@ pub const TAIL_SIZE: usize = 12;
 pub(crate) const DOT_DOT_OFFSET: usize = 12;
 const STRUCTURE: &str = "directory block";
 
-/// The format of directory blocks in one file system.
+/// The format of directory blocks: the same in one file system, except for the naming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// Leaves end in a tail with a checksum (`metadata_csum`).
     pub has_tail: bool,
     /// Records have the kind of file (`filetype`).
     pub has_file_types: bool,
+    /// How names are compared.
+    pub naming: Naming,
 }
 
 impl Format {
-    /// The format of directory blocks with these features.
+    /// The format of directory blocks with these features, where names are compared by their bytes.
     #[must_use]
     pub fn of(features: &Features) -> Self {
         Self {
             has_tail: features.has_read_only_compat(ReadOnlyCompat::METADATA_CSUM),
             has_file_types: features.has_incompat(Incompat::FILETYPE),
+            naming: Naming::Exact,
         }
     }
 

@@ -6,6 +6,8 @@
 //! mark runs of equal hashes that continue in the next leaf. The minor hash only refines listing
 //! cookies. Format: the kernel's `Documentation/filesystems/ext4/directory.rst`.
 
+use crate::casefold::Naming;
+
 /// The hash algorithm of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashVersion {
@@ -71,13 +73,16 @@ pub struct Hasher {
     pub signedness: Signedness,
     /// The seed of the file system; all zero selects the algorithm's constants.
     pub seed: [u32; 4],
+    /// How the directory compares names: equal names have equal hashes.
+    pub naming: Naming,
 }
 
 impl Hasher {
     /// Computes the hash of a name; `None` for an algorithm that needs a key.
     #[must_use]
     pub fn hash(&self, name: &[u8]) -> Option<Hash> {
-        hash(self.version, self.signedness, self.seed, name)
+        let key = self.naming.key(name);
+        hash(self.version, self.signedness, self.seed, &key)
     }
 }
 
@@ -85,7 +90,7 @@ impl Hasher {
 const SIGNS: u32 = 0x8080_8080;
 const INITIAL: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-/// Computes the hash of a name; `None` for an algorithm that needs a key.
+/// Computes the hash of a name's bytes; `None` for an algorithm that needs a key.
 #[must_use]
 pub fn hash(
     version: HashVersion,

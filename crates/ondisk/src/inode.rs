@@ -106,7 +106,10 @@ bitflags! {
 
 impl InodeFlags {
     /// The flags that only directories can have.
-    pub const OF_DIRECTORIES: Self = Self::DIRSYNC.union(Self::TOPDIR).union(Self::PROJINHERIT);
+    pub const OF_DIRECTORIES: Self = Self::DIRSYNC
+        .union(Self::TOPDIR)
+        .union(Self::PROJINHERIT)
+        .union(Self::CASEFOLD);
 }
 
 /// A decoded inode.

@@ -10,6 +10,7 @@
 pub mod acl;
 pub mod bitmap;
 mod bytes;
+pub mod casefold;
 pub mod checksum;
 pub mod corrupt;
 pub mod directory;

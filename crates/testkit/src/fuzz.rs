@@ -10,6 +10,7 @@ use pext4_block::{Device, RamDevice};
 use pext4_image::check;
 use pext4_jbd2::LogArea;
 use pext4_jbd2::recovery::{self, Replay, ReplayedDevice};
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::{self, Entry, FileType, Format};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
@@ -96,6 +97,7 @@ fn directories(block: &[u8]) {
         let format = Format {
             has_tail,
             has_file_types: true,
+            naming: Naming::Exact,
         };
         let _ = directory::entries(block, format)
             .take_while(Result::is_ok)

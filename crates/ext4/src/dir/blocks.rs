@@ -155,13 +155,14 @@ pub trait DirectoryBlocks {
     fn end_inline(&mut self) -> Result<()>;
 }
 
-/// How a volume writes directories. The same for all directories and during the whole mount, except
-/// that `indexing` is off for directories whose names are folded or encrypted.
+/// How a volume writes directories. The same during the whole mount, and for all directories that
+/// compare names alike ([`VolumeDirectories`](super::VolumeDirectories)).
 #[derive(Clone, Copy, Debug)]
 pub struct DirectorySettings {
     /// Bytes in a block.
     pub block_size: u32,
-    /// Whether blocks end in checksum tails, and whether entries store the kind of file.
+    /// Whether blocks end in checksum tails, whether entries store the kind of file, and how names
+    /// are compared.
     pub format: Format,
     /// Names in a leaf that changes are found by fingerprints.
     pub fingerprints: bool,

@@ -194,6 +194,21 @@ pub(super) fn remove<B: DirectoryBlocks>(
     blocks::change_leaf(blocks, block, |mut leaf| leaf.remove(format, name)).map(|_| ())
 }
 
+/// A name as it is stored in the leaf in which it was found.
+pub(super) fn stored_name<B: DirectoryBlocks>(
+    blocks: &B,
+    block: LogicalBlock,
+    name: &[u8],
+) -> Result<Vec<u8>> {
+    let format = blocks.format();
+    let stored = look_at_leaf(blocks, block, |leaf| {
+        let record = leaf.find(format, name)?;
+        let entry = record.and_then(|record| record.entry());
+        Ok(entry.map(|entry| entry.name.to_vec()))
+    })?;
+    stored.ok_or_else(|| corrupt_in(blocks, block, CHANGED))
+}
+
 /// Changes the inode to which a name refers, in the leaf in which it was found.
 pub(super) fn replace<B: DirectoryBlocks>(
     blocks: &mut B,

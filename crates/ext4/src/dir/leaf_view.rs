@@ -156,9 +156,10 @@ impl<'a> LeafView<'a> {
             }
             return Ok(Search::Room(space.room()));
         }
+        let wanted = format.naming.wanted(name);
         for record in directory::records(self.bytes, format) {
             let record = record?;
-            if record.is_named(name) {
+            if record.is_named(&wanted) {
                 memory::used(|used| self.tell_search(used, Some(&record)));
                 return Ok(Search::Record(record));
             }

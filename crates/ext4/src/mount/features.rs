@@ -1,5 +1,6 @@
 //! Which features allow writing to an image, which only reading, and which prevent a mount.
 
+use pext4_ondisk::casefold;
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{State, Superblock};
 
@@ -17,10 +18,14 @@ const WRITTEN: Incompat = Incompat::FILETYPE
     .union(Incompat::INLINE_DATA)
     .union(Incompat::EA_INODE)
     .union(Incompat::LARGEDIR)
-    .union(Incompat::ENCRYPT);
+    .union(Incompat::ENCRYPT)
+    .union(Incompat::CASEFOLD);
 
 /// Incompatible features that are read, or that a reader can ignore.
 const READ: Incompat = WRITTEN.union(Incompat::MMP);
+
+/// Together they allow directories with hashes of names that only their key gives.
+const KEYED_NAMES: Incompat = Incompat::ENCRYPT.union(Incompat::CASEFOLD);
 
 /// Read-only compatible features that are written; all others still allow reading.
 const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
@@ -55,6 +60,15 @@ pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
 /// `Unsupported`, naming the features.
 pub(super) fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
     let unreadable = superblock.features.incompat.difference(READ);
+    let folds = superblock.features.has_incompat(Incompat::CASEFOLD);
+    if folds && superblock.encoding != casefold::UTF8_12_1 {
+        return Err(Error::unsupported(format!(
+            "this version cannot read images whose names are in encoding {}, only in {} \
+             (utf8-12.1)",
+            superblock.encoding,
+            casefold::UTF8_12_1
+        )));
+    }
     if unreadable.is_empty() {
         return Ok(());
     }
@@ -79,6 +93,9 @@ pub(super) fn check(
     refuse_unreadable(superblock)?;
     let features = &superblock.features;
     let mut unwritten = features.incompat.difference(WRITTEN).names();
+    if features.incompat.contains(KEYED_NAMES) {
+        unwritten.extend(KEYED_NAMES.names());
+    }
     unwritten.extend(
         features
             .read_only_compat

@@ -37,6 +37,7 @@ impl Volume {
     /// encrypted one, `Refused(NotSupported)` for flags that would have no effect, for permissions
     /// of a symbolic link, for a map that cannot have the other format and for a project where the
     /// inode or the image has none, `Refused(Invalid)` for a project that none can be,
+    /// `Refused(NotEmpty)` for the flag by which case does not matter and a directory with names,
     /// `Refused(IsADirectory | Invalid | FileTooLarge)` for a size, `Refused(NoSpace | ReadOnly)`,
     /// `Corrupt`, `Io`.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
@@ -52,6 +53,7 @@ impl Volume {
             }
             let _lock = super::lock_exclusive(&inode)?;
             check_flags(&inode, change)?;
+            self.check_casefolding(&inode, change.flags)?;
             if change.size.is_some() {
                 check_content_changes(inode.flags())?;
             }
@@ -242,9 +244,7 @@ const OBSOLETE: InodeFlags = InodeFlags::from_bits_retain(0x40_0000);
 /// or request something that this version does not do. Other visible flags that users may not
 /// change are ignored, as on Linux: a caller that sets one flag passes all flags that it read
 /// before.
-const FIXED: InodeFlags = OBSOLETE
-    .union(InodeFlags::JOURNAL_DATA)
-    .union(InodeFlags::CASEFOLD);
+const FIXED: InodeFlags = OBSOLETE.union(InodeFlags::JOURNAL_DATA);
 
 fn check_new_flags(kind: FileType, present: InodeFlags, wanted: u32) -> Result<()> {
     let wanted = InodeFlags::from_bits_retain(wanted);

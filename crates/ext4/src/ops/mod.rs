@@ -9,6 +9,7 @@
 mod access;
 mod attempt;
 mod attributes;
+mod casefold;
 mod encrypted;
 mod file;
 pub(crate) mod kept_content;
@@ -186,7 +187,7 @@ impl Volume {
 
     /// The names of a directory, for reading.
     pub(crate) fn names<'a>(&'a self, directory: &'a Arc<Inode>) -> DirectoryFile<'a, 'a> {
-        DirectoryFile::reading(&self.inodes, &self.directory_settings, directory)
+        DirectoryFile::reading(&self.inodes, self.directories.of(directory), directory)
     }
 
     /// The names of a directory, for changes.
@@ -195,7 +196,8 @@ impl Volume {
         directory: &'a Arc<Inode>,
         handle: &'a mut Handle<'h>,
     ) -> DirectoryFile<'a, 'h> {
-        DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle)
+        let settings = self.directories.of(directory);
+        DirectoryFile::changing(&self.inodes, settings, directory, handle)
     }
 
     /// An entry to return to the caller, who holds its inode from now on.

@@ -42,6 +42,7 @@ impl Volume {
         self.run(|| {
             let directory = self.directory(parent)?;
             check_stored_name(&directory, name)?;
+            self.check_encoded(&directory, name)?;
             let _names = lock_shared(&directory)?;
             check_not_removed(&directory)?;
             if name == b"." {
@@ -194,6 +195,7 @@ impl Volume {
             return Err(Refusal::Exists.into());
         }
         check_makes_names(directory)?;
+        self.check_encoding_of_new(directory, name)?;
         if new_inode.kind == FileType::Directory {
             // Other threads may create directories in other leaves at the same time. If the number
             // of links is limited, they must be counted one by one.
@@ -343,6 +345,7 @@ impl Volume {
             return Err(Refusal::TooManyLinks.into());
         }
         check_makes_names(directory)?;
+        self.check_encoding_of_new(directory, name)?;
         projects::check_enters(directory, inode)?;
         // A lookup must not find the name before the link is counted. While the whole directory is
         // locked, there are no lookups in it.
@@ -402,6 +405,7 @@ impl Volume {
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
             check_stored_name(&directory, name)?;
+            self.check_encoded(&directory, name)?;
             let unlinked = self.in_leaf_or_whole(&directory, |part| {
                 let located = self.locate(&directory, name, Change::Remove, part)?;
                 let found = located.found.ok_or(Refusal::NotFound)?;
@@ -465,6 +469,7 @@ impl Volume {
     ) -> Attempt<Arc<Inode>> {
         let directory = self.directory(parent)?;
         check_stored_name(&directory, name)?;
+        self.check_encoded(&directory, name)?;
         let _names = lock_exclusive(&directory)?;
         check_directory(&directory, true)?;
         let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;

@@ -164,6 +164,9 @@ impl Volume {
             *created = time;
         }
         slot.flags = directory.flags() & inherited_flags(new_inode.kind);
+        if !self.directories.folds() {
+            slot.flags.remove(InodeFlags::CASEFOLD);
+        }
         slot.project = projects::of_new_inode(directory);
         if self.begins_inline && begin_inline(&mut slot, new_inode, directory.number(), self) {
             return slot;
@@ -210,7 +213,7 @@ fn begin_inline(
     let content = match new_inode.kind {
         FileType::Regular => Vec::new(),
         FileType::Directory => {
-            inline::empty_directory(parent, volume.directory_settings.format).to_vec()
+            inline::empty_directory(parent, volume.directories.plain().format).to_vec()
         }
         _ => return false,
     };
@@ -232,7 +235,9 @@ fn inherited_flags(kind: FileType) -> InodeFlags {
         | InodeFlags::NOATIME
         | InodeFlags::DAX;
     match kind {
-        FileType::Directory => all | InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT,
+        FileType::Directory => {
+            all | InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT | InodeFlags::CASEFOLD
+        }
         FileType::Regular => all,
         _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
     }

@@ -226,6 +226,8 @@ impl Volume {
     ) -> Attempt<Option<Arc<Inode>>> {
         check_directory(source.directory, true)?;
         check_directory(target.directory, options.mode == RenameMode::Exchange)?;
+        self.check_encoded(source.directory, source.name)?;
+        self.check_encoding_of_new(target.directory, target.name)?;
         let found =
             dir::find(&self.names(source.directory), source.name)?.ok_or(Refusal::NotFound)?;
         let moved = self.entry_inode(source.directory, found.inode)?;
@@ -246,6 +248,10 @@ impl Volume {
                 Refusal::NotEmpty
             };
             return Err(refusal.into());
+        }
+        if self.is_respelling(source, target, options) {
+            self.respell(source, target, &moved, ancestors.lock_mode)?;
+            return Ok(None);
         }
         match (options.mode, other) {
             (RenameMode::NoReplace, Some(_)) => Err(Refusal::Exists.into()),
@@ -268,6 +274,41 @@ impl Volume {
                 Ok(other.filter(|_| has_ended))
             }
         }
+    }
+
+    /// Whether a move changes only how a name of a casefolded directory is written. (Nothing is
+    /// replaced then.)
+    fn is_respelling(
+        &self,
+        source: &End<'_>,
+        target: &End<'_>,
+        options: RenameOptions<'_>,
+    ) -> bool {
+        !source.is_elsewhere(target)
+            && options.mode != RenameMode::Exchange
+            && options.whiteout.is_none()
+            && self.is_other_spelling(source.directory, source.name, target.name)
+    }
+
+    fn respell(
+        &self,
+        source: &End<'_>,
+        target: &End<'_>,
+        moved: &Arc<Inode>,
+        lock_mode: LockMode,
+    ) -> Attempt<()> {
+        self.check_changeable(moved)?;
+        source.check_makes_names(target)?;
+        let _locks = lock_inodes(&[moved], lock_mode)?;
+        let credits = DIRECTORY_CREDITS + ENTRY_CREDITS + INODE_CREDITS;
+        let mut handle = self.inodes.store.start(credits)?;
+        let mut names = self.names_to_change(source.directory, &mut handle);
+        let done = dir::respell(&mut names, source.name, target.name, moved.file_type());
+        if done.is_ok() {
+            source.directory.note_names_changed(&mut handle, now());
+            self.note_moved(&mut handle, moved);
+        }
+        Ok(self.stop_if_half_done(&handle, 0, done)?)
     }
 
     fn exchange(

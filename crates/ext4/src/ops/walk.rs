@@ -31,6 +31,7 @@ impl Volume {
                 return Err(Refusal::NotADirectory.into());
             }
             check_stored_name(directory, name)?;
+            self.check_encoded(directory, name)?;
             let _names = lock_passed(directory)?;
             check_not_removed(directory)?;
             if name == b".." {

@@ -147,6 +147,17 @@ impl Image {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     }
 
+    /// Has e2fsck make all indexes of directories anew.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn rebuild_indexes(&self) {
+        let output = run(Command::new("e2fsck").arg("-fyD").arg(&self.path));
+        assert!(
+            matches!(output.status.code(), Some(0 | 1)),
+            "{}",
+            text(&output)
+        );
+    }
+
     /// The output of debugfs for a request; with `-w` it may write.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn debugfs(&self, request: &str) -> String {

@@ -6,6 +6,7 @@
 //! number of blocks, from which the size follows.
 
 use pext4_ondisk::InodeNumber;
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::dirhash::{Hasher, Signedness};
 use pext4_ondisk::feature::Compat;
 use pext4_ondisk::superblock::Superblock;
@@ -71,6 +72,7 @@ impl Builder {
                 version: trial.hash_version(),
                 signedness: trial.hash_signedness().unwrap_or(Signedness::Signed),
                 seed: options.hash_seed.expect("it was made or given"),
+                naming: Naming::Exact,
             },
             may_grow_levels: !self.format.features.iter().any(|name| name == "^large_dir"),
             threads: self.threads,

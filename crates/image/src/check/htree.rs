@@ -152,6 +152,7 @@ impl Walk<'_> {
                 .hash_signedness()
                 .unwrap_or(Signedness::Signed),
             seed: volume.superblock.hash_seed,
+            naming: directory.naming(),
         });
         self.check_sum(block, &bytes);
         self.entries(&entries, block, info.indirect_levels, (0, END));

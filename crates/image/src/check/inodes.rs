@@ -5,6 +5,7 @@
 //! inode a byte of state and a counter of links, for each directory the location of its blocks.
 
 use pext4_ondisk::bitmap;
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 use pext4_sync::atomic::{AtomicU32, Ordering};
 
@@ -141,6 +142,17 @@ pub(super) struct Directory {
     pub(super) is_encrypted: bool,
     pub(super) folds_case: bool,
     pub(super) is_inline: bool,
+}
+
+impl Directory {
+    /// How it compares and hashes names. Encrypted names are not folded without the key.
+    pub(super) fn naming(&self) -> Naming {
+        if self.folds_case && !self.is_encrypted {
+            Naming::Folded
+        } else {
+            Naming::Exact
+        }
+    }
 }
 
 /// Contiguous blocks of a directory.

@@ -1,6 +1,7 @@
 //! Pass 2, one block of directory entries.
 
 use pext4_ondisk::InodeNumber;
+use pext4_ondisk::casefold;
 use pext4_ondisk::directory::{self, Entry, Format, HEADER_SIZE, Record, is_valid_name};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::inode::Inode;
@@ -211,9 +212,10 @@ fn name(
             format!("'{}', inode {}", text.escape_ascii(), entry.inode)
         });
     }
-    let folded = fold(subject, text);
-    let text = folded.as_deref().unwrap_or(text);
-    let key = match hash(text, subject, expected) {
+    // The names of one hash are compared by what stands for them: those that are equal when folded
+    // are one name.
+    let text = &*subject.directory.naming().key(text);
+    let key = match hash(entry.name, subject, expected) {
         Some(hash) => {
             let (leaf, _) = expected.expect("a hash comes from an index");
             if !leaf.covers(hash.major) {
@@ -234,17 +236,10 @@ fn name(
 /// Whether an unencrypted name is possible. If the directory folds case and the encoding is strict,
 /// the name must be valid in the encoding, and UTF-8 is the only one.
 fn is_possible(subject: &DirectorySubject<'_>, name: &[u8]) -> bool {
-    /// The flag for a strict encoding.
-    const STRICT: u16 = 1;
     let superblock = &subject.tree.examination.volume.superblock;
-    let is_strict = subject.directory.folds_case && superblock.encoding_flags & STRICT != 0;
-    is_valid_name(name) && (!is_strict || std::str::from_utf8(name).is_ok())
-}
-
-/// The folded name, if the directory folds case. Only ASCII names are folded here.
-fn fold(subject: &DirectorySubject<'_>, name: &[u8]) -> Option<Vec<u8>> {
-    let folds = subject.directory.folds_case && !subject.directory.is_encrypted;
-    (folds && name.is_ascii()).then(|| name.to_ascii_lowercase())
+    let is_strict =
+        subject.directory.folds_case && superblock.encoding_flags & casefold::STRICT != 0;
+    is_valid_name(name) && (!is_strict || casefold::is_encoded(name))
 }
 
 /// The name's hash in the index, if it can be computed here.
@@ -258,7 +253,7 @@ fn hash(
     let signedness_matters = !name.is_ascii();
     let superblock = &subject.tree.examination.volume.superblock;
     let is_unsettled = superblock.hash_signedness().is_none();
-    if signedness_matters && (subject.directory.folds_case || is_unsettled) {
+    if signedness_matters && is_unsettled {
         return None;
     }
     hasher.hash(name)

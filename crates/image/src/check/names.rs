@@ -9,7 +9,7 @@ const MAX_BYTES: usize = 1 << 27;
 struct Name {
     key: u64,
     start: u32,
-    length: u8,
+    length: u16,
 }
 
 /// Packed names, and a key for each.
@@ -24,7 +24,7 @@ impl Seen {
     /// not kept then.
     #[must_use]
     pub(super) fn add(&mut self, key: u64, name: &[u8]) -> bool {
-        let (Ok(start), Ok(length)) = (u32::try_from(self.bytes.len()), u8::try_from(name.len()))
+        let (Ok(start), Ok(length)) = (u32::try_from(self.bytes.len()), u16::try_from(name.len()))
         else {
             return false;
         };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pext4_block::Device;
+use pext4_ondisk::casefold;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::BASE_SIZE;
@@ -160,8 +161,6 @@ fn refuse_unknown(features: &Features) -> Result<()> {
 
 /// The largest size of descriptors that e2fsck accepts where no feature gives it a meaning.
 const MAX_UNUSED_DESC_SIZE: u16 = 1024;
-/// The only encoding of names that fold case: UTF-8 as of Unicode 12.1.
-const UTF_8: u16 = 1;
 
 /// Whether the device can hold what the geometry says, and memory what must be kept of it. A
 /// device that cannot ends the check.
@@ -236,7 +235,7 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
         field(format!("descriptors of {size} bytes, without 64bit"));
     }
     let folds_case = superblock.features.has_incompat(Incompat::CASEFOLD);
-    if folds_case && superblock.encoding != UTF_8 {
+    if folds_case && superblock.encoding != casefold::UTF8_12_1 {
         let encoding = superblock.encoding;
         field(format!("names fold case by encoding {encoding}"));
     }

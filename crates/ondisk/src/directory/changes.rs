@@ -118,10 +118,11 @@ pub fn remove(
     format: Format,
     name: &[u8],
 ) -> Result<Option<(InodeNumber, Option<FileType>)>, Corrupt> {
+    let wanted = format.naming.wanted(name);
     let mut before = None;
     for record in records(block, format) {
         let record = record?;
-        if record.is_named(name)
+        if record.is_named(&wanted)
             && let Some(entry) = record.entry()
         {
             let answer = (entry.inode, entry.file_type);

@@ -1,4 +1,5 @@
-//! Fingerprints of the records of a leaf: a byte for each, computed from its name.
+//! Fingerprints of the records of a leaf: a byte for each, computed from its name (or from its
+//! folded form, in a casefolded directory).
 //!
 //! A search through the records reads the header of each one, so on average half of the block's
 //! cache lines, each of which another core may have changed, and one after another, since a record
@@ -56,7 +57,8 @@ impl Fingerprints {
         for (index, record) in records(leaf, format).enumerate() {
             let record = record?;
             let room = units_of_room(record.free());
-            all.columns.insert(index, tag(record.name), room);
+            let tag = tag(&format.naming.key(record.name));
+            all.columns.insert(index, tag, room);
             all.starts.insert(record.offset);
             all.gain(record.length - record.used());
         }
@@ -107,13 +109,14 @@ impl Fingerprints {
         name: &[u8],
         mut ahead: impl FnMut(usize),
     ) -> Result<Option<(usize, Record<'a>)>, Corrupt> {
-        for index in memchr_iter(tag(name), self.columns.tags()) {
+        let wanted = format.naming.wanted(name);
+        for index in memchr_iter(tag(wanted.key()), self.columns.tags()) {
             let Some(offset) = self.starts.nth(index) else {
                 break;
             };
             ahead(offset);
             let record = record_at(leaf, format, offset)?;
-            if record.is_named(name) {
+            if record.is_named(&wanted) {
                 return Ok(Some((index, record)));
             }
         }
@@ -193,7 +196,8 @@ impl Fingerprints {
             return Ok(inserted);
         };
         let need = record_length(entry.name.len());
-        let (tag, left) = (tag(entry.name), units_of_room(room - need));
+        let tag = tag(&format.naming.key(entry.name));
+        let left = units_of_room(room - need);
         self.free = self.free.saturating_sub(need as u32);
         if start == offset {
             self.columns.set(index, tag, left);

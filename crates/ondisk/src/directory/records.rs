@@ -2,6 +2,7 @@
 
 use super::{Entry, FileType, Format, HEADER_SIZE, STRUCTURE, record_length, usable_length};
 use crate::bytes::{read_u16, read_u32};
+use crate::casefold::Wanted;
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
 
@@ -47,14 +48,11 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Whether its entry has this name. The last bytes are compared first, since names in one
-    /// directory often begin alike.
+    /// Whether its entry has this name.
     #[inline]
     #[must_use]
-    pub fn is_named(&self, name: &[u8]) -> bool {
-        let is_equal =
-            |own: &[u8]| own.len() == name.len() && own.last() == name.last() && own == name;
-        is_equal(self.name) && self.inode.get() != 0
+    pub fn is_named(&self, wanted: &Wanted<'_>) -> bool {
+        wanted.is(self.name) && self.inode.get() != 0
     }
 
     /// Bytes that its entry needs.
@@ -213,9 +211,10 @@ pub fn find<'a>(
     format: Format,
     name: &[u8],
 ) -> Result<Option<Record<'a>>, Corrupt> {
+    let wanted = format.naming.wanted(name);
     for record in records(block, format) {
         let record = record?;
-        if record.is_named(name) {
+        if record.is_named(&wanted) {
             return Ok(Some(record));
         }
     }

@@ -8,14 +8,17 @@ use super::changes::gap;
 use super::records::encode_length;
 use super::*;
 use crate::bytes::write_u16;
+use crate::casefold::Naming;
 
 const PLAIN: Format = Format {
     has_tail: false,
     has_file_types: true,
+    naming: Naming::Exact,
 };
 const TAILED: Format = Format {
     has_tail: true,
     has_file_types: true,
+    naming: Naming::Exact,
 };
 
 fn entry(inode: u32, name: &[u8]) -> Entry<'_> {
@@ -358,7 +361,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 0..120),
         has_tail in any::<bool>(),
     ) {
-        let format = Format { has_tail, has_file_types: true };
+        let format = Format { has_tail, has_file_types: true, naming: Naming::Exact };
         let mut block = vec![0; 1024];
         init_empty(&mut block, format);
         let mut model = BTreeMap::new();
@@ -400,7 +403,7 @@ proptest! {
         start in proptest::collection::vec((0u8..4, 0u8..80), 0..8),
         has_tail in any::<bool>(),
     ) {
-        let format = Format { has_tail, has_file_types: true };
+        let format = Format { has_tail, has_file_types: true, naming: Naming::Exact };
         let mut at = 0;
         for (inode, length) in start {
             let length = usize::from(length) * 4;

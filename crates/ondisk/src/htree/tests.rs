@@ -3,12 +3,14 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::casefold::Naming;
 use crate::directory::{self, Entry, FileType, Format, Inserted};
 use crate::dirhash::{Hasher, Signedness};
 
 const FORMAT: Format = Format {
     has_tail: true,
     has_file_types: true,
+    naming: Naming::Exact,
 };
 const OWN: InodeNumber = InodeNumber(12);
 const PARENT: InodeNumber = InodeNumber(2);
@@ -16,6 +18,7 @@ const HASHER: Hasher = Hasher {
     version: HashVersion::HalfMd4,
     signedness: Signedness::Unsigned,
     seed: [1, 2, 3, 4],
+    naming: Naming::Exact,
 };
 
 fn root_of(size: usize) -> Vec<u8> {

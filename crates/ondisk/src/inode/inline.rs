@@ -164,11 +164,13 @@ pub fn region(content: &[u8], number: u32) -> Result<Range<usize>, Corrupt> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::casefold::Naming;
     use crate::directory::{Entry, Inserted};
 
     const FORMAT: Format = Format {
         has_tail: true,
         has_file_types: true,
+        naming: Naming::Exact,
     };
 
     fn attribute(length: usize) -> Attribute {

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::{Entry, FileType};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::extent::{self, Node, Run};
@@ -64,6 +65,7 @@ fn build_directory(image: &Image, names: &[Vec<u8>]) -> Built {
             .hash_signedness()
             .expect("mke2fs settles it"),
         seed: image.superblock.hash_seed,
+        naming: Naming::Exact,
     };
     let size = usize::try_from(image.geometry.block_size).expect("small");
     let format = image.directory_format();

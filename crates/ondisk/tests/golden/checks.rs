@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::{self, FileType};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::extent::{self, Node};
@@ -312,6 +313,7 @@ fn directory_blocks(image: &Image, number: InodeNumber, inode: &Inode, seen: &mu
         version,
         signedness,
         seed: image.superblock.hash_seed,
+        naming: Naming::Exact,
     };
     let mut level = index_root(image, number, inode, blocks[0], seen);
     for _ in 0..info.indirect_levels {

@@ -5,6 +5,7 @@
 
 mod built;
 mod checks;
+mod folding;
 mod image;
 mod tools;
 

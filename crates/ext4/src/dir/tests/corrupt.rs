@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::Format;
 use pext4_ondisk::dirhash::Signedness;
 use pext4_ondisk::{InodeNumber, LogicalBlock};
@@ -98,6 +99,7 @@ fn without_tails() -> DirectorySettings {
     let format = Format {
         has_tail: false,
         has_file_types: true,
+        naming: Naming::Exact,
     };
     DirectorySettings {
         format,

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::{self, Fingerprints, Format};
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 use pext4_ondisk::inode::inline;
@@ -52,6 +53,7 @@ pub(super) fn settings(block_size: u32) -> DirectorySettings {
         format: Format {
             has_tail: true,
             has_file_types: true,
+            naming: Naming::Exact,
         },
         fingerprints: true,
         indexing: true,
@@ -60,6 +62,7 @@ pub(super) fn settings(block_size: u32) -> DirectorySettings {
             version: HashVersion::HalfMd4,
             signedness: Signedness::Signed,
             seed: [0x1234_5678, 0x9ABC_DEF0, 7, 0xFFFF_0000],
+            naming: Naming::Exact,
         },
         cookie_key: 0x0123_4567_89AB_CDEF,
     }

@@ -2,6 +2,7 @@
 
 mod check;
 mod corrupt;
+mod folded;
 mod listings;
 mod memory;
 mod model;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pext4_ondisk::InodeNumber;
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::Format;
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 
@@ -206,6 +207,7 @@ fn tea_with_unsigned_bytes() {
         version: HashVersion::Tea,
         signedness: Signedness::Unsigned,
         seed: [0; 4],
+        naming: Naming::Exact,
     };
     run(
         DirectorySettings {
@@ -224,6 +226,7 @@ fn legacy_hash_in_middle_blocks() {
         version: HashVersion::Legacy,
         signedness: Signedness::Signed,
         seed: [0; 4],
+        naming: Naming::Exact,
     };
     run(
         DirectorySettings {
@@ -241,6 +244,7 @@ fn without_checksums_and_types() {
         format: Format {
             has_tail: false,
             has_file_types: false,
+            naming: Naming::Exact,
         },
         ..settings(4096)
     };

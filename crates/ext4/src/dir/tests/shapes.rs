@@ -1,6 +1,7 @@
 //! Directories of chosen shapes: large, deep, full, colliding, of unknown index.
 
 use pext4_ondisk::InodeNumber;
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 
 use super::super::{
@@ -31,6 +32,7 @@ pub(super) fn legacy() -> DirectorySettings {
         version: HashVersion::Legacy,
         signedness: Signedness::Unsigned,
         seed: [0; 4],
+        naming: Naming::Exact,
     };
     DirectorySettings {
         hasher,

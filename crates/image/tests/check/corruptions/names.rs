@@ -1,6 +1,7 @@
 //! Corruptions of directories, their indexes, and of links.
 
 use pext4_image::check::Kind;
+use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory;
 use pext4_ondisk::directory::{Entry, FileType, Format};
 use pext4_ondisk::extent;
@@ -59,6 +60,7 @@ fn split_last(bytes: &mut [u8], length: usize) -> usize {
     let format = Format {
         has_tail: true,
         has_file_types: true,
+        naming: Naming::Exact,
     };
     let last = directory::records(bytes, format).last();
     let last = last.expect("there are records").expect("a sound block");

@@ -4,11 +4,13 @@ use proptest::prelude::*;
 
 use super::super::{init_empty, init_first_block, insert_at, remove, write_leaf};
 use super::*;
+use crate::casefold::Naming;
 
 fn format(has_tail: bool) -> Format {
     Format {
         has_tail,
         has_file_types: true,
+        naming: Naming::Exact,
     }
 }
 
@@ -55,9 +57,13 @@ proptest! {
         all in changes(),
         has_tail: bool,
         starts_with_dots: bool,
+        folds: bool,
         size in prop::sample::select(vec![1024usize, 4096]),
     ) {
-        let format = format(has_tail);
+        let naming = if folds { Naming::Folded } else { Naming::Exact };
+        let format = Format { naming, ..format(has_tail) };
+        // Where case does not matter, names are asked for in another one.
+        let asked = |name: Vec<u8>| if folds { name.to_ascii_uppercase() } else { name };
         let mut leaf = vec![0; size];
         if starts_with_dots {
             init_first_block(&mut leaf, format, InodeNumber(12), InodeNumber(2));
@@ -84,7 +90,7 @@ proptest! {
                     lengths[usize::from(number)] = length;
                 }
                 Change::Remove(number) => {
-                    let name = name(number, lengths[usize::from(number)].max(1));
+                    let name = asked(name(number, lengths[usize::from(number)].max(1)));
                     let removed = fingerprints.remove(&mut leaf, format, &name);
                     prop_assert_eq!(removed, remove(&mut plain, format, &name));
                     lengths[usize::from(number)] = 0;
@@ -94,7 +100,7 @@ proptest! {
             prop_assert_eq!(&fingerprints, &Fingerprints::of(&leaf, format).expect("sound"));
         }
         for (number, length) in lengths.into_iter().enumerate() {
-            let name = name(u16::try_from(number).expect("small"), length.max(1));
+            let name = asked(name(u16::try_from(number).expect("small"), length.max(1)));
             let found = fingerprints.find(&leaf, format, &name).expect("sound");
             prop_assert_eq!(found.is_some(), length != 0);
             prop_assert_eq!(found, super::super::find(&leaf, format, &name).expect("sound"));
