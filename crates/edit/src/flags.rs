@@ -1,8 +1,8 @@
 //! Flags of inodes as `chattr` takes them: `+i`, `-i`, `+ad-A`, `=d`.
 //!
 //! The letters are those of chattr(1), without the flags that request what ext4 does not do (`c`,
-//! `m`, `t`, `C`) and those that this version cannot change (`j`, `F`, `x`). `=` leaves `e`, which
-//! says how the file is stored, unless it is named.
+//! `m`, `t`, `C`) and those that this version cannot change (`j`, `x`). `=` leaves `e`, which says how
+//! the file is stored, and `F`, which only an empty directory can get or lose, unless they are named.
 
 use std::str::FromStr;
 
@@ -10,12 +10,13 @@ use pext4_ondisk::inode::InodeFlags;
 use thiserror::Error;
 
 /// The letters, and what they stand for.
-const LETTERS: [(char, InodeFlags); 11] = [
+const LETTERS: [(char, InodeFlags); 12] = [
     ('a', InodeFlags::APPEND),
     ('A', InodeFlags::NOATIME),
     ('d', InodeFlags::NODUMP),
     ('D', InodeFlags::DIRSYNC),
     ('e', InodeFlags::EXTENTS),
+    ('F', InodeFlags::CASEFOLD),
     ('i', InodeFlags::IMMUTABLE),
     ('P', InodeFlags::PROJINHERIT),
     ('s', InodeFlags::SECRM),
@@ -38,7 +39,7 @@ pub struct FlagChange {
 
 /// A text is no [`FlagChange`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` changes no flags: it is like +i, -i or =d, with letters of aAdDeiPsSTu")]
+#[error("`{text}` changes no flags: it is like +i, -i or =d, with letters of aAdDeFiPsSTu")]
 pub struct InvalidFlags {
     text: String,
 }
@@ -72,7 +73,7 @@ impl FlagChange {
 fn replaced() -> InodeFlags {
     let all = LETTERS.iter().map(|(_, flag)| *flag);
     all.fold(InodeFlags::empty(), InodeFlags::union)
-        .difference(InodeFlags::EXTENTS)
+        .difference(InodeFlags::EXTENTS | InodeFlags::CASEFOLD)
 }
 
 impl FromStr for FlagChange {
@@ -127,6 +128,8 @@ mod tests {
 
     #[test]
     fn flags_are_added_removed_and_replaced() {
+        let folded = after("=d", InodeFlags::CASEFOLD, true);
+        assert_eq!(folded, InodeFlags::CASEFOLD | InodeFlags::NODUMP);
         let before = InodeFlags::EXTENTS | InodeFlags::NOATIME | InodeFlags::INDEX;
         let kept = InodeFlags::EXTENTS | InodeFlags::INDEX;
         for (text, expected) in [
@@ -148,6 +151,8 @@ mod tests {
         for (text, expected) in [
             ("+TD", InodeFlags::TOPDIR | InodeFlags::DIRSYNC),
             ("=P", InodeFlags::PROJINHERIT),
+            ("+F", InodeFlags::CASEFOLD),
+            ("=F", InodeFlags::CASEFOLD),
         ] {
             assert_eq!(after(text, InodeFlags::empty(), true), expected);
             assert_eq!(after(text, InodeFlags::empty(), false), InodeFlags::empty());

@@ -37,7 +37,9 @@ pub struct Entry {
     pub node: u64,
     /// Tells apart nodes that had the same number one after the other.
     pub generation: u64,
-    /// How long the kernel may remember the name and the attributes.
+    /// How long the kernel may remember the name.
+    pub name_valid: Duration,
+    /// How long the kernel may remember the attributes.
     pub valid: Duration,
     /// Its attributes.
     pub attributes: Attributes,
@@ -48,9 +50,9 @@ impl Entry {
         EntryOut {
             node: self.node,
             generation: self.generation,
-            entry_valid: self.valid.as_secs(),
+            entry_valid: self.name_valid.as_secs(),
             attributes_valid: self.valid.as_secs(),
-            entry_valid_nanoseconds: self.valid.subsec_nanos(),
+            entry_valid_nanoseconds: self.name_valid.subsec_nanos(),
             attributes_valid_nanoseconds: self.valid.subsec_nanos(),
             attributes: self.attributes,
         }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use pext4_sync::thread;
 
-use pext4_fs::{AccessTimes, Attributes, Entry, Error, InodeNumber, Refusal, StatFs, Volume};
+use pext4_fs::{AccessTimes, Attributes, Error, InodeNumber, Refusal, StatFs, Volume};
 
 use crate::error_log::ErrorLog;
 use crate::node::inode_of;
@@ -88,14 +88,8 @@ impl Errno {
 pub struct Found {
     /// Its attributes, with the inode number, from which the kernel gets the node's.
     pub attributes: Attributes,
-}
-
-impl Found {
-    fn of(entry: Entry) -> Self {
-        Self {
-            attributes: entry.attributes,
-        }
-    }
+    /// Whether its name leads there until the kernel itself changes that.
+    pub is_lasting: bool,
 }
 
 /// Executes requests on a volume.

@@ -442,10 +442,10 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
     refuse(
         64 * MIB,
         Options {
-            features: vec!["casefold".to_owned()],
+            features: vec!["encrypt".to_owned()],
             ..Options::default()
         },
-        "casefold",
+        "encrypt",
     );
     refuse(
         64 * MIB,

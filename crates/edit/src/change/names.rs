@@ -78,9 +78,15 @@ impl EditSession {
     pub(super) fn rename(&self, change: &Rename) -> Result<()> {
         let Rename { from, to, .. } = change;
         let old = self.parent_and_name(from)?;
-        let new = match change.no_target_directory {
-            true => self.parent_and_name(to)?,
-            false => {
+        // Where case does not matter, a name may change its case: it replaces nothing, and a
+        // directory goes into none.
+        let is_respelt =
+            |new: &ParentAndName<'_>| self.is_one_name(&old, new) && old.name != new.name;
+        let respelt = self.parent_and_name(to).ok().filter(&is_respelt);
+        let new = match (respelt, change.no_target_directory) {
+            (Some(new), _) => new,
+            (None, true) => self.parent_and_name(to)?,
+            (None, false) => {
                 let name = || Ok(old.name.clone());
                 self.destination(to, false, name, || self.is_directory(&old, from))?
             }
@@ -90,6 +96,7 @@ impl EditSession {
             check_slash(from, there.kind())?;
             check_slash(&new.path, there.kind())?;
             let replaced = find(self.volume(), new_parent, &new.name, &new.path)?;
+            let replaced = replaced.filter(|_| !is_respelt(&new));
             if change.no_clobber && replaced.is_some() {
                 return Ok(());
             }
@@ -129,6 +136,12 @@ impl EditSession {
             })?;
         self.step_file()?;
         self.sync()
+    }
+
+    /// Whether two places are one name in one directory.
+    fn is_one_name(&self, one: &ParentAndName<'_>, other: &ParentAndName<'_>) -> bool {
+        let parent = one.parent.inode();
+        parent == other.parent.inode() && self.volume().is_one_name(parent, &one.name, &other.name)
     }
 
     fn is_encrypted(&self, directory: InodeNumber) -> bool {
@@ -275,9 +288,7 @@ impl EditSession {
         let attributes = self.volume().attributes(found.inode());
         let is_same_name = || {
             let named = self.parent_and_name(target);
-            named.is_ok_and(|named| {
-                (named.parent.inode(), &named.name) == (entry.parent.inode(), &entry.name)
-            })
+            named.is_ok_and(|named| self.is_one_name(&named, entry))
         };
         if attributes.with_path(target)?.links > 1 && !is_same_name() {
             return Ok(());

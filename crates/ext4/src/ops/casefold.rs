@@ -12,9 +12,35 @@ use pext4_ondisk::inode::InodeFlags;
 use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
+use crate::types::InodeNumber;
 use crate::volume::Volume;
 
 impl Volume {
+    /// Whether directories of this volume may be casefolded (the feature `casefold`).
+    #[must_use]
+    pub fn may_fold_names(&self) -> bool {
+        self.directories.folds()
+    }
+
+    /// Whether a directory finds names by their folded form: it is casefolded. False for one that
+    /// cannot be read.
+    #[must_use]
+    pub fn folds_names(&self, directory: InodeNumber) -> bool {
+        if !self.may_fold_names() {
+            return false;
+        }
+        let inode = self.inodes.get(directory);
+        inode.is_ok_and(|inode| self.folds(&inode))
+    }
+
+    /// Whether two names are one in a directory: they are the same bytes, or equal when they are
+    /// folded and the directory is casefolded.
+    #[must_use]
+    pub fn is_one_name(&self, directory: InodeNumber, one: &[u8], other: &[u8]) -> bool {
+        let are_equal = || casefold::Naming::Folded.is_same(one, other);
+        one == other || (self.folds_names(directory) && are_equal())
+    }
+
     fn folds(&self, directory: &Inode) -> bool {
         self.directories.of(directory).format.naming == casefold::Naming::Folded
     }

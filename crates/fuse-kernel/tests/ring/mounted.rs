@@ -142,6 +142,7 @@ impl Server {
             b"file" => reply.entry(&Entry {
                 node: NODE,
                 generation: 0,
+                name_valid: Duration::from_secs(60),
                 valid: Duration::from_secs(60),
                 attributes: self.attributes(NODE),
             }),

@@ -1,8 +1,8 @@
 //! Requests that look up, make, move and remove names.
 
 use pext4_fs::{
-    Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, RenameMode, SetXattrMode,
-    Whiteout,
+    Acls, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal, RenameMode,
+    SetXattrMode, Whiteout,
 };
 use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::inode::InodeFlags;
@@ -68,7 +68,7 @@ impl Dispatch {
             // The kernel has the root always and never forgets it.
             self.volume.forget(root.inode, 1);
         }
-        Ok(found.map(Found::of))
+        Ok(found.map(|found| self.found(parent, found)))
     }
 
     /// Makes a file of the type in `mode`.
@@ -126,7 +126,7 @@ impl Dispatch {
         let parent = Self::inode(parent)?;
         let NewNode { new, access, .. } = self.new_node(caller, parent, mode, false)?;
         let made = self.retry_if_full(|| self.volume.create_unnamed(parent, &new));
-        let found = self.answer(made).map(Found::of)?;
+        let found = self.found(parent, self.answer(made)?);
         let inode = found.attributes.inode;
         if let Some(list) = access.as_ref().map(Acl::to_disk) {
             let listed = self.retry_if_full(|| {
@@ -156,7 +156,7 @@ impl Dispatch {
         let parent = Self::inode(parent)?;
         let owner = caller.owner();
         let made = self.retry_if_full(|| self.volume.make_symlink(parent, name, target, &owner));
-        let found = self.answer(made).map(Found::of)?;
+        let found = self.found(parent, self.answer(made)?);
         self.commit_made(parent, found)
     }
 
@@ -169,7 +169,7 @@ impl Dispatch {
         let parent = Self::inode(parent)?;
         let inode = Self::inode(node)?;
         let linked = self.retry_if_full(|| self.volume.link(inode, parent, name));
-        let found = self.answer(linked).map(Found::of)?;
+        let found = self.found(parent, self.answer(linked)?);
         self.commit_made(parent, found)
     }
 
@@ -236,6 +236,29 @@ impl Dispatch {
         self.commit_names(&[from, to])
     }
 
+    fn found(&self, parent: InodeNumber, entry: Entry) -> Found {
+        Found {
+            attributes: entry.attributes,
+            is_lasting: !self.volume.folds_names(parent),
+        }
+    }
+
+    /// Whether the names in a directory lead where they do until the kernel itself changes that.
+    /// In a casefolded directory a name is also removed or moved by its other spellings.
+    #[must_use]
+    pub fn are_names_lasting(&self, node: u64) -> bool {
+        let inode = Self::inode(node);
+        !inode.is_ok_and(|inode| self.volume.folds_names(inode))
+    }
+
+    /// Whether a name that does not exist will exist only once the kernel itself has made it. Where
+    /// directories may be casefolded, that is unknown for all of them: one that is empty may become
+    /// so.
+    #[must_use]
+    pub fn is_absence_lasting(&self) -> bool {
+        !self.volume.may_fold_names()
+    }
+
     /// As [`Self::commit_names`], for a node to which a name was given. The caller of one that does
     /// not become durable gets an error, and so does not hold the node.
     fn commit_made(&self, parent: InodeNumber, found: Found) -> Answer<Found> {
@@ -298,7 +321,7 @@ impl Dispatch {
             self.volume
                 .make_with_acls(parent, name, new, kind, device, &acls)
         });
-        let found = self.answer(made).map(Found::of)?;
+        let found = self.found(parent, self.answer(made)?);
         self.commit_made(parent, found)
     }
 

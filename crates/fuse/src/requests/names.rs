@@ -43,8 +43,9 @@ impl Requests {
             }
             Operation::ListWithAttributes { cookie, size } => {
                 let mut listing = Listing::new(size);
+                let is_lasting = dispatch.are_names_lasting(node);
                 let answer = dispatch.list_with_attributes(node, cookie, &mut |name, found| {
-                    add_entry(&mut listing, name, found)
+                    add_entry(&mut listing, name, found, is_lasting)
                 });
                 listed(answer, &listing, reply);
             }
@@ -55,7 +56,7 @@ impl Requests {
     fn lookup(&self, parent: u64, name: &[u8], reply: Reply) {
         match self.dispatch.lookup(parent, name).transpose() {
             Some(found) => entry(found, reply),
-            None => no_entry(reply),
+            None => no_entry(self.dispatch.is_absence_lasting(), reply),
         }
     }
 

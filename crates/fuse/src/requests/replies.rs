@@ -8,7 +8,8 @@ use pext4_fuse_kernel::{self as kernel, Entry, Listing, Reply, StatxTime};
 use crate::dispatch::{Answer, Found, Listed, XattrReply, fit};
 use crate::node::{ROOT_NODE, unreadable_node};
 
-/// How long the kernel may cache names and attributes: only the kernel changes them.
+/// How long the kernel may cache names and attributes: only the kernel changes them. (Names in
+/// casefolded directories are not cached: the kernel takes each spelling for a name of its own.)
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The unit of efficient input and output that `stat` shows.
 const BLOCK_SIZE: u32 = 4096;
@@ -29,7 +30,7 @@ pub(super) fn bytes(answer: Answer<Vec<u8>>, reply: Reply) {
 
 pub(super) fn entry(answer: Answer<Found>, reply: Reply) {
     match answer {
-        Ok(found) => reply.entry(&found_entry(&found.attributes)),
+        Ok(found) => reply.entry(&found_entry(&found)),
         Err(errno) => reply.error(errno.0),
     }
 }
@@ -37,16 +38,22 @@ pub(super) fn entry(answer: Answer<Found>, reply: Reply) {
 /// Replies with a file that was made and opened; the kernel numbers open files of its own.
 pub(super) fn opened(answer: Answer<Found>, reply: Reply) {
     match answer {
-        Ok(found) => reply.made_and_opened(&found_entry(&found.attributes)),
+        Ok(found) => reply.made_and_opened(&found_entry(&found)),
         Err(errno) => reply.error(errno.0),
     }
 }
 
-/// Replies that there is no such name, which the kernel may cache.
-pub(super) fn no_entry(reply: Reply) {
+/// How long the kernel may cache a name, or that there is none.
+fn name_valid(is_lasting: bool) -> Duration {
+    if is_lasting { FOREVER } else { Duration::ZERO }
+}
+
+/// Replies that there is no such name, which the kernel may cache if that `is_lasting`.
+pub(super) fn no_entry(is_lasting: bool, reply: Reply) {
     reply.entry(&Entry {
         node: 0,
         generation: 0,
+        name_valid: name_valid(is_lasting),
         valid: FOREVER,
         attributes: kernel::Attributes::default(),
     });
@@ -97,17 +104,19 @@ pub(super) fn add(listing: &mut Listing, listed: &Listed, file_type: FileType) -
 
 /// Adds a name with the attributes of its inode; false if it did not fit. If the inode could not be
 /// read (`found` is `None`), the kernel must not cache anything of it: it asks when a process uses
-/// the name, and gets the error.
+/// the name, and gets the error. `is_lasting` tells whether the kernel may cache the name.
 pub(super) fn add_entry(
     listing: &mut Listing,
     listed: &Listed,
     found: Option<&Attributes>,
+    is_lasting: bool,
 ) -> bool {
     let entry = match found {
         Some(attributes) => Entry {
             // No name but `.` and `..`, of which the kernel takes no node, leads to the root.
             node: u64::from(attributes.inode.get()),
             generation: u64::from(attributes.generation),
+            name_valid: name_valid(is_lasting),
             valid: FOREVER,
             attributes: encode(attributes),
         },
@@ -117,7 +126,8 @@ pub(super) fn add_entry(
 }
 
 /// The node of a name. To the root, which is of generation 0, only a file handle leads.
-fn found_entry(attributes: &Attributes) -> Entry {
+fn found_entry(found: &Found) -> Entry {
+    let attributes = &found.attributes;
     let (node, generation) = match attributes.inode {
         InodeNumber::ROOT => (ROOT_NODE, 0),
         inode => (u64::from(inode.get()), u64::from(attributes.generation)),
@@ -125,6 +135,7 @@ fn found_entry(attributes: &Attributes) -> Entry {
     Entry {
         node,
         generation,
+        name_valid: name_valid(found.is_lasting),
         valid: FOREVER,
         attributes: encode(attributes),
     }
@@ -138,6 +149,7 @@ fn unreadable(listed: &Listed) -> Entry {
     Entry {
         node,
         generation: 0,
+        name_valid: Duration::ZERO,
         valid: Duration::ZERO,
         attributes: kernel::Attributes {
             inode: node,

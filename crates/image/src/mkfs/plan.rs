@@ -1,5 +1,6 @@
 //! Chooses sizes and features, and returns them as a superblock.
 
+use pext4_ondisk::casefold;
 use pext4_ondisk::dirhash::HashVersion;
 use pext4_ondisk::feature::{Compat, Feature, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
@@ -266,7 +267,11 @@ fn supported() -> Features {
     let usual = FileSystem::Ext4.features();
     Features {
         compat: usual.compat | Compat::STABLE_INODES,
-        incompat: usual.incompat | Incompat::EA_INODE | Incompat::INLINE_DATA | Incompat::LARGEDIR,
+        incompat: usual.incompat
+            | Incompat::EA_INODE
+            | Incompat::INLINE_DATA
+            | Incompat::LARGEDIR
+            | Incompat::CASEFOLD,
         ..usual
     }
 }
@@ -379,6 +384,9 @@ fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Su
     }
     if features.has_incompat(Incompat::CSUM_SEED) {
         superblock.checksum_seed = checksum::crc32c(u32::MAX, &superblock.uuid);
+    }
+    if features.has_incompat(Incompat::CASEFOLD) {
+        superblock.encoding = casefold::UTF8_12_1;
     }
     superblock.lost_found_inode = InodeNumber(0);
     superblock
