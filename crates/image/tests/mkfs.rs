@@ -149,6 +149,7 @@ fn features_can_be_switched_one_by_one() {
         "^extra_isize",
         "^large_file",
         "large_dir",
+        "casefold",
         "inline_data",
         "ea_inode",
         "stable_inodes",

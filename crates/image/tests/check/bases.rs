@@ -33,11 +33,13 @@ pub enum Base {
     Encrypted,
     /// `/dir` folds case, and its names must be UTF-8.
     Strict,
+    /// `/dir` and `/many` fold case, and the latter has an index of folded names.
+    Folded,
 }
 
 /// The image, made once.
 pub fn base(base: Base) -> Option<Image> {
-    const COUNT: usize = 15;
+    const COUNT: usize = 16;
     static MADE: [OnceLock<Option<Image>>; COUNT] = [const { OnceLock::new() }; COUNT];
     MADE[base as usize].get_or_init(|| make_base(base)).clone()
 }
@@ -57,6 +59,7 @@ fn make_base(base: Base) -> Option<Image> {
         Base::NoneReserved => "-b 4096",
         Base::Encrypted => "-O encrypt,casefold",
         Base::Strict => "-O casefold -E encoding_flags=strict",
+        Base::Folded => "-O casefold",
     };
     let size = match base {
         Base::Clusters => 64 << 20,
@@ -81,6 +84,13 @@ fn make_base(base: Base) -> Option<Image> {
         Base::Strict => {
             let directory = image.find("/dir");
             image.edit_inode(directory, |inode| inode.flags |= InodeFlags::CASEFOLD);
+        }
+        Base::Folded => {
+            for path in ["/dir", "/many"] {
+                let directory = image.find(path);
+                image.edit_inode(directory, |inode| inode.flags |= InodeFlags::CASEFOLD);
+            }
+            image.e2fsck_repairs(&["-fyD"]);
         }
         _ => {}
     }

@@ -160,6 +160,24 @@ fn encrypted_files_are_clean() {
     }
 }
 
+/// In a casefolded directory a name belongs where it is in any case.
+#[test]
+fn names_in_another_case_are_clean() {
+    if let Some(mut image) = base(Base::Folded) {
+        let many = image.find("/many");
+        assert!(image.inode(many).flags.contains(InodeFlags::INDEX));
+        for block in image.blocks(many).into_iter().skip(1) {
+            image.edit_leaf(many, block, |bytes| {
+                let next = |bytes: &[u8]| bytes.windows(8).position(|found| found == b"a-rather");
+                while let Some(at) = next(bytes) {
+                    bytes[at..at + 8].make_ascii_uppercase();
+                }
+            });
+        }
+        assert_clean(&image, "in upper case");
+    }
+}
+
 /// Strict encoding applies only to casefolded directories.
 #[test]
 fn names_of_a_strict_encoding_are_clean() {

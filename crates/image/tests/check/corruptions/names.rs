@@ -10,10 +10,13 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::htree;
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
 
-use super::Beside::Complains;
+use super::Beside::{Complains, Silent};
 use super::Corruption;
 use crate::bases::Base;
 use crate::image::Image;
+
+/// Why e2fsck reports nothing.
+const FOLDED: &str = "only with -D does it compare names without their case";
 
 fn format(image: &Image) -> Format {
     Format::of(&image.superblock().features)
@@ -159,6 +162,18 @@ pub fn names_of() -> Vec<Corruption> {
             let small = image.find("/small");
             add(image, "/dir", b"inner", small, FileType::Regular);
         }),
+        (Kind::NameDuplicate, Base::Folded, Silent(FOLDED), |image| {
+            let small = image.find("/small");
+            add(image, "/dir", b"INNER", small, FileType::Regular);
+            image.edit_inode(small, |inode| inode.links += 1);
+        }),
+        (Kind::NameDuplicate, Base::Folded, Silent(FOLDED), |image| {
+            let small = image.find("/small");
+            for name in ["Stra\u{DF}e \u{E9}", "STRASSE E\u{301}"] {
+                add(image, "/dir", name.as_bytes(), small, FileType::Regular);
+            }
+            image.edit_inode(small, |inode| inode.links += 2);
+        }),
         (Kind::EntryInode, Base::Plain, Complains, |image| {
             add(image, "/dir", b"journal", 8, FileType::Regular);
         }),
@@ -250,6 +265,11 @@ pub fn indexes() -> Vec<Corruption> {
                 // Other letters, another hash.
                 bytes[20..50].reverse();
             });
+        }),
+        (Kind::HtreeHash, Base::Folded, Complains, |image| {
+            let many = image.find("/many");
+            let block = image.blocks(many)[2];
+            image.edit_leaf(many, block, |bytes| bytes[20..50].reverse());
         }),
     ]
 }
