@@ -38,6 +38,7 @@ mod listing;
 mod locked_leaf;
 mod name_leaf;
 mod naming;
+mod respell;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +52,7 @@ pub use listing::list;
 pub use locked_leaf::SeenLeaf;
 pub use name_leaf::{leaf_of, seek};
 pub use naming::VolumeDirectories;
+pub use respell::respell;
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;
@@ -193,38 +195,6 @@ pub fn replace<B: DirectoryBlocks>(
     };
     leaf::replace(blocks, found.block, &entry)?;
     Ok(found)
-}
-
-/// Changes how a name is written, to one that is equal in this directory.
-///
-/// # Errors
-///
-/// As [`remove`] and [`insert`]; after a refusal the directory is unchanged.
-pub fn respell<B: DirectoryBlocks>(
-    blocks: &mut B,
-    name: &[u8],
-    new_name: &[u8],
-    file_type: FileType,
-) -> Result<()> {
-    check_name(new_name)?;
-    let found = find_changeable(blocks, name)?;
-    let stored = leaf::stored_name(blocks, found.block, name)?;
-    let entry = |name| Entry {
-        inode: found.inode,
-        file_type: Some(file_type),
-        name,
-    };
-    leaf::remove(blocks, found.block, name)?;
-    // Equal names have equal hashes, so the leaf is the right one for both.
-    if leaf::insert(blocks, found.block, &entry(new_name))? {
-        return Ok(());
-    }
-    let inserted = insert(blocks, new_name, found.inode, file_type);
-    if matches!(inserted, Err(Error::Refused(_))) {
-        // There is room for it where it was.
-        leaf::insert(blocks, found.block, &entry(&stored))?;
-    }
-    inserted
 }
 
 /// Makes `..` refer to another directory.

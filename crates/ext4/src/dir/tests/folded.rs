@@ -161,45 +161,95 @@ fn equal_names_are_one_without_an_index_and_without_fingerprints() {
 #[test]
 fn a_respelling_without_room_changes_nothing() {
     let mut directory = Memory::new(folded(1024));
-    let short = "k".repeat(60);
-    let long = "\u{212A}".repeat(60);
-    insert(
-        &mut directory,
-        short.as_bytes(),
-        InodeNumber(20),
-        FileType::Regular,
-    )
-    .expect("room");
-    for number in 0..13 {
-        let name = format!("{number:056}");
+    let (short, long) = ("k".repeat(60), "\u{212A}".repeat(60));
+    let enter = |directory: &mut Memory, name: &str| {
+        directory.cost();
         insert(
-            &mut directory,
+            directory,
             name.as_bytes(),
-            InodeNumber(21),
+            InodeNumber(20),
             FileType::Regular,
         )
         .expect("room");
+    };
+    let respell = |directory: &mut Memory| {
+        directory.cost();
+        respell(
+            directory,
+            b"K".repeat(60).as_slice(),
+            long.as_bytes(),
+            FileType::Regular,
+        )
+    };
+    enter(&mut directory, &short);
+    for number in 0..13 {
+        enter(&mut directory, &format!("{number:056}"));
     }
-    assert!(!directory.indexed);
     let before = check(&directory);
+    for is_full in [true, false] {
+        directory.space = if is_full { 0 } else { 100 };
+        let respelt = respell(&mut directory);
+        if is_full {
+            assert!(respelt.expect_err("no room").is(Refusal::NoSpace));
+            assert_eq!(check(&directory), before);
+        } else {
+            respelt.expect("room");
+        }
+    }
+    assert!(directory.indexed);
+    let after = check(&directory);
+    assert!(after.contains_key(long.as_bytes()) && after.len() == before.len());
+    // And back, while the leaf is full of names: it has room for a shorter one.
     directory.space = 0;
-    let refused = respell(
-        &mut directory,
-        short.as_bytes(),
-        long.as_bytes(),
-        FileType::Regular,
-    );
-    assert!(refused.expect_err("no room").is(Refusal::NoSpace));
-    assert_eq!(check(&directory), before);
-    directory.space = 10;
     directory.cost();
-    respell(
+    super::super::respell(
         &mut directory,
-        short.as_bytes(),
         long.as_bytes(),
+        short.as_bytes(),
         FileType::Regular,
     )
-    .expect("room");
-    assert!(directory.indexed);
-    assert!(check(&directory).contains_key(long.as_bytes()));
+    .expect("it is shorter");
+    assert_eq!(check(&directory), before);
+}
+
+/// In a leaf that splits, and in one that has the same block after it.
+#[test]
+fn a_respelling_may_split_a_leaf_of_an_index() {
+    let mut grown = 0;
+    for seed in 1..=40 {
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        let settings = DirectorySettings {
+            indexing: seed % 4 != 0,
+            ..folded(1024)
+        };
+        let mut directory = Memory::new(settings);
+        let mut model = Model::new();
+        for number in 0..200 {
+            // Six pieces tell the names apart; the rest is one byte or three.
+            let mut key: Key = (0..6).map(|bit| 4 + (number >> bit & 1)).collect();
+            key.extend(vec![1; 20 + number / 64]);
+            let name = key
+                .iter()
+                .map(|&piece| PIECES[piece][0])
+                .collect::<String>();
+            directory.cost();
+            let (name, inode) = (name.into_bytes(), InodeNumber(20));
+            insert(&mut directory, &name, inode, FileType::Regular).expect("room");
+            model.insert(key, (name, inode));
+        }
+        for _ in 0..100 {
+            let at = random.below(model.len());
+            let (key, (name, _)) = model.iter_mut().nth(at).expect("there are so many");
+            let new = key.iter().map(|&piece| *PIECES[piece].last().expect("one"));
+            let new = new.collect::<String>().into_bytes();
+            let before = directory.count();
+            directory.cost();
+            respell(&mut directory, name, &new, FileType::Regular).expect("there is room");
+            grown += usize::from(directory.count() > before);
+            *name = new;
+        }
+        compare(&directory, &model);
+    }
+    assert!(grown > 20, "{grown}");
 }
