@@ -87,6 +87,9 @@ fn on_a_mount_each_spelling_leads_to_the_file_and_none_outlives_it() {
     fs::rename(mount.path("outside"), at("OTHER")).expect("it replaces the second");
     assert_eq!(fs::read(at("Other")).expect("it is there"), b"more");
     assert_eq!(names(&directory), ["later", "other"]);
+    // The kernel sees two names of one file, and does not ask the server.
+    fs::rename(at("later"), at("LATER")).expect("nothing to do");
+    assert_eq!(names(&directory), ["later", "other"]);
     mount.unmount();
 }
 

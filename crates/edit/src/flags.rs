@@ -1,8 +1,8 @@
 //! Flags of inodes as `chattr` takes them: `+i`, `-i`, `+ad-A`, `=d`.
 //!
 //! The letters are those of chattr(1), without the flags that request what ext4 does not do (`c`,
-//! `m`, `t`, `C`) and those that this version cannot change (`j`, `x`). `=` leaves two flags, unless
-//! they are named: `e`, which says how the file is stored, and `F`, which only an empty directory
+//! `m`, `t`, `C`) and those that this version cannot change (`j`, `x`). Unless they are named, `=`
+//! leaves two flags: `e`, which says how the file is stored, and `F`, which only an empty directory
 //! can get or lose.
 
 use std::str::FromStr;

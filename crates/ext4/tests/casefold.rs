@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use images::{Image, Random, inode};
-use pext4_block::RamDevice;
+use pext4_block::{Device, RamDevice};
 use pext4_fs::{
     CreateAttributes, DirectoryEntry, InodeNumber, MountOptions, Refusal, RenameMode, Result,
     SetAttributes, Volume, Whiteout,
@@ -411,4 +411,60 @@ fn an_unknown_encoding_is_refused_and_keyed_names_are_only_read() {
     let notes = volume.notes().join("\n");
     assert!(notes.contains("encrypt, casefold"), "{notes}");
     assert_eq!(inode(&volume, "/Plain/fILE"), inode(&volume, "/file"));
+}
+
+/// Bytes of blocks of a folded directory are changed at random: names that are no text, that are
+/// equal to others, that are in the wrong leaf, and nodes that lead anywhere.
+#[test]
+fn damaged_directories_give_errors_or_answers() {
+    let Some(image) = Image::make(&["-b", "1024", "-O", "casefold,^metadata_csum"]) else {
+        return;
+    };
+    let volume = image.open();
+    let directory = folded(&volume, "folded");
+    let mut random = Random(0xF01D_0003);
+    let all: Vec<(String, String)> = (0..400).map(|at| spelt(at, &mut random)).collect();
+    for (name, _) in &all {
+        let made = volume.create(directory, name.as_bytes(), &NEW);
+        volume.forget(made.expect("a file").inode, 1);
+    }
+    volume.close().expect("it closes");
+    let told = image.debugfs("blocks folded");
+    let words = told.split_whitespace().filter_map(|word| word.parse().ok());
+    let blocks: Vec<u64> = words.collect();
+    assert!(blocks.len() > 10, "{told}");
+    let sound = RamDevice::load(&image.path).expect("the image");
+    for round in 0..150 {
+        println!("round {round}");
+        let device = Arc::new(sound.fork());
+        for _ in 0..1 + random.below(4) {
+            let block = blocks[usize::try_from(random.below(blocks.len() as u64)).expect("few")];
+            let byte = [u8::try_from(random.below(256)).expect("a byte")];
+            let at = block * 1024 + random.below(1024);
+            device.write_at(at, &byte).expect("it lies within");
+        }
+        let Ok(volume) = Volume::open(device, MountOptions::default()) else {
+            continue;
+        };
+        for (number, (_, other)) in (0..40).zip(&all) {
+            let name = other.as_bytes();
+            let _ = volume.lookup(directory, name);
+            let new = format!("{number}-NEW");
+            let replace = RenameMode::Replace;
+            let _ = match number % 4 {
+                0 => volume.unlink(directory, name),
+                1 => volume.rename(directory, name, directory, new.as_bytes(), replace),
+                2 => volume.create(directory, new.as_bytes(), &NEW).map(drop),
+                _ => volume.rename(
+                    directory,
+                    name,
+                    directory,
+                    other.to_uppercase().as_bytes(),
+                    replace,
+                ),
+            };
+        }
+        let _ = volume.read_directory(directory, 0, &mut |_| true);
+        let _ = volume.close();
+    }
 }

@@ -1,8 +1,9 @@
 //! A name of a casefolded directory that gets another spelling: other bytes that are the same name.
 //!
 //! Where the leaf has room for it, the name is removed and inserted again. Otherwise the directory
-//! must grow first, and may refuse to: then the new spelling is inserted beside the old one, and the
-//! old one is removed by its bytes. Nobody sees both, since the whole directory is locked.
+//! must grow, which may be refused and so comes before any change: the new spelling is inserted
+//! beside the old one, which is then removed by its bytes. Nobody sees both, since the whole
+//! directory is locked.
 
 use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::casefold::Naming;
