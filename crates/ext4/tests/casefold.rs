@@ -406,11 +406,22 @@ fn an_unknown_encoding_is_refused_and_keyed_names_are_only_read() {
     };
     image.debugfs_write("sif Plain flags 0x40080000");
     image.debugfs_write("ln file Plain/File");
+    image.debugfs_write("ln file vault/ciphertext-A-name");
+    image.encrypt("vault");
+    image.debugfs_write("sif vault flags 0x40080800");
     let volume = image.open();
     assert!(volume.is_read_only());
     let notes = volume.notes().join("\n");
     assert!(notes.contains("encrypt, casefold"), "{notes}");
     assert_eq!(inode(&volume, "/Plain/fILE"), inode(&volume, "/file"));
+    let vault = inode(&volume, "/vault");
+    assert_eq!(names(&volume, vault), ["ciphertext-A-name"]);
+    let found = volume
+        .lookup(vault, b"ciphertext-A-name")
+        .expect("as it is stored");
+    assert_eq!(found.inode, inode(&volume, "/file"));
+    let other = volume.lookup(vault, b"ciphertext-a-name");
+    assert_refused(other, Refusal::NotFound, "opaque names");
 }
 
 /// Bytes of blocks of a folded directory are changed at random: names that are no text, that are

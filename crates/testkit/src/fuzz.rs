@@ -93,11 +93,15 @@ fn files(block: &[u8]) {
 }
 
 fn directories(block: &[u8]) {
-    for has_tail in [false, true] {
+    for (has_tail, naming) in [
+        (false, Naming::Exact),
+        (true, Naming::Exact),
+        (true, Naming::Folded),
+    ] {
         let format = Format {
             has_tail,
             has_file_types: true,
-            naming: Naming::Exact,
+            naming,
         };
         let _ = directory::entries(block, format)
             .take_while(Result::is_ok)

@@ -5,6 +5,7 @@ use std::io::Write;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_fs::Time;
+use pext4_ondisk::casefold;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::{ErrorPolicy, ErrorRecord, State, Superblock};
@@ -65,6 +66,9 @@ struct Info {
     inodes_per_group: u32,
     journal: Term,
     features: Vec<String>,
+    /// That of casefolded directories.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<String>,
     last_mounted_on: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_mounted_on_hex: Option<String>,
@@ -138,6 +142,7 @@ impl Info {
             inodes_per_group: geometry.inodes_per_group,
             journal: journal(superblock),
             features: superblock.features.names(),
+            encoding: encoding(superblock),
             last_mounted_on: names::text(last_mounted_on),
             last_mounted_on_hex: names::hexadecimal_unless_text(last_mounted_on),
             created: date(superblock.make_time),
@@ -147,6 +152,20 @@ impl Info {
             mounts: superblock.mount_count,
         }
     }
+}
+
+/// The encoding of names in casefolded directories, if there may be any.
+fn encoding(superblock: &Superblock) -> Option<String> {
+    let folds = superblock.features.has_incompat(Incompat::CASEFOLD);
+    let name = match superblock.encoding {
+        casefold::UTF8_12_1 => "utf8-12.1".to_owned(),
+        other => format!("number {other}"),
+    };
+    let strict = match superblock.encoding_flags & casefold::STRICT {
+        0 => "",
+        _ => ", strict",
+    };
+    folds.then(|| name + strict)
 }
 
 /// A name without the padding of its field.
@@ -254,6 +273,7 @@ fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
         info.inodes, info.inode_size, info.free_inodes
     );
     line("Inodes", inodes);
+    line("Encoding", info.encoding.clone().unwrap_or_default());
     let (blocks, inodes) = (info.blocks_per_group, info.inodes_per_group);
     line(
         "Groups",

@@ -20,7 +20,7 @@ use crate::types::FileType;
 ///
 /// # Errors
 ///
-/// As [`remove`](super::remove) and [`insert`](super::insert); after a refusal the directory is
+/// As [`remove`](super::remove) and [`insert`]; after a refusal the directory is
 /// unchanged.
 pub fn respell<B: DirectoryBlocks>(
     blocks: &mut B,
