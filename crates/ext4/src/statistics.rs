@@ -1,7 +1,6 @@
 //! Counters of events in the mechanisms.
 //!
-//! Each shard has its own array of counters, so counting writes a cache line that no other core
-//! writes. Each counter is an `Event` with a section and a name. A [`Report`] has the values of all
+//! Counting writes a cache line that no other core writes. Each counter is an `Event` with a section and a name. A [`Report`] has the values of all
 //! of them and other numbers of a volume, for a person ([`Display`](fmt::Display)) or a program
 //! ([`Report::to_json`]). A sum that is read while other threads count includes some of their
 //! events.
@@ -9,8 +8,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use pext4_sync::Sharded;
-use pext4_sync::atomic::{AtomicU64, Ordering};
+use pext4_sync::Counters;
 
 macro_rules! events {
     ($($section:literal { $($(#[$about:meta])* $event:ident = $name:literal,)+ })+) => {
@@ -110,31 +108,28 @@ events! {
 const EVENTS: usize = NAMES.len();
 
 /// The counters of a volume.
+#[derive(Default)]
 pub(crate) struct Tally {
-    shards: Sharded<[AtomicU64; EVENTS]>,
+    counters: Counters<EVENTS>,
 }
 
 impl Tally {
     /// All zero.
     #[must_use]
     pub fn new() -> Self {
-        let zeroes = |_| std::array::from_fn(|_| AtomicU64::new(0));
-        Self {
-            shards: Sharded::new(zeroes),
-        }
+        Self::default()
     }
 
     /// Counts one event.
     pub fn count(&self, event: Event) {
-        self.shards.local()[event as usize].fetch_add(1, Ordering::Relaxed);
+        self.counters.add(event as usize, 1);
     }
 
     /// Adds to several counters.
     pub fn add<const N: usize>(&self, events: [(Event, u64); N]) {
-        let shard = self.shards.local();
         for (event, times) in events {
             if times > 0 {
-                shard[event as usize].fetch_add(times, Ordering::Relaxed);
+                self.counters.add(event as usize, times.cast_signed());
             }
         }
     }
@@ -142,11 +137,7 @@ impl Tally {
     /// The number of times an event was counted.
     #[cfg(all(test, not(loom)))]
     pub fn sum(&self, event: Event) -> u64 {
-        let shards = self
-            .shards
-            .iter()
-            .map(|shard| shard[event as usize].load(Ordering::Relaxed));
-        shards.fold(0, u64::wrapping_add)
+        self.counters.sum(event as usize).cast_unsigned()
     }
 
     /// The sections of [`Report`] that are counted here.
@@ -154,9 +145,7 @@ impl Tally {
     pub fn sections(&self) -> Vec<Section> {
         let mut sections: Vec<Section> = Vec::new();
         for (index, &(section, name)) in NAMES.iter().enumerate() {
-            let shards = self.shards.iter();
-            let sum = shards.map(|shard| shard[index].load(Ordering::Relaxed));
-            let sum = sum.fold(0, u64::wrapping_add);
+            let sum = self.counters.sum(index).cast_unsigned();
             match sections.last_mut().filter(|last| last.name == section) {
                 Some(last) => last.values.push((name.into(), sum)),
                 None => sections.push(Section {
@@ -166,12 +155,6 @@ impl Tally {
             }
         }
         sections
-    }
-}
-
-impl Default for Tally {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

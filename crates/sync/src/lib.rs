@@ -47,6 +47,8 @@ pub mod spin;
 #[allow(unsafe_code)]
 pub mod stack;
 pub mod thread;
+#[cfg(not(loom))]
+mod ticket;
 pub mod time;
 pub mod topology;
 #[cfg(all(feature = "meter", not(loom)))]
@@ -59,7 +61,7 @@ mod watch;
 pub use biased::{BiasedLock, BiasedReadGuard, BiasedWriteGuard};
 pub use bits::Bits;
 pub use condvar::Condvar;
-pub use counter::Counter;
+pub use counter::{Counter, Counters};
 pub use crossbeam_utils::CachePadded;
 pub use estimate::Estimate;
 pub use lock::{Mutex, MutexGuard};

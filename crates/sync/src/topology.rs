@@ -107,6 +107,18 @@ pub fn current_of(count: usize) -> usize {
     number() & (count - 1)
 }
 
+/// Whether the caller's shard is not that of the processor that runs it: it is pinned, or a core of
+/// virtual time.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn stands_for_another() -> bool {
+    #[cfg(feature = "virtual")]
+    if virtual_cores::is_inside() {
+        return true;
+    }
+    PINNED.with(Cell::get) != UNPINNED
+}
+
 /// The number that the caller is pinned to; else one from its processor and, if there are more
 /// shards than processors, from the thread.
 #[inline]
