@@ -1,9 +1,9 @@
 //! Counters of events in the mechanisms.
 //!
-//! Counting writes a cache line that no other core writes. Each counter is an `Event` with a section and a name. A [`Report`] has the values of all
-//! of them and other numbers of a volume, for a person ([`Display`](fmt::Display)) or a program
-//! ([`Report::to_json`]). A sum that is read while other threads count includes some of their
-//! events.
+//! Counting writes a cache line that no other core writes. Each counter is an `Event` with a
+//! section and a name. A [`Report`] has the values of all of them and other numbers of a volume,
+//! for a person ([`Display`](fmt::Display)) or a program ([`Report::to_json`]). A sum that is read
+//! while other threads count includes some of their events.
 
 use std::borrow::Cow;
 use std::fmt;

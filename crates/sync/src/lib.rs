@@ -47,7 +47,7 @@ pub mod spin;
 #[allow(unsafe_code)]
 pub mod stack;
 pub mod thread;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), test))]
 mod ticket;
 pub mod time;
 pub mod topology;
