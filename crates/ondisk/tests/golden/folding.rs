@@ -110,10 +110,7 @@ fn folded_names_have_the_hashes_of_the_standard_tools() {
         return;
     }
     let folder = tempfile::tempdir().expect("there is a temporary folder");
-    let image = folder.path().join("image");
-    std::fs::File::create(&image)
-        .and_then(|file| file.set_len(1 << 20))
-        .expect("there is room");
+    let image = tools::empty_file(folder.path(), 1);
     let path = image.to_str().expect("a plain path");
     tools::run("mke2fs", ["-q", "-F", path], |status| status == 0);
     for names in [names_of_all(), mixed_names()] {

@@ -233,10 +233,7 @@ fn multiple_mount_protection() {
         return;
     }
     let folder = tempfile::tempdir().expect("there is a temporary folder");
-    let path = folder.path().join("image");
-    std::fs::File::create(&path)
-        .and_then(|file| file.set_len(16 << 20))
-        .expect("there is room");
+    let path = tools::empty_file(folder.path(), 16);
     let path_text = path.to_str().expect("a plain path");
     for checksums in ["metadata_csum", "^metadata_csum"] {
         let features = format!("64bit,mmp,{checksums}");
@@ -266,10 +263,7 @@ fn hashes_are_those_of_the_standard_tools() {
         return;
     }
     let folder = tempfile::tempdir().expect("there is a temporary folder");
-    let image = folder.path().join("image");
-    std::fs::File::create(&image)
-        .and_then(|file| file.set_len(1 << 20))
-        .expect("there is room");
+    let image = tools::empty_file(folder.path(), 1);
     tools::run(
         "mke2fs",
         ["-q", "-F", image.to_str().expect("a plain path")],

@@ -129,12 +129,17 @@ pub struct Recipe {
     pub commands: &'static str,
 }
 
-/// Makes an image, fills it, and makes e2fsck build the indexes of its directories.
-pub fn make_image(folder: &Path, source: &Path, recipe: &Recipe) -> PathBuf {
+/// A sparse file of zeroes for an image.
+pub fn empty_file(folder: &Path, mebibytes: u64) -> PathBuf {
     let path = folder.join("image");
     let file = fs::File::create(&path).expect("a temporary folder can be written");
-    file.set_len(recipe.mebibytes << 20)
-        .expect("it may be sparse");
+    file.set_len(mebibytes << 20).expect("it may be sparse");
+    path
+}
+
+/// Makes an image, fills it, and makes e2fsck build the indexes of its directories.
+pub fn make_image(folder: &Path, source: &Path, recipe: &Recipe) -> PathBuf {
+    let path = empty_file(folder, recipe.mebibytes);
     let arguments = ["-q", "-F", "-d"].map(OsStr::new).into_iter();
     let arguments = arguments.chain([source.as_os_str()]);
     let arguments = arguments.chain(recipe.arguments.iter().map(OsStr::new));
