@@ -79,6 +79,15 @@ impl Format {
             ..self
         }
     }
+
+    /// The same format, but names are compared by their bytes.
+    #[must_use]
+    pub fn by_bytes(self) -> Self {
+        Self {
+            naming: Naming::Exact,
+            ..self
+        }
+    }
 }
 
 /// A directory entry.

@@ -14,7 +14,6 @@
 use std::ops::Range;
 
 use pext4_ondisk::Corrupt;
-use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::{self, Entry, Fingerprints, Format, Inserted, Record};
 use pext4_sync::memory::{self, Used};
 
@@ -299,11 +298,7 @@ impl LeafEdit<'_> {
 
     /// Removes a name by its bytes, whatever other names are equal to it where names are folded.
     pub(super) fn remove_spelling(&mut self, format: Format, spelling: &[u8]) -> Decoded<()> {
-        let by_bytes = Format {
-            naming: Naming::Exact,
-            ..format
-        };
-        directory::remove(self.bytes, by_bytes, spelling)?;
+        directory::remove(self.bytes, format.by_bytes(), spelling)?;
         if let Some(kept) = &mut self.fingerprints {
             **kept = Fingerprints::of(self.bytes, format)?;
         }

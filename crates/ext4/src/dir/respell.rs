@@ -6,8 +6,7 @@
 //! directory is locked.
 
 use pext4_ondisk::LogicalBlock;
-use pext4_ondisk::casefold::Naming;
-use pext4_ondisk::directory::{self, Entry, Format};
+use pext4_ondisk::directory::{self, Entry};
 
 use super::blocks::{self, DirectoryBlocks};
 use super::index::{Path, Seek};
@@ -50,13 +49,6 @@ pub fn respell<B: DirectoryBlocks>(
     }
 }
 
-fn by_bytes(format: Format) -> Format {
-    Format {
-        naming: Naming::Exact,
-        ..format
-    }
-}
-
 /// Whether the leaf of a name has room for another one in its place. (Equal names have equal
 /// hashes, so it is the right leaf for both.)
 fn fits_in_its_place<B: DirectoryBlocks>(
@@ -67,7 +59,7 @@ fn fits_in_its_place<B: DirectoryBlocks>(
 ) -> Result<bool> {
     let format = blocks.format();
     let mut copy = leaf::copy(blocks, block)?;
-    directory::remove(&mut copy, by_bytes(format), stored)
+    directory::remove(&mut copy, format.by_bytes(), stored)
         .and_then(|_| LeafView::plain(&copy).room(format, new_name))
         .map(|room| room.is_some())
         .map_err(|corrupt| blocks::corrupt_at(blocks.inode(), block, corrupt))
@@ -103,7 +95,7 @@ fn remove_from<B: DirectoryBlocks>(
 ) -> Result<bool> {
     let format = blocks.format();
     let is_there = blocks::look_at_leaf(blocks, block, |leaf| {
-        Ok(directory::find(leaf.bytes, by_bytes(format), spelling)?.is_some())
+        Ok(directory::find(leaf.bytes, format.by_bytes(), spelling)?.is_some())
     })?;
     if is_there {
         blocks::change_leaf(blocks, block, |mut leaf| {
