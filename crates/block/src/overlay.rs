@@ -1,8 +1,10 @@
 //! A device that keeps writes in memory and does not change the device below.
 //!
-//! A resize that is only tried runs on an overlay, so that the image stays as it is. Changed bytes
-//! are kept in chunks of 4 KiB; the first write to a chunk reads the rest of it from below.
+//! A resize that is only tried runs on an overlay, so that the image stays as it is, and fast
+//! commits are applied on one. Changed bytes are kept in chunks of 4 KiB; the first write to a chunk
+//! reads the rest of it from below.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -43,6 +45,34 @@ impl OverlayDevice {
     #[must_use]
     pub fn used(&self) -> u64 {
         (self.chunks.len() * CHUNK_SIZE) as u64
+    }
+
+    /// The blocks of `block_size` bytes (a power of two) that are not as below, in order. A part of
+    /// a block at the end of the device is not one.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the device below.
+    pub fn changed_blocks(&self, block_size: usize) -> io::Result<Vec<(u64, Page)>> {
+        let mut chunks = Vec::new();
+        self.chunks.for_each(|&chunk, _| chunks.push(chunk));
+        let (size, whole) = (block_size as u64, self.size() / block_size as u64);
+        let touched = chunks.into_iter().flat_map(|chunk| {
+            let start = chunk * CHUNK_SIZE as u64;
+            start / size..(start + CHUNK_SIZE as u64).div_ceil(size).min(whole)
+        });
+        let touched: BTreeSet<u64> = touched.collect();
+        let mut changed = Vec::new();
+        let mut old = vec![0; block_size];
+        for block in touched {
+            let mut page = Page::zeroed(block_size);
+            self.read_at(block * size, page.make_mut())?;
+            self.below.read_at(block * size, &mut old)?;
+            if *page != *old {
+                changed.push((block, page));
+            }
+        }
+        Ok(changed)
     }
 
     /// The chunk that contains `part`, made if it is absent.
@@ -151,5 +181,36 @@ mod tests {
             "the device below stays as it is"
         );
         assert!(overlay.write_at(5 * CHUNK_SIZE as u64 + 100, &[0]).is_err());
+    }
+
+    #[test]
+    fn changed_blocks_are_those_that_differ() {
+        for (block_size, expected) in [
+            (1024, &[4, 9, 10, 20][..]),
+            (4096, &[1, 2, 5]),
+            (8192, &[0, 1, 2]),
+        ] {
+            let below = Arc::new(RamDevice::new(6 * CHUNK_SIZE as u64));
+            let overlay = OverlayDevice::new(Arc::clone(&below) as Arc<dyn Device>);
+            for (offset, length, byte) in [
+                (4096, 3, 1),
+                (9 * 1024 + 1000, 100, 1),
+                (12 * 1024, 1024, 0),
+                (20 * 1024, 1, 1),
+            ] {
+                overlay
+                    .write_at(offset, &vec![byte; length])
+                    .expect("it fits");
+            }
+            let changed = overlay.changed_blocks(block_size).expect("memory");
+            let blocks: Vec<u64> = changed.iter().map(|(block, _)| *block).collect();
+            assert_eq!(blocks, expected, "{block_size}");
+            for (block, page) in changed {
+                let mut bytes = vec![0; block_size];
+                let offset = block * block_size as u64;
+                overlay.read_at(offset, &mut bytes).expect("within");
+                assert!(*page == *bytes, "block {block} of {block_size}");
+            }
+        }
     }
 }

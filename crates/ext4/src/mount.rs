@@ -10,6 +10,7 @@
 //! emptied, and only then is the superblock marked clean, with exact counts. If a step fails, the
 //! journal is shut down all the same, and the first error is returned.
 
+mod fast_commits;
 mod features;
 mod image;
 mod journal;
@@ -61,6 +62,11 @@ impl Volume {
     /// contradict each other. Nothing is written before every check has passed, also of what the
     /// journal brings.
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
+        Self::open_unfinished(device, options)?.finish_orphans()
+    }
+
+    /// As [`Volume::open`], with the orphans as they are.
+    fn open_unfinished(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();
         let counting = Arc::new(CountingDevice::new(device));
@@ -71,7 +77,7 @@ impl Volume {
         let mut journal =
             recovery::find_journal(Arc::clone(&device), &before, geometry, &options, &mut notes)?;
         // The replay may change the superblock.
-        let view = journal.view();
+        let view = journal.view(&options)?;
         let mut superblock = superblock::read(&*view, &mut options, &mut notes)?;
         superblock::keep_errors(&mut superblock, &before, journal.had_stopped);
         let geometry = check_features(&superblock, &*view, &mut options, &device, &mut notes)?;
@@ -100,8 +106,13 @@ impl Volume {
             journal::begin(&layers, log)?;
         }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
-        let volume = Self::assemble(inodes, counting, overhead_blocks, was_clean, notes);
-        volume.finish_orphans()
+        Ok(Self::assemble(
+            inodes,
+            counting,
+            overhead_blocks,
+            was_clean,
+            notes,
+        ))
     }
 
     fn assemble(

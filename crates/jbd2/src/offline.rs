@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pext4_block::{Device, Page};
-use pext4_ondisk::journal::RecordFormat;
+use pext4_ondisk::journal::{JournalIncompat, RecordFormat};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 
 use crate::core::prepare;
@@ -70,19 +70,51 @@ impl OfflineTransaction {
     /// If the log has not been recovered or uses unknown features.
     pub fn open(device: Arc<dyn Device>, log: Log) -> Result<Self, JournalError> {
         let tid = log.first_tid();
+        let mut superblock = log.superblock;
+        // The new features reach the disk with the start of the log.
+        let prepared = prepare(&mut superblock, &*device)?;
+        let log = Log { superblock, ..log };
+        Ok(Self::prepared(device, log, tid, prepared))
+    }
+
+    /// Prepares the transaction `tid` that takes the place of the fast commits behind `log`, whose
+    /// own transactions are home. Until it is durable, the area of the fast commits counts and must
+    /// be found.
+    pub(crate) fn of_fast_commits(
+        device: Arc<dyn Device>,
+        log: &Log,
+        tid: Tid,
+    ) -> Result<Self, JournalError> {
+        let mut superblock = log.superblock.clone();
+        superblock.start = 0;
+        prepare(&mut superblock, &*device)?;
+        superblock.incompat.insert(JournalIncompat::FAST_COMMIT);
+        let prepared = (RecordFormat::of(&superblock), Ring::of(&superblock));
+        let log = Log {
+            area: log.area.clone(),
+            superblock,
+            keeps_checksums: log.keeps_checksums,
+        };
+        Ok(Self::prepared(device, log, tid, prepared))
+    }
+
+    fn prepared(
+        device: Arc<dyn Device>,
+        log: Log,
+        tid: Tid,
+        (format, ring): (RecordFormat, Ring),
+    ) -> Self {
         let Log {
             area,
-            mut superblock,
+            superblock,
             keeps_checksums,
         } = log;
-        // The new features reach the disk with the start of the log.
-        let (format, ring) = prepare(&mut superblock, &*device)?;
         let area = Arc::new(area);
         let uuid = superblock.uuid;
         let writer = LogWriter::new(Arc::clone(&device), Arc::clone(&area), format, uuid, ring);
         let (home, place) = (Arc::clone(&device), Arc::clone(&area));
         let superblock = SuperblockFile::new(home, place, superblock, keeps_checksums);
-        Ok(Self {
+        Self {
             device,
             area,
             format,
@@ -90,7 +122,7 @@ impl OfflineTransaction {
             writer,
             superblock,
             tid,
-        })
+        }
     }
 
     /// Whether a transaction of this many blocks fits the log.
@@ -120,7 +152,8 @@ impl OfflineTransaction {
         })
     }
 
-    fn check(&self, blocks: &[(BlockNumber, Page)]) -> Result<(), JournalError> {
+    /// Fails if these blocks do not fit the log, or one belongs to it.
+    pub(crate) fn check(&self, blocks: &[(BlockNumber, Page)]) -> Result<(), JournalError> {
         if !self.fits(blocks.len()) {
             return Err(JournalError::TooLarge {
                 asked: u32::try_from(blocks.len()).unwrap_or(u32::MAX),

@@ -146,7 +146,7 @@ fn attributes(block: &[u8]) {
 
 fn journals(block: &[u8]) {
     let _ = header::Header::decode(block);
-    let _ = fast_commit::is_pending(block, Tid(5));
+    let _ = fast_commit::Scan::new(Tid(5)).block(block);
     let Some(bytes) = block.first_chunk::<BLOCK>() else {
         return;
     };
@@ -180,9 +180,10 @@ pub fn recovery(data: &[u8]) {
     let seen = Replay::plan(&device, &area, &superblock, blocks.into());
     let before: Arc<dyn Device> = Arc::new(device.fork());
     let done = recovery::recover(&device, &area, &mut superblock, blocks.into());
+    let is_complete = |replay: &Replay| replay.refuse_fast_commits().is_ok();
     assert_eq!(
         done.is_ok(),
-        seen.is_ok() && superblock.read_only_compat.is_empty()
+        seen.as_ref().is_ok_and(is_complete) && superblock.read_only_compat.is_empty()
     );
     let Ok(replay) = seen else { return };
     let replayed = ReplayedDevice::new(before, Arc::new(replay));

@@ -103,6 +103,16 @@ impl InodeBits {
         taken
     }
 
+    /// Whether an inode is used.
+    pub fn is_used(&self, index: u32) -> bool {
+        self.bits.is_set(index)
+    }
+
+    /// Whether slots that were never used are zero on disk.
+    pub fn is_zeroed(&self) -> bool {
+        self.is_zeroed
+    }
+
     /// Claims a free inode with an index of at least `least`: the preferred one, or the next one if
     /// another thread took it first.
     pub fn claim(&self, least: u32) -> Claimed {

@@ -147,7 +147,7 @@ impl Groups {
     }
 
     /// The bits of a group, loading them if necessary.
-    fn inode_bits(&self, group: GroupNumber) -> Option<&InodeBits> {
+    pub(super) fn inode_bits(&self, group: GroupNumber) -> Option<&InodeBits> {
         let info = self.info(group);
         self.make_room_for_inodes(group);
         if info.inodes.get().is_none() && !LockedGroup::load_inodes(&mut self.lock(group)) {

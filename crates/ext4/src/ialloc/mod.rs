@@ -12,6 +12,7 @@
 //! Credits: one group, [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks.
 
 mod claim;
+mod known;
 mod lanes;
 mod orlov;
 

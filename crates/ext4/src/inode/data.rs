@@ -60,7 +60,7 @@ struct Piece {
 
 /// What an inode notes of data that was written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
+pub(crate) struct Written {
     time: Time,
     /// The new size in bytes, if the file grew.
     size: Option<u64>,

@@ -191,7 +191,7 @@ impl Inodes {
     /// # Errors
     ///
     /// `Refused(NoSpace)` if the tree needs a node and there is none; nothing is changed then.
-    pub(super) fn map(
+    pub(crate) fn map(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
@@ -264,12 +264,51 @@ impl Inodes {
         budget: u32,
         spare: Range<u64>,
     ) -> Result<Option<u64>> {
+        let (left, freed) = self.unmap_runs(handle, inode, range, budget, spare)?;
+        let is_metadata = inode.file_type() != FileType::Regular;
+        for (start, length) in freed {
+            if !is_metadata {
+                self.groups.free(handle, start, length)?;
+                continue;
+            }
+            for block in (0..length).filter_map(|step| start.checked_add(step)) {
+                self.groups.free_metadata(handle, block)?;
+            }
+        }
+        Ok(left)
+    }
+
+    /// As [`Inodes::unmap`], but the blocks stay in use: the caller gets them, besides the end of
+    /// the range for the next call. Nodes that hold nothing any more are freed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inodes::unmap`].
+    pub(super) fn detach(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        _map: &mut Map,
+        range: Range<u64>,
+        budget: u32,
+    ) -> Result<(Option<u64>, Runs)> {
+        self.unmap_runs(handle, inode, range, budget, 0..0)
+    }
+
+    fn unmap_runs(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        budget: u32,
+        spare: Range<u64>,
+    ) -> Result<(Option<u64>, Runs)> {
         let is_metadata = inode.file_type() != FileType::Regular;
         let wanted = Change {
             spare,
             ..Change::near(self.home_goal(inode))
         };
-        let (left, freed) = self.change_tree(handle, inode, wanted, |root, nodes, unmapped| {
+        self.change_tree(handle, inode, wanted, |root, nodes, unmapped| {
             if nodes.are_pointers {
                 let blocks = if is_metadata {
                     u64::from(MAX_FORGOTTEN)
@@ -281,17 +320,7 @@ impl Inodes {
             } else {
                 remove_extents(root, nodes, range, budget, is_metadata, unmapped)
             }
-        })?;
-        for (start, length) in freed {
-            if !is_metadata {
-                self.groups.free(handle, start, length)?;
-                continue;
-            }
-            for block in (0..length).filter_map(|step| start.checked_add(step)) {
-                self.groups.free_metadata(handle, block)?;
-            }
-        }
-        Ok(left)
+        })
     }
 
     /// Converts blocks of a range that are not in `state`; see [`extents::convert`].

@@ -60,6 +60,7 @@ use crate::mballoc::Preallocation;
 use crate::store::Store;
 use crate::types::{Attributes, DeviceNumber, FileType};
 
+pub(crate) use crate::inode::nodes::Runs;
 pub use crate::inode::state::{Reach, State};
 
 /// The root of a file's map, which lies in its inode.

@@ -20,7 +20,7 @@ use crate::mballoc::{Purpose, Request};
 use crate::seal;
 
 /// Runs of blocks: where each starts, and its length.
-pub(super) type Runs = Vec<(BlockNumber, u32)>;
+pub(crate) type Runs = Vec<(BlockNumber, u32)>;
 
 /// The tree nodes of one inode.
 pub(super) struct Nodes<'a, 'h> {

@@ -90,7 +90,9 @@ impl Chain for Inodes {
     fn set_next(&self, handle: &mut Handle<'_>, inode: InodeNumber, next: u32) -> Result<()> {
         let inode = self.get_orphan(inode)?;
         inode.edit(handle, Reach::Attributes, |state| {
-            state.slot.deletion_time = next
+            state.slot.deletion_time = next;
+            // One of before the mount that is not finished yet may not know it.
+            state.orphan = Some(OrphanPlace::Chained);
         });
         Ok(())
     }

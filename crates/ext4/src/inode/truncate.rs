@@ -19,7 +19,7 @@ use crate::inode::data::SLOT_CREDITS;
 use crate::inode::indirect;
 use crate::inode::inodes::Inodes;
 use crate::inode::mapping::MAX_FORGOTTEN;
-use crate::inode::{Inode, Reach};
+use crate::inode::{Inode, Reach, Runs};
 use crate::statistics::Event;
 use crate::store::now;
 use crate::types::FileType;
@@ -227,6 +227,27 @@ impl Inodes {
             left = self.unmap_steps(&mut handle, inode, range.start..end)?;
         }
         Ok(())
+    }
+
+    /// Unmaps a range in as many transactions as it needs, and returns its blocks, which stay in
+    /// use.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`.
+    pub(crate) fn detach_in_steps(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<Runs> {
+        let mut runs = Vec::new();
+        let mut left = Some(range.end);
+        while let Some(end) = left {
+            let mut handle = self.start_step(inode)?;
+            let budget = self.step_entries(inode);
+            let mut map = inode.map.lock();
+            let step = range.start..end;
+            let (rest, detached) = self.detach(&mut handle, inode, &mut map, step, budget)?;
+            runs.extend(detached);
+            left = rest;
+        }
+        Ok(runs)
     }
 
     /// Takes steps while the handle has or gets the credits. Returns the end of the range for the

@@ -16,6 +16,7 @@
 //! group that it reaches.
 
 mod free;
+mod known;
 mod prealloc;
 mod request;
 mod scan;

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pext4_block::Device;
+use pext4_block::{Device, OverlayDevice, Page};
 use pext4_jbd2::recovery::{Replay, ReplayedDevice};
 use pext4_jbd2::{Log, LogArea, recovery};
 use pext4_ondisk::feature::{Compat, Incompat};
@@ -16,9 +16,9 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, journal};
 
-use super::new_store;
 use super::raw_files::{file_blocks, raw_slot};
 use super::superblock::keep_errors_in;
+use super::{fast_commits, new_store};
 use crate::error::{Error, Result, Text};
 use crate::options::MountOptions;
 use crate::store::Store;
@@ -33,6 +33,9 @@ pub(super) struct FoundJournal {
     log: Option<Log>,
     /// The replay that is to be done, or for a read-only mount only shown.
     replay: Option<Arc<Replay>>,
+    /// The image as the fast commits behind the log leave it, if there are any and they were
+    /// applied.
+    applied: Option<Arc<OverlayDevice>>,
     /// The blocks of the journal.
     pub journal_blocks: Vec<Range<u64>>,
     /// Whether the journal had been aborted with an error: the file system may be inconsistent
@@ -47,18 +50,30 @@ impl FoundJournal {
             device,
             log: None,
             replay: None,
+            applied: None,
             journal_blocks,
             had_stopped: false,
         }
     }
 
-    /// The device as it will be after the replay. Nothing has been written.
-    pub(super) fn view(&self) -> Arc<dyn Device> {
+    /// The device as it will be after the replay. Nothing has been written. Fast commits are
+    /// applied once for it, in memory.
+    pub(super) fn view(&mut self, options: &MountOptions) -> Result<Arc<dyn Device>> {
         let device = Arc::clone(&self.device);
-        match &self.replay {
-            Some(replay) => Arc::new(ReplayedDevice::new(device, Arc::clone(replay))),
-            None => device,
+        let Some(replay) = &self.replay else {
+            return Ok(device);
+        };
+        let replayed: Arc<dyn Device> = Arc::new(ReplayedDevice::new(device, Arc::clone(replay)));
+        if replay.fast_commits().is_empty() {
+            return Ok(replayed);
         }
+        let applied = fast_commits::apply(replayed, replay.fast_commits(), options);
+        let applied = match options.read_only {
+            true => applied.map_err(advise_skipping)?,
+            false => applied?,
+        };
+        self.applied = Some(Arc::clone(&applied));
+        Ok(applied)
     }
 
     /// Whether [`Self::replay`] will write to the device.
@@ -80,22 +95,32 @@ impl FoundJournal {
         let Some(mut log) = self.log.take() else {
             return Ok(None);
         };
-        let device = &*self.device;
         match self.replay.take() {
             Some(replay) => {
                 let had_stopped = self.had_stopped;
                 let (superblock_home, offset) = superblock::place(log.area.block_size());
-                let report = replay.write(device, &mut log.superblock, blocks, |home, bytes| {
+                let amend = |home: BlockNumber, bytes: &mut [u8]| {
                     if home == superblock_home {
                         keep_errors_in(&mut bytes[offset as usize..], before, had_stopped);
                     }
-                });
+                };
+                let changes = self.changes(log.area.block_size())?;
+                let report = match changes.is_empty() {
+                    true => replay.write(&*self.device, &mut log.superblock, blocks, amend),
+                    false => replay.write_with_fast_commits(
+                        &self.device,
+                        &mut log,
+                        blocks,
+                        changes,
+                        amend,
+                    ),
+                };
                 let report = report.map_err(Error::opening)?;
                 note_replay(&report, "on the image", notes);
             }
             // The log must be durably empty before this mount sets `recover`.
             None if log.superblock.start != 0 => {
-                recovery::discard(device, &log.area, &mut log.superblock)
+                recovery::discard(&*self.device, &log.area, &mut log.superblock)
                     .map_err(Error::opening)?;
             }
             None => {}
@@ -105,6 +130,18 @@ impl FoundJournal {
             notes.push(format!("the journal had stopped before with error {errno}"));
         }
         Ok(Some(log))
+    }
+
+    /// The blocks that the fast commits change.
+    fn changes(&self, block_size: u32) -> Result<Vec<(BlockNumber, Page)>> {
+        let Some(applied) = &self.applied else {
+            return Ok(Vec::new());
+        };
+        let changed = applied.changed_blocks(block_size as usize)?;
+        let numbered = changed.into_iter();
+        Ok(numbered
+            .map(|(block, page)| (BlockNumber(block), page))
+            .collect())
     }
 }
 
@@ -185,6 +222,7 @@ fn with_log(
         device,
         log: Some(log),
         replay,
+        applied: None,
         journal_blocks,
     })
 }
@@ -251,14 +289,21 @@ fn bypass_log(
 }
 
 fn note_replay(report: &recovery::Recovered, place: &str, notes: &mut Vec<String>) {
+    let count = |count: u64, what: &str| {
+        let plural = if count == 1 { "" } else { "s" };
+        format!("{count} {what}{plural}")
+    };
+    let mut replayed = Vec::new();
     if report.transactions > 0 {
-        let plural = |count| if count == 1 { "" } else { "s" };
-        let (transactions, blocks) = (report.transactions, report.blocks);
-        notes.push(format!(
-            "replayed {transactions} transaction{} of the journal ({blocks} block{}) {place}",
-            plural(u64::from(transactions)),
-            plural(blocks),
-        ));
+        let transactions = count(report.transactions.into(), "transaction");
+        let blocks = count(report.blocks, "block");
+        replayed.push(format!("{transactions} of the journal ({blocks})"));
+    }
+    if report.fast_commits > 0 {
+        replayed.push(count(report.fast_commits.into(), "fast commit"));
+    }
+    if !replayed.is_empty() {
+        notes.push(format!("replayed {} {place}", replayed.join(" and ")));
     }
 }
 

@@ -11,6 +11,7 @@ mod attempt;
 mod attributes;
 mod casefold;
 mod encrypted;
+mod fast_commit;
 mod file;
 pub(crate) mod kept_content;
 mod label;

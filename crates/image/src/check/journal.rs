@@ -216,6 +216,7 @@ fn replay(
     // is the device's size.
     let blocks = volume.device.size() / u64::from(volume.geometry.block_size);
     let replay = Replay::plan(&*volume.device, area, journal, blocks)?;
+    replay.refuse_fast_commits()?;
     let report = replay.report();
     if report.blocks == 0 {
         return Ok(State::AsIs);

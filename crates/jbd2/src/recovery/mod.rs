@@ -14,7 +14,11 @@
 //! After a replay to the device the log is empty. Its next transaction number is one more than that
 //! of the first transaction that was not committed, so no leftover record can ever continue the
 //! log.
+//!
+//! Behind the log there may be *fast commits*, which this layer reads and does not understand: they
+//! speak of inodes and names. `fast_commits.rs` tells how what they change is made durable.
 
+mod fast_commits;
 mod replay;
 mod replayed_device;
 mod revokes;
@@ -25,10 +29,9 @@ use std::fmt;
 use std::io;
 
 use pext4_block::Device;
+use pext4_ondisk::journal::fast_commit::Record;
 use pext4_ondisk::journal::superblock::SUPERBLOCK_SIZE;
-use pext4_ondisk::journal::{
-    JournalCompat, JournalIncompat, JournalSuperblock, RecordFormat, fast_commit,
-};
+use pext4_ondisk::journal::{JournalCompat, JournalIncompat, JournalSuperblock, RecordFormat};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 
 use crate::error::JournalError;
@@ -46,6 +49,8 @@ pub struct Recovered {
     pub blocks: u64,
     /// Logged versions that were not written because of revokes.
     pub revoked: u64,
+    /// Fast commits behind the log.
+    pub fast_commits: u32,
     /// The error of an earlier abort, as a negative errno; 0 for none. It stays in the journal's
     /// superblock until [`Journal::clear_error`](crate::Journal::clear_error).
     pub errno: i32,
@@ -167,8 +172,9 @@ pub fn declare_empty(
 ///
 /// # Errors
 ///
-/// `Corrupt` if the log is invalid or names an invalid home, `Unsupported` by name, `Io`. Nothing
-/// has been written then, unless the device failed while writing; recovery may be tried again.
+/// `Corrupt` if the log is invalid or names an invalid home, `Unsupported` by name, and that also
+/// where fast commits wait, `Io`. Nothing has been written then, unless the device failed while
+/// writing; recovery may be tried again.
 pub fn recover(
     device: &dyn Device,
     area: &LogArea,
@@ -176,6 +182,7 @@ pub fn recover(
     blocks: u64,
 ) -> Result<Recovered, JournalError> {
     let replay = Replay::plan(device, area, superblock, blocks)?;
+    replay.refuse_fast_commits()?;
     replay.write(device, superblock, blocks, |_, _| {})
 }
 
@@ -187,6 +194,8 @@ pub struct Replay {
     survivors: BTreeMap<BlockNumber, scan::LoggedBlock>,
     /// The first transaction that was not committed.
     next: Tid,
+    /// The records of the fast commits behind the log, which belong to that transaction.
+    fast_commits: Vec<Vec<Record>>,
     report: Recovered,
 }
 
@@ -227,13 +236,14 @@ impl Replay {
         } else {
             scan::scan(&log, superblock)?
         };
-        refuse_fast_commits(&log, superblock, scan.next)?;
         scan.check_homes(area, blocks)?;
         let (survivors, revoked) = replay::select(&log, superblock, &mut scan)?;
+        let fast_commits = fast_commits::read(&log, superblock, scan.next)?;
         let report = Recovered {
             transactions: scan.transactions,
             blocks: survivors.len() as u64,
             revoked,
+            fast_commits: u32::try_from(fast_commits.len()).unwrap_or(u32::MAX),
             errno: superblock.errno,
         };
         Ok(Self {
@@ -242,6 +252,7 @@ impl Replay {
             ring,
             survivors,
             next: scan.next,
+            fast_commits,
             report,
         })
     }
@@ -259,6 +270,9 @@ impl Replay {
     /// have fields at home that were never logged. An interrupted replay is done again from the
     /// start, so it must make the same changes then.
     ///
+    /// Fast commits do not count any more afterwards: the caller knows that they change nothing, or
+    /// calls [`Replay::write_with_fast_commits`].
+    ///
     /// # Errors
     ///
     /// `Unsupported` by name, and then nothing has been written; `Io`.
@@ -273,6 +287,23 @@ impl Replay {
         if superblock.start == 0 {
             return Ok(self.report);
         }
+        let written = self.write_home(device, blocks, amend)?;
+        superblock.start = 0;
+        superblock.sequence = self.next.next();
+        write_superblock(device, &self.area, superblock)?;
+        Ok(Recovered {
+            blocks: written,
+            ..self.report
+        })
+    }
+
+    /// Writes the blocks home, durably. Returns how many.
+    fn write_home(
+        &self,
+        device: &dyn Device,
+        blocks: u64,
+        amend: impl Fn(BlockNumber, &mut [u8]),
+    ) -> Result<u64, JournalError> {
         let failed = "replaying the journal";
         let homes = self.survivors.range(..BlockNumber(blocks));
         let mut written = 0;
@@ -285,13 +316,7 @@ impl Replay {
             written += 1;
         }
         device.flush().map_err(JournalError::io(failed))?;
-        superblock.start = 0;
-        superblock.sequence = self.next.next();
-        write_superblock(device, &self.area, superblock)?;
-        Ok(Recovered {
-            blocks: written,
-            ..self.report
-        })
+        Ok(written)
     }
 
     /// The bytes that one of the survivors brings home.
@@ -331,23 +356,6 @@ fn check_supported(superblock: &JournalSuperblock) -> Result<(), JournalError> {
     if unguarded {
         let what = "asynchronous commits without checksums";
         return Err(JournalError::Unsupported(what.into()));
-    }
-    Ok(())
-}
-
-/// Design rule 11: a dirty fast-commit area is never ignored.
-fn refuse_fast_commits(
-    log: &LogReader<'_>,
-    superblock: &JournalSuperblock,
-    next: Tid,
-) -> Result<(), JournalError> {
-    let Some(first) = superblock.first_fast_commit() else {
-        return Ok(());
-    };
-    if fast_commit::is_pending(&log.read(first)?, next) {
-        return Err(JournalError::Unsupported(
-            "fast commits that wait to be replayed (by Linux, mounting the image once, or by `e2fsck`)".into(),
-        ));
     }
     Ok(())
 }

@@ -1,0 +1,293 @@
+//! Applies fast commits: what they record becomes true on a volume that has no log.
+//!
+//! The volume is the file system as the last full commit left it, over a device that keeps writes
+//! in memory (`mount/fast_commits.rs`); nothing else uses it yet. An error leaves it half changed:
+//! the caller throws it away.
+//!
+//! What Linux records, observed on the areas that Linux 6.18 wrote:
+//!
+//! - A commit has first the changes of names, in the order in which they were made, and then what
+//!   changed of files: their blocks, then their attributes. Before the name of a new inode there are
+//!   its attributes and blocks already.
+//! - Attributes and blocks are those at the time of the commit. So the links that an inode counts
+//!   when its name is made include those of names that follow; the attributes at the end set them
+//!   right.
+//! - Of a directory there are attributes only where it is new, and never blocks. Its entries, its
+//!   size, its subdirectories' links and its times follow from the names.
+//! - An inode that was gone again at the commit has neither attributes nor a first name, but
+//!   further names of it, and their removal, may be there.
+//! - The number of an inode that is gone may belong to a new one at once, in the same commit.
+//!   Generations tell them apart.
+//! - A file that is renamed gets the new name first and then loses the old one, and so does a
+//!   directory that stays in its own.
+//! - What cannot be said in these records (a directory that is moved to another, attributes by
+//!   name, collapsed ranges) makes Linux write a full commit instead.
+//!
+//! So records of inodes that are not in use are passed over. A file without a name that got one
+//! later has its attributes behind that name; so has one that left its inode behind its first
+//! blocks. Where the next attributes in a commit are not of the inode as it is, they are therefore
+//! applied first ([`Application::settled`]), unless they belong to an inode that is created later.
+//! Every record says how something is, not how it changed, and is passed over where it is so
+//! already.
+//!
+//! Blocks: nothing but the file that a record names may have the blocks that it maps, so all of them
+//! are claimed before anything else is allocated. No block of a file is freed while records are
+//! applied, since it may be mapped again. What was claimed or unmapped and no file has in the end
+//! is freed then.
+
+mod inode;
+mod name;
+mod range;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use pext4_ondisk::journal::fast_commit::Record;
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use rangemap::RangeSet;
+
+use crate::error::{Refusal, Result};
+use crate::groups::CREDITS_PER_GROUP;
+use crate::inode::{Inode, Reach};
+use crate::orphan::OrphanPlace;
+use crate::volume::Volume;
+
+/// The most blocks that are claimed or freed under one handle.
+const MOST_BLOCKS: u32 = 1 << 15;
+
+/// Fast commits that are being applied.
+struct Application<'a> {
+    volume: &'a Volume,
+    /// Blocks that were claimed or unmapped: those that no file has in the end are freed.
+    undecided: RangeSet<u64>,
+    /// Files that got blocks.
+    mapped: BTreeSet<InodeNumber>,
+    /// Inodes that had no name when their attributes were applied.
+    nameless: BTreeSet<InodeNumber>,
+    /// New directories that have no name yet and no first block; whether they are to be stored in
+    /// their inodes.
+    unnamed_directories: BTreeMap<InodeNumber, bool>,
+    /// How many names too many a directory has that is being renamed.
+    renamed: BTreeMap<InodeNumber, u32>,
+    /// The orphans of the last full commit.
+    orphans: HashMap<InodeNumber, OrphanPlace>,
+}
+
+/// One fast commit, and where in it what is of each inode.
+struct Commit<'a> {
+    records: &'a [Record],
+    attributes: HashMap<InodeNumber, Vec<usize>>,
+    last_creation: HashMap<InodeNumber, usize>,
+}
+
+impl<'a> Commit<'a> {
+    fn new(records: &'a [Record]) -> Self {
+        let mut attributes: HashMap<_, Vec<usize>> = HashMap::new();
+        let mut last_creation = HashMap::new();
+        for (at, record) in records.iter().enumerate() {
+            match record {
+                Record::Inode { inode, .. } => attributes.entry(*inode).or_default().push(at),
+                Record::Create(named) => drop(last_creation.insert(named.inode, at)),
+                _ => {}
+            }
+        }
+        Self {
+            records,
+            attributes,
+            last_creation,
+        }
+    }
+
+    /// The next attributes, from the record `at` on, of the inode that this record is about. Those
+    /// of an inode that is created later are not its own.
+    fn attributes_from(&self, at: usize, inode: InodeNumber) -> Option<&'a [u8]> {
+        let is_of_another = |&creation: &usize| creation > at;
+        if self.last_creation.get(&inode).is_some_and(is_of_another) {
+            return None;
+        }
+        let places = self.attributes.get(&inode)?;
+        let next = places.partition_point(|place| *place < at);
+        match &self.records[*places.get(next)?] {
+            Record::Inode { bytes, .. } => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+impl Volume {
+    /// Applies the records of fast commits, commit by commit.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if records contradict the file system or are none that Linux writes, `Unsupported`,
+    /// `Refused(NoSpace)`, `Io`.
+    pub(crate) fn apply_fast_commits(&self, commits: &[Vec<Record>]) -> Result<()> {
+        let orphans = self.inodes.orphans.snapshot();
+        let mut application = Application {
+            volume: self,
+            undecided: RangeSet::new(),
+            mapped: BTreeSet::new(),
+            nameless: BTreeSet::new(),
+            unnamed_directories: BTreeMap::new(),
+            renamed: BTreeMap::new(),
+            orphans: orphans.into_iter().collect(),
+        };
+        for record in commits.iter().flatten() {
+            if let Record::AddRange { extent, .. } = record {
+                application.claim(extent)?;
+            }
+        }
+        for records in commits {
+            let commit = Commit::new(records);
+            for at in 0..records.len() {
+                application.apply(&commit, at)?;
+            }
+        }
+        application.finish()
+    }
+}
+
+impl Application<'_> {
+    fn apply(&mut self, commit: &Commit<'_>, at: usize) -> Result<()> {
+        let record = &commit.records[at];
+        if let Record::Inode { inode, bytes } = record {
+            return self.set_attributes(*inode, bytes);
+        }
+        if let Record::Unlink(named) = record {
+            return self.unlink(named);
+        }
+        let Some(inode) = self.settled(commit, at, record.inode())? else {
+            return Ok(());
+        };
+        match record {
+            Record::AddRange { extent, .. } => self.add_range(&inode, extent),
+            Record::DeleteRange {
+                logical, length, ..
+            } => self.delete_range(&inode, *logical, *length),
+            Record::Create(named) => self.create(named, &inode),
+            Record::Link(named) => self.link(named, &inode),
+            Record::Unlink(_) | Record::Inode { .. } => Ok(()),
+        }
+    }
+
+    /// The inode that the record `at` is about; `None` if it is not in use.
+    fn settled(
+        &mut self,
+        commit: &Commit<'_>,
+        at: usize,
+        number: InodeNumber,
+    ) -> Result<Option<Arc<Inode>>> {
+        let current = self.in_use(number)?;
+        let Some(bytes) = commit.attributes_from(at, number) else {
+            return Ok(current);
+        };
+        if let Some(current) = current
+            && self.is_of(&current, bytes)?
+        {
+            return Ok(Some(current));
+        }
+        self.set_attributes(number, bytes)?;
+        self.in_use(number)
+    }
+
+    /// The inode of a number, if it is in use. It knows its place among the orphans.
+    fn in_use(&self, number: InodeNumber) -> Result<Option<Arc<Inode>>> {
+        let inodes = &self.volume.inodes;
+        if number != InodeNumber::ROOT && !inodes.store.may_have_name(number) {
+            return Err(contradiction("is about a reserved inode", number).into());
+        }
+        if !inodes.groups.is_inode_claimed(number)? {
+            return Ok(None);
+        }
+        let inode = match inodes.get_orphan(number) {
+            Ok(inode) if inode.is_dead() => return Ok(None),
+            Err(error) if error.is(Refusal::Stale) => return Ok(None),
+            found => found?,
+        };
+        if let Some(place) = self.orphans.get(&number)
+            && !inode.is_orphan()
+        {
+            inode.note(|state| state.orphan = Some(*place));
+        }
+        Ok(Some(inode))
+    }
+
+    /// Ends an inode that has no name any more, or whose number another one has.
+    fn end(&mut self, inode: &Arc<Inode>) -> Result<()> {
+        let (volume, number) = (self.volume, inode.number());
+        if range::has_map(inode) {
+            self.detach_all(inode)?;
+        }
+        let mut handle = volume.inodes.store.start(super::INODE_CREDITS)?;
+        inode.edit(&mut handle, Reach::Attributes, |state| state.slot.links = 0);
+        drop(handle);
+        volume.reap_if_due(inode)?;
+        self.orphans.remove(&number);
+        self.mapped.remove(&number);
+        self.nameless.remove(&number);
+        self.unnamed_directories.remove(&number);
+        self.renamed.remove(&number);
+        Ok(())
+    }
+
+    /// Ends what has no name, and frees the blocks that no file has.
+    fn finish(mut self) -> Result<()> {
+        if let Some(&number) = self.renamed.keys().next() {
+            let problem = "leaves a directory with two names";
+            return Err(contradiction(problem, number).into());
+        }
+        for number in std::mem::take(&mut self.unnamed_directories).into_keys() {
+            if let Some(directory) = self.in_use(number)? {
+                self.end(&directory)?;
+            }
+        }
+        for number in std::mem::take(&mut self.nameless) {
+            // An orphan of before is finished with the others.
+            if let Some(inode) = self.in_use(number)?
+                && inode.links() == 0
+                && !inode.is_orphan()
+            {
+                self.end(&inode)?;
+            }
+        }
+        for number in std::mem::take(&mut self.mapped) {
+            if let Some(inode) = self.in_use(number)? {
+                self.keep_blocks_of(&inode)?;
+            }
+        }
+        for blocks in std::mem::take(&mut self.undecided) {
+            self.free(blocks)?;
+        }
+        Ok(())
+    }
+
+    fn free(&self, blocks: std::ops::Range<u64>) -> Result<()> {
+        let inodes = &self.volume.inodes;
+        let mut start = blocks.start;
+        while start < blocks.end {
+            let left = u32::try_from(blocks.end - start).unwrap_or(u32::MAX);
+            let length = left.min(MOST_BLOCKS);
+            let mut handle = inodes.store.start(self.group_credits(length))?;
+            inodes
+                .groups
+                .free(&mut handle, BlockNumber(start), length)?;
+            start += u64::from(length);
+        }
+        Ok(())
+    }
+
+    /// Metadata blocks that claiming or freeing a run may dirty.
+    fn group_credits(&self, length: u32) -> u32 {
+        let per_group = self.volume.inodes.store.geometry.blocks_per_group;
+        let groups = length.div_ceil(per_group).saturating_add(1);
+        groups.saturating_mul(CREDITS_PER_GROUP)
+    }
+}
+
+/// A record that contradicts the file system, or the others.
+fn contradiction(
+    problem: impl Into<std::borrow::Cow<'static, str>>,
+    inode: InodeNumber,
+) -> Corrupt {
+    Corrupt::new("fast commit", problem).in_inode(inode)
+}

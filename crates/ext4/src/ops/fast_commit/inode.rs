@@ -1,0 +1,198 @@
+//! Attributes of inodes in fast commits, and what they say of their content.
+//!
+//! A record has the bytes of a slot, which are not those that the slot will have: the map in it is
+//! as it was in memory, with nodes that were not written, and of attributes by name there are none.
+//! An inode in use therefore keeps its map and its own attributes, and gets the fields of the
+//! record. A new inode begins with an empty map, which the ranges fill. Content that lies in the
+//! slot itself comes with it: that of short links, special files and inline files, of which the
+//! record has the whole slot.
+
+use std::sync::Arc;
+
+use pext4_ondisk::inode::{BLOCK_AREA, Inode as Slot, InodeFlags};
+use pext4_ondisk::{BlockNumber, InodeNumber, extent};
+
+use super::{Application, contradiction};
+use crate::error::Result;
+use crate::inode::{Inode, Reach};
+use crate::ops::INODE_CREDITS;
+use crate::types::FileType;
+
+/// Flags that say how content and blocks are stored, which records do not change.
+const STORAGE: InodeFlags = InodeFlags::EXTENTS
+    .union(InodeFlags::INDEX)
+    .union(InodeFlags::INLINE_DATA)
+    .union(InodeFlags::HUGE_FILE)
+    .union(InodeFlags::EA_INODE);
+
+impl Application<'_> {
+    /// Applies the attributes of an inode, which is new if it was not in use or has another
+    /// generation.
+    pub(super) fn set_attributes(&mut self, number: InodeNumber, bytes: &[u8]) -> Result<()> {
+        let slot = self.decode(number, bytes)?;
+        let file_type = slot.file_type().ok_or_else(|| {
+            let mode = slot.mode;
+            contradiction(format!("mode {mode:#o} names no file type"), number)
+        })?;
+        if slot.links == 0 {
+            self.nameless.insert(number);
+        }
+        let current = self.in_use(number)?;
+        let is_same = |inode: &Arc<Inode>| inode.generation() == slot.generation;
+        if let Some(inode) = current.as_ref().filter(|inode| is_same(inode)) {
+            if inode.file_type() != file_type {
+                let problem = "makes another kind of file of an inode";
+                return Err(contradiction(problem, number).into());
+            }
+            return self.update(inode, &slot);
+        }
+        if number == InodeNumber::ROOT {
+            return Err(contradiction("makes a new root", number).into());
+        }
+        if let Some(inode) = current {
+            self.end(&inode)?;
+        }
+        self.make(number, slot, file_type)
+    }
+
+    /// Whether attributes are those of this inode, with its content stored in the same way.
+    pub(super) fn is_of(&self, inode: &Inode, bytes: &[u8]) -> Result<bool> {
+        let slot = self.decode(inode.number(), bytes)?;
+        let keeps_place = inode.is_directory() || inode.is_inline() == slot.has_inline_data();
+        Ok(inode.generation() == slot.generation && keeps_place)
+    }
+
+    fn decode(&self, number: InodeNumber, bytes: &[u8]) -> Result<Slot> {
+        let store = &self.volume.inodes.store;
+        let size = usize::from(store.geometry.inode_size);
+        if bytes.len() > size {
+            let problem = format!("has {} bytes of a slot of {size}", bytes.len());
+            return Err(contradiction(problem, number).into());
+        }
+        let mut whole = vec![0; size];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        let slot = Slot::decode(&whole, number, None)?;
+        Ok(slot.as_read_with(&store.features))
+    }
+
+    fn update(&mut self, inode: &Arc<Inode>, new: &Slot) -> Result<()> {
+        if !inode.is_directory() {
+            self.prepare_content(inode, new)?;
+        }
+        let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
+        let has_map = super::range::has_map(inode);
+        inode.edit(&mut handle, Reach::Data, |state| {
+            let slot = &mut state.slot;
+            set_fields(slot, new);
+            if inode.is_directory() {
+                return;
+            }
+            (slot.size, slot.links) = (new.size, new.links);
+            if has_map {
+                return;
+            }
+            slot.block = new.block;
+            if new.has_inline_data() && slot.tail.len() == new.tail.len() {
+                slot.tail.clone_from(&new.tail);
+            }
+        });
+        Ok(())
+    }
+
+    /// Changes how the content of a file is stored to how the record has it.
+    fn prepare_content(&mut self, inode: &Arc<Inode>, new: &Slot) -> Result<()> {
+        let was_inline = inode.is_inline();
+        let was_mapped = super::range::has_map(inode);
+        if was_mapped && new.has_inline_data() {
+            self.detach_all(inode)?;
+            let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
+            inode.edit(&mut handle, Reach::Data, |state| {
+                state.slot.flags.remove(InodeFlags::EXTENTS);
+                state.slot.flags.insert(InodeFlags::INLINE_DATA);
+            });
+        } else if was_inline && !new.has_inline_data() {
+            let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
+            inode.end_inline(&mut handle, new.has_extents(), new.size)?;
+        } else if was_mapped {
+            let has_extents = inode.flags().contains(InodeFlags::EXTENTS);
+            if has_extents != new.has_extents() {
+                let problem = "changes the kind of map of a file";
+                return Err(contradiction(problem, inode.number()).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a new inode.
+    fn make(&mut self, number: InodeNumber, new: Slot, file_type: FileType) -> Result<()> {
+        if new.file_acl != BlockNumber(0) {
+            let problem = "makes an inode with a block of attributes, which none can bring";
+            return Err(contradiction(problem, number).into());
+        }
+        let inodes = &self.volume.inodes;
+        for unwritten in inodes.groups.unwritten_slots_before(number)? {
+            self.put(
+                unwritten,
+                Slot::new(inodes.store.geometry.inode_size, 0),
+                file_type,
+            )?;
+            if let Some(inode) = inodes.loaded_inode(unwritten) {
+                self.volume.reap_if_due(&inode)?;
+            }
+        }
+        let is_inline = new.has_inline_data();
+        let mut slot = new;
+        slot.blocks = 0;
+        slot.deletion_time = 0;
+        slot.flags
+            .remove(InodeFlags::HUGE_FILE | InodeFlags::INDEX | InodeFlags::EA_INODE);
+        if file_type == FileType::Directory {
+            slot.flags.remove(InodeFlags::INLINE_DATA);
+            if is_inline && inodes.new_files_use_extents() {
+                slot.flags.insert(InodeFlags::EXTENTS);
+            }
+            (slot.size, slot.links) = (0, 2);
+            slot.tail.fill(0);
+            self.unnamed_directories.insert(number, is_inline);
+        }
+        let is_mapped = match file_type {
+            FileType::Directory => true,
+            FileType::Regular => !is_inline,
+            FileType::Symlink => !is_inline && !slot.is_fast_symlink(),
+            _ => false,
+        };
+        if is_mapped {
+            slot.block = match slot.has_extents() {
+                true => extent::empty_root(),
+                false => [0; BLOCK_AREA],
+            };
+        }
+        self.put(number, slot, file_type)
+    }
+
+    /// Claims a number and puts an inode there.
+    fn put(&self, number: InodeNumber, slot: Slot, file_type: FileType) -> Result<()> {
+        let inodes = &self.volume.inodes;
+        let mut handle = inodes.store.start(INODE_CREDITS)?;
+        let is_directory = file_type == FileType::Directory;
+        inodes
+            .groups
+            .claim_known_inode(&mut handle, number, is_directory)?;
+        inodes.insert_new(&mut handle, number, slot, file_type)?;
+        inodes.release(number, 1);
+        Ok(())
+    }
+}
+
+/// Sets what a record says of any inode. Its content, its links and its size are not meant.
+fn set_fields(slot: &mut Slot, new: &Slot) {
+    slot.mode = new.mode;
+    (slot.uid, slot.gid) = (new.uid, new.gid);
+    (slot.accessed, slot.changed, slot.modified) = (new.accessed, new.changed, new.modified);
+    if let (Some(created), Some(new)) = (&mut slot.created, new.created) {
+        *created = new;
+    }
+    slot.version = new.version;
+    slot.project = new.project;
+    slot.flags = (new.flags - STORAGE) | (slot.flags & STORAGE);
+}

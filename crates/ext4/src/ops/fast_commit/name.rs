@@ -1,0 +1,197 @@
+//! Names in fast commits.
+
+use std::sync::Arc;
+
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::inode::{InodeFlags, inline};
+use pext4_ondisk::journal::fast_commit::NamedInode;
+
+use super::{Application, contradiction};
+use crate::dir;
+use crate::error::Result;
+use crate::inode::{Inode, Reach};
+use crate::ops::{DIRECTORY_CREDITS, INODE_CREDITS, check_new_name, lock_exclusive};
+
+impl Application<'_> {
+    /// Gives a new inode its first name. It counts that name already.
+    pub(super) fn create(&mut self, named: &NamedInode, inode: &Arc<Inode>) -> Result<()> {
+        let Some(directory) = self.with_room_for(named)? else {
+            return Ok(());
+        };
+        if !inode.is_directory() {
+            return self.insert(&directory, &named.name, inode);
+        }
+        let Some(is_inline) = self.unnamed_directories.remove(&inode.number()) else {
+            let problem = "gives a directory another name";
+            return Err(contradiction(problem, inode.number()).into());
+        };
+        self.begin_directory(&directory, inode, is_inline)?;
+        self.insert(&directory, &named.name, inode)?;
+        let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
+        self.volume.add_subdirectory(&mut handle, &directory);
+        Ok(())
+    }
+
+    /// Gives an inode one more name. A directory has two only while it is renamed.
+    pub(super) fn link(&mut self, named: &NamedInode, inode: &Arc<Inode>) -> Result<()> {
+        let volume = self.volume;
+        if inode.is_directory() {
+            self.check_stays(named.parent, inode)?;
+        }
+        let Some(directory) = self.with_room_for(named)? else {
+            return Ok(());
+        };
+        self.insert(&directory, &named.name, inode)?;
+        let mut handle = volume.inodes.store.start(INODE_CREDITS)?;
+        if inode.is_directory() {
+            volume.add_subdirectory(&mut handle, &directory);
+            *self.renamed.entry(inode.number()).or_default() += 1;
+            return Ok(());
+        }
+        inode.edit(&mut handle, Reach::Attributes, |state| {
+            state.slot.links = state.slot.links.saturating_add(1);
+        });
+        Ok(())
+    }
+
+    /// Refuses to move a directory, for which Linux writes a full commit: it could be moved into
+    /// itself.
+    fn check_stays(&self, parent: InodeNumber, inode: &Arc<Inode>) -> Result<()> {
+        let number = inode.number();
+        if self.unnamed_directories.contains_key(&number)
+            || dir::parent(&self.volume.names(inode))? != parent
+        {
+            let problem = "moves a directory to another";
+            return Err(contradiction(problem, number).into());
+        }
+        Ok(())
+    }
+
+    /// Removes a name, if it is of that inode.
+    pub(super) fn unlink(&mut self, named: &NamedInode) -> Result<()> {
+        let Some(directory) = self.directory(named.parent)? else {
+            return Ok(());
+        };
+        let names = self.volume.names(&directory);
+        match dir::find(&names, &named.name)? {
+            Some(found) if found.inode == named.inode => {
+                self.remove(&directory, &named.name, named.inode)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The directory of a name that is to be made; `None` if it is there already, or the directory
+    /// is not any more. A name of something else is removed.
+    fn with_room_for(&mut self, named: &NamedInode) -> Result<Option<Arc<Inode>>> {
+        if check_new_name(&named.name).is_err() {
+            let problem = "makes a name that ext4 cannot hold";
+            return Err(contradiction(problem, named.parent).into());
+        }
+        let Some(directory) = self.directory(named.parent)? else {
+            return Ok(None);
+        };
+        match dir::find(&self.volume.names(&directory), &named.name)? {
+            Some(found) if found.inode == named.inode => return Ok(None),
+            Some(found) => self.remove(&directory, &named.name, found.inode)?,
+            None => {}
+        }
+        Ok(Some(directory))
+    }
+
+    fn directory(&self, number: InodeNumber) -> Result<Option<Arc<Inode>>> {
+        let inode = self.in_use(number)?;
+        let inode = inode.filter(|inode| inode.is_directory() && inode.links() > 0);
+        match inode {
+            Some(_) if self.unnamed_directories.contains_key(&number) => {
+                let problem = "has names in a directory that has none itself";
+                Err(contradiction(problem, number).into())
+            }
+            inode => Ok(inode),
+        }
+    }
+
+    /// Gives a new directory its first content.
+    fn begin_directory(&self, parent: &Inode, inode: &Arc<Inode>, is_inline: bool) -> Result<()> {
+        let volume = self.volume;
+        let _names = lock_exclusive(inode)?;
+        let mut handle = volume
+            .inodes
+            .store
+            .start(DIRECTORY_CREDITS + INODE_CREDITS)?;
+        if is_inline {
+            let format = volume.directories.plain().format;
+            let content = inline::empty_directory(parent.number(), format);
+            let fits = inode.edit(&mut handle, Reach::Data, |state| {
+                let slot = &mut state.slot;
+                let is_mapped = slot.has_extents();
+                slot.flags.remove(InodeFlags::EXTENTS);
+                let fits = slot.set_inline_content(&content).is_ok();
+                slot.flags.set(InodeFlags::EXTENTS, is_mapped && !fits);
+                slot.size = if fits { content.len() as u64 } else { 0 };
+                fits
+            });
+            if fits {
+                return Ok(());
+            }
+        }
+        dir::init(
+            &mut volume.names_to_change(inode, &mut handle),
+            parent.number(),
+        )
+    }
+
+    fn insert(&self, directory: &Arc<Inode>, name: &[u8], inode: &Inode) -> Result<()> {
+        let _names = lock_exclusive(directory)?;
+        let mut handle = self.volume.inodes.store.start(DIRECTORY_CREDITS)?;
+        self.volume.insert_name(&mut handle, directory, name, inode)
+    }
+
+    /// Removes a name and what it leaves without one.
+    fn remove(&mut self, directory: &Arc<Inode>, name: &[u8], number: InodeNumber) -> Result<()> {
+        let volume = self.volume;
+        let inode = self.in_use(number)?;
+        let is_directory = inode.as_ref().is_some_and(|inode| inode.is_directory());
+        let is_renamed = self.take_renamed(number);
+        if let Some(inode) = inode.as_ref().filter(|_| is_directory && !is_renamed)
+            && !dir::is_empty(&volume.names(inode))?
+        {
+            let problem = "removes a directory that has names";
+            return Err(contradiction(problem, number).into());
+        }
+        {
+            let _names = lock_exclusive(directory)?;
+            let mut handle = volume.inodes.store.start(DIRECTORY_CREDITS)?;
+            volume.remove_name(&mut handle, directory, name)?;
+            if is_directory {
+                volume.drop_subdirectory(&mut handle, directory);
+            }
+        }
+        let Some(inode) = inode.filter(|_| !is_renamed) else {
+            return Ok(());
+        };
+        let mut handle = volume.inodes.store.start(INODE_CREDITS)?;
+        let links = inode.edit(&mut handle, Reach::Attributes, |state| {
+            let links = state.slot.links.saturating_sub(1);
+            state.slot.links = if is_directory { 0 } else { links };
+            state.slot.links
+        });
+        drop(handle);
+        match links {
+            0 => self.end(&inode),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a directory keeps another name than the one that it loses now.
+    fn take_renamed(&mut self, number: InodeNumber) -> bool {
+        let Some(more) = self.renamed.get_mut(&number) else {
+            return false;
+        };
+        *more -= 1;
+        if *more == 0 {
+            self.renamed.remove(&number);
+        }
+        true
+    }
+}

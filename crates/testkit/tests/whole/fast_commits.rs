@@ -1,0 +1,400 @@
+//! Fast commits, written as Linux writes them and replayed by us: what they say is so afterwards,
+//! whatever a power cut interrupts, and what cannot be true is refused.
+
+use std::sync::Arc;
+
+use pext4_block::{Device, RamDevice, RecordDevice};
+use pext4_fs::{CreateAttributes, FileType, MountOptions, Volume};
+use pext4_jbd2::LogArea;
+use pext4_jbd2::recovery::{Replay, read_superblock};
+use pext4_ondisk::extent::{self, Extent};
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::inode::{Inode, InodeFlags};
+use pext4_ondisk::journal::JournalIncompat;
+use pext4_ondisk::journal::fast_commit::AreaWriter;
+use pext4_ondisk::superblock::{OFFSET, SIZE, Superblock};
+use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock, Tid};
+use pext4_testkit::Random;
+use pext4_testkit::campaign::check_device;
+use pext4_testkit::crash::window::{Budget, fates, image, tell, windows};
+use pext4_testkit::effort::{effort, scratch};
+use pext4_testkit::oracle::debugfs;
+use pext4_testkit::oracle::format::{Features, Format};
+use pext4_testkit::tree::Tree;
+use pext4_testkit::volume::tree_of;
+
+const BLOCK: usize = 1024;
+const ROOT: InodeNumber = InodeNumber::ROOT;
+/// The first of some blocks that are free.
+const FREE: u64 = 16_000;
+/// Numbers of inodes that are not in use.
+const NEW: [InodeNumber; 4] = [
+    InodeNumber(101),
+    InodeNumber(102),
+    InodeNumber(103),
+    InodeNumber(104),
+];
+
+/// An image with a log to be replayed.
+struct Base {
+    device: RamDevice,
+    log: LogArea,
+    /// The first transaction that was not committed.
+    next: Tid,
+    file: InodeNumber,
+    other: InodeNumber,
+    directory: InodeNumber,
+}
+
+impl Base {
+    /// `/file` of two blocks, `/other`, and `/directory` with `inside`.
+    fn new() -> Self {
+        let format = Format::new(16 << 20, 1024, Features::Upstream).with(&["-J", "size=2"]);
+        let device = Arc::new(format.device().expect("mke2fs is there"));
+        let folder = scratch();
+        let path = folder.path().join("image");
+        device.save(&path).expect("there is room");
+        let blocks = debugfs::blocks_of(&path, "<8>").expect("a journal");
+        let runs: Vec<_> = blocks
+            .iter()
+            .map(|&block| (BlockNumber(block), 1))
+            .collect();
+        let log = LogArea::new(BLOCK as u32, &runs).expect("blocks of their own");
+
+        let below = Arc::<RamDevice>::clone(&device);
+        let volume = Volume::open(below, MountOptions::default()).expect("a new image");
+        let new = CreateAttributes::default();
+        let make = |parent, name: &[u8]| volume.create(parent, name, &new).expect("room").inode;
+        let (file, other) = (make(ROOT, b"file"), make(ROOT, b"other"));
+        volume.write(file, 0, &[1; 2 * BLOCK]).expect("room");
+        let directory = volume.make_directory(ROOT, b"directory", &new);
+        let directory = directory.expect("room").inode;
+        make(directory, b"inside");
+        volume.sync().expect("memory");
+        let left = device.fork();
+        volume.close().expect("memory");
+
+        let superblock = read_superblock(&left, &log).expect("sound");
+        let plan = Replay::plan(&left, &log, &superblock, 16 << 10).expect("sound");
+        let transactions = plan.report().transactions;
+        assert!(transactions > 0, "the log has something");
+        Self {
+            device: left,
+            log,
+            next: Tid(superblock.sequence.0 + transactions),
+            file,
+            other,
+            directory,
+        }
+    }
+
+    fn area(&self) -> AreaWriter {
+        let mut area = AreaWriter::new(BLOCK);
+        area.head(0, self.next);
+        area
+    }
+
+    /// The image with this area behind its log.
+    fn with(&self, area: &AreaWriter) -> RamDevice {
+        let device = self.device.fork();
+        add_area(&device, &self.log, area);
+        device
+    }
+
+    /// The tree after the replay, which must be the same for who only reads.
+    fn replayed(&self, area: &AreaWriter) -> Tree {
+        let device = Arc::new(self.with(area));
+        let shown = tree_of(Arc::new(device.fork()), true).expect("it can be replayed");
+        let below = Arc::<RamDevice>::clone(&device);
+        let tree = tree_of(below, false).expect("it can be replayed");
+        check_device(&device).expect("e2fsck is content");
+        timeless(shown).assert_same(&timeless(tree.clone()), "in memory and on the image");
+        tree
+    }
+
+    /// The error of a replay, which must leave the image as it was.
+    fn refused(&self, area: &AreaWriter) -> String {
+        let device = Arc::new(RecordDevice::new(Arc::new(self.with(area))));
+        let below = Arc::<RecordDevice>::clone(&device);
+        let refused = Volume::open(below, MountOptions::default());
+        assert_eq!(device.mark(), 0, "nothing is written");
+        refused
+            .map(drop)
+            .expect_err("it cannot be true")
+            .to_string()
+    }
+}
+
+/// Puts an area behind a log.
+fn add_area(device: &RamDevice, log: &LogArea, area: &AreaWriter) {
+    let mut journal = read_superblock(device, log).expect("sound");
+    journal.incompat.insert(JournalIncompat::FAST_COMMIT);
+    journal.num_fast_commit_blocks = 64;
+    let (home, _) = log.place(0).expect("a journal");
+    let at = home.get() * BLOCK as u64;
+    device.write_at(at, &journal.encode()).expect("memory");
+    let first = journal.first_fast_commit().expect("an area");
+    for (at, block) in (first..).zip(area.bytes().chunks(BLOCK)) {
+        log.write(device, at, &[block]).expect("memory");
+    }
+}
+
+/// A tree without the times, which directories get from the clock.
+fn timeless(mut tree: Tree) -> Tree {
+    for item in tree.items.values_mut() {
+        let facts = &mut item.facts;
+        (facts.accessed, facts.modified, facts.changed) = Default::default();
+    }
+    tree
+}
+
+/// The slot of a new inode as Linux records it, which has an empty map here.
+fn slot(mode: u16, links: u16, size: u64, generation: u32) -> Vec<u8> {
+    let mut slot = Inode::new(256, 32);
+    slot.mode = mode;
+    slot.links = links;
+    slot.size = size;
+    slot.generation = generation;
+    slot.flags = InodeFlags::EXTENTS;
+    slot.block = extent::empty_root();
+    let mut bytes = vec![0; 256];
+    slot.encode(&mut bytes, InodeNumber(1), None);
+    bytes.truncate(160);
+    bytes
+}
+
+const REGULAR: u16 = 0o100_644;
+const DIRECTORY: u16 = 0o040_755;
+
+fn run(logical: u32, start: u64, length: u32) -> Extent {
+    Extent {
+        logical: LogicalBlock(logical),
+        start: BlockNumber(start),
+        length,
+        unwritten: false,
+    }
+}
+
+fn names(tree: &Tree) -> Vec<String> {
+    let paths = tree.items.keys();
+    let paths = paths.map(|path| String::from_utf8_lossy(path).into_owned());
+    paths
+        .filter(|path| !path.is_empty() && !path.starts_with("lost+found"))
+        .collect()
+}
+
+/// A mixture of all that can be recorded, in three commits.
+fn mixture(base: &Base) -> AreaWriter {
+    let [first, second, third, fourth] = NEW;
+    let mut area = base.area();
+    let file = slot(REGULAR, 1, 3 * 1024, 7);
+    area.inode(first, &file).add_range(first, &run(0, FREE, 3));
+    area.create(ROOT, first, b"new").inode(first, &file);
+    area.inode(second, &slot(DIRECTORY, 3, 1024, 8));
+    area.create(ROOT, second, b"made");
+    area.inode(third, &slot(DIRECTORY, 2, 1024, 9));
+    area.create(second, third, b"below").tail(base.next);
+    // Renamed, and truncated to a block.
+    area.link(third, base.file, b"moved")
+        .unlink(ROOT, base.file, b"file");
+    area.delete_range(base.file, 1, u32::MAX);
+    area.tail(base.next);
+    // The number of one that is removed belongs to another at once.
+    area.unlink(ROOT, base.other, b"other");
+    let reused = slot(REGULAR, 1, 1024, 10);
+    area.inode(base.other, &reused);
+    area.add_range(base.other, &run(0, FREE + 10, 1));
+    area.create(base.directory, base.other, b"reused");
+    // One without a name, which has got one only then.
+    area.link(ROOT, fourth, b"named");
+    area.add_range(fourth, &run(2, FREE + 20, 1));
+    area.inode(fourth, &slot(REGULAR, 1, 3 * 1024, 11));
+    area.link(ROOT, base.directory, b"renamed");
+    area.unlink(ROOT, base.directory, b"directory");
+    area.tail(base.next);
+    area
+}
+
+#[test]
+fn all_that_can_be_recorded_is_replayed() {
+    let base = Base::new();
+    let tree = base.replayed(&mixture(&base));
+    let expected = [
+        "made",
+        "made/below",
+        "made/below/moved",
+        "named",
+        "new",
+        "renamed",
+        "renamed/inside",
+        "renamed/reused",
+    ];
+    assert_eq!(names(&tree), expected);
+    let facts = |path: &str| tree.items[path.as_bytes()].facts;
+    assert_eq!(facts("").links, 5);
+    assert_eq!((facts("made").links, facts("made/below").links), (3, 2));
+    assert_eq!(facts("made/below/moved").inode, base.file.get());
+    assert_eq!(facts("made/below/moved").sectors, 2);
+    assert_eq!(facts("renamed/reused").inode, base.other.get());
+    assert_eq!((facts("new").size, facts("new").sectors), (3072, 6));
+    assert_eq!((facts("named").size, facts("named").sectors), (3072, 2));
+    assert_eq!(facts("named").kind, FileType::Regular);
+}
+
+/// Names of inodes that were gone again, and a file without one.
+#[test]
+fn what_was_gone_again_is_passed_over() {
+    let base = Base::new();
+    let [gone, nameless, ..] = NEW;
+    let mut area = base.area();
+    area.link(ROOT, gone, b"second")
+        .unlink(ROOT, gone, b"first");
+    area.unlink(ROOT, gone, b"second")
+        .unlink(gone, base.file, b"file");
+    area.add_range(nameless, &run(0, FREE, 2));
+    area.inode(nameless, &slot(REGULAR, 0, 2048, 7));
+    area.tail(base.next);
+    let free = |device: RamDevice| {
+        let volume = Volume::open(Arc::new(device), MountOptions::default());
+        let volume = volume.expect("it can be replayed");
+        let free = volume.statfs();
+        let free = (free.free_blocks, free.free_inodes);
+        volume.close().expect("memory");
+        free
+    };
+    let before = base.with(&AreaWriter::new(BLOCK));
+    assert_eq!(free(base.with(&area)), free(before));
+    let tree = base.replayed(&area);
+    assert_eq!(
+        names(&tree),
+        ["directory", "directory/inside", "file", "other"]
+    );
+}
+
+/// As after a replay by somebody else who was interrupted.
+#[test]
+fn records_that_are_so_already_change_nothing() {
+    let base = Base::new();
+    let once = Arc::new(base.with(&mixture(&base)));
+    let tree = tree_of(Arc::<RamDevice>::clone(&once), false).expect("a replay");
+    let mut bytes = [0; SIZE];
+    once.read_at(OFFSET, &mut bytes).expect("memory");
+    let mut superblock = Superblock::decode(&bytes).expect("sound");
+    superblock.features.incompat |= Incompat::RECOVER;
+    let next = read_superblock(&*once, &base.log).expect("sound").sequence;
+    let base = Base {
+        device: once.fork(),
+        next,
+        ..base
+    };
+    let encoded = superblock.encode();
+    base.device.write_at(OFFSET, &encoded).expect("memory");
+    let again = base.replayed(&mixture(&base));
+    timeless(tree).assert_same(&timeless(again), "replayed again");
+}
+
+#[test]
+fn records_that_cannot_be_true_are_refused() {
+    let base = Base::new();
+    let [new, other, ..] = NEW;
+    let outside = run(0, 1 << 40, 1);
+    let (file, directory) = (base.file, base.directory);
+    let made = slot(DIRECTORY, 2, 1024, 7);
+    type Spoil<'a> = &'a dyn Fn(&mut AreaWriter);
+    let cases: [(&str, Spoil<'_>); 12] = [
+        ("outside the file system", &|area| {
+            area.add_range(file, &outside);
+        }),
+        ("own structures", &|area| {
+            area.add_range(file, &run(0, 3, 1));
+        }),
+        ("a reserved inode", &|area| {
+            area.inode(InodeNumber(8), &slot(REGULAR, 1, 0, 7));
+        }),
+        ("makes a new root", &|area| {
+            area.inode(ROOT, &made);
+        }),
+        ("another kind of file", &|area| {
+            area.inode(file, &slot(DIRECTORY, 2, 1024, generation(&base, file)));
+        }),
+        ("names no file type", &|area| {
+            area.inode(new, &slot(0o600, 1, 0, 7));
+        }),
+        ("cannot hold", &|area| {
+            area.link(ROOT, file, b"a/b");
+        }),
+        ("has none itself", &|area| {
+            area.inode(new, &made).inode(other, &slot(REGULAR, 1, 0, 8));
+            area.create(new, other, b"name");
+        }),
+        ("moves a directory", &|area| {
+            area.inode(new, &made).create(ROOT, new, b"made");
+            area.link(new, directory, b"moved");
+        }),
+        ("with two names", &|area| {
+            area.link(ROOT, directory, b"two");
+        }),
+        ("that has names", &|area| {
+            area.unlink(ROOT, directory, b"directory");
+        }),
+        ("names no inode", &|area| {
+            area.unlink(ROOT, InodeNumber(1 << 30), b"file");
+            area.link(ROOT, InodeNumber(1 << 30), b"far");
+        }),
+    ];
+    for (expected, spoil) in cases {
+        let mut area = base.area();
+        spoil(&mut area);
+        area.tail(base.next);
+        let told = base.refused(&area);
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+}
+
+fn generation(base: &Base, inode: InodeNumber) -> u32 {
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(Arc::new(base.device.fork()), options).expect("sound");
+    let entry = volume.lookup_number(inode).expect("it is there");
+    entry.attributes.generation
+}
+
+/// Power cuts at every write of a mount that replays: the next one finds the same tree.
+#[test]
+fn a_replay_may_be_cut_off_at_any_time() {
+    let base = Base::new();
+    let area = mixture(&base);
+    let before = base.with(&area);
+    let expected = timeless(base.replayed(&area));
+    let record = Arc::new(RecordDevice::new(Arc::new(before.fork())));
+    let volume = Volume::open(Arc::<RecordDevice>::clone(&record), MountOptions::default());
+    volume.expect("a replay").close().expect("memory");
+    let events = record.events();
+    let mut random = Random::new(1);
+    let durable = before.fork();
+    let budget = Budget {
+        exhaust: 3,
+        window: 4 * effort() as usize,
+        total: usize::MAX,
+    };
+    let (mut applied, mut cuts) = (0, 0);
+    for window in windows(&events) {
+        for event in &events[applied..window.start] {
+            event.apply(&durable).expect("it fits");
+        }
+        applied = window.start;
+        for fates in fates(&window, &events, budget, &mut random) {
+            let left = image(&durable, &events, &window, &fates);
+            let what = || tell(&window, &events, &fates);
+            let below = Arc::<RamDevice>::clone(&left);
+            let tree = tree_of(below, false);
+            let tree = tree.unwrap_or_else(|error| panic!("{error:#}\n{}", what()));
+            expected.assert_same(&timeless(tree), &what());
+            check_device(&left).unwrap_or_else(|error| panic!("{error:#}\n{}", what()));
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 20, "{cuts} cuts");
+}
