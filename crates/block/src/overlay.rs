@@ -1,8 +1,8 @@
 //! A device that keeps writes in memory and does not change the device below.
 //!
 //! A resize that is only tried runs on an overlay, so that the image stays as it is, and fast
-//! commits are applied on one. Changed bytes are kept in chunks of 4 KiB; the first write to a chunk
-//! reads the rest of it from below.
+//! commits are applied on one. Changed bytes are kept in chunks of 4 KiB; the first write to a
+//! chunk reads the rest of it from below.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -7,8 +7,8 @@
 //! What Linux records, observed on the areas that Linux 6.18 wrote:
 //!
 //! - A commit has first the changes of names, in the order in which they were made, and then what
-//!   changed of files: their blocks, then their attributes. Before the name of a new inode there are
-//!   its attributes and blocks already.
+//!   changed of files: their blocks, then their attributes. Before the name of a new inode there
+//!   are its attributes and blocks already.
 //! - Attributes and blocks are those at the time of the commit. So the links that an inode counts
 //!   when its name is made include those of names that follow; the attributes at the end set them
 //!   right.
@@ -30,10 +30,10 @@
 //! Every record says how something is, not how it changed, and is passed over where it is so
 //! already.
 //!
-//! Blocks: nothing but the file that a record names may have the blocks that it maps, so all of them
-//! are claimed before anything else is allocated. No block of a file is freed while records are
-//! applied, since it may be mapped again. What was claimed or unmapped and no file has in the end
-//! is freed then.
+//! Blocks: nothing but the file that a record names may have the blocks that it maps, so all of
+//! them are claimed before anything else is allocated. No block of a file is freed while records
+//! are applied, since it may be mapped again. What was claimed or unmapped and no file has in the
+//! end is freed then.
 
 mod inode;
 mod name;
@@ -119,8 +119,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if records contradict the file system or are none that Linux writes, `Unsupported`,
-    /// `Refused(NoSpace)`, `Io`.
+    /// `Corrupt` if records contradict the file system or are none that Linux writes,
+    /// `Unsupported`, `Refused(NoSpace)`, `Io`.
     pub(crate) fn apply_fast_commits(&self, commits: &[Vec<Record>]) -> Result<()> {
         let orphans = self.inodes.orphans.snapshot();
         let mut application = Application {
@@ -215,7 +215,7 @@ impl Application<'_> {
     /// Ends an inode that has no name any more, or whose number another one has.
     fn end(&mut self, inode: &Arc<Inode>) -> Result<()> {
         let (volume, number) = (self.volume, inode.number());
-        if range::has_map(inode) {
+        if inode.state(|state| inode::has_map(&state.slot)) {
             self.detach_all(inode)?;
         }
         let mut handle = volume.inodes.store.start(super::INODE_CREDITS)?;

@@ -11,9 +11,9 @@
 //!
 //! 1. The log's blocks are written home. The log stays as it is, since an empty one would lose the
 //!    number; replaying it again changes nothing.
-//! 2. The log begins again, with the number of the fast commits, at its first block. What lies there
-//!    is of earlier transactions, so a log interrupted here is empty. The feature of fast commits
-//!    stays set and their area is not part of the ring, unlike in a log of our own.
+//! 2. The log begins again, with the number of the fast commits, at its first block. What lies
+//!    there is of earlier transactions, so a log interrupted here is empty. The feature of fast
+//!    commits stays set and their area is not part of the ring, unlike in a log of our own.
 //! 3. The transaction is committed, written home, and its log declared empty.
 
 use std::sync::Arc;
@@ -75,8 +75,8 @@ impl Replay {
     }
 
     /// As [`Replay::write`], and makes durable with it what the fast commits change: `changes` are
-    /// whole blocks, on the file system as the log leaves it. `log` is that of the plan, and becomes
-    /// the one that is left. `amend` is shown these blocks too.
+    /// whole blocks, on the file system as the log leaves it. `log` is that of the plan, and
+    /// becomes the one that is left. `amend` is shown these blocks too.
     ///
     /// # Errors
     ///

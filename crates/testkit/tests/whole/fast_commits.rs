@@ -1,6 +1,7 @@
 //! Fast commits, written as Linux writes them and replayed by us: what they say is so afterwards,
 //! whatever a power cut interrupts, and what cannot be true is refused.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice, RecordDevice};
@@ -17,7 +18,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock, Tid};
 use pext4_testkit::Random;
 use pext4_testkit::campaign::check_device;
 use pext4_testkit::crash::window::{Budget, fates, image, tell, windows};
-use pext4_testkit::effort::{effort, scratch};
+use pext4_testkit::effort::{effort, scratch, seeds};
 use pext4_testkit::oracle::debugfs;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::tree::Tree;
@@ -50,6 +51,8 @@ impl Base {
     /// `/file` of two blocks, `/other`, and `/directory` with `inside`.
     fn new() -> Self {
         let format = Format::new(16 << 20, 1024, Features::Upstream).with(&["-J", "size=2"]);
+        // The inode tables are not written, and not said to be zero.
+        let format = format.with(&["-E", "nodiscard,lazy_itable_init=1"]);
         let device = Arc::new(format.device().expect("mke2fs is there"));
         let folder = scratch();
         let path = folder.path().join("image");
@@ -60,6 +63,7 @@ impl Base {
             .map(|&block| (BlockNumber(block), 1))
             .collect();
         let log = LogArea::new(BLOCK as u32, &runs).expect("blocks of their own");
+        spoil_unused_slots(&device, &path);
 
         let below = Arc::<RamDevice>::clone(&device);
         let volume = Volume::open(below, MountOptions::default()).expect("a new image");
@@ -123,6 +127,16 @@ impl Base {
             .expect_err("it cannot be true")
             .to_string()
     }
+}
+
+/// Fills slots of the inode table that were never used with what may be there. They lie before
+/// those of [`NEW`].
+fn spoil_unused_slots(device: &RamDevice, image: &Path) {
+    let place = debugfs::ask(image, "imap <61>").expect("an image");
+    let block = place.split("located at block ").nth(1);
+    let block = block.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+    let start = block.expect("it names the block") * BLOCK as u64;
+    device.write_at(start, &[0x5A; 40 * 256]).expect("memory");
 }
 
 /// Puts an area behind a log.
@@ -349,6 +363,70 @@ fn records_that_cannot_be_true_are_refused() {
         let told = base.refused(&area);
         assert!(told.contains(expected), "{expected}: {told}");
     }
+}
+
+/// A record about one of a few inodes, true or not.
+fn random_record(random: &mut Random, area: &mut AreaWriter) {
+    let mut inode = || InodeNumber(u32::try_from(13 + random.below(7)).expect("small"));
+    let (inode, parent) = (inode(), inode());
+    let parent = if random.chance(1, 2) { ROOT } else { parent };
+    let known: [&[u8]; 5] = [b"file", b"other", b"directory", b"inside", b"new"];
+    let name = *random.pick(&known);
+    let small =
+        |below: u64, random: &mut Random| u32::try_from(random.below(below)).expect("small");
+    match random.below(6) {
+        0 => area.create(parent, inode, name),
+        1 => area.link(parent, inode, name),
+        2 => area.unlink(parent, inode, name),
+        3 => area.delete_range(inode, small(5, random), 1 + small(9, random)),
+        4 => {
+            let start = FREE + random.below(8) * random.below(2000);
+            let extent = Extent {
+                unwritten: random.chance(1, 4),
+                ..run(small(5, random), start, 1 + small(4, random))
+            };
+            area.add_range(inode, &extent)
+        }
+        _ => {
+            let mode = *random.pick(&[REGULAR, REGULAR, DIRECTORY, 0o120_777, 0o060_600]);
+            let links = u16::try_from(random.below(3)).expect("small");
+            let mut slot = slot(mode, links, random.below(5000), small(3, random));
+            if random.chance(1, 5) {
+                let at = random.index(slot.len());
+                slot[at] = u8::try_from(random.below(256)).expect("a byte");
+            }
+            area.inode(inode, &slot)
+        }
+    };
+}
+
+#[test]
+fn random_records_end_in_a_tree_or_an_error() {
+    let base = Base::new();
+    let (mut replayed, mut refused) = (0, 0);
+    for seed in seeds(150) {
+        let mut random = Random::new(seed);
+        let mut area = base.area();
+        for _ in 0..1 + random.below(3) {
+            for _ in 0..1 + random.below(12) {
+                random_record(&mut random, &mut area);
+            }
+            area.tail(base.next);
+        }
+        let device = Arc::new(base.with(&area));
+        let shown = tree_of(Arc::new(device.fork()), true);
+        match tree_of(device, false) {
+            Ok(_) => {
+                replayed += 1;
+                assert!(shown.is_ok(), "seed {seed}: {shown:?}");
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(
+        effort() > 1 || replayed > 10 && refused > 10,
+        "{replayed} and {refused}"
+    );
 }
 
 fn generation(base: &Base, inode: InodeNumber) -> u32 {

@@ -80,7 +80,7 @@ impl Application<'_> {
             self.prepare_content(inode, new)?;
         }
         let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
-        let has_map = super::range::has_map(inode);
+        let has_map = inode.state(|state| has_map(&state.slot));
         inode.edit(&mut handle, Reach::Data, |state| {
             let slot = &mut state.slot;
             set_fields(slot, new);
@@ -102,7 +102,7 @@ impl Application<'_> {
     /// Changes how the content of a file is stored to how the record has it.
     fn prepare_content(&mut self, inode: &Arc<Inode>, new: &Slot) -> Result<()> {
         let was_inline = inode.is_inline();
-        let was_mapped = super::range::has_map(inode);
+        let was_mapped = inode.state(|state| has_map(&state.slot));
         if was_mapped && new.has_inline_data() {
             self.detach_all(inode)?;
             let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
@@ -129,45 +129,43 @@ impl Application<'_> {
             let problem = "makes an inode with a block of attributes, which none can bring";
             return Err(contradiction(problem, number).into());
         }
-        let inodes = &self.volume.inodes;
-        for unwritten in inodes.groups.unwritten_slots_before(number)? {
-            self.put(
-                unwritten,
-                Slot::new(inodes.store.geometry.inode_size, 0),
-                file_type,
-            )?;
-            if let Some(inode) = inodes.loaded_inode(unwritten) {
-                self.volume.reap_if_due(&inode)?;
-            }
-        }
+        self.fill_table_before(number)?;
         let is_inline = new.has_inline_data();
         let mut slot = new;
         slot.blocks = 0;
         slot.deletion_time = 0;
-        slot.flags
-            .remove(InodeFlags::HUGE_FILE | InodeFlags::INDEX | InodeFlags::EA_INODE);
+        let of_another_life = InodeFlags::HUGE_FILE | InodeFlags::INDEX | InodeFlags::EA_INODE;
+        slot.flags.remove(of_another_life);
         if file_type == FileType::Directory {
             slot.flags.remove(InodeFlags::INLINE_DATA);
-            if is_inline && inodes.new_files_use_extents() {
+            if is_inline && self.volume.inodes.new_files_use_extents() {
                 slot.flags.insert(InodeFlags::EXTENTS);
             }
             (slot.size, slot.links) = (0, 2);
             slot.tail.fill(0);
             self.unnamed_directories.insert(number, is_inline);
         }
-        let is_mapped = match file_type {
-            FileType::Directory => true,
-            FileType::Regular => !is_inline,
-            FileType::Symlink => !is_inline && !slot.is_fast_symlink(),
-            _ => false,
-        };
-        if is_mapped {
+        if file_type == FileType::Directory || has_map(&slot) {
             slot.block = match slot.has_extents() {
                 true => extent::empty_root(),
                 false => [0; BLOCK_AREA],
             };
         }
         self.put(number, slot, file_type)
+    }
+
+    /// Gives slots of the table before an inode that were never written those of inodes that are
+    /// gone: with the inode they count as used, and what lies there is undefined.
+    fn fill_table_before(&self, number: InodeNumber) -> Result<()> {
+        let inodes = &self.volume.inodes;
+        for unwritten in inodes.groups.unwritten_slots_before(number)? {
+            let slot = Slot::new(inodes.store.geometry.inode_size, 0);
+            self.put(unwritten, slot, FileType::Regular)?;
+            if let Some(inode) = inodes.loaded_inode(unwritten) {
+                self.volume.reap_if_due(&inode)?;
+            }
+        }
+        Ok(())
     }
 
     /// Claims a number and puts an inode there.
@@ -195,4 +193,13 @@ fn set_fields(slot: &mut Slot, new: &Slot) {
     slot.version = new.version;
     slot.project = new.project;
     slot.flags = (new.flags - STORAGE) | (slot.flags & STORAGE);
+}
+
+/// Whether a file that is no directory has a map of blocks, which may be empty.
+pub(super) fn has_map(slot: &Slot) -> bool {
+    match slot.file_type() {
+        Some(FileType::Regular) => !slot.has_inline_data(),
+        Some(FileType::Symlink) => !slot.has_inline_data() && !slot.is_fast_symlink(),
+        _ => false,
+    }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use pext4_ondisk::extent::{Extent, LOGICAL_END};
 use pext4_ondisk::{Corrupt, LogicalBlock};
 
+use super::inode::has_map;
 use super::{Application, contradiction};
 use crate::error::Result;
 use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{BlockState, Mapping};
 use crate::inode::{Inode, Runs};
 use crate::ops::lock_exclusive;
-use crate::types::FileType;
 
 /// Extents that are looked up at once when the blocks of a file are kept.
 const EXTENTS_AT_ONCE: usize = 1000;
@@ -42,7 +42,9 @@ impl Application<'_> {
             return Ok(());
         }
         let inodes = &self.volume.inodes;
-        if !has_map(inode) || extent.unwritten && inodes.uses_block_map(inode) {
+        if !inode.state(|state| has_map(&state.slot))
+            || extent.unwritten && inodes.uses_block_map(inode)
+        {
             let problem = "maps blocks in a file that can have none of that kind";
             return Err(contradiction(problem, inode.number()).into());
         }
@@ -108,7 +110,7 @@ impl Application<'_> {
         length: u32,
     ) -> Result<()> {
         let inodes = &self.volume.inodes;
-        if !has_map(inode) {
+        if !inode.state(|state| has_map(&state.slot)) {
             return Ok(());
         }
         let start = u64::from(logical.get());
@@ -155,16 +157,4 @@ impl Application<'_> {
             }
         }
     }
-}
-
-/// Whether a file that is no directory has a map of blocks, which may be empty.
-pub(super) fn has_map(inode: &Inode) -> bool {
-    inode.state(|state| {
-        let slot = &state.slot;
-        match inode.file_type() {
-            FileType::Regular => !slot.has_inline_data(),
-            FileType::Symlink => !slot.has_inline_data() && !slot.is_fast_symlink(),
-            _ => false,
-        }
-    })
 }

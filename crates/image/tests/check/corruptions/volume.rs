@@ -3,6 +3,7 @@
 use pext4_image::check::Kind;
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::group_descriptor::GroupFlags;
+use pext4_ondisk::journal::fast_commit::AreaWriter;
 use pext4_ondisk::journal::{JournalIncompat, JournalSuperblock};
 use pext4_ondisk::superblock::State;
 use pext4_ondisk::{BlockNumber, InodeNumber};
@@ -11,6 +12,9 @@ use super::Beside::{Complains, NotAsked, Silent};
 use super::{Corruption, NOTE};
 use crate::bases::Base;
 use crate::image::Image;
+
+/// Bytes of a block of the images that get fast commits.
+const BLOCK: usize = 1024;
 
 /// Lets an area of fast commits wait behind the one transaction of a journal.
 pub fn add_fast_commits(image: &mut Image) {
@@ -22,9 +26,14 @@ pub fn add_fast_commits(image: &mut Image) {
     *place = superblock.encode();
     let next = superblock.sequence.next();
     let first = superblock.first_fast_commit().expect("two blocks of them");
-    let head = image.block(log[first as usize]);
-    head[..4].copy_from_slice(&[9, 0, 8, 0]);
-    head[8..12].copy_from_slice(&next.0.to_le_bytes());
+    let mut area = AreaWriter::new(BLOCK);
+    area.head(0, next);
+    let name = b"no such name";
+    area.unlink(InodeNumber::ROOT, InodeNumber(12), name)
+        .tail(next);
+    image
+        .block(log[first as usize])
+        .copy_from_slice(area.bytes());
 }
 
 pub fn volume() -> Vec<Corruption> {
