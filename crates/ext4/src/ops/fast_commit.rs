@@ -39,7 +39,9 @@ mod inode;
 mod name;
 mod range;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_ondisk::journal::fast_commit::Record;
@@ -62,8 +64,6 @@ struct Application<'a> {
     undecided: RangeSet<u64>,
     /// Files that got blocks.
     mapped: BTreeSet<InodeNumber>,
-    /// Inodes that had no name when their attributes were applied.
-    nameless: BTreeSet<InodeNumber>,
     /// New directories that have no name yet and no first block; whether they are to be stored in
     /// their inodes.
     unnamed_directories: BTreeMap<InodeNumber, bool>,
@@ -127,7 +127,6 @@ impl Volume {
             volume: self,
             undecided: RangeSet::new(),
             mapped: BTreeSet::new(),
-            nameless: BTreeSet::new(),
             unnamed_directories: BTreeMap::new(),
             renamed: BTreeMap::new(),
             orphans: orphans.into_iter().collect(),
@@ -224,13 +223,13 @@ impl Application<'_> {
         volume.reap_if_due(inode)?;
         self.orphans.remove(&number);
         self.mapped.remove(&number);
-        self.nameless.remove(&number);
         self.unnamed_directories.remove(&number);
         self.renamed.remove(&number);
         Ok(())
     }
 
-    /// Ends what has no name, and frees the blocks that no file has.
+    /// Ends directories that have no name, and frees the blocks that no file has. Files without a
+    /// name end when the volume is closed.
     fn finish(mut self) -> Result<()> {
         if let Some(&number) = self.renamed.keys().next() {
             let problem = "leaves a directory with two names";
@@ -239,15 +238,6 @@ impl Application<'_> {
         for number in std::mem::take(&mut self.unnamed_directories).into_keys() {
             if let Some(directory) = self.in_use(number)? {
                 self.end(&directory)?;
-            }
-        }
-        for number in std::mem::take(&mut self.nameless) {
-            // An orphan of before is finished with the others.
-            if let Some(inode) = self.in_use(number)?
-                && inode.links() == 0
-                && !inode.is_orphan()
-            {
-                self.end(&inode)?;
             }
         }
         for number in std::mem::take(&mut self.mapped) {
@@ -261,7 +251,7 @@ impl Application<'_> {
         Ok(())
     }
 
-    fn free(&self, blocks: std::ops::Range<u64>) -> Result<()> {
+    fn free(&self, blocks: Range<u64>) -> Result<()> {
         let inodes = &self.volume.inodes;
         let mut start = blocks.start;
         while start < blocks.end {
@@ -285,9 +275,6 @@ impl Application<'_> {
 }
 
 /// A record that contradicts the file system, or the others.
-fn contradiction(
-    problem: impl Into<std::borrow::Cow<'static, str>>,
-    inode: InodeNumber,
-) -> Corrupt {
+fn contradiction(problem: impl Into<Cow<'static, str>>, inode: InodeNumber) -> Corrupt {
     Corrupt::new("fast commit", problem).in_inode(inode)
 }

@@ -45,10 +45,12 @@ struct Base {
     file: InodeNumber,
     other: InodeNumber,
     directory: InodeNumber,
+    /// It has lost its name and has blocks.
+    orphan: InodeNumber,
 }
 
 impl Base {
-    /// `/file` of two blocks, `/other`, and `/directory` with `inside`.
+    /// `/file` of two blocks, `/other`, `/directory` with `inside`, and a file without a name.
     fn new() -> Self {
         let format = Format::new(16 << 20, 1024, Features::Upstream).with(&["-J", "size=2"]);
         // The inode tables are not written, and not said to be zero.
@@ -74,6 +76,9 @@ impl Base {
         let directory = volume.make_directory(ROOT, b"directory", &new);
         let directory = directory.expect("room").inode;
         make(directory, b"inside");
+        let orphan = make(ROOT, b"orphan");
+        volume.write(orphan, 0, &[2; 3 * BLOCK]).expect("room");
+        volume.unlink(ROOT, b"orphan").expect("it is there");
         volume.sync().expect("memory");
         let left = device.fork();
         volume.close().expect("memory");
@@ -89,6 +94,7 @@ impl Base {
             file,
             other,
             directory,
+            orphan,
         }
     }
 
@@ -225,6 +231,16 @@ fn mixture(base: &Base) -> AreaWriter {
     area.inode(fourth, &slot(REGULAR, 1, 3 * 1024, 11));
     area.link(ROOT, base.directory, b"renamed");
     area.unlink(ROOT, base.directory, b"directory");
+    // Another without a name, with the number of one that had lost its own before. It has a block
+    // behind its end.
+    let behind = Extent {
+        unwritten: true,
+        ..run(5, FREE + 31, 1)
+    };
+    area.link(ROOT, base.orphan, b"successor");
+    area.add_range(base.orphan, &run(1, FREE + 30, 1));
+    area.add_range(base.orphan, &behind);
+    area.inode(base.orphan, &slot(REGULAR, 1, 2048, 12));
     area.tail(base.next);
     area
 }
@@ -242,6 +258,7 @@ fn all_that_can_be_recorded_is_replayed() {
         "renamed",
         "renamed/inside",
         "renamed/reused",
+        "successor",
     ];
     assert_eq!(names(&tree), expected);
     let facts = |path: &str| tree.items[path.as_bytes()].facts;
@@ -253,6 +270,39 @@ fn all_that_can_be_recorded_is_replayed() {
     assert_eq!((facts("new").size, facts("new").sectors), (3072, 6));
     assert_eq!((facts("named").size, facts("named").sectors), (3072, 2));
     assert_eq!(facts("named").kind, FileType::Regular);
+    assert_eq!(facts("successor").inode, base.orphan.get());
+    assert_eq!(
+        (facts("successor").size, facts("successor").sectors),
+        (2048, 4)
+    );
+}
+
+/// What the replay opens in memory is no mount.
+#[test]
+fn a_replay_counts_as_no_mount() {
+    let base = Base::new();
+    let device = Arc::new(base.with(&mixture(&base)));
+    let mounts = || {
+        let superblock = superblock(&device);
+        (superblock.mount_count, superblock.last_mounted)
+    };
+    let before = mounts();
+    let options = MountOptions {
+        mounted_on: "/there".to_owned(),
+        ..MountOptions::default()
+    };
+    let below = Arc::<RamDevice>::clone(&device);
+    let volume = Volume::open(below, options).expect("a replay");
+    volume.close().expect("memory");
+    let after = mounts();
+    assert_eq!(after.0, before.0 + 1);
+    assert!(after.1.starts_with(b"/there"));
+}
+
+fn superblock(device: &RamDevice) -> Superblock {
+    let mut bytes = [0; SIZE];
+    device.read_at(OFFSET, &mut bytes).expect("memory");
+    Superblock::decode(&bytes).expect("sound")
 }
 
 /// Names of inodes that were gone again, and a file without one.
@@ -291,9 +341,7 @@ fn records_that_are_so_already_change_nothing() {
     let base = Base::new();
     let once = Arc::new(base.with(&mixture(&base)));
     let tree = tree_of(Arc::<RamDevice>::clone(&once), false).expect("a replay");
-    let mut bytes = [0; SIZE];
-    once.read_at(OFFSET, &mut bytes).expect("memory");
-    let mut superblock = Superblock::decode(&bytes).expect("sound");
+    let mut superblock = superblock(&once);
     superblock.features.incompat |= Incompat::RECOVER;
     let next = read_superblock(&*once, &base.log).expect("sound").sequence;
     let base = Base {

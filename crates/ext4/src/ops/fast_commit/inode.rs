@@ -34,9 +34,6 @@ impl Application<'_> {
             let mode = slot.mode;
             contradiction(format!("mode {mode:#o} names no file type"), number)
         })?;
-        if slot.links == 0 {
-            self.nameless.insert(number);
-        }
         let current = self.in_use(number)?;
         let is_same = |inode: &Arc<Inode>| inode.generation() == slot.generation;
         if let Some(inode) = current.as_ref().filter(|inode| is_same(inode)) {
