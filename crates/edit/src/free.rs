@@ -14,8 +14,7 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, bitmap};
-
-use crate::block_runs::BlockRuns;
+use rangemap::RangeSet;
 
 /// Descriptors are read in pieces of this many blocks.
 const BLOCKS_AT_ONCE: u64 = 64;
@@ -26,7 +25,7 @@ pub(crate) struct FreeMap {
     /// The block bitmap of each group; `None` if it was never written.
     written: Vec<Option<WrittenBitmap>>,
     /// Blocks of the file system's metadata. Without a bitmap these are the used blocks.
-    metadata: BlockRuns,
+    metadata: RangeSet<u64>,
     bitmaps: HashMap<u32, Box<[u8]>>,
 }
 
@@ -47,7 +46,7 @@ impl FreeMap {
         let geometry = Geometry::of(&read_superblock(device)?)?;
         let mut map = Self {
             written: Vec::new(),
-            metadata: BlockRuns::default(),
+            metadata: RangeSet::new(),
             bitmaps: HashMap::new(),
             geometry,
         };
@@ -85,8 +84,9 @@ impl FreeMap {
     }
 
     fn add_metadata(&mut self, start: u64, count: u64) {
-        if count > 0 {
-            self.metadata.add(start..start.saturating_add(count));
+        let blocks = start..start.saturating_add(count);
+        if !blocks.is_empty() {
+            self.metadata.insert(blocks);
         }
     }
 
@@ -106,13 +106,13 @@ impl FreeMap {
         };
         let written = self.written.get(group.get() as usize).copied().flatten();
         let Some(written) = written else {
-            return Ok(!self.metadata.contains(block));
+            return Ok(!self.metadata.contains(&block));
         };
         if !self.bitmaps.contains_key(&group.get()) {
             let bitmap = self.read_bitmap(device, written)?;
             self.bitmaps.insert(group.get(), bitmap);
         }
-        Ok(!bitmap::test(&self.bitmaps[&group.get()], cluster) && !self.metadata.contains(block))
+        Ok(!bitmap::test(&self.bitmaps[&group.get()], cluster) && !self.metadata.contains(&block))
     }
 
     /// The bitmap of a group, in which all blocks are used if it does not have its checksum.

@@ -66,7 +66,6 @@
 #![forbid(unsafe_code)]
 
 mod acls;
-mod block_runs;
 pub mod change;
 mod edited_clone;
 mod error;

@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use pext4_block::{Device, Page};
 use pext4_sync::{Class, Mutex};
+use rangemap::RangeSet;
 
-use crate::block_runs::BlockRuns;
 use crate::free::FreeMap;
 
 /// The maximum number of blocks in one vectored write.
@@ -47,7 +47,7 @@ struct Inner {
     /// The maximum number of free blocks kept in memory.
     max_free: usize,
     /// The blocks of the image that were written to their homes. All of them are free in it.
-    written: BlockRuns,
+    written: RangeSet<u64>,
     mode: Mode,
 }
 
@@ -101,7 +101,7 @@ impl Staging {
                     blocks: BTreeMap::new(),
                     used: 0,
                     max_free: memory / block_size as usize,
-                    written: BlockRuns::default(),
+                    written: RangeSet::new(),
                     mode: Mode::Memory,
                 },
             ),
@@ -140,12 +140,12 @@ impl Staging {
 
     /// The blocks of the image that were written so far. [`Staging::abandon`] does not
     /// discard them any more.
-    pub(crate) fn take_written(&self) -> BlockRuns {
+    pub(crate) fn take_written(&self) -> RangeSet<u64> {
         std::mem::take(&mut self.inner.lock().written)
     }
 
     /// Discards blocks that were written to the image, which must be free in it, if it is sparse.
-    pub(crate) fn give_back(&self, written: &BlockRuns) {
+    pub(crate) fn give_back(&self, written: &RangeSet<u64>) {
         let Some(image) = &self.sparse_image else {
             return;
         };
@@ -228,7 +228,7 @@ impl Inner {
         }
         let free = self.free.is_free(&*self.below, block)?;
         if free && self.mode == Mode::WriteThrough {
-            self.written.add(block..block + 1);
+            self.written.insert(block..block + 1);
             return self
                 .below
                 .write_at(block * block_size + within as u64, from);
@@ -250,7 +250,7 @@ impl Inner {
     fn write_free(&mut self, block_size: u64, pages: &[(u64, Page)]) -> io::Result<()> {
         // First, since a write that fails may have been made in part.
         for (block, _) in pages {
-            self.written.add(*block..block + 1);
+            self.written.insert(*block..block + 1);
         }
         write_blocks(&*self.below, block_size, pages)
     }
@@ -336,9 +336,8 @@ impl Device for Staging {
             };
             let (now, later) = rest.split_at(usize::try_from(step).expect("part of a slice"));
             if write_through > 0 {
-                inner
-                    .written
-                    .add(block..block + write_through / self.block_size);
+                let end = block + write_through / self.block_size;
+                inner.written.insert(block..end);
                 inner.below.write_at(at, now)?;
             } else {
                 let within = usize::try_from(within).expect("below the block size");
@@ -488,6 +487,6 @@ mod tests {
         staging.abandon();
         assert!(content(&*below) == committed);
         let run = start..start + 5;
-        assert!(written.iter().eq(std::iter::once(run)), "{written:?}");
+        assert!(written.iter().eq([&run]), "{written:?}");
     }
 }
