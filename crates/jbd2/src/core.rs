@@ -53,7 +53,7 @@ pub(crate) struct Core {
     /// [atomic] One of `RUNNING`, `CLOSING`, `ABORTED`.
     condition: AtomicU8,
     /// The error of the abort. Set once, before `condition` becomes `ABORTED`.
-    failure: OnceLock<JournalError>,
+    pub(crate) failure: OnceLock<JournalError>,
     /// The last transaction: no handle starts in a later one. Set once, by a shutdown.
     last: OnceLock<Tid>,
     /// The requests to the committer. On cache lines of their own, like the two condition variables
@@ -391,18 +391,24 @@ impl Core {
         if self.failure.set(error).is_err() {
             return;
         }
-        self.condition.store(ABORTED, Ordering::Release);
-        self.epoch.stop();
-        if let Some(log) = &self.log {
-            log.checkpoint.stop();
-        }
+        self.refuse_work();
         drop(self.requests.lock());
         self.work.notify_all();
         self.done.notify_all();
     }
 
+    fn refuse_work(&self) {
+        self.condition.store(ABORTED, Ordering::Release);
+        self.epoch.stop();
+        if let Some(log) = &self.log {
+            log.checkpoint.stop();
+        }
+    }
+
     /// Records the error on disk, if the device still accepts writes, and notifies the client.
     pub(crate) fn notify_abort(&self, error: &JournalError) {
+        // The thread that aborts may have come no further than to the error.
+        self.refuse_work();
         if let Some(log) = &self.log {
             // This fails if the device caused the abort.
             let _ = log.superblock.record_error(error.errno());

@@ -129,6 +129,20 @@ fn an_abort_from_above_reaches_those_who_wait_and_the_disk() {
     assert_eq!(superblock.errno, -5);
 }
 
+/// The thread that aborts is interrupted between its first two steps, and the committer tells of
+/// the abort: who is told finds the journal stopped.
+#[test]
+fn who_learns_of_an_abort_finds_that_the_journal_has_stopped() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let error = JournalError::Aborted("a directory makes no sense".into());
+    let core = &toy.journal.core;
+    core.failure.set(error.clone()).expect("it is the first");
+    core.notify_abort(&error);
+    assert!(toy.journal.start(1).is_err());
+    assert!(toy.journal.commit_running().is_err());
+    assert!(toy.journal.shutdown().is_err());
+}
+
 #[test]
 fn the_error_of_an_abort_stays_on_disk_until_it_is_cleared() {
     let ram = Arc::new(blank(LOG));
