@@ -3,9 +3,10 @@
 
 mod images;
 
+use fastrand::Rng;
 use std::collections::BTreeMap;
 
-use images::{Image, Random};
+use images::Image;
 use pext4_fs::{
     Acls, CreateAttributes, DeviceNumber, FileType, InodeNumber, Refusal, SetAttributes, SetTime,
     SetXattrMode, Time, Volume,
@@ -36,17 +37,17 @@ fn assert_holds(volume: &Volume, inode: InodeNumber, expected: &Values) {
     }
 }
 
-fn change(random: &mut Random, volume: &Volume, inode: InodeNumber, expected: &mut Values) {
-    let prefix = [&b"user."[..], b"trusted.", b"security."][random.below(3) as usize];
-    let letter = b'a' + u8::try_from(random.below(6)).expect("small");
-    let name = [prefix, &vec![letter; 1 + random.below(20) as usize]].concat();
-    if random.below(3) == 0 {
+fn change(random: &mut Rng, volume: &Volume, inode: InodeNumber, expected: &mut Values) {
+    let prefix = [&b"user."[..], b"trusted.", b"security."][random.u64(..3) as usize];
+    let letter = b'a' + u8::try_from(random.u64(..6)).expect("small");
+    let name = [prefix, &vec![letter; 1 + random.u64(..20) as usize]].concat();
+    if random.u64(..3) == 0 {
         let removed = volume.remove_xattr(inode, &name);
         assert_eq!(removed.is_ok(), expected.remove(&name).is_some());
         return;
     }
-    let most = if random.below(2) == 0 { 20 } else { 700 };
-    let value = vec![letter; random.below(most) as usize];
+    let most = if random.u64(..2) == 0 { 20 } else { 700 };
+    let value = vec![letter; random.u64(..most) as usize];
     match volume.set_xattr(inode, &name, &value, SetXattrMode::Any) {
         Ok(()) => drop(expected.insert(name, value)),
         Err(error) => assert!(error.is(Refusal::AttributesFull), "{error}"),
@@ -173,7 +174,7 @@ fn attributes_agree_with_a_plain_map() {
             return;
         };
         println!("seed {kind}, {arguments:?}");
-        let mut random = Random(kind);
+        let mut random = Rng::with_seed(kind);
         let volume = image.open();
         let mut files = Vec::new();
         for number in 0..6 {
@@ -182,7 +183,7 @@ fn attributes_agree_with_a_plain_map() {
             files.push((inode_of(&volume, &path), Values::new()));
         }
         for _ in 0..600 {
-            let pick = random.below(6) as usize;
+            let pick = random.u64(..6) as usize;
             let (inode, expected) = &mut files[pick];
             change(&mut random, &volume, *inode, expected);
         }

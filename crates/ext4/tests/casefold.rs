@@ -3,10 +3,11 @@
 
 mod images;
 
+use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use images::{Image, Random, inode};
+use images::{Image, inode};
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{
     CreateAttributes, DirectoryEntry, InodeNumber, MountOptions, Refusal, RenameMode, Result,
@@ -319,14 +320,14 @@ fn a_strict_encoding_refuses_what_is_no_text_where_case_does_not_matter() {
 }
 
 /// A name in one of the scripts, and the same in other cases.
-fn spelt(number: u64, random: &mut Random) -> (String, String) {
+fn spelt(number: u64, random: &mut Rng) -> (String, String) {
     let (small, large) = SCRIPTS[(number % 7) as usize];
     let (small, large): (Vec<char>, Vec<char>) = (small.chars().collect(), large.chars().collect());
     let (mut name, mut other) = (format!("{number}-"), format!("{number}-"));
-    for _ in 0..random.below(20) {
-        let letter = usize::try_from(random.below(small.len() as u64)).expect("few");
+    for _ in 0..random.u64(..20) {
+        let letter = usize::try_from(random.u64(..small.len() as u64)).expect("few");
         let mut pick = || {
-            if random.below(2) == 0 {
+            if random.u64(..2) == 0 {
                 small[letter]
             } else {
                 large[letter]
@@ -342,7 +343,7 @@ fn spelt(number: u64, random: &mut Random) -> (String, String) {
 fn thousands_of_names_are_where_e2fsck_looks_for_them() {
     for (block, seed) in [("1024", 0xF01D_0001), ("4096", 0xF01D_0002)] {
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let Some(image) = Image::make(&["-b", block, "-N", "16384", "-O", "casefold"]) else {
             return;
         };
@@ -433,7 +434,7 @@ fn damaged_directories_give_errors_or_answers() {
     };
     let volume = image.open();
     let directory = folded(&volume, "folded");
-    let mut random = Random(0xF01D_0003);
+    let mut random = Rng::with_seed(0xF01D_0003);
     let all: Vec<(String, String)> = (0..400).map(|at| spelt(at, &mut random)).collect();
     for (name, _) in &all {
         let made = volume.create(directory, name.as_bytes(), &NEW);
@@ -448,10 +449,10 @@ fn damaged_directories_give_errors_or_answers() {
     for round in 0..150 {
         println!("round {round}");
         let device = Arc::new(sound.fork());
-        for _ in 0..1 + random.below(4) {
-            let block = blocks[usize::try_from(random.below(blocks.len() as u64)).expect("few")];
-            let byte = [u8::try_from(random.below(256)).expect("a byte")];
-            let at = block * 1024 + random.below(1024);
+        for _ in 0..1 + random.u64(..4) {
+            let block = blocks[usize::try_from(random.u64(..blocks.len() as u64)).expect("few")];
+            let byte = [u8::try_from(random.u64(..256)).expect("a byte")];
+            let at = block * 1024 + random.u64(..1024);
             device.write_at(at, &byte).expect("it lies within");
         }
         let Ok(volume) = Volume::open(device, MountOptions::default()) else {

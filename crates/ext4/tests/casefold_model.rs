@@ -1,11 +1,12 @@
-//! Random operations on the names of a casefolded directory and of a plain one beside it, compared
+//! Rng operations on the names of a casefolded directory and of a plain one beside it, compared
 //! with a map. The model knows which names are equal: each is one of a few words, in any case.
 
 mod images;
 
+use fastrand::Rng;
 use std::collections::BTreeMap;
 
-use images::{Image, Random};
+use images::Image;
 use pext4_fs::{
     CreateAttributes, DirectoryEntry, InodeNumber, Refusal, RenameMode, Result, SetAttributes,
     Volume,
@@ -41,7 +42,7 @@ struct Both {
     folded: InodeNumber,
     plain: InodeNumber,
     model: Model,
-    random: Random,
+    random: Rng,
 }
 
 /// One end of an operation.
@@ -53,12 +54,12 @@ struct End {
 
 impl Both {
     fn some_end(&mut self) -> End {
-        let (word, is_folded) = (self.random.below(WORDS), self.random.below(4) > 0);
+        let (word, is_folded) = (self.random.u64(..WORDS), self.random.u64(..4) > 0);
         let (mut name, mut key) = (format!("{word}-"), format!("{word}-"));
         for digit in 0..12 + word % 7 {
             let (small, large) = LETTERS[((word >> (digit % 9)) + digit) as usize % LETTERS.len()];
             key.push_str(small);
-            name.push_str(if self.random.below(2) == 0 {
+            name.push_str(if self.random.u64(..2) == 0 {
                 small
             } else {
                 large
@@ -75,7 +76,7 @@ impl Both {
 
     fn make(&mut self, end: End) {
         let made = match self.model.values().next() {
-            Some((_, inode)) if self.random.below(4) == 0 => {
+            Some((_, inode)) if self.random.u64(..4) == 0 => {
                 self.volume.link(*inode, end.directory, &end.name)
             }
             _ => self.volume.create(end.directory, &end.name, &NEW),
@@ -107,7 +108,7 @@ impl Both {
             RenameMode::NoReplace,
             RenameMode::Exchange,
         ];
-        let mode = modes[usize::try_from(self.random.below(3)).expect("one of three")];
+        let mode = modes[usize::try_from(self.random.u64(..3)).expect("one of three")];
         let (volume, model) = (&self.volume, &mut self.model);
         let moved = volume.rename(from.directory, &from.name, to.directory, &to.name, mode);
         let Some(source) = model.get(&from.place).cloned() else {
@@ -145,14 +146,14 @@ impl Both {
             Some((_, inode)) => assert_eq!(found.expect("it is there"), *inode),
             None => assert_refused(found, Refusal::NotFound),
         }
-        match self.random.below(8) {
+        match self.random.u64(..8) {
             0..4 if grows => self.make(end),
             0 => self.make(end),
             1..5 => self.remove(&end),
             _ => {
                 let to = self.some_end();
                 // Every third move is within one name.
-                let to = if self.random.below(3) == 0 {
+                let to = if self.random.u64(..3) == 0 {
                     self.respelt(&end)
                 } else {
                     to
@@ -250,7 +251,7 @@ fn names_follow_a_map_of_folded_names() {
             folded,
             plain,
             model: Model::new(),
-            random: Random(0xCA5E_F01D + seed),
+            random: Rng::with_seed(0xCA5E_F01D + seed),
         };
         for step in 0..6000 {
             both.step((step / 1500) % 2 == 0);

@@ -3,12 +3,13 @@
 
 mod images;
 
+use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use images::{Image, Random};
+use images::Image;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::options::{SWITCHES, Scaling};
 use pext4_fs::{
@@ -134,10 +135,10 @@ fn attribute_blocks_that_come_and_go_fill_no_transaction() {
             .collect();
         let commits = || volume.report().get("journal", "commits");
         let before = commits();
-        let mut random = Random(11);
+        let mut random = Rng::with_seed(11);
         for _ in 0..SETS {
-            let file = files[random.below(20) as usize];
-            let value = random.below(20).to_le_bytes();
+            let file = files[random.u64(..20) as usize];
+            let value = random.u64(..20).to_le_bytes();
             let set = volume.set_xattr(file, b"user.value", &value, SetXattrMode::Any);
             set.expect("room for a value");
         }
@@ -229,7 +230,7 @@ fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
                 let volume = &volume;
                 scope.spawn(move || {
                     let _pin = topology::pin(number);
-                    let mut random = Random(number as u64);
+                    let mut random = Rng::with_seed(number as u64);
                     for _ in 0..4 {
                         take_all(volume, file, &mut random);
                         // Half of them delete everything, while others are refused.
@@ -247,7 +248,7 @@ fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
         // The last refusal was correct: blocks freed after it may be left, and are found now. One
         // block alone is of no use to a file whose inode is full of extents, since the next extent
         // needs a node besides; an empty file needs none.
-        let mut random = Random(99);
+        let mut random = Rng::with_seed(99);
         take_all(&volume, files[1], &mut random);
         assert!(volume.statfs().free_blocks <= 1, "{said}");
         take_all(&volume, last, &mut random);
@@ -258,10 +259,10 @@ fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
 }
 
 /// Appends to a file until the volume refuses.
-fn take_all(volume: &Volume, file: InodeNumber, random: &mut Random) {
+fn take_all(volume: &Volume, file: InodeNumber, random: &mut Rng) {
     let mut end = volume.attributes(file).expect("held").size;
     loop {
-        let length = BLOCK * (1 + random.below(8));
+        let length = BLOCK * (1 + random.u64(..8));
         match volume.allocate(file, AllocateMode::Extend, end, length) {
             Ok(_) => end += length,
             Err(error) => {
@@ -289,7 +290,7 @@ fn nobody_is_refused_while_a_commit_would_free_enough() {
         };
         let (volume, device) = open(&image, scaling);
         let (first, second) = (new_file(&volume, "a"), new_file(&volume, "b"));
-        take_all(&volume, first, &mut Random(1));
+        take_all(&volume, first, &mut Rng::with_seed(1));
         for _ in 0..3 {
             let had = volume.attributes(first).expect("held").size;
             volume.set_attributes(first, &size(BLOCK)).expect("cut");
@@ -337,7 +338,7 @@ fn a_corrupt_group_is_passed_by_and_reported() {
                 let volume = &volume;
                 scope.spawn(move || {
                     let _pin = topology::pin(number);
-                    take_all(volume, file, &mut Random(number as u64));
+                    take_all(volume, file, &mut Rng::with_seed(number as u64));
                 });
             }
         });

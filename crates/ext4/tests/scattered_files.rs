@@ -3,7 +3,8 @@
 
 mod images;
 
-use images::{Image, Random};
+use fastrand::Rng;
+use images::Image;
 use pext4_fs::{AllocateMode, InodeNumber, MappedRange, SetAttributes, Volume};
 
 const KINDS: [&[&str]; 2] = [
@@ -95,7 +96,7 @@ fn a_preallocation_is_written_in_any_order() {
         let Some(image) = Image::make(arguments) else {
             return;
         };
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let volume = image.open();
         let inode = make_file(&volume);
         let blocks = 4000;
@@ -104,14 +105,14 @@ fn a_preallocation_is_written_in_any_order() {
             .expect("space");
         let mut expected = vec![false; usize::try_from(blocks).expect("small")];
         for _ in 0..1500 {
-            let block = random.below(blocks);
+            let block = random.u64(..blocks);
             volume
                 .write(inode, block * BLOCK, &content(block))
                 .expect("a write");
             expected[usize::try_from(block).expect("small")] = true;
         }
         for _ in 0..100 {
-            let (block, length) = (random.below(blocks), 1 + random.below(30));
+            let (block, length) = (random.u64(..blocks), 1 + random.u64(..30));
             let end = (block + length).min(blocks);
             volume
                 .allocate(

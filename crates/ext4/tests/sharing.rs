@@ -4,11 +4,12 @@
 
 mod images;
 
+use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use images::{Image, Random};
+use images::Image;
 use pext4_block::{Access, FileDevice};
 use pext4_fs::options::{AttributeCache, Scaling};
 use pext4_fs::{CreateAttributes, InodeNumber, MountOptions, Refusal, SetXattrMode, Volume};
@@ -232,16 +233,16 @@ fn a_full_disk_still_shares() {
 
 /// Each thread sets, removes and reads a few values on files of its own, and removes the files.
 fn work(volume: &Volume, thread: u64, seed: u64) {
-    let mut random = Random(seed * 100 + thread);
+    let mut random = Rng::with_seed(seed * 100 + thread);
     let mut files: Vec<(String, InodeNumber, Option<u8>)> = Vec::new();
     for number in 0..1500 {
         if files.len() < 3 {
             let name = format!("t{thread}-{number}");
             files.push((name.clone(), create(volume, &name), None));
         }
-        let pick = random.below(files.len() as u64) as usize;
+        let pick = random.u64(..files.len() as u64) as usize;
         let (_, inode, value) = &mut files[pick];
-        match random.below(6) {
+        match random.u64(..6) {
             0 if value.is_some() => {
                 volume.remove_xattr(*inode, NAME).expect("there");
                 *value = None;
@@ -257,9 +258,9 @@ fn work(volume: &Volume, thread: u64, seed: u64) {
                 let found = volume.xattr(*inode, NAME).ok();
                 assert_eq!(found, value.map(|value| vec![value; 300]), "seed {seed}");
             }
-            3 if random.below(20) == 0 => volume.sync().expect("a commit"),
+            3 if random.u64(..20) == 0 => volume.sync().expect("a commit"),
             _ => {
-                let new = random.below(6) as u8;
+                let new = random.u64(..6) as u8;
                 set(volume, *inode, &[new; 300]);
                 *value = Some(new);
             }

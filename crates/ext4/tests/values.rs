@@ -2,6 +2,7 @@
 
 mod images;
 
+use fastrand::Rng;
 use images::Image;
 use pext4_fs::{CreateAttributes, Error, InodeNumber, Refusal, SetXattrMode, Volume};
 
@@ -229,7 +230,7 @@ fn links_have_small_values_only() {
     checked(volume, &image);
 }
 
-/// Random changes of a few names and values on many files, compared with a model.
+/// Rng changes of a few names and values on many files, compared with a model.
 #[test]
 fn random_changes() {
     for (seed, features) in [
@@ -241,23 +242,23 @@ fn random_changes() {
         let Some(image) = image(features) else {
             return;
         };
-        let mut random = images::Random(seed);
+        let mut random = Rng::with_seed(seed);
         let mut right = std::collections::BTreeMap::<(u64, u64), Vec<u8>>::new();
         let mut volume = image.open();
         for file_number in 0..6 {
             file(&volume, format!("f{file_number}").as_bytes());
         }
         for step in 0..400 {
-            let (of, name) = (random.below(6), random.below(4));
+            let (of, name) = (random.u64(..6), random.u64(..4));
             let inode = volume
                 .lookup(ROOT, format!("f{of}").as_bytes())
                 .expect("it is there")
                 .inode;
             let full = format!("user.n{name}");
-            match random.below(10) {
+            match random.u64(..10) {
                 0..=6 => {
-                    let length = [5, 60, 300, 900, 2000, 30_000][random.below(6) as usize];
-                    let bytes = value(random.below(3) as u8, length);
+                    let length = [5, 60, 300, 900, 2000, 30_000][random.u64(..6) as usize];
+                    let bytes = value(random.u64(..3) as u8, length);
                     set(&volume, inode, full.as_bytes(), &bytes);
                     right.insert((of, name), bytes);
                 }

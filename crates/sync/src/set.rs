@@ -156,26 +156,11 @@ impl Set {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use fastrand::Rng;
     use std::collections::BTreeSet;
 
     use super::Set;
     use crate::thread;
-
-    /// Numbers that repeat for a seed.
-    struct Random(u64);
-
-    impl Random {
-        fn new(seed: u64) -> Self {
-            println!("seed {seed}");
-            Self(seed)
-        }
-
-        fn below(&mut self, bound: u32) -> u32 {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            u32::try_from((mixed >> 32) % u64::from(bound)).expect("below a u32")
-        }
-    }
 
     fn check(set: &Set, model: &BTreeSet<u32>, count: u32) {
         let mut from = 0;
@@ -192,13 +177,13 @@ mod tests {
 
     #[test]
     fn a_set_has_what_was_inserted_and_not_removed() {
-        let mut random = Random::new(4);
+        let mut random = Rng::with_seed(4);
         for count in [1, 64, 65, 4096, 5000, 300_000] {
             let set = Set::new(count);
             let mut model = BTreeSet::new();
             for _ in 0..3000 {
-                let number = random.below(count);
-                if random.below(2) == 0 {
+                let number = random.u32(..count);
+                if random.u32(..2) == 0 {
                     set.insert(number);
                     model.insert(number);
                 } else {
@@ -224,11 +209,11 @@ mod tests {
                 .map(|number| {
                     let set = &set;
                     scope.spawn(move || {
-                        let mut random = Random::new(u64::from(number));
+                        let mut random = Rng::with_seed(u64::from(number));
                         let mut mine = BTreeSet::new();
                         for _ in 0..20_000 {
                             // Few words, so that they meet.
-                            let number = random.below(39) * 128 + number;
+                            let number = random.u32(..39) * 128 + number;
                             if mine.remove(&number) {
                                 set.remove(number);
                             } else {

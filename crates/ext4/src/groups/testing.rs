@@ -232,22 +232,3 @@ pub struct OnDisk {
     pub descriptor: GroupDescriptor,
     pub blocks: Vec<u8>,
 }
-
-/// A generator whose numbers repeat for a seed.
-pub struct Random(u64);
-
-impl Random {
-    /// Prints the seed, so that a failure can be repeated.
-    pub fn new(seed: u64) -> Self {
-        println!("seed {seed}");
-        Self(seed)
-    }
-
-    pub fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        u32::try_from((mixed >> 32) % u64::from(bound)).expect("below a u32")
-    }
-}

@@ -1,5 +1,6 @@
 //! Inode allocation on images of mke2fs.
 
+use fastrand::Rng;
 use std::collections::BTreeSet;
 
 use pext4_ondisk::group_descriptor::GroupFlags;
@@ -8,7 +9,7 @@ use pext4_sync::{thread, topology};
 
 use super::Placement;
 use crate::error::Refusal;
-use crate::groups::testing::{Ground, Random, settings};
+use crate::groups::testing::{Ground, settings};
 use crate::options::InodeBits;
 use crate::statistics::Event;
 
@@ -77,11 +78,11 @@ fn every_inode_is_given_out_once() {
 fn give_every_inode(ground: &Ground) {
     let free = ground.groups.free_inodes();
     let mut seen = BTreeSet::new();
-    let mut random = Random::new(5);
+    let mut random = Rng::with_seed(5);
     let refused = loop {
         let mut handle = ground.handle();
-        let parent = InodeNumber(1 + random.below(ground.store.geometry.inodes_count));
-        let placement = match random.below(8) {
+        let parent = InodeNumber(1 + random.u32(..ground.store.geometry.inodes_count));
+        let placement = match random.u32(..8) {
             0 => Placement::Directory,
             1 => Placement::TopDirectory,
             _ => Placement::File,

@@ -1,5 +1,6 @@
 //! Allocation on images of mke2fs, compared with a plain model and with the state on disk.
 
+use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +11,7 @@ use pext4_sync::{thread, topology};
 use super::{Preallocation, Purpose, Request, Run, Zone};
 use crate::error::Refusal;
 use crate::groups::index::{By, orders};
-use crate::groups::testing::{Ground, Random, image, settings};
+use crate::groups::testing::{Ground, image, settings};
 use crate::options::{MountOptions, Scaling};
 use crate::statistics::Event;
 
@@ -89,7 +90,7 @@ fn random_life_matches_a_model_and_the_disk() {
 
 fn live_randomly(ground: &Ground) {
     let groups = &ground.groups;
-    let mut random = Random::new(20);
+    let mut random = Rng::with_seed(20);
     let initial = metadata(ground);
     let mut runs: Vec<Run> = Vec::new();
     let (mut owned, mut unsettled) = (BTreeSet::new(), BTreeSet::new());
@@ -98,9 +99,9 @@ fn live_randomly(ground: &Ground) {
             groups.set_optimize_scan(!groups.optimizes_scan());
         }
         let mut handle = ground.handle();
-        if random.below(5) < 3 || runs.is_empty() {
-            let goal = BlockNumber(u64::from(random.below(24_000)));
-            let length = 1 + random.below(if step % 10 == 0 { 3000 } else { 40 });
+        if random.u32(..5) < 3 || runs.is_empty() {
+            let goal = BlockNumber(u64::from(random.u32(..24_000)));
+            let length = 1 + random.u32(..if step % 10 == 0 { 3000 } else { 40 });
             let request = Request {
                 length,
                 ..Request::one(InodeNumber(12), goal)
@@ -118,7 +119,7 @@ fn live_randomly(ground: &Ground) {
                 runs.push(run);
             }
         } else {
-            let at = random.below(u32::try_from(runs.len()).expect("small")) as usize;
+            let at = random.u32(..u32::try_from(runs.len()).expect("small")) as usize;
             let run = runs.swap_remove(at);
             groups
                 .free(&mut handle, run.start, run.length)
@@ -130,7 +131,7 @@ fn live_randomly(ground: &Ground) {
         }
         drop(handle);
         assert_eq!(groups.has_pending_frees(), !unsettled.is_empty());
-        if random.below(40) == 0 {
+        if random.u32(..40) == 0 {
             ground.commit();
             unsettled.clear();
             check_disk(ground, &initial, &owned);
@@ -213,13 +214,13 @@ fn live_together(ground: &Ground) {
     let taken: Vec<AtomicBool> = (0..blocks).map(|_| AtomicBool::new(false)).collect();
     let worker = |number: u32| {
         let _pin = topology::pin(number as usize);
-        let mut random = Random::new(u64::from(number) + 70);
+        let mut random = Rng::with_seed(u64::from(number) + 70);
         let (mut runs, mut preallocation, mut logical) = (Vec::new(), None, 0);
         for _ in 0..400 {
             let mut handle = ground.handle();
-            if random.below(3) > 0 {
-                let length = 1 + random.below(20);
-                let goal = BlockNumber(u64::from(random.below(60_000)) % blocks);
+            if random.u32(..3) > 0 {
+                let length = 1 + random.u32(..20);
+                let goal = BlockNumber(u64::from(random.u32(..60_000)) % blocks);
                 let request = data(12 + number, logical, length, goal);
                 let Ok(run) =
                     ground
@@ -236,7 +237,7 @@ fn live_together(ground: &Ground) {
                 }
                 runs.push(run);
             } else if !runs.is_empty() {
-                let at = random.below(u32::try_from(runs.len()).expect("small")) as usize;
+                let at = random.u32(..u32::try_from(runs.len()).expect("small")) as usize;
                 let run: Run = runs.swap_remove(at);
                 blocks_of(run).for_each(|block| {
                     taken[usize::try_from(block).expect("small")].store(false, Ordering::SeqCst)
@@ -246,7 +247,7 @@ fn live_together(ground: &Ground) {
                     .free(&mut handle, run.start, run.length)
                     .expect("ours");
             }
-            if random.below(50) == 0 {
+            if random.u32(..50) == 0 {
                 drop(handle);
                 ground.commit();
             }

@@ -196,22 +196,6 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A sequence of numbers that its seed repeats (splitmix64).
-#[allow(dead_code, reason = "not every test asks")]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number, below `end`.
-    #[allow(dead_code, reason = "not every test asks")]
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (bits ^ (bits >> 31)) % end
-    }
-}
-
 /// The inode that a path leads to.
 #[allow(dead_code, reason = "not every test asks")]
 pub fn inode(volume: &Volume, path: &str) -> InodeNumber {

@@ -263,13 +263,11 @@ fn check_revision(superblock: &Superblock, field: &impl Fn(String)) {
     }
 }
 
-/// Checks the extra sizes of inodes, which Linux reads only where inodes have room for one.
+/// Checks the extra sizes of inodes, which Linux reads only where inodes have room for one. Like
+/// e2fsck it does so also without the feature that promises them.
 fn check_extra_sizes(superblock: &Superblock, field: &impl Fn(String)) {
-    let features = &superblock.features;
-    if features.has_read_only_compat(ReadOnlyCompat::EXTRA_ISIZE)
-        && usize::from(superblock.effective_inode_size()) > BASE_SIZE
-    {
-        let room = usize::from(superblock.effective_inode_size()).saturating_sub(BASE_SIZE);
+    let room = usize::from(superblock.effective_inode_size()).saturating_sub(BASE_SIZE);
+    if room > 0 {
         for (name, size) in [
             ("least", superblock.min_extra_isize),
             ("wanted", superblock.want_extra_isize),

@@ -9,8 +9,6 @@ mod determinism;
 mod directories;
 #[path = "../common/e2fsck.rs"]
 mod e2fsck;
-#[path = "../common/generator.rs"]
-mod generator;
 mod hostile;
 mod layouts;
 mod left_out;

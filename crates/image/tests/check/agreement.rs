@@ -117,18 +117,26 @@ fn flexible_groups_that_are_too_large_and_not_used() {
     });
 }
 
-/// e2fsck asks about it and ends as if nothing were wrong.
+/// The checker finds this; e2fsck asks about it and ends as if nothing were wrong.
+fn asked_about(kind: &str, options: &str, change: impl FnOnce(&mut Image)) {
+    if let Some((found, _)) = judged(options, change) {
+        assert!(found.contains(&kind), "{options}: {found:?}");
+    }
+}
+
 #[test]
 fn features_of_the_first_revision() {
-    let found = judged(
-        "-b 1024 -I 128 -O ^extents,^64bit,^metadata_csum",
-        |image| {
-            image.edit_superblock(|superblock| superblock.revision = 0);
-        },
-    );
-    if let Some((found, _)) = found {
-        assert!(found.contains(&"superblock-field"), "{found:?}");
-    }
+    let options = "-b 1024 -I 128 -O ^extents,^64bit,^metadata_csum";
+    asked_about("superblock-field", options, |image| {
+        image.edit_superblock(|superblock| superblock.revision = 0);
+    });
+}
+
+#[test]
+fn extra_sizes_that_no_feature_promises() {
+    asked_about("superblock-field", "-b 1024 -O ^extra_isize", |image| {
+        image.edit_superblock(|superblock| superblock.want_extra_isize = 33);
+    });
 }
 
 /// libext2fs stores names of namespaces that it does not know, and Linux hides them.

@@ -1,10 +1,11 @@
-//! Random changes of fields of every structure, on images of many kinds: the checker and e2fsck
+//! Rng changes of fields of every structure, on images of many kinds: the checker and e2fsck
 //! must agree on whether something is wrong.
 //!
 //! A seed selects an image, a location in it, a change and whether checksums are updated
 //! afterwards: without that, most fields would never be checked. `PEXT4_SEED` runs one seed alone,
 //! `PEXT4_TEST_EFFORT` multiplies the number of seeds.
 
+use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -13,7 +14,6 @@ use pext4_image::check::Grade;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, checksum, extent, htree, xattr};
 
-use super::generator::Random;
 use super::image::{Image, have_tools, make};
 
 /// Number of seeds without `PEXT4_TEST_EFFORT`.
@@ -313,12 +313,12 @@ fn places_of(image: &mut Image, number: u32) -> Vec<Place> {
 }
 
 /// Changes one field. Returns a description.
-fn change(image: &mut Image, place: Place, random: &mut Random) -> String {
+fn change(image: &mut Image, place: Place, random: &mut Rng) -> String {
     let range = place.range(image);
-    let width = [1, 2, 4, 4][random.below(4) as usize];
+    let width = [1, 2, 4, 4][random.u64(..4) as usize];
     let mut at = 0;
     for _ in 0..6 {
-        at = range.start + random.below((range.len() / width) as u64) as usize * width;
+        at = range.start + random.u64(..(range.len() / width) as u64) as usize * width;
         if image.bytes[at..at + width].iter().any(|&byte| byte != 0) {
             break;
         }
@@ -326,15 +326,15 @@ fn change(image: &mut Image, place: Place, random: &mut Random) -> String {
     let mut bytes = [0; 8];
     bytes[..width].copy_from_slice(&image.bytes[at..at + width]);
     let before = u64::from_le_bytes(bytes);
-    let after = match random.below(10) {
+    let after = match random.u64(..10) {
         0 => 0,
         1 => u64::MAX,
         2 => before.wrapping_add(1),
         3 => before.wrapping_sub(1),
-        4 => random.below(10_240),
-        5 => random.below(40),
-        6 => random.word(),
-        _ => before ^ 1 << random.below(width as u64 * 8),
+        4 => random.u64(..10_240),
+        5 => random.u64(..40),
+        6 => random.u64(..),
+        _ => before ^ 1 << random.u64(..width as u64 * 8),
     };
     image.bytes[at..at + width].copy_from_slice(&after.to_le_bytes()[..width]);
     let after = after & (u64::MAX >> (64 - 8 * width));
@@ -402,14 +402,14 @@ const OURS_ALONE: [&str; 15] = [
 
 /// How checker and e2fsck disagree about the change of a seed.
 fn disagreement(seed: u64) -> Option<String> {
-    let mut random = Random(seed);
-    let base = base(random.below(BASES.len() as u64) as usize)?;
+    let mut random = Rng::with_seed(seed);
+    let base = base(random.u64(..BASES.len() as u64) as usize)?;
     let mut image = base.image.clone();
     let mut told = Vec::new();
-    let is_stamped = random.below(8) > 0;
-    let places = (0..=random.below(6) / 5).map(|_| {
-        let kind = &base.places[random.below(base.places.len() as u64) as usize];
-        kind[random.below(kind.len() as u64) as usize]
+    let is_stamped = random.u64(..8) > 0;
+    let places = (0..=random.u64(..6) / 5).map(|_| {
+        let kind = &base.places[random.u64(..base.places.len() as u64) as usize];
+        kind[random.u64(..kind.len() as u64) as usize]
     });
     // Structures that locate others are last.
     let mut places: Vec<Place> = places.collect();

@@ -1,6 +1,7 @@
-//! Random corruption: the checker may report anything, but it always ends. The seed of a failed
+//! Rng corruption: the checker may report anything, but it always ends. The seed of a failed
 //! round is printed.
 
+use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -10,7 +11,6 @@ use pext4_block::{Device, RamDevice};
 use pext4_image::check::{self, Kind, Options};
 use pext4_sync::atomic::Ordering;
 
-use super::generator::Random;
 use super::image::{Image, check_device, have_tools, make, names};
 
 /// Where images with 1 KiB blocks contain metadata: the superblock, descriptors, bitmaps, inodes,
@@ -69,17 +69,17 @@ fn mutations_never_panic_or_hang() {
         let spots = spots(&mut image);
         let whole = image.device();
         for seed in 0..120 {
-            let mut random = Random(seed + 1000 * round as u64);
+            let mut random = Rng::with_seed(seed + 1000 * round as u64);
             let device = whole.fork();
-            for _ in 0..=random.below(6) {
-                let spot = &spots[random.below(spots.len() as u64) as usize];
-                let at = spot.start + random.below(spot.len() as u64 - 4) as usize / 2 * 2;
-                let width = [1, 2, 4][random.below(3) as usize];
-                let bytes = match random.below(4) {
+            for _ in 0..=random.u64(..6) {
+                let spot = &spots[random.u64(..spots.len() as u64) as usize];
+                let at = spot.start + random.u64(..spot.len() as u64 - 4) as usize / 2 * 2;
+                let width = [1, 2, 4][random.u64(..3) as usize];
+                let bytes = match random.u64(..4) {
                     0 => [0; 8],
                     1 => [0xFF; 8],
-                    2 => random.below(16_384).to_le_bytes(),
-                    _ => random.word().to_le_bytes(),
+                    2 => random.u64(..16_384).to_le_bytes(),
+                    _ => random.u64(..).to_le_bytes(),
                 };
                 device.write_at(at as u64, &bytes[..width]).expect("within");
             }
@@ -92,10 +92,10 @@ fn mutations_never_panic_or_hang() {
 
 #[test]
 fn bytes_without_meaning_are_no_file_system() {
-    let mut random = Random(5);
+    let mut random = Rng::with_seed(5);
     for size in [0, 1, 1024, 2047, 2048, 100_000] {
         let device = RamDevice::new(size);
-        let bytes: Vec<u8> = (0..size).map(|_| random.word().to_le_bytes()[0]).collect();
+        let bytes: Vec<u8> = (0..size).map(|_| random.u64(..).to_le_bytes()[0]).collect();
         device.write_at(0, &bytes).expect("it fits");
         let error = check_device(Arc::new(device), 1).expect_err("it is none");
         assert!(matches!(error, check::Error::NoFileSystem(_)), "{error}");

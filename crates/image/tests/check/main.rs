@@ -10,7 +10,5 @@ mod clean;
 mod corruptions;
 #[path = "../common/e2fsck.rs"]
 mod e2fsck;
-#[path = "../common/generator.rs"]
-mod generator;
 mod hostile;
 mod image;

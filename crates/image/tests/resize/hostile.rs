@@ -1,5 +1,6 @@
 //! Corrupt images: the result is an error or a plan, never a panic or a hang.
 
+use fastrand::Rng;
 use std::sync::Arc;
 
 use pext4_block::fault::Operation;
@@ -7,7 +8,6 @@ use pext4_block::{Device, FaultDevice, RamDevice};
 use pext4_image::Error;
 use pext4_image::resize::{Plan, Target, Way};
 
-use super::generator::Random;
 use super::rig::{MIB, assert_clean, field, scattered_image, scratch, source, tools};
 
 fn seeds() -> std::ops::Range<u64> {
@@ -18,17 +18,17 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 /// Overwrites a few words of metadata with plausible values.
-fn spoil(device: &RamDevice, random: &mut Random) {
+fn spoil(device: &RamDevice, random: &mut Rng) {
     const VALUES: [u32; 7] = [0, 1, 0xFFFF_FFFF, 0x8000_0000, 0xF30A, 7, 12000];
-    for _ in 0..1 + random.below(4) {
-        let offset = match random.below(4) {
-            0 => 1024 + 4 * random.below(100),
-            1 => 2048 + 4 * random.below(512),
-            _ => 4 * random.below(MIB / 2),
+    for _ in 0..1 + random.u64(..4) {
+        let offset = match random.u64(..4) {
+            0 => 1024 + 4 * random.u64(..100),
+            1 => 2048 + 4 * random.u64(..512),
+            _ => 4 * random.u64(..MIB / 2),
         };
-        let value = match random.below(3) {
-            0 => u32::try_from(random.below(14000)).expect("small"),
-            _ => VALUES[usize::try_from(random.below(7)).expect("small")],
+        let value = match random.u64(..3) {
+            0 => u32::try_from(random.u64(..14000)).expect("small"),
+            _ => VALUES[usize::try_from(random.u64(..7)).expect("small")],
         };
         device
             .write_at(offset, &value.to_le_bytes())
@@ -53,7 +53,7 @@ fn corrupt_images_give_errors_or_plans() {
     let base = RamDevice::load(&path).expect("an image");
     let (mut plans, mut errors) = (0, 0);
     for seed in seeds() {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut random = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let spoilt = base.fork();
         spoil(&spoilt, &mut random);
         for target in [Target::Smallest, Target::Bytes(11 * MIB), Target::Largest] {

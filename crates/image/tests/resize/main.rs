@@ -9,8 +9,6 @@ mod crash;
 mod e2fsck;
 mod failures;
 mod files;
-#[path = "../common/generator.rs"]
-mod generator;
 mod grow;
 mod hostile;
 mod ranges;

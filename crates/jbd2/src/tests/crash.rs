@@ -1,6 +1,7 @@
 //! Power cuts at every write: recovery yields the toy file system after some number of operations,
 //! including all that were acknowledged.
 
+use fastrand::Rng;
 use std::io::{self, IoSlice};
 
 use pext4_block::{Event, RecordDevice};
@@ -108,19 +109,19 @@ impl Life {
     }
 
     /// One random operation.
-    fn operate(&mut self, random: &mut Random) {
+    fn operate(&mut self, random: &mut Rng) {
         let number = self.now() + 1;
         let mut model = self.models.last().expect("there is one").clone();
         let mut handle = self.toy.journal.start(14).expect("the journal runs");
         self.toy.set_cell(&mut handle, 0, number);
         model.cells[0] = number;
-        for _ in 0..random.below(4) {
-            let cell = 1 + random.below(CELLS - 1);
+        for _ in 0..random.usize(..4) {
+            let cell = 1 + random.usize(..CELLS - 1);
             self.toy.set_cell(&mut handle, cell, number);
             model.cells[cell] = number;
         }
-        for _ in 0..random.below(10) {
-            let index = random.below(model.blocks.len());
+        for _ in 0..random.usize(..10) {
+            let index = random.usize(..model.blocks.len());
             self.use_block(&mut handle, random, number, index, &mut model.blocks[index]);
         }
         drop(handle);
@@ -130,7 +131,7 @@ impl Life {
     fn use_block(
         &self,
         handle: &mut Handle<'_>,
-        random: &mut Random,
+        random: &mut Rng,
         number: u64,
         index: usize,
         state: &mut Use,
@@ -143,7 +144,7 @@ impl Life {
         };
         *state = match *state {
             Use::Free | Use::Freed(_) if !reusable => return,
-            Use::Free | Use::Freed(_) if random.one_in(2) => {
+            Use::Free | Use::Freed(_) if random.usize(..2) == 0 => {
                 self.toy.write_data(block, number);
                 Use::Data(number)
             }
@@ -151,7 +152,7 @@ impl Life {
                 self.toy.create(handle, block, number);
                 Use::Metadata(number)
             }
-            Use::Metadata(_) if random.one_in(2) => {
+            Use::Metadata(_) if random.usize(..2) == 0 => {
                 handle.forget(BlockNumber(block));
                 Use::Freed(handle.tid())
             }
@@ -211,7 +212,7 @@ fn apply(device: &RamDevice, event: &Event, bytes: usize) {
 fn crashes(
     durable: &RamDevice,
     window: &[Event],
-    random: &mut Random,
+    random: &mut Rng,
     judge: &mut impl FnMut(RamDevice, usize),
 ) {
     let some = |keep: &mut dyn FnMut(usize) -> bool| {
@@ -230,14 +231,14 @@ fn crashes(
         // The last write is torn at a sector's edge.
         if let Some(event) = window.get(cut) {
             let device = some(&mut |number| number < cut);
-            apply(&device, event, 512 * (1 + random.below(4)));
+            apply(&device, event, 512 * (1 + random.usize(..4)));
             judge(device, cut);
             // Of a write of several blocks, one is lost.
             if let Event::Write { offset, bytes } = event
                 && bytes.len() > BLOCK
             {
                 let device = some(&mut |number| number < cut);
-                let lost = random.below(bytes.len() / BLOCK);
+                let lost = random.usize(..bytes.len() / BLOCK);
                 for (number, block) in bytes.chunks(BLOCK).enumerate() {
                     if number != lost {
                         let at = offset + (number * BLOCK) as u64;
@@ -251,14 +252,14 @@ fn crashes(
         judge(some(&mut |number| number + 1 == cut), before_flush);
     }
     for _ in 0..3 {
-        judge(some(&mut |_| random.one_in(2)), before_flush);
+        judge(some(&mut |_| random.usize(..2) == 0), before_flush);
     }
 }
 
-fn live(life: &mut Life, random: &mut Random, operations: usize) {
+fn live(life: &mut Life, random: &mut Rng, operations: usize) {
     for _ in 0..operations {
         life.operate(random);
-        match random.below(5) {
+        match random.usize(..5) {
             0 | 1 => life.commit(),
             2 => life.toy.journal.request_commit(),
             _ => {}
@@ -268,7 +269,7 @@ fn live(life: &mut Life, random: &mut Random, operations: usize) {
 
 #[test]
 fn a_cut_at_any_write_leaves_a_prefix_with_all_that_was_acknowledged() {
-    let mut random = Random(seed());
+    let mut random = Rng::with_seed(seed());
     let device = blank(LOG);
     let start = device.fork();
     let mut life = Life::begin(device, Model::new());
@@ -295,7 +296,7 @@ fn a_cut_at_any_write_leaves_a_prefix_with_all_that_was_acknowledged() {
 
 #[test]
 fn life_goes_on_after_every_crash() {
-    let mut random = Random(seed());
+    let mut random = Rng::with_seed(seed());
     let mut device = blank(LOG);
     let mut model = Model::new();
     for _ in 0..25 {
@@ -303,7 +304,7 @@ fn life_goes_on_after_every_crash() {
         let mut life = Life::begin(device, model);
         live(&mut life, &mut random, 40);
         let events = life.recorder.events();
-        let cut = random.below(events.len() + 1);
+        let cut = random.usize(..events.len() + 1);
         events[..cut]
             .iter()
             .for_each(|event| apply(&start, event, usize::MAX));

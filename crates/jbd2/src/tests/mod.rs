@@ -327,23 +327,6 @@ pub(super) fn assert_data(device: &dyn Device, block: u64, number: u64) {
     );
 }
 
-/// Numbers that repeat for a seed.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
-    }
-
-    pub(super) fn one_in(&mut self, limit: usize) -> bool {
-        self.below(limit) == 0
-    }
-}
-
 /// A seed for each run of the tests, printed so that a failure can be repeated by setting
 /// `PEXT4_SEED`.
 pub(super) fn seed() -> u64 {

@@ -1,5 +1,6 @@
 //! Many threads: the state after a crash is a consistent cut through the operations of all of them.
 
+use fastrand::Rng;
 use pext4_block::{Event, RecordDevice};
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{thread, topology};
@@ -22,24 +23,24 @@ fn own(worker: usize) -> ([usize; 2], u64) {
 
 fn work(toy: &Toy, recorder: &RecordDevice, worker: usize, seed: u64) -> Vec<(usize, u64)> {
     let _pin = topology::pin(worker);
-    let mut random = Random(seed.wrapping_add(worker as u64));
+    let mut random = Rng::with_seed(seed.wrapping_add(worker as u64));
     let (cells, block) = own(worker);
     let mut acknowledged = Vec::new();
     for number in 1..=OPERATIONS {
         let mut handle = toy
             .journal
-            .start(4 + random.below(8) as u32)
+            .start(4 + random.usize(..8) as u32)
             .expect("the journal runs");
         toy.cells[SHARED].change(&mut handle, |value| value + 1);
         toy.set_cell(&mut handle, cells[0], number);
-        if random.one_in(5) {
+        if random.usize(..5) == 0 {
             thread::yield_now();
         }
         toy.create(&mut handle, block, number);
         toy.set_cell(&mut handle, cells[1], number);
         let tid = handle.tid();
         drop(handle);
-        if random.one_in(10) {
+        if random.usize(..10) == 0 {
             toy.journal.commit(tid).expect("the journal runs");
             acknowledged.push((recorder.mark(), number));
         }

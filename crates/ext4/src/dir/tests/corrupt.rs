@@ -1,5 +1,6 @@
 //! Corrupt bytes must give errors with their location, never a panic or an endless loop.
 
+use fastrand::Rng;
 use std::collections::BTreeSet;
 
 use pext4_ondisk::casefold::Naming;
@@ -12,7 +13,7 @@ use super::super::{
     set_parent,
 };
 use super::memory::{Memory, SELF, settings};
-use super::{Random, assert_found, enter};
+use super::{assert_found, enter};
 use crate::error::Error;
 use crate::types::FileType;
 
@@ -34,7 +35,7 @@ fn set_word(directory: &mut Memory, block: usize, at: usize, value: u32) {
 }
 
 /// Runs every operation. The results do not matter, only that each returns.
-fn exercise(directory: &mut Memory, random: &mut Random) {
+fn exercise(directory: &mut Memory, random: &mut Rng) {
     let bound = 20 * u64::from(directory.count()) * u64::from(directory.count()) + 1000;
     let ask = |directory: &Memory, what: &str| {
         assert!(
@@ -43,7 +44,7 @@ fn exercise(directory: &mut Memory, random: &mut Random) {
         );
     };
     for number in 0..20 {
-        let name = format!("name-{}", random.below(4000));
+        let name = format!("name-{}", random.usize(..4000));
         let _ = find(directory, name.as_bytes());
         ask(directory, "find");
         let _ = replace(directory, name.as_bytes(), InodeNumber(5), FileType::Fifo);
@@ -75,21 +76,21 @@ fn exercise(directory: &mut Memory, random: &mut Random) {
     }
 }
 
-fn damage(directory: &mut Memory, random: &mut Random) {
+fn damage(directory: &mut Memory, random: &mut Rng) {
     let size = directory.settings.block_size as usize;
-    let block = match random.below(3) {
+    let block = match random.usize(..3) {
         0 => 0,
-        _ => random.below(directory.blocks.len()),
+        _ => random.usize(..directory.blocks.len()),
     };
-    match random.below(4) {
-        0 => directory.blocks[block].0[random.below(size)] = random.byte(),
-        1 => directory.blocks[block].0[random.below(64)] = random.byte(),
+    match random.usize(..4) {
+        0 => directory.blocks[block].0[random.usize(..size)] = random.u8(..),
+        1 => directory.blocks[block].0[random.usize(..64)] = random.u8(..),
         2 => {
-            let pointer = u32::try_from(random.below(directory.blocks.len() + 2)).expect("small");
-            set_word(directory, block, 4 * random.below(size / 4), pointer);
+            let pointer = u32::try_from(random.usize(..directory.blocks.len() + 2)).expect("small");
+            set_word(directory, block, 4 * random.usize(..size / 4), pointer);
         }
         _ => {
-            let other = random.below(directory.blocks.len());
+            let other = random.usize(..directory.blocks.len());
             directory.blocks[block].0 = directory.blocks[other].0.clone();
         }
     }
@@ -111,9 +112,9 @@ fn fuzz(settings: DirectorySettings, count: usize, rounds: u64) {
     let sound = filled(settings, count);
     for seed in 1..=rounds {
         println!("seed {seed}, {count} names, {settings:?}");
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut random = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut directory = sound.clone();
-        for _ in 0..=random.below(8) {
+        for _ in 0..=random.usize(..8) {
             damage(&mut directory, &mut random);
         }
         exercise(&mut directory, &mut random);

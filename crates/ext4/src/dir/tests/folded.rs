@@ -1,6 +1,7 @@
 //! Casefolded directories, compared with a map. Names are spelt from pieces of which each has
 //! several spellings, so the model knows which names are equal without folding any.
 
+use fastrand::Rng;
 use std::collections::BTreeMap;
 
 use pext4_ondisk::InodeNumber;
@@ -11,7 +12,6 @@ use super::super::{
     DirectoryBlocks, DirectorySettings, find, insert, list, remove, replace, respell, seek,
 };
 use super::super::{MAX_BLOCKS_ADDED, MAX_BLOCKS_CHANGED, Sought};
-use super::Random;
 use super::check::check;
 use super::memory::{Memory, settings};
 use crate::error::Refusal;
@@ -45,18 +45,18 @@ fn folded(block_size: u32) -> DirectorySettings {
     settings
 }
 
-fn some_key(random: &mut Random) -> Key {
-    let length = match random.below(20) {
-        0 => 20 + random.below(8),
-        _ => 2 + random.below(3),
+fn some_key(random: &mut Rng) -> Key {
+    let length = match random.usize(..20) {
+        0 => 20 + random.usize(..8),
+        _ => 2 + random.usize(..3),
     };
-    (0..length).map(|_| random.below(PIECES.len())).collect()
+    (0..length).map(|_| random.usize(..PIECES.len())).collect()
 }
 
-fn spell(key: &Key, random: &mut Random) -> Vec<u8> {
+fn spell(key: &Key, random: &mut Rng) -> Vec<u8> {
     let pieces = key.iter().map(|&piece| {
         let spellings = PIECES[piece];
-        spellings[random.below(spellings.len())]
+        spellings[random.usize(..spellings.len())]
     });
     pieces.collect::<String>().into_bytes()
 }
@@ -77,18 +77,18 @@ fn compare(directory: &Memory, model: &Model) {
     assert_eq!(listed, expected);
 }
 
-fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: bool) {
+fn step(directory: &mut Memory, model: &mut Model, random: &mut Rng, grows: bool) {
     let key = some_key(random);
     let name = spell(&key, random);
-    let inode = InodeNumber(12 + u32::try_from(random.below(1 << 30)).expect("small"));
+    let inode = InodeNumber(12 + u32::try_from(random.usize(..1 << 30)).expect("small"));
     let known = model.get(&key).cloned();
     let found = find(directory, &name).expect("sound");
     let found = found.map(|found| found.inode);
     assert_eq!(found, known.as_ref().map(|(_, inode)| *inode));
     let sought = seek(directory, &name).expect("sound");
     assert_eq!(matches!(sought, Sought::Entry(_)), known.is_some());
-    match (known, random.below(4)) {
-        (None, _) if grows || random.below(5) == 0 => {
+    match (known, random.usize(..4)) {
+        (None, _) if grows || random.usize(..5) == 0 => {
             insert(directory, &name, inode, FileType::Regular).expect("there is room");
             model.insert(key, (name, inode));
         }
@@ -105,7 +105,7 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
             respell(directory, &name, &new, FileType::Regular).expect("it is there");
             model.insert(key, (new, inode));
         }
-        (Some((_, inode)), _) if !grows || random.below(3) == 0 => {
+        (Some((_, inode)), _) if !grows || random.usize(..3) == 0 => {
             let gone = remove(directory, &name).expect("it is there");
             assert_eq!(gone.inode, inode);
             model.remove(&key);
@@ -118,7 +118,7 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
 
 fn run(mut directory: Memory, seed: u64, steps: usize) -> Memory {
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut model = Model::new();
     for index in 0..steps {
         let grows = (index / 1500).is_multiple_of(2);
@@ -218,7 +218,7 @@ fn a_respelling_may_split_a_leaf_of_an_index() {
     let mut grown = 0;
     for seed in 1..=40 {
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let settings = DirectorySettings {
             indexing: seed % 4 != 0,
             ..folded(1024)
@@ -239,7 +239,7 @@ fn a_respelling_may_split_a_leaf_of_an_index() {
             model.insert(key, (name, inode));
         }
         for _ in 0..100 {
-            let at = random.below(model.len());
+            let at = random.usize(..model.len());
             let (key, (name, _)) = model.iter_mut().nth(at).expect("there are so many");
             let new = key.iter().map(|&piece| *PIECES[piece].last().expect("one"));
             let new = new.collect::<String>().into_bytes();

@@ -1,12 +1,13 @@
 //! Listings that continue while the directory changes.
 
+use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::listing::{COOKIE_END, Limits, Listed, list_within};
 use super::super::{DirectorySettings, find, list, remove};
+use super::enter;
 use super::memory::{Memory, PARENT, SELF, settings};
 use super::shapes::{COLLIDING, colliding_name, legacy};
-use super::{Random, enter};
 use crate::inode::name_orders::MAX_DIRECTORY_BYTES;
 
 /// All names except `.` and `..`, listed in one call.
@@ -50,12 +51,12 @@ fn limits(gathered: usize) -> Limits {
 }
 
 /// Changes names that start with 'v'.
-fn disturb(directory: &mut Memory, random: &mut Random) {
-    for _ in 0..random.below(60) {
-        let number = random.below(5000);
+fn disturb(directory: &mut Memory, random: &mut Rng) {
+    for _ in 0..random.usize(..60) {
+        let number = random.usize(..5000);
         let name = format!("v{number}");
         if find(directory, name.as_bytes()).expect("sound").is_some() {
-            if random.below(3) == 0 {
+            if random.usize(..3) == 0 {
                 remove(directory, name.as_bytes()).expect("it is there");
             }
         } else {
@@ -82,14 +83,20 @@ fn sees_stable_names_once(settings: DirectorySettings, count: usize, seed: u64, 
 }
 
 fn sees_them_once(settings: DirectorySettings, count: usize, seed: u64, limits: Limits) {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut directory = Memory::new(settings);
     for (number, name) in stable_names(count).iter().enumerate() {
         enter(&mut directory, number, name);
     }
     let mut seen = BTreeMap::new();
     let mut cookie = 0;
-    while let Some(next) = reply(&directory, cookie, 1 + random.below(40), limits, &mut seen) {
+    while let Some(next) = reply(
+        &directory,
+        cookie,
+        1 + random.usize(..40),
+        limits,
+        &mut seen,
+    ) {
         assert!(next > cookie, "a listing leads on");
         cookie = next;
         disturb(&mut directory, &mut random);

@@ -15,26 +15,6 @@ use crate::types::FileType;
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::directory::Entry;
 
-/// A small generator whose sequence depends on the seed alone.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end as u64).expect("below a usize")
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.next().to_le_bytes()[0]
-    }
-}
-
 /// The inode that tests give to the name with this number.
 fn inode_of(number: usize) -> InodeNumber {
     InodeNumber(u32::try_from(number).expect("tests are small") + 11)

@@ -1,5 +1,6 @@
-//! Random operations, compared with a map of names.
+//! Rng operations, compared with a map of names.
 
+use fastrand::Rng;
 use std::collections::BTreeMap;
 
 use pext4_ondisk::InodeNumber;
@@ -13,8 +14,8 @@ use super::super::{
     is_empty, list, parent, remove, replace, seek, set_parent,
 };
 use super::check::check;
+use super::entry;
 use super::memory::{Memory, PARENT, settings};
-use super::{Random, entry};
 use crate::error::Refusal;
 use crate::types::FileType;
 
@@ -31,20 +32,20 @@ const TYPES: [FileType; 7] = [
 ];
 
 /// A random name that is often in use already: short, long, or with non-ASCII bytes.
-fn some_name(random: &mut Random) -> Vec<u8> {
-    let (alphabet, length): (&[u8], usize) = match random.below(4) {
-        0 => (b"ab", 1 + random.below(9)),
-        1 => (b"\x80\xFF\x7Fz", 1 + random.below(5)),
-        2 => (b"xyz", 250 + random.below(6)),
+fn some_name(random: &mut Rng) -> Vec<u8> {
+    let (alphabet, length): (&[u8], usize) = match random.usize(..4) {
+        0 => (b"ab", 1 + random.usize(..9)),
+        1 => (b"\x80\xFF\x7Fz", 1 + random.usize(..5)),
+        2 => (b"xyz", 250 + random.usize(..6)),
         _ => (b"0123456789", 3),
     };
     if length >= 250 {
         let mut name = vec![b'l'; length];
-        name[200..205].fill_with(|| alphabet[random.below(alphabet.len())]);
+        name[200..205].fill_with(|| alphabet[random.usize(..alphabet.len())]);
         return name;
     }
     (0..length)
-        .map(|_| alphabet[random.below(alphabet.len())])
+        .map(|_| alphabet[random.usize(..alphabet.len())])
         .collect()
 }
 
@@ -74,10 +75,10 @@ fn compare(directory: &Memory, model: &Model) {
     assert_eq!(listed.len(), model.len());
 }
 
-fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: bool) {
+fn step(directory: &mut Memory, model: &mut Model, random: &mut Rng, grows: bool) {
     let name = some_name(random);
-    let inode = InodeNumber(1 + u32::try_from(random.below(1 << 30)).expect("small"));
-    let file_type = TYPES[random.below(TYPES.len())];
+    let inode = InodeNumber(1 + u32::try_from(random.usize(..1 << 30)).expect("small"));
+    let file_type = TYPES[random.usize(..TYPES.len())];
     let found = find(directory, &name).expect("sound");
     assert_eq!(
         found.map(|found| found.inode),
@@ -88,10 +89,10 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
         Sought::Entry(entry) => assert_eq!(Some(entry), found),
         Sought::Vacancy(_) | Sought::Full => assert_eq!(found, None),
     }
-    match (random.below(10), model.contains_key(&name)) {
-        (0..7, false) if grows || random.below(4) == 0 => {
+    match (random.usize(..10), model.contains_key(&name)) {
+        (0..7, false) if grows || random.usize(..4) == 0 => {
             let inserted = match sought {
-                Sought::Vacancy(vacancy) if random.below(2) == 0 => {
+                Sought::Vacancy(vacancy) if random.usize(..2) == 0 => {
                     vacancy.fill(directory, &entry(&name, inode, file_type))
                 }
                 _ => insert(directory, &name, inode, file_type),
@@ -106,7 +107,7 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
                 model.insert(name, (inode, file_type)).map(|old| old.0)
             );
         }
-        (0..4, true) | (_, true) if !grows || random.below(3) == 0 => {
+        (0..4, true) | (_, true) if !grows || random.usize(..3) == 0 => {
             let old = remove(directory, &name).expect("it is there");
             assert_eq!(Some(old.inode), model.remove(&name).map(|old| old.0));
         }
@@ -129,10 +130,10 @@ fn directories_in_inodes() {
     let mut moved_out = 0;
     for seed in 1..=60 {
         println!("seed {seed}");
-        let mut random = Random(seed);
-        let mut directory = Memory::inline(settings(1024), 56 + random.below(200) / 4 * 4);
+        let mut random = Rng::with_seed(seed);
+        let mut directory = Memory::inline(settings(1024), 56 + random.usize(..200) / 4 * 4);
         let mut model = Model::new();
-        for index in 0..4 + random.below(70) {
+        for index in 0..4 + random.usize(..70) {
             let grows = (index / 10_usize).is_multiple_of(2);
             step(&mut directory, &mut model, &mut random, grows);
             compare(&directory, &model);
@@ -179,7 +180,7 @@ fn a_directory_without_space_stays_in_its_inode() {
 
 fn run(settings: DirectorySettings, seed: u64, steps: usize) {
     println!("seed {seed}, {settings:?}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut directory = Memory::new(settings);
     let mut model = Model::new();
     for index in 0..steps {

@@ -1,6 +1,7 @@
 //! The buddy compared with an array of flags.
 
 use super::{Buddy, Span};
+use fastrand::Rng;
 
 /// A plain array of "free" flags with the same operations.
 struct Model(Vec<bool>);
@@ -42,31 +43,19 @@ impl Model {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        u32::try_from((self.0 >> 33) % u64::from(bound)).expect("below a u32")
-    }
-}
-
-fn compare(buddy: &Buddy, model: &Model, random: &mut Random) {
+fn compare(buddy: &Buddy, model: &Model, random: &mut Rng) {
     buddy.check().expect("whole");
     let runs = model.runs();
     assert_eq!(buddy.fragments() as usize, runs.len());
     assert_eq!(buddy.free(), runs.iter().map(|run| run.length).sum::<u32>());
-    let from = random.below(buddy.blocks());
-    let length = 1 + random.below(40);
+    let from = random.u32(..buddy.blocks());
+    let length = 1 + random.u32(..40);
     assert_eq!(
         buddy.find_run(from, length),
         model.find_run(from, length),
         "run {from} {length}"
     );
-    let order = random.below(8);
+    let order = random.u32(..8);
     assert_eq!(
         buddy.find_aligned(from, order),
         model.find_aligned(from, order),
@@ -87,13 +76,13 @@ fn compare(buddy: &Buddy, model: &Model, random: &mut Random) {
 
 fn mixed_life(blocks: u32, seed: u64) {
     println!("blocks {blocks} seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut buddy = Buddy::new(blocks);
     let mut model = Model(vec![false; blocks as usize]);
     for _ in 0..600 {
         let span = Span {
-            start: random.below(blocks),
-            length: 1 + random.below(70),
+            start: random.u32(..blocks),
+            length: 1 + random.u32(..70),
         };
         let span = Span {
             length: span.length.min(blocks - span.start),
@@ -130,11 +119,11 @@ fn behaves_like_an_array_of_flags() {
 fn reads_a_bitmap_of_the_disk() {
     for (blocks, seed) in [(8u32, 1u64), (100, 2), (1000, 3), (4096, 4)] {
         println!("blocks {blocks} seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let mut model = Model(vec![false; blocks as usize]);
         let mut bitmap = vec![0xFFu8; (blocks as usize).div_ceil(8) + 3];
         for block in 0..blocks {
-            if random.below(5) > 1 {
+            if random.u32(..5) > 1 {
                 bitmap[block as usize / 8] &= !(1 << (block % 8));
                 model.0[block as usize] = true;
             }

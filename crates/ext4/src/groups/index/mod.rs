@@ -166,6 +166,7 @@ pub fn orders() -> Range<u32> {
 
 #[cfg(test)]
 mod tests {
+    use fastrand::Rng;
     use pext4_ondisk::group_descriptor::GroupDescriptor;
 
     use super::*;
@@ -202,7 +203,7 @@ mod tests {
                 .map(|_| GroupInfo::new(&GroupDescriptor::default(), 0))
                 .collect();
             let mut orders_of_all = vec![Orders::default(); count as usize];
-            let mut random = super::super::testing::Random::new(31);
+            let mut random = Rng::with_seed(31);
             for step in 0..6000 {
                 if step % 1000 == 999 {
                     let in_use = !index.is_in_use();
@@ -215,10 +216,10 @@ mod tests {
                         }
                     }
                 }
-                let number = random.below(count);
-                let free = random.below(3) * random.below(20_000);
+                let number = random.u32(..count);
+                let free = random.u32(..3) * random.u32(..20_000);
                 let largest = free.checked_ilog2();
-                let orders = Orders::of(free, 1 + random.below(9), largest);
+                let orders = Orders::of(free, 1 + random.u32(..9), largest);
                 index.file(&infos[number as usize], GroupNumber(number), orders);
                 let orders = if index.is_in_use() {
                     orders

@@ -1,5 +1,6 @@
 //! Compares the tree with a plain map of blocks under random operations; and tests special shapes.
 
+use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 
@@ -11,23 +12,6 @@ use crate::error::{Error, Refusal};
 
 /// Nodes with room for four entries: trees get deep with few extents.
 const TINY: usize = 12 + 4 * 12 + 4;
-
-/// A sequence of numbers that its seed repeats (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        bits ^ (bits >> 31)
-    }
-
-    fn below(&mut self, end: u32) -> u32 {
-        u32::try_from(self.next() % u64::from(end)).expect("below a 32-bit number")
-    }
-}
 
 fn extent(logical: u32, start: u64, length: u32, unwritten: bool) -> Extent {
     Extent {
@@ -212,8 +196,8 @@ impl Case {
 
 /// The location of a random extent's blocks: each part of the device belongs to one part of the
 /// file, so that neighbours are often contiguous in both.
-fn random_extent(random: &mut Random, case: &Case, span: u32) -> Option<Extent> {
-    let logical = random.below(span);
+fn random_extent(random: &mut Rng, case: &Case, span: u32) -> Option<Extent> {
+    let logical = random.u32(..span);
     if case.model.contains_key(&logical) {
         return None;
     }
@@ -223,29 +207,29 @@ fn random_extent(random: &mut Random, case: &Case, span: u32) -> Option<Extent> 
         .next()
         .map_or(span, |(&next, _)| next)
         - logical;
-    let length = 1 + random.below(hole.min(12));
-    let zone = if random.below(3) == 0 {
-        1 + random.below(7)
+    let length = 1 + random.u32(..hole.min(12));
+    let zone = if random.u32(..3) == 0 {
+        1 + random.u32(..7)
     } else {
         0
     };
     let start = 100 + u64::from(zone) * 1_000_000 + u64::from(logical);
-    Some(extent(logical, start, length, random.below(2) == 0))
+    Some(extent(logical, start, length, random.u32(..2) == 0))
 }
 
-fn random_range(random: &mut Random, span: u32, most: u32) -> Range<u32> {
-    let start = random.below(span);
-    start..(start + 1 + random.below(most)).min(span)
+fn random_range(random: &mut Rng, span: u32, most: u32) -> Range<u32> {
+    let start = random.u32(..span);
+    start..(start + 1 + random.u32(..most)).min(span)
 }
 
 fn run(seed: u64, block_size: usize, span: u32, steps: u32) -> u16 {
     println!("seed {seed}, nodes of {block_size} bytes");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut case = Case::new(block_size);
     let mut deepest = 0;
     for step in 0..steps {
         let growing = (step / 200) % 2 == 0;
-        match random.below(10) {
+        match random.u32(..10) {
             0..6 if growing => {
                 if let Some(extent) = random_extent(&mut random, &case, span) {
                     case.insert(extent);
@@ -253,15 +237,15 @@ fn run(seed: u64, block_size: usize, span: u32, steps: u32) -> u16 {
             }
             0..4 => {
                 let range = random_range(&mut random, span, 16);
-                case.remove(range, 1 + random.below(8));
+                case.remove(range, 1 + random.u32(..8));
             }
-            9 if random.below(20) == 0 => {
-                let start = random.below(span);
-                case.remove(start..span, 1 + random.below(40));
+            9 if random.u32(..20) == 0 => {
+                let start = random.u32(..span);
+                case.remove(start..span, 1 + random.u32(..40));
             }
             _ => {
                 let range = random_range(&mut random, span, 24);
-                let state = match random.below(3) {
+                let state = match random.u32(..3) {
                     0 => BlockState::Unwritten,
                     _ => BlockState::Written,
                 };
@@ -270,7 +254,7 @@ fn run(seed: u64, block_size: usize, span: u32, steps: u32) -> u16 {
         }
         case.check();
         for _ in 0..4 {
-            case.check_lookup(random.below(span + 10));
+            case.check_lookup(random.u32(..span + 10));
         }
         let range = random_range(&mut random, span, 60);
         case.check_walk(range);
@@ -533,7 +517,7 @@ fn try_everything(case: &Case) {
 fn survives_any_byte_of_any_node() {
     let seed = 77;
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let whole = scattered(TINY, (0..200).map(|i| i * 2));
     let blocks: Vec<_> = whole.store.nodes.keys().copied().collect();
     for _ in 0..3000 {
@@ -543,14 +527,14 @@ fn survives_any_byte_of_any_node() {
             model: BTreeMap::new(),
         };
         case.store.tolerant = true;
-        let pick = random.below(u32::try_from(blocks.len()).expect("few") + 1) as usize;
-        let value = random.next().to_le_bytes()[0];
+        let pick = random.u32(..u32::try_from(blocks.len()).expect("few") + 1) as usize;
+        let value = random.u64(..).to_le_bytes()[0];
         match blocks.get(pick) {
             Some(block) => {
-                let at = random.below(TINY as u32) as usize;
+                let at = random.u32(..TINY as u32) as usize;
                 case.store.nodes.get_mut(block).expect("there")[at] = value;
             }
-            None => case.root[random.below(60) as usize] = value,
+            None => case.root[random.u32(..60) as usize] = value,
         }
         try_everything(&case);
     }
