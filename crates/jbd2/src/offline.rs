@@ -89,6 +89,10 @@ impl OfflineTransaction {
         superblock.start = 0;
         prepare(&mut superblock, &*device)?;
         superblock.incompat.insert(JournalIncompat::FAST_COMMIT);
+        // Until then the log may still hold the beginning of another transaction of this number,
+        // and only with this feature is its end judged as it was.
+        let asynchronous = log.superblock.incompat & JournalIncompat::ASYNC_COMMIT;
+        superblock.incompat.insert(asynchronous);
         let prepared = (RecordFormat::of(&superblock), Ring::of(&superblock));
         let log = Log {
             area: log.area.clone(),

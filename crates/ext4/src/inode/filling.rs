@@ -10,7 +10,6 @@ use pext4_ondisk::{BlockNumber, LogicalBlock, extent};
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
 use crate::inode::extents::{Extent, Hole, Mapping};
-use crate::inode::indirect;
 use crate::inode::inodes::Inodes;
 use crate::mballoc::{Purpose, Request};
 
@@ -69,8 +68,7 @@ impl Inodes {
             .unwrap_or(u32::MAX)
             .min(most);
         if !Self::uses_extents(inode) {
-            let room = indirect::room(logical, self.store.block_size());
-            length = length.min(room.ok_or(Refusal::FileTooLarge)?);
+            length = length.min(self.room_in_map(inode, logical)?);
             if unwritten {
                 // A block map cannot represent unwritten blocks.
                 return Err(Refusal::NotSupported.into());

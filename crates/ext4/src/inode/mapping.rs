@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_ondisk::extent::MAX_WRITTEN_LENGTH;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
@@ -119,6 +120,19 @@ impl Inodes {
             extents::lookup(root, &nodes, logical)
         };
         mapping.map_err(|error| error.in_inode(inode.number()))
+    }
+
+    /// The longest run that can be mapped at once from a block of the file on.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(FileTooLarge)` behind what a block map can map.
+    pub(crate) fn room_in_map(&self, inode: &Inode, logical: LogicalBlock) -> Result<u32> {
+        if Self::uses_extents(inode) {
+            return Ok(MAX_WRITTEN_LENGTH);
+        }
+        let room = indirect::room(logical, self.store.block_size());
+        room.ok_or_else(|| Refusal::FileTooLarge.into())
     }
 
     /// Runs a tree operation that changes the map, and stores the root and the block count. Returns

@@ -61,7 +61,12 @@ impl Inodes {
         Ok((slot, place))
     }
 
-    fn check_slot(&self, slot: &Slot, file_type: FileType) -> std::result::Result<(), Corrupt> {
+    /// Checks what a slot says of size and content.
+    pub(crate) fn check_slot(
+        &self,
+        slot: &Slot,
+        file_type: FileType,
+    ) -> std::result::Result<(), Corrupt> {
         let block_size = u64::from(self.store.block_size());
         let most = match file_type {
             FileType::Regular => block_size << 32,

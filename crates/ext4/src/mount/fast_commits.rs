@@ -4,8 +4,8 @@
 //! log leaves it; the records are applied there by the same layers as any change
 //! (`ops/fast_commit`). Closed, it leaves a sound file system in memory, which a read-only mount
 //! shows. A writable one makes its changed blocks durable as one transaction
-//! (`pext4_jbd2::recovery::Replay::write_with_fast_commits`) and goes on from there. Orphans stay
-//! for it to finish.
+//! (`pext4_jbd2::recovery::Replay::write_with_fast_commits`) and goes on from there. Orphans that no
+//! record is about stay for it to finish.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use pext4_ondisk::superblock::{OFFSET, State, Superblock};
 
 use super::superblock;
 use crate::error::{Error, Result};
-use crate::options::MountOptions;
+use crate::options::{MountOptions, OnError, Reserve};
 use crate::volume::Volume;
 
 /// The image `below`, whose log is replayed, as the fast commits leave it. Memory is used for the
@@ -36,6 +36,9 @@ pub(super) fn apply(
         skip_replay: false,
         bypass_journal: true,
         discard: Some(false),
+        // In Linux there was room, and what is damaged besides is left to who mounts it.
+        reserve: Reserve::Everybody,
+        on_error: Some(OnError::Continue),
         ..options.clone()
     };
     let before = superblock::read(&*overlay, &mut own, &mut Vec::new())?;

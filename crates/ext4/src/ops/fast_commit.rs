@@ -31,16 +31,16 @@
 //! already.
 //!
 //! Blocks: nothing but the file that a record names may have the blocks that it maps, so all of
-//! them are claimed before anything else is allocated. No block of a file is freed while records
-//! are applied, since it may be mapped again. What was claimed or unmapped and no file has in the
-//! end is freed then.
+//! them are claimed before anything else is allocated, and one that is neither claimed nor unmapped
+//! by a record is refused. The blocks of files and links are not freed while records are applied,
+//! since they may be mapped again; what is not mapped in the end is freed then.
 
 mod inode;
 mod name;
 mod range;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -60,10 +60,10 @@ const MOST_BLOCKS: u32 = 1 << 15;
 /// Fast commits that are being applied.
 struct Application<'a> {
     volume: &'a Volume,
-    /// Blocks that were claimed or unmapped: those that no file has in the end are freed.
+    /// Blocks that were claimed or unmapped and are not mapped: what is left in the end is freed.
     undecided: RangeSet<u64>,
-    /// Files that got blocks.
-    mapped: BTreeSet<InodeNumber>,
+    /// Bytes of slots that were written because a new inode lies behind them.
+    filled: u64,
     /// New directories that have no name yet and no first block; whether they are to be stored in
     /// their inodes.
     unnamed_directories: BTreeMap<InodeNumber, bool>,
@@ -71,6 +71,15 @@ struct Application<'a> {
     renamed: BTreeMap<InodeNumber, u32>,
     /// The orphans of the last full commit.
     orphans: HashMap<InodeNumber, OrphanPlace>,
+}
+
+/// The links of an inode whose attributes are applied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    /// As the record has them: the names of its commit are there.
+    AsRecorded,
+    /// As they are: names of its commit come and go still. (A new inode has the recorded ones.)
+    AsCounted,
 }
 
 /// One fast commit, and where in it what is of each inode.
@@ -126,7 +135,7 @@ impl Volume {
         let mut application = Application {
             volume: self,
             undecided: RangeSet::new(),
-            mapped: BTreeSet::new(),
+            filled: 0,
             unnamed_directories: BTreeMap::new(),
             renamed: BTreeMap::new(),
             orphans: orphans.into_iter().collect(),
@@ -149,23 +158,24 @@ impl Volume {
 impl Application<'_> {
     fn apply(&mut self, commit: &Commit<'_>, at: usize) -> Result<()> {
         let record = &commit.records[at];
-        if let Record::Inode { inode, bytes } = record {
-            return self.set_attributes(*inode, bytes);
-        }
-        if let Record::Unlink(named) = record {
-            return self.unlink(named);
-        }
-        let Some(inode) = self.settled(commit, at, record.inode())? else {
-            return Ok(());
+        let settled = match record {
+            Record::Inode { inode, bytes } => {
+                return self.set_attributes(*inode, bytes, Links::AsRecorded);
+            }
+            Record::Unlink(named) => return self.unlink(named),
+            _ => self.settled(commit, at, record.inode())?,
         };
-        match record {
-            Record::AddRange { extent, .. } => self.add_range(&inode, extent),
-            Record::DeleteRange {
-                logical, length, ..
-            } => self.delete_range(&inode, *logical, *length),
-            Record::Create(named) => self.create(named, &inode),
-            Record::Link(named) => self.link(named, &inode),
-            Record::Unlink(_) | Record::Inode { .. } => Ok(()),
+        match (record, settled) {
+            (Record::AddRange { extent, .. }, Some(inode)) => self.add_range(&inode, extent),
+            (
+                Record::DeleteRange {
+                    logical, length, ..
+                },
+                Some(inode),
+            ) => self.delete_range(&inode, *logical, *length),
+            (Record::Create(named), Some(inode)) => self.create(named, &inode),
+            (Record::Link(named), Some(inode)) => self.link(named, &inode),
+            _ => Ok(()),
         }
     }
 
@@ -185,7 +195,7 @@ impl Application<'_> {
         {
             return Ok(Some(current));
         }
-        self.set_attributes(number, bytes)?;
+        self.set_attributes(number, bytes, Links::AsCounted)?;
         self.in_use(number)
     }
 
@@ -222,7 +232,6 @@ impl Application<'_> {
         drop(handle);
         volume.reap_if_due(inode)?;
         self.orphans.remove(&number);
-        self.mapped.remove(&number);
         self.unnamed_directories.remove(&number);
         self.renamed.remove(&number);
         Ok(())
@@ -238,11 +247,6 @@ impl Application<'_> {
         for number in std::mem::take(&mut self.unnamed_directories).into_keys() {
             if let Some(directory) = self.in_use(number)? {
                 self.end(&directory)?;
-            }
-        }
-        for number in std::mem::take(&mut self.mapped) {
-            if let Some(inode) = self.in_use(number)? {
-                self.keep_blocks_of(&inode)?;
             }
         }
         for blocks in std::mem::take(&mut self.undecided) {

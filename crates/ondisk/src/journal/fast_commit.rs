@@ -158,8 +158,8 @@ pub struct Scan {
     has_head: bool,
     /// The checksum of the commit that is being read, so far.
     sum: u32,
-    /// Its records, not to be believed before its tail.
-    unsure: Vec<(u16, Box<[u8]>)>,
+    /// The bytes of its records, not to be believed before its tail.
+    unsure: Vec<u8>,
     commits: Vec<Vec<Record>>,
 }
 
@@ -194,12 +194,11 @@ impl Scan {
     /// nothing: something that an `fsync` has acknowledged would be lost.
     pub fn block(&mut self, bytes: &[u8]) -> Result<bool, Corrupt> {
         let mut rest = bytes;
-        while let Some((header, behind)) = rest.split_at_checked(RECORD_HEADER) {
-            let (tag, length) = (read_u16(header, 0), usize::from(read_u16(header, 2)));
-            let Some((value, next)) = behind.split_at_checked(length) else {
+        while rest.len() >= RECORD_HEADER {
+            let Some((header, value, next)) = split(rest) else {
                 return Ok(false);
             };
-            if self.record(tag, header, value)? == Seen::End {
+            if self.record(header, value)? == Seen::End {
                 return Ok(false);
             }
             rest = next;
@@ -220,7 +219,8 @@ impl Scan {
         self.commits
     }
 
-    fn record(&mut self, tag: u16, header: &[u8], value: &[u8]) -> Result<Seen, Corrupt> {
+    fn record(&mut self, header: &[u8], value: &[u8]) -> Result<Seen, Corrupt> {
+        let tag = read_u16(header, 0);
         if !self.has_head && tag != tag::HEAD {
             return Ok(Seen::End);
         }
@@ -231,7 +231,10 @@ impl Scan {
                 self.features |= read_u32(value, 0);
             }
             tag::TAIL => return self.tail(header, value),
-            tag::ADD_RANGE..=tag::INODE => self.unsure.push((tag, value.into())),
+            tag::ADD_RANGE..=tag::INODE => {
+                self.unsure.extend_from_slice(header);
+                self.unsure.extend_from_slice(value);
+            }
             tag::PADDING => {}
             // Zeroes, or what an earlier transaction left.
             _ => return Ok(Seen::End),
@@ -259,11 +262,24 @@ impl Scan {
             };
         }
         self.sum = 0;
-        let records = self.unsure.drain(..);
-        let records = records.map(|(tag, value)| Record::decode(tag, &value));
-        self.commits.push(records.collect::<Result<_, _>>()?);
+        let mut records = Vec::new();
+        let bytes = std::mem::take(&mut self.unsure);
+        let mut rest = &bytes[..];
+        while let Some((header, value, next)) = split(rest) {
+            records.push(Record::decode(read_u16(header, 0), value)?);
+            rest = next;
+        }
+        self.commits.push(records);
         Ok(Seen::Part)
     }
+}
+
+/// The header and the value of the first record, and what follows; `None` if it leads out of these
+/// bytes.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (header, behind) = bytes.split_at_checked(RECORD_HEADER)?;
+    let (value, next) = behind.split_at_checked(usize::from(read_u16(header, 2)))?;
+    Some((header, value, next))
 }
 
 #[cfg(test)]

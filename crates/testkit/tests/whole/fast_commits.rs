@@ -52,9 +52,16 @@ struct Base {
 impl Base {
     /// `/file` of two blocks, `/other`, `/directory` with `inside`, and a file without a name.
     fn new() -> Self {
-        let format = Format::new(16 << 20, 1024, Features::Upstream).with(&["-J", "size=2"]);
+        Self::of(Features::Upstream)
+    }
+
+    fn of(features: Features) -> Self {
+        let format = Format::new(16 << 20, 1024, features).with(&["-J", "size=2"]);
         // The inode tables are not written, and not said to be zero.
-        let format = format.with(&["-E", "nodiscard,lazy_itable_init=1"]);
+        Self::made(&format.with(&["-E", "nodiscard,lazy_itable_init=1"]))
+    }
+
+    fn made(format: &Format) -> Self {
         let device = Arc::new(format.device().expect("mke2fs is there"));
         let folder = scratch();
         let path = folder.path().join("image");
@@ -65,7 +72,9 @@ impl Base {
             .map(|&block| (BlockNumber(block), 1))
             .collect();
         let log = LogArea::new(BLOCK as u32, &runs).expect("blocks of their own");
-        spoil_unused_slots(&device, &path);
+        if format.features == Features::Upstream {
+            spoil_unused_slots(&device, &path);
+        }
 
         let below = Arc::<RamDevice>::clone(&device);
         let volume = Volume::open(below, MountOptions::default()).expect("a new image");
@@ -84,7 +93,8 @@ impl Base {
         volume.close().expect("memory");
 
         let superblock = read_superblock(&left, &log).expect("sound");
-        let plan = Replay::plan(&left, &log, &superblock, 16 << 10).expect("sound");
+        let plan =
+            Replay::plan(&left, &log, &superblock, left.size() / BLOCK as u64).expect("sound");
         let transactions = plan.report().transactions;
         assert!(transactions > 0, "the log has something");
         Self {
@@ -211,7 +221,9 @@ fn mixture(base: &Base) -> AreaWriter {
     area.inode(first, &file).add_range(first, &run(0, FREE, 3));
     area.create(ROOT, first, b"new").inode(first, &file);
     area.inode(second, &slot(DIRECTORY, 3, 1024, 8));
-    area.create(ROOT, second, b"made");
+    area.create(ROOT, second, b"not for long");
+    area.link(ROOT, second, b"made")
+        .unlink(ROOT, second, b"not for long");
     area.inode(third, &slot(DIRECTORY, 2, 1024, 9));
     area.create(second, third, b"below").tail(base.next);
     // Renamed, and truncated to a block.
@@ -360,10 +372,14 @@ fn records_that_cannot_be_true_are_refused() {
     let base = Base::new();
     let [new, other, ..] = NEW;
     let outside = run(0, 1 << 40, 1);
+    let in_use = run(0, block_of(&base, base.file), 1);
     let (file, directory) = (base.file, base.directory);
     let made = slot(DIRECTORY, 2, 1024, 7);
     type Spoil<'a> = &'a dyn Fn(&mut AreaWriter);
-    let cases: [(&str, Spoil<'_>); 12] = [
+    let huge = slot(REGULAR, 1, 1 << 60, 7);
+    let mut inline = slot(REGULAR, 1, 10, 7);
+    inline[32..36].copy_from_slice(&InodeFlags::INLINE_DATA.bits().to_le_bytes());
+    let cases: [(&str, Spoil<'_>); 16] = [
         ("outside the file system", &|area| {
             area.add_range(file, &outside);
         }),
@@ -373,8 +389,21 @@ fn records_that_cannot_be_true_are_refused() {
         ("a reserved inode", &|area| {
             area.inode(InodeNumber(8), &slot(REGULAR, 1, 0, 7));
         }),
-        ("makes a new root", &|area| {
+        ("changes the generation", &|area| {
             area.inode(ROOT, &made);
+        }),
+        ("a block that is in use", &|area| {
+            area.add_range(base.other, &in_use);
+        }),
+        ("beyond what the format can map", &|area| {
+            area.inode(new, &huge).create(ROOT, new, b"huge");
+        }),
+        ("does not have that feature", &|area| {
+            area.inode(new, &inline).create(ROOT, new, b"inline");
+        }),
+        ("of that kind", &|area| {
+            area.inode(new, &slot(0o060_600, 1, 0, 7));
+            area.add_range(new, &run(0, FREE, 1));
         }),
         ("another kind of file", &|area| {
             area.inode(file, &slot(DIRECTORY, 2, 1024, generation(&base, file)));
@@ -429,9 +458,10 @@ fn random_record(random: &mut Random, area: &mut AreaWriter) {
         3 => area.delete_range(inode, small(5, random), 1 + small(9, random)),
         4 => {
             let start = FREE + random.below(8) * random.below(2000);
+            let logical = small(5, random) + 266 * small(2, random);
             let extent = Extent {
                 unwritten: random.chance(1, 4),
-                ..run(small(5, random), start, 1 + small(4, random))
+                ..run(logical, start, 1 + small(4, random))
             };
             area.add_range(inode, &extent)
         }
@@ -439,6 +469,10 @@ fn random_record(random: &mut Random, area: &mut AreaWriter) {
             let mode = *random.pick(&[REGULAR, REGULAR, DIRECTORY, 0o120_777, 0o060_600]);
             let links = u16::try_from(random.below(3)).expect("small");
             let mut slot = slot(mode, links, random.below(5000), small(3, random));
+            if random.chance(1, 4) {
+                slot[32..36].fill(0);
+                slot[40..100].fill(0);
+            }
             if random.chance(1, 5) {
                 let at = random.index(slot.len());
                 slot[at] = u8::try_from(random.below(256)).expect("a byte");
@@ -475,6 +509,69 @@ fn random_records_end_in_a_tree_or_an_error() {
         effort() > 1 || replayed > 10 && refused > 10,
         "{replayed} and {refused}"
     );
+}
+
+/// The first block of a file.
+fn block_of(base: &Base, inode: InodeNumber) -> u64 {
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(Arc::new(base.device.fork()), options).expect("sound");
+    let ranges = volume.extents(inode, 0, 1).expect("it can be read");
+    ranges[0].physical / BLOCK as u64
+}
+
+/// Pointers at the end of a block of pointers and at the start of the next.
+#[test]
+fn blocks_of_a_file_without_extents_are_mapped() {
+    let base = Base::new();
+    let [new, ..] = NEW;
+    let mut attributes = slot(REGULAR, 1, 600 * 1024, 7);
+    attributes[32..36].fill(0);
+    attributes[40..100].fill(0);
+    let mut area = base.area();
+    area.inode(new, &attributes);
+    area.add_range(new, &run(10, FREE - 600, 590));
+    area.create(ROOT, new, b"new").inode(new, &attributes);
+    area.tail(base.next);
+    let tree = base.replayed(&area);
+    let facts = tree.items[&b"new"[..]].facts;
+    // Three of its blocks, and the one that leads to two of these, hold pointers.
+    assert_eq!(facts.sectors, (590 + 4) * 2);
+}
+
+/// Linux lets the generation of a file be changed where no checksum has it.
+#[test]
+fn a_file_with_another_generation_is_still_the_same() {
+    let base = Base::of(Features::NoChecksums);
+    let mut area = base.area();
+    area.inode(base.file, &slot(REGULAR, 1, 2048, 12345))
+        .tail(base.next);
+    let tree = base.replayed(&area);
+    let item = &tree.items[&b"file"[..]];
+    assert_eq!((item.facts.size, item.facts.sectors), (2048, 4));
+    let content = item.content.as_ref().expect("a file");
+    assert_eq!(content.read(0, 2048), [1; 2048]);
+}
+
+/// Each of them would write a whole table before it.
+#[test]
+fn inodes_far_behind_all_others_are_refused() {
+    let format = Format::new(64 << 20, 1024, Features::Upstream);
+    let format = format.with(&["-J", "size=2", "-N", "100000"]);
+    let base = Base::made(&format.with(&["-E", "nodiscard,lazy_itable_init=1"]));
+    let mut area = base.area();
+    // Groups have 7,696 inodes each.
+    for group in 1..=13 {
+        let number = group * 7690;
+        let new = InodeNumber(number);
+        area.inode(new, &slot(REGULAR, 1, 0, 7));
+        area.create(ROOT, new, format!("new {number}").as_bytes());
+    }
+    area.tail(base.next);
+    let told = base.refused(&area);
+    assert!(told.contains("far behind all others"), "{told}");
 }
 
 fn generation(base: &Base, inode: InodeNumber) -> u32 {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use pext4_ondisk::inode::{BLOCK_AREA, Inode as Slot, InodeFlags};
 use pext4_ondisk::{BlockNumber, InodeNumber, extent};
 
-use super::{Application, contradiction};
+use super::{Application, Links, contradiction};
 use crate::error::Result;
 use crate::inode::{Inode, Reach};
 use crate::ops::INODE_CREDITS;
@@ -25,38 +25,45 @@ const STORAGE: InodeFlags = InodeFlags::EXTENTS
     .union(InodeFlags::HUGE_FILE)
     .union(InodeFlags::EA_INODE);
 
+/// The most bytes of slots that are written because a new inode lies behind them: memory, until
+/// all is durable. Linux takes the first number that is free.
+const MOST_FILLED: u64 = 16 << 20;
+
 impl Application<'_> {
-    /// Applies the attributes of an inode, which is new if it was not in use or has another
-    /// generation.
-    pub(super) fn set_attributes(&mut self, number: InodeNumber, bytes: &[u8]) -> Result<()> {
+    /// Applies the attributes of an inode, which is new if it was not in use, or had no name and
+    /// another generation.
+    pub(super) fn set_attributes(
+        &mut self,
+        number: InodeNumber,
+        bytes: &[u8],
+        links: Links,
+    ) -> Result<()> {
         let slot = self.decode(number, bytes)?;
         let file_type = slot.file_type().ok_or_else(|| {
             let mode = slot.mode;
             contradiction(format!("mode {mode:#o} names no file type"), number)
         })?;
-        let current = self.in_use(number)?;
-        let is_same = |inode: &Arc<Inode>| inode.generation() == slot.generation;
-        if let Some(inode) = current.as_ref().filter(|inode| is_same(inode)) {
-            if inode.file_type() != file_type {
-                let problem = "makes another kind of file of an inode";
-                return Err(contradiction(problem, number).into());
+        match self.in_use(number)? {
+            Some(inode) if is_same(&inode, &slot) => {
+                if inode.file_type() != file_type {
+                    let problem = "makes another kind of file of an inode";
+                    return Err(contradiction(problem, number).into());
+                }
+                self.update(&inode, &slot, links)
             }
-            return self.update(inode, &slot);
+            Some(inode) => {
+                self.end(&inode)?;
+                self.make(number, slot, file_type)
+            }
+            None => self.make(number, slot, file_type),
         }
-        if number == InodeNumber::ROOT {
-            return Err(contradiction("makes a new root", number).into());
-        }
-        if let Some(inode) = current {
-            self.end(&inode)?;
-        }
-        self.make(number, slot, file_type)
     }
 
     /// Whether attributes are those of this inode, with its content stored in the same way.
     pub(super) fn is_of(&self, inode: &Inode, bytes: &[u8]) -> Result<bool> {
         let slot = self.decode(inode.number(), bytes)?;
         let keeps_place = inode.is_directory() || inode.is_inline() == slot.has_inline_data();
-        Ok(inode.generation() == slot.generation && keeps_place)
+        Ok(is_same(inode, &slot) && keeps_place)
     }
 
     fn decode(&self, number: InodeNumber, bytes: &[u8]) -> Result<Slot> {
@@ -72,34 +79,49 @@ impl Application<'_> {
         Ok(slot.as_read_with(&store.features))
     }
 
-    fn update(&mut self, inode: &Arc<Inode>, new: &Slot) -> Result<()> {
+    fn update(&mut self, inode: &Arc<Inode>, new: &Slot, links: Links) -> Result<()> {
+        let inodes = &self.volume.inodes;
+        // With checksums it is in those of the blocks, and Linux refuses to change it.
+        if inode.generation() != new.generation && inodes.store.metadata_csum {
+            let problem = "changes the generation of an inode";
+            return Err(contradiction(problem, inode.number()).into());
+        }
         if !inode.is_directory() {
             self.prepare_content(inode, new)?;
         }
-        let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
-        let has_map = inode.state(|state| has_map(&state.slot));
+        let mut handle = inodes.store.start(INODE_CREDITS)?;
+        inodes.allow_large_file(&mut handle, new.size);
         inode.edit(&mut handle, Reach::Data, |state| {
             let slot = &mut state.slot;
             set_fields(slot, new);
             if inode.is_directory() {
                 return;
             }
-            (slot.size, slot.links) = (new.size, new.links);
-            if has_map {
-                return;
+            slot.size = new.size;
+            if links == Links::AsRecorded {
+                slot.links = new.links;
             }
-            slot.block = new.block;
-            if new.has_inline_data() && slot.tail.len() == new.tail.len() {
+            if !has_map(slot) {
+                slot.block = new.block;
+            }
+            if slot.has_inline_data() {
                 slot.tail.clone_from(&new.tail);
             }
         });
-        Ok(())
+        drop(handle);
+        let checked = inode.state(|state| inodes.check_slot(&state.slot, inode.file_type()));
+        Ok(checked.map_err(|corrupt| corrupt.in_inode(inode.number()))?)
     }
 
     /// Changes how the content of a file is stored to how the record has it.
     fn prepare_content(&mut self, inode: &Arc<Inode>, new: &Slot) -> Result<()> {
         let was_inline = inode.is_inline();
         let was_mapped = inode.state(|state| has_map(&state.slot));
+        let tail = inode.state(|state| state.slot.tail.len());
+        if new.has_inline_data() && new.tail.len() != tail {
+            let problem = "has content of another length than its inode";
+            return Err(contradiction(problem, inode.number()).into());
+        }
         if was_mapped && new.has_inline_data() {
             self.detach_all(inode)?;
             let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
@@ -148,35 +170,48 @@ impl Application<'_> {
                 false => [0; BLOCK_AREA],
             };
         }
-        self.put(number, slot, file_type)
+        let inodes = &self.volume.inodes;
+        let checked = inodes.check_slot(&slot, file_type);
+        checked.map_err(|corrupt| corrupt.in_inode(number))?;
+        self.put(number, slot, file_type)?;
+        Ok(())
     }
 
     /// Gives slots of the table before an inode that were never written those of inodes that are
     /// gone: with the inode they count as used, and what lies there is undefined.
-    fn fill_table_before(&self, number: InodeNumber) -> Result<()> {
+    fn fill_table_before(&mut self, number: InodeNumber) -> Result<()> {
         let inodes = &self.volume.inodes;
+        let size = inodes.store.geometry.inode_size;
         for unwritten in inodes.groups.unwritten_slots_before(number)? {
-            let slot = Slot::new(inodes.store.geometry.inode_size, 0);
-            self.put(unwritten, slot, FileType::Regular)?;
-            if let Some(inode) = inodes.loaded_inode(unwritten) {
-                self.volume.reap_if_due(&inode)?;
+            self.filled += u64::from(size);
+            if self.filled > MOST_FILLED {
+                let problem = "makes inodes far behind all others";
+                return Err(contradiction(problem, number).into());
             }
+            let inode = self.put(unwritten, Slot::new(size, 0), FileType::Regular)?;
+            self.volume.reap_if_due(&inode)?;
         }
         Ok(())
     }
 
     /// Claims a number and puts an inode there.
-    fn put(&self, number: InodeNumber, slot: Slot, file_type: FileType) -> Result<()> {
+    fn put(&self, number: InodeNumber, slot: Slot, file_type: FileType) -> Result<Arc<Inode>> {
         let inodes = &self.volume.inodes;
         let mut handle = inodes.store.start(INODE_CREDITS)?;
+        inodes.allow_large_file(&mut handle, slot.size);
         let is_directory = file_type == FileType::Directory;
-        inodes
-            .groups
-            .claim_known_inode(&mut handle, number, is_directory)?;
-        inodes.insert_new(&mut handle, number, slot, file_type)?;
+        let groups = &inodes.groups;
+        groups.claim_known_inode(&mut handle, number, is_directory)?;
+        let inode = inodes.insert_new(&mut handle, number, slot, file_type)?;
         inodes.release(number, 1);
-        Ok(())
+        Ok(inode)
     }
+}
+
+/// Whether attributes are those of this inode. Another generation is that of a successor, but only
+/// if the inode has no name: the generation of one that has can be changed.
+fn is_same(inode: &Inode, new: &Slot) -> bool {
+    inode.generation() == new.generation || inode.links() > 0
 }
 
 /// Sets what a record says of any inode. Its content, its links and its size are not meant.
@@ -187,6 +222,7 @@ fn set_fields(slot: &mut Slot, new: &Slot) {
     if let (Some(created), Some(new)) = (&mut slot.created, new.created) {
         *created = new;
     }
+    slot.generation = new.generation;
     slot.version = new.version;
     slot.project = new.project;
     slot.flags = (new.flags - STORAGE) | (slot.flags & STORAGE);

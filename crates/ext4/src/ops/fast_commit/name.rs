@@ -15,20 +15,22 @@ use crate::ops::{DIRECTORY_CREDITS, INODE_CREDITS, check_new_name, lock_exclusiv
 impl Application<'_> {
     /// Gives a new inode its first name. It counts that name already.
     pub(super) fn create(&mut self, named: &NamedInode, inode: &Arc<Inode>) -> Result<()> {
+        let number = inode.number();
+        if inode.is_directory() && !self.unnamed_directories.contains_key(&number) {
+            // It had this name before it got the one that it has.
+            return self.link(named, inode);
+        }
         let Some(directory) = self.with_room_for(named)? else {
             return Ok(());
         };
-        if !inode.is_directory() {
-            return self.insert(&directory, &named.name, inode);
+        if let Some(is_inline) = self.unnamed_directories.remove(&number) {
+            self.begin_directory(&directory, inode, is_inline)?;
         }
-        let Some(is_inline) = self.unnamed_directories.remove(&inode.number()) else {
-            let problem = "gives a directory another name";
-            return Err(contradiction(problem, inode.number()).into());
-        };
-        self.begin_directory(&directory, inode, is_inline)?;
         self.insert(&directory, &named.name, inode)?;
-        let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
-        self.volume.add_subdirectory(&mut handle, &directory);
+        if inode.is_directory() {
+            let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
+            self.volume.add_subdirectory(&mut handle, &directory);
+        }
         Ok(())
     }
 
@@ -167,18 +169,23 @@ impl Application<'_> {
                 volume.drop_subdirectory(&mut handle, directory);
             }
         }
-        let Some(inode) = inode.filter(|_| !is_renamed) else {
-            return Ok(());
-        };
-        let mut handle = volume.inodes.store.start(INODE_CREDITS)?;
+        match inode.filter(|_| !is_renamed) {
+            Some(inode) => self.drop_link(&inode),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts one link less, and ends an inode that has none.
+    fn drop_link(&mut self, inode: &Arc<Inode>) -> Result<()> {
+        let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
         let links = inode.edit(&mut handle, Reach::Attributes, |state| {
             let links = state.slot.links.saturating_sub(1);
-            state.slot.links = if is_directory { 0 } else { links };
+            state.slot.links = if inode.is_directory() { 0 } else { links };
             state.slot.links
         });
         drop(handle);
         match links {
-            0 => self.end(&inode),
+            0 => self.end(inode),
             _ => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pext4_ondisk::extent::{Extent, LOGICAL_END};
-use pext4_ondisk::{Corrupt, LogicalBlock};
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use super::inode::has_map;
 use super::{Application, contradiction};
@@ -12,9 +12,6 @@ use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{BlockState, Mapping};
 use crate::inode::{Inode, Runs};
 use crate::ops::lock_exclusive;
-
-/// Extents that are looked up at once when the blocks of a file are kept.
-const EXTENTS_AT_ONCE: usize = 1000;
 
 impl Application<'_> {
     /// Claims the blocks of a range.
@@ -48,7 +45,6 @@ impl Application<'_> {
             let problem = "maps blocks in a file that can have none of that kind";
             return Err(contradiction(problem, inode.number()).into());
         }
-        self.mapped.insert(inode.number());
         let _lock = lock_exclusive(inode)?;
         let mut at = extent.logical;
         while let Some(wanted) = extent.part(at.get().into(), extent.end()) {
@@ -66,13 +62,13 @@ impl Application<'_> {
         let inodes = &self.volume.inodes;
         let first = u64::from(wanted.logical.get());
         let found = inodes.lookup(inode, wanted.logical)?;
-        let end = match &found {
+        let found_end = match &found {
             Mapping::Mapped(extent) => extent.end(),
             Mapping::Hole(hole) => hole.end(),
         };
-        let piece = wanted
-            .part(first, end)
-            .expect("it begins in what was found");
+        let room = inodes.room_in_map(inode, wanted.logical)?;
+        let piece = wanted.part(first, found_end.min(first + u64::from(room)));
+        let piece = piece.expect("it begins in what was found");
         if let Mapping::Mapped(extent) = found {
             let there = extent.part(first, piece.end()).expect("it was found there");
             if there.start == piece.start {
@@ -84,10 +80,23 @@ impl Application<'_> {
             let detached = inodes.detach_in_steps(inode, first..piece.end())?;
             self.undecide(detached);
         }
+        self.take(inode, &piece)?;
         let mut handle = inodes.store.start(MAP_CREDITS)?;
         let mut map = inode.map.lock();
         inodes.map(&mut handle, inode, &mut map, piece, None)?;
         Ok(piece.length)
+    }
+
+    /// Takes blocks for a file that no other has.
+    fn take(&mut self, inode: &Inode, piece: &Extent) -> Result<()> {
+        let start = piece.start.get();
+        let blocks = start..start + u64::from(piece.length);
+        if let Some(gap) = self.undecided.gaps(&blocks).next() {
+            let corrupt = contradiction("maps a block that is in use", inode.number());
+            return Err(corrupt.in_block(BlockNumber(gap.start)).into());
+        }
+        self.undecided.remove(blocks);
+        Ok(())
     }
 
     fn convert(&self, inode: &Arc<Inode>, piece: &Extent) -> Result<()> {
@@ -134,27 +143,6 @@ impl Application<'_> {
         for (start, length) in runs {
             let start = start.get();
             self.undecided.insert(start..start + u64::from(length));
-        }
-    }
-
-    /// Lets a file keep the blocks that it has.
-    pub(super) fn keep_blocks_of(&mut self, inode: &Inode) -> Result<()> {
-        let inodes = &self.volume.inodes;
-        let block_size = u64::from(inodes.store.block_size());
-        let mut offset = 0;
-        loop {
-            let ranges = inodes.mapped_ranges(inode, offset, EXTENTS_AT_ONCE)?;
-            for range in &ranges {
-                let start = range.physical / block_size;
-                self.undecided
-                    .remove(start..start + range.length / block_size);
-            }
-            match ranges.last() {
-                Some(last) if ranges.len() == EXTENTS_AT_ONCE => {
-                    offset = last.logical + last.length;
-                }
-                _ => return Ok(()),
-            }
         }
     }
 }
