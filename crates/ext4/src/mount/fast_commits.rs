@@ -4,8 +4,8 @@
 //! log leaves it; the records are applied there by the same layers as any change
 //! (`ops/fast_commit`). Closed, it leaves a sound file system in memory, which a read-only mount
 //! shows. A writable one makes its changed blocks durable as one transaction
-//! (`pext4_jbd2::recovery::Replay::write_with_fast_commits`) and goes on from there. Orphans that no
-//! record is about stay for it to finish.
+//! (`pext4_jbd2::recovery::Replay::write_with_fast_commits`) and goes on from there. Orphans that
+//! no record is about stay for it to finish.
 
 use std::sync::Arc;
 

@@ -122,6 +122,7 @@ mod tests {
 
     use pext4_block::{Device, Page, RamDevice, RecordDevice};
     use pext4_ondisk::BlockNumber;
+    use pext4_ondisk::journal::JournalIncompat;
 
     use super::super::tests::{self, BLOCK, DEVICE_BLOCKS, RUNS, with_fast_commits};
     use super::super::{Replay, read_superblock, write_superblock};
@@ -210,6 +211,26 @@ mod tests {
             "{waited:?}"
         );
         assert!(waited[0] && !waited[events.len()], "{waited:?}");
+    }
+
+    /// What the log may still hold is judged by the features that it was written with.
+    #[test]
+    fn a_crash_before_the_transaction_is_durable_leaves_the_features_of_the_log() {
+        let base = device();
+        let mut log = log_of(&base);
+        log.superblock.incompat |= JournalIncompat::ASYNC_COMMIT;
+        write_superblock(&base, &log.area, &log.superblock).expect("memory");
+        let record = Arc::new(RecordDevice::new(Arc::new(base.fork())));
+        assert!(mount(
+            &(Arc::<RecordDevice>::clone(&record) as Arc<dyn Device>)
+        ));
+        let needed = JournalIncompat::ASYNC_COMMIT | JournalIncompat::FAST_COMMIT;
+        for event in record.events() {
+            let log = log_of(&base);
+            let waits = !plan(&base, &log).fast_commits().is_empty();
+            assert!(!waits || log.superblock.incompat.contains(needed));
+            event.apply(&base).expect("memory");
+        }
     }
 
     #[test]

@@ -270,8 +270,8 @@ impl Replay {
     /// have fields at home that were never logged. An interrupted replay is done again from the
     /// start, so it must make the same changes then.
     ///
-    /// Fast commits are passed over, and do not count any more once the log begins again: the caller
-    /// knows that they change nothing, or calls [`Replay::write_with_fast_commits`].
+    /// Fast commits are passed over, and do not count any more once the log begins again: the
+    /// caller knows that they change nothing, or calls [`Replay::write_with_fast_commits`].
     ///
     /// # Errors
     ///

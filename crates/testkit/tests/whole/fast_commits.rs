@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice, RecordDevice};
-use pext4_fs::{CreateAttributes, FileType, MountOptions, Volume};
+use pext4_fs::{CreateAttributes, FileType, MountOptions, SetXattrMode, Volume};
 use pext4_jbd2::LogArea;
 use pext4_jbd2::recovery::{Replay, read_superblock};
 use pext4_ondisk::extent::{self, Extent};
@@ -82,6 +82,9 @@ impl Base {
         let make = |parent, name: &[u8]| volume.create(parent, name, &new).expect("room").inode;
         let (file, other) = (make(ROOT, b"file"), make(ROOT, b"other"));
         volume.write(file, 0, &[1; 2 * BLOCK]).expect("room");
+        let mode = SetXattrMode::Any;
+        let set = volume.set_xattr(other, b"user.kept", b"value", mode);
+        set.expect("room");
         let directory = volume.make_directory(ROOT, b"directory", &new);
         let directory = directory.expect("room").inode;
         make(directory, b"inside");
@@ -539,6 +542,25 @@ fn blocks_of_a_file_without_extents_are_mapped() {
     let facts = tree.items[&b"new"[..]].facts;
     // Three of its blocks, and the one that leads to two of these, hold pointers.
     assert_eq!(facts.sectors, (590 + 4) * 2);
+}
+
+/// The links in its attributes are of the end of the commit: until then others are counted.
+#[test]
+fn a_file_that_left_its_inode_keeps_its_attributes_while_names_change() {
+    let base = Base::of(Features::Inline);
+    let file = base.other;
+    let mut area = base.area();
+    area.link(ROOT, file, b"second").tail(base.next);
+    area.link(ROOT, file, b"third");
+    area.unlink(ROOT, file, b"other")
+        .unlink(ROOT, file, b"second");
+    area.add_range(file, &run(0, FREE, 1));
+    area.inode(file, &slot(REGULAR, 1, 1024, generation(&base, file)));
+    area.tail(base.next);
+    let tree = base.replayed(&area);
+    let item = &tree.items[&b"third"[..]];
+    assert_eq!((item.facts.links, item.facts.sectors), (1, 2));
+    assert_eq!(item.xattrs[&b"user.kept"[..]], b"value");
 }
 
 /// Linux lets the generation of a file be changed where no checksum has it.
