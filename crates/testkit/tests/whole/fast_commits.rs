@@ -83,6 +83,8 @@ impl Base {
         let (file, other) = (make(ROOT, b"file"), make(ROOT, b"other"));
         volume.write(file, 0, &[1; 2 * BLOCK]).expect("room");
         let mode = SetXattrMode::Any;
+        let set = volume.set_xattr(file, b"user.in-a-block", &[3; 500], mode);
+        set.expect("room");
         let set = volume.set_xattr(other, b"user.kept", b"value", mode);
         set.expect("room");
         let directory = volume.make_directory(ROOT, b"directory", &new);
@@ -280,7 +282,8 @@ fn all_that_can_be_recorded_is_replayed() {
     assert_eq!(facts("").links, 5);
     assert_eq!((facts("made").links, facts("made/below").links), (3, 2));
     assert_eq!(facts("made/below/moved").inode, base.file.get());
-    assert_eq!(facts("made/below/moved").sectors, 2);
+    // One block of data, and one of attributes.
+    assert_eq!(facts("made/below/moved").sectors, 4);
     assert_eq!(facts("renamed/reused").inode, base.other.get());
     assert_eq!((facts("new").size, facts("new").sectors), (3072, 6));
     assert_eq!((facts("named").size, facts("named").sectors), (3072, 2));
@@ -544,6 +547,19 @@ fn blocks_of_a_file_without_extents_are_mapped() {
     assert_eq!(facts.sectors, (590 + 4) * 2);
 }
 
+#[test]
+fn a_file_that_was_synced_after_its_last_name_had_gone_is_gone() {
+    let base = Base::new();
+    let mut attributes = slot(REGULAR, 0, 2048, generation(&base, base.file));
+    attributes[104..108].copy_from_slice(&9000u32.to_le_bytes());
+    let mut area = base.area();
+    area.unlink(ROOT, base.file, b"file");
+    area.add_range(base.file, &run(2, FREE, 1));
+    area.inode(base.file, &attributes).tail(base.next);
+    let tree = base.replayed(&area);
+    assert_eq!(names(&tree), ["directory", "directory/inside", "other"]);
+}
+
 /// The links in its attributes are of the end of the commit: until then others are counted.
 #[test]
 fn a_file_that_left_its_inode_keeps_its_attributes_while_names_change() {
@@ -572,7 +588,7 @@ fn a_file_with_another_generation_is_still_the_same() {
         .tail(base.next);
     let tree = base.replayed(&area);
     let item = &tree.items[&b"file"[..]];
-    assert_eq!((item.facts.size, item.facts.sectors), (2048, 4));
+    assert_eq!((item.facts.size, item.facts.sectors), (2048, 6));
     let content = item.content.as_ref().expect("a file");
     assert_eq!(content.read(0, 2048), [1; 2048]);
 }

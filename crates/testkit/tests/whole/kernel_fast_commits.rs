@@ -38,7 +38,7 @@ fn ends_fast_commits(op: &Op) -> bool {
 fn profile() -> Profile {
     Profile {
         attributes: 5,
-        xattrs: 0,
+        xattrs: 2,
         slots: 3,
         specials: false,
         ..Profile::crashes()
