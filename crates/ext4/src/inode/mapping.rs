@@ -292,24 +292,14 @@ impl Inodes {
         Ok(left)
     }
 
-    /// As [`Inodes::unmap`], but the blocks stay in use: the caller gets them, besides the end of
-    /// the range for the next call. Nodes that hold nothing any more are freed.
+    /// As [`Inodes::unmap`], but the blocks stay in use: the caller, who holds the map lock, gets
+    /// them, besides the end of the range for the next call. Nodes that hold nothing any more are
+    /// freed; where the volume is full, new ones are made of `spare` blocks.
     ///
     /// # Errors
     ///
     /// As [`Inodes::unmap`].
-    pub(super) fn detach(
-        &self,
-        handle: &mut Handle<'_>,
-        inode: &Arc<Inode>,
-        _map: &mut Map,
-        range: Range<u64>,
-        budget: u32,
-    ) -> Result<(Option<u64>, Runs)> {
-        self.unmap_runs(handle, inode, range, budget, 0..0)
-    }
-
-    fn unmap_runs(
+    pub(super) fn unmap_runs(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,

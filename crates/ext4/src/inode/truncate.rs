@@ -241,9 +241,9 @@ impl Inodes {
         while let Some(end) = left {
             let mut handle = self.start_step(inode)?;
             let budget = self.step_entries(inode);
-            let mut map = inode.map.lock();
+            let _map = inode.map.lock();
             let step = range.start..end;
-            let (rest, detached) = self.detach(&mut handle, inode, &mut map, step, budget)?;
+            let (rest, detached) = self.unmap_runs(&mut handle, inode, step, budget, 0..0)?;
             runs.extend(detached);
             left = rest;
         }
