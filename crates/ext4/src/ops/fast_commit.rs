@@ -17,11 +17,11 @@
 //! - An inode that was gone again at the commit has neither attributes nor a first name, but
 //!   further names of it, and their removal, may be there.
 //! - The number of an inode that is gone may belong to a new one at once, in the same commit.
-//!   Generations tell them apart.
-//! - A file that is renamed gets the new name first and then loses the old one, and so does a
-//!   directory that stays in its own.
-//! - What cannot be said in these records (a directory that is moved to another, attributes by
-//!   name, collapsed ranges) makes Linux write a full commit instead.
+//!   Generations tell it from one that has lost its last name. (That of an inode with a name can be
+//!   changed.)
+//! - A file that is renamed gets the new name first and then loses the old one.
+//! - What cannot be said in these records (directories that are renamed, attributes by name,
+//!   collapsed ranges) makes Linux write a full commit instead.
 //!
 //! So records of inodes that are not in use are passed over. A file without a name that got one
 //! later has its attributes behind that name; so has one that left its inode behind its first
@@ -67,8 +67,6 @@ struct Application<'a> {
     /// New directories that have no name yet and no first block; whether they are to be stored in
     /// their inodes.
     unnamed_directories: BTreeMap<InodeNumber, bool>,
-    /// How many names too many a directory has that is being renamed.
-    renamed: BTreeMap<InodeNumber, u32>,
     /// The orphans of the last full commit.
     orphans: HashMap<InodeNumber, OrphanPlace>,
 }
@@ -137,7 +135,6 @@ impl Volume {
             undecided: RangeSet::new(),
             filled: 0,
             unnamed_directories: BTreeMap::new(),
-            renamed: BTreeMap::new(),
             orphans: orphans.into_iter().collect(),
         };
         for record in commits.iter().flatten() {
@@ -233,17 +230,12 @@ impl Application<'_> {
         volume.reap_if_due(inode)?;
         self.orphans.remove(&number);
         self.unnamed_directories.remove(&number);
-        self.renamed.remove(&number);
         Ok(())
     }
 
     /// Ends directories that have no name, and frees the blocks that no file has. Files without a
     /// name end when the volume is closed.
     fn finish(mut self) -> Result<()> {
-        if let Some(&number) = self.renamed.keys().next() {
-            let problem = "leaves a directory with two names";
-            return Err(contradiction(problem, number).into());
-        }
         for number in std::mem::take(&mut self.unnamed_directories).into_keys() {
             if let Some(directory) = self.in_use(number)? {
                 self.end(&directory)?;

@@ -8,22 +8,20 @@ use pext4_ondisk::journal::fast_commit::NamedInode;
 
 use super::{Application, contradiction};
 use crate::dir;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::{Inode, Reach};
 use crate::ops::{DIRECTORY_CREDITS, INODE_CREDITS, check_new_name, lock_exclusive};
 
 impl Application<'_> {
     /// Gives a new inode its first name. It counts that name already.
     pub(super) fn create(&mut self, named: &NamedInode, inode: &Arc<Inode>) -> Result<()> {
-        let number = inode.number();
-        if inode.is_directory() && !self.unnamed_directories.contains_key(&number) {
-            // It had this name before it got the one that it has.
-            return self.link(named, inode);
-        }
         let Some(directory) = self.with_room_for(named)? else {
             return Ok(());
         };
-        if let Some(is_inline) = self.unnamed_directories.remove(&number) {
+        if inode.is_directory() {
+            let Some(is_inline) = self.unnamed_directories.remove(&inode.number()) else {
+                return Err(second_name(inode));
+            };
             self.begin_directory(&directory, inode, is_inline)?;
         }
         self.insert(&directory, &named.name, inode)?;
@@ -34,38 +32,19 @@ impl Application<'_> {
         Ok(())
     }
 
-    /// Gives an inode one more name. A directory has two only while it is renamed.
+    /// Gives an inode one more name.
     pub(super) fn link(&mut self, named: &NamedInode, inode: &Arc<Inode>) -> Result<()> {
-        let volume = self.volume;
         if inode.is_directory() {
-            self.check_stays(named.parent, inode)?;
+            return Err(second_name(inode));
         }
         let Some(directory) = self.with_room_for(named)? else {
             return Ok(());
         };
         self.insert(&directory, &named.name, inode)?;
-        let mut handle = volume.inodes.store.start(INODE_CREDITS)?;
-        if inode.is_directory() {
-            volume.add_subdirectory(&mut handle, &directory);
-            *self.renamed.entry(inode.number()).or_default() += 1;
-            return Ok(());
-        }
+        let mut handle = self.volume.inodes.store.start(INODE_CREDITS)?;
         inode.edit(&mut handle, Reach::Attributes, |state| {
             state.slot.links = state.slot.links.saturating_add(1);
         });
-        Ok(())
-    }
-
-    /// Refuses to move a directory, for which Linux writes a full commit: it could be moved into
-    /// itself.
-    fn check_stays(&self, parent: InodeNumber, inode: &Arc<Inode>) -> Result<()> {
-        let number = inode.number();
-        if self.unnamed_directories.contains_key(&number)
-            || dir::parent(&self.volume.names(inode))? != parent
-        {
-            let problem = "moves a directory to another";
-            return Err(contradiction(problem, number).into());
-        }
         Ok(())
     }
 
@@ -154,8 +133,7 @@ impl Application<'_> {
         let volume = self.volume;
         let inode = self.in_use(number)?;
         let is_directory = inode.as_ref().is_some_and(|inode| inode.is_directory());
-        let is_renamed = self.take_renamed(number);
-        if let Some(inode) = inode.as_ref().filter(|_| is_directory && !is_renamed)
+        if let Some(inode) = inode.as_ref().filter(|_| is_directory)
             && !dir::is_empty(&volume.names(inode))?
         {
             let problem = "removes a directory that has names";
@@ -169,7 +147,7 @@ impl Application<'_> {
                 volume.drop_subdirectory(&mut handle, directory);
             }
         }
-        match inode.filter(|_| !is_renamed) {
+        match inode {
             Some(inode) => self.drop_link(&inode),
             None => Ok(()),
         }
@@ -189,16 +167,10 @@ impl Application<'_> {
             _ => Ok(()),
         }
     }
+}
 
-    /// Whether a directory keeps another name than the one that it loses now.
-    fn take_renamed(&mut self, number: InodeNumber) -> bool {
-        let Some(more) = self.renamed.get_mut(&number) else {
-            return false;
-        };
-        *more -= 1;
-        if *more == 0 {
-            self.renamed.remove(&number);
-        }
-        true
-    }
+/// A directory that is to be in two places. One that is renamed makes Linux write a full commit.
+fn second_name(directory: &Inode) -> Error {
+    let problem = "gives a directory another name";
+    contradiction(problem, directory.number()).into()
 }
