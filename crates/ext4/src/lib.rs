@@ -68,7 +68,7 @@
 //!
 //! ```text
 //! error options statistics types | seal store mbcache | groups | mballoc ialloc orphan | inode |
-//! dir xattr | volume | ops | mount path
+//! dir xattr quota | volume | ops | mount path
 //! ```
 
 #![forbid(unsafe_code)]
@@ -90,6 +90,7 @@ mod orphan;
 mod inode;
 
 mod dir;
+mod quota;
 mod xattr;
 
 mod volume;

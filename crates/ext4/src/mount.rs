@@ -16,6 +16,7 @@ mod image;
 mod journal;
 pub mod offline;
 mod orphans;
+mod quotas;
 mod raw_files;
 mod recovery;
 mod superblock;
@@ -45,6 +46,7 @@ use crate::inode::table;
 use crate::mbcache::{Counting, SharedBlocks};
 use crate::options::{LeafSearch, MountOptions};
 use crate::orphan::Orphans;
+use crate::quota::Quotas;
 use crate::store::{Store, now};
 use crate::volume::Volume;
 
@@ -96,18 +98,22 @@ impl Volume {
         note_damage(&groups, &mut notes);
         let table = table::empty_table();
         let attribute_blocks = Arc::new(shared_blocks(&store));
+        let mut quotas = None;
         if !store.options.read_only {
+            quotas = quotas::open(&groups)?;
             let layers = journal::Layers {
                 store: &store,
                 groups: &groups,
                 inodes: &table,
                 attribute_blocks: &attribute_blocks,
+                quotas: quotas.as_ref(),
             };
             journal::begin(&layers, log)?;
         }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
         Ok(Self::assemble(
             inodes,
+            quotas,
             counting,
             overhead_blocks,
             was_clean,
@@ -117,6 +123,7 @@ impl Volume {
 
     fn assemble(
         inodes: Inodes,
+        quotas: Option<Arc<Quotas>>,
         device: Arc<CountingDevice>,
         overhead_blocks: u64,
         was_clean: bool,
@@ -136,6 +143,7 @@ impl Volume {
         let counted_generation = store.options.deterministic.map(AtomicU32::new);
         Self {
             inodes,
+            quotas,
             directories,
             is_encoding_strict,
             rename_lock: Mutex::new(Class::Rename, ()),

@@ -19,6 +19,7 @@ use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
+use pext4_ondisk::quota::Owner;
 use pext4_ondisk::superblock::{BSD_GROUPS, DISCARD, Superblock};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
@@ -29,6 +30,9 @@ use self::superblock::SuperblockState;
 use crate::error::{Refusal, Result};
 use crate::options::{MountOptions, Reserve};
 use crate::statistics::Tally;
+
+/// See [`Store::quota_credits`]: each of three owners, before and after.
+const QUOTA_CREDITS: u32 = 6;
 
 /// The device, buffers, journal and properties of one mounted volume.
 pub struct Store {
@@ -62,8 +66,13 @@ pub struct Store {
     /// Whether the superblock in memory records errors that are in no transaction yet.
     has_noted: AtomicBool,
     /// Inodes of the file system itself that need not be among the reserved ones: journal, orphan
-    /// file, project quota. [immutable after mount]
-    system_inodes: [InodeNumber; 3],
+    /// file, quota files. [immutable after mount]
+    system_inodes: [InodeNumber; 5],
+    /// The quota file of each kind of owner, in the order of [`Owner::ALL`]; 0 if there is none.
+    /// [immutable after mount]
+    quota_inodes: [InodeNumber; 3],
+    /// See [`Store::quota_credits`]. [immutable after mount]
+    quota_credits: u32,
 }
 
 impl Store {
@@ -76,6 +85,7 @@ impl Store {
         superblock: Superblock,
         options: MountOptions,
     ) -> Self {
+        let quota_inodes = quota_inodes(&superblock);
         let superblock_state = SuperblockState::new(superblock.clone(), geometry.block_size);
         Self {
             device,
@@ -90,6 +100,11 @@ impl Store {
             has_noted: AtomicBool::new(false),
             is_for_hurd: superblock.is_for_hurd(),
             system_inodes: system_inodes(&superblock),
+            quota_inodes,
+            quota_credits: match quota_inodes == [InodeNumber(0); 3] {
+                true => 0,
+                false => QUOTA_CREDITS,
+            },
             inherits_group: options
                 .inherit_group
                 .unwrap_or(superblock.default_mount_options & BSD_GROUPS != 0),
@@ -270,7 +285,30 @@ impl Store {
     /// `Refused(ReadOnly)`, or the journal's error once it has stopped.
     pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
         self.check_writable()?;
+        let credits = credits.saturating_add(self.quota_credits());
         Ok(self.journal().start(credits)?)
+    }
+
+    /// The quota file of a kind of owner, if there is one.
+    #[must_use]
+    pub fn quota_inode(&self, owner: Owner) -> Option<InodeNumber> {
+        let number = self.quota_inodes[owner as usize];
+        (number.get() != 0).then_some(number)
+    }
+
+    /// The kinds of owners that have a quota file, in the order of [`Owner::ALL`]; `None` if none
+    /// has.
+    #[must_use]
+    pub fn quota_kinds(&self) -> Option<[bool; 3]> {
+        let kinds = self.quota_inodes.map(|number| number.get() != 0);
+        kinds.contains(&true).then_some(kinds)
+    }
+
+    /// Blocks of quota files that an operation may dirty besides its own: it changes the usage of
+    /// the owners of at most two inodes, or of one inode that changes its owners.
+    #[must_use]
+    pub fn quota_credits(&self) -> u32 {
+        self.quota_credits
     }
 
     /// Adds `blocks` (may be negative) to an inode's block count. False if the inode cannot count
@@ -291,8 +329,9 @@ impl Store {
 }
 
 /// The inodes to which the superblock refers; 0 for those that the image does not have.
-fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
+fn system_inodes(superblock: &Superblock) -> [InodeNumber; 5] {
     let features = &superblock.features;
+    let [users, groups, _] = quota_inodes(superblock);
     let named = |is_used: bool, inode: InodeNumber| if is_used { inode } else { InodeNumber(0) };
     [
         named(
@@ -303,11 +342,26 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
             features.has_compat(Compat::ORPHAN_FILE),
             superblock.orphan_file_inode,
         ),
+        users,
+        groups,
         named(
             features.has_read_only_compat(ReadOnlyCompat::PROJECT),
             superblock.project_quota_inode,
         ),
     ]
+}
+
+/// The quota files that count, in the order of [`Owner::ALL`].
+fn quota_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
+    let quota = ReadOnlyCompat::QUOTA;
+    match superblock.features.has_read_only_compat(quota) {
+        true => [
+            superblock.user_quota_inode,
+            superblock.group_quota_inode,
+            superblock.project_quota_inode,
+        ],
+        false => [InodeNumber(0); 3],
+    }
 }
 
 /// The current time.

@@ -19,6 +19,7 @@ use crate::dir::VolumeDirectories;
 use crate::error::Error;
 use crate::inode::inodes::Inodes;
 use crate::mbcache::AttributeCacheStatistics;
+use crate::quota::Quotas;
 use crate::statistics::{Report, Section};
 use crate::types::InodeNumber;
 
@@ -37,6 +38,8 @@ use crate::types::InodeNumber;
 /// journal. What else may be refused is at each operation.
 pub struct Volume {
     pub(crate) inodes: Inodes,
+    /// Whose usage is counted, on a volume that is written.
+    pub(crate) quotas: Option<Arc<Quotas>>,
     /// [immutable after mount]
     pub(crate) directories: VolumeDirectories,
     /// Whether casefolded directories have only names that are UTF-8. [immutable after mount]

@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 9] = [
     &["groups"],
     &["mballoc", "ialloc", "orphan"],
     &["inode"],
-    &["dir", "xattr"],
+    &["dir", "xattr", "quota"],
     &["volume"],
     &["ops"],
     &["mount", "path"],

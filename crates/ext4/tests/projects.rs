@@ -186,9 +186,6 @@ fn a_project_stays_through_every_other_change() {
     let Some(image) = Image::make(&["-O", "project"]) else {
         return;
     };
-    image.debugfs_write("feature quota");
-    assert!(image.open().is_read_only(), "quotas are not counted");
-    image.debugfs_write("feature -quota");
     let volume = image.open();
     assert!(!volume.is_read_only(), "{:?}", volume.notes());
     let file = volume.create(ROOT, b"file", &NEW).expect("room").inode;

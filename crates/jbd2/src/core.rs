@@ -22,6 +22,7 @@ use crate::epoch::{self, Entered, Epoch};
 use crate::error::JournalError;
 use crate::hosts::Hosts;
 use crate::journal::{Config, Log};
+use crate::ledger::Ledger;
 use crate::log_area::LogArea;
 use crate::log_writer::LogWriter;
 use crate::recovery::check_writable;
@@ -41,6 +42,7 @@ pub(crate) struct Core {
     pub(crate) epoch: Epoch,
     pub(crate) credits: Credits,
     pub(crate) hosts: Hosts,
+    pub(crate) ledger: Ledger,
     pub(crate) transactions: Transactions,
     pub(crate) statistics: Counts,
     /// [immutable] The number of threads that make the bytes of a large commit.
@@ -146,6 +148,7 @@ impl Core {
                 .unwrap_or(MAX_THREADS.min(topology::shard_count())),
             credits: Credits::new(limit, shards),
             hosts: Hosts::new(shards),
+            ledger: Ledger::new(shards),
             transactions: Transactions::new(),
             statistics: Counts::default(),
             commit_interval: commit_interval.max(SHORTEST_INTERVAL),

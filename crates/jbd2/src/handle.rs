@@ -22,6 +22,7 @@ use crate::client::{Capture, Owed, Owing};
 use crate::core::Core;
 use crate::epoch::Entered;
 use crate::error::JournalError;
+use crate::ledger::Amounts;
 use crate::opened::Opened;
 use crate::statistics;
 
@@ -114,6 +115,22 @@ impl<'a> Handle<'a> {
     pub fn set_aside(&mut self, count: u32) {
         self.charge(count);
         self.core.credits.set_aside(self.tid, count);
+    }
+
+    /// Notes amounts under a key, for the client to store when the transaction closes
+    /// ([`Handle::take_sums`]). Sets a credit aside for that, unless its shard has noted something
+    /// under this key in this transaction.
+    pub fn note_amounts(&mut self, key: u64, amounts: Amounts) {
+        if self.core.ledger.add(self.shard, key, amounts) {
+            self.set_aside(1);
+        }
+    }
+
+    /// The sums of what was noted under each key, by key. Only for the handle of
+    /// [`Client::closing`](crate::Client::closing), which must store them: they are taken.
+    #[must_use]
+    pub fn take_sums(&mut self) -> Vec<(u64, Amounts)> {
+        self.core.ledger.take()
     }
 
     /// Counts a change that reaches the transaction only when it closes, to an object that owes it

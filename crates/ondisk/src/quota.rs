@@ -7,7 +7,7 @@
 //! version 1) was observed in files that mke2fs and e2fsck 1.47 wrote.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::corrupt::Corrupt;
 
@@ -112,6 +112,8 @@ const _: () = assert!(std::mem::size_of::<RawEntry>() == ENTRY);
 pub struct Header {
     /// Blocks of the file, including this one and the root of the tree.
     pub blocks: u32,
+    /// The first of a list of leaves with empty places; 0 if there is none.
+    pub free_leaf: u32,
 }
 
 impl Header {
@@ -146,7 +148,53 @@ impl Header {
                 "block {first} of {blocks} is the first of a free list"
             ));
         }
-        Ok(Self { blocks })
+        let free_leaf = raw.dqi_free_entry.get();
+        Ok(Self { blocks, free_leaf })
+    }
+
+    /// Stores it in the first block of a file, whose other fields stay.
+    pub fn store(self, block: &mut [u8]) {
+        if let Ok((raw, _)) = RawHeader::mut_from_prefix(block) {
+            raw.dqi_blocks = self.blocks.into();
+            raw.dqi_free_entry = self.free_leaf.into();
+        }
+    }
+}
+
+/// The header of a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeafHeader {
+    /// The next leaf of the list of leaves with empty places; 0 if there is none, or if this leaf
+    /// has none.
+    pub next_free: u32,
+    /// The one before it in that list, or 0.
+    pub previous_free: u32,
+    /// Number of entries.
+    pub entries: u16,
+}
+
+impl LeafHeader {
+    /// The header of this block; that of an empty leaf if the block is too short to have one.
+    #[must_use]
+    pub fn decode(block: &[u8]) -> Self {
+        let raw = RawLeafHeader::read_from_prefix(block);
+        raw.map_or_else(
+            |_| Self::default(),
+            |(raw, _)| Self {
+                next_free: raw.dqdh_next_free.get(),
+                previous_free: raw.dqdh_prev_free.get(),
+                entries: raw.dqdh_entries.get(),
+            },
+        )
+    }
+
+    /// Stores it in its block.
+    pub fn store(self, block: &mut [u8]) {
+        if let Ok((raw, _)) = RawLeafHeader::mut_from_prefix(block) {
+            raw.dqdh_next_free = self.next_free.into();
+            raw.dqdh_prev_free = self.previous_free.into();
+            raw.dqdh_entries = self.entries.into();
+        }
     }
 }
 
@@ -157,6 +205,22 @@ pub fn references(block: &[u8]) -> impl Iterator<Item = u32> {
         .iter()
         .take(REFERENCES)
         .map(|word| u32::from_le_bytes(*word))
+}
+
+/// Which of the block numbers in a block of the tree, `depth` levels below the root, leads to this
+/// owner.
+#[must_use]
+pub fn index_of(id: u32, depth: u32) -> usize {
+    let below = (DEPTH - 1).saturating_sub(depth);
+    (id >> (8 * below) & 0xFF) as usize
+}
+
+/// Stores a block number in a block of the tree.
+pub fn set_reference(block: &mut [u8], index: usize, number: u32) {
+    let (words, _) = block.as_chunks_mut::<4>();
+    if let Some(word) = words.get_mut(index) {
+        *word = number.to_le_bytes();
+    }
 }
 
 /// The usage of one owner.
@@ -170,25 +234,80 @@ pub struct Entry {
     pub inodes: u64,
 }
 
-/// The entries of a leaf. An entry of zeroes is empty; the entry of owner 0 without any usage has a
-/// time set, so that it does not look empty.
+/// The entries of a leaf.
 pub fn entries(block: &[u8]) -> impl Iterator<Item = Entry> {
-    let places = block.get(LEAF_HEADER..).unwrap_or_default();
-    places
-        .chunks_exact(ENTRY)
-        .take(ENTRIES)
-        .filter(|place| place.iter().any(|&byte| byte != 0))
-        .filter_map(|place| RawEntry::read_from_bytes(place).ok())
-        .map(|raw| Entry {
-            id: raw.dqb_id.get(),
-            space: raw.dqb_curspace.get(),
-            inodes: raw.dqb_curinodes.get(),
+    placed_entries(block).map(|(_, entry)| entry)
+}
+
+/// The entries of a leaf, each behind its offset in the block in bytes. An entry of zeroes is
+/// empty; the entry of owner 0 without any usage has a time set, so that it does not look empty.
+pub fn placed_entries(block: &[u8]) -> impl Iterator<Item = (usize, Entry)> {
+    places(block)
+        .filter(|(_, place)| !is_empty(place))
+        .filter_map(|(offset, place)| Some((offset, RawEntry::read_from_bytes(place).ok()?)))
+        .map(|(offset, raw)| {
+            let entry = Entry {
+                id: raw.dqb_id.get(),
+                space: raw.dqb_curspace.get(),
+                inodes: raw.dqb_curinodes.get(),
+            };
+            (offset, entry)
         })
+}
+
+/// The offset of the first empty place of a leaf, in bytes.
+#[must_use]
+pub fn empty_place(block: &[u8]) -> Option<usize> {
+    let mut places = places(block);
+    places.find_map(|(offset, place)| is_empty(place).then_some(offset))
+}
+
+fn places(block: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let places = block.get(LEAF_HEADER..).unwrap_or_default();
+    let offsets = (LEAF_HEADER..).step_by(ENTRY);
+    offsets.zip(places.chunks_exact(ENTRY)).take(ENTRIES)
+}
+
+fn is_empty(place: &[u8]) -> bool {
+    place.iter().all(|&byte| byte == 0)
+}
+
+/// Puts an entry without usage and limits at this offset of a leaf.
+pub fn put_entry(block: &mut [u8], offset: usize, id: u32) {
+    with_entry(block, offset, |entry| {
+        *entry = RawEntry::new_zeroed();
+        entry.dqb_id = id.into();
+    });
+}
+
+/// Adds bytes of blocks and inodes, both of which may be negative, to the usage in the entry at
+/// this offset of a leaf. No usage becomes less than zero.
+pub fn add_usage(block: &mut [u8], offset: usize, space: i64, inodes: i64) {
+    let sum = |used: U64, more: i64| U64::from(used.get().saturating_add_signed(more));
+    with_entry(block, offset, |entry| {
+        entry.dqb_curspace = sum(entry.dqb_curspace, space);
+        entry.dqb_curinodes = sum(entry.dqb_curinodes, inodes);
+    });
+}
+
+/// Changes an entry, and sets a time in one that would look empty.
+fn with_entry(block: &mut [u8], offset: usize, change: impl FnOnce(&mut RawEntry)) {
+    let place = block.get_mut(offset..).unwrap_or_default();
+    let Ok((entry, _)) = RawEntry::mut_from_prefix(place) else {
+        return;
+    };
+    change(entry);
+    if is_empty(entry.as_bytes()) {
+        entry.dqb_itime = 1.into();
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK_SIZE, ENTRIES, Entry, Header, Owner, entries, references};
+    use super::{
+        BLOCK_SIZE, ENTRIES, Entry, Header, LeafHeader, Owner, add_usage, empty_place, entries,
+        index_of, put_entry, references, set_reference,
+    };
 
     /// The header that mke2fs 1.47 writes into a user's file.
     const HEADER: [u32; 8] = [0xD9C0_1F11, 1, 604_800, 604_800, 0, 6, 0, 5];
@@ -219,6 +338,59 @@ mod tests {
             assert_eq!(problem(words, 6144), says);
         }
         assert!(Header::decode(&[0; 31], Owner::User, 6144).is_err());
+    }
+
+    #[test]
+    fn entries_are_put_into_empty_places_and_count_usage() {
+        let mut leaf = vec![0; BLOCK_SIZE];
+        for id in 0..14 {
+            let place = empty_place(&leaf).expect("an empty place");
+            put_entry(&mut leaf, place, id);
+            if id > 0 {
+                add_usage(&mut leaf, place, 4096, 2);
+                add_usage(&mut leaf, place, i64::MIN, -1);
+            }
+        }
+        assert_eq!(empty_place(&leaf), None, "also owner 0 looks used");
+        let found: Vec<Entry> = entries(&leaf).collect();
+        let entry = |id: u32| Entry {
+            id,
+            space: 0,
+            inodes: u64::from(id.min(1)),
+        };
+        assert_eq!(found, (0..14).map(entry).collect::<Vec<_>>());
+        let header = LeafHeader {
+            next_free: 8,
+            previous_free: 9,
+            entries: 14,
+        };
+        header.store(&mut leaf);
+        assert_eq!(LeafHeader::decode(&leaf), header);
+        assert_eq!(entries(&leaf).count(), 14);
+        // Behind the end: nothing happens.
+        add_usage(&mut leaf, BLOCK_SIZE, 1, 1);
+        put_entry(&mut leaf, BLOCK_SIZE - 71, 1);
+    }
+
+    #[test]
+    fn the_tree_is_indexed_by_the_bytes_of_an_id() {
+        let indexes = [0, 1, 2, 3].map(|depth| index_of(0x0102_03FF, depth));
+        assert_eq!(indexes, [1, 2, 3, 255]);
+        let mut node = vec![0; BLOCK_SIZE];
+        set_reference(&mut node, 255, 7);
+        set_reference(&mut node, 256, 7);
+        assert_eq!(references(&node).position(|number| number == 7), Some(255));
+    }
+
+    #[test]
+    fn a_header_keeps_its_other_fields() {
+        let mut block = header(HEADER);
+        let mut found = Header::decode(&block, Owner::User, 8192).expect("it is sound");
+        (found.blocks, found.free_leaf) = (8, 7);
+        found.store(&mut block);
+        let mut expected = HEADER;
+        (expected[5], expected[7]) = (8, 7);
+        assert_eq!(block, header(expected));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub enum Class {
     Directory,
     /// One inode's contents and attributes as its users see them. Several: by inode number.
     Inode,
+    /// The tree of one quota file: taken to give an owner its first entry.
+    QuotaFile,
     /// A handle of the journal is open. This is not a lock, but starting a handle may wait for a
     /// commit, and a commit waits for every open handle: locks listed above are never taken inside
     /// a handle.
@@ -71,6 +73,7 @@ impl Class {
         Self::Rename,
         Self::Directory,
         Self::Inode,
+        Self::QuotaFile,
         Self::HandleStart,
         Self::OrphanList,
         Self::InodeTable,

@@ -24,7 +24,7 @@ use crate::model::Model;
 use crate::op::generate::{Generator, Profile};
 use crate::op::{Op, text};
 use crate::oracle::check::e2fsck;
-use crate::oracle::format::{Features, Format};
+use crate::oracle::format::Format;
 use crate::outcome::{Answer, Subject};
 use crate::volume::VolumeSubject;
 
@@ -159,7 +159,7 @@ impl Stage {
         model.has_extents = self.format.features.has_extents();
         model.has_types = self.format.features.has_types();
         model.inline_room = self.format.features.inline_room();
-        model.has_value_inodes = self.format.features == Features::Values;
+        model.has_value_inodes = self.format.features.has_value_inodes();
         model
     }
 }
@@ -383,6 +383,7 @@ pub fn replay_file(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oracle::format::Features;
 
     #[test]
     fn shrinking_keeps_what_matters() {

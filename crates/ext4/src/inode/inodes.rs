@@ -13,6 +13,7 @@ use pext4_sync::{ShardRef, Stack};
 
 use crate::error::{Error, Refusal, Result};
 use crate::groups::Groups;
+use crate::inode::account::Account;
 use crate::inode::holds::Holds;
 use crate::inode::name_orders::NameOrders;
 use crate::inode::table::{ResidentInodes, Table};
@@ -164,7 +165,10 @@ impl Inodes {
         }
         self.make_room(number, length);
         let place = self.place(number)?;
-        let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
+        let account = Account::of_new(&self.store, number);
+        let store = &self.store;
+        let inode = Inode::new(store, number, slot, file_type, place, account);
+        let inode = Arc::new(inode);
         self.hold(&inode);
         inode.edit(handle, Reach::Data, |_| ());
         // Before it leaves the table, where the committer looks for what it owes.

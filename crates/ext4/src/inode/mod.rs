@@ -18,6 +18,7 @@
 //!   while holding it. The fields that are read most often can be read without it
 //!   (`published_fields.rs`).
 
+mod account;
 pub mod allocate;
 pub mod data;
 pub mod extents;
@@ -53,6 +54,7 @@ use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{BiasedLock, Mutex};
 
+use crate::inode::account::Account;
 use crate::inode::holds::Holds;
 use crate::inode::name_changes::times_after;
 use crate::inode::published_fields::{Marks, PublishedFields};
@@ -60,6 +62,7 @@ use crate::mballoc::Preallocation;
 use crate::store::Store;
 use crate::types::{Attributes, DeviceNumber, FileType};
 
+pub(crate) use crate::inode::account::{key_of, owner_of};
 pub(crate) use crate::inode::nodes::Runs;
 pub use crate::inode::state::{Reach, State};
 
@@ -107,13 +110,14 @@ impl Inode {
         slot: Slot,
         file_type: FileType,
         place: SlotPlace,
+        account: Option<Box<Account>>,
     ) -> Self {
         let class = if file_type == FileType::Directory {
             Class::Directory
         } else {
             Class::Inode
         };
-        let state = State::new(slot);
+        let state = State::new(slot, account);
         Self {
             number,
             file_type,
@@ -198,6 +202,9 @@ impl Inode {
         let result = change(state);
         // Clamped now, so that readers see the same times before and after the inode leaves memory.
         state.slot.clamp_times();
+        if let Some(account) = &mut state.account {
+            account.settle(handle, &state.slot);
+        }
         self.published.update(state);
         result
     }

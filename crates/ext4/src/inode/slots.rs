@@ -8,6 +8,7 @@ use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
 use crate::error::{Refusal, Result};
+use crate::inode::account::Account;
 use crate::inode::inodes::Inodes;
 use crate::inode::{Inode, SlotPlace};
 use crate::types::FileType;
@@ -34,13 +35,10 @@ impl Inodes {
         })?;
         self.check_slot(&slot, file_type)
             .map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
-        Ok(Arc::new(Inode::new(
-            &self.store,
-            number,
-            slot,
-            file_type,
-            place,
-        )))
+        let account = Account::of_known(&self.store, number, &slot);
+        let store = &self.store;
+        let inode = Inode::new(store, number, slot, file_type, place, account);
+        Ok(Arc::new(inode))
     }
 
     /// The slot of an inode as its block contains it, bypassing the table.

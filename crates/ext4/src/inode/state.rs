@@ -6,6 +6,7 @@ use pext4_jbd2::Owed;
 use pext4_ondisk::Tid;
 use pext4_ondisk::inode::Inode as Slot;
 
+use crate::inode::account::Account;
 use crate::orphan::OrphanPlace;
 
 /// The decoded slot and the state that belongs to it.
@@ -34,6 +35,8 @@ pub struct State {
     pub truncate_is_unfinished: bool,
     /// No name and no hold is left, and a thread is freeing the inode or has freed it.
     pub dead: bool,
+    /// What its owners are charged; `None` if nobody is.
+    pub(super) account: Option<Box<Account>>,
     /// The transaction to which the slot's bytes are owed.
     pub(super) owed: Owed,
 }
@@ -49,9 +52,10 @@ pub enum Reach {
 
 impl State {
     /// The state of an inode that no transaction has changed.
-    pub(super) fn new(slot: Slot) -> Self {
+    pub(super) fn new(slot: Slot, account: Option<Box<Account>>) -> Self {
         Self {
             slot,
+            account,
             orphan: None,
             idle_slot: None,
             sync_tid: None,
@@ -63,6 +67,27 @@ impl State {
             truncate_is_unfinished: false,
             dead: false,
             owed: Owed::default(),
+        }
+    }
+
+    /// Notes for the owners' accounts how many values in inodes of their own the inode has now.
+    pub(crate) fn know_values(&mut self, count: u32) {
+        if let Some(account) = &mut self.account {
+            account.know_values(count.into());
+        }
+    }
+
+    /// The change that follows gives the inode so many more values in inodes of their own.
+    pub(crate) fn add_values(&mut self, count: i64) {
+        if let Some(account) = &mut self.account {
+            account.add_values(count);
+        }
+    }
+
+    /// The inode's number will be free: its owners are charged no more.
+    pub(crate) fn close_account(&mut self) {
+        if let Some(account) = &mut self.account {
+            account.close();
         }
     }
 

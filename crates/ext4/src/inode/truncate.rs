@@ -49,6 +49,7 @@ impl Inodes {
         let wanted = STEP_BASE_CREDITS
             .saturating_add(most_revokes(inode))
             .saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
+        let wanted = wanted.saturating_add(self.store.quota_credits());
         wanted.min(self.store.journal().max_credits() / 2)
     }
 

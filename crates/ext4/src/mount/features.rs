@@ -36,6 +36,7 @@ const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::EXTRA_ISIZE)
     .union(ReadOnlyCompat::METADATA_CSUM)
     .union(ReadOnlyCompat::PROJECT)
+    .union(ReadOnlyCompat::QUOTA)
     .union(ReadOnlyCompat::VERITY)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
 

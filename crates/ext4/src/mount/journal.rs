@@ -13,6 +13,7 @@ use crate::groups::Groups;
 use crate::inode::table::{self, Table};
 use crate::mbcache::SharedBlocks;
 use crate::options::{self, Scaling};
+use crate::quota::Quotas;
 use crate::seal;
 use crate::store::{Store, now};
 use crate::xattr;
@@ -25,6 +26,8 @@ struct FileSystem {
     inodes: Arc<Table>,
     /// They hold references to buffers only.
     attribute_blocks: Arc<SharedBlocks>,
+    /// They hold references to nothing above the places of their entries.
+    quotas: Option<Arc<Quotas>>,
     inodes_per_block: u32,
     /// The seed of the checksums, if metadata has them.
     seed: Option<u32>,
@@ -34,6 +37,9 @@ impl Client for FileSystem {
     fn closing(&self, handle: &mut Handle<'_>) {
         if let Some(groups) = self.groups.upgrade() {
             xattr::store_counts(&self.attribute_blocks, &groups, handle);
+            if let Some(quotas) = &self.quotas {
+                quotas.store_sums(&groups.store, handle);
+            }
         }
     }
 
@@ -70,6 +76,7 @@ pub(super) struct Layers<'a> {
     pub groups: &'a Arc<Groups>,
     pub inodes: &'a Arc<Table>,
     pub attribute_blocks: &'a Arc<SharedBlocks>,
+    pub quotas: Option<&'a Arc<Quotas>>,
 }
 
 /// Opens the journal, durably marks the image as mounted, and only then attaches the journal to the
@@ -83,6 +90,7 @@ pub(super) fn begin(layers: &Layers<'_>, log: Option<Log>) -> Result<()> {
         groups: Arc::downgrade(layers.groups),
         inodes: Arc::clone(layers.inodes),
         attribute_blocks: Arc::clone(layers.attribute_blocks),
+        quotas: layers.quotas.map(Arc::clone),
         inodes_per_block: store.geometry.inodes_per_block(),
         seed: store.metadata_csum.then_some(store.checksum_seed),
     };

@@ -131,6 +131,7 @@ impl Volume {
 
     fn change_slot(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Result<()> {
         let new_root = self.other_format_if_wanted(inode, change)?;
+        self.prepare_new_owners(inode, change)?;
         let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
         let now = now();
         inode.edit(&mut handle, Reach::Attributes, |state| {
@@ -140,6 +141,20 @@ impl Volume {
             self.inodes.set_map_format(&mut handle, inode, root);
         }
         Ok(())
+    }
+
+    /// Prepares a change of owners, if there is one. The caller holds the inode's lock.
+    fn prepare_new_owners(&self, inode: &Inode, change: &SetAttributes) -> Result<()> {
+        if (change.uid, change.gid, change.project) == (None, None, None) {
+            return Ok(());
+        }
+        let present = inode.attributes();
+        let owners = [
+            change.uid.unwrap_or(present.uid),
+            change.gid.unwrap_or(present.gid),
+            change.project.unwrap_or(present.project),
+        ];
+        self.prepare_owners_of(inode, owners)
     }
 
     /// The root of the map in the other format, if the flags change the format. Inodes without a

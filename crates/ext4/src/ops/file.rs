@@ -86,6 +86,7 @@ impl Volume {
             let _names = super::lock_shared(&directory)?;
             check_directory(&directory, false)?;
             check_makes_names(&directory)?;
+            self.prepare_owners_of_new(&directory, new)?;
             let mut handle = self.inodes.store.start(INODE_CREDITS)?;
             let inode = self.create_nameless(&mut handle, &directory, new)?;
             Ok(Entry {

@@ -204,6 +204,7 @@ impl Volume {
             }
             self.check_room_for_subdirectory(directory)?;
         }
+        self.prepare_owners_of_new(directory, new_inode.new)?;
         let credits =
             located.adding_credits() + new_inode_credits(new_inode.kind) + new_inode.acl_credits();
         let mut handle = self.inodes.store.start(credits)?;

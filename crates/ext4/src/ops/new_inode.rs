@@ -136,21 +136,56 @@ impl Volume {
         Ok(())
     }
 
+    /// Gives the owners of a new inode in this directory entries in the quota files. The caller
+    /// holds the directory's lock, so these do not change, and has no handle.
+    pub(super) fn prepare_owners_of_new(
+        &self,
+        directory: &Inode,
+        new: &CreateAttributes,
+    ) -> Result<()> {
+        if self.quotas.is_none() {
+            return Ok(());
+        }
+        let (parent_mode, parent_gid) = directory.mode_and_group();
+        let gid = self.group_of_new(parent_mode, parent_gid, new);
+        self.prepare_owners([new.uid, gid, projects::of_new_inode(directory)])
+    }
+
+    /// Gives a user, a group and a project entries in the quota files, before an inode gets them as
+    /// its owners. The caller has no handle.
+    pub(super) fn prepare_owners(&self, owners: [u32; 3]) -> Result<()> {
+        match &self.quotas {
+            Some(quotas) => quotas.prepare(&self.inodes, owners),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Volume::prepare_owners`], for an inode that exists: finds out too what its owners are
+    /// charged for. The caller holds the inode's lock.
+    pub(super) fn prepare_owners_of(&self, inode: &Inode, owners: [u32; 3]) -> Result<()> {
+        if self.quotas.is_none() {
+            return Ok(());
+        }
+        let values = xattr::value_count(&self.inodes, inode)?;
+        inode.note(|state| state.know_values(values));
+        self.prepare_owners(owners)
+    }
+
+    fn group_of_new(&self, parent_mode: u16, parent_gid: u32, new: &CreateAttributes) -> u32 {
+        let inherits = parent_mode & SET_GROUP_ID != 0 || self.inodes.store.inherits_group;
+        if inherits { parent_gid } else { new.gid }
+    }
+
     fn first_slot(&self, directory: &Inode, new_inode: &NewInode<'_>, number: InodeNumber) -> Slot {
         let store = &self.inodes.store;
         let (parent_mode, parent_gid) = directory.mode_and_group();
         // As in Linux, no bit is inherited where every inode gets its directory's group anyway.
         let inherits_bit = parent_mode & SET_GROUP_ID != 0 && !store.inherits_group;
-        let inherits_group = inherits_bit || store.inherits_group;
         let time = now();
         let mut slot = Slot::new(store.geometry.inode_size, self.new_inode_extra_size);
         slot.mode = new_inode.kind.to_mode() | new_inode.permissions(inherits_bit);
         slot.uid = new_inode.new.uid;
-        slot.gid = if inherits_group {
-            parent_gid
-        } else {
-            new_inode.new.gid
-        };
+        slot.gid = self.group_of_new(parent_mode, parent_gid, new_inode.new);
         slot.links = if new_inode.kind == FileType::Directory {
             2
         } else {

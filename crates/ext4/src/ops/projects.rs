@@ -2,8 +2,8 @@
 //!
 //! A directory that *passes on* its project (`PROJINHERIT`, `chattr +P`) gives it, and the flag, to
 //! what is made in it, and takes in nothing of another project: the tree below it has one project.
-//! Without the feature `project` every project is 0 (`Inode::as_read_with`), which then limits
-//! nothing. Quotas are not counted: images with the feature `quota` are not written.
+//! Without the feature `project` every project is 0 (`Inode::as_read_with`). What each project
+//! takes is counted where there is the feature `quota` (`crate::quota`).
 
 use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::inode::InodeFlags;

@@ -216,6 +216,7 @@ impl Volume {
             state.slot.links = 0;
             state.slot.size = 0;
             state.slot.deletion_time = deletion_time;
+            state.close_account();
         });
         self.inodes
             .groups

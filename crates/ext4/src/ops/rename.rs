@@ -397,6 +397,9 @@ impl Volume {
                 self.check_room_for_subdirectory(change.target.directory)?;
             }
         }
+        if let Some(whiteout) = whiteout {
+            self.prepare_owners_of_new(change.source.directory, &whiteout.owner)?;
+        }
         let mut handle = self.start_move(other.map(|other| &**other), whiteout)?;
         let left = self.create_whiteout(&mut handle, change.source, whiteout)?;
         let before = handle.changes();

@@ -251,7 +251,11 @@ pub fn check_end(inodes: &Inodes, inode: &Inode) -> Result<()> {
 }
 
 /// Number of values of this inode that are in inodes of their own.
-fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
+///
+/// # Errors
+///
+/// `Corrupt`, `Io`.
+pub fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
     if !inodes.has_values() {
         return Ok(0);
     }
@@ -426,7 +430,8 @@ fn change_slot(
         if let Some(area) = &plan.area {
             state.slot.tail.copy_from_slice(area);
         }
-        let mut blocks = plan.values.blocks;
+        let mut blocks = plan.values.charge.blocks;
+        state.add_values(plan.values.charge.inodes);
         if let Outcome::Moved { to, .. } = outcome {
             let old = std::mem::replace(&mut state.slot.file_acl, to);
             blocks += i64::from(to.get() != 0) - i64::from(old.get() != 0);

@@ -47,8 +47,26 @@ pub(super) struct ValueUses {
     pub left_in_inode: Vec<InodeNumber>,
     /// To drop, for the entries in the inode's old block, if no other inode uses it.
     pub left_in_block: Vec<InodeNumber>,
-    /// Change of the number of blocks of the inode's values, which are charged to the inode.
+    /// What changes in what is charged to the inode for its values.
+    pub charge: ValueCharge,
+}
+
+/// What is charged to an inode for its values in inodes of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ValueCharge {
     pub blocks: i64,
+    pub inodes: i64,
+}
+
+impl std::ops::Sub for ValueCharge {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            blocks: self.blocks - other.blocks,
+            inodes: self.inodes - other.inodes,
+        }
+    }
 }
 
 /// The value inodes of these attributes.
@@ -88,13 +106,18 @@ impl Places {
         self.inode.iter().chain(&self.block)
     }
 
-    /// Blocks of values that are in inodes of their own.
-    fn value_blocks(&self, room: &Room) -> i64 {
-        let blocks = self.all().map(|attribute| match attribute.value {
-            Value::Inode { size, .. } => u64::from(size).div_ceil(room.block as u64),
-            Value::Inline(_) => 0,
+    /// What is charged for values that are in inodes of their own.
+    fn value_charge(&self, room: &Room) -> ValueCharge {
+        let blocks = self.all().filter_map(|attribute| match attribute.value {
+            Value::Inode { size, .. } => Some(u64::from(size).div_ceil(room.block as u64)),
+            Value::Inline(_) => None,
         });
-        i64::try_from(blocks.sum::<u64>()).unwrap_or(i64::MAX)
+        let (blocks, inodes) =
+            blocks.fold((0, 0), |(sum, count), blocks| (sum + blocks, count + 1));
+        ValueCharge {
+            blocks: i64::try_from(blocks).unwrap_or(i64::MAX),
+            inodes,
+        }
     }
 
     /// The attribute of this name.
@@ -155,7 +178,7 @@ struct Change<'a> {
     held_in_inode: Vec<InodeNumber>,
     /// Value inodes of the old attributes in the block.
     held_in_block: Vec<InodeNumber>,
-    value_blocks: i64,
+    charge: ValueCharge,
 }
 
 impl<'a> Change<'a> {
@@ -167,7 +190,7 @@ impl<'a> Change<'a> {
             changes_block: false,
             held_in_inode: value_inodes(&places.inode).collect(),
             held_in_block: value_inodes(&places.block).collect(),
-            value_blocks: places.value_blocks(room),
+            charge: places.value_charge(room),
             wanted: places,
         }
     }
@@ -211,10 +234,10 @@ impl<'a> Change<'a> {
 
     /// The plan, if everything fits.
     fn plan(self) -> std::result::Result<Plan, Full> {
-        let value_blocks = self.wanted.value_blocks(self.room) - self.value_blocks;
+        let charge = self.wanted.value_charge(self.room) - self.charge;
         let Places { inode, block } = self.wanted;
         let mut values = ValueUses {
-            blocks: value_blocks,
+            charge,
             ..ValueUses::default()
         };
         let mut area = None;
@@ -261,7 +284,7 @@ pub(super) fn end(places: &Places, room: &Room) -> Plan {
             taken: Vec::new(),
             left_in_inode: value_inodes(&places.inode).collect(),
             left_in_block: value_inodes(&places.block).collect(),
-            blocks: -places.value_blocks(room),
+            charge: ValueCharge::default() - places.value_charge(room),
         },
         ..end_without_values()
     }

@@ -230,7 +230,7 @@ fn values_elsewhere_are_counted_by_entry() {
     let first = elsewhere(b"a", 20, 3000);
     let plan = set(places.clone(), &room, first.clone(), SetXattrMode::Any).expect("it fits");
     assert_eq!(plan.values.taken, numbers(&[20]));
-    assert_eq!(plan.values.blocks, 3);
+    assert_eq!(plan.values.charge.blocks, 3);
     places.inode.push(first);
     places.block.push(elsewhere(b"b", 21, 1024));
     places.block.push(elsewhere(b"c", 20, 3000));
@@ -239,13 +239,13 @@ fn values_elsewhere_are_counted_by_entry() {
     let plan = set(places.clone(), &room, small, SetXattrMode::Any).expect("it fits");
     assert_eq!(plan.values.left_in_inode, numbers(&[20]));
     assert_eq!(plan.values.left_in_block, numbers(&[]));
-    assert_eq!(plan.values.blocks, -3);
+    assert_eq!(plan.values.charge.blocks, -3);
     let plan = remove(places.clone(), &room, 1, b"b").expect("it is there");
     assert_eq!(plan.values.taken, numbers(&[20]));
     assert_eq!(plan.values.left_in_block, numbers(&[21, 20]));
-    assert_eq!(plan.values.blocks, -1);
+    assert_eq!(plan.values.charge.blocks, -1);
     let plan = end(&places, &room);
     assert_eq!(plan.values.left_in_inode, numbers(&[20]));
     assert_eq!(plan.values.left_in_block, numbers(&[21, 20]));
-    assert_eq!(plan.values.blocks, -7);
+    assert_eq!(plan.values.charge.blocks, -7);
 }

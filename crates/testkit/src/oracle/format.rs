@@ -34,11 +34,13 @@ pub enum Features {
     FirstExt2,
     /// As upstream, with inodes for large attribute values.
     Values,
+    /// The same, with usage counted for users, groups and projects.
+    Quotas,
 }
 
 impl Features {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Debian12,
         Self::Upstream,
         Self::NoJournal,
@@ -50,6 +52,7 @@ impl Features {
         Self::Ext2,
         Self::FirstExt2,
         Self::Values,
+        Self::Quotas,
     ];
 
     /// Most bytes of content that an inode of 256 bytes holds.
@@ -65,6 +68,12 @@ impl Features {
     #[must_use]
     pub fn has_extents(self) -> bool {
         !matches!(self, Self::Ext3 | Self::Ext2 | Self::FirstExt2)
+    }
+
+    /// Whether values of attributes can have inodes of their own.
+    #[must_use]
+    pub fn has_value_inodes(self) -> bool {
+        matches!(self, Self::Values | Self::Quotas)
     }
 
     /// Whether directory entries have a file type.
@@ -88,6 +97,10 @@ impl Features {
             }
             Self::Values => {
                 ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file,ea_inode"
+            }
+            Self::Quotas => {
+                ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file,ea_inode,quota,\
+                 project"
             }
             Self::InlineNoChecksums => ",has_journal,64bit,inline_data",
             Self::Ext3 => return format!("{old},has_journal"),
@@ -213,5 +226,6 @@ pub fn everyday(size: u64) -> Vec<Format> {
         format(1024, Features::Inline),
         format(4096, Features::Inline),
         format(1024, Features::Values),
+        format(1024, Features::Quotas),
     ]
 }

@@ -41,12 +41,26 @@ impl Access {
 /// Whether this machine permits mounts; tried once.
 fn allowed() -> bool {
     static ALLOWED: OnceLock<bool> = OnceLock::new();
-    *ALLOWED.get_or_init(|| {
-        let folder = crate::effort::scratch();
-        let image = folder.path().join("probe");
-        let format = Format::new(4 << 20, 1024, Features::Debian12);
-        format.make(&image).is_ok() && KernelMount::new(&image, Access::ReadWrite).is_ok()
-    })
+    *ALLOWED.get_or_init(|| mounts(Features::Debian12))
+}
+
+/// Whether the kernel mounts a small image with these features.
+fn mounts(features: Features) -> bool {
+    let folder = crate::effort::scratch();
+    let image = folder.path().join("probe");
+    let format = Format::new(4 << 20, 1024, features);
+    format.make(&image).is_ok() && KernelMount::new(&image, Access::ReadWrite).is_ok()
+}
+
+/// Whether the kernel was built to write images with these features: it may lack quotas. If not,
+/// reports that the test leaves them out.
+#[must_use]
+pub fn kernel_writes(features: Features, test: &str) -> bool {
+    let writes = features != Features::Quotas || !allowed() || mounts(features);
+    if !writes {
+        eprintln!("SKIPPED: {test}: this kernel does not write images with the feature quota");
+    }
+    writes
 }
 
 /// Mounts an image, or reports that the test is skipped because this machine does not permit

@@ -74,7 +74,7 @@ fn random_runs_with_inline_content() {
     }
 }
 
-/// Attribute values with inodes of their own.
+/// Attribute values with inodes of their own, also where usage is counted.
 #[test]
 fn random_runs_with_values_in_inodes() {
     let profile = Profile {
@@ -82,8 +82,11 @@ fn random_runs_with_values_in_inodes() {
         ..Profile::crashes()
     };
     for seed in seeds(2) {
-        let stage = stage(1024, Features::Values);
-        crash::run(&stage, "crashvalues", profile, seed, 150, budget(120));
+        for (features, name) in [(Features::Values, "values"), (Features::Quotas, "quotas")] {
+            let stage = stage(1024, features);
+            let name = format!("crash{name}");
+            crash::run(&stage, &name, profile, seed, 150, budget(120));
+        }
     }
 }
 

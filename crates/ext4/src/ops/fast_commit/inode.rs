@@ -89,6 +89,8 @@ impl Application<'_> {
         if !inode.is_directory() {
             self.prepare_content(inode, new)?;
         }
+        let owners = [new.uid, new.gid, new.project];
+        self.volume.prepare_owners_of(inode, owners)?;
         let mut handle = inodes.store.start(INODE_CREDITS)?;
         inodes.allow_large_file(&mut handle, new.size);
         inode.edit(&mut handle, Reach::Data, |state| {
@@ -201,6 +203,8 @@ impl Application<'_> {
     /// Claims a number and puts an inode there.
     fn put(&self, number: InodeNumber, slot: Slot, file_type: FileType) -> Result<Arc<Inode>> {
         let inodes = &self.volume.inodes;
+        self.volume
+            .prepare_owners([slot.uid, slot.gid, slot.project])?;
         let mut handle = inodes.store.start(INODE_CREDITS)?;
         inodes.allow_large_file(&mut handle, slot.size);
         let is_directory = file_type == FileType::Directory;
