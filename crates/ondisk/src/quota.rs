@@ -6,10 +6,14 @@
 //! leaves with up to fourteen entries of any owners, in any order. This layout (format `vfsv1`,
 //! version 1) was observed in files that mke2fs and e2fsck 1.47 wrote.
 
+mod encode;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::corrupt::Corrupt;
+
+pub use encode::encode_file;
 
 /// Bytes of a block of a quota file.
 pub const BLOCK_SIZE: usize = 1024;
@@ -290,15 +294,20 @@ pub fn add_usage(block: &mut [u8], offset: usize, space: i64, inodes: i64) {
     });
 }
 
-/// Changes an entry, and sets a time in one that would look empty.
+/// Changes an entry. One that would look empty has a time as a mark, which is no part of it.
 fn with_entry(block: &mut [u8], offset: usize, change: impl FnOnce(&mut RawEntry)) {
     let place = block.get_mut(offset..).unwrap_or_default();
     let Ok((entry, _)) = RawEntry::mut_from_prefix(place) else {
         return;
     };
+    let mut empty = RawEntry::new_zeroed();
+    empty.dqb_itime = 1.into();
+    if entry.as_bytes() == empty.as_bytes() {
+        *entry = RawEntry::new_zeroed();
+    }
     change(entry);
     if is_empty(entry.as_bytes()) {
-        entry.dqb_itime = 1.into();
+        *entry = empty;
     }
 }
 
@@ -367,6 +376,10 @@ mod tests {
         header.store(&mut leaf);
         assert_eq!(LeafHeader::decode(&leaf), header);
         assert_eq!(entries(&leaf).count(), 14);
+        // The mark of an empty entry goes when it is used.
+        add_usage(&mut leaf, 16, 0, 1);
+        assert_eq!(leaf[16..88].iter().filter(|&&byte| byte != 0).count(), 1);
+        add_usage(&mut leaf, 16, 0, -1);
         // Behind the end: nothing happens.
         add_usage(&mut leaf, BLOCK_SIZE, 1, 1);
         put_entry(&mut leaf, BLOCK_SIZE - 71, 1);

@@ -63,6 +63,16 @@ pub(super) struct Placement {
     pub copied: u64,
 }
 
+impl Placement {
+    /// The number of blocks that a file takes: its content, the nodes of its map, and the block of
+    /// its attributes, which may be shared.
+    pub fn blocks_of(&self, tree: &Tree, shape: &Shape, id: Id) -> u64 {
+        let placed = &self.attributes[tree.node(id).attributes as usize];
+        let nodes = self.maps.get(&id).map_or(0, |map| map.nodes.len() as u64);
+        shape.content_blocks(tree, id) + nodes + u64::from(placed.block != 0)
+    }
+}
+
 /// Not enough blocks are free.
 pub(super) struct NoSpace;
 

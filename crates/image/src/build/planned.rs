@@ -8,7 +8,8 @@
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::dirhash::{Hasher, Signedness};
-use pext4_ondisk::feature::Compat;
+use pext4_ondisk::feature::{Compat, Features};
+use pext4_ondisk::quota::Owner;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
 use sha2::{Digest as _, Sha256};
@@ -18,10 +19,11 @@ use super::order::{self, Order};
 use super::place::{self, NoSpace, Placement};
 use super::shape::{self, Parameters, Shape};
 use super::size::{self, Frame, Requirements};
-use super::tree::{Metadata, ROOT, Tree};
+use super::tree::{Id, Metadata, ROOT, Tree};
 use super::{Builder, Summary, UNKNOWN_TIME};
 use crate::mkfs;
 use crate::mkfs::plan::now;
+use crate::mkfs::quotas::{self, Usage};
 
 /// How many sizes are tried at most: the search ignores fragmentation of the free space, so the
 /// size that it finds can be too small.
@@ -54,7 +56,8 @@ impl Builder {
         };
         (root.seconds, root.nanoseconds) = (root_time.seconds, root_time.nanoseconds);
         let has_orphan_file = trial.features.has_compat(Compat::ORPHAN_FILE);
-        let first = order::LOST_FOUND + 1 + u32::from(has_orphan_file);
+        let counts_projects = quotas::kinds(&trial.features).any(|owner| owner == Owner::Project);
+        let first = order::LOST_FOUND + 1 + u32::from(has_orphan_file) + u32::from(counts_projects);
         let lost_found = Metadata {
             mode: 0o040_700,
             seconds: storable(time, 0).seconds,
@@ -82,13 +85,14 @@ impl Builder {
             options.features.push("large_dir".to_owned());
         }
         self.progress.check()?;
-        self.fit_size(tree, order, shape, &options)
+        self.fit_size(&trial.features, tree, order, shape, &options)
     }
 
     /// Increases the size until all contents can be placed. The size search counts the free blocks
     /// only, but extent trees of fragmented files need additional blocks.
     fn fit_size(
         &self,
+        features: &Features,
         mut tree: Tree,
         order: Order,
         shape: Shape,
@@ -99,6 +103,7 @@ impl Builder {
             blocks: shape.blocks,
             inodes,
             block_size: shape.block_size,
+            owners: usage_of(features, &tree, &order, |_| 0),
         };
         for _ in 0..MAX_ATTEMPTS {
             let mut frame = size::fit(&required, self.size, options)?;
@@ -114,6 +119,10 @@ impl Builder {
                 Ok(placement) => {
                     let journal_blocks = frame.files.journal_blocks;
                     frame.layout.finish(&mut frame.superblock, journal_blocks);
+                    let space = |id| placement.blocks_of(&tree, &shape, id) * shape.block_size;
+                    let usage = usage_of(features, &tree, &order, space);
+                    let block_size = frame.geometry.block_size;
+                    frame.files.fill_quotas(&usage, block_size);
                     let summary = summary(&order, &placement, &frame);
                     return Ok(Planned {
                         tree,
@@ -178,6 +187,17 @@ impl Builder {
             ..format.clone()
         }
     }
+}
+
+/// What owners take, if each file takes this number of bytes; nothing if nobody counts it.
+fn usage_of(features: &Features, tree: &Tree, order: &Order, space: impl Fn(Id) -> u64) -> Usage {
+    let mut usage = Usage::default();
+    let is_counted = quotas::kinds(features).next().is_some();
+    for &id in order.inodes.iter().filter(|_| is_counted) {
+        let node = tree.node(id);
+        usage.charge([node.uid, node.gid, 0], space(id));
+    }
+    usage
 }
 
 fn summary(order: &Order, placement: &Placement, frame: &Frame) -> Summary {

@@ -7,6 +7,7 @@ use pext4_ondisk::superblock::Superblock;
 use super::error::{Error, Result};
 use crate::mkfs::contents::{self, Files};
 use crate::mkfs::layout::Layout;
+use crate::mkfs::quotas::Usage;
 use crate::mkfs::{Options, plan};
 
 /// The size search tries multiples of this number of blocks.
@@ -52,22 +53,24 @@ pub(super) struct Frame {
 }
 
 /// What the image must hold.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Requirements {
     pub blocks: u64,
     /// Used inodes, including the reserved ones.
     pub inodes: u64,
     pub block_size: u64,
+    /// Who owns files, if quota files count that.
+    pub owners: Usage,
 }
 
 impl Frame {
-    /// Lays out a file system of `size` bytes.
-    pub fn new(size: u64, options: &Options) -> crate::Result<Self> {
+    /// Lays out a file system of `size` bytes, with quota files for these owners.
+    pub fn new(size: u64, options: &Options, owners: &Usage) -> crate::Result<Self> {
         let (mut superblock, geometry) = plan::plan(size, options)?;
         let mut layout = Layout::place(geometry)?;
         let mut files = Files::default();
         superblock.lost_found_inode = layout.allocate_inode();
-        contents::place_system(&mut layout, &mut superblock, options, &mut files)?;
+        contents::place_system(&mut layout, &mut superblock, options, owners, &mut files)?;
         Ok(Self {
             superblock,
             geometry,
@@ -133,7 +136,7 @@ fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame
             inodes: Some(count),
             ..options.clone()
         };
-        match Frame::new(bytes, &options) {
+        match Frame::new(bytes, &options, &required.owners) {
             Ok(frame) if frame.holds(required, 0) => return Ok(frame),
             Ok(_) => {}
             Err(error) => impossible = Some(error),
@@ -236,7 +239,7 @@ fn attempt(
 ) -> crate::Result<(bool, Frame)> {
     let wanted = free_blocks(free, size, required.block_size);
     if options.inodes.is_some() {
-        let frame = Frame::new(size, options)?;
+        let frame = Frame::new(size, options, &required.owners)?;
         return Ok((frame.holds(required, wanted), frame));
     }
     let with_inodes_for = |blocks: u64| {
@@ -244,7 +247,7 @@ fn attempt(
             inodes: Some(inodes_for(required, blocks)),
             ..options.clone()
         };
-        Frame::new(size, &options)
+        Frame::new(size, &options, &required.owners)
     };
     let frame = with_inodes_for(wanted)?;
     if !frame.holds(required, wanted) {
@@ -282,6 +285,7 @@ fn free_blocks(free: Free, size: u64, block_size: u64) -> u64 {
 mod tests {
     use super::{Free, Requirements, Size, fit};
     use crate::mkfs::Options;
+    use crate::mkfs::quotas::Usage;
 
     fn options() -> Options {
         Options {
@@ -298,6 +302,7 @@ mod tests {
                 blocks,
                 inodes: 100,
                 block_size: 4096,
+                owners: Usage::default(),
             };
             for share in [0, 100, 500] {
                 let free = Size::Auto(Free::Thousandths(share));
@@ -322,6 +327,7 @@ mod tests {
                 blocks,
                 inodes: 20,
                 block_size: 4096,
+                owners: Usage::default(),
             };
             for free in [
                 Free::Bytes(0),
@@ -345,6 +351,7 @@ mod tests {
             blocks: 10_000,
             inodes: 100,
             block_size: 4096,
+            owners: Usage::default(),
         };
         let error = fit(&required, Size::Bytes(16 << 20), &options())
             .err()

@@ -1,5 +1,5 @@
-//! The files of an empty file system: the root directory, lost+found, the journal, the orphan file
-//! and the inode that reserves descriptor blocks.
+//! The files of an empty file system: the root directory, lost+found, the journal, the orphan file,
+//! quota files and the inode that reserves descriptor blocks.
 
 use pext4_ondisk::directory::{self, Entry, Format};
 use pext4_ondisk::feature::Compat;
@@ -12,6 +12,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
 use super::layout::Layout;
 use super::map::map_blocks;
 use super::plan::Options;
+use super::quotas::{self, Placed, Usage};
 use super::resize_inode;
 use crate::error::{Error, Result};
 use pext4_ondisk::directory::FileType;
@@ -29,6 +30,8 @@ pub(crate) struct Files {
     pub inodes: Vec<(InodeNumber, Inode)>,
     pub blocks: Vec<(BlockNumber, Vec<u8>)>,
     pub journal_blocks: u32,
+    /// Quota files, whose content comes last.
+    pub quotas: Vec<Placed>,
 }
 
 /// Places the files of an empty file system.
@@ -41,16 +44,29 @@ pub(super) fn place(
     let lost_found = layout.allocate_inode();
     place_root(layout, superblock, options, lost_found, &mut files)?;
     place_lost_found(layout, superblock, lost_found, &mut files)?;
-    place_system(layout, superblock, options, &mut files)?;
+    let (uid, gid) = options.root_owner;
+    let mut owners = Usage::default();
+    owners.charge([uid, gid, 0], 0);
+    owners.charge([0; 3], 0);
+    place_system(layout, superblock, options, &owners, &mut files)?;
+    let mut usage = Usage::default();
+    for (number, inode) in &files.inodes {
+        if *number == InodeNumber::ROOT || *number == lost_found {
+            let space = inode.sectors(layout.geometry.block_size) * 512;
+            usage.charge([inode.uid, inode.gid, inode.project], space);
+        }
+    }
+    files.fill_quotas(&usage, layout.geometry.block_size);
     Ok(files)
 }
 
 /// Places the files that are in no directory: the inode that reserves descriptor blocks, the orphan
-/// file and the journal.
+/// file, the quota files for `owners`, whose usage the caller enters later, and the journal.
 pub(crate) fn place_system(
     layout: &mut Layout,
     superblock: &mut Superblock,
     options: &Options,
+    owners: &Usage,
     files: &mut Files,
 ) -> Result<()> {
     if superblock.features.has_compat(Compat::RESIZE_INODE) {
@@ -59,6 +75,7 @@ pub(crate) fn place_system(
     if superblock.features.has_compat(Compat::ORPHAN_FILE) {
         place_orphan_file(layout, superblock, files)?;
     }
+    quotas::place(layout, superblock, owners, files)?;
     if superblock.features.has_compat(Compat::HAS_JOURNAL) {
         place_journal(layout, superblock, options, files)?;
     }

@@ -12,6 +12,7 @@ pub(crate) mod contents;
 pub(crate) mod layout;
 mod map;
 pub(crate) mod plan;
+pub(crate) mod quotas;
 pub(crate) mod resize_inode;
 pub(crate) mod writer;
 

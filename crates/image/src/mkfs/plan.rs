@@ -113,6 +113,11 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "inline_data needs inodes of 256 bytes or more, to hold the data",
         ));
     }
+    if features.has_read_only_compat(ReadOnlyCompat::PROJECT) && options.inode_size < 256 {
+        return Err(impossible(
+            "project needs inodes of 256 bytes or more, to hold the project's number",
+        ));
+    }
     if options.label.len() > MAX_LABEL_BYTES {
         return Err(impossible(format!(
             "a label has at most {MAX_LABEL_BYTES} bytes"
@@ -272,7 +277,7 @@ fn supported() -> Features {
             | Incompat::INLINE_DATA
             | Incompat::LARGEDIR
             | Incompat::CASEFOLD,
-        ..usual
+        read_only_compat: usual.read_only_compat | ReadOnlyCompat::QUOTA | ReadOnlyCompat::PROJECT,
     }
 }
 

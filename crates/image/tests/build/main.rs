@@ -14,5 +14,6 @@ mod layouts;
 mod left_out;
 mod oracle;
 mod overlays;
+mod quotas;
 mod random;
 mod sizes;

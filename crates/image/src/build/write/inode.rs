@@ -126,15 +126,7 @@ impl<'a> InodeEncoder<'a> {
     /// Sets `i_blocks`.
     fn count(&mut self, id: Id) -> Result<()> {
         let image = self.image;
-        let node = image.tree.node(id);
-        let placed = &image.placement.attributes[node.attributes as usize];
-        let nodes = image
-            .placement
-            .maps
-            .get(&id)
-            .map_or(0, |map| map.nodes.len() as u64);
-        let blocks =
-            image.shape.content_blocks(image.tree, id) + nodes + u64::from(placed.block != 0);
+        let blocks = image.placement.blocks_of(image.tree, image.shape, id);
         let geometry = image.geometry();
         let huge_file = geometry
             .features
