@@ -204,6 +204,18 @@ impl Geometry {
             .map(|offset| offset >> self.cluster_bits)
     }
 
+    /// Bytes in a cluster, the unit in which space is allocated.
+    #[must_use]
+    pub fn cluster_size(&self) -> u32 {
+        self.block_size << self.cluster_bits
+    }
+
+    /// The first block of the cluster with this bit in a group's bitmap.
+    #[must_use]
+    pub fn block_of_cluster(&self, group: GroupNumber, bit: u32) -> BlockNumber {
+        BlockNumber(self.first_block(group).get() + (u64::from(bit) << self.cluster_bits))
+    }
+
     /// A group's first block.
     #[must_use]
     pub fn first_block(&self, group: GroupNumber) -> BlockNumber {

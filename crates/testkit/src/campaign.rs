@@ -160,6 +160,7 @@ impl Stage {
         model.has_types = self.format.features.has_types();
         model.inline_room = self.format.features.inline_room();
         model.has_value_inodes = self.format.features.has_value_inodes();
+        model.cluster = self.format.features.cluster().into();
         model
     }
 }

@@ -54,9 +54,9 @@ impl Groups {
         })
     }
 
-    /// The block of the device that corresponds to a bit of a group.
+    /// The first block of the cluster that corresponds to a bit of a group.
     pub(crate) fn block_at(&self, group: GroupNumber, bit: u32) -> BlockNumber {
-        BlockNumber(self.store.geometry.first_block(group).get() + u64::from(bit))
+        self.store.geometry.block_of_cluster(group, bit)
     }
 
     /// Locks a group unless it is locked.
@@ -229,7 +229,7 @@ impl LockedGroup<'_> {
         });
     }
 
-    /// The block of the device that corresponds to a bit of this group.
+    /// The first block of the cluster that corresponds to a bit of this group.
     pub fn block_at(&self, bit: u32) -> BlockNumber {
         self.groups.block_at(self.number, bit)
     }

@@ -131,7 +131,12 @@ impl Groups {
     /// Free blocks, as `statfs` shows them.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
-        sum(&self.counts.free_blocks) << self.store.geometry.cluster_bits
+        self.free_clusters() << self.store.geometry.cluster_bits
+    }
+
+    /// Free clusters.
+    pub(crate) fn free_clusters(&self) -> u64 {
+        sum(&self.counts.free_blocks)
     }
 
     /// Free inodes.
@@ -210,6 +215,8 @@ impl Groups {
             let marked = self.infos.iter().filter(|info| info.is(marks)).count();
             u64::try_from(marked).unwrap_or(0)
         };
+        let bits = self.store.geometry.cluster_bits;
+        let pending = sum(&self.counts.pending) << bits;
         let full = self.infos.iter().filter(|info| info.free_hint() == 0);
         Section::new(
             "groups",
@@ -220,7 +227,7 @@ impl Groups {
                 ("corrupt", count(corrupt)),
                 ("free blocks", self.free_blocks()),
                 ("free inodes", self.free_inodes()),
-                ("blocks freed but not durable", sum(&self.counts.pending)),
+                ("blocks freed but not durable", pending),
             ],
         )
     }
@@ -230,6 +237,7 @@ impl Groups {
     /// of a group that was never read only the free blocks are known, which count as one run.
     #[must_use]
     pub fn free_runs_section(&self) -> Section {
+        let bits = self.store.geometry.cluster_bits;
         let mut longest = [0; ORDERS];
         let mut average = [0; ORDERS];
         for place in self.infos.iter().map(GroupInfo::orders) {
@@ -242,7 +250,7 @@ impl Groups {
         let rows = |kind: &'static str, counts: [u64; ORDERS]| {
             let counts = (0..).zip(counts).filter(|(_, count)| *count > 0);
             counts.map(move |(order, count)| {
-                let blocks = 1u64 << order;
+                let blocks = 1u64 << (order + bits);
                 (
                     format!("groups with {kind} of {blocks} blocks").into(),
                     count,

@@ -16,8 +16,8 @@ use crate::error::{Error, Refusal, Result};
 const MAX_DISCARDS_PER_HOLD: u32 = 16;
 
 impl Groups {
-    /// Discards the free runs of at least `least` blocks in a range; returns the number of
-    /// discarded blocks.
+    /// Discards the free runs of at least `least` clusters in a range of blocks; returns the number
+    /// of discarded blocks.
     ///
     /// # Errors
     ///
@@ -40,20 +40,22 @@ impl Groups {
         Ok(trimmed)
     }
 
-    /// The blocks of a group that are in a range, relative to the group's first.
+    /// The clusters of a group that are wholly in a range of blocks.
     fn part_of_group(&self, number: GroupNumber, range: &Range<u64>) -> Range<u32> {
         let geometry = &self.store.geometry;
         let first = geometry.first_block(number).get();
-        let length = geometry.blocks_in(number);
-        let within = |block: u64| {
-            let at = u32::try_from(block.saturating_sub(first));
+        let length = geometry.clusters_in(number);
+        let within = |clusters: u64| {
+            let at = u32::try_from(clusters);
             at.map_or(length, |at| at.min(length))
         };
-        within(range.start)..within(range.end)
+        let cluster = u64::from(geometry.blocks_per_cluster);
+        let start = within(range.start.saturating_sub(first).div_ceil(cluster));
+        start..within(range.end.saturating_sub(first) / cluster)
     }
 
     fn trim_group(&self, number: GroupNumber, part: Range<u32>, least: u32) -> Result<u64> {
-        let first = self.store.geometry.first_block(number).get();
+        let geometry = &self.store.geometry;
         let mut held = self.lock(number);
         if !held.load_blocks() {
             return Ok(0);
@@ -64,8 +66,10 @@ impl Groups {
             if run.length < least {
                 continue;
             }
-            self.discard_blocks(first + u64::from(run.start), u64::from(run.length))?;
-            trimmed += u64::from(run.length);
+            let blocks = u64::from(run.length) << geometry.cluster_bits;
+            let first = geometry.block_of_cluster(number, run.start);
+            self.discard_blocks(first.get(), blocks)?;
+            trimmed += blocks;
             discarded += 1;
             if discarded.is_multiple_of(MAX_DISCARDS_PER_HOLD) {
                 drop(held);

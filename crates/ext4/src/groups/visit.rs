@@ -53,14 +53,12 @@ impl Groups {
             let blocks = held.loaded().and_then(|loaded| loaded.blocks.as_ref());
             blocks.map_or_else(Vec::new, |blocks| blocks.pending.through(tid))
         };
-        let block_size = u64::from(self.store.block_size());
-        let first = self.store.geometry.first_block(number).get();
+        let geometry = &self.store.geometry;
         for Span { start, length } in spans {
-            let offset = (first + u64::from(start)) * block_size;
-            let _ = self
-                .store
-                .device
-                .discard(offset, u64::from(length) * block_size);
+            let first = geometry.block_of_cluster(number, start).get();
+            let offset = first * u64::from(geometry.block_size);
+            let bytes = u64::from(length) * u64::from(geometry.cluster_size());
+            let _ = self.store.device.discard(offset, bytes);
         }
     }
 }

@@ -147,7 +147,7 @@ impl Groups {
     fn limits(&self) -> Limits {
         let geometry = &self.store.geometry;
         let regions = u64::from(self.regions());
-        let sums = || [self.free_inodes(), self.free_blocks(), self.directories()];
+        let sums = || [self.free_inodes(), self.free_clusters(), self.directories()];
         let [free_inodes, free_blocks, directories] =
             self.hints.recent_sums(sums).map(|sum| sum / regions);
         let average = Region {
@@ -157,7 +157,7 @@ impl Groups {
         };
         let size = u64::from(geometry.groups_per_flex);
         let inodes = u64::from(geometry.inodes_per_group) * size;
-        let blocks = u64::from(geometry.blocks_per_group) * size;
+        let blocks = u64::from(geometry.clusters_per_group) * size;
         Limits {
             least_inodes: average.free_inodes.saturating_sub(inodes / 4).max(1),
             least_blocks: average.free_blocks.saturating_sub(blocks / 4),

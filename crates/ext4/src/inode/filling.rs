@@ -8,10 +8,11 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::{BlockNumber, LogicalBlock, extent};
 
 use crate::error::{Refusal, Result};
-use crate::inode::Inode;
+use crate::inode::clusters::Place;
 use crate::inode::extents::{Extent, Hole, Mapping};
 use crate::inode::inodes::Inodes;
-use crate::mballoc::{Purpose, Request};
+use crate::inode::{Inode, Map};
+use crate::mballoc::{Purpose, Request, Run};
 
 /// Widest gap in a file, in blocks, for which room is left on the device.
 const MAX_GAP: u32 = 8192;
@@ -73,20 +74,29 @@ impl Inodes {
                 // A block map cannot represent unwritten blocks.
                 return Err(Refusal::NotSupported.into());
             }
+            if self.cluster() > 1 {
+                // Nor do files have one where clusters have several blocks.
+                return Err(Refusal::NotSupported.into());
+            }
         }
+        let hole = u64::from(logical.get())..u64::from(logical.get()) + u64::from(length);
+        let blocks = match self.place_in_clusters(inode, hole)? {
+            Place::New(blocks) => blocks,
+            Place::Own(start, length) => {
+                let extent = Extent {
+                    logical,
+                    start,
+                    length: u32::try_from(length).unwrap_or(u32::MAX),
+                    unwritten,
+                };
+                self.fill_and_map(handle, inode, &mut map, (extent, 0), fill)?;
+                return Ok(extent);
+            }
+        };
         let request = Request {
-            inode: inode.number(),
-            logical,
-            length,
             goal: self.goal(inode, logical, filling.hole)?,
-            purpose: match inode.is_directory() {
-                true => Purpose::Entries,
-                false => Purpose::Data,
-            },
-            may_use_reserve: self.may_use_reserve(inode),
-            size: inode.size(),
             stream_goal: map.stream_goal,
-            zone: self.zone(!Self::uses_extents(inode)),
+            ..self.request_for(inode, logical, &blocks)
         };
         let run = self
             .groups
@@ -95,21 +105,67 @@ impl Inodes {
         let run = run?;
         let own_goal = self.groups.own_stream_goal(&request, run);
         map.stream_goal = own_goal.or(map.stream_goal);
-        let extent = Extent {
-            logical,
-            start: run.start,
-            length: run.length,
-            unwritten,
-        };
-        let mapped = fill(extent).and_then(|end| {
-            let written = end.map(|end| self.written(handle, inode, end));
-            self.map(handle, inode, &mut map, extent, written)
-        });
+        let extent = self.part_of_clusters(run, blocks, unwritten)?;
+        let mapped = self.fill_and_map(handle, inode, &mut map, (extent, run.length), fill);
         if let Err(error) = mapped {
             self.groups.free(handle, run.start, run.length)?;
             return Err(error);
         }
         Ok(extent)
+    }
+
+    /// A request for new clusters for these blocks of a file, the first of which is `logical`.
+    fn request_for(&self, inode: &Inode, logical: LogicalBlock, blocks: &Range<u64>) -> Request {
+        Request {
+            inode: inode.number(),
+            logical: LogicalBlock(logical.get() >> self.store.geometry.cluster_bits),
+            length: self.clusters_for(blocks),
+            goal: self.home_goal(inode),
+            purpose: match inode.is_directory() {
+                true => Purpose::Entries,
+                false => Purpose::Data,
+            },
+            may_use_reserve: self.may_use_reserve(inode),
+            size: inode.size(),
+            stream_goal: None,
+            zone: self.zone(!Self::uses_extents(inode)),
+        }
+    }
+
+    /// Has the data of blocks written, and maps them; the file has got `clusters` for them.
+    fn fill_and_map(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        map: &mut Map,
+        (extent, clusters): (Extent, u32),
+        fill: impl FnOnce(Extent) -> Result<Option<u64>>,
+    ) -> Result<()> {
+        let end = fill(extent)?;
+        let written = end.map(|end| self.written(handle, inode, end));
+        self.map(handle, inode, map, (extent, clusters), written)
+    }
+
+    /// The number of clusters in which these blocks of a file are.
+    fn clusters_for(&self, blocks: &Range<u64>) -> u32 {
+        let first = self.cluster_start(blocks.start);
+        let bits = self.store.geometry.cluster_bits;
+        let count = (blocks.end - first + self.cluster() - 1) >> bits;
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// The first of these blocks of a file, as far as new clusters hold them.
+    fn part_of_clusters(&self, run: Run, blocks: Range<u64>, unwritten: bool) -> Result<Extent> {
+        let before = blocks.start - self.cluster_start(blocks.start);
+        let room = u64::from(run.length) * self.cluster() - before;
+        let length = room.min(blocks.end - blocks.start);
+        let logical = u32::try_from(blocks.start).map_err(|_| Refusal::FileTooLarge)?;
+        Ok(Extent {
+            logical: LogicalBlock(logical),
+            start: BlockNumber(run.start.get() + before),
+            length: u32::try_from(length).map_err(|_| Refusal::FileTooLarge)?,
+            unwritten,
+        })
     }
 
     /// The goal for `logical`, which is not mapped: where it would be if it continued the extent

@@ -17,6 +17,7 @@ use pext4_ondisk::extent::MAX_WRITTEN_LENGTH;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
+use super::clusters::Unmapped;
 use super::data::Written;
 use super::nodes::{Nodes, Runs};
 use crate::error::{Refusal, Result};
@@ -39,6 +40,15 @@ struct Change {
     spare: Range<u64>,
     /// What was written to the blocks that it maps.
     written: Option<Written>,
+}
+
+/// What a change of a tree has unmapped.
+#[derive(Default)]
+struct Freed {
+    /// Runs of clusters that the file has no more: the first block of each, and their number.
+    clusters: Runs,
+    /// Runs of blocks, unless these are the same.
+    blocks: Runs,
 }
 
 impl Change {
@@ -108,7 +118,12 @@ impl Inodes {
         Ok(mapping)
     }
 
-    fn lookup_any(&self, inode: &Inode, root: &Root, logical: LogicalBlock) -> Result<Mapping> {
+    pub(super) fn lookup_any(
+        &self,
+        inode: &Inode,
+        root: &Root,
+        logical: LogicalBlock,
+    ) -> Result<Mapping> {
         if inode.is_inline() {
             let corrupt = Corrupt::new("inode", "its content is not in blocks");
             return Err(corrupt.in_inode(inode.number()).into());
@@ -136,30 +151,36 @@ impl Inodes {
     }
 
     /// Runs a tree operation that changes the map, and stores the root and the block count. Returns
-    /// its result, and the runs that it unmapped and that are to be freed. The caller holds the map
-    /// lock for writing.
+    /// its result, and what it unmapped and is to be freed. The caller holds the map lock for
+    /// writing.
     fn change_tree<R>(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         wanted: Change,
-        operation: impl FnOnce(&mut Root, &mut Nodes<'_, '_>, &mut Runs) -> Result<R>,
-    ) -> Result<(R, Runs)> {
+        operation: impl FnOnce(&mut Root, &mut Nodes<'_, '_>, &mut Unmapped) -> Result<R>,
+    ) -> Result<(R, Freed)> {
         let before = inode.root();
         let mut root = before;
-        let mut unmapped = Vec::new();
+        let mut unmapped = Unmapped::default();
         let mut nodes = Nodes::changing(self, inode, handle, wanted.goal, wanted.spare);
         let result = operation(&mut root, &mut nodes, &mut unmapped);
         let change = nodes.into_change();
+        let result = result.and_then(|result| {
+            let clusters = self.left_clusters(inode, &root, &mut unmapped)?;
+            Ok((result, clusters))
+        });
         if let Err(error) = &result
             && change.has_begun
         {
             let what = format!("the map of inode {} was left half changed", inode.number());
             self.store.stop_half_done(&what, error);
-            return result.map(|result| (result, unmapped));
+            return result.map(|(result, _)| (result, Freed::default()));
         }
-        let unmapped_blocks: i64 = unmapped.iter().map(|&(_, length)| i64::from(length)).sum();
-        let blocks = change.blocks - unmapped_blocks;
+        let left = result
+            .as_ref()
+            .map_or(0, |(_, clusters)| self.blocks_in(clusters));
+        let blocks = change.blocks - left;
         // There is nothing to unmap in a hole. A change of a node alone counts as one of the inode,
         // or `fdatasync` would not wait for its transaction.
         let is_changed = change.has_begun || blocks != 0 || root != before;
@@ -174,8 +195,12 @@ impl Inodes {
         for (block, length) in change.unused() {
             self.groups.free(change.handle, block, length)?;
         }
-        let result = result.map_err(|error| error.in_inode(inode.number()))?;
-        Ok((result, change.to_free(unmapped)))
+        let (result, clusters) = result.map_err(|error| error.in_inode(inode.number()))?;
+        let freed = Freed {
+            clusters: change.to_free(clusters),
+            blocks: unmapped.runs,
+        };
+        Ok((result, freed))
     }
 
     fn store_root(
@@ -200,7 +225,8 @@ impl Inodes {
         }
     }
 
-    /// Maps a run of blocks into a hole of the file, and notes what was written to it.
+    /// Maps a run of blocks into a hole of the file, and notes what was written to it. The file has
+    /// got `clusters` for it.
     ///
     /// # Errors
     ///
@@ -210,7 +236,7 @@ impl Inodes {
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         _map: &mut Map,
-        extent: Extent,
+        (extent, clusters): (Extent, u32),
         written: Option<Written>,
     ) -> Result<()> {
         let wanted = Change {
@@ -223,7 +249,7 @@ impl Inodes {
             } else {
                 extents::insert(root, nodes, extent)?;
             }
-            nodes.count_mapped(extent.length);
+            nodes.count_taken(clusters << self.store.geometry.cluster_bits);
             Ok(())
         });
         changed.map(|_| ())
@@ -260,7 +286,8 @@ impl Inodes {
     /// hole, or not of a regular file.
     fn blocks_of_hole(&self, inode: &Inode, range: &Range<u64>) -> Result<Range<u64>> {
         let first = LogicalBlock(u32::try_from(range.start).map_err(|_| Refusal::FileTooLarge)?);
-        let is_file = inode.file_type() == FileType::Regular;
+        // A node takes a whole cluster.
+        let is_file = inode.file_type() == FileType::Regular && self.cluster() == 1;
         Ok(match self.lookup(inode, first)? {
             Mapping::Mapped(extent) if is_file && extent.end() >= range.end => {
                 let start = extent.start.get() + range.start - u64::from(extent.logical.get());
@@ -278,23 +305,26 @@ impl Inodes {
         budget: u32,
         spare: Range<u64>,
     ) -> Result<Option<u64>> {
-        let (left, freed) = self.unmap_runs(handle, inode, range, budget, spare)?;
+        let (left, freed) = self.unmap_in(handle, inode, range, budget, spare)?;
         let is_metadata = inode.file_type() != FileType::Regular;
-        for (start, length) in freed {
-            if !is_metadata {
-                self.groups.free(handle, start, length)?;
-                continue;
-            }
-            for block in (0..length).filter_map(|step| start.checked_add(step)) {
+        if is_metadata && self.cluster() == 1 {
+            for block in blocks_of(&freed.clusters) {
                 self.groups.free_metadata(handle, block)?;
             }
+            return Ok(left);
+        }
+        for block in blocks_of(&freed.blocks).filter(|_| is_metadata) {
+            let _ = handle.forget(block);
+        }
+        for (start, count) in freed.clusters {
+            self.groups.free(handle, start, count)?;
         }
         Ok(left)
     }
 
     /// As [`Inodes::unmap`], but the blocks stay in use: the caller, who holds the map lock, gets
     /// them, besides the end of the range for the next call. Nodes that hold nothing any more are
-    /// freed; where the volume is full, new ones are made of `spare` blocks.
+    /// freed. Only where a cluster is one block.
     ///
     /// # Errors
     ///
@@ -305,25 +335,41 @@ impl Inodes {
         inode: &Arc<Inode>,
         range: Range<u64>,
         budget: u32,
-        spare: Range<u64>,
     ) -> Result<(Option<u64>, Runs)> {
+        let (left, freed) = self.unmap_in(handle, inode, range, budget, 0..0)?;
+        Ok((left, freed.clusters))
+    }
+
+    /// Unmaps blocks of a range. Where the volume is full, new nodes are made of `spare` blocks.
+    fn unmap_in(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        budget: u32,
+        spare: Range<u64>,
+    ) -> Result<(Option<u64>, Freed)> {
         let is_metadata = inode.file_type() != FileType::Regular;
         let wanted = Change {
             spare,
             ..Change::near(self.home_goal(inode))
         };
         self.change_tree(handle, inode, wanted, |root, nodes, unmapped| {
-            if nodes.are_pointers {
+            let Range { start, end } = range;
+            let runs = &mut unmapped.runs;
+            let left = if nodes.are_pointers {
                 let blocks = if is_metadata {
                     u64::from(MAX_FORGOTTEN)
                 } else {
                     u64::MAX
                 };
                 let entries = budget;
-                indirect::remove(root, nodes, range, Limit { entries, blocks }, unmapped)
+                indirect::remove(root, nodes, start..end, Limit { entries, blocks }, runs)
             } else {
-                remove_extents(root, nodes, range, budget, is_metadata, unmapped)
-            }
+                remove_extents(root, nodes, start..end, budget, is_metadata, runs)
+            }?;
+            unmapped.range = left.unwrap_or(start)..end;
+            Ok(left)
         })
     }
 
@@ -379,6 +425,14 @@ impl Inodes {
             self.groups.release(&preallocation);
         }
     }
+}
+
+/// Each block of runs.
+fn blocks_of(runs: &Runs) -> impl Iterator<Item = BlockNumber> + '_ {
+    let steps = |&(start, length): &(BlockNumber, u32)| {
+        (0..length).filter_map(move |step| start.checked_add(step))
+    };
+    runs.iter().flat_map(steps)
 }
 
 /// Removes a range from an extent tree, for [`Inodes::unmap`].

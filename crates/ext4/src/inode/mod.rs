@@ -20,6 +20,7 @@
 
 mod account;
 pub mod allocate;
+mod clusters;
 pub mod data;
 pub mod extents;
 pub mod filling;

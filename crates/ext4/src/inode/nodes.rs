@@ -45,7 +45,7 @@ pub(super) struct Change<'a, 'h> {
     spare: Range<u64>,
     /// Blocks that were reserved out of `spare`.
     spared: Vec<BlockNumber>,
-    /// Change of the number of blocks of the file, nodes included and unmapped blocks not.
+    /// Change of the number of blocks of the file, nodes included and those that are freed not.
     pub(super) blocks: i64,
     /// Whether a node was changed: after that a failure cannot be undone.
     pub(super) has_begun: bool,
@@ -122,8 +122,8 @@ impl<'a, 'h> Nodes<'a, 'h> {
         self.change.as_mut().expect(GIVEN)
     }
 
-    /// Counts data blocks that were mapped.
-    pub(super) fn count_mapped(&mut self, blocks: u32) {
+    /// Counts blocks of clusters that the file got for its data.
+    pub(super) fn count_taken(&mut self, blocks: u32) {
         self.change().blocks += i64::from(blocks);
     }
 
@@ -227,6 +227,7 @@ impl NodeStore for Nodes<'_, '_> {
     fn allocate(&mut self) -> Result<BlockNumber> {
         let stamp = self.stamp();
         let number = self.inode.number();
+        let cluster = i64::from(self.inodes.store.geometry.blocks_per_cluster);
         let change = self.change();
         let block = change.reserved.pop().ok_or_else(|| {
             Error::from(
@@ -236,16 +237,17 @@ impl NodeStore for Nodes<'_, '_> {
         })?;
         change.handle.create(block, stamp);
         change.has_begun = true;
-        change.blocks += 1;
+        change.blocks += cluster;
         Ok(block)
     }
 
     fn free(&mut self, block: BlockNumber) -> Result<()> {
         let inodes = self.inodes;
+        let cluster = i64::from(inodes.store.geometry.blocks_per_cluster);
         let change = self.change();
         inodes.groups.free_metadata(change.handle, block)?;
         change.has_begun = true;
-        change.blocks -= 1;
+        change.blocks -= cluster;
         Ok(())
     }
 }

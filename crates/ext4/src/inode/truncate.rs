@@ -244,7 +244,7 @@ impl Inodes {
             let budget = self.step_entries(inode);
             let _map = inode.map.lock();
             let step = range.start..end;
-            let (rest, detached) = self.unmap_runs(&mut handle, inode, step, budget, 0..0)?;
+            let (rest, detached) = self.unmap_runs(&mut handle, inode, step, budget)?;
             runs.extend(detached);
             left = rest;
         }

@@ -17,9 +17,9 @@ use crate::options::Frees;
 use crate::statistics::Event;
 
 impl Groups {
-    /// Frees `length` blocks from `start` on under `handle`. They can be allocated again once the
-    /// transaction is durable. In a group whose bitmap is corrupt they are lost instead, until the
-    /// image is repaired.
+    /// Frees `length` clusters, of which `start` is the first block, under `handle`. They can be
+    /// allocated again once the transaction is durable. In a group whose bitmap is corrupt they are
+    /// lost instead, until the image is repaired.
     ///
     /// # Errors
     ///
@@ -31,32 +31,34 @@ impl Groups {
         Ok(())
     }
 
-    /// Ends the life of a metadata block and frees it. If its life began in this transaction, it
-    /// can be allocated again at once.
+    /// Ends the life of a metadata block that has a cluster to itself, and frees that. If its life
+    /// began in this transaction, the cluster can be allocated again at once.
     ///
     /// # Errors
     ///
     /// As [`Groups::free`].
     pub fn free_metadata(&self, handle: &mut Handle<'_>, block: BlockNumber) -> Result<()> {
-        self.check_freeable(block, 1)?;
+        let cluster = u64::from(self.store.geometry.blocks_per_cluster);
+        let start = BlockNumber(block.get() - block.get() % cluster);
+        self.check_freeable(start, 1)?;
         let reuse = match handle.forget(block) {
             Forgotten::Revoked => Reuse::OnceDurable,
             Forgotten::WithoutTrace => Reuse::AtOnce,
         };
-        self.free_run(handle, (block, 1), reuse);
+        self.free_run(handle, (start, 1), reuse);
         Ok(())
     }
 
     fn check_freeable(&self, start: BlockNumber, length: u32) -> Result<()> {
         let geometry = &self.store.geometry;
-        if !geometry.contains(start, u64::from(length)) {
+        let length = u64::from(length) << geometry.cluster_bits;
+        if !geometry.contains(start, length) {
             let problem = format!("{length} blocks to be freed lie outside the file system");
             return Err(Corrupt::new("block pointer", problem)
                 .in_block(start)
                 .into());
         }
-        let end = start.get() + u64::from(length);
-        if self.is_metadata(start.get()..end) {
+        if self.is_metadata(start.get()..start.get() + length) {
             let problem = format!("{length} blocks to be freed hold metadata of the file system");
             return Err(Corrupt::new("block pointer", problem)
                 .in_block(start)
@@ -68,23 +70,21 @@ impl Groups {
     /// Frees a run that [`Groups::check_freeable`] has accepted.
     fn free_run(&self, handle: &mut Handle<'_>, run: (BlockNumber, u32), reuse: Reuse) {
         let geometry = &self.store.geometry;
-        let (start, length) = run;
-        let end = start.get() + u64::from(length);
-        let mut at = start;
-        while at.get() < end {
+        let (mut at, mut left) = run;
+        while left > 0 {
             let (group, offset) = geometry
                 .group_of(at)
-                .zip(geometry.offset_in_group(at))
+                .zip(geometry.cluster_in_group(at))
                 .expect("the range lies inside the file system");
-            let left = u32::try_from(end - at.get()).unwrap_or(u32::MAX);
-            let here = left.min(geometry.blocks_in(group) - offset);
+            let here = left.min(geometry.clusters_in(group) - offset);
             let span = Span {
                 start: offset,
                 length: here,
             };
             let tid = handle.tid();
             self.free_in_group(handle, group, FreedExtent { tid, span, reuse });
-            at = BlockNumber(at.get() + u64::from(here));
+            at = BlockNumber(at.get() + (u64::from(here) << geometry.cluster_bits));
+            left -= here;
         }
         self.report();
     }

@@ -40,7 +40,7 @@ use request::Plan;
 const RETRIES: u32 = 3;
 
 impl Groups {
-    /// Allocates 1 to `request.length` blocks in one run.
+    /// Allocates 1 to `request.length` clusters in one run.
     ///
     /// # Errors
     ///
@@ -69,7 +69,9 @@ impl Groups {
                 true => self.use_preallocation(handle, &held, request.logical, length),
                 false => None,
             };
-            if run.is_some() || self.is_left(&held) && request.is_inside(self.store.block_size()) {
+            if run.is_some()
+                || self.is_left(&held) && request.is_inside(self.store.geometry.cluster_size())
+            {
                 *preallocation = Some(held);
             } else {
                 self.release(&held);
@@ -80,12 +82,12 @@ impl Groups {
             }
         }
         if request.zone == Zone::Anywhere
-            && request.is_small(self.store.block_size())
+            && request.is_small(self.store.geometry.cluster_size())
             && let Some(run) = self.allocate_small(handle, request, length)?
         {
             return Ok(run);
         }
-        let free = self.hints.recent_free(|| self.free_blocks());
+        let free = self.hints.recent_free(|| self.free_clusters());
         let plan = Plan::growing(request, length, &self.store.geometry, free);
         let (run, surplus) = self.scan_with_retries(handle, &plan)?;
         if let Some(surplus) = surplus
@@ -99,7 +101,8 @@ impl Groups {
     /// The stream goal that a file should remember after `run` was found for it: its group, if
     /// files have goals of their own and this one is not small.
     pub fn own_stream_goal(&self, request: &Request, run: Run) -> Option<GroupNumber> {
-        let has_own = self.has_own_stream_goals() && !request.is_small(self.store.block_size());
+        let has_own =
+            self.has_own_stream_goals() && !request.is_small(self.store.geometry.cluster_size());
         has_own
             .then(|| self.store.geometry.group_of(run.start))
             .flatten()

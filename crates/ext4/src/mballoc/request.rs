@@ -1,5 +1,8 @@
 //! Requests, and their normalisation: how many blocks to search for.
 //!
+//! The unit of all of it is the cluster. Mostly that is a block, and called so; where the feature
+//! `bigalloc` makes it several, a file is a sequence of clusters here.
+//!
 //! A file that grows is likely to continue to grow, by about its current size. So the search is for
 //! more blocks than requested, and the surplus is set aside for the file: it gets long extents, and
 //! its next allocations find their blocks without a search. Small files get no run of their own,
@@ -39,9 +42,9 @@ pub enum Purpose {
 pub struct Request {
     /// The file.
     pub inode: InodeNumber,
-    /// The first block of the file that they are for.
+    /// The first block of the file that they are for, counted in clusters.
     pub logical: LogicalBlock,
-    /// The maximum number of blocks.
+    /// The maximum number of clusters.
     pub length: u32,
     /// The preferred block: after the last one of the file, or in the inode's group.
     pub goal: BlockNumber,
@@ -115,7 +118,8 @@ impl Request {
         }
     }
 
-    /// Blocks of the file once the request is granted.
+    /// Blocks of the file once the request is granted. Here and below a block has this size in
+    /// bytes: that of a cluster.
     fn blocks_after(&self, block_size: u32) -> u64 {
         self.end().max(self.size.div_ceil(u64::from(block_size)))
     }
@@ -137,12 +141,12 @@ impl Request {
     }
 }
 
-/// Blocks that were allocated.
+/// Clusters that were allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first block.
     pub start: BlockNumber,
-    /// The number of blocks.
+    /// The number of clusters.
     pub length: u32,
 }
 
@@ -216,17 +220,17 @@ impl Plan {
             ..Self::exactly(request, length)
         };
         let is_new = is_directory && request.logical.get() == 0;
-        if request.is_inside(geometry.block_size) || length < request.length || is_new {
+        if request.is_inside(geometry.cluster_size()) || length < request.length || is_new {
             return exactly;
         }
-        let after = request.blocks_after(geometry.block_size);
-        let most = (MAX_SURPLUS / u64::from(geometry.block_size)).min(free / SURPLUS_PART);
+        let after = request.blocks_after(geometry.cluster_size());
+        let most = (MAX_SURPLUS / u64::from(geometry.cluster_size())).min(free / SURPLUS_PART);
         let surplus = ((after + 1).next_power_of_two() - after).min(most);
         let addressable = u64::from(u32::MAX).saturating_sub(request.end());
         let surplus = u32::try_from(surplus.min(addressable)).expect("a surplus is a few MiB");
         let wanted = length
             .saturating_add(surplus)
-            .min(geometry.blocks_per_group)
+            .min(geometry.clusters_per_group)
             .max(length);
         if wanted == length {
             return exactly;
@@ -246,15 +250,15 @@ impl Groups {
     pub(super) fn plan_for_locality(&self, request: &Request, length: u32) -> Option<Plan> {
         let geometry = &self.store.geometry;
         let (shard, shards) = self.hints.locality_shard();
-        let free = self.hints.recent_free(|| self.free_blocks());
+        let free = self.hints.recent_free(|| self.free_clusters());
         let share = free / (SURPLUS_PART / 8) / u64::from(shards);
-        let wanted = (LOCALITY / u64::from(geometry.block_size)).min(share);
+        let wanted = (LOCALITY / u64::from(geometry.cluster_size())).min(share);
         let wanted = u32::try_from(wanted).expect("a run of 2 MiB has few blocks");
         if wanted < 2 * length {
             return None;
         }
         let goal = match self.hints.locality() {
-            Some(last) => geometry.first_block(last.group()).checked_add(last.end())?,
+            Some(last) => geometry.block_of_cluster(last.group(), last.end()),
             None if geometry.group_count >= 2 * shards => {
                 let group = u64::from(shard) * u64::from(geometry.group_count) / u64::from(shards);
                 let group = u32::try_from(group).expect("below the number of groups");

@@ -79,7 +79,7 @@ impl Groups {
         let geometry = &self.store.geometry;
         let goal = geometry
             .group_of(plan.goal)
-            .zip(geometry.offset_in_group(plan.goal));
+            .zip(geometry.cluster_in_group(plan.goal));
         let within = goal.filter(|&(group, _)| plan.zone.contains(group));
         let (first, offset) = within.unwrap_or_default();
         let mut scan = Scan {

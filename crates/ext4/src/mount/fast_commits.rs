@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use pext4_block::{Device, OverlayDevice};
-use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
 use pext4_ondisk::journal::fast_commit::Record;
 use pext4_ondisk::superblock::{OFFSET, State, Superblock};
 
@@ -42,6 +42,13 @@ pub(super) fn apply(
         ..options.clone()
     };
     let before = superblock::read(&*overlay, &mut own, &mut Vec::new())?;
+    if before
+        .features
+        .has_read_only_compat(ReadOnlyCompat::BIGALLOC)
+    {
+        let text = "fast commits on an image with bigalloc; `e2fsck` replays them";
+        return Err(Error::unsupported(text));
+    }
     let mut replayed = before.clone();
     replayed.features.incompat.remove(Incompat::RECOVER);
     overlay.write_at(OFFSET, &replayed.encode())?;

@@ -37,8 +37,20 @@ const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::METADATA_CSUM)
     .union(ReadOnlyCompat::PROJECT)
     .union(ReadOnlyCompat::QUOTA)
+    .union(ReadOnlyCompat::BIGALLOC)
     .union(ReadOnlyCompat::VERITY)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
+
+/// Whether clusters of several blocks are as mke2fs makes them: files have extents, and the last
+/// cluster is whole.
+fn has_plain_clusters(superblock: &Superblock) -> bool {
+    let bits = superblock
+        .log_cluster_size
+        .checked_sub(superblock.log_block_size);
+    let cluster = bits.and_then(|bits| 1_u64.checked_shl(bits));
+    let is_whole = cluster.is_some_and(|cluster| superblock.blocks_count.is_multiple_of(cluster));
+    is_whole && superblock.features.has_incompat(Incompat::EXTENTS)
+}
 
 /// Adds a note if the image is marked as having errors or as not cleanly closed.
 pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
@@ -103,6 +115,9 @@ pub(super) fn check(
             .difference(READ_ONLY_WRITTEN)
             .names(),
     );
+    if features.has_read_only_compat(ReadOnlyCompat::BIGALLOC) && !has_plain_clusters(superblock) {
+        unwritten.extend(ReadOnlyCompat::BIGALLOC.names());
+    }
     if !unwritten.is_empty() && !options.read_only {
         options.read_only = true;
         notes.push(format!(

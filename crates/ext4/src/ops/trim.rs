@@ -18,11 +18,11 @@ impl Volume {
         let block_size = u64::from(store.block_size());
         let first = start.div_ceil(block_size);
         let end = start.saturating_add(length) / block_size;
-        let least = least.div_ceil(block_size);
+        let least = least.div_ceil(u64::from(store.geometry.cluster_size()));
         if first >= store.geometry.blocks_count || length < block_size {
             return Err(Refusal::Invalid.into());
         }
-        let group = u64::from(store.geometry.blocks_per_group);
+        let group = u64::from(store.geometry.clusters_per_group);
         let least = u32::try_from(least).ok().filter(|_| least <= group);
         let least = least.ok_or(Refusal::Invalid)?;
         self.run(|| {

@@ -323,6 +323,7 @@ fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
         let room = Room {
             inode: own_room,
             block: inodes.store.block_size() as usize,
+            cluster: inodes.store.geometry.blocks_per_cluster,
         };
         Ok(Read {
             places,
@@ -434,7 +435,8 @@ fn change_slot(
         state.add_values(plan.values.charge.inodes);
         if let Outcome::Moved { to, .. } = outcome {
             let old = std::mem::replace(&mut state.slot.file_acl, to);
-            blocks += i64::from(to.get() != 0) - i64::from(old.get() != 0);
+            let cluster = i64::from(inodes.store.geometry.blocks_per_cluster);
+            blocks += cluster * (i64::from(to.get() != 0) - i64::from(old.get() != 0));
         }
         blocks == 0 || inodes.store.count_blocks(&mut state.slot, blocks)
     });

@@ -25,6 +25,16 @@ pub(super) struct Room {
     pub inode: usize,
     /// Of a block.
     pub block: usize,
+    /// Blocks in a cluster.
+    pub cluster: u32,
+}
+
+impl Room {
+    /// Blocks of the clusters that a value of this size takes in an inode of its own.
+    fn blocks_for(&self, size: u32) -> u64 {
+        let cluster = u64::from(self.cluster);
+        u64::from(size).div_ceil(self.block as u64 * cluster) * cluster
+    }
 }
 
 /// What to write.
@@ -109,7 +119,7 @@ impl Places {
     /// What is charged for values that are in inodes of their own.
     fn value_charge(&self, room: &Room) -> ValueCharge {
         let blocks = self.all().filter_map(|attribute| match attribute.value {
-            Value::Inode { size, .. } => Some(u64::from(size).div_ceil(room.block as u64)),
+            Value::Inode { size, .. } => Some(room.blocks_for(size)),
             Value::Inline(_) => None,
         });
         let (blocks, inodes) =

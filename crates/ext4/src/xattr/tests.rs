@@ -19,7 +19,11 @@ struct Image {
 impl Image {
     fn new(inode: usize, block: usize) -> Self {
         Self {
-            room: Room { inode, block },
+            room: Room {
+                inode,
+                block,
+                cluster: 1,
+            },
             area: vec![0; inode],
             block: None,
         }
@@ -224,6 +228,7 @@ fn values_elsewhere_are_counted_by_entry() {
     let room = Room {
         inode: 96,
         block: 1024,
+        cluster: 1,
     };
     let numbers = |list: &[u32]| list.iter().map(|&n| InodeNumber(n)).collect::<Vec<_>>();
     let mut places = Places::default();

@@ -280,6 +280,8 @@ impl Model {
         } else {
             most
         };
+        // Each block may be alone in its cluster. (e2fsck counts exactly.)
+        let most = most * self.cluster;
         // Inline data takes no block.
         let least = if may_be_inline && least <= sectors(1) {
             0

@@ -206,6 +206,8 @@ pub struct Model {
     pub has_types: bool,
     /// Whether attribute values may have inodes of their own, each charged to all owners.
     pub has_value_inodes: bool,
+    /// Blocks in a cluster, the unit in which space is taken.
+    pub cluster: u64,
     /// Whether inodes without names stay as if they were held open (concurrent histories).
     pub keeps_unnamed: bool,
     /// Start of the run in seconds since 1970.
@@ -228,6 +230,7 @@ impl Model {
             has_extents: true,
             has_types: true,
             has_value_inodes: false,
+            cluster: 1,
             keeps_unnamed: false,
             started: now(),
         };

@@ -36,11 +36,13 @@ pub enum Features {
     Values,
     /// The same, with usage counted for users, groups and projects.
     Quotas,
+    /// As upstream, with clusters of several blocks.
+    Clusters,
 }
 
 impl Features {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Debian12,
         Self::Upstream,
         Self::NoJournal,
@@ -53,6 +55,7 @@ impl Features {
         Self::FirstExt2,
         Self::Values,
         Self::Quotas,
+        Self::Clusters,
     ];
 
     /// Most bytes of content that an inode of 256 bytes holds.
@@ -74,6 +77,16 @@ impl Features {
     #[must_use]
     pub fn has_value_inodes(self) -> bool {
         matches!(self, Self::Values | Self::Quotas)
+    }
+
+    /// Blocks in a cluster, the unit in which space is allocated. Few, so that a small image has
+    /// many clusters.
+    #[must_use]
+    pub fn cluster(self) -> u32 {
+        match self {
+            Self::Clusters => 4,
+            _ => 1,
+        }
     }
 
     /// Whether directory entries have a file type.
@@ -101,6 +114,9 @@ impl Features {
             Self::Quotas => {
                 ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file,ea_inode,quota,\
                  project"
+            }
+            Self::Clusters => {
+                ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file,bigalloc"
             }
             Self::InlineNoChecksums => ",has_journal,64bit,inline_data",
             Self::Ext3 => return format!("{old},has_journal"),
@@ -166,6 +182,10 @@ impl Format {
             "-b",
             &self.block_size.to_string(),
         ]);
+        if self.features == Features::Clusters {
+            let size = self.features.cluster() * self.block_size;
+            command.args(["-C", &size.to_string()]);
+        }
         if let Some(inodes) = self.inodes {
             command.args(["-N", &inodes.to_string()]);
         }
@@ -227,5 +247,7 @@ pub fn everyday(size: u64) -> Vec<Format> {
         format(4096, Features::Inline),
         format(1024, Features::Values),
         format(1024, Features::Quotas),
+        format(1024, Features::Clusters),
+        format(4096, Features::Clusters),
     ]
 }

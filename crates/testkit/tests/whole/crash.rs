@@ -74,7 +74,8 @@ fn random_runs_with_inline_content() {
     }
 }
 
-/// Attribute values with inodes of their own, also where usage is counted.
+/// Attribute values with inodes of their own, also where usage is counted; clusters of several
+/// blocks.
 #[test]
 fn random_runs_with_values_in_inodes() {
     let profile = Profile {
@@ -82,7 +83,11 @@ fn random_runs_with_values_in_inodes() {
         ..Profile::crashes()
     };
     for seed in seeds(2) {
-        for (features, name) in [(Features::Values, "values"), (Features::Quotas, "quotas")] {
+        for (features, name) in [
+            (Features::Values, "values"),
+            (Features::Quotas, "quotas"),
+            (Features::Clusters, "clusters"),
+        ] {
             let stage = stage(1024, features);
             let name = format!("crash{name}");
             crash::run(&stage, &name, profile, seed, 150, budget(120));

@@ -39,6 +39,7 @@ fn specimens() -> Vec<(Features, Specimen)> {
         Features::Upstream,
         Features::Debian12,
         Features::InlineNoChecksums,
+        Features::Clusters,
         Features::Ext3,
     ];
     all.into_iter()

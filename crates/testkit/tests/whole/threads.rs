@@ -72,6 +72,8 @@ fn threads_in_directories_of_their_own_do_not_meet() {
         (4096, Features::Upstream),
         (1024, Features::Debian12),
         (1024, Features::Ext3),
+        (1024, Features::Clusters),
+        (1024, Features::Quotas),
     ] {
         let stage = stage(block_size, features);
         for seed in seeds(2) {

@@ -83,7 +83,8 @@ impl Application<'_> {
         self.take(inode, &piece)?;
         let mut handle = inodes.store.start(MAP_CREDITS)?;
         let mut map = inode.map.lock();
-        inodes.map(&mut handle, inode, &mut map, piece, None)?;
+        let taken = (piece, piece.length);
+        inodes.map(&mut handle, inode, &mut map, taken, None)?;
         Ok(piece.length)
     }
 
