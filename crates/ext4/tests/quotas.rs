@@ -5,6 +5,7 @@ mod images;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use images::{Image, inode};
 use pext4_block::{Device, RamDevice};
@@ -13,7 +14,7 @@ use pext4_fs::{
     Volume, Whiteout,
 };
 use pext4_ondisk::inode::InodeFlags;
-use pext4_ondisk::quota::{Header, LeafHeader, Owner};
+use pext4_ondisk::quota::{Entry, Header, LeafHeader, Owner, encode_file};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
@@ -296,6 +297,56 @@ fn projects_are_counted_where_they_are_inherited_and_set() {
     let projects = listed(&image, "project");
     assert_eq!(projects.get(&7), Some(&(4096 + 2 * 8192, 3)));
     assert_eq!(projects.get(&70_000), Some(&(8192, 1)));
+}
+
+/// The inode of a value has the user and the group of the file, and mostly project 0, which has no
+/// entry if nothing is of that project: Linux removes entries without usage.
+#[test]
+fn the_inode_of_a_value_may_have_a_project_without_an_entry() {
+    let Some(image) = Image::make(&["-O", "quota,project,ea_inode", "-b", "1024"]) else {
+        return;
+    };
+    let volume = image.open();
+    let change = SetAttributes {
+        flags: Some(InodeFlags::PROJINHERIT.bits()),
+        project: Some(5),
+        ..SetAttributes::default()
+    };
+    for inode in [inode(&volume, "/lost+found"), ROOT] {
+        volume.set_attributes(inode, &change).expect("it may");
+    }
+    volume.close().expect("it closes");
+    image.assert_clean();
+    let (space, inodes) = listed(&image, "project")[&5];
+    let entry = Entry {
+        id: 5,
+        space,
+        inodes,
+    };
+    let file = encode_file(Owner::Project, &[entry]);
+    let told = image.debugfs("blocks <12>");
+    let blocks = told
+        .split_whitespace()
+        .filter_map(|word| word.parse::<usize>().ok());
+    image.change(|bytes| {
+        for (block, part) in blocks.zip(file.chunks(1024)) {
+            bytes[block * 1024..][..1024].copy_from_slice(part);
+        }
+    });
+    image.assert_clean();
+    assert!(!listed(&image, "project").contains_key(&0));
+    // Commits everywhere: also between the making of the inode and its becoming a value.
+    let volume = image.open_with(MountOptions {
+        commit_interval: Duration::from_millis(1),
+        ..MountOptions::default()
+    });
+    let file = volume.create(ROOT, b"file", &owned_by(0, 0));
+    let file = file.expect("room").inode;
+    for length in 9000..9200 {
+        set_long_attribute(&volume, file, length);
+    }
+    volume.close().expect("it closes");
+    image.assert_clean();
 }
 
 /// Owners whose numbers share no byte need nodes of their own, and those that differ in the last

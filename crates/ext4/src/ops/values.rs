@@ -91,6 +91,7 @@ impl Volume {
             uid: attributes.uid,
             gid: attributes.gid,
         };
+        self.prepare_owners_of_new(owner, &new)?;
         let inode = {
             let mut handle = self.inodes.store.start(INODE_CREDITS)?;
             self.create_nameless(&mut handle, owner, &new)?

@@ -135,16 +135,17 @@ impl Image {
     }
 
     /// Its first 4 KiB, with the superblock.
-    #[allow(dead_code, reason = "not every test asks")]
     pub fn first_block(&self) -> Vec<u8> {
         std::fs::read(&self.path).expect("the image")[..4096].to_vec()
     }
 
-    /// Fails unless e2fsck reports nothing.
+    /// Fails unless e2fsck reports nothing, and no mount has noted errors.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn assert_clean(&self) {
         let output = run(Command::new("e2fsck").arg("-fn").arg(&self.path));
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        let state = self.first_block()[1024 + 0x3A];
+        assert_eq!(state & 2, 0, "errors were noted: {}", text(&output));
     }
 
     /// Has e2fsck make all indexes of directories anew.
