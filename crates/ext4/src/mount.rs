@@ -87,7 +87,9 @@ impl Volume {
         if journal.will_write() {
             let search = recovery::search_options(&options);
             let store = new_store(Arc::clone(&view), superblock.clone(), geometry, search);
-            lowest_layers(&Arc::new(store), journal.journal_blocks.clone())?;
+            let blocks = journal.journal_blocks.clone();
+            let (groups, _) = lowest_layers(&Arc::new(store), blocks)?;
+            quotas::open(&groups)?;
         }
         let log = journal.replay(&before, geometry.blocks_count, &mut notes)?;
         let was_clean = superblock.state.contains(State::CLEAN);

@@ -304,8 +304,9 @@ impl Store {
         kinds.contains(&true).then_some(kinds)
     }
 
-    /// Blocks of quota files that an operation may dirty besides its own: it changes the usage of
-    /// the owners of at most two inodes, or of one inode that changes its owners.
+    /// Blocks of quota files that an operation may dirty besides its own: mostly it changes the
+    /// usage of the owners of at most two inodes, or of one inode that changes its owners. One that
+    /// drops many values of attributes may take more than it asked for.
     #[must_use]
     pub fn quota_credits(&self) -> u32 {
         self.quota_credits
@@ -353,12 +354,13 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 5] {
 
 /// The quota files that count, in the order of [`Owner::ALL`].
 fn quota_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
-    let quota = ReadOnlyCompat::QUOTA;
-    match superblock.features.has_read_only_compat(quota) {
+    let features = &superblock.features;
+    let has_projects = features.has_read_only_compat(ReadOnlyCompat::PROJECT);
+    match features.has_read_only_compat(ReadOnlyCompat::QUOTA) {
         true => [
             superblock.user_quota_inode,
             superblock.group_quota_inode,
-            superblock.project_quota_inode,
+            InodeNumber(superblock.project_quota_inode.get() * u32::from(has_projects)),
         ],
         false => [InodeNumber(0); 3],
     }

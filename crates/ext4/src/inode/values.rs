@@ -246,7 +246,9 @@ impl Inodes {
         added.flatten().is_some()
     }
 
-    /// Drops one reference. Without references the inode becomes an orphan, which is reaped later.
+    /// Drops one reference of `owner`. Without references the inode becomes an orphan, which is
+    /// reaped later. Until then it is charged like any orphan, to the owners of `owner`: those that
+    /// it had may have no entries in the quota files any more.
     ///
     /// # Errors
     ///
@@ -254,12 +256,14 @@ impl Inodes {
     pub(crate) fn drop_value_reference(
         &self,
         handle: &mut Handle<'_>,
+        owner: &Inode,
         number: InodeNumber,
     ) -> Result<()> {
         let inode = match self.value_inode(number) {
             Err(error @ Error::Corrupt(_)) => return self.leave_value(error),
             inode => inode?.into_own(),
         };
+        let attributes = owner.attributes();
         let has_ended = inode.edit(handle, Reach::Attributes, |state| {
             let slot = &mut state.slot;
             // If the count is too low, the inode is kept rather than freed under its other users.
@@ -268,6 +272,8 @@ impl Inodes {
             if left == 0 {
                 slot.links = 0;
                 slot.flags.remove(InodeFlags::EA_INODE);
+                (slot.uid, slot.gid) = (attributes.uid, attributes.gid);
+                slot.project = attributes.project;
             }
             Some(left == 0)
         });

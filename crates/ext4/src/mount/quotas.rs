@@ -38,7 +38,8 @@ fn open_one(groups: &Groups, owner: Owner) -> Result<Option<File>> {
     let mut slot = raw_files::raw_slot(store, number)?;
     let size = slot.size;
     // Its last block may be used in part.
-    slot.size = size.next_multiple_of(store.block_size().into());
+    let rounded = size.checked_next_multiple_of(store.block_size().into());
+    slot.size = rounded.unwrap_or(size);
     let runs = raw_files::file_blocks(store, number, &slot, "quota file")?;
     File::open(groups, (owner, number), size, &runs).map(Some)
 }

@@ -153,7 +153,7 @@ impl Volume {
         if set.is_ok() {
             set_permissions(&mut handle, owner, permissions);
         }
-        let given = inodes.drop_value_reference(&mut handle, number);
+        let given = inodes.drop_value_reference(&mut handle, owner, number);
         self.stop_if_half_done(&handle, before, set.and(given))
             .map(|()| true)
     }

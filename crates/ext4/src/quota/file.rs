@@ -132,7 +132,13 @@ impl File {
         let mut handle = inodes.store.start(CREDITS)?;
         let first = tree.header.blocks;
         let added = blocks.append(&mut handle, first, way.new_blocks())?;
-        Ok(way.build(tree, &mut handle, &added, id))
+        let place = way.build(tree, &mut handle, &added, id);
+        place.ok_or_else(|| {
+            let error = corrupt("has blocks in two places of the file").into();
+            let what = "a quota file was left half changed";
+            inodes.store.stop_half_done(what, &error);
+            error
+        })
     }
 }
 
@@ -204,7 +210,7 @@ impl Blocks<'_> {
     }
 
     /// Appends `count` quota blocks of zeroes from block `first` on. If that fails, nothing is
-    /// changed.
+    /// changed, or the journal has stopped.
     fn append(&self, handle: &mut Handle<'_>, first: u32, count: u32) -> Result<Vec<(u32, Part)>> {
         let end = first.checked_add(count);
         let end = end.ok_or_else(|| corrupt("has as many blocks as it can have"))?;
@@ -222,7 +228,11 @@ impl Blocks<'_> {
         }
         self.map(handle, mapped..bytes.div_ceil(block_size))?;
         for number in (first..end).filter(|number| !is_old(number)) {
-            parts.push((number, self.get(number)?));
+            let part = self.get(number).inspect_err(|error| {
+                let what = "a quota file was left half changed";
+                self.store().stop_half_done(what, error);
+            });
+            parts.push((number, part?));
         }
         for (_, part) in &parts {
             part.edit(handle, |bytes| bytes.fill(0));
@@ -322,14 +332,15 @@ impl Way {
         DEPTH.saturating_sub(nodes) + u32::from(self.leaf.is_none())
     }
 
-    /// Puts the entry into the leaf, with `added` in place of what is missing.
+    /// Puts the entry into the leaf, with `added` in place of what is missing. `None` if the leaf
+    /// has changed with a node: two blocks of a damaged file may lie in one place.
     fn build(
         self,
         tree: &mut Tree,
         handle: &mut Handle<'_>,
         added: &[(u32, Part)],
         id: u32,
-    ) -> Place {
+    ) -> Option<Place> {
         let mut added = added.iter();
         tree.header.blocks += self.new_blocks();
         let leaf = self.leaf.or_else(|| {
@@ -348,10 +359,10 @@ impl Way {
             nodes.push(part.clone());
         }
         link(handle, &nodes, id, leaf.number);
-        let place = leaf.put(tree, handle, id);
+        let place = leaf.put(tree, handle, id)?;
         let header = tree.header;
         self.header.edit(handle, |bytes| header.store(bytes));
-        place
+        Some(place)
     }
 }
 
@@ -386,12 +397,13 @@ impl FreeLeaf {
         Ok(Some(Self { number, part, next }))
     }
 
-    /// Puts a new entry into the leaf, which is the first of the list or gets there.
-    fn put(self, tree: &mut Tree, handle: &mut Handle<'_>, id: u32) -> Place {
+    /// Puts a new entry into the leaf, which is the first of the list or gets there; `None` if it
+    /// has no empty place.
+    fn put(self, tree: &mut Tree, handle: &mut Handle<'_>, id: u32) -> Option<Place> {
         let (mut header, place) = self
             .part
             .look(|leaf| (LeafHeader::decode(leaf), quota::empty_place(leaf)));
-        let offset = place.expect("a leaf with an empty place was chosen");
+        let offset = place?;
         header.entries = header.entries.saturating_add(1);
         tree.header.free_leaf = self.number;
         if usize::from(header.entries) >= ENTRIES {
@@ -414,6 +426,6 @@ impl FreeLeaf {
             block: self.part.buffer.block(),
             offset: self.part.offset,
         };
-        at.behind(offset)
+        Some(at.behind(offset))
     }
 }

@@ -30,7 +30,7 @@ use pext4_sync::hash::NumberHash;
 use pext4_sync::{Class, Mutex, Sharded};
 
 pub(crate) use self::file::{File, Place};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::inodes::Inodes;
 use crate::inode::{key_of, owner_of};
 use crate::store::Store;
@@ -95,8 +95,12 @@ impl Quotas {
             if [space, inodes] == [0, 0] {
                 continue;
             }
-            if let Err(error) = self.store_sum(store, handle, key, space, inodes) {
-                store.apply_error_policy(error);
+            match self.store_sum(store, handle, key, space, inodes) {
+                Err(error @ Error::Io(_)) => {
+                    store.stop_half_done("usage could not be stored in a quota file", &error);
+                }
+                Err(error) => drop(store.apply_error_policy(error)),
+                Ok(()) => {}
             }
         }
     }

@@ -358,17 +358,17 @@ fn carry_out(
     let outcome = match change_block(inodes, handle, inode, known, plan) {
         Ok(outcome) => outcome,
         Err(error) => {
-            drop_value_references(inodes, handle, &plan.values.taken)?;
+            drop_value_references(inodes, handle, inode, &plan.values.taken)?;
             return Err(error);
         }
     };
-    drop_value_references(inodes, handle, &plan.values.left_in_inode)?;
+    drop_value_references(inodes, handle, inode, &plan.values.left_in_inode)?;
     let is_left = match outcome {
         Outcome::Same => plan.block != BlockPlan::Keep,
         Outcome::Moved { departure, .. } => departure == Departure::Unused,
     };
     if is_left {
-        drop_value_references(inodes, handle, &plan.values.left_in_block)?;
+        drop_value_references(inodes, handle, inode, &plan.values.left_in_block)?;
     }
     change_slot(inodes, handle, inode, plan, outcome)
 }
@@ -376,11 +376,12 @@ fn carry_out(
 fn drop_value_references(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
+    owner: &Inode,
     values: &[InodeNumber],
 ) -> Result<()> {
     values
         .iter()
-        .try_for_each(|&number| inodes.drop_value_reference(handle, number))
+        .try_for_each(|&number| inodes.drop_value_reference(handle, owner, number))
 }
 
 fn change_block(
