@@ -247,6 +247,7 @@ impl Blocks<'_> {
     fn map(&self, handle: &mut Handle<'_>, blocks: Range<u64>) -> Result<()> {
         let (inodes, inode) = (self.inodes, self.inode);
         let mut next = blocks.start;
+        let mut runs = Vec::new();
         while next < blocks.end {
             let before = handle.changes();
             let filling = Filling::written(next..blocks.end);
@@ -258,12 +259,13 @@ impl Blocks<'_> {
                     return Err(error);
                 }
             };
-            for offset in 0..extent.length {
-                if let Some(block) = extent.start.checked_add(offset) {
-                    handle.create(block, Stamp::NONE);
-                }
-            }
             next = extent.end();
+            runs.push(extent);
+        }
+        // Only now: blocks that are given back must owe nothing to the journal.
+        for extent in runs {
+            let blocks = (0..extent.length).filter_map(|offset| extent.start.checked_add(offset));
+            blocks.for_each(|block| drop(handle.create(block, Stamp::NONE)));
         }
         Ok(())
     }
