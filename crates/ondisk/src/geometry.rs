@@ -210,6 +210,12 @@ impl Geometry {
         self.block_size << self.cluster_bits
     }
 
+    /// The first block of the cluster of a block, of the device or of a file.
+    #[must_use]
+    pub fn cluster_start(&self, block: u64) -> u64 {
+        block & !(u64::from(self.blocks_per_cluster) - 1)
+    }
+
     /// The first block of the cluster with this bit in a group's bitmap.
     #[must_use]
     pub fn block_of_cluster(&self, group: GroupNumber, bit: u32) -> BlockNumber {

@@ -47,7 +47,7 @@ impl Inodes {
 
     /// The first block of the cluster of a block, of a file or of the device.
     pub(super) fn cluster_start(&self, block: u64) -> u64 {
-        block & !(self.cluster() - 1)
+        self.store.geometry.cluster_start(block)
     }
 
     /// Where the beginning of a hole of the file can be.

@@ -38,8 +38,7 @@ impl Groups {
     ///
     /// As [`Groups::free`].
     pub fn free_metadata(&self, handle: &mut Handle<'_>, block: BlockNumber) -> Result<()> {
-        let cluster = u64::from(self.store.geometry.blocks_per_cluster);
-        let start = BlockNumber(block.get() - block.get() % cluster);
+        let start = BlockNumber(self.store.geometry.cluster_start(block.get()));
         self.check_freeable(start, 1)?;
         let reuse = match handle.forget(block) {
             Forgotten::Revoked => Reuse::OnceDurable,
