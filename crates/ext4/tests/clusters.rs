@@ -9,7 +9,7 @@ use std::sync::Arc;
 use images::Image;
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{
-    AllocateMode, CreateAttributes, InodeNumber, MountOptions, Refusal, SetAttributes,
+    AllocateMode, CreateAttributes, Error, InodeNumber, MountOptions, Refusal, SetAttributes,
     SetXattrMode, Volume,
 };
 
@@ -41,12 +41,16 @@ fn create(volume: &Volume, name: &str) -> InodeNumber {
     made.expect("room").inode
 }
 
-fn set_size(volume: &Volume, inode: InodeNumber, size: u64) {
+fn cut(volume: &Volume, inode: InodeNumber, size: u64) -> pext4_fs::Result<()> {
     let change = SetAttributes {
         size: Some(size),
         ..SetAttributes::default()
     };
-    volume.set_attributes(inode, &change).expect("room");
+    volume.set_attributes(inode, &change).map(drop)
+}
+
+fn set_size(volume: &Volume, inode: InodeNumber, size: u64) {
+    cut(volume, inode, size).expect("room");
 }
 
 /// A file and what it should contain.
@@ -385,4 +389,99 @@ fn without_extents_or_whole_clusters_nothing_is_written() {
         let notes = volume.notes().join("; ");
         assert!(notes.contains("bigalloc"), "{request}: {notes}");
     }
+}
+
+/// A file that maps the rest of a cluster with structures of the file system, or its blocks to
+/// other places in their clusters: the file suffers, and nothing else does.
+#[test]
+fn a_file_with_blocks_that_no_cluster_of_its_own_can_hold_is_refused() {
+    let told = [
+        // Extents of four blocks: beside the block bitmap (34), and at an odd place.
+        (
+            "a bitmap's cluster",
+            ["block[3] 8", "block[4] 4", "block[5] 40"],
+        ),
+        (
+            "another place",
+            ["block[3] 8", "block[4] 4", "block[5] 16001"],
+        ),
+    ];
+    for (what, words) in told {
+        for checksums in ["metadata_csum", "^metadata_csum"] {
+            let requests = words.map(|word| format!("sif file {word}"));
+            let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+            let features = format!("bigalloc,{checksums}");
+            let arguments = ["-b", "1024", "-C", "16384", "-O", &features, "-N", "512"];
+            let Some(image) = Image::with_file(&arguments, &[7; 40 << 10], &requests) else {
+                return;
+            };
+            let volume = image.open();
+            let file = images::inode(&volume, "/file");
+            let is_refused = |result: pext4_fs::Result<()>, call: &str| {
+                let error = result.expect_err(call);
+                assert!(
+                    matches!(error, Error::Corrupt(_)),
+                    "{what}, {call}: {error}"
+                );
+                assert!(!volume.is_read_only(), "{what}, {call}");
+            };
+            let read = volume.read(file, 8 << 10, &mut [0; 100]);
+            is_refused(read.map(drop), "read");
+            let written = volume.write(file, 0, &[1; 100]);
+            is_refused(written.map(drop), "write into the hole of the cluster");
+            is_refused(cut(&volume, file, 0), "cut");
+            is_refused(cut(&volume, file, 9 << 10), "cut inside the cluster");
+            let _ = volume.unlink(ROOT, b"file");
+            volume.forget(file, 1);
+            create(&volume, "other");
+            volume.sync().expect("the journal goes on");
+            assert!(!volume.is_read_only(), "{what}");
+        }
+    }
+}
+
+/// A range that begins in the same cluster as blocks of a damaged leaf is not unmapped, and the
+/// volume goes on.
+#[test]
+fn damage_beside_a_range_stops_nothing_else() {
+    let Some(image) = image(1024, 16 << 10, "") else {
+        return;
+    };
+    let volume = image.open();
+    let file = create(&volume, "file");
+    for piece in 0..300 {
+        let written = volume.write(file, piece * 2048, &[7; 1024]);
+        assert_eq!(written.expect("room"), 1024);
+    }
+    volume.close().expect("it closes");
+    let told = image.debugfs("stat file");
+    let leaf = told.split("(ETB0):").nth(1).expect("it has leaves");
+    let leaf = leaf.split(|byte: char| !byte.is_ascii_digit()).next();
+    let leaf: usize = leaf.and_then(|leaf| leaf.parse().ok()).expect("a block");
+    let mut sound = Vec::new();
+    image.change(|bytes| {
+        let node = &mut bytes[leaf * 1024..][..100];
+        sound = node.to_vec();
+        node.fill(9);
+    });
+    let volume = image.open();
+    let mut refused = 0;
+    for first in (0..600).rev() {
+        let mode = AllocateMode::PunchHole;
+        let length = (600 - first) * 1024;
+        if let Err(error) = volume.allocate(file, mode, first * 1024, length) {
+            assert!(matches!(error, Error::Corrupt(_)), "{first}: {error}");
+            refused += 1;
+        }
+        assert!(!volume.is_read_only(), "{first}");
+    }
+    assert!(refused > 0, "the first leaf cannot be read");
+    create(&volume, "other");
+    volume.sync().expect("the journal goes on");
+    volume.close().expect("it closes");
+    // Nothing that the leaf maps is free, once it can be read again.
+    image.change(|bytes| bytes[leaf * 1024..][..100].copy_from_slice(&sound));
+    image.debugfs_write("set_super_value state 1");
+    image.debugfs_write("set_super_value error_count 0");
+    image.assert_clean();
 }

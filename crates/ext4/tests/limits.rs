@@ -127,6 +127,29 @@ fn a_file_has_no_more_blocks_than_its_inode_can_count() {
     image.assert_clean();
 }
 
+/// Where clusters have many blocks, the nodes of a worst tree take more space than the data.
+#[test]
+fn nodes_that_take_clusters_are_counted_as_such() {
+    let features = "^huge_file,bigalloc";
+    let Some(image) = Image::make(&["-b", "1024", "-C", "262144", "-O", features]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
+    let file = made.expect("a file").inode;
+    let grow = |size| {
+        let change = SetAttributes {
+            size: Some(size),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(file, &change).map(drop)
+    };
+    // Of 2 TiB a node of 256 KiB for each 84 blocks takes three quarters.
+    let refused = grow(520 << 30).expect_err("more than can be counted");
+    assert!(refused.is(Refusal::FileTooLarge), "{refused}");
+    grow(500 << 30).expect("that can");
+}
+
 #[test]
 fn a_write_across_the_largest_size_keeps_what_fits() {
     for features in ["^extent,^64bit", "extent"] {

@@ -14,6 +14,7 @@ use pext4_block::Page;
 use pext4_jbd2::{Capture, Owed};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::corrupt::wrong_checksum;
+use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, Tid};
 
@@ -203,7 +204,8 @@ impl BlockSide {
         debug_assert_eq!(buddy.check(), Ok(()), "{group:?}");
         if buddy.free() != descriptor.free_clusters {
             let (free, said) = (buddy.free(), descriptor.free_clusters);
-            let problem = format!("has {free} free blocks, the group descriptor says {said}");
+            let unit = unit(&store.geometry);
+            let problem = format!("has {free} free {unit}s, the group descriptor says {said}");
             return Err(block_bitmap_problem(group, descriptor, problem).into());
         }
         Ok(Self {
@@ -212,6 +214,14 @@ impl BlockSide {
             buddy,
             pending: Pending::default(),
         })
+    }
+}
+
+/// What a bit of the block bitmap stands for.
+fn unit(geometry: &Geometry) -> &'static str {
+    match geometry.has_bigalloc() {
+        true => "cluster",
+        false => "block",
     }
 }
 
@@ -273,8 +283,9 @@ fn read_block_bitmap(
     }
     for run in owned_bits(store, owned, group) {
         if let Some(free) = bitmap::next_zero(&page, run.start, run.end) {
+            let unit = unit(geometry);
             let problem =
-                format!("says that block {free} of the group is free, which the file system owns");
+                format!("says that {unit} {free} of the group is free, which the file system owns");
             return Err(block_bitmap_problem(group, descriptor, problem).into());
         }
     }

@@ -321,7 +321,8 @@ impl Groups {
         self.store.tally.count(event);
     }
 
-    /// Whether any of these blocks holds the file system's own structures, which no file may own.
+    /// Whether any of these blocks is in a cluster with the file system's own structures, which no
+    /// file may own.
     #[must_use]
     pub fn is_metadata(&self, blocks: Range<u64>) -> bool {
         self.owned().any(|map| map.touches(blocks.clone()))
@@ -357,7 +358,7 @@ impl Groups {
             let corrupt = Corrupt::new("group descriptors", problem);
             corrupt.in_block(BlockNumber(blocks.start))
         });
-        let (map, overlap) = MetadataMap::new(blocks);
+        let (map, overlap) = MetadataMap::new(blocks, self.store.geometry.blocks_per_cluster);
         (map, shared.or(overlap))
     }
 

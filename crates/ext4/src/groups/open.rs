@@ -55,7 +55,7 @@ impl Groups {
                 store.superblock(|superblock| superblock.reserved_blocks)
             }
         };
-        let (metadata, overlap) = MetadataMap::new(table.runs);
+        let (metadata, overlap) = MetadataMap::new(table.runs, store.geometry.blocks_per_cluster);
         let overlap = match overlap {
             Some(corrupt) if !store.options.read_only => return Err(with_advice(corrupt)),
             found => found.map_or_else(OnceLock::new, OnceLock::from),

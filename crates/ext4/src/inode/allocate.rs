@@ -109,6 +109,7 @@ impl Inodes {
                         unwritten: true,
                         hole: Some(hole),
                     };
+                    self.settle_cluster(inode, block)?;
                     let mut handle = self.store.start(MAP_CREDITS)?;
                     let extent = self.fill_hole(&mut handle, inode, filling, |extent| {
                         let reached = (extent.end() * block_bytes).min(bytes.end);

@@ -7,6 +7,9 @@
 //!   belongs to the file as soon as one of its blocks is mapped, and until none is. So a hole
 //!   beside mapped blocks is filled from their cluster, and who unmaps blocks looks for others
 //!   beside them.
+//! - A block that is unmapped while others of its cluster stay can be filled again at once, since
+//!   the cluster stays the file's. It is not before the unmapping is durable: a crash may bring the
+//!   old map back, and with it what was in the block ([`Inodes::settle_cluster`]).
 //! - A node of a map and a block of attributes take a cluster each.
 //! - `i_blocks` counts whole clusters.
 //!
@@ -14,6 +17,7 @@
 
 use std::ops::Range;
 
+use pext4_jbd2::Handle;
 use pext4_ondisk::{BlockNumber, LogicalBlock};
 
 use super::extents::Mapping;
@@ -35,9 +39,16 @@ pub(super) enum Place {
 pub(super) struct Unmapped {
     /// Runs of blocks of the device.
     pub(super) runs: Runs,
-    /// The blocks of the file among which they were; none of these is mapped any more.
-    pub(super) range: Range<u64>,
+    /// Where the change came to its end before the range did: no block of the file from here to the
+    /// end of the range is mapped any more.
+    pub(super) left: Option<u64>,
+    /// The clusters of the device that hold blocks beside the range.
+    pub(super) beside: Beside,
 }
+
+/// The clusters of the device in which blocks of the file lie before and behind a range that begins
+/// or ends inside a cluster of the file.
+pub(super) type Beside = [Option<BlockNumber>; 2];
 
 impl Inodes {
     /// Blocks in a cluster.
@@ -58,19 +69,56 @@ impl Inodes {
         }
         let root = inode.root();
         let first = self.cluster_start(hole.start);
-        if let Some(own) = self.mapped_cluster(inode, &root, first)? {
+        let end_of_first = first + cluster;
+        if let Some(own) = self.mapped_cluster(inode, &root, first..end_of_first)? {
             let start = BlockNumber(own.get() + hole.start % cluster);
-            let length = hole.end.min(first + cluster) - hole.start;
-            let few = u32::try_from(length).unwrap_or(u32::MAX);
-            self.check_not_metadata(start, few)?;
-            return Ok(Place::Own(start, length));
+            return Ok(Place::Own(start, hole.end.min(end_of_first) - hole.start));
         }
         let last = self.cluster_start(hole.end - 1);
         let is_shared = last != first
             && !hole.end.is_multiple_of(cluster)
-            && self.mapped_cluster(inode, &root, last)?.is_some();
+            && self
+                .mapped_cluster(inode, &root, last..last + cluster)?
+                .is_some();
         let end = if is_shared { last } else { hole.end };
         Ok(Place::New(hole.start..end))
+    }
+
+    /// Waits until what was unmapped is durable, if a hole from `block` on will be filled from a
+    /// cluster of the file. The caller holds the inode's lock for writing and no handle.
+    ///
+    /// # Errors
+    ///
+    /// The journal's, or those of reading the map.
+    pub(super) fn settle_cluster(&self, inode: &Inode, block: u64) -> Result<()> {
+        let cluster = self.cluster();
+        if cluster == 1 {
+            return Ok(());
+        }
+        let Some(tid) = inode.state(|state| state.unmapped_beside_in) else {
+            return Ok(());
+        };
+        let first = self.cluster_start(block);
+        let own = self.mapped_cluster(inode, &inode.root(), first..first + cluster)?;
+        if own.is_some() {
+            self.store.journal().commit(tid)?;
+            inode.note(|state| state.unmapped_beside_in = None);
+        }
+        Ok(())
+    }
+
+    /// The clusters beside a range of blocks that will be unmapped. To be called before that: what
+    /// cannot be read is found while nothing has changed.
+    pub(super) fn clusters_beside(&self, inode: &Inode, range: &Range<u64>) -> Result<Beside> {
+        if self.cluster() == 1 {
+            return Ok([None; 2]);
+        }
+        let root = inode.root();
+        let end = range.end.checked_next_multiple_of(self.cluster());
+        Ok([
+            self.mapped_cluster(inode, &root, self.cluster_start(range.start)..range.start)?,
+            self.mapped_cluster(inode, &root, range.end..end.unwrap_or(range.end))?,
+        ])
     }
 
     /// The clusters of the device that unmapped blocks leave: the first block of each run of them,
@@ -78,13 +126,14 @@ impl Inodes {
     /// block, these are the blocks' own runs, taken.
     pub(super) fn left_clusters(
         &self,
+        handle: &Handle<'_>,
         inode: &Inode,
         root: &Root,
         unmapped: &mut Unmapped,
-    ) -> Result<Runs> {
+    ) -> Runs {
         let cluster = self.cluster();
-        if cluster == 1 {
-            return Ok(std::mem::take(&mut unmapped.runs));
+        if cluster == 1 || unmapped.runs.is_empty() {
+            return std::mem::take(&mut unmapped.runs);
         }
         let mut left: Vec<u64> = unmapped
             .runs
@@ -96,13 +145,15 @@ impl Inodes {
             .collect();
         left.sort_unstable();
         left.dedup();
-        let Range { start, end } = unmapped.range;
-        for edge in [start, end]
-            .into_iter()
-            .filter(|edge| !edge.is_multiple_of(cluster))
-        {
-            let beside = self.mapped_cluster(inode, root, self.cluster_start(edge))?;
-            left.retain(|&first| beside.is_none_or(|beside| beside.get() != first));
+        let all = left.len();
+        let [before, behind] = unmapped.beside;
+        let before = match unmapped.left {
+            Some(end) => self.cluster_of_rest(inode, root, end, unmapped),
+            None => before,
+        };
+        left.retain(|&first| ![before, behind].contains(&Some(BlockNumber(first))));
+        if left.len() < all {
+            inode.note(|state| state.unmapped_beside_in = Some(handle.tid()));
         }
         let mut runs = Runs::new();
         for first in left {
@@ -113,7 +164,24 @@ impl Inodes {
                 _ => runs.push((BlockNumber(first), 1)),
             }
         }
-        Ok(runs)
+        runs
+    }
+
+    /// The cluster of the device that still holds blocks before `end`, where the change of a map
+    /// came to its end. The next change begins there, and will report what cannot be read now.
+    fn cluster_of_rest(
+        &self,
+        inode: &Inode,
+        root: &Root,
+        end: u64,
+        unmapped: &Unmapped,
+    ) -> Option<BlockNumber> {
+        let rest = self.cluster_start(end)..end;
+        self.mapped_cluster(inode, root, rest).unwrap_or_else(|_| {
+            // Blocks are unmapped from the end backwards.
+            let (lowest, _) = unmapped.runs.last()?;
+            Some(BlockNumber(self.cluster_start(lowest.get())))
+        })
     }
 
     /// The number of blocks in runs of clusters.
@@ -122,21 +190,21 @@ impl Inodes {
         i64::try_from(count * self.cluster()).unwrap_or(i64::MAX)
     }
 
-    /// The cluster of the device in which blocks of the file's cluster from block `first` on are,
-    /// if any of them is mapped.
+    /// The cluster of the device in which blocks are that the file has in a part of one of its
+    /// clusters, if any of them is mapped.
     fn mapped_cluster(
         &self,
         inode: &Inode,
         root: &Root,
-        first: u64,
+        part: Range<u64>,
     ) -> Result<Option<BlockNumber>> {
-        let mut at = first;
-        while at < first.saturating_add(self.cluster()) {
+        let mut at = part.start;
+        while at < part.end {
             // No file has more blocks.
             let Ok(logical) = u32::try_from(at) else {
                 break;
             };
-            match self.lookup_any(inode, root, LogicalBlock(logical))? {
+            match self.lookup_with_root(inode, root, LogicalBlock(logical))? {
                 Mapping::Mapped(extent) => {
                     let offset = u64::from(logical.saturating_sub(extent.logical.get()));
                     let block = extent.start.get() + offset;

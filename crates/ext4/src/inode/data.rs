@@ -7,7 +7,9 @@
 //!
 //! If a file ends inside a block, the bytes beyond its end must read as zeroes once the file grows.
 //! They are zeroed when the file grows, not when it is truncated, and not before the truncate is
-//! durable, since a crash may bring the longer file back (rule 9 of the design).
+//! durable, since a crash may bring the longer file back (rule 9 of the design). For the same
+//! reason a hole in a cluster that the file has is filled only once its unmapping is durable
+//! (`clusters`).
 //!
 //! Callers of all functions hold the inode's `lock`: shared for functions that only read, exclusive
 //! for those that change something.
@@ -45,11 +47,16 @@ pub(super) fn logical(block: u64) -> Result<LogicalBlock> {
 }
 
 /// Largest size in bytes for which the inode can count all blocks in 32 bits, even if every block
-/// is an extent of its own and the inode has a block of attributes.
-fn largest_size_without_huge_file(block_size: u32) -> u64 {
+/// is an extent of its own and the inode has a block of attributes. Each of the tree's nodes takes
+/// a cluster, as that block does.
+fn largest_size_without_huge_file(block_size: u32, cluster: u64) -> u64 {
     let countable = u32::MAX / (block_size / 512);
     let nodes = extent::nodes_needed(countable as usize, block_size as usize) as u64;
-    (u64::from(countable) - nodes - 1) * u64::from(block_size)
+    let countable = u64::from(countable);
+    // A part of the blocks needs the same part of the nodes, rounded up on each level.
+    let with_nodes = countable * countable / (countable + nodes * cluster);
+    let rounded = (u64::from(extent::MAX_DEPTH) + 2) * cluster;
+    with_nodes.saturating_sub(rounded) / cluster * cluster * u64::from(block_size)
 }
 
 /// Bytes `[start, end)` of a file, within one run of blocks.
@@ -96,7 +103,8 @@ impl Inodes {
         if features.contains(ReadOnlyCompat::HUGE_FILE) {
             return largest;
         }
-        largest_size_without_huge_file(self.store.block_size()).max(inode.size().min(largest))
+        largest_size_without_huge_file(self.store.block_size(), self.cluster())
+            .max(inode.size().min(largest))
     }
 
     /// Largest size of a file with a block map.
@@ -244,10 +252,12 @@ impl Inodes {
         piece: &Piece,
         data: &[u8],
     ) -> Result<u64> {
+        let blocks = self.blocks_of(piece);
+        self.settle_cluster(inode, blocks.start)?;
         let mut handle = self.store.start(MAP_CREDITS)?;
         let filling = Filling {
             hole: Some(hole),
-            ..Filling::written(self.blocks_of(piece))
+            ..Filling::written(blocks)
         };
         let mut end = piece.end;
         self.fill_hole(&mut handle, inode, filling, |extent| {

@@ -40,7 +40,7 @@ impl Filling {
 
 impl Inodes {
     /// Allocates blocks for the start of a hole and maps them: one run, possibly shorter than the
-    /// hole.
+    /// hole. For a regular file, [`Inodes::settle_cluster`] comes before.
     ///
     /// `fill` writes the data of written blocks before they are mapped, and returns where in the
     /// file it ends, in bytes, for [`Inodes::note_written`]; `None` if nothing is to be noted.
@@ -192,7 +192,7 @@ impl Inodes {
             Mapping::Mapped(extent) => (Some(extent), None),
         };
         if let Some(before) = before {
-            self.check_not_metadata(before.start, before.length)
+            self.check_extent(&before)
                 .map_err(|error| error.in_inode(inode.number()))?;
             return Ok(continuation(before, logical));
         }

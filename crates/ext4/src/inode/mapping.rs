@@ -89,6 +89,17 @@ impl Inodes {
         Ok(())
     }
 
+    /// Refuses an extent that only a corrupt or malicious image has: it maps structures of the file
+    /// system itself, or blocks to other places in their clusters.
+    pub(crate) fn check_extent(&self, extent: &Extent) -> Result<()> {
+        let distance = extent.start.get() ^ u64::from(extent.logical.get());
+        if distance & (self.cluster() - 1) != 0 {
+            let corrupt = Corrupt::new("extent", "its blocks lie elsewhere in their clusters");
+            return Err(corrupt.in_block(extent.start).into());
+        }
+        self.check_not_metadata(extent.start, extent.length)
+    }
+
     /// What one block of the file maps to, and up to which block the mapping extends. The caller
     /// holds the inode's lock, under which the map does not change.
     ///
@@ -111,8 +122,10 @@ impl Inodes {
         logical: LogicalBlock,
     ) -> Result<Mapping> {
         let mapping = self.lookup_any(inode, root, logical)?;
-        if let Mapping::Mapped(extent) = &mapping {
-            self.check_not_metadata(extent.start, extent.length)
+        if let Mapping::Mapped(extent) = &mapping
+            && (Self::uses_extents(inode) || self.cluster() == 1)
+        {
+            self.check_extent(extent)
                 .map_err(|error| error.in_inode(inode.number()))?;
         }
         Ok(mapping)
@@ -166,9 +179,9 @@ impl Inodes {
         let mut nodes = Nodes::changing(self, inode, handle, wanted.goal, wanted.spare);
         let result = operation(&mut root, &mut nodes, &mut unmapped);
         let change = nodes.into_change();
-        let result = result.and_then(|result| {
-            let clusters = self.left_clusters(inode, &root, &mut unmapped)?;
-            Ok((result, clusters))
+        let result = result.map(|result| {
+            let clusters = self.left_clusters(change.handle, inode, &root, &mut unmapped);
+            (result, clusters)
         });
         if let Err(error) = &result
             && change.has_begun
@@ -258,7 +271,7 @@ impl Inodes {
     /// Unmaps and frees the blocks of a range, from its end backwards, touching at most `budget`
     /// tree entries. Returns the end of the range for the next call, or `None` when everything is
     /// freed. A hole in the middle of an extent may need a node: if the volume is full, that is
-    /// made of a block of the hole.
+    /// made of a block of the hole, unless nodes take clusters of several blocks.
     ///
     /// # Errors
     ///
@@ -276,6 +289,9 @@ impl Inodes {
         match without_spare {
             Err(error) if error.is(Refusal::NoSpace) => {
                 let spare = self.blocks_of_hole(inode, &range)?;
+                if spare.is_empty() {
+                    return Err(error);
+                }
                 self.unmap_with(handle, inode, range, budget, spare)
             }
             done => done,
@@ -307,19 +323,21 @@ impl Inodes {
     ) -> Result<Option<u64>> {
         let (left, freed) = self.unmap_in(handle, inode, range, budget, spare)?;
         let is_metadata = inode.file_type() != FileType::Regular;
+        // What cannot be freed keeps nothing else from it: no map has these blocks any more.
+        let mut outcome = Ok(());
         if is_metadata && self.cluster() == 1 {
             for block in blocks_of(&freed.clusters) {
-                self.groups.free_metadata(handle, block)?;
+                outcome = outcome.and(self.groups.free_metadata(handle, block));
             }
-            return Ok(left);
+            return outcome.map(|()| left);
         }
         for block in blocks_of(&freed.blocks).filter(|_| is_metadata) {
             let _ = handle.forget(block);
         }
         for (start, count) in freed.clusters {
-            self.groups.free(handle, start, count)?;
+            outcome = outcome.and(self.groups.free(handle, start, count));
         }
-        Ok(left)
+        outcome.map(|()| left)
     }
 
     /// As [`Inodes::unmap`], but the blocks stay in use: the caller, who holds the map lock, gets
@@ -354,6 +372,7 @@ impl Inodes {
             spare,
             ..Change::near(self.home_goal(inode))
         };
+        let beside = self.clusters_beside(inode, &range)?;
         self.change_tree(handle, inode, wanted, |root, nodes, unmapped| {
             let Range { start, end } = range;
             let runs = &mut unmapped.runs;
@@ -368,7 +387,7 @@ impl Inodes {
             } else {
                 remove_extents(root, nodes, start..end, budget, is_metadata, runs)
             }?;
-            unmapped.range = left.unwrap_or(start)..end;
+            (unmapped.left, unmapped.beside) = (left, beside);
             Ok(left)
         })
     }

@@ -13,7 +13,7 @@ use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::{BlockNumber, Corrupt, extent};
 
 use super::Inode;
-use super::extents::{self, NodeStore};
+use super::extents::{self, Extent, NodeStore};
 use super::inodes::Inodes;
 use crate::error::{Error, Refusal, Result};
 use crate::mballoc::{Purpose, Request};
@@ -188,6 +188,10 @@ impl NodeStore for Nodes<'_, '_> {
 
     fn check_mapped(&self, start: BlockNumber, length: u32) -> Result<()> {
         self.inodes.check_not_metadata(start, length)
+    }
+
+    fn check_extent(&self, extent: &Extent) -> Result<()> {
+        self.inodes.check_extent(extent)
     }
 
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {

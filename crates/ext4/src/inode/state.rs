@@ -30,6 +30,9 @@ pub struct State {
     pub tail_is_zero: bool,
     /// Whether the inode is on the list of files whose tail must still be zeroed (`tails.rs`).
     pub tail_is_listed: bool,
+    /// The last transaction that unmapped blocks of a cluster of which others stay mapped, unless
+    /// it is known to be durable.
+    pub unmapped_beside_in: Option<Tid>,
     /// Whether a truncate failed half way, so that blocks beyond the end may still be mapped, whose
     /// old content must not become visible again.
     pub truncate_is_unfinished: bool,
@@ -64,6 +67,7 @@ impl State {
             truncated_in: None,
             tail_is_zero: false,
             tail_is_listed: false,
+            unmapped_beside_in: None,
             truncate_is_unfinished: false,
             dead: false,
             owed: Owed::default(),

@@ -323,7 +323,7 @@ impl Inodes {
             for slot in 0..node.len() {
                 let extent = node.extent(slot, &bounds)?;
                 blocks += u64::from(extent.length);
-                self.check_not_metadata(extent.start, extent.length)?;
+                self.check_extent(&extent)?;
             }
             Ok(inode.file_type() == FileType::Regular || blocks <= u64::from(MAX_FORGOTTEN))
         };

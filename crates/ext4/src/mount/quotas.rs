@@ -1,8 +1,10 @@
 //! The quota files of a volume that will be written.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_ondisk::quota::Owner;
+use pext4_ondisk::{BlockNumber, Corrupt};
 
 use super::raw_files;
 use crate::error::{Error, Result};
@@ -21,16 +23,34 @@ pub(super) fn open(groups: &Groups) -> Result<Option<Arc<Quotas>>> {
         return Ok(None);
     }
     let mut files = [None, None, None];
+    let mut blocks = Vec::new();
     for (file, owner) in files.iter_mut().zip(Owner::ALL) {
-        *file = open_one(groups, owner).map_err(|error| match error {
-            Error::Corrupt(corrupt) => with_advice(corrupt),
-            other => other,
-        })?;
+        *file = open_one(groups, owner, &mut blocks).map_err(advised)?;
+    }
+    if let Some(shared) = first_shared(blocks) {
+        let corrupt = Corrupt::new("quota file", "has a block twice, or shares it with another");
+        return Err(advised(corrupt.in_block(shared).into()));
     }
     Ok(Some(Arc::new(Quotas::new(files))))
 }
 
-fn open_one(groups: &Groups, owner: Owner) -> Result<Option<File>> {
+fn advised(error: Error) -> Error {
+    match error {
+        Error::Corrupt(corrupt) => with_advice(corrupt),
+        other => other,
+    }
+}
+
+/// The first block that is in two of these runs.
+fn first_shared(mut runs: Vec<Range<u64>>) -> Option<BlockNumber> {
+    runs.sort_unstable_by_key(|run| run.start);
+    let pairs = runs.iter().zip(runs.iter().skip(1));
+    let mut shared = pairs.filter(|(run, next)| next.start < run.end);
+    shared.next().map(|(_, next)| BlockNumber(next.start))
+}
+
+/// Reads one quota file, and adds its blocks to those of the others.
+fn open_one(groups: &Groups, owner: Owner, blocks: &mut Vec<Range<u64>>) -> Result<Option<File>> {
     let store = &groups.store;
     let Some(number) = store.quota_inode(owner) else {
         return Ok(None);
@@ -41,5 +61,9 @@ fn open_one(groups: &Groups, owner: Owner) -> Result<Option<File>> {
     let rounded = size.checked_next_multiple_of(store.block_size().into());
     slot.size = rounded.unwrap_or(size);
     let runs = raw_files::file_blocks(store, number, &slot, "quota file")?;
+    blocks.extend(runs.iter().map(|run| {
+        let start = run.start.get();
+        start..start.saturating_add(run.length.into())
+    }));
     File::open(groups, (owner, number), size, &runs).map(Some)
 }

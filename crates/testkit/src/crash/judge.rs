@@ -149,11 +149,12 @@ impl<'a> Judge<'a> {
         let mut open: Vec<usize> = (0..bytes.len())
             .filter(|&at| bytes[at] != after[at])
             .collect();
+        // Behind the shortest end so far, later versions explain nothing: what a truncation cuts
+        // off is overwritten only once that is durable, and then this would not be the state.
+        let mut end = u64::MAX;
         for later in state + 1..=*self.states.end() {
             if let Some(version) = self.version(later, inode, chunk, bytes.len()) {
-                // Behind its end a later version explains nothing: what a truncation cuts off is
-                // overwritten only once that is durable, and then this would not be the state.
-                let end = self.size(later, inode).saturating_sub(chunk);
+                end = end.min(self.size(later, inode).saturating_sub(chunk));
                 open.retain(|&at| at as u64 >= end || bytes[at] != version[at]);
             }
         }

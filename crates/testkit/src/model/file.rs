@@ -1,5 +1,6 @@
 //! File contents: read, write, truncate, allocate, seek.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_fs::AllocateMode;
@@ -11,6 +12,28 @@ use crate::op::{Op, Target};
 
 /// Bytes in a page of memory, the unit of some kernel operations.
 const PAGE: u64 = 4096;
+
+impl File {
+    /// Makes a range of bytes, which is zero already, a hole. Returns whether a block was surely
+    /// unmapped: zeroing a part of a block changes data, not the mapping.
+    fn punch(&mut self, bytes: Range<u64>, block_size: u64) -> bool {
+        let (size, Range { start, end }) = (self.content.size(), bytes);
+        let before = self.required.count();
+        self.required
+            .remove(start.div_ceil(block_size), end / block_size);
+        let unmapped = self.required.count() != before;
+        // A hole that reaches past the end of the file may free the rest of the last page too.
+        let reach = match end >= size {
+            true => end.max(size.next_multiple_of(PAGE)),
+            false => end,
+        };
+        self.required
+            .remove(start / block_size, reach.div_ceil(block_size));
+        self.possible
+            .remove(start.div_ceil(block_size), end.min(size) / block_size);
+        unmapped
+    }
+}
 
 impl Model {
     pub(super) fn apply_file(&mut self, op: &Op) -> Verdict {
@@ -173,39 +196,21 @@ impl Model {
         if let AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } = mode {
             file.content.zero(start, end - start);
         }
-        if mode == AllocateMode::PunchHole {
-            // A hole that reaches past the end of the file may free the rest of the last page too.
-            let reach = if end >= size {
-                end.max(size.next_multiple_of(PAGE))
-            } else {
-                end
-            };
-            file.required.remove(blocks.0, reach.div_ceil(block_size));
-            let whole = (start.div_ceil(block_size), end.min(size) / block_size);
-            let whole_end = if end >= size {
-                size / block_size
-            } else {
-                whole.1
-            };
-            file.possible.remove(whole.0, whole_end);
-        } else {
-            file.required.add(blocks.0, blocks.1);
-            file.possible.add(blocks.0, blocks.1);
-        }
         let grows = matches!(
             mode,
             AllocateMode::Extend | AllocateMode::ZeroRange { keep_size: false }
         );
-        if grows && end > size {
-            file.content.resize(end);
-        }
-        // Zeroing a part of a block changes data, not the mapping.
-        let mapping = before
-            != (
-                file.content.size(),
-                file.required.count(),
-                file.possible.count(),
-            );
+        let mapping = if mode == AllocateMode::PunchHole {
+            file.punch(start..end, block_size)
+        } else {
+            file.required.add(blocks.0, blocks.1);
+            file.possible.add(blocks.0, blocks.1);
+            if grows && end > size {
+                file.content.resize(end);
+            }
+            let (required, possible) = (file.required.count(), file.possible.count());
+            before != (file.content.size(), required, possible)
+        };
         let node = self.change(inode);
         if mapping {
             node.sized = step;

@@ -162,8 +162,13 @@ fn several_threads() {
 }
 
 fn story(name: &str, operations: &str) {
+    let formats = [(1024, Features::Upstream), (4096, Features::Debian12)];
+    story_on(&formats, name, operations);
+}
+
+fn story_on(formats: &[(u32, Features)], name: &str, operations: &str) {
     let ops = text::parse(operations).expect("operations");
-    for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
+    for &(block_size, features) in formats {
         let recording = Recording::replay(&stage(block_size, features), &ops);
         let recording = recording.unwrap_or_else(|text| panic!("{name}: {text}"));
         let report = crash::examine(&recording, name, 1, budget(60));
@@ -178,6 +183,20 @@ fn a_tail_that_was_cut_stays_away() {
         "tail",
         "create /a 644 0 0\nwrite /a 0 6000 1\nsync\ntruncate /a 1000\nwrite /a 9000 100 2\nsync\n\
          truncate /a 500\ntruncate /a 8000\nfsync /a\nallocate /a punch 100 6000\nfsync /a\n",
+    );
+}
+
+/// What a truncation cuts off inside a cluster is whole until the truncation is durable, although
+/// the rest of the cluster is the file's own to fill.
+#[test]
+fn blocks_that_were_cut_off_in_a_cluster_are_not_filled_too_soon() {
+    story_on(
+        &[(1024, Features::Clusters), (4096, Features::Clusters)],
+        "cluster",
+        // Ends of blocks, or zeroing the rest of the last one would wait already.
+        "create /a 644 0 0\nwrite /a 0 32768 1\nsync\ntruncate /a 5120\nwrite /a 6200 100 2\nfsync /a\n\
+         write /a 0 49152 3\nsync\ntruncate /a 36864\nallocate /a keep 36864 12288\n\
+         write /a 41000 500 4\nsync\nwrite /a 0 32768 5\nsync\ntruncate /a 20480\nwrite /a 24600 9 6\nsync\n",
     );
 }
 

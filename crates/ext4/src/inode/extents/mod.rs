@@ -75,6 +75,16 @@ pub trait NodeStore {
         Ok(())
     }
 
+    /// Fails if an extent that lies within the bounds cannot be a file's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check_mapped`]; or its blocks have other places in their clusters than the
+    /// device's.
+    fn check_extent(&self, extent: &Extent) -> Result<()> {
+        self.check_mapped(extent.start, extent.length)
+    }
+
     /// Changes the bytes of a node in place, within the caller's transaction.
     ///
     /// # Errors

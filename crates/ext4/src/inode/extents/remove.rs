@@ -49,7 +49,7 @@ pub fn remove<S: NodeStore>(
             find(leaf, &range, most)
         });
         let checked = found.and_then(|found| {
-            check_mapped(store, &found.extents, &range)?;
+            check_extents(store, &found.extents, &range)?;
             Ok(found)
         });
         let found = match checked {
@@ -109,8 +109,8 @@ fn parts(extents: &[Extent], range: &Range<u64>) -> impl Iterator<Item = Extent>
         .filter_map(move |extent| extent.part(start, end))
 }
 
-fn check_mapped<S: NodeStore>(store: &S, extents: &[Extent], range: &Range<u64>) -> Result<()> {
-    parts(extents, range).try_for_each(|part| store.check_mapped(part.start, part.length))
+fn check_extents<S: NodeStore>(store: &S, extents: &[Extent], range: &Range<u64>) -> Result<()> {
+    parts(extents, range).try_for_each(|part| store.check_extent(&part))
 }
 
 /// The parts of the extents outside the range: the head of the first and the tail of the last.
