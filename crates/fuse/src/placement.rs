@@ -6,16 +6,16 @@
 //! against two or three, most of all in a virtual machine). So while one caller has the threads of
 //! a mount to itself, the threads are moved to its core ([`server_threads`]).
 //!
-//! If several processes call, each has its own core to fill, and the threads may run on all. This
-//! also applies to processes that take turns, for example when they make names in one directory:
-//! each holds it for a few milliseconds, and threads that followed each in turn, or stayed on a
-//! core that the callers share, made the callers change cores too; some mounts were then served at
-//! half the rate. So a process must have called alone for [`callers::ALONE_MS`] before it is
-//! followed.
+//! If several processes call, each has its own core to fill, and the threads may run on all: a
+//! process must have called alone for [`callers::ALONE_MS`] before it is followed.
+//!
+//! But processes that change names in one directory wait for each other, not only for the server:
+//! one thread serves all of them, and goes to the core of each in its turn ([`turns`]), if it may
+//! run in the idle class there.
 //!
 //! While a thread follows a caller, or callers take turns, it also runs in the scheduler's idle
-//! class ([`IdleClass`]). While a caller is followed and sends no data, one thread serves and the
-//! others are parked ([`parking`]). How often a thread looks for its caller depends on the caller's
+//! class ([`IdleClass`]). While a caller is followed and sends no data, or callers take turns, one
+//! thread serves and the others are parked ([`parking`]). How often a thread looks for its caller depends on the caller's
 //! pace ([`pace`]): one that the scheduler has moved becomes slower at once.
 //!
 //! Polling for the next request before a thread sleeps does not help: the threads take requests
@@ -35,6 +35,7 @@ mod idle_class;
 mod pace;
 mod parking;
 mod server_threads;
+mod turns;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -49,6 +50,7 @@ use idle_class::IdleClass;
 use pace::Pace;
 use parking::Parking;
 use server_threads::{Membership, ServerThreads};
+use turns::Turns;
 
 /// Minimal number of calls between two samples while no caller is followed.
 const MIN_CALLS: u32 = 16;
@@ -118,6 +120,9 @@ struct Placement {
     pending: Option<u32>,
     query: CoreQuery,
     idle_class: IdleClass,
+    turns: Turns,
+    /// Whether the thread serves callers in turn.
+    serves_turns: bool,
 }
 
 impl Servers {
@@ -140,10 +145,14 @@ impl Servers {
     }
 
     /// Notes a call of the process `caller`, which the calling thread serves, and moves the threads
-    /// if that is due.
-    pub(crate) fn begin_call(&self, caller: u32) -> Call {
+    /// if that is due. `directory` is where it changes names, if it does.
+    pub(crate) fn begin_call(&self, caller: u32, directory: Option<u64>) -> Call {
         PLACEMENT.with_borrow_mut(|placement| {
             let placement = placement.get_or_insert_with(|| Placement::join(self));
+            if placement.turns.note(caller, directory) && placement.serve_turn() {
+                return;
+            }
+            placement.end_turns();
             placement.note_call(caller);
         });
         Call(())
@@ -235,6 +244,58 @@ impl Placement {
             pending: None,
             query: CoreQuery::new(),
             idle_class: IdleClass::default(),
+            turns: Turns::none(),
+            serves_turns: false,
+        }
+    }
+
+    /// Goes to the core of a caller that takes turns with others. False if another thread serves
+    /// them, or this one may not run in the idle class.
+    fn serve_turn(&mut self) -> bool {
+        if self.idle_class.is_refused() || !self.parking.serve_turn(self.membership.thread()) {
+            return false;
+        }
+        let now = Instant::now();
+        let is_first = !std::mem::replace(&mut self.serves_turns, true);
+        if is_first || now.duration_since(self.sampled) >= CALM_INTERVAL {
+            self.idle_class.update(&self.turns.processes(), true);
+            self.sampled = now;
+        }
+        if !self.idle_class.is_on() {
+            return false;
+        }
+        self.ask_in_turn(now);
+        if let Some(core) = self.turns.core()
+            && self.membership.core() != Some(core)
+        {
+            self.membership.move_to(core);
+        }
+        true
+    }
+
+    /// Takes the answer to the last query, and makes the next one.
+    fn ask_in_turn(&mut self, now: Instant) {
+        if let Some(asked) = self.pending
+            && let Some(core) = self.query.take()
+        {
+            self.pending = None;
+            self.turns.learn(asked, core);
+        }
+        if self.pending.is_none()
+            && let Some(caller) = self.turns.to_ask(now)
+            && self.query.ask(caller)
+        {
+            self.pending = Some(caller);
+            self.turns.note_asked(now);
+        }
+    }
+
+    /// Ends the turns that the thread serves, if it does.
+    fn end_turns(&mut self) {
+        if std::mem::take(&mut self.serves_turns) {
+            self.turns = Turns::none();
+            self.parking.end_turns(self.membership.thread());
+            self.stop_following();
         }
     }
 
@@ -274,7 +335,7 @@ impl Placement {
             }
         } else {
             self.interval = SAMPLE_INTERVAL;
-            self.idle_class.update(caller, self.take_turns());
+            self.idle_class.update(&[caller], self.take_turns());
         }
         self.restart_interval();
     }
@@ -311,7 +372,7 @@ impl Placement {
             self.doubts = 0;
         }
         self.idle_class
-            .update(caller, self.membership.core().is_some());
+            .update(&[caller], self.membership.core().is_some());
         self.restart_interval();
     }
 
@@ -328,6 +389,7 @@ impl Placement {
 
     /// Notes a data request, for which parked threads are needed. Returns whether it was counted.
     fn begin_data_request(&mut self) -> bool {
+        self.end_turns();
         self.calls_since_data = 0;
         self.parking.resume_all();
         self.give_up_if_idle();
@@ -340,6 +402,10 @@ impl Placement {
 
     /// Parks the thread if another one is enough.
     fn end_call(&mut self) {
+        if self.serves_turns {
+            self.parking.note_served();
+            return;
+        }
         if self.membership.core().is_some() {
             self.parking.note_served();
         }
@@ -357,9 +423,10 @@ impl Placement {
         self.restart_interval();
     }
 
-    /// Whether a caller is followed that sends no data.
+    /// Whether a caller is followed that sends no data, or another thread serves turns.
     fn needs_one_thread(&self) -> bool {
-        self.membership.core().is_some() && self.calls_since_data >= CALLS_TO_PARK
+        (self.membership.core().is_some() && self.calls_since_data >= CALLS_TO_PARK)
+            || self.parking.is_left_to_another(self.membership.thread())
     }
 
     fn give_up_if_idle(&mut self) {
@@ -376,7 +443,7 @@ impl Placement {
     fn stop_following(&mut self) {
         self.membership.move_all(None);
         self.parking.resume_all();
-        self.idle_class.update(self.callers.current(), false);
+        self.idle_class.update(&[], false);
         self.interval = SAMPLE_INTERVAL;
         self.restart_interval();
     }
@@ -500,6 +567,45 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn one_thread_goes_to_the_core_of_each_caller_in_its_turn() {
+        let serving = thread::spawn(|| {
+            let cores = || sched_getaffinity(None).expect("Linux has it");
+            let allowed_cores = cores();
+            let core = (0..CpuSet::MAX_CPU).find(|&core| allowed_cores.is_set(core));
+            let servers = Servers::new();
+            servers.parking.join();
+            let thread = rustix::thread::gettid().as_raw_nonzero().get();
+            let callers = [std::process::id(), thread.unsigned_abs()];
+            for caller in callers.iter().cycle().take(200) {
+                drop(servers.begin_call(*caller, Some(5)));
+            }
+            let is_left = || servers.parking.is_left_to_another(0);
+            if PLACEMENT
+                .with_borrow(|placement| placement.as_ref().is_none_or(|own| !own.serves_turns))
+            {
+                eprintln!("SKIPPED: the system does not permit the idle class");
+                assert!(!is_left());
+                return;
+            }
+            assert!(is_left(), "the other one may park");
+            PLACEMENT.with_borrow_mut(|placement| {
+                let placement = placement.as_mut().expect("it serves");
+                callers.map(|caller| placement.turns.learn(caller, core));
+            });
+            drop(servers.begin_call(callers[0], Some(5)));
+            assert_eq!((cores().count(), policy()), (1, 5));
+            drop(servers.begin_call(1, None));
+            assert_eq!(
+                (cores(), policy()),
+                (allowed_cores, 0),
+                "somebody else calls"
+            );
+            assert!(!is_left());
+        });
+        serving.join().expect("no panic");
+    }
+
+    #[test]
     fn one_thread_is_enough_for_a_caller_that_is_followed_and_sends_no_data() {
         let serving = thread::spawn(|| {
             let mut placement = Placement::join(&Servers::new());
@@ -547,7 +653,7 @@ pub(crate) mod tests {
             assert_eq!(cores().count(), 1, "names may come again");
             PLACEMENT.with_borrow_mut(|placement| {
                 let placement = placement.as_mut().expect("it follows");
-                placement.idle_class.update(std::process::id(), true);
+                placement.idle_class.update(&[std::process::id()], true);
                 let then = Instant::now().checked_sub(IDLE_TIMEOUT);
                 placement.sampled = then.expect("the machine runs for a while");
             });

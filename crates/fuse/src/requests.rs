@@ -120,7 +120,10 @@ impl Requests {
     /// Executes a request for which a process waits, as it does for names and attributes.
     fn call(&self, request: &Request<'_>, reply: Reply) {
         let is_kept = request.is_through_ring;
-        let _call = (!is_kept).then(|| self.servers.begin_call(request.caller.thread));
+        let _call = (!is_kept).then(|| {
+            let directory = changed_directory(request);
+            self.servers.begin_call(request.caller.thread, directory)
+        });
         match request.operation {
             Operation::GetAttributes { has_file } => {
                 self.get_attributes(request.node, has_file, reply);
@@ -251,6 +254,21 @@ impl Serve for Requests {
             }
         }
     }
+}
+
+/// The directory in which a request changes names, which the kernel locks meanwhile.
+fn changed_directory(request: &Request<'_>) -> Option<u64> {
+    let changes = matches!(
+        request.operation,
+        Operation::MakeNode { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::MakeSymlink { .. }
+            | Operation::Link { .. }
+            | Operation::Unlink { .. }
+            | Operation::RemoveDirectory { .. }
+            | Operation::Rename { .. }
+    );
+    changes.then_some(request.node)
 }
 
 /// What the server uses of what the kernel offers.

@@ -35,6 +35,8 @@ static SUSPENDED_AT_MS: AtomicU32 = AtomicU32::new(0);
 #[derive(Default)]
 pub(super) struct IdleClass {
     is_on: bool,
+    /// Whether the system did not let the thread enter the class when it wanted to.
+    is_refused: bool,
     last: Option<SchedSample>,
     /// Samples in a row in which the wait was too long.
     long_waits: u32,
@@ -45,11 +47,16 @@ impl IdleClass {
         self.is_on
     }
 
+    /// Whether it was wanted in vain.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
     /// Enters or leaves the idle class: it is `wanted` while the thread shares a core with
-    /// `caller`.
-    pub(super) fn update(&mut self, caller: u32, wanted: bool) {
+    /// `callers`.
+    pub(super) fn update(&mut self, callers: &[u32], wanted: bool) {
         let sample = if wanted {
-            SchedSample::now(caller)
+            SchedSample::now(callers)
         } else {
             None
         };
@@ -70,6 +77,7 @@ impl IdleClass {
         if is_on != self.is_on && scheduling::set_idle_class(is_on).is_ok() {
             self.is_on = is_on;
         }
+        self.is_refused = wanted && !self.is_on && !is_suspended();
     }
 }
 
@@ -79,35 +87,41 @@ fn is_suspended() -> bool {
 }
 
 /// Running and waiting times until a moment.
-#[derive(Clone, Copy)]
 struct SchedSample {
     at: Instant,
-    caller: u32,
+    /// In the order of their numbers.
+    callers: Vec<u32>,
     /// How long this thread was runnable and had no core.
     waited: Duration,
-    /// How long the caller ran.
-    caller_ran: Duration,
+    /// How long the callers ran.
+    callers_ran: Duration,
 }
 
 impl SchedSample {
-    fn now(caller: u32) -> Option<Self> {
+    fn now(callers: &[u32]) -> Option<Self> {
         let [_, waited] = times("/proc/thread-self/schedstat")?;
-        let [caller_ran, _] = times(&format!("/proc/{caller}/schedstat"))?;
+        let mut callers = callers.to_vec();
+        callers.sort_unstable();
+        let mut callers_ran = Duration::ZERO;
+        for caller in &callers {
+            let [ran, _] = times(&format!("/proc/{caller}/schedstat"))?;
+            callers_ran += ran;
+        }
         Some(Self {
             at: Instant::now(),
-            caller,
+            callers,
             waited,
-            caller_ran,
+            callers_ran,
         })
     }
 
     /// Whether this thread spent most of the time since `last` waiting for a process other than the
-    /// caller.
+    /// callers.
     fn waited_too_long_since(&self, last: &Self) -> bool {
         let waited = self.waited.saturating_sub(last.waited);
-        let for_caller = self.caller_ran.saturating_sub(last.caller_ran);
-        let for_third = waited.saturating_sub(for_caller);
-        self.caller == last.caller && for_third > (self.at - last.at) / 2
+        let for_callers = self.callers_ran.saturating_sub(last.callers_ran);
+        let for_third = waited.saturating_sub(for_callers);
+        self.callers == last.callers && for_third > (self.at - last.at) / 2
     }
 }
 
@@ -126,12 +140,12 @@ mod tests {
     use super::{SchedSample, times};
 
     fn sample(at: Instant, after: [u64; 3]) -> SchedSample {
-        let [passed, waited, caller_ran] = after.map(Duration::from_millis);
+        let [passed, waited, callers_ran] = after.map(Duration::from_millis);
         SchedSample {
             at: at + passed,
-            caller: 7,
+            callers: vec![7],
             waited,
-            caller_ran,
+            callers_ran,
         }
     }
 
@@ -144,7 +158,7 @@ mod tests {
         let a_third_one_computes = sample(start, [10, 109, 501]);
         assert!(a_third_one_computes.waited_too_long_since(&last));
         let another_caller = SchedSample {
-            caller: 8,
+            callers: vec![7, 8],
             ..a_third_one_computes
         };
         assert!(!another_caller.waited_too_long_since(&last));

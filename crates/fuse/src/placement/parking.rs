@@ -5,6 +5,9 @@
 //! another thread is woken, takes turns with the first on their core, and often finds that the
 //! first has taken the request. A thread that is alone finds it when it continues.
 //!
+//! One thread is also enough for callers that take turns (`turns.rs`): the one that serves them says
+//! so with each of their calls, and for [`TURN_MS`] after that.
+//!
 //! A thread parks at the end of a call, with no lock held, and only if another one serves: one that
 //! is in a data request does not, since it may wait for the device. It serves again when it is told
 //! to, and by itself if parking is no longer wanted or if no call has ended for [`PATIENCE`]: the
@@ -20,10 +23,14 @@
 
 use std::time::Duration;
 
-use pext4_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use pext4_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{CachePadded, Condvar, Mutex};
 
+use super::callers::milliseconds;
+
+/// For how long, in milliseconds, one thread is enough after a call that was a part of turns.
+const TURN_MS: u32 = 20;
 /// How long a parked thread waits for the end of a call.
 const PATIENCE: Duration = Duration::from_millis(5);
 
@@ -40,6 +47,9 @@ pub(super) struct Parking {
     in_data_requests: AtomicUsize,
     /// Calls that have ended; need not count all of them.
     served: CachePadded<AtomicU32>,
+    /// The thread that serves callers in turn (upper half), and when it did last, by
+    /// [`milliseconds`] (lower half); 0 if none does.
+    turns: CachePadded<AtomicU64>,
 }
 
 impl Parking {
@@ -51,7 +61,48 @@ impl Parking {
             parked: AtomicUsize::new(0),
             in_data_requests: AtomicUsize::new(0),
             served: CachePadded::new(AtomicU32::new(0)),
+            turns: CachePadded::new(AtomicU64::new(0)),
         }
+    }
+
+    /// Notes that a thread serves a call that is a part of turns. False if another one does so.
+    pub(super) fn serve_turn(&self, thread: u32) -> bool {
+        self.serve_turn_at(thread, milliseconds())
+    }
+
+    fn serve_turn_at(&self, thread: u32, now: u32) -> bool {
+        let before = self.turns.load(Ordering::Relaxed);
+        if is_recent(before, now) && thread_of(before) != thread {
+            return false;
+        }
+        let after = u64::from(thread) << 32 | u64::from(now);
+        // While it lasts, only this thread changes it.
+        before == after
+            || self
+                .turns
+                .compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Ends the turns that a thread serves: all threads are needed.
+    pub(super) fn end_turns(&self, thread: u32) {
+        let turns = self.turns.load(Ordering::Relaxed);
+        if thread_of(turns) == thread {
+            let order = Ordering::Relaxed;
+            // If it fails, another thread serves them by now.
+            let _ = self.turns.compare_exchange(turns, 0, order, order);
+            self.resume_all();
+        }
+    }
+
+    /// Whether another thread serves callers in turn.
+    pub(super) fn is_left_to_another(&self, thread: u32) -> bool {
+        self.is_left_to_another_at(thread, milliseconds())
+    }
+
+    fn is_left_to_another_at(&self, thread: u32, now: u32) -> bool {
+        let turns = self.turns.load(Ordering::Relaxed);
+        thread_of(turns) != thread && is_recent(turns, now)
     }
 
     /// Adds the calling thread, which serves.
@@ -126,6 +177,15 @@ impl Parking {
     }
 }
 
+fn thread_of(turns: u64) -> u32 {
+    u32::try_from(turns >> 32).expect("it has 32 bits")
+}
+
+fn is_recent(turns: u64, now: u32) -> bool {
+    let when = u32::try_from(turns & u64::from(u32::MAX)).expect("masked");
+    turns != 0 && now.wrapping_sub(when) < TURN_MS
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -133,7 +193,7 @@ mod tests {
 
     use pext4_sync::atomic::{AtomicBool, Ordering};
 
-    use super::Parking;
+    use super::{Parking, TURN_MS};
 
     /// A place with two threads, and one of them, which is parked and ends when it serves again.
     fn with_parked_thread(
@@ -190,5 +250,24 @@ mod tests {
         let is_wanted = Arc::clone(&wanted);
         let (parking, parked) = with_parked_thread(move || is_wanted.load(Ordering::Relaxed));
         serve_until_resumed(&parking, parked, || wanted.store(false, Ordering::Relaxed));
+    }
+
+    #[test]
+    fn one_thread_serves_turns_until_it_ends_them() {
+        let parking = Parking::new();
+        let now = u32::MAX;
+        let later = now.wrapping_add(TURN_MS);
+        assert!(parking.serve_turn_at(7, now));
+        assert!(parking.serve_turn_at(7, now));
+        assert!(!parking.serve_turn_at(8, later - 1));
+        assert!(parking.is_left_to_another_at(8, later - 1));
+        assert!(!parking.is_left_to_another_at(7, now));
+        assert!(!parking.is_left_to_another_at(8, later));
+        assert!(parking.serve_turn_at(8, later));
+        parking.end_turns(7);
+        assert!(parking.is_left_to_another_at(7, later), "8 serves them");
+        parking.end_turns(8);
+        assert!(!parking.is_left_to_another_at(7, later));
+        assert!(parking.serve_turn_at(7, later));
     }
 }

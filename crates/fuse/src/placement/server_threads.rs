@@ -121,6 +121,20 @@ impl Membership {
         self.own.move_to(core);
     }
 
+    /// Keeps the calling thread on a core.
+    pub(super) fn move_to(&self, core: usize) {
+        // Nobody else moves it now, or it is moved again.
+        let members = self.threads.members.try_lock();
+        if members.is_some() {
+            self.own.move_to(Some(core));
+        }
+    }
+
+    /// A number that identifies the calling thread.
+    pub(super) fn thread(&self) -> u32 {
+        self.own.thread.as_raw_nonzero().get().unsigned_abs()
+    }
+
     /// Publishes the caller of this thread to the others.
     pub(super) fn publish_caller(&self, caller: u32) {
         self.publish_caller_at(caller, milliseconds());
