@@ -5,8 +5,8 @@
 //! another thread is woken, takes turns with the first on their core, and often finds that the
 //! first has taken the request. A thread that is alone finds it when it continues.
 //!
-//! One thread is also enough for callers that take turns (`turns.rs`): the one that serves them says
-//! so with each of their calls, and for [`TURN_MS`] after that.
+//! One thread is also enough for callers that take turns (`turns.rs`): the one that serves them
+//! says so with each of their calls, and for [`TURN_MS`] after that.
 //!
 //! A thread parks at the end of a call, with no lock held, and only if another one serves: one that
 //! is in a data request does not, since it may wait for the device. It serves again when it is told

@@ -121,11 +121,15 @@ impl Membership {
         self.own.move_to(core);
     }
 
-    /// Keeps the calling thread on a core.
+    /// Whether the calling thread may use a core.
+    pub(super) fn may_use(&self, core: usize) -> bool {
+        let allowed = |cores: &CpuSet| core < CpuSet::MAX_CPU && cores.is_set(core);
+        self.own.allowed_cores.as_ref().is_some_and(allowed)
+    }
+
+    /// Keeps the calling thread on a core, unless another thread moves all just now.
     pub(super) fn move_to(&self, core: usize) {
-        // Nobody else moves it now, or it is moved again.
-        let members = self.threads.members.try_lock();
-        if members.is_some() {
+        if let Some(_members) = self.threads.members.try_lock() {
             self.own.move_to(Some(core));
         }
     }

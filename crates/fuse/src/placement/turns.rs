@@ -112,8 +112,8 @@ impl Turns {
     }
 
     /// The process that called last, if its core should be queried.
-    pub(super) fn to_ask(&mut self, now: Instant) -> Option<u32> {
-        let caller = self.callers.first_mut()?;
+    pub(super) fn to_ask(&self, now: Instant) -> Option<u32> {
+        let caller = self.callers.first()?;
         let is_valid = |asked: Instant| now.saturating_duration_since(asked) < VALID;
         (!caller.asked.is_some_and(is_valid)).then_some(caller.process)
     }
