@@ -20,6 +20,7 @@ pub mod mknod;
 pub mod mount;
 pub mod mv;
 pub mod put;
+pub mod quota;
 pub mod record;
 pub mod resize;
 pub mod rm;

@@ -44,7 +44,7 @@ use signal_hook::consts::SIGXFSZ;
 
 use commands::{
     build, cat, chattr, check, chmod, chown, cp, edit, export, get, info, lab, ln, ls, mkdir, mkfs,
-    mknod, mount, mv, put, resize, rm, setxattr, stat, stats, touch, tree, tune, umount,
+    mknod, mount, mv, put, quota, resize, rm, setxattr, stat, stats, touch, tree, tune, umount,
 };
 use editing::Single;
 
@@ -75,6 +75,7 @@ enum Command {
     Cat(cat::Arguments),
     Stat(stat::Arguments),
     Tree(tree::Arguments),
+    Quota(quota::Arguments),
     Get(get::Arguments),
     Export(export::Arguments),
     Edit(edit::Arguments),
@@ -131,6 +132,7 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Tree(arguments) => tree::run(&arguments),
+        Command::Quota(arguments) => quota::run(&arguments),
         Command::Get(arguments) => get::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Edit(arguments) => edit::run(&arguments),

@@ -449,3 +449,44 @@ fn a_new_file_system_can_be_made_again_byte_for_byte() {
     let told = fail(&mut make("0", &["--hash-seed", "x"]), 2);
     assert!(told.contains("--hash-seed"), "{told}");
 }
+
+#[test]
+fn quotas_are_told_where_they_are_counted() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "--size", "32M", "-O", "quota,project"]).arg(&place.image));
+    succeed(pext4(["mkdir"]).arg(&place.image).arg("/home"));
+    succeed(
+        pext4(["chown"])
+            .arg(&place.image)
+            .args(["1000:100", "/home"]),
+    );
+    let text = succeed(pext4(["quota"]).arg(&place.image));
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert!(lines[0].starts_with(&["owner", "id", "space"]), "{text}");
+    for line in ["user 1000 4 KiB - - 1 - -", "group 100 4 KiB - - 1 - -"] {
+        let words: Vec<_> = line.split(' ').collect();
+        assert!(lines.contains(&words), "{line}: {text}");
+    }
+    let json = succeed(pext4(["quota", "--json"]).arg(&place.image));
+    let told: Value = serde_json::from_str(&json).unwrap();
+    let of_home = &told["users"][1];
+    assert_eq!(
+        (&of_home["id"], &of_home["space"]),
+        (&1000.into(), &4096.into())
+    );
+    assert_eq!(
+        (&of_home["inodes"], &of_home["hard_space"]),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(told["projects"].as_array().map(Vec::len), Some(1));
+
+    succeed(pext4(["mkfs", "--force", "--size", "32M", "-O", "quota"]).arg(&place.image));
+    let json = succeed(pext4(["quota", "--json"]).arg(&place.image));
+    assert!(!json.contains("projects"), "{json}");
+    succeed(pext4(["mkfs", "--force", "--size", "32M"]).arg(&place.image));
+    let refused = fail(pext4(["quota"]).arg(&place.image), 1);
+    assert!(refused.contains("lacks the feature quota"), "{refused}");
+}

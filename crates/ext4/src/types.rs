@@ -4,6 +4,7 @@
 //! modes are those of `stat(2)`, type bits included where a whole mode is given.
 
 pub use pext4_ondisk::directory::FileType;
+pub use pext4_ondisk::quota::{Limits as QuotaLimits, Owner as QuotaOwner};
 pub use pext4_ondisk::time::Time;
 pub use pext4_ondisk::{InodeNumber, LogicalBlock};
 
@@ -244,4 +245,17 @@ pub struct StatFs {
     pub free_inodes: u64,
     /// Longest name in bytes.
     pub name_length: u32,
+}
+
+/// What a user, a group or a project uses, of those whose usage an image counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The owner's number.
+    pub id: u32,
+    /// Bytes of blocks.
+    pub space: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// What the owner may use. Limits are stored, and nobody is held to them here.
+    pub limits: QuotaLimits,
 }

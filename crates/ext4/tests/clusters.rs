@@ -395,21 +395,51 @@ fn without_extents_or_whole_clusters_nothing_is_written() {
 /// other places in their clusters: the file suffers, and nothing else does.
 #[test]
 fn a_file_with_blocks_that_no_cluster_of_its_own_can_hold_is_refused() {
-    let told = [
+    let told: [(&str, &[&str]); 4] = [
         // Extents of four blocks: beside the block bitmap (34), and at an odd place.
         (
             "a bitmap's cluster",
-            ["block[3] 8", "block[4] 4", "block[5] 40"],
+            &["block[3] 8", "block[4] 4", "block[5] 40"],
         ),
         (
             "another place",
-            ["block[3] 8", "block[4] 4", "block[5] 16001"],
+            &["block[3] 8", "block[4] 4", "block[5] 16001"],
+        ),
+        // Pointers: to the inode table, and beside the bitmap.
+        (
+            "an inode table by a pointer",
+            &[
+                "flags 0",
+                "block[8] 66",
+                "block[0] 0",
+                "block[1] 0",
+                "block[2] 0",
+                "block[3] 0",
+                "block[4] 0",
+                "block[5] 0",
+            ],
+        ),
+        (
+            "a bitmap's cluster by a pointer",
+            &[
+                "flags 0",
+                "block[8] 40",
+                "block[0] 0",
+                "block[1] 0",
+                "block[2] 0",
+                "block[3] 0",
+                "block[4] 0",
+                "block[5] 0",
+            ],
         ),
     ];
     for (what, words) in told {
         for checksums in ["metadata_csum", "^metadata_csum"] {
-            let requests = words.map(|word| format!("sif file {word}"));
-            let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+            let requests: Vec<_> = words
+                .iter()
+                .map(|word| format!("sif file {word}"))
+                .collect();
+            let requests: Vec<_> = requests.iter().map(String::as_str).collect();
             let features = format!("bigalloc,{checksums}");
             let arguments = ["-b", "1024", "-C", "16384", "-O", &features, "-N", "512"];
             let Some(image) = Image::with_file(&arguments, &[7; 40 << 10], &requests) else {
@@ -427,8 +457,12 @@ fn a_file_with_blocks_that_no_cluster_of_its_own_can_hold_is_refused() {
             };
             let read = volume.read(file, 8 << 10, &mut [0; 100]);
             is_refused(read.map(drop), "read");
-            let written = volume.write(file, 0, &[1; 100]);
-            is_refused(written.map(drop), "write into the hole of the cluster");
+            let written = volume.write(file, 8 << 10, &[1; 100]);
+            is_refused(written.map(drop), "write");
+            if words[0].starts_with("block") {
+                let written = volume.write(file, 0, &[1; 100]);
+                is_refused(written.map(drop), "write into the hole of the cluster");
+            }
             is_refused(cut(&volume, file, 0), "cut");
             is_refused(cut(&volume, file, 9 << 10), "cut inside the cluster");
             let _ = volume.unlink(ROOT, b"file");
@@ -484,4 +518,62 @@ fn damage_beside_a_range_stops_nothing_else() {
     image.debugfs_write("set_super_value state 1");
     image.debugfs_write("set_super_value error_count 0");
     image.assert_clean();
+}
+
+/// Extents of one cluster of the file in two clusters of the device: neither is freed while a part
+/// of it is mapped.
+#[test]
+fn a_cluster_in_two_places_is_refused() {
+    let extents = [
+        // Two blocks in cluster 16000, four behind them in cluster 16016.
+        "block[0] 0x0002f30a",
+        "block[3] 0",
+        "block[4] 2",
+        "block[5] 16000",
+        "block[6] 2",
+        "block[7] 4",
+        "block[8] 16018",
+    ];
+    let requests = extents.map(|word| format!("sif file {word}"));
+    let requests = requests.each_ref().map(String::as_str);
+    let features = "bigalloc,^metadata_csum";
+    let arguments = ["-b", "1024", "-C", "16384", "-O", features, "-N", "512"];
+    let Some(image) = Image::with_file(&arguments, &[7; 6 << 10], &requests) else {
+        return;
+    };
+    let volume = image.open();
+    let file = images::inode(&volume, "/file");
+    for (start, length) in [(4, 2), (0, 1), (1, 1), (1, 3), (3, 1)] {
+        let mode = AllocateMode::PunchHole;
+        let punched = volume.allocate(file, mode, start << 10, length << 10);
+        if (start, length) == (0, 1) || (start, length) == (1, 3) {
+            // What stays is in one cluster.
+            continue;
+        }
+        let error = punched.expect_err("what stays is in two clusters");
+        assert!(
+            matches!(error, Error::Corrupt(_)),
+            "{start}, {length}: {error}"
+        );
+    }
+    assert!(!volume.is_read_only());
+}
+
+/// Linux maps files by extents there.
+#[test]
+fn maps_keep_their_format() {
+    let Some(image) = image(1024, 16 << 10, "") else {
+        return;
+    };
+    let volume = image.open();
+    let file = create(&volume, "file");
+    volume.write(file, 0, &[7; 3000]).expect("room");
+    let change = SetAttributes {
+        flags: Some(0),
+        ..SetAttributes::default()
+    };
+    let refused = volume
+        .set_attributes(file, &change)
+        .expect_err("no pointers there");
+    assert!(refused.is(Refusal::NotSupported), "{refused}");
 }

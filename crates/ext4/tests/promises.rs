@@ -655,7 +655,7 @@ fn a_range_is_made_zero_where_nothing_is_left() {
 /// What a cut leaves behind the end of the file is zeroed when it grows, not before the cut is
 /// durable; who must not wait for that can ask.
 #[test]
-fn growth_waits_only_after_a_cut_inside_a_block_that_is_not_durable() {
+fn a_write_waits_only_after_a_cut_inside_a_block_that_is_not_durable() {
     let Some(image) = Image::make(&["-b", "1024"]) else {
         return;
     };
@@ -672,19 +672,19 @@ fn growth_waits_only_after_a_cut_inside_a_block_that_is_not_durable() {
         };
         volume.set_attributes(file, &change).expect("a new size");
     };
-    assert!(!volume.growth_waits(file, 5000), "it was not cut");
+    assert!(!volume.write_waits(file, 5000), "it was not cut");
     cut(2048);
     assert!(
-        !volume.growth_waits(file, 5000),
+        !volume.write_waits(file, 5000),
         "there is no rest of a block"
     );
     cut(1500);
-    assert!(volume.growth_waits(file, 5000));
-    assert!(!volume.growth_waits(file, 1400), "it does not grow");
+    assert!(volume.write_waits(file, 5000));
+    assert!(!volume.write_waits(file, 1400), "it does not grow");
     volume.sync().expect("the device works");
-    assert!(!volume.growth_waits(file, 5000), "the cut is durable");
+    assert!(!volume.write_waits(file, 5000), "the cut is durable");
     cut(5000);
     cut(4999);
     cut(5001);
-    assert!(!volume.growth_waits(file, 6000), "it has grown");
+    assert!(!volume.write_waits(file, 6000), "it has grown");
 }

@@ -238,6 +238,42 @@ pub struct Entry {
     pub inodes: u64,
 }
 
+/// What an owner may use at most; 0 if there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of blocks that may be exceeded for some time.
+    pub soft_space: u64,
+    /// Bytes of blocks that may not be exceeded.
+    pub hard_space: u64,
+    /// Inodes, as `soft_space`.
+    pub soft_inodes: u64,
+    /// Inodes, as `hard_space`.
+    pub hard_inodes: u64,
+}
+
+/// The entry at this offset of a leaf and its limits; `None` if there is no place for one.
+#[must_use]
+pub fn entry_at(block: &[u8], offset: usize) -> Option<(Entry, Limits)> {
+    let (raw, _) = RawEntry::read_from_prefix(block.get(offset..)?).ok()?;
+    // The format counts limits of space in KiB.
+    let bytes = |kibibytes: U64| kibibytes.get().saturating_mul(1024);
+    let limits = Limits {
+        soft_space: bytes(raw.dqb_bsoftlimit),
+        hard_space: bytes(raw.dqb_bhardlimit),
+        soft_inodes: raw.dqb_isoftlimit.get(),
+        hard_inodes: raw.dqb_ihardlimit.get(),
+    };
+    Some((decoded(&raw), limits))
+}
+
+fn decoded(raw: &RawEntry) -> Entry {
+    Entry {
+        id: raw.dqb_id.get(),
+        space: raw.dqb_curspace.get(),
+        inodes: raw.dqb_curinodes.get(),
+    }
+}
+
 /// The entries of a leaf.
 pub fn entries(block: &[u8]) -> impl Iterator<Item = Entry> {
     placed_entries(block).map(|(_, entry)| entry)
@@ -249,14 +285,7 @@ pub fn placed_entries(block: &[u8]) -> impl Iterator<Item = (usize, Entry)> {
     places(block)
         .filter(|(_, place)| !is_empty(place))
         .filter_map(|(offset, place)| Some((offset, RawEntry::read_from_bytes(place).ok()?)))
-        .map(|(offset, raw)| {
-            let entry = Entry {
-                id: raw.dqb_id.get(),
-                space: raw.dqb_curspace.get(),
-                inodes: raw.dqb_curinodes.get(),
-            };
-            (offset, entry)
-        })
+        .map(|(offset, raw)| (offset, decoded(&raw)))
 }
 
 /// The offset of the first empty place of a leaf, in bytes.
@@ -314,8 +343,8 @@ fn with_entry(block: &mut [u8], offset: usize, change: impl FnOnce(&mut RawEntry
 #[cfg(test)]
 mod tests {
     use super::{
-        BLOCK_SIZE, ENTRIES, Entry, Header, LeafHeader, Owner, add_usage, empty_place, entries,
-        index_of, put_entry, references, set_reference,
+        BLOCK_SIZE, ENTRIES, Entry, Header, LeafHeader, Limits, Owner, add_usage, empty_place,
+        entries, entry_at, index_of, put_entry, references, set_reference,
     };
 
     /// The header that mke2fs 1.47 writes into a user's file.
@@ -429,5 +458,29 @@ mod tests {
             references(&leaf).position(|number| number == 300),
             Some(238)
         );
+    }
+
+    #[test]
+    fn an_entry_has_limits() {
+        let mut leaf = vec![0; BLOCK_SIZE];
+        put_entry(&mut leaf, 88, 7);
+        add_usage(&mut leaf, 88, 4096, 3);
+        let words = [(8, 30_u64), (16, 20), (32, 1000), (40, 500)];
+        for (at, value) in words {
+            leaf[88 + at..][..8].copy_from_slice(&value.to_le_bytes());
+        }
+        let (entry, limits) = entry_at(&leaf, 88).expect("it is inside");
+        assert_eq!((entry.id, entry.space, entry.inodes), (7, 4096, 3));
+        let expected = Limits {
+            soft_space: 500 * 1024,
+            hard_space: 1000 * 1024,
+            soft_inodes: 20,
+            hard_inodes: 30,
+        };
+        assert_eq!(limits, expected);
+        leaf[88 + 40..][..8].fill(0xFF);
+        let (_, limits) = entry_at(&leaf, 88).expect("it is inside");
+        assert_eq!(limits.soft_space, u64::MAX);
+        assert_eq!(entry_at(&leaf, BLOCK_SIZE - 71), None);
     }
 }

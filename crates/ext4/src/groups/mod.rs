@@ -354,7 +354,7 @@ impl Groups {
     fn judge_protected(&self, blocks: Vec<Range<u64>>) -> (MetadataMap, Option<Corrupt>) {
         let is_shared = |blocks: &&Range<u64>| self.metadata.touches((*blocks).clone());
         let shared = blocks.iter().find(is_shared).map(|blocks| {
-            let problem = "holds blocks of the journal or the orphan file";
+            let problem = "holds blocks of the journal or the orphan file, or of their clusters";
             let corrupt = Corrupt::new("group descriptors", problem);
             corrupt.in_block(BlockNumber(blocks.start))
         });

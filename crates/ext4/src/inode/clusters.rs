@@ -18,7 +18,7 @@
 use std::ops::Range;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::{BlockNumber, LogicalBlock};
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use super::extents::Mapping;
 use super::inodes::Inodes;
@@ -114,11 +114,17 @@ impl Inodes {
             return Ok([None; 2]);
         }
         let root = inode.root();
+        let first = self.cluster_start(range.start);
         let end = range.end.checked_next_multiple_of(self.cluster());
-        Ok([
-            self.mapped_cluster(inode, &root, self.cluster_start(range.start)..range.start)?,
-            self.mapped_cluster(inode, &root, range.end..end.unwrap_or(range.end))?,
-        ])
+        let before = self.mapped_cluster(inode, &root, first..range.start)?;
+        let behind = self.mapped_cluster(inode, &root, range.end..end.unwrap_or(range.end))?;
+        let is_within = range.end <= first.saturating_add(self.cluster());
+        match (before, behind) {
+            (Some(before), Some(behind)) if is_within && before != behind => {
+                Err(Self::scattered(inode, behind.get()).into())
+            }
+            _ => Ok([before, behind]),
+        }
     }
 
     /// The clusters of the device that unmapped blocks leave: the first block of each run of them,
@@ -192,12 +198,17 @@ impl Inodes {
 
     /// The cluster of the device in which blocks are that the file has in a part of one of its
     /// clusters, if any of them is mapped.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if they are in several clusters of the device, or as [`Inodes::lookup`].
     fn mapped_cluster(
         &self,
         inode: &Inode,
         root: &Root,
         part: Range<u64>,
     ) -> Result<Option<BlockNumber>> {
+        let mut found = None;
         let mut at = part.start;
         while at < part.end {
             // No file has more blocks.
@@ -208,11 +219,23 @@ impl Inodes {
                 Mapping::Mapped(extent) => {
                     let offset = u64::from(logical.saturating_sub(extent.logical.get()));
                     let block = extent.start.get() + offset;
-                    return Ok(Some(BlockNumber(self.cluster_start(block))));
+                    let own = BlockNumber(self.cluster_start(block));
+                    if *found.get_or_insert(own) != own {
+                        return Err(Self::scattered(inode, block).into());
+                    }
+                    at = extent.end();
                 }
                 Mapping::Hole(hole) => at = hole.end(),
             }
         }
-        Ok(None)
+        Ok(found)
+    }
+
+    fn scattered(inode: &Inode, block: u64) -> Corrupt {
+        let problem = "a cluster of the file lies in several clusters of the device";
+        let corrupt = Corrupt::new("extent tree", problem);
+        corrupt
+            .in_block(BlockNumber(block))
+            .in_inode(inode.number())
     }
 }

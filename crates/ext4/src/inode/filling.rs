@@ -40,7 +40,7 @@ impl Filling {
 
 impl Inodes {
     /// Allocates blocks for the start of a hole and maps them: one run, possibly shorter than the
-    /// hole. For a regular file, [`Inodes::settle_cluster`] comes before.
+    /// hole. Where data is written in place, [`Inodes::settle_cluster`] comes before.
     ///
     /// `fill` writes the data of written blocks before they are mapped, and returns where in the
     /// file it ends, in bytes, for [`Inodes::note_written`]; `None` if nothing is to be noted.

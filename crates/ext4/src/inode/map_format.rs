@@ -27,12 +27,12 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode, or the
-    /// file has fs-verity; `Corrupt`.
+    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode, the file
+    /// has fs-verity, or clusters have several blocks; `Corrupt`.
     pub(crate) fn root_in_other_format(&self, inode: &Inode) -> Result<Root> {
         let root = inode.root();
-        // Linux gives fs-verity to files with extents only.
-        if inode.is_inline() || inode.has_verity() {
+        // Linux gives fs-verity to files with extents only, and makes no pointers in clusters.
+        if inode.is_inline() || inode.has_verity() || self.cluster() > 1 {
             return Err(Refusal::NotSupported.into());
         }
         let other = if Self::uses_extents(inode) {

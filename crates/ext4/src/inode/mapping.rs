@@ -122,11 +122,13 @@ impl Inodes {
         logical: LogicalBlock,
     ) -> Result<Mapping> {
         let mapping = self.lookup_any(inode, root, logical)?;
-        if let Mapping::Mapped(extent) = &mapping
-            && (Self::uses_extents(inode) || self.cluster() == 1)
-        {
-            self.check_extent(extent)
-                .map_err(|error| error.in_inode(inode.number()))?;
+        if let Mapping::Mapped(extent) = &mapping {
+            // Pointers have no order in clusters; Linux makes none there.
+            let checked = match Self::uses_extents(inode) {
+                true => self.check_extent(extent),
+                false => self.check_not_metadata(extent.start, extent.length),
+            };
+            checked.map_err(|error| error.in_inode(inode.number()))?;
         }
         Ok(mapping)
     }

@@ -322,21 +322,23 @@ impl Volume {
         }
     }
 
-    /// Whether a call that makes the file grow to `size` would wait for a commit: the file was just
-    /// truncated inside a block, and the rest of that block must keep its bytes until that is
-    /// durable.
+    /// Whether a call that writes to the file, or allocates, up to `size` may wait for a commit: the
+    /// file was just truncated inside a block, and the rest of that block must keep its bytes until
+    /// that is durable; or the same of blocks that were unmapped in a cluster that stays.
     #[must_use]
-    pub fn growth_waits(&self, inode: InodeNumber, size: u64) -> bool {
+    pub fn write_waits(&self, inode: InodeNumber, size: u64) -> bool {
         let Ok(inode) = self.inodes.get(inode) else {
             return false;
         };
         let journal = self.inodes.store.try_journal();
         let is_durable = |tid| journal.is_none_or(|journal| journal.is_durable(tid));
-        size > inode.size()
-            && self
-                .inodes
-                .truncate_of_tail(&inode)
-                .is_some_and(|tid| !is_durable(tid))
+        let of_tail = self.inodes.truncate_of_tail(&inode);
+        let of_tail = of_tail.filter(|_| size > inode.size());
+        let of_cluster = inode.state(|state| state.unmapped_beside_in);
+        [of_tail, of_cluster]
+            .into_iter()
+            .flatten()
+            .any(|tid| !is_durable(tid))
     }
 
     /// `SEEK_DATA`: the next written byte at or after `offset`.

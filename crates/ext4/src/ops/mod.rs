@@ -25,6 +25,7 @@ mod rename;
 mod symlink;
 mod sync;
 mod trim;
+mod usage;
 mod values;
 mod walk;
 mod xattr;

@@ -101,6 +101,11 @@ impl File {
         self.number
     }
 
+    /// Where all entries are.
+    pub(super) fn places(&self) -> Vec<Place> {
+        self.places.lock().values().copied().collect()
+    }
+
     /// Where the entry of an owner is.
     pub(super) fn place(&self, id: u32) -> Option<Place> {
         self.places.lock().get(&id).copied()
@@ -127,7 +132,7 @@ impl File {
         inode: &Arc<Inode>,
         id: u32,
     ) -> Result<Place> {
-        let blocks = Blocks { inodes, inode };
+        let blocks = Blocks::new(inodes, inode);
         let way = Way::to(tree, &blocks, id)?;
         let mut handle = inodes.store.start(CREDITS)?;
         let first = tree.header.blocks;
@@ -172,6 +177,13 @@ struct Part {
 }
 
 impl Part {
+    fn place(&self) -> Place {
+        Place {
+            block: self.buffer.block(),
+            offset: self.offset,
+        }
+    }
+
     fn look<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         let state = self.buffer.read();
         look(state.page().get(bytes_at(self.offset)).unwrap_or_default())
@@ -184,15 +196,28 @@ impl Part {
     }
 }
 
-/// The blocks of a quota file while its tree is locked: nobody else changes its map.
-struct Blocks<'a> {
+/// The blocks of a quota file while its tree is locked, or the volume is only read: nobody else
+/// changes its map.
+pub(super) struct Blocks<'a> {
     inodes: &'a Inodes,
     inode: &'a Arc<Inode>,
 }
 
-impl Blocks<'_> {
+impl<'a> Blocks<'a> {
+    pub(super) fn new(inodes: &'a Inodes, inode: &'a Arc<Inode>) -> Self {
+        Self { inodes, inode }
+    }
+
     fn store(&self) -> &Store {
         &self.inodes.store
+    }
+
+    /// The bytes of a quota block, and its place.
+    pub(super) fn read(&self, number: u32) -> Result<([u8; BLOCK_SIZE], Place)> {
+        let part = self.get(number)?;
+        let bytes = part.look(|bytes| bytes.try_into());
+        let bytes = bytes.map_err(|_| corrupt("is cut short"))?;
+        Ok((bytes, part.place()))
     }
 
     fn get(&self, number: u32) -> Result<Part> {
@@ -424,10 +449,6 @@ impl FreeLeaf {
             header.store(bytes);
             quota::put_entry(bytes, offset, id);
         });
-        let at = Place {
-            block: self.part.buffer.block(),
-            offset: self.part.offset,
-        };
-        Some(at.behind(offset))
+        Some(self.part.place().behind(offset))
     }
 }

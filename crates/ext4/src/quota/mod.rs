@@ -20,6 +20,7 @@
 
 mod file;
 mod tree;
+mod usage;
 
 use std::collections::HashSet;
 
@@ -30,6 +31,7 @@ use pext4_sync::hash::NumberHash;
 use pext4_sync::{Class, Mutex, Sharded};
 
 pub(crate) use self::file::{File, Place};
+pub(crate) use self::usage::read_usage;
 use crate::error::{Error, Result};
 use crate::inode::inodes::Inodes;
 use crate::inode::{key_of, owner_of};

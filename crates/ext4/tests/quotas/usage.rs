@@ -1,10 +1,13 @@
 //! Usage after changes of every kind, from many threads, and after crashes.
 
+use std::collections::BTreeMap;
+
+use pext4_block::Device;
+use pext4_fs::{MountOptions, QuotaLimits, QuotaOwner, SetAttributes, Volume};
+use pext4_ondisk::inode::InodeFlags;
+
 use crate::images::{Image, inode};
 use crate::{ROOT, change_everything, chown, create, listed, owned_by, write};
-use pext4_block::Device;
-use pext4_fs::SetAttributes;
-use pext4_ondisk::inode::InodeFlags;
 
 /// Sets of features whose inodes have blocks, slots and a journal of different kinds.
 const FORMATS: [&[&str]; 7] = [
@@ -225,4 +228,72 @@ fn a_crash_leaves_usage_and_inodes_of_one_transaction() {
             "{arguments:?}: an orphan was reaped"
         );
     }
+}
+
+/// What a volume tells of its quota files is what debugfs reads from them, while it is written and
+/// when it is only read.
+#[test]
+fn a_volume_tells_what_owners_use() {
+    for features in ["quota,project", "quota", "^quota"] {
+        let Some(image) = Image::make(&["-b", "1024", "-O", features]) else {
+            return;
+        };
+        let volume = image.open();
+        change_everything(&volume);
+        volume.close().expect("it closes");
+        let volume = image.open();
+        let told = |volume: &Volume| {
+            QuotaOwner::ALL.map(|owner| volume.usage(owner).expect("the files are sound"))
+        };
+        let written = told(&volume);
+        volume.close().expect("it closes");
+        let kinds = ["user", "group", "project"];
+        let counted = [
+            features != "^quota",
+            features != "^quota",
+            features == "quota,project",
+        ];
+        for ((usage, kind), is_counted) in written.iter().zip(kinds).zip(counted) {
+            assert_eq!(usage.is_some(), is_counted, "{features}, {kind}");
+            let Some(usage) = usage else { continue };
+            assert!(usage.is_sorted_by_key(|usage| usage.id));
+            assert!(
+                usage
+                    .iter()
+                    .all(|usage| usage.limits == QuotaLimits::default())
+            );
+            let all = usage
+                .iter()
+                .map(|usage| (usage.id, (usage.space, usage.inodes)));
+            assert_eq!(
+                all.collect::<BTreeMap<_, _>>(),
+                listed(&image, kind),
+                "{kind}"
+            );
+        }
+        let options = MountOptions {
+            read_only: true,
+            ..MountOptions::default()
+        };
+        assert_eq!(told(&image.open_with(options)), written, "{features}");
+    }
+}
+
+/// A quota file that cannot be true is told as damage, by a volume that is only read.
+#[test]
+fn usage_of_a_damaged_file_is_refused() {
+    let Some(image) = Image::make(&["-b", "1024", "-O", "quota,^metadata_csum"]) else {
+        return;
+    };
+    image.debugfs_write("zap_block -f <3> -p 0x55 0");
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let volume = image.open_with(options);
+    let refused = volume
+        .usage(QuotaOwner::User)
+        .expect_err("the magic number is wrong");
+    assert!(refused.to_string().contains("magic"), "{refused}");
+    volume.usage(QuotaOwner::Group).expect("this one is sound");
 }

@@ -106,8 +106,8 @@ impl Dispatch {
     /// Whether a request that makes the file grow to `size` would wait for a commit, which the
     /// transport's threads must not do.
     #[must_use]
-    pub fn growth_waits(&self, node: u64, size: u64) -> bool {
-        inode_of(node).is_some_and(|inode| self.volume.growth_waits(inode, size))
+    pub fn write_waits(&self, node: u64, size: u64) -> bool {
+        inode_of(node).is_some_and(|inode| self.volume.write_waits(inode, size))
     }
 
     /// Writes `from`. A write from the kernel's page cache (`is_writeback`) leaves the file's times

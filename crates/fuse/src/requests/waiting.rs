@@ -66,7 +66,7 @@ impl Requests {
         send: fn(Answer<T>, Reply),
         reply: Reply,
     ) {
-        let waits = self.dispatch.growth_waits(node, size) || self.dispatch.commits_changes();
+        let waits = self.dispatch.write_waits(node, size) || self.dispatch.commits_changes();
         let request = move |context: Context<'_>, []: [&[u8]; 0]| request(context);
         self.run_or_offload(waits, [], request, send, reply);
     }

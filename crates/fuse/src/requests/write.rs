@@ -30,7 +30,7 @@ impl Requests {
     /// file does not contain what they say.
     pub(super) fn write_or_offload(&self, write: Write, data: &[u8], reply: Reply) {
         let end = write.offset.saturating_add(data.len() as u64);
-        let waits = self.dispatch.growth_waits(write.node, end);
+        let waits = self.dispatch.write_waits(write.node, end);
         let attempt = || self.attempt(|context| context.write(write, data));
         match (!waits).then(attempt).flatten() {
             Some(written) => {
