@@ -14,11 +14,11 @@
 //! run in the idle class there. (Threads that all followed each, or stayed on one core, made the
 //! callers change cores too; some mounts were then served at half the rate.)
 //!
-//! While a thread follows a caller, or callers take turns, it also runs in the scheduler's idle
-//! class ([`IdleClass`]). While a caller is followed and sends no data, or callers take turns, one
-//! thread serves and the others are parked ([`parking`]). How often a thread looks for its caller
-//! depends on the caller's pace ([`pace`]): one that the scheduler has moved becomes slower at
-//! once.
+//! While a thread follows a caller or serves turns, or callers alternate so slowly that each has
+//! the threads to itself for a while, it also runs in the scheduler's idle class ([`IdleClass`]).
+//! While a caller is followed and sends no data, or one thread serves turns, the others are parked
+//! ([`parking`]). How often a thread looks for the caller that it follows depends on the caller's
+//! pace ([`pace`]): one that the scheduler has moved becomes slower at once.
 //!
 //! Polling for the next request before a thread sleeps does not help: the threads take requests
 //! from each other, and then wake each other's callers (two processes that truncate made half as
@@ -67,8 +67,8 @@ const DOUBTS_TO_LEAVE: u32 = 4;
 /// For how long, in milliseconds, a call of another process makes a caller that is followed share
 /// the threads.
 const RECENT_MS: u32 = 2;
-/// For how long after a caller had the threads to itself callers count as taking turns.
-const TURNS_TIMEOUT: Duration = Duration::from_millis(20);
+/// For how long after a caller had the threads to itself callers count as alternating.
+const ALTERNATION_TIMEOUT: Duration = Duration::from_millis(20);
 /// So many calls without a data request make all threads but one park.
 const CALLS_TO_PARK: u32 = 64;
 /// A data request, or a call before the answer to a query, that comes so long after the last sample
@@ -254,7 +254,7 @@ impl Placement {
     /// Goes to the core of a caller that takes turns with others. False if another thread serves
     /// them, or this one may not run in the idle class.
     fn serve_turn(&mut self) -> bool {
-        if self.idle_class.is_refused() || !self.parking.serve_turn(self.membership.thread()) {
+        if !self.idle_class.is_possible() || !self.parking.serve_turn(self.membership.thread()) {
             return false;
         }
         let now = Instant::now();
@@ -296,7 +296,7 @@ impl Placement {
     /// Ends the turns that the thread serves, if it does.
     fn end_turns(&mut self) {
         if std::mem::take(&mut self.serves_turns) {
-            self.turns = Turns::none();
+            self.turns.begin_in(None);
             self.parking.end_turns(self.membership.thread());
             self.stop_following();
         }
@@ -338,15 +338,15 @@ impl Placement {
             }
         } else {
             self.interval = SAMPLE_INTERVAL;
-            self.idle_class.update(&[caller], self.take_turns());
+            self.idle_class.update(&[caller], self.callers_alternate());
         }
         self.restart_interval();
     }
 
     /// Whether several callers had the threads to themselves lately, one after another.
-    fn take_turns(&self) -> bool {
+    fn callers_alternate(&self) -> bool {
         let had = self.had_sole_caller;
-        had.is_some_and(|when| when.elapsed() < TURNS_TIMEOUT)
+        had.is_some_and(|when| when.elapsed() < ALTERNATION_TIMEOUT)
     }
 
     /// Moves the threads by the answer to a query.
@@ -393,6 +393,7 @@ impl Placement {
     /// Notes a data request, for which parked threads are needed. Returns whether it was counted.
     fn begin_data_request(&mut self) -> bool {
         self.end_turns();
+        self.turns.begin_in(None);
         self.calls_since_data = 0;
         self.parking.resume_all();
         self.give_up_if_idle();
@@ -412,7 +413,12 @@ impl Placement {
         if self.membership.core().is_some() {
             self.parking.note_served();
         }
+        let has_turns = self.parking.is_left_to_another(self.membership.thread());
         if self.needs_one_thread() && self.parking.park(|| self.needs_one_thread()) {
+            if has_turns && !self.parking.is_left_to_another(self.membership.thread()) {
+                // The thread that served them may still be kept on a core that is busy by now.
+                self.membership.move_all(None);
+            }
             self.start_afresh();
         }
     }

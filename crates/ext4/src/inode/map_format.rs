@@ -27,8 +27,8 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode, the file
-    /// has fs-verity, or clusters have several blocks; `Corrupt`.
+    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode, the
+    /// file has fs-verity, or clusters have several blocks; `Corrupt`.
     pub(crate) fn root_in_other_format(&self, inode: &Inode) -> Result<Root> {
         let root = inode.root();
         // Linux gives fs-verity to files with extents only, and makes no pointers in clusters.

@@ -35,7 +35,7 @@ static SUSPENDED_AT_MS: AtomicU32 = AtomicU32::new(0);
 #[derive(Default)]
 pub(super) struct IdleClass {
     is_on: bool,
-    /// Whether the system did not let the thread enter the class when it wanted to.
+    /// Whether the system does not let the thread enter the class.
     is_refused: bool,
     last: Option<SchedSample>,
     /// Samples in a row in which the wait was too long.
@@ -47,9 +47,9 @@ impl IdleClass {
         self.is_on
     }
 
-    /// Whether it was wanted in vain.
-    pub(super) fn is_refused(&self) -> bool {
-        self.is_refused
+    /// Whether the thread is in the class, or would be if it wanted to.
+    pub(super) fn is_possible(&self) -> bool {
+        self.is_on || !(self.is_refused || is_suspended())
     }
 
     /// Enters or leaves the idle class: it is `wanted` while the thread shares a core with
@@ -74,10 +74,12 @@ impl IdleClass {
         }
         let is_on = sample.is_some() && !is_suspended();
         self.last = sample;
-        if is_on != self.is_on && scheduling::set_idle_class(is_on).is_ok() {
-            self.is_on = is_on;
+        if is_on != self.is_on {
+            match scheduling::set_idle_class(is_on) {
+                Ok(()) => self.is_on = is_on,
+                Err(_) => self.is_refused = is_on,
+            }
         }
-        self.is_refused = wanted && !self.is_on && !is_suspended();
     }
 }
 
@@ -100,18 +102,16 @@ struct SchedSample {
 impl SchedSample {
     fn now(callers: &[u32]) -> Option<Self> {
         let [_, waited] = times("/proc/thread-self/schedstat")?;
-        let mut callers = callers.to_vec();
-        callers.sort_unstable();
-        let mut callers_ran = Duration::ZERO;
-        for caller in &callers {
-            let [ran, _] = times(&format!("/proc/{caller}/schedstat"))?;
-            callers_ran += ran;
-        }
-        Some(Self {
+        let mut sorted = callers.to_vec();
+        sorted.sort_unstable();
+        // Those that have ended need no core.
+        let ran = |caller: &u32| Some((*caller, times(&format!("/proc/{caller}/schedstat"))?[0]));
+        let (callers, ran): (Vec<u32>, Vec<Duration>) = sorted.iter().filter_map(ran).unzip();
+        (!callers.is_empty()).then(|| Self {
             at: Instant::now(),
             callers,
             waited,
-            callers_ran,
+            callers_ran: ran.iter().sum(),
         })
     }
 

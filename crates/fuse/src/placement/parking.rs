@@ -84,14 +84,13 @@ impl Parking {
                 .is_ok()
     }
 
-    /// Ends the turns that a thread serves: all threads are needed.
+    /// Ends the turns that a thread serves.
     pub(super) fn end_turns(&self, thread: u32) {
         let turns = self.turns.load(Ordering::Relaxed);
         if thread_of(turns) == thread {
             let order = Ordering::Relaxed;
             // If it fails, another thread serves them by now.
             let _ = self.turns.compare_exchange(turns, 0, order, order);
-            self.resume_all();
         }
     }
 
@@ -156,6 +155,10 @@ impl Parking {
             let served = self.served.load(Ordering::Relaxed);
             let has_waited = self.resumed.wait_for(&mut round, PATIENCE);
             let is_stuck = has_waited && served == self.served.load(Ordering::Relaxed);
+            if is_stuck {
+                // The thread that serves turns may wait for the device, too.
+                self.turns.store(0, Ordering::Relaxed);
+            }
             if is_stuck || *round != parked_in {
                 break;
             }
@@ -183,7 +186,9 @@ fn thread_of(turns: u64) -> u32 {
 
 fn is_recent(turns: u64, now: u32) -> bool {
     let when = u32::try_from(turns & u64::from(u32::MAX)).expect("masked");
-    turns != 0 && now.wrapping_sub(when) < TURN_MS
+    // Another thread may have read the clock later.
+    let age = now.wrapping_sub(when).cast_signed();
+    turns != 0 && age < TURN_MS.cast_signed()
 }
 
 #[cfg(test)]
@@ -260,6 +265,10 @@ mod tests {
         assert!(parking.serve_turn_at(7, now));
         assert!(parking.serve_turn_at(7, now));
         assert!(!parking.serve_turn_at(8, later - 1));
+        assert!(
+            !parking.serve_turn_at(8, now - 1),
+            "7 has read the clock later"
+        );
         assert!(parking.is_left_to_another_at(8, later - 1));
         assert!(!parking.is_left_to_another_at(7, now));
         assert!(!parking.is_left_to_another_at(8, later));

@@ -8,8 +8,8 @@ use pext4_sync::scheduling;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{
-    CALLS_TO_PARK, DOUBTS_TO_LEAVE, IDLE_TIMEOUT, Inherited, PLACEMENT, Placement, Servers,
-    TURNS_TIMEOUT, begin_data_request, inherited,
+    ALTERNATION_TIMEOUT, CALLS_TO_PARK, DOUBTS_TO_LEAVE, IDLE_TIMEOUT, Inherited, PLACEMENT,
+    Placement, Servers, begin_data_request, inherited,
 };
 
 /// Moves the calling thread to one of the cores that it may use, as if it followed a caller.
@@ -75,23 +75,23 @@ fn a_caller_is_followed_until_another_calls() {
 }
 
 #[test]
-fn callers_that_take_turns_are_not_followed() {
+fn callers_that_alternate_are_not_followed() {
     let mut placement = Placement::join(&Servers::new());
-    assert!(!placement.take_turns());
+    assert!(!placement.callers_alternate());
     for caller in [7, 8] {
         for _ in 0..20 {
             placement.callers.note(caller);
         }
         placement.begin_sample();
         assert_eq!(placement.pending, None, "{caller} has just begun");
-        assert!(placement.take_turns());
+        assert!(placement.callers_alternate());
     }
-    placement.had_sole_caller = Instant::now().checked_sub(TURNS_TIMEOUT);
+    placement.had_sole_caller = Instant::now().checked_sub(ALTERNATION_TIMEOUT);
     for caller in [7, 8, 7, 8] {
         placement.callers.note(caller);
     }
     placement.begin_sample();
-    assert!(!placement.take_turns(), "they call at the same time");
+    assert!(!placement.callers_alternate(), "they call at the same time");
 }
 
 #[test]
