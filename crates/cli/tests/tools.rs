@@ -466,7 +466,7 @@ fn quotas_are_told_where_they_are_counted() {
         .map(|line| line.split_whitespace().collect())
         .collect();
     assert!(lines[0].starts_with(&["owner", "id", "space"]), "{text}");
-    for line in ["user 1000 4 KiB - - 1 - -", "group 100 4 KiB - - 1 - -"] {
+    for line in ["user 1000 1 KiB - - 1 - -", "group 100 1 KiB - - 1 - -"] {
         let words: Vec<_> = line.split(' ').collect();
         assert!(lines.contains(&words), "{line}: {text}");
     }
@@ -475,7 +475,7 @@ fn quotas_are_told_where_they_are_counted() {
     let of_home = &told["users"][1];
     assert_eq!(
         (&of_home["id"], &of_home["space"]),
-        (&1000.into(), &4096.into())
+        (&1000.into(), &1024.into())
     );
     assert_eq!(
         (&of_home["inodes"], &of_home["hard_space"]),

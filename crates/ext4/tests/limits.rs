@@ -3,7 +3,17 @@
 mod images;
 
 use images::{Image, comes_back, inode};
-use pext4_fs::{AllocateMode, CreateAttributes, InodeNumber, Refusal, RenameMode, SetAttributes};
+use pext4_fs::{
+    AllocateMode, CreateAttributes, InodeNumber, Refusal, RenameMode, SetAttributes, Volume,
+};
+
+fn set_size(volume: &Volume, file: InodeNumber, size: u64) -> pext4_fs::Result<()> {
+    let change = SetAttributes {
+        size: Some(size),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes(file, &change).map(drop)
+}
 
 #[test]
 fn tiny_groups_and_the_smallest_journal_do() {
@@ -108,13 +118,7 @@ fn a_file_has_no_more_blocks_than_its_inode_can_count() {
     let volume = image.open();
     let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
     let file = made.expect("a file").inode;
-    let grow = |size| {
-        let change = SetAttributes {
-            size: Some(size),
-            ..SetAttributes::default()
-        };
-        volume.set_attributes(file, &change).map(drop)
-    };
+    let grow = |size| set_size(&volume, file, size);
     // 2^32 units of 512 bytes are 2 TiB, including the blocks of the tree itself.
     let refused = grow(2 << 40).expect_err("more than can be counted");
     assert!(refused.is(Refusal::FileTooLarge), "{refused}");
@@ -137,13 +141,7 @@ fn nodes_that_take_clusters_are_counted_as_such() {
     let volume = image.open();
     let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
     let file = made.expect("a file").inode;
-    let grow = |size| {
-        let change = SetAttributes {
-            size: Some(size),
-            ..SetAttributes::default()
-        };
-        volume.set_attributes(file, &change).map(drop)
-    };
+    let grow = |size| set_size(&volume, file, size);
     // Of 2 TiB a node of 256 KiB for each 84 blocks takes three quarters.
     let refused = grow(520 << 30).expect_err("more than can be counted");
     assert!(refused.is(Refusal::FileTooLarge), "{refused}");
