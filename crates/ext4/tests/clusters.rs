@@ -543,20 +543,36 @@ fn a_cluster_in_two_places_is_refused() {
     };
     let volume = image.open();
     let file = images::inode(&volume, "/file");
+    let punch = |start: u64, length: u64| {
+        volume.allocate(file, AllocateMode::PunchHole, start << 10, length << 10)
+    };
     for (start, length) in [(4, 2), (0, 1), (1, 1), (1, 3), (3, 1)] {
-        let mode = AllocateMode::PunchHole;
-        let punched = volume.allocate(file, mode, start << 10, length << 10);
-        if (start, length) == (0, 1) || (start, length) == (1, 3) {
-            // What stays is in one cluster.
-            continue;
-        }
-        let error = punched.expect_err("what stays is in two clusters");
+        let error = punch(start, length).expect_err("what stays is in two clusters");
         assert!(
             matches!(error, Error::Corrupt(_)),
             "{start}, {length}: {error}"
         );
     }
     assert!(!volume.is_read_only());
+}
+
+/// Who fills a hole in a cluster that stays can know that this waits for a commit.
+#[test]
+fn a_write_says_that_it_waits_for_a_cut_inside_a_cluster() {
+    let Some(image) = image(1024, 16 << 10, "") else {
+        return;
+    };
+    let volume = image.open();
+    let file = create(&volume, "file");
+    volume.write(file, 0, &[7; 16 << 10]).expect("room");
+    volume.sync().expect("it commits");
+    assert!(!volume.write_waits(file, 8 << 10));
+    set_size(&volume, file, 5 << 10);
+    assert!(volume.write_waits(file, 8 << 10), "the cut is not durable");
+    volume.sync().expect("it commits");
+    assert!(!volume.write_waits(file, 8 << 10));
+    set_size(&volume, file, 0);
+    assert!(!volume.write_waits(file, 8 << 10), "no cluster stays");
 }
 
 /// Linux maps files by extents there.

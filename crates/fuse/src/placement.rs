@@ -246,7 +246,7 @@ impl Placement {
             pending: None,
             query: CoreQuery::new(),
             idle_class: IdleClass::default(),
-            turns: Turns::none(),
+            turns: Turns::default(),
             serves_turns: false,
         }
     }

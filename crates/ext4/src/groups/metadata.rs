@@ -22,9 +22,7 @@ pub struct MetadataMap {
 impl MetadataMap {
     /// A map of the clusters of so many blocks in which these runs of blocks lie, some of which may
     /// share blocks, and the error for the first shared block.
-    pub fn new(mut runs: Vec<Range<u64>>, cluster: u32) -> (Self, Option<Corrupt>) {
-        runs.retain(|run| !run.is_empty());
-        runs.sort_unstable_by_key(|run| run.start);
+    pub fn new(runs: Vec<Range<u64>>, cluster: u32) -> (Self, Option<Corrupt>) {
         let (mut merged, shared) = merge(runs);
         let cluster = u64::from(cluster);
         if cluster > 1 {
@@ -60,8 +58,10 @@ impl MetadataMap {
     }
 }
 
-/// Merges runs in order of their starts, and returns with them the first block that two share.
-fn merge(runs: Vec<Range<u64>>) -> (Vec<Range<u64>>, Option<u64>) {
+/// Sorts and merges runs, and returns with them the first block that two share.
+pub fn merge(mut runs: Vec<Range<u64>>) -> (Vec<Range<u64>>, Option<u64>) {
+    runs.retain(|run| !run.is_empty());
+    runs.sort_unstable_by_key(|run| run.start);
     let mut merged: Vec<Range<u64>> = Vec::new();
     let mut shared = None;
     for run in runs {

@@ -33,7 +33,7 @@ pub(crate) mod inodes;
 pub(crate) mod lane;
 mod loaded;
 mod locked;
-mod metadata;
+pub mod metadata;
 pub mod open;
 mod preallocation;
 mod stream_goals;

@@ -18,7 +18,7 @@
 use std::ops::Range;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, Tid};
 
 use super::extents::Mapping;
 use super::inodes::Inodes;
@@ -84,6 +84,13 @@ impl Inodes {
         Ok(Place::New(hole.start..end))
     }
 
+    /// The transaction that last unmapped blocks of a cluster that stays, unless it is known to be
+    /// durable.
+    pub(crate) fn unmapped_beside(&self, inode: &Inode) -> Option<Tid> {
+        // Where a cluster is one block, nobody takes a lock for this.
+        (self.cluster() > 1).then(|| inode.state(|state| state.unmapped_beside_in))?
+    }
+
     /// Waits until what was unmapped is durable, if a hole from `block` on will be filled from a
     /// cluster of the file. The caller holds the inode's lock for writing and no handle.
     ///
@@ -91,15 +98,11 @@ impl Inodes {
     ///
     /// The journal's, or those of reading the map.
     pub(super) fn settle_cluster(&self, inode: &Inode, block: u64) -> Result<()> {
-        let cluster = self.cluster();
-        if cluster == 1 {
-            return Ok(());
-        }
-        let Some(tid) = inode.state(|state| state.unmapped_beside_in) else {
+        let Some(tid) = self.unmapped_beside(inode) else {
             return Ok(());
         };
         let first = self.cluster_start(block);
-        let own = self.mapped_cluster(inode, &inode.root(), first..first + cluster)?;
+        let own = self.mapped_cluster(inode, &inode.root(), first..first + self.cluster())?;
         if own.is_some() {
             self.store.journal().commit(tid)?;
             inode.note(|state| state.unmapped_beside_in = None);

@@ -8,8 +8,8 @@ use pext4_ondisk::{BlockNumber, Corrupt};
 
 use super::raw_files;
 use crate::error::{Error, Result};
-use crate::groups::Groups;
 use crate::groups::open::with_advice;
+use crate::groups::{Groups, metadata};
 use crate::quota::{File, Quotas};
 
 /// Reads the quota files; `None` if usage is not counted.
@@ -27,9 +27,9 @@ pub(super) fn open(groups: &Groups) -> Result<Option<Arc<Quotas>>> {
     for (file, owner) in files.iter_mut().zip(Owner::ALL) {
         *file = open_one(groups, owner, &mut blocks).map_err(advised)?;
     }
-    if let Some(shared) = first_shared(blocks) {
+    if let (_, Some(shared)) = metadata::merge(blocks) {
         let corrupt = Corrupt::new("quota file", "has a block twice, or shares it with another");
-        return Err(advised(corrupt.in_block(shared).into()));
+        return Err(advised(corrupt.in_block(BlockNumber(shared)).into()));
     }
     Ok(Some(Arc::new(Quotas::new(files))))
 }
@@ -39,14 +39,6 @@ fn advised(error: Error) -> Error {
         Error::Corrupt(corrupt) => with_advice(corrupt),
         other => other,
     }
-}
-
-/// The first block that is in two of these runs.
-fn first_shared(mut runs: Vec<Range<u64>>) -> Option<BlockNumber> {
-    runs.sort_unstable_by_key(|run| run.start);
-    let pairs = runs.iter().zip(runs.iter().skip(1));
-    let mut shared = pairs.filter(|(run, next)| next.start < run.end);
-    shared.next().map(|(_, next)| BlockNumber(next.start))
 }
 
 /// Reads one quota file, and adds its blocks to those of the others.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use pext4_ondisk::Tid;
 use pext4_ondisk::time::Time;
 use pext4_sync::ShardRef;
 
@@ -332,13 +333,9 @@ impl Volume {
         };
         let journal = self.inodes.store.try_journal();
         let is_durable = |tid| journal.is_none_or(|journal| journal.is_durable(tid));
-        let of_tail = self.inodes.truncate_of_tail(&inode);
-        let of_tail = of_tail.filter(|_| size > inode.size());
-        let of_cluster = inode.state(|state| state.unmapped_beside_in);
-        [of_tail, of_cluster]
-            .into_iter()
-            .flatten()
-            .any(|tid| !is_durable(tid))
+        let waits_for = |tid: Option<Tid>| tid.is_some_and(|tid| !is_durable(tid));
+        (size > inode.size() && waits_for(self.inodes.truncate_of_tail(&inode)))
+            || waits_for(self.inodes.unmapped_beside(&inode))
     }
 
     /// `SEEK_DATA`: the next written byte at or after `offset`.

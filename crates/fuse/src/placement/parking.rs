@@ -94,14 +94,14 @@ impl Parking {
         }
     }
 
-    /// Whether another thread serves callers in turn.
+    /// Whether another thread serves callers in turn. Mostly none does, and no clock is read.
     pub(super) fn is_left_to_another(&self, thread: u32) -> bool {
-        self.is_left_to_another_at(thread, milliseconds())
+        self.is_left_to_another_at(thread, milliseconds)
     }
 
-    fn is_left_to_another_at(&self, thread: u32, now: u32) -> bool {
+    fn is_left_to_another_at(&self, thread: u32, now: impl FnOnce() -> u32) -> bool {
         let turns = self.turns.load(Ordering::Relaxed);
-        thread_of(turns) != thread && is_recent(turns, now)
+        turns != 0 && thread_of(turns) != thread && is_recent(turns, now())
     }
 
     /// Adds the calling thread, which serves.
@@ -269,14 +269,14 @@ mod tests {
             !parking.serve_turn_at(8, now - 1),
             "7 has read the clock later"
         );
-        assert!(parking.is_left_to_another_at(8, later - 1));
-        assert!(!parking.is_left_to_another_at(7, now));
-        assert!(!parking.is_left_to_another_at(8, later));
+        assert!(parking.is_left_to_another_at(8, || later - 1));
+        assert!(!parking.is_left_to_another_at(7, || now));
+        assert!(!parking.is_left_to_another_at(8, || later));
         assert!(parking.serve_turn_at(8, later));
         parking.end_turns(7);
-        assert!(parking.is_left_to_another_at(7, later), "8 serves them");
+        assert!(parking.is_left_to_another_at(7, || later), "8 serves them");
         parking.end_turns(8);
-        assert!(!parking.is_left_to_another_at(7, later));
+        assert!(!parking.is_left_to_another_at(7, || later));
         assert!(parking.serve_turn_at(7, later));
     }
 }

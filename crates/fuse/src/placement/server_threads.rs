@@ -3,7 +3,7 @@
 //! The kernel gives a request to the thread that has waited longest. If one thread stayed on the
 //! caller's former core, that core would be woken for every other call, and a thread that always
 //! comes too late gets no call at which it could move. So a thread that moves also moves all
-//! others.
+//! others, unless they are parked while it serves turns.
 //!
 //! The list's lock is a leaf, taken when a thread joins and when it samples; all cores change under
 //! it. A thread that finds it held does not wait: the holder may be in the idle class and wait for

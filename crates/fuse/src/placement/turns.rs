@@ -24,6 +24,7 @@ const MAX_CALLERS: usize = 16;
 const VALID: Duration = Duration::from_millis(2);
 
 /// The turns that one thread serves, or could serve.
+#[derive(Default)]
 pub(super) struct Turns {
     /// The directory in which names were changed last.
     directory: Option<u64>,
@@ -42,15 +43,6 @@ struct Caller {
 }
 
 impl Turns {
-    pub(super) fn none() -> Self {
-        Self {
-            directory: None,
-            changes: 0,
-            alone: 0,
-            callers: Vec::new(),
-        }
-    }
-
     /// Notes a call of a process, and the directory in which it changes names, if it does. Returns
     /// whether it is a part of turns.
     pub(super) fn note(&mut self, process: u32, directory: Option<u64>) -> bool {
@@ -146,7 +138,7 @@ mod tests {
 
     /// Turns of processes 7 and 8.
     fn turns() -> Turns {
-        let mut turns = Turns::none();
+        let mut turns = Turns::default();
         for call in 1..=CALLS_TO_TAKE_TURNS {
             let takes = turns.note(7 + call % 2, Some(DIRECTORY));
             assert_eq!(takes, call == CALLS_TO_TAKE_TURNS);
@@ -179,7 +171,7 @@ mod tests {
         let mut alone = || turns.note(7, Some(DIRECTORY));
         assert!((0..CALLS_ALONE).all(|_| alone()), "the other one may call");
         assert!((0..1000).all(|_| !alone()));
-        let mut one = Turns::none();
+        let mut one = Turns::default();
         assert!((0..1000).all(|_| !one.note(7, Some(DIRECTORY))));
     }
 
