@@ -360,6 +360,35 @@ fn making_an_image_overwrites_nothing_unasked() {
 }
 
 #[test]
+fn sizes_and_features_of_a_new_image_are_told_to_programs() {
+    let place = Place::empty();
+    let mut mkfs = pext4(["mkfs", "--json", "--size", "64M", "-b", "4096", "-i", "64K"]);
+    mkfs.args(["--journal-size", "8M", "-O", "none,has_journal,fast_commit"]);
+    let made: Value = serde_json::from_str(&succeed(mkfs.arg(&place.image))).unwrap();
+    place.check();
+    assert_eq!(made["image"], place.image.to_str().unwrap());
+    assert_eq!(
+        (&made["size"], &made["blocks"]),
+        (&(64 << 20).into(), &16384.into())
+    );
+    assert_eq!(
+        (&made["inodes"], &made["groups"]),
+        (&1024.into(), &1.into())
+    );
+    // A 64th more for fast commits.
+    assert_eq!(made["journal_blocks"], 2048 + 32);
+    assert_eq!(
+        made["features"],
+        serde_json::json!(["has_journal", "fast_commit"])
+    );
+    let info = succeed(pext4(["info", "--json"]).arg(&place.image));
+    let info: Value = serde_json::from_str(&info).unwrap();
+    for key in ["uuid", "block_size", "inodes", "groups", "features"] {
+        assert_eq!(made[key], info[key], "{key}");
+    }
+}
+
+#[test]
 fn the_forerunners_are_made_by_name() {
     for (name, has_journal) in [("ext2", false), ("ext3", true), ("ext4", true)] {
         let place = Place::empty();
@@ -392,15 +421,16 @@ fn what_cannot_be_made_overwrites_nothing() {
         command.args(options).arg(&place.image);
         command
     };
-    let complaint = fail(&mut mkfs(&["-b", "8192"]), 1);
-    assert!(complaint.contains("8192"), "{complaint}");
+    let complaint = fail(&mut mkfs(&["-b", "131072"]), 1);
+    assert!(complaint.contains("131072"), "{complaint}");
     assert!(!place.image.exists(), "nothing was made");
     succeed(&mut mkfs(&[]));
     let before = fs::read(&place.image).unwrap();
-    fail(&mut mkfs(&["--force", "-b", "8192"]), 1);
+    fail(&mut mkfs(&["--force", "-b", "131072"]), 1);
     fail(&mut mkfs(&["--force", "-O", "no_such_feature"]), 1);
-    let complaint = fail(&mut mkfs(&["--force", "-O", "none"]), 1);
-    assert!(complaint.contains("like ^has_journal"), "{complaint}");
+    let complaint = fail(&mut mkfs(&["--force", "--journal-size", "12M"]), 1);
+    assert!(complaint.contains("at most half"), "{complaint}");
+    fail(&mut mkfs(&["--force", "-N", "100", "-i", "8192"]), 2);
     let complaint = fail(&mut mkfs(&["--force", "-U", "tenant"]), 2);
     assert!(complaint.contains("or `random`"), "{complaint}");
     fail(&mut mkfs(&[]), 1);

@@ -257,6 +257,9 @@ superblock! {
     error_count: u32 = s_error_count,
     /// Mount options, as text.
     mount_options: [u8; 64] = s_mount_opts,
+    /// Modes of encryption that new keys may use, as far as they were chosen by whoever made the
+    /// file system.
+    encryption_modes: [u8; 4] = s_encrypt_algos,
     /// Clusters of metadata in the whole file system; 0 if unknown.
     overhead_clusters: u32 = s_overhead_clusters,
     /// The seed of all checksums, with `metadata_csum_seed`.

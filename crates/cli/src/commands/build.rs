@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Free space of an image sized by itself, in percent of it or as a size [default: 10%]
     #[arg(long, value_name = "SHARE", value_parser = parse_free)]
     free: Option<Free>,
-    /// Bytes in a block: 1024, 2048 or 4096
+    /// Bytes in a block: 1024, 2048, 4096, or more up to 65536, which few systems mount
     #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse, default_value = "4096")]
     block_size: u64,
     /// Minimum number of inodes; if absent, as many as needed and some more
@@ -197,7 +197,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn builder(arguments: &Arguments) -> Result<Builder> {
     let block_size = u32::try_from(arguments.block_size)
-        .map_err(|_| Misuse("-b: 1024, 2048 or 4096 bytes".to_owned()))?;
+        .map_err(|_| Misuse("-b: at most 65536 bytes".to_owned()))?;
     let mut builder = Builder::new()
         .size(size_of(arguments)?)
         .block_size(block_size)

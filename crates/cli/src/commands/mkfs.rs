@@ -10,11 +10,13 @@ use clap::{Args, ValueEnum};
 use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_image::build::{Owner, parse_owner};
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary, hash_seed};
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
 use crate::moment::source_date_epoch;
+use crate::names::ImageName;
 use crate::output::print_result;
 use crate::{size, uuid_text};
 
@@ -42,12 +44,15 @@ pub struct Arguments {
         default_value = "ext4"
     )]
     file_system: Type,
-    /// Bytes in a block: 1024, 2048 or 4096
+    /// Bytes in a block: 1024, 2048, 4096, or more up to 65536, which few systems mount
     #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse)]
     block_size: Option<u64>,
     /// Inodes
     #[arg(short = 'N', value_name = "COUNT")]
     inodes: Option<u64>,
+    /// An inode for so many bytes
+    #[arg(short = 'i', value_name = "BYTES", value_parser = size::parse, conflicts_with = "inodes")]
+    bytes_per_inode: Option<u64>,
     /// Bytes in an inode
     #[arg(short = 'I', value_name = "BYTES", default_value_t = 256)]
     inode_size: u16,
@@ -64,9 +69,12 @@ pub struct Arguments {
     /// Percent of the blocks that are kept for root
     #[arg(short = 'm', value_name = "PERCENT", default_value_t = 5.0)]
     reserved: f64,
-    /// Features to turn on, or off with ^ before them
+    /// Features to turn on, or off with ^ before them; `none` turns all off
     #[arg(short = 'O', value_name = "FEATURE,...", value_delimiter = ',')]
     features: Vec<String>,
+    /// Size of the journal
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    journal_size: Option<u64>,
     /// Owner of the root directory: USER, USER:GROUP or :GROUP, as numbers or root; what is absent
     /// is the caller's
     #[arg(long, value_name = "OWNER", value_parser = parse_owner)]
@@ -74,8 +82,11 @@ pub struct Arguments {
     /// Overwrite what the image holds
     #[arg(long)]
     force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// Say nothing
-    #[arg(short = 'q', long)]
+    #[arg(short = 'q', long, conflicts_with = "json")]
     quiet: bool,
 }
 
@@ -106,13 +117,18 @@ impl From<Type> for FileSystem {
 ///
 /// The image is not empty, or cannot be written; the options contradict each other.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let options = options(arguments)?;
+    let mut options = options(arguments)?;
     let target = target(arguments)?;
+    options.journal_blocks = journal_blocks(arguments, options.block_size_at(target.size()))?;
     let made = make(&arguments.image, target, &options)?;
-    if !arguments.quiet {
-        let done = "the file system was made";
-        print_result(describe(&arguments.image, &made), done)?;
+    if arguments.quiet {
+        return Ok(());
     }
+    let text = match arguments.json {
+        true => json(&arguments.image, &made)?,
+        false => describe(&arguments.image, &made),
+    };
+    print_result(text, "the file system was made")?;
     Ok(())
 }
 
@@ -139,16 +155,21 @@ enum Target {
     Device(FileDevice),
 }
 
+impl Target {
+    fn size(&self) -> u64 {
+        match self {
+            Self::File(size) | Self::NewFile(size) => *size,
+            Self::Device(device) => device.size(),
+        }
+    }
+}
+
 /// Makes the file system. The content of the target is not touched until the options are known to
 /// be valid.
 fn make(image: &Path, target: Target, options: &Options) -> Result<Summary> {
     let name = || image.display().to_string();
     let named = |error| add_user(image, error);
-    let size = match &target {
-        Target::File(size) | Target::NewFile(size) => *size,
-        Target::Device(device) => device.size(),
-    };
-    let design = Design::new(size, options).with_context(name)?;
+    let design = Design::new(target.size(), options).with_context(name)?;
     let device = match target {
         Target::File(size) => FileDevice::create(image, size).map_err(named)?,
         Target::NewFile(size) => {
@@ -190,11 +211,12 @@ fn root_owner(wanted: Option<Owner>) -> (u32, u32) {
 
 fn options(arguments: &Arguments) -> Result<Options> {
     let block_size = arguments.block_size.map(u32::try_from).transpose();
-    let block_size = block_size.map_err(|_| Misuse("-b: 1024, 2048 or 4096 bytes".to_owned()))?;
+    let block_size = block_size.map_err(|_| Misuse("-b: at most 65536 bytes".to_owned()))?;
     Ok(Options {
         file_system: arguments.file_system.into(),
         block_size,
         inodes: arguments.inodes,
+        bytes_per_inode: arguments.bytes_per_inode,
         inode_size: arguments.inode_size,
         label: arguments.label.clone().into_bytes(),
         uuid: arguments.uuid.map(Uuid::into_bytes),
@@ -205,6 +227,14 @@ fn options(arguments: &Arguments) -> Result<Options> {
         root_owner: root_owner(arguments.root_owner),
         ..Options::default()
     })
+}
+
+fn journal_blocks(arguments: &Arguments, block_size: u32) -> Result<Option<u32>> {
+    let blocks = arguments
+        .journal_size
+        .map(|bytes| u32::try_from(bytes / u64::from(block_size.max(1))));
+    let blocks = blocks.transpose();
+    Ok(blocks.map_err(|_| Misuse("--journal-size: it is too large".to_owned()))?)
 }
 
 /// Finds the target of the file system, and refuses one that is not empty.
@@ -270,6 +300,35 @@ fn stretch_is_zero(file: &mut fs::File) -> io::Result<bool> {
     let mut bytes = Vec::new();
     file.take(LOOKED_AT).read_to_end(&mut bytes)?;
     Ok(bytes.iter().all(|&byte| byte == 0))
+}
+
+#[derive(Serialize)]
+struct JsonSummary<'a> {
+    #[serde(flatten)]
+    image: ImageName,
+    size: u64,
+    block_size: u32,
+    blocks: u64,
+    inodes: u32,
+    groups: u32,
+    journal_blocks: u32,
+    uuid: String,
+    features: &'a [String],
+}
+
+fn json(image: &Path, made: &Summary) -> Result<String> {
+    let object = JsonSummary {
+        image: ImageName::of(image),
+        size: made.blocks.saturating_mul(u64::from(made.block_size)),
+        block_size: made.block_size,
+        blocks: made.blocks,
+        inodes: made.inodes,
+        groups: made.groups,
+        journal_blocks: made.journal_blocks,
+        uuid: Uuid::from_bytes(made.uuid).to_string(),
+        features: &made.features,
+    };
+    Ok(serde_json::to_string_pretty(&object)?)
 }
 
 fn describe(image: &Path, made: &Summary) -> String {

@@ -78,7 +78,7 @@ pub use size::{Free, Size};
 pub use sources::Source;
 pub use time::parse_time;
 
-use crate::mkfs::{self, plan};
+use crate::mkfs::{self, inode_counts, plan};
 use archive::Limits;
 use output::Output;
 use sources::Sources;
@@ -207,7 +207,7 @@ impl Builder {
         self
     }
 
-    /// Sets the block size in bytes: 1024, 2048 or 4096.
+    /// Sets the block size in bytes ([`mkfs::Options::block_size`]).
     #[must_use]
     pub fn block_size(mut self, bytes: u32) -> Self {
         self.format.block_size = Some(bytes);
@@ -453,7 +453,7 @@ impl Builder {
     /// A superblock with the features of the options. Fails if the options cannot be satisfied at
     /// any size.
     fn trial(&self) -> Result<Superblock> {
-        plan::check_inodes(self.format.inodes)?;
+        inode_counts::check_inodes(self.format.inodes)?;
         let options = mkfs::Options {
             // The minimum: whether the inodes fit depends on the size, which is determined later.
             inodes: Some(1),

@@ -8,7 +8,7 @@ use super::error::{Error, Result};
 use crate::mkfs::contents::{self, Files};
 use crate::mkfs::layout::Layout;
 use crate::mkfs::quotas::Usage;
-use crate::mkfs::{Options, plan};
+use crate::mkfs::{Options, inode_counts, plan};
 
 /// The size search tries multiples of this number of blocks.
 const GRANULARITY_BLOCKS: u64 = 16;
@@ -123,7 +123,7 @@ fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame
     {
         return Err(too_few(required));
     }
-    let usual = bytes / plan::default_bytes_per_inode(bytes);
+    let usual = bytes / inode_counts::default_bytes_per_inode(bytes, required.block_size);
     let some_more = required.inodes + required.inodes / 10;
     let counts = match options.inodes {
         Some(count) => vec![count],

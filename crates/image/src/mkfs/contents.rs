@@ -23,6 +23,8 @@ pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
 pub(crate) const MAX_LOST_FOUND_BLOCKS: u64 = 12;
 /// The minimum size of a journal in blocks. ext4 implementations refuse smaller ones.
 pub(super) const MIN_JOURNAL_BLOCKS: u32 = 1024;
+/// How many blocks of the log there are for each block of fast commits, as in mke2fs.
+const LOG_OVER_FAST_COMMITS: u32 = 64;
 
 /// Inodes and blocks to write.
 #[derive(Default)]
@@ -213,10 +215,16 @@ fn place_journal(
     files: &mut Files,
 ) -> Result<()> {
     let blocks = layout.geometry.blocks_count;
-    let count = options
+    let log = options
         .journal_blocks
         .unwrap_or_else(|| default_journal_blocks(blocks));
-    if count < MIN_JOURNAL_BLOCKS || u64::from(count) > blocks / 2 {
+    let fast_commits = if superblock.features.has_compat(Compat::FAST_COMMIT) {
+        log / LOG_OVER_FAST_COMMITS
+    } else {
+        0
+    };
+    let count = log.saturating_add(fast_commits);
+    if log < MIN_JOURNAL_BLOCKS || u64::from(log) > blocks / 2 {
         let wanted = match options.journal_blocks {
             Some(count) => format!("a journal of {count} blocks"),
             None => "a journal".to_owned(),
@@ -230,7 +238,8 @@ fn place_journal(
     let goal = layout.geometry.group_count / 2 / layout.geometry.groups_per_flex
         * layout.geometry.groups_per_flex;
     let runs = layout.allocate(goal, u64::from(count))?;
-    let journal = JournalSuperblock::new(layout.geometry.block_size, count, superblock.uuid);
+    let mut journal = JournalSuperblock::new(layout.geometry.block_size, count, superblock.uuid);
+    journal.num_fast_commit_blocks = fast_commits;
     let mut bytes = vec![0; layout.geometry.block_size as usize];
     bytes[..1024].copy_from_slice(&journal.encode());
     files.blocks.push((BlockNumber(runs[0].start), bytes));

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use pext4_ondisk::checksum::Checksums;
 use pext4_ondisk::extent::MAX_WRITTEN_LENGTH;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
@@ -147,7 +148,7 @@ impl Layout {
             layout.place_flexible_group(first..end)?;
             first = end;
         }
-        if geometry.checksum_seed().is_none() {
+        if !layout.is_lazy() {
             for group in 0..geometry.group_count {
                 layout.bitmap(group);
             }
@@ -264,9 +265,15 @@ impl Layout {
         bits
     }
 
+    /// Whether descriptors have flags, so that bitmaps need not be initialized. These need a
+    /// checksum of the descriptor.
+    fn is_lazy(&self) -> bool {
+        self.geometry.checksums != Checksums::None
+    }
+
     /// The groups whose inode bitmap must be written: without checksums, all.
     pub fn groups_with_inode_bitmap(&self) -> impl Iterator<Item = u32> + '_ {
-        let lazy = self.geometry.checksum_seed().is_some();
+        let lazy = self.is_lazy();
         (0..self.geometry.group_count)
             .take_while(move |&group| !lazy || self.inodes_used_in(group) > 0)
     }
@@ -301,7 +308,7 @@ impl Layout {
 
     /// Sets counts, flags and bitmap checksums in the descriptors and the superblock.
     pub fn finish(&mut self, superblock: &mut Superblock, journal_blocks: u32) {
-        let lazy = self.geometry.checksum_seed().is_some();
+        let lazy = self.is_lazy();
         let last = self.geometry.group_count - 1;
         if lazy {
             // The last group must not be uninitialized.
@@ -339,24 +346,29 @@ impl Layout {
         descriptor.free_inodes = geometry.inodes_per_group - used_inodes;
         descriptor.used_directories = used_directories;
         descriptor.flags = GroupFlags::empty();
-        let Some(seed) = geometry.checksum_seed().filter(|_| lazy) else {
+        if !lazy {
             return;
-        };
+        }
         descriptor.unused_inodes = descriptor.free_inodes;
         descriptor.flags |= GroupFlags::INODE_ZEROED;
-        match self.block_bitmaps.get(&group) {
-            Some(bits) => {
-                descriptor.block_bitmap_checksum =
-                    bitmap::block_bitmap_checksum(seed, bits, geometry.clusters_per_group)
-            }
-            None => descriptor.flags |= GroupFlags::BLOCK_UNINIT,
+        let bits = self.block_bitmaps.get(&group);
+        let uninitialized = [
+            (bits.is_none(), GroupFlags::BLOCK_UNINIT),
+            (inode_bits.is_none(), GroupFlags::INODE_UNINIT),
+        ];
+        for (_, flag) in uninitialized.into_iter().filter(|(is_so, _)| *is_so) {
+            descriptor.flags |= flag;
         }
-        match inode_bits {
-            Some(bits) => {
-                descriptor.inode_bitmap_checksum =
-                    bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group)
-            }
-            None => descriptor.flags |= GroupFlags::INODE_UNINIT,
+        let Some(seed) = geometry.checksum_seed() else {
+            return;
+        };
+        if let Some(bits) = bits {
+            descriptor.block_bitmap_checksum =
+                bitmap::block_bitmap_checksum(seed, bits, geometry.clusters_per_group);
+        }
+        if let Some(bits) = inode_bits {
+            descriptor.inode_bitmap_checksum =
+                bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group);
         }
     }
 }

@@ -9,6 +9,8 @@
 //! The device must read as zeroes, like a new or truncated file.
 
 pub(crate) mod contents;
+mod features;
+pub(crate) mod inode_counts;
 pub(crate) mod layout;
 mod map;
 pub(crate) mod plan;
@@ -22,7 +24,8 @@ use std::ops::Range;
 use pext4_block::Device;
 use pext4_ondisk::superblock::Superblock;
 
-pub use plan::{FileSystem, Options, hash_seed};
+pub use features::FileSystem;
+pub use plan::{Options, hash_seed};
 
 use crate::error::Result;
 use contents::Files;

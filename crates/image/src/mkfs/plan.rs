@@ -1,8 +1,10 @@
 //! Chooses sizes and features, and returns them as a superblock.
 
+use std::ops::RangeInclusive;
+
 use pext4_ondisk::casefold;
 use pext4_ondisk::dirhash::HashVersion;
-use pext4_ondisk::feature::{Compat, Feature, Features, Incompat, ReadOnlyCompat};
+use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::EXTRA_SIZE;
 use pext4_ondisk::superblock::{ErrorPolicy, Flags, State, Superblock};
@@ -11,6 +13,8 @@ use pext4_sync::time;
 use uuid::Uuid;
 
 use super::contents::{MIN_JOURNAL_BLOCKS, default_journal_blocks};
+use super::features::{FileSystem, features};
+use super::inode_counts::set_inode_counts;
 use super::layout::min_blocks;
 use crate::error::{Error, Result};
 
@@ -20,34 +24,30 @@ const LOG_GROUPS_PER_FLEX: u8 = 4;
 const MAX_LABEL_BYTES: usize = 16;
 /// The minimum size of a file system in blocks.
 const MIN_BLOCKS: u64 = 64;
-/// The minimum number of inodes in a group: group 0 needs them for the reserved inodes and the
-/// special files.
-const MIN_INODES: u64 = 16;
+/// The range of block sizes in bytes.
+const BLOCK_SIZES: RangeInclusive<u32> = 1024..=65536;
+/// The maximum number of blocks in a group: older descriptors count free blocks in 16 bits.
+const MAX_GROUP_BLOCKS: u32 = (1 << 16) - 8;
 /// `user_xattr` and `acl`, which upstream turns on.
 const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
-
-/// The file system type. All types have the same format, with different features.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FileSystem {
-    /// No journal, extents or checksums.
-    Ext2,
-    /// ext2 with a journal.
-    Ext3,
-    /// With the default features of mke2fs.
-    #[default]
-    Ext4,
-}
+/// The modes of encryption that upstream notes, which no implementation reads: AES-256-XTS for
+/// contents, AES-256-CTS for names.
+const ENCRYPTION_MODES: [u8; 4] = [1, 4, 0, 0];
 
 /// Options of mkfs. `Default` gives the defaults of mke2fs for the device's size.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The type whose features [`Self::features`] changes.
     pub file_system: FileSystem,
-    /// Block size in bytes: 1024, 2048 or 4096. The default depends on the size.
-    pub block_size: Option<u32>,
-    /// Number of inodes, rounded up to whole blocks of every group's table. The default depends on
+    /// Block size in bytes: a power of two from 1024 to 65536. Linux mounts blocks of more than
+    /// 4096 bytes only in recent versions, or where its pages are as large. The default depends on
     /// the size.
+    pub block_size: Option<u32>,
+    /// Number of inodes, rounded up to whole blocks of every group's table.
     pub inodes: Option<u64>,
+    /// Bytes of the file system for each inode, if their number is not given; at least 1024. The
+    /// default depends on the size.
+    pub bytes_per_inode: Option<u64>,
     /// Inode size in bytes: a power of two from 128 to the block size.
     pub inode_size: u16,
     /// The label, at most 16 bytes.
@@ -58,7 +58,8 @@ pub struct Options {
     pub reserved_percent: f64,
     /// Features to turn on, by their names in e2fsprogs, or off, with `^` before the name.
     pub features: Vec<String>,
-    /// Size of the journal in blocks. The default is that of mke2fs.
+    /// Size of the journal in blocks, without the part for fast commits (`fast_commit`), which has
+    /// a 64th as many more. The default is that of mke2fs.
     pub journal_blocks: Option<u32>,
     /// Seed of directory hashes; random by default.
     pub hash_seed: Option<[u32; 4]>,
@@ -74,6 +75,7 @@ impl Default for Options {
             file_system: FileSystem::default(),
             block_size: None,
             inodes: None,
+            bytes_per_inode: None,
             inode_size: 256,
             label: Vec::new(),
             uuid: None,
@@ -87,7 +89,17 @@ impl Default for Options {
     }
 }
 
-fn impossible(text: impl Into<String>) -> Error {
+impl Options {
+    /// The block size on a device of `size` bytes.
+    #[must_use]
+    pub fn block_size_at(&self, size: u64) -> u32 {
+        const SMALL: u64 = 512 << 20;
+        let usual = if size < SMALL { 1024 } else { 4096 };
+        self.block_size.unwrap_or(usual)
+    }
+}
+
+pub(super) fn impossible(text: impl Into<String>) -> Error {
     Error::Impossible(text.into())
 }
 
@@ -95,15 +107,14 @@ fn impossible(text: impl Into<String>) -> Error {
 /// geometry.
 pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry)> {
     let mut features = features(options.file_system, &options.features)?;
-    let block_size = options
-        .block_size
-        .unwrap_or_else(|| default_block_size(size));
-    if !matches!(block_size, 1024 | 2048 | 4096) {
+    let block_size = options.block_size_at(size);
+    if !BLOCK_SIZES.contains(&block_size) || !block_size.is_power_of_two() {
         return Err(impossible(format!(
-            "block size {block_size}: 1024, 2048 or 4096 bytes are possible"
+            "block size {block_size}: 1024, 2048 or 4096 bytes are possible, or a larger power of two \
+             up to 65536"
         )));
     }
-    if features.has_compat(Compat::RESIZE_INODE) && block_size == 4096 {
+    if features.has_compat(Compat::RESIZE_INODE) && block_size >= 4096 {
         // Its inode claims all that two levels of pointers can address: more than 2 GiB.
         features.read_only_compat.insert(ReadOnlyCompat::LARGE_FILE);
     }
@@ -138,6 +149,7 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
     let mut superblock = new_superblock(options, &features, block_size);
     loop {
         superblock.blocks_count = blocks;
+        set_backup_groups(&mut superblock);
         set_inode_counts(&mut superblock, options, size)?;
         superblock.reserved_gdt_blocks = reserved_descriptor_blocks(&superblock);
         match without_too_small_last_group(&superblock)? {
@@ -185,165 +197,22 @@ fn check_journal(options: &Options, features: &Features, block_size: u32) -> Res
     Ok(())
 }
 
-/// Fails if the number of inodes is invalid for every size.
-pub(crate) fn check_inodes(inodes: Option<u64>) -> Result<()> {
-    match inodes {
-        Some(wanted) if wanted > u64::from(u32::MAX) => Err(impossible(format!(
-            "{wanted} inodes: a file system counts at most {}",
-            u32::MAX
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// The options, without a journal if the device is too small for one and the caller did not request
 /// it, as in mke2fs.
 pub(crate) fn without_journal_that_does_not_fit(size: u64, options: &Options) -> Options {
-    let block_size = options
-        .block_size
-        .unwrap_or_else(|| default_block_size(size));
+    let block_size = options.block_size_at(size);
     let blocks = size / u64::from(block_size.max(1));
+    let names = ["has_journal", "fast_commit"];
     let is_asked_for = options.journal_blocks.is_some()
-        || options.features.iter().any(|name| name == "has_journal");
+        || options
+            .features
+            .iter()
+            .any(|name| names.contains(&name.as_str()));
     let mut options = options.clone();
     if default_journal_blocks(blocks) == 0 && !is_asked_for {
         options.features.push("^has_journal".to_owned());
     }
     options
-}
-
-impl FileSystem {
-    /// The defaults of `mke2fs.conf(5)`.
-    fn features(self) -> Features {
-        let ext2 = Features {
-            compat: Compat::EXT_ATTR | Compat::RESIZE_INODE | Compat::DIR_INDEX,
-            incompat: Incompat::FILETYPE,
-            read_only_compat: ReadOnlyCompat::SPARSE_SUPER | ReadOnlyCompat::LARGE_FILE,
-        };
-        match self {
-            Self::Ext2 => ext2,
-            Self::Ext3 => Features {
-                compat: ext2.compat | Compat::HAS_JOURNAL,
-                ..ext2
-            },
-            Self::Ext4 => Features {
-                compat: ext2.compat | Compat::HAS_JOURNAL | Compat::ORPHAN_FILE,
-                incompat: ext2.incompat
-                    | Incompat::EXTENTS
-                    | Incompat::SIXTY_FOUR_BIT
-                    | Incompat::FLEX_BG
-                    | Incompat::CSUM_SEED,
-                read_only_compat: ext2.read_only_compat
-                    | ReadOnlyCompat::HUGE_FILE
-                    | ReadOnlyCompat::DIR_NLINK
-                    | ReadOnlyCompat::EXTRA_ISIZE
-                    | ReadOnlyCompat::METADATA_CSUM,
-            },
-        }
-    }
-}
-
-/// The default features of a type, changed by `names`.
-fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
-    let mut features = file_system.features();
-    for name in names.iter().map(|name| name.trim()) {
-        let (name, on) = match name.strip_prefix('^') {
-            Some(name) => (name, false),
-            None => (name, true),
-        };
-        if name.is_empty() {
-            continue;
-        }
-        let feature = Feature::parse(name).ok_or_else(|| match name {
-            "none" => impossible(
-                "none is no feature: turn single ones off, with ^ before their names, like \
-                 ^has_journal",
-            ),
-            name => impossible(format!("unknown feature {name}")),
-        })?;
-        features.set(feature, on);
-    }
-    resolve_features(&mut features)?;
-    Ok(features)
-}
-
-/// All features that mkfs supports.
-fn supported() -> Features {
-    let usual = FileSystem::Ext4.features();
-    Features {
-        compat: usual.compat | Compat::STABLE_INODES,
-        incompat: usual.incompat
-            | Incompat::EA_INODE
-            | Incompat::INLINE_DATA
-            | Incompat::LARGEDIR
-            | Incompat::CASEFOLD,
-        read_only_compat: usual.read_only_compat | ReadOnlyCompat::QUOTA | ReadOnlyCompat::PROJECT,
-    }
-}
-
-/// Adds features that others need, removes those that need a missing one, and fails for unsupported
-/// ones.
-fn resolve_features(features: &mut Features) -> Result<()> {
-    if !features.has_read_only_compat(ReadOnlyCompat::METADATA_CSUM) {
-        features.incompat.remove(Incompat::CSUM_SEED);
-    }
-    if features
-        .incompat
-        .intersects(Incompat::INLINE_DATA | Incompat::EA_INODE)
-    {
-        // Both store data in extended attributes.
-        features.compat.insert(Compat::EXT_ATTR);
-    }
-    if !features.has_compat(Compat::HAS_JOURNAL) {
-        features.compat.remove(Compat::ORPHAN_FILE);
-    }
-    let supported = supported();
-    let other = Features {
-        compat: features.compat.difference(supported.compat),
-        incompat: features.incompat.difference(supported.incompat),
-        read_only_compat: features
-            .read_only_compat
-            .difference(supported.read_only_compat),
-    };
-    if !other.names().is_empty() {
-        return Err(Error::Unsupported(format!(
-            "this version does not make images with the features: {}",
-            other.names().join(", ")
-        )));
-    }
-    let has_types = features.has_incompat(Incompat::FILETYPE);
-    let is_sparse = features.has_read_only_compat(ReadOnlyCompat::SPARSE_SUPER);
-    if !has_types || !is_sparse {
-        return Err(impossible(
-            "the features filetype and sparse_super cannot be turned off",
-        ));
-    }
-    if features.has_incompat(Incompat::SIXTY_FOUR_BIT) && !features.has_incompat(Incompat::EXTENTS)
-    {
-        return Err(impossible(
-            "64bit needs extents: turn off both, or none of them",
-        ));
-    }
-    Ok(())
-}
-
-fn default_block_size(size: u64) -> u32 {
-    const SMALL: u64 = 512 << 20;
-    if size < SMALL { 1024 } else { 4096 }
-}
-
-pub(crate) fn default_bytes_per_inode(size: u64) -> u64 {
-    const FLOPPY: u64 = 3 << 20;
-    const SMALL: u64 = 512 << 20;
-    const BIG: u64 = 4 << 40;
-    const HUGE: u64 = 16 << 40;
-    match size {
-        0..FLOPPY => 8192,
-        FLOPPY..SMALL => 4096,
-        SMALL..BIG => 16384,
-        BIG..HUGE => 32768,
-        _ => 65536,
-    }
 }
 
 /// The superblock without the fields that depend on the number of blocks.
@@ -355,8 +224,8 @@ fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Su
     superblock.log_block_size = log_block_size;
     superblock.log_cluster_size = log_block_size;
     superblock.first_data_block = u32::from(block_size == 1024);
-    superblock.blocks_per_group = 8 * block_size;
-    superblock.clusters_per_group = 8 * block_size;
+    superblock.blocks_per_group = (8 * block_size).min(MAX_GROUP_BLOCKS);
+    superblock.clusters_per_group = superblock.blocks_per_group;
     superblock.max_mount_count = u16::MAX;
     superblock.revision = 1;
     superblock.first_inode = 11;
@@ -393,6 +262,9 @@ fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Su
     if features.has_incompat(Incompat::CASEFOLD) {
         superblock.encoding = casefold::UTF8_12_1;
     }
+    if features.has_incompat(Incompat::ENCRYPT) {
+        superblock.encryption_modes = ENCRYPTION_MODES;
+    }
     superblock.lost_found_inode = InodeNumber(0);
     superblock
 }
@@ -409,101 +281,20 @@ pub(crate) fn now() -> i64 {
     i64::try_from(time::since_epoch().as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Sets the number of inodes: the same in every group, in whole blocks of the table and whole bytes
-/// of the bitmap.
-fn set_inode_counts(superblock: &mut Superblock, options: &Options, size: u64) -> Result<()> {
-    check_inode_size(options.inode_size, 1024 << superblock.log_block_size)?;
-    let counts = InodeCounts::new(superblock, options, size);
-    superblock.inodes_count = counts.checked_total(superblock, options, size)?;
-    superblock.inodes_per_group =
-        u32::try_from(counts.per_group).expect("bounded by a block's bits");
-    Ok(())
-}
-
-fn check_inode_size(inode_size: u16, block_size: u32) -> Result<()> {
-    let is_possible = inode_size.is_power_of_two() && inode_size >= 128;
-    if is_possible && u32::from(inode_size) <= block_size {
-        return Ok(());
+/// With `sparse_super2` the second and the last group have the copies of the superblock.
+fn set_backup_groups(superblock: &mut Superblock) {
+    if !superblock.features.has_compat(Compat::SPARSE_SUPER2) {
+        return;
     }
-    Err(impossible(format!(
-        "inode size {inode_size}: a power of two from 128 to {block_size} is possible"
-    )))
-}
-
-/// How many inodes a file system gets.
-struct InodeCounts {
-    groups: u64,
-    /// The requested or the default number.
-    wanted: u64,
-    /// Inodes in a block of the table.
-    per_block: u64,
-    per_group: u64,
-    /// The largest `per_group` with which the format counts all inodes; 0 if there is none.
-    max_per_group: u64,
-    step: u64,
-}
-
-impl InodeCounts {
-    /// The counts for a valid inode size. They may exceed what the format supports.
-    fn new(superblock: &Superblock, options: &Options, size: u64) -> Self {
-        let block_size = 1024u64 << superblock.log_block_size;
-        let per_block = block_size / u64::from(options.inode_size);
-        let data = superblock.blocks_count - u64::from(superblock.first_data_block);
-        let groups = data.div_ceil(u64::from(superblock.blocks_per_group));
-        let wanted = options
-            .inodes
-            .unwrap_or_else(|| size / default_bytes_per_inode(size))
-            .max(16);
-        let step = per_block.max(8);
-        let max_per_group = (8 * block_size).min(65536 - per_block) / step * step;
-        let countable = u64::from(u32::MAX) / groups / step * step;
-        let max_per_group = max_per_group.min(countable);
-        let share = wanted.div_ceil(groups).max(MIN_INODES);
-        let per_group = match options.inodes {
-            Some(_) => share.next_multiple_of(step).min(max_per_group),
-            // A default is rounded down to whole bytes of the bitmap, as in mke2fs, and is smaller
-            // in a very large file system.
-            None => (share.next_multiple_of(per_block) / step * step).min(max_per_group),
-        };
-        Self {
-            groups,
-            wanted,
-            per_block,
-            per_group,
-            max_per_group,
-            step,
-        }
-    }
-
-    /// The number of all inodes. Fails if the format cannot represent it, if it is less than
-    /// requested, or if the tables fill the groups.
-    fn checked_total(&self, superblock: &Superblock, options: &Options, size: u64) -> Result<u32> {
-        let Self { groups, wanted, .. } = self;
-        if self.per_group == 0 {
-            let max_groups = u64::from(u32::MAX) / self.step;
-            let max_blocks = max_groups * u64::from(superblock.blocks_per_group);
-            return Err(impossible(format!(
-                "{size} bytes: a file system of {groups} groups is more than the format can count: with \
-                 such blocks and inodes it has up to {} bytes",
-                max_blocks << (10 + superblock.log_block_size)
-            )));
-        }
-        let total = self.per_group * self.groups;
-        if options.inodes.is_some() && total < self.wanted {
-            return Err(impossible(format!(
-                "{wanted} inodes: at most {} fit this size",
-                self.max_per_group * groups
-            )));
-        }
-        if self.per_group / self.per_block >= u64::from(superblock.blocks_per_group) {
-            return Err(impossible(format!(
-                "{wanted} inodes of {} bytes leave no room in {size} bytes: ask for fewer with -N, or for \
-                 smaller ones with -I",
-                options.inode_size
-            )));
-        }
-        Ok(u32::try_from(total).expect("not more than the format counts"))
-    }
+    let data = superblock.blocks_count - u64::from(superblock.first_data_block);
+    let last = (data - 1) / u64::from(superblock.blocks_per_group);
+    // A count of groups that does not fit is refused with the rest of the geometry.
+    let last = u32::try_from(last).unwrap_or(u32::MAX);
+    superblock.backup_groups = match last {
+        0 => [0, 0],
+        1 => [1, 0],
+        last => [1, last],
+    };
 }
 
 /// Number of descriptor blocks to reserve so that the file system can grow to 1024 times its size.

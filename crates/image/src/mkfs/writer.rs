@@ -85,11 +85,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes all descriptors and their copies, each in one call.
+    /// Writes all descriptors and their copies: each copy in one call, but for those in meta groups
+    /// (`meta_bg`), which are a block each.
     fn write_descriptors(&self) -> Result<()> {
         let geometry = &self.layout.geometry;
+        let block_size = geometry.block_size as usize;
         let size = usize::from(geometry.descriptor_size);
-        let mut table = vec![0; geometry.descriptor_blocks as usize * geometry.block_size as usize];
+        let mut table = vec![0; geometry.descriptor_blocks as usize * block_size];
         for (group, (descriptor, slot)) in (0..).zip(
             self.layout
                 .descriptors
@@ -98,14 +100,23 @@ impl Writer<'_> {
         ) {
             descriptor.encode(slot, geometry, GroupNumber(group));
         }
-        for group in geometry
-            .groups()
-            .filter(|&group| geometry.has_superblock(group))
-        {
-            let behind_superblock = geometry.first_block(group).get() + 1;
-            self.write_block(BlockNumber(behind_superblock), &table)?;
+        if !geometry.has_meta_bg() {
+            return self.write_descriptor_table(&table, 0);
         }
-        Ok(())
+        let blocks = table.chunks_exact(block_size);
+        (0..)
+            .zip(blocks)
+            .try_for_each(|(index, block)| self.write_descriptor_table(block, index))
+    }
+
+    /// Writes contiguous descriptor blocks from `index` on, and their copies.
+    fn write_descriptor_table(&self, table: &[u8], index: u32) -> Result<()> {
+        let geometry = &self.layout.geometry;
+        self.write_block(geometry.descriptor_block(index), table)?;
+        let copies = geometry.descriptor_block_copies(index);
+        copies
+            .into_iter()
+            .try_for_each(|copy| self.write_block(copy, table))
     }
 
     fn write_backups(&self, superblock: &Superblock) -> Result<()> {

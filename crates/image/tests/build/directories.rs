@@ -1,8 +1,10 @@
 //! Images from directories of the host.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use pext4_image::build::{Builder, Error, Map, Size, Source};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
@@ -162,6 +164,14 @@ fn every_feature_can_be_switched() {
         "^huge_file",
         "large_dir",
         "^metadata_csum_seed",
+        "^filetype",
+        "^sparse_super",
+        "none,extent,ext_attr",
+        "meta_bg",
+        "sparse_super2",
+        "uninit_bg,^metadata_csum",
+        "fast_commit",
+        "encrypt,verity",
     ]
     .into_iter()
     .enumerate()
@@ -169,10 +179,63 @@ fn every_feature_can_be_switched() {
         let image = folder.path().join(format!("image-{number}"));
         Builder::new()
             .source(Source::Directory(tree.clone()))
-            .features([feature])
+            .features(feature.split(','))
             .build(&image)
             .unwrap_or_else(|error| panic!("{feature}: {error}"));
+        compare(&image, &tree);
+        fs::remove_file(&image).unwrap();
+    }
+}
+
+fn succeed(command: &mut Command) {
+    let output = command
+        .output()
+        .expect("it is installed (package e2fsprogs)");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// The paths below a folder, relative to `root`; those of regular files with their contents.
+fn contents_below(root: &Path, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut contents = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            contents.append(&mut contents_below(root, &path));
+        }
+        let bytes = if kind.is_file() {
+            fs::read(&path).unwrap()
+        } else {
+            Vec::new()
+        };
+        contents.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
+    }
+    contents
+}
+
+/// Blocks that are larger than the pages of most systems, whose kernels do not mount them.
+#[test]
+fn large_blocks_hold_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tree, copy) = (folder.path().join("tree"), folder.path().join("copy"));
+    fs::create_dir(&tree).unwrap();
+    make_contents(&tree);
+    let contents = contents_below(&tree, &tree);
+    for block_size in [8192, 16384, 32768, 65536] {
+        let image = folder.path().join(format!("image-{block_size}"));
+        Builder::new()
+            .source(Source::Directory(tree.clone()))
+            .block_size(block_size)
+            .build(&image)
+            .unwrap_or_else(|error| panic!("{block_size}: {error}"));
         check(&image);
+        fs::create_dir(&copy).unwrap();
+        let request = format!("rdump / {}", copy.display());
+        let mut debugfs = Command::new("debugfs");
+        succeed(debugfs.args(["-R", &request]).arg(&image));
+        fs::remove_dir(copy.join("lost+found")).unwrap();
+        assert!(contents_below(&copy, &copy) == contents, "{block_size}");
+        fs::remove_dir_all(&copy).unwrap();
         fs::remove_file(&image).unwrap();
     }
 }
