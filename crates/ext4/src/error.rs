@@ -294,6 +294,7 @@ fn errno_of_kind(kind: io::ErrorKind) -> i32 {
         io::ErrorKind::ResourceBusy => libc::EBUSY,
         io::ErrorKind::InvalidInput => libc::EINVAL,
         io::ErrorKind::StorageFull => libc::ENOSPC,
+        io::ErrorKind::QuotaExceeded => libc::EDQUOT,
         io::ErrorKind::ReadOnlyFilesystem => libc::EROFS,
         io::ErrorKind::TimedOut => libc::ETIMEDOUT,
         _ => libc::EIO,

@@ -52,7 +52,7 @@
 //! would return. A failed write or flush, and damage that the volume's `errors=` policy does not
 //! tolerate, end all changes: the volume is read-only from then on ([`Volume::is_read_only`],
 //! [`Volume::failure`]), and what was durable stays. Only data for which the host has no space
-//! (`StorageFull`) fails alone.
+//! (`StorageFull`, `QuotaExceeded`) fails alone.
 //!
 //! # Related crates
 //!

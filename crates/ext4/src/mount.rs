@@ -14,6 +14,7 @@ mod fast_commits;
 mod features;
 mod image;
 mod journal;
+mod lone_superblock;
 pub mod offline;
 mod orphans;
 mod quotas;
@@ -73,17 +74,18 @@ impl Volume {
         let mut notes = Vec::new();
         let counting = Arc::new(CountingDevice::new(device));
         let device = Arc::clone(&counting) as Arc<dyn Device>;
-        let before = superblock::read(&*device, &mut options, &mut notes)?;
-        let geometry = check_features(&before, &*device, &mut options, &device, &mut notes)?;
-        features::note_state(&before, &mut notes);
+        let found = superblock::read(&*device, &mut options, &mut notes)?;
+        let before = found.to_seek_the_log();
+        let geometry = check_features(before, &*device, &mut options, &device, &mut notes)?;
+        features::note_state(before, &mut notes);
         let mut journal =
-            recovery::find_journal(Arc::clone(&device), &before, geometry, &options, &mut notes)?;
+            recovery::find_journal(Arc::clone(&device), before, geometry, &options, &mut notes)?;
         // The replay may change the superblock.
-        let view = journal.view(&options)?;
-        let mut superblock = superblock::read(&*view, &mut options, &mut notes)?;
-        superblock::keep_errors(&mut superblock, &before, journal.had_stopped);
+        let view = journal.view(&found, &options)?;
+        let mut superblock = found.as_replayed(&*view, &mut options, &mut notes)?;
+        superblock::keep_errors(&mut superblock, before, journal.had_stopped);
         let geometry = check_features(&superblock, &*view, &mut options, &device, &mut notes)?;
-        check_same_journal(&before, &superblock)?;
+        check_same_journal(before, &superblock)?;
         if journal.will_write() {
             let search = recovery::search_options(&options);
             let store = new_store(Arc::clone(&view), superblock.clone(), geometry, search);
@@ -91,7 +93,7 @@ impl Volume {
             let (groups, _) = lowest_layers(&Arc::new(store), blocks)?;
             quotas::open(&groups)?;
         }
-        let log = journal.replay(&before, geometry.blocks_count, &mut notes)?;
+        let log = journal.replay(before, geometry.blocks_count, &mut notes)?;
         let was_clean = superblock.state.contains(State::CLEAN);
         let device = if log.is_some() { device } else { view };
         let store = Arc::new(new_store(device, superblock, geometry, options));

@@ -14,6 +14,8 @@ const TOO_MUCH: u8 = 0x77;
 
 struct FullHost {
     below: RamDevice,
+    /// How the host refuses them.
+    kind: io::ErrorKind,
 }
 
 impl Device for FullHost {
@@ -32,7 +34,7 @@ impl Device for FullHost {
     fn write_vectored_at(&self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
         let is_data = |piece: &IoSlice<'_>| piece.starts_with(&[TOO_MUCH; 512]);
         if from.iter().any(is_data) {
-            return Err(io::ErrorKind::StorageFull.into());
+            return Err(self.kind.into());
         }
         self.below.write_vectored_at(offset, from)
     }
@@ -44,12 +46,19 @@ impl Device for FullHost {
 
 #[test]
 fn only_the_write_fails_for_which_the_host_has_no_space() {
-    for features in ["extent", "^has_journal", "^extent,^64bit"] {
+    let (full, quota) = (io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded);
+    for (features, kind, errno) in [
+        ("extent", full, 28),
+        ("^has_journal", full, 28),
+        ("^extent,^64bit", full, 28),
+        // To its owner the host gives no more space, though others may get some.
+        ("extent", quota, 122),
+    ] {
         let Some(image) = Image::make(&["-O", features]) else {
             return;
         };
         let below = RamDevice::load(&image.path).expect("the image");
-        let device = Arc::new(FullHost { below });
+        let device = Arc::new(FullHost { below, kind });
         let over: Arc<dyn Device> = Arc::<FullHost>::clone(&device);
         let volume = Volume::open(over, MountOptions::default()).expect("a mount");
         let paths = volume.paths();
@@ -60,7 +69,7 @@ fn only_the_write_fails_for_which_the_host_has_no_space() {
         for offset in [0, 50_000, 200_000] {
             let failed = volume.write(kept, offset, &[TOO_MUCH; 8192]);
             let failed = failed.expect_err("the host is full");
-            assert_eq!(failed.errno(), 28, "{failed}");
+            assert_eq!(failed.errno(), errno, "{failed}");
             assert!(matches!(failed, Error::Io(_)));
         }
         volume.sync().expect("nothing has stopped");

@@ -2,11 +2,13 @@
 
 mod images;
 
+use std::io::Write;
 use std::sync::Arc;
 
 use images::Image;
 use pext4_block::fault::Operation;
-use pext4_block::{FaultDevice, RamDevice};
+
+use pext4_block::{Device, Event, FaultDevice, RamDevice, RecordDevice};
 use pext4_fs::{Error, MountOptions, Volume};
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
@@ -186,4 +188,153 @@ fn groups_of_another_size_have_their_copy_elsewhere() {
     assert!(notes.contains("a torn write explains it"), "{notes}");
     volume.close().expect("a clean close");
     image.assert_clean();
+}
+
+/// All writes up to the one with this index, and of that one only one of the sectors of the
+/// superblock.
+fn torn_at(device: &RamDevice, events: &[Event], index: usize, is_first_new: bool) -> RamDevice {
+    let device = device.fork();
+    for event in &events[..index] {
+        event.apply(&device).expect("memory");
+    }
+    let Event::Write { offset, bytes } = &events[index] else {
+        panic!("it is a write");
+    };
+    let edge = AT + SECTOR - usize::try_from(*offset).expect("a small number");
+    let (first, second) = bytes.split_at(edge);
+    let written = match is_first_new {
+        true => device.write_at(*offset, first),
+        false => device.write_at((AT + SECTOR) as u64, second),
+    };
+    written.expect("memory");
+    device
+}
+
+/// Also where there is no copy, since the file system has one group.
+#[test]
+fn whichever_write_of_it_is_torn_the_next_mount_writes() {
+    let formats: [&[&str]; 4] = [
+        &["-b", "4096", "-O", "metadata_csum"],
+        &[
+            "-b",
+            "4096",
+            "-O",
+            "metadata_csum,metadata_csum_seed,orphan_file,bigalloc",
+        ],
+        &["-b", "4096", "-O", "metadata_csum,^has_journal"],
+        &["-b", "1024", "-O", "metadata_csum,^orphan_file"],
+    ];
+    for format in formats {
+        let Some(image) = Image::make(format) else {
+            return;
+        };
+        let before = Arc::new(RamDevice::load(&image.path).expect("the image"));
+        let device = Arc::new(RecordDevice::new(Arc::new(before.fork())));
+        let volume = Volume::open(Arc::<RecordDevice>::clone(&device), MountOptions::default());
+        let volume = volume.expect("a mount");
+        let mut file = volume.paths().create("/file").expect("room");
+        file.write_all(b"content").expect("room");
+        file.sync_all().expect("a device in memory");
+        drop(file);
+        let synced = device.mark();
+        volume.close().expect("a clean close");
+        let events = device.events();
+        let covers = |event: &Event| match event {
+            Event::Write { offset, bytes } => {
+                *offset <= AT as u64 && offset + bytes.len() as u64 >= AT as u64 + 1024
+            }
+            _ => false,
+        };
+        let writes: Vec<_> = (0..events.len())
+            .filter(|&at| covers(&events[at]))
+            .collect();
+        assert!(writes.len() >= 2, "at the mount and at the close");
+        for (at, is_first_new) in writes.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+            let torn = torn_at(&before, &events, at, is_first_new);
+            let what = format!("{format:?}, write {at}, first sector new: {is_first_new}");
+            let volume = Volume::open(Arc::new(torn.fork()), MountOptions::default());
+            let volume = volume.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let notes = volume.notes().join("\n");
+            assert!(!volume.is_read_only(), "{what}: {notes}");
+            if at >= synced {
+                let content = volume.paths().read("/file").expect("it was synced");
+                assert_eq!(content, b"content", "{what}");
+            }
+            volume.close().expect("a clean close");
+            let device = Arc::new(torn);
+            let volume = Volume::open(Arc::<RamDevice>::clone(&device), MountOptions::default());
+            volume.expect("as before").close().expect("a clean close");
+            device.save(&image.path).expect("room");
+            image.assert_clean();
+        }
+    }
+}
+
+/// Damage shows, since other checksums begin with the UUID and are found by sizes and places.
+#[test]
+fn a_damaged_one_without_a_copy_is_refused() {
+    type Damage = (&'static str, fn(&mut [u8]));
+    let damages: [Damage; 5] = [
+        ("UUID", |bytes| bytes[0x68] ^= 1),
+        ("size of an inode", |bytes| bytes[0x59] ^= 3),
+        ("size of a descriptor", |bytes| bytes[0xFE] ^= 0xC0),
+        ("the journal's inode", |bytes| bytes[0xE0] ^= 1),
+        ("backup of the journal", |bytes| bytes[0x10C + 20] ^= 1),
+    ];
+    for (features, damages) in [
+        ("metadata_csum", &damages[..]),
+        ("metadata_csum,^has_journal", &damages[..3]),
+    ] {
+        let Some(image) = Image::make(&["-b", "4096", "-O", features]) else {
+            return;
+        };
+        let whole = std::fs::read(&image.path).expect("the image");
+        for (what, damage) in damages {
+            image.change(|bytes| damage(&mut bytes[AT..AT + 1024]));
+            for read_only in [false, true] {
+                let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+                let options = MountOptions {
+                    read_only,
+                    ..MountOptions::default()
+                };
+                let refused = Volume::open(device, options).expect_err(what);
+                assert!(matches!(refused, Error::Corrupt(_)), "{what}: {refused}");
+            }
+            std::fs::write(&image.path, &whole).expect("the image");
+        }
+    }
+}
+
+/// A log whose own checksums are right, and which would destroy the superblock.
+#[test]
+fn one_that_is_whole_is_not_replaced_by_a_damaged_one_from_the_log() {
+    for format in [
+        ["-b", "4096", "-O", "metadata_csum"],
+        ["-b", "1024", "-O", "metadata_csum"],
+    ] {
+        let Some(image) = Image::make(&format) else {
+            return;
+        };
+        let mut block = image.first_block();
+        let (home, at) = match format[1] {
+            "4096" => (0, AT),
+            _ => (1, 0),
+        };
+        if home == 1 {
+            let bytes = std::fs::read(&image.path).expect("the image");
+            block = bytes[AT..AT + 1024].to_vec();
+        }
+        block[at + 0x280] ^= 1;
+        image.write_to_journal(&[(home, &block)]);
+        let before = std::fs::read(&image.path).expect("the image");
+        let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+        let opened = Volume::open(Arc::<RamDevice>::clone(&device), MountOptions::default());
+        let told = opened.expect_err("it is refused").to_string();
+        assert!(
+            told.contains("log") && told.contains("superblock"),
+            "{told}"
+        );
+        device.save(&image.path).expect("room");
+        assert!(std::fs::read(&image.path).expect("the image") == before);
+    }
 }

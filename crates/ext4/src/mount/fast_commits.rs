@@ -14,19 +14,20 @@ use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
 use pext4_ondisk::journal::fast_commit::Record;
 use pext4_ondisk::superblock::{OFFSET, State, Superblock};
 
-use super::superblock;
+use super::superblock::{self, Found};
 use crate::error::{Error, Result};
 use crate::options::{MountOptions, OnError, Reserve};
 use crate::volume::Volume;
 
-/// The image `below`, whose log is replayed, as the fast commits leave it. Memory is used for the
-/// blocks that they change.
+/// The image `below`, whose log is replayed, as the fast commits leave it. Before that log was
+/// replayed, its superblock was `found`. Memory is used for the blocks that they change.
 ///
 /// # Errors
 ///
 /// `Unsupported` if the image can only be read; those of applying the records.
 pub(super) fn apply(
     below: Arc<dyn Device>,
+    found: &Found,
     commits: &[Vec<Record>],
     options: &MountOptions,
 ) -> Result<Arc<OverlayDevice>> {
@@ -41,7 +42,7 @@ pub(super) fn apply(
         on_error: Some(OnError::Continue),
         ..options.clone()
     };
-    let before = superblock::read(&*overlay, &mut own, &mut Vec::new())?;
+    let before = found.as_replayed(&*overlay, &mut own, &mut Vec::new())?;
     if before
         .features
         .has_read_only_compat(ReadOnlyCompat::BIGALLOC)
@@ -62,6 +63,7 @@ pub(super) fn apply(
     volume.apply_fast_commits(commits)?;
     volume.close()?;
     let after = superblock::read(&*overlay, &mut options.clone(), &mut Vec::new())?;
+    let after = after.confirmed(&*overlay)?;
     overlay.write_at(OFFSET, &as_of_no_mount(&before, after).encode())?;
     Ok(overlay)
 }

@@ -102,6 +102,7 @@ impl OfflineJournal {
     pub fn open(device: Arc<dyn Device>) -> Result<Option<Self>> {
         let mut options = MountOptions::default();
         let superblock = superblock::read(&*device, &mut options, &mut Vec::new())?;
+        let superblock = superblock.confirmed(&*device)?;
         features::refuse_unreadable(&superblock)?;
         let geometry = check_shape(&superblock, &*device)?;
         if !superblock.features.has_compat(Compat::HAS_JOURNAL) {

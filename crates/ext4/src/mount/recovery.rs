@@ -17,7 +17,7 @@ use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, journal};
 
 use super::raw_files::{file_blocks, raw_slot};
-use super::superblock::keep_errors_in;
+use super::superblock::{Found, keep_errors_in};
 use super::{fast_commits, new_store};
 use crate::error::{Error, Result, Text};
 use crate::options::MountOptions;
@@ -57,8 +57,12 @@ impl FoundJournal {
     }
 
     /// The device as it will be after the replay. Nothing has been written. Fast commits are
-    /// applied once for it, in memory.
-    pub(super) fn view(&mut self, options: &MountOptions) -> Result<Arc<dyn Device>> {
+    /// applied once for it, in memory, to the file system that the superblock `found` led to.
+    pub(super) fn view(
+        &mut self,
+        found: &Found,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn Device>> {
         let device = Arc::clone(&self.device);
         let Some(replay) = &self.replay else {
             return Ok(device);
@@ -67,7 +71,7 @@ impl FoundJournal {
         if replay.fast_commits().is_empty() {
             return Ok(replayed);
         }
-        let applied = fast_commits::apply(replayed, replay.fast_commits(), options);
+        let applied = fast_commits::apply(replayed, found, replay.fast_commits(), options);
         let applied = match options.read_only {
             true => applied.map_err(advise_skipping)?,
             false => applied?,

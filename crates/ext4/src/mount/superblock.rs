@@ -9,13 +9,19 @@
 //!
 //! If the two differ in a field that mounts do not change, the primary is damaged. No field of it
 //! is used then: the mount reads by the copy, and it is turned read-only.
+//!
+//! A file system of one group has no copy. Its torn primary is a way to the log, which may hold a
+//! whole superblock; otherwise the checksums of other structures have to agree with it
+//! ([`lone_superblock`]).
 
 use pext4_block::Device;
+use pext4_ondisk::Corrupt;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{
     Flags, OFFSET as SUPERBLOCK_OFFSET, SIZE as SUPERBLOCK_SIZE, State, Superblock,
 };
 
+use super::lone_superblock;
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
 
@@ -29,8 +35,66 @@ const CHANGED_FEATURES: Features = Features {
         .union(ReadOnlyCompat::ORPHAN_PRESENT),
 };
 
-/// Reads the superblock. If its checksum is wrong, this returns the primary if it is torn, and
-/// otherwise the copy in group 1, and turns the mount read-only; a note is added to `notes`, once.
+/// A superblock as it was found.
+pub(super) struct Found {
+    superblock: Superblock,
+    evidence: Evidence,
+}
+
+/// Why a superblock is used.
+enum Evidence {
+    /// Its checksum is right.
+    Checksum,
+    /// The copy in group 1.
+    Copy,
+    /// None yet: the checksum is wrong, for the reason that a torn write has, or this one.
+    Missing(Corrupt),
+}
+
+impl Found {
+    /// The superblock with which the log is sought. Nothing may be written by it yet.
+    pub(super) fn to_seek_the_log(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The superblock, which describes the file system on `device`.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if its checksum is wrong, and others on the device do not agree with it; `Io`.
+    pub(super) fn confirmed(self, device: &dyn Device) -> Result<Superblock> {
+        if let Evidence::Missing(corrupt) = self.evidence
+            && !lone_superblock::agrees_with(device, &self.superblock)?
+        {
+            return Err(corrupt.into());
+        }
+        Ok(self.superblock)
+    }
+
+    /// Reads the superblock that a replay leaves, after this one was found before it. A log must
+    /// not replace a superblock that is whole by one that is not.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`] and [`Found::confirmed`].
+    pub(super) fn as_replayed(
+        &self,
+        view: &dyn Device,
+        options: &mut MountOptions,
+        notes: &mut Vec<String>,
+    ) -> Result<Superblock> {
+        if let Evidence::Checksum = self.evidence {
+            let decoded = Superblock::decode(&read_bytes(view)?);
+            return decoded
+                .map_err(|corrupt| corrupt.adding("so the journal's log left it").into());
+        }
+        read(view, options, notes)?.confirmed(view)
+    }
+}
+
+/// Reads the superblock. If its checksum is wrong, this returns the primary if it is torn or has no
+/// copy, and otherwise the copy in group 1, and turns the mount read-only; a note is added to
+/// `notes`, once.
 ///
 /// # Errors
 ///
@@ -39,10 +103,15 @@ pub(super) fn read(
     device: &dyn Device,
     options: &mut MountOptions,
     notes: &mut Vec<String>,
-) -> Result<Superblock> {
+) -> Result<Found> {
     let bytes = read_bytes(device)?;
     let corrupt = match Superblock::decode(&bytes) {
-        Ok(superblock) => return Ok(superblock),
+        Ok(superblock) => {
+            return Ok(Found {
+                superblock,
+                evidence: Evidence::Checksum,
+            });
+        }
         Err(corrupt) => corrupt,
     };
     let Ok(primary) = Superblock::decode_unverified(&bytes) else {
@@ -55,24 +124,24 @@ pub(super) fn read(
         });
     };
     // The magic number and the UUID, in the first sector, identify the copy.
-    let Some(copy) = copies(device, Some(&primary)).find(|copy| copy.uuid == primary.uuid) else {
-        return Err(corrupt.into());
-    };
-    let is_torn = primary.encode() == expected_primary(&copy, &primary).encode();
-    let (mut superblock, note) = match is_torn {
-        true => (
-            primary,
-            format!("{corrupt}; a torn write explains it, by the copy in group 1"),
-        ),
-        false => {
+    let copy = copies(device, Some(&primary)).find(|copy| copy.uuid == primary.uuid);
+    let (mut superblock, evidence, note) = match copy {
+        Some(copy) if is_torn(&primary, &copy) => {
+            let note = format!("{corrupt}; a torn write explains it, by the copy in group 1");
+            (primary, Evidence::Copy, note)
+        }
+        Some(copy) => {
             options.read_only = true;
             let advice =
                 "mounted read-only by the copy in group 1, until e2fsck -f has repaired the image";
-            (
-                copy,
-                format!("{corrupt}, which no torn write explains: {advice}"),
-            )
+            let note = format!("{corrupt}, which no torn write explains: {advice}");
+            (copy, Evidence::Copy, note)
         }
+        None if lone_superblock::is_alone(&primary) => {
+            let note = format!("{corrupt}; a torn write explains it, as far as can be seen");
+            (primary, Evidence::Missing(corrupt), note)
+        }
+        None => return Err(corrupt.into()),
     };
     if superblock.features.has_compat(Compat::HAS_JOURNAL) {
         // Neither records reliably whether the journal has to be replayed, so it is replayed.
@@ -81,7 +150,15 @@ pub(super) fn read(
     if !notes.contains(&note) {
         notes.push(note);
     }
-    Ok(superblock)
+    Ok(Found {
+        superblock,
+        evidence,
+    })
+}
+
+/// Whether the primary has all that the copy has, but for what mounts change.
+fn is_torn(primary: &Superblock, copy: &Superblock) -> bool {
+    primary.encode() == expected_primary(copy, primary).encode()
 }
 
 fn read_bytes(device: &dyn Device) -> Result<[u8; SUPERBLOCK_SIZE]> {
@@ -186,7 +263,7 @@ pub(super) fn keep_errors_in(logged: &mut [u8], before: &Superblock, had_stopped
     let Some(bytes) = logged.first_chunk_mut::<SUPERBLOCK_SIZE>() else {
         return;
     };
-    // One that is not sound is written as it was logged, and then refused by the mount.
+    // One that is not sound was refused before.
     if let Ok(mut superblock) = Superblock::decode(bytes) {
         keep_errors(&mut superblock, before, had_stopped);
         *bytes = superblock.encode();

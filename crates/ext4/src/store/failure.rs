@@ -76,7 +76,7 @@ impl Store {
         self.device
             .write_vectored_at(offset, parts)
             .map_err(|error| {
-                if error.kind() == io::ErrorKind::StorageFull {
+                if is_without_space(&error) {
                     return Error::Io(error);
                 }
                 let reason = format!("writing data failed: {error}");
@@ -123,4 +123,12 @@ impl Store {
                 .and_then(|()| self.device.flush());
         }
     }
+}
+
+/// Whether the host has no space for what was written, or none for its owner.
+fn is_without_space(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
