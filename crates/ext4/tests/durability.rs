@@ -95,6 +95,33 @@ fn zeroes_behind_the_end_of_a_file_do_not_reach_what_was_cut_off() {
     }
 }
 
+/// The block in which the file ends by now is unwritten then, and a write fills all of it.
+#[test]
+fn a_write_to_a_zeroed_block_does_not_reach_what_was_cut_off() {
+    let Some(cut) = Cut::new() else {
+        return;
+    };
+    let inode = file(&cut.volume, b"file");
+    cut.volume.write(inode, 0, &[1; 8192]).expect("room");
+    cut.volume.fsync(inode).expect("durable");
+    let change = SetAttributes {
+        size: Some(5000),
+        ..SetAttributes::default()
+    };
+    cut.volume.set_attributes(inode, &change).expect("allowed");
+    let mode = AllocateMode::ZeroRange { keep_size: true };
+    let zeroed = cut.volume.allocate(inode, mode, 4096, 4096);
+    zeroed.expect("allowed");
+    cut.volume.write(inode, 4096, &[2; 10]).expect("room");
+    let content = cut.content("/file");
+    if content.len() > 5000 {
+        assert_eq!(content[5000..], [1; 8192 - 5000]);
+    }
+    cut.volume.fsync(inode).expect("durable");
+    let content = cut.content("/file");
+    assert_eq!(content[4096..], [&[2; 10][..], &[0; 5000 - 4106]].concat());
+}
+
 #[test]
 fn fdatasync_covers_the_first_name_of_a_file() {
     let Some(cut) = Cut::new() else {

@@ -280,9 +280,26 @@ impl<'a> Handle<'a> {
         state.stamp = stamp;
     }
 
-    /// Begins a new life of a metadata block: the returned buffer's page is zeroed, and this
-    /// transaction will write the block. Charges one credit.
+    /// Begins a new life of a metadata block, which was free when this transaction began: the
+    /// returned buffer's page is zeroed, and this transaction will write the block. Charges one
+    /// credit.
     pub fn create(&mut self, block: BlockNumber, stamp: Stamp) -> Arc<Buffer> {
+        self.begin_life(block, stamp, Some(self.tid))
+    }
+
+    /// As [`Handle::create`], for a block that was data when this transaction began. Until this
+    /// transaction is durable a crash brings the data back, so the block leaves a trace if it is
+    /// forgotten.
+    pub fn create_from_data(&mut self, block: BlockNumber, stamp: Stamp) -> Arc<Buffer> {
+        self.begin_life(block, stamp, None)
+    }
+
+    fn begin_life(
+        &mut self,
+        block: BlockNumber,
+        stamp: Stamp,
+        born_in: Option<Tid>,
+    ) -> Arc<Buffer> {
         let cache = &self.core.cache;
         let (buffer, used) = match cache.peek(block) {
             Some(buffer) => (buffer, true),
@@ -293,7 +310,7 @@ impl<'a> Handle<'a> {
             // Before zeroing: the block may still owe its previous content to the committing
             // transaction.
             self.touch_buffer(&buffer, &mut state);
-            state.born_in = Some(self.tid);
+            state.born_in = born_in;
             state.stamp = stamp;
             if used {
                 *state.page_mut() = Page::zeroed(state.page().len());

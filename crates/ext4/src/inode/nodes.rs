@@ -3,7 +3,9 @@
 //!
 //! An operation reserves the nodes that it may need before its first change. Where the volume is
 //! full, an operation that unmaps blocks may make nodes of these. That is safe: a node's bytes go
-//! to its home only when its transaction is durable, and from then on the blocks are no data.
+//! to its home only when its transaction is durable, and from then on the blocks are no data. Until
+//! then a crash makes them data again, so such a node is not free at once if its transaction drops
+//! it, as one whose block was free before.
 
 use std::ops::Range;
 
@@ -239,7 +241,10 @@ impl NodeStore for Nodes<'_, '_> {
                     .in_inode(number),
             )
         })?;
-        change.handle.create(block, stamp);
+        match change.spared.contains(&block) {
+            true => change.handle.create_from_data(block, stamp),
+            false => change.handle.create(block, stamp),
+        };
         change.has_begun = true;
         change.blocks += cluster;
         Ok(block)

@@ -50,6 +50,11 @@ impl Inodes {
         }
         let block_bytes = self.block_bytes();
         let whole = bytes.start.div_ceil(block_bytes)..bytes.end / block_bytes;
+        if whole.contains(&(inode.size() / block_bytes)) {
+            // What is written to an unwritten block overwrites all of it, also the bytes that a
+            // truncate cut off.
+            self.zero_tail(inode)?;
+        }
         // As for a punched range.
         let end = bytes.end.min(inode.size());
         if whole.is_empty() {

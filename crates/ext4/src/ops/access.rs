@@ -28,11 +28,15 @@ impl Volume {
         }
         self.run(|| {
             let inode = self.inodes.get(inode)?;
+            if !is_due(&inode.attributes(), policy, now()) {
+                return Ok(());
+            }
+            let _lock = super::lock_exclusive(&inode)?;
+            // Another caller may have set the time meanwhile, or removed the last name.
             let now = now();
             if !is_due(&inode.attributes(), policy, now) {
                 return Ok(());
             }
-            let _lock = super::lock_exclusive(&inode)?;
             let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
             inode.edit(&mut handle, Reach::Attributes, |state| {
                 state.slot.accessed = now;

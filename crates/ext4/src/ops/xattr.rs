@@ -7,7 +7,7 @@ use pext4_ondisk::{Corrupt, acl};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::Inode;
-use crate::types::{FileType, InodeNumber, SetAttributes, SetXattrMode};
+use crate::types::{FileType, InodeNumber, SetXattrMode};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -107,23 +107,7 @@ impl Volume {
     ///
     /// As [`Volume::remove_xattr`], except that a missing list is no error.
     pub fn remove_access_list(&self, inode: InodeNumber, permissions: u16) -> Result<()> {
-        self.run(
-            || match self.remove_xattr_and_set(inode, acl::ACCESS, Some(permissions)) {
-                Err(error) if error.is(Refusal::NoAttribute) => {
-                    let set = SetAttributes {
-                        permissions: Some(permissions),
-                        ..SetAttributes::default()
-                    };
-                    let is_set = self.inodes.get(inode)?.attributes().mode & 0o7777 == permissions;
-                    if is_set {
-                        Ok(())
-                    } else {
-                        self.set_attributes(inode, &set).map(drop)
-                    }
-                }
-                removed => removed,
-            },
-        )
+        self.run(|| self.remove_xattr_and_set(inode, acl::ACCESS, Some(permissions)))
     }
 
     fn set_xattr_and_permissions(
@@ -210,6 +194,8 @@ impl Volume {
         self.run(|| self.remove_xattr_and_set(inode, name, None))
     }
 
+    /// Removes an attribute. If `permissions` are given, these are set, and an attribute that is
+    /// missing is no error.
     fn remove_xattr_and_set(
         &self,
         inode: InodeNumber,
@@ -223,9 +209,12 @@ impl Volume {
         let credits = xattr::change_credits(&self.inodes, &inode)?;
         let mut handle = self.inodes.store.start(credits)?;
         let before = handle.changes();
-        let result = xattr::remove(&self.inodes, &mut handle, &inode, name);
-        let result =
-            result.map(|()| super::attributes::set_permissions(&mut handle, &inode, permissions));
+        let result = match xattr::remove(&self.inodes, &mut handle, &inode, name) {
+            Err(error) if permissions.is_some() && error.is(Refusal::NoAttribute) => Ok(()),
+            removed => removed,
+        };
+        let new = permissions.filter(|new| inode.attributes().mode & 0o7777 != *new);
+        let result = result.map(|()| super::attributes::set_permissions(&mut handle, &inode, new));
         let result = self.stop_if_half_done(&handle, before, result);
         drop((handle, lock));
         let ended = self.tolerate_failed_reap(self.reap_values());
