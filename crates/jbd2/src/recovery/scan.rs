@@ -6,6 +6,10 @@
 //! ends before it. If the commit block is older than the last good commit (in whole seconds, since
 //! a clock may be set back a little), the transaction is a leftover of an earlier lap, and the log
 //! ends before it too. Otherwise bytes that were durable have changed, and that is corruption.
+//!
+//! What a suspect record says of its length may be what is wrong, so its transaction's commit block
+//! is looked for in the rest of the lap. No number is used twice, so a sound one with this number
+//! is that of this transaction.
 
 use pext4_ondisk::journal::{
     BlockType, Commit, Header, JournalCompat, JournalIncompat, JournalSuperblock, TagFlags, commit,
@@ -99,6 +103,7 @@ pub(super) fn scan(
         found: Scan::empty(superblock.sequence),
     };
     while scanner.step()? {}
+    scanner.look_for_commit()?;
     Ok(scanner.found)
 }
 
@@ -115,11 +120,20 @@ struct Scanner<'a> {
     found: Scan,
 }
 
+/// The first record of a transaction with a wrong checksum.
+#[derive(Clone, Copy)]
+struct Suspect {
+    problem: &'static str,
+    at: u32,
+    /// The log blocks before it, as in [`Scanner::walked`].
+    walked: u32,
+}
+
 /// The transaction being read.
 struct Open {
     blocks: Vec<LoggedBlock>,
     revokes: Vec<(u32, Tid)>,
-    suspect: Option<&'static str>,
+    suspect: Option<Suspect>,
     /// The checksum (v1) of its descriptors and blocks so far.
     sum: u32,
 }
@@ -215,8 +229,9 @@ impl Scanner<'_> {
                 "the transaction's sum is wrong",
             );
         }
-        if let Some(problem) = self.open.suspect {
-            return self.classify(problem, commit.seconds);
+        if let Some(suspect) = self.open.suspect {
+            self.classify(suspect, self.at, commit.seconds)?;
+            return Ok(false);
         }
         let open = std::mem::take(&mut self.open);
         self.found.blocks.extend(open.blocks);
@@ -227,23 +242,46 @@ impl Scanner<'_> {
         Ok(self.advance(1))
     }
 
-    /// Decides what a suspect transaction with a commit block is: the end of the log, or
-    /// corruption.
-    fn classify(&self, problem: &'static str, seconds: u64) -> Result<bool, JournalError> {
+    /// Decides what a suspect transaction is whose commit block at `at` has this time: the end of
+    /// the log, or corruption.
+    fn classify(&self, suspect: Suspect, at: u32, seconds: u64) -> Result<(), JournalError> {
         let leftover = self.last_commit.is_some_and(|last| seconds < last);
         if leftover || self.asynchronous {
-            return Ok(false);
+            return Ok(());
         }
-        let text = format!("{problem} in committed transaction {}", self.found.next);
-        Err(self
-            .log
-            .locate(self.at, Corrupt::new("journal", text))
-            .into())
+        let next = self.found.next;
+        let text = format!("{} in committed transaction {next}", suspect.problem);
+        Err(self.log.locate(at, Corrupt::new("journal", text)).into())
+    }
+
+    /// If the log ended in a suspect transaction, looks for its commit block behind that record.
+    fn look_for_commit(&self) -> Result<(), JournalError> {
+        let Some(suspect) = self.open.suspect else {
+            return Ok(());
+        };
+        for step in 1..self.log.ring.blocks() - suspect.walked {
+            let at = self.log.ring.after(suspect.at, step);
+            let block = self.log.read(at)?;
+            let is_ours = Header::decode(&block).is_some_and(|header| {
+                header.block_type == BlockType::Commit && header.sequence == self.found.next
+            });
+            if is_ours
+                && commit::verify(&self.log.format, &block)
+                && let Some(commit) = Commit::decode(&block)
+            {
+                self.classify(suspect, at, commit.seconds)?;
+            }
+        }
+        Ok(())
     }
 
     fn suspect_unless(&mut self, sound: bool, problem: &'static str) {
         if !sound {
-            self.open.suspect.get_or_insert(problem);
+            self.open.suspect.get_or_insert(Suspect {
+                problem,
+                at: self.at,
+                walked: self.walked,
+            });
         }
     }
 

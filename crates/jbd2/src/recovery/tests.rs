@@ -7,7 +7,7 @@ use pext4_ondisk::checksum;
 use pext4_ondisk::journal::fast_commit::AreaWriter;
 use pext4_ondisk::journal::{
     BlockType, Commit, DescriptorWriter, Header, JournalCompat, JournalIncompat, RecordChecksum,
-    RevokeWriter, TransactionSum,
+    RevokeWriter, TagFlags, TransactionSum,
 };
 use pext4_ondisk::number::{InodeNumber, Tid};
 
@@ -142,11 +142,15 @@ impl Rig {
 
     /// Changes a byte of a log block.
     fn damage(&mut self, at: u32, byte: usize) -> &mut Self {
+        self.flip(at, byte, 0x10)
+    }
+
+    fn flip(&mut self, at: u32, byte: usize, bits: u8) -> &mut Self {
         let mut block = [0; BLOCK];
         self.area
             .read(&self.device, at, &mut block)
             .expect("inside the area");
-        block[byte] ^= 0x10;
+        block[byte] ^= bits;
         self.area
             .write(&self.device, at, &[&block])
             .expect("inside the area");
@@ -260,6 +264,21 @@ fn a_damaged_record_of_a_committed_transaction_is_corruption() {
         let at = rig.at;
         rig.log(&[(4, 1)]).commit().damage(at, byte);
         rig.refuses("a descriptor's sum is wrong in committed transaction");
+    }
+    // It has more or fewer tags then, so what seems to be behind it is no record.
+    const FLAGS_OF_FIRST_TAG: usize = 12 + 7;
+    let last = TagFlags::LAST.bits();
+    let last = u8::try_from(last).expect("one of the low ones");
+    for blocks in [&[(4, 1)][..], &[(4, 1), (5, 1)]] {
+        for lap in [0, 2] {
+            let mut rig = Rig::v3();
+            for _ in 0..=lap {
+                rig.log(&[(3, 1)]).commit();
+            }
+            let at = rig.at;
+            rig.log(blocks).commit().flip(at, FLAGS_OF_FIRST_TAG, last);
+            rig.refuses("a descriptor's sum is wrong in committed transaction");
+        }
     }
     let mut rig = Rig::v3();
     let at = rig.at;
