@@ -10,7 +10,8 @@
 //!
 //! For writing, a block device is opened with `O_EXCL`, which fails while the kernel has it
 //! mounted. A file that the kernel has mounted by another loop device, or by a partition of one, is
-//! not locked by the kernel; it is refused for writing. Locks end when the files are closed.
+//! not locked by the kernel; it is refused for writing, as is one with a loop device that something
+//! else has to itself. Locks end when the files are closed.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -240,12 +241,21 @@ fn refuse_if_mounted(
     let Some(metadata) = metadata.filter(|_| access == Access::ReadWrite) else {
         return Ok(());
     };
-    let Some(directory) = loops::mounted_on(&metadata, bytes) else {
-        return Ok(());
-    };
     let it = match what == path {
         true => "it".to_owned(),
         false => format!("{}, the file behind it,", what.display()),
+    };
+    let Some(directory) = loops::mounted_on(&metadata, bytes) else {
+        // Of the devices on a file behind a device, one is that which this process has opened.
+        let Some(device) = loops::used_device_on(&metadata, bytes).filter(|_| what == path) else {
+            return Ok(());
+        };
+        let problem = format!(
+            "the kernel uses {it} by {}, for a mount in another namespace or as a part of another \
+             device",
+            device.display()
+        );
+        return Err(error(path, "write to it", busy(problem)));
     };
     let way = if metadata.is_file() {
         " by a loop device"

@@ -15,7 +15,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{major, minor};
+use rustix::fs::{Mode, OFlags, major, minor};
+use rustix::io::Errno;
 
 use crate::mountinfo::{self, Mount};
 use crate::range_lock::Bytes;
@@ -148,6 +149,24 @@ pub(crate) fn mounted_on(file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
         Some(number) => mount_of(&mounts, number),
         None => loop_devices_of(file, bytes).find_map(|number| mount_of(&mounts, number)),
     }
+}
+
+/// A loop device on these bytes of a file that the kernel uses: one that is mounted in another
+/// namespace, or a part of a mapped device, an array or the swap space. `None` also if the devices
+/// cannot be opened.
+pub(crate) fn used_device_on(file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
+    if number(file).is_some() {
+        return None;
+    }
+    loop_devices_of(file, bytes).find_map(|(major, minor)| {
+        let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+        let device = Path::new("/dev").join(folder.file_name()?);
+        let is_it = number(&fs::metadata(&device).ok()?) == Some((major, minor));
+        // Who has it exclusively keeps others from doing so.
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(&device, flags, Mode::empty());
+        (is_it && opened.err() == Some(Errno::BUSY)).then_some(device)
+    })
 }
 
 /// The loop devices on a file, and their partitions, that have these bytes of it.

@@ -5,10 +5,10 @@ mod common;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{Place, fail, has, is_root, pext4, run, succeed};
 
@@ -321,6 +321,46 @@ fn what_the_kernel_has_mounted_is_refused_under_every_name() {
 }
 
 /// An image after a power cut of the kernel between two full commits.
+/// This process's table does not show it.
+#[test]
+fn what_the_kernel_has_mounted_in_another_namespace_is_refused() {
+    const SCRIPT: &str = r#"mount "$0" "$1" || exit; echo; read _; umount "$1""#;
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !has("unshare") {
+        return;
+    }
+    let Some(device) = Loop::of(&place, &[]) else {
+        return;
+    };
+    let directory = place.point.with_file_name("by the kernel");
+    fs::create_dir(&directory).unwrap();
+    let mut other = Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-c", SCRIPT])
+        .args([&device.0, &directory])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(other.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let uses = format!("the kernel uses it by {}", device.0.display());
+    let _other = Refused::beside(&place);
+    for command in ["mount", "mkdir"] {
+        if line.is_empty() {
+            eprintln!("SKIPPED: nothing can be mounted in another namespace");
+        } else {
+            refused(command, &place.image, &place, &uses);
+        }
+    }
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    succeed(pext4(["mkdir"]).arg(&place.image).arg("/name"));
+    place.check();
+}
+
 fn with_fast_commits(place: &Place) -> bool {
     if !is_root() || !has("mke2fs") {
         return false;
