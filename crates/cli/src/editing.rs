@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, FileDevice};
-use pext4_edit::{CloneMethod, EditError, EditOptions, EditSession, Plan, Progress, Way};
+use pext4_edit::{Change, CloneMethod, EditError, EditOptions, EditSession, Plan, Progress, Way};
 use pext4_fs::{Refusal, StatFs};
 use pext4_image::build::parse_time;
 use serde::Serialize;
@@ -273,22 +273,34 @@ fn report<'a>(image: &Path, changes: u64, plan: &'a Plan, notes: &'a [String]) -
     report
 }
 
-/// The destination of so many sources: for several it is a directory.
+/// The destination of so many sources.
 ///
 /// # Errors
 ///
 /// Several sources cannot become one file.
 pub fn destination(text: &OsString, sources: usize, no_target_directory: bool) -> Result<Vec<u8>> {
-    let mut destination = path(text);
-    if sources > 1 {
-        if no_target_directory {
-            let problem = "several files go into a directory, which -T does not enter";
-            return Err(Misuse(problem.to_owned()).into());
-        }
-        // With a slash at its end, the path of anything else is an error.
-        destination.push(b'/');
+    if sources > 1 && no_target_directory {
+        let problem = "several files go into a directory, which -T does not enter";
+        return Err(Misuse(problem.to_owned()).into());
     }
-    Ok(destination)
+    Ok(path(text))
+}
+
+/// Applies the changes of a command, one for each of its sources. If there are several, they go
+/// into a directory at the destination, which must be there.
+///
+/// # Errors
+///
+/// Those of the changes.
+pub fn apply_to(
+    session: &mut EditSession,
+    destination: &[u8],
+    changes: &[Change],
+) -> pext4_edit::Result<()> {
+    match changes {
+        [change] => session.apply(change),
+        changes => session.apply_together(destination, changes),
+    }
 }
 
 /// A path of the image from the command line.

@@ -10,6 +10,7 @@ mod create;
 mod import;
 mod names;
 mod paths;
+mod together;
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -21,6 +22,8 @@ use crate::flags::FlagChange;
 use crate::mode::ModeChange;
 use crate::session::EditSession;
 use crate::tree_writer::Overrides;
+
+pub(crate) use together::PutTogether;
 
 /// Whether a new link is created inside a directory that its path leads to, under the name of its
 /// target.

@@ -40,6 +40,7 @@ use pext4_ondisk::checksum;
 use pext4_ondisk::superblock::{self, ErrorRecord, State, Superblock};
 use pext4_sync::{time, topology};
 
+use crate::change::PutTogether;
 use crate::edited_clone::EditedClone;
 use crate::error::{EditError, FsContext, HostContext, Result};
 use crate::free::{FreeMap, read_superblock};
@@ -138,6 +139,7 @@ pub struct EditSession {
     /// Whether a change failed, of which a part may have been applied: the session can only end.
     has_failed: bool,
     notes: Vec<String>,
+    pub(crate) put_together: PutTogether,
     tuning: Tuning,
     progress: Arc<Progress>,
 }
@@ -233,6 +235,7 @@ impl EditSession {
             steps: Cell::new(0),
             changed_files: Cell::new(0),
             has_failed: false,
+            put_together: PutTogether::default(),
             notes,
             tuning: Tuning::default(),
             progress: Arc::clone(&options.progress),

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use pext4_edit::{Change, EditSession, change};
 
-use crate::editing::{Verb, destination, path};
+use crate::editing::{Verb, apply_to, destination, path};
 use crate::{device, size};
 
 /// The arguments behind the image.
@@ -42,20 +42,24 @@ pub struct Arguments {
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
-        for from in &self.from {
-            let done = session.apply(&Change::Copy(change::Copy {
-                image: self.other.clone(),
-                image_offset: self.from_offset,
-                from: path(from),
-                to: to.clone(),
-                no_target_directory: self.no_target_directory,
-                recursive: self.recursive,
-            }));
-            match &self.other {
-                Some(other) => device::opened(other, self.from_offset, done)?,
-                None => done?,
-            }
+        let copied: Vec<_> = self
+            .from
+            .iter()
+            .map(|from| {
+                Change::Copy(change::Copy {
+                    image: self.other.clone(),
+                    image_offset: self.from_offset,
+                    from: path(from),
+                    to: to.clone(),
+                    no_target_directory: self.no_target_directory,
+                    recursive: self.recursive,
+                })
+            })
+            .collect();
+        let done = apply_to(session, &to, &copied);
+        match &self.other {
+            Some(other) => device::opened(other, self.from_offset, done),
+            None => Ok(done?),
         }
-        Ok(())
     }
 }

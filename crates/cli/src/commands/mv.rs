@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use pext4_edit::{Change, EditSession, change};
 
-use crate::editing::{Verb, destination, path};
+use crate::editing::{Verb, apply_to, destination, path};
 
 /// The arguments behind the image.
 #[derive(Args)]
@@ -27,14 +27,18 @@ pub struct Arguments {
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
-        for from in &self.from {
-            session.apply(&Change::Rename(change::Rename {
-                from: path(from),
-                to: to.clone(),
-                no_target_directory: self.no_target_directory,
-                no_clobber: self.no_clobber,
-            }))?;
-        }
-        Ok(())
+        let moved: Vec<_> = self
+            .from
+            .iter()
+            .map(|from| {
+                Change::Rename(change::Rename {
+                    from: path(from),
+                    to: to.clone(),
+                    no_target_directory: self.no_target_directory,
+                    no_clobber: self.no_clobber,
+                })
+            })
+            .collect();
+        Ok(apply_to(session, &to, &moved)?)
     }
 }

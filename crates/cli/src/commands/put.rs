@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use pext4_edit::{Change, EditSession, ModeChange, Overrides, change};
 
-use crate::editing::{Verb, destination};
+use crate::editing::{Verb, apply_to, destination};
 use crate::failure::Misuse;
 use crate::{input, owner};
 
@@ -68,30 +68,38 @@ impl Verb for Arguments {
             None => (None, None),
         };
         let to = destination(&self.to, self.from.len(), self.no_target_directory)?;
-        for from in &self.from {
-            let overrides = Overrides {
+        let overrides = |from: &Path| {
+            let permissions = self.permissions(from)?;
+            anyhow::Ok(Overrides {
                 uid,
                 gid,
-                permissions: self.permissions(from)?,
-            };
-            if is_standard_input(from) {
-                write_standard_input(session, &to, overrides)?;
-                continue;
-            }
-            session.apply(&Change::Put(change::Put {
+                permissions,
+            })
+        };
+        if self.reads_standard_input() {
+            let is_only_one = self.from.len() == 1;
+            return write_standard_input(session, &to, is_only_one, overrides(Path::new("-"))?);
+        }
+        let put = self.from.iter().map(|from| {
+            anyhow::Ok(Change::Put(change::Put {
                 from: from.clone(),
                 to: to.clone(),
                 no_target_directory: self.no_target_directory,
                 xattrs: !self.no_xattrs,
-                overrides,
-            }))?;
-        }
-        Ok(())
+                overrides: overrides(from)?,
+            }))
+        });
+        Ok(apply_to(session, &to, &put.collect::<Result<Vec<_>>>()?)?)
     }
 }
 
-fn write_standard_input(session: &mut EditSession, to: &[u8], overrides: Overrides) -> Result<()> {
-    if to.ends_with(b"/") {
+fn write_standard_input(
+    session: &mut EditSession,
+    to: &[u8],
+    is_only_one: bool,
+    overrides: Overrides,
+) -> Result<()> {
+    if to.ends_with(b"/") || !is_only_one {
         let problem = "standard input has no name: give the path of the file";
         return Err(Misuse(problem.to_owned()).into());
     }

@@ -59,7 +59,14 @@ impl EditSession {
         let name = || host::name_of(from);
         let is_directory = || host::is_directory(from);
         let entry = self.destination(&change.to, change.no_target_directory, name, is_directory)?;
-        self.write_tree(&source, &HostTree::top(from), &entry, change.overrides)?;
+        let top = HostTree::top(from);
+        let kind = source.metadata(&top)?.kind;
+        self.check_replaceable(
+            &entry,
+            kind,
+            &Shown(from.as_os_str().as_bytes()).to_string(),
+        )?;
+        self.write_tree(&source, &top, &entry, change.overrides)?;
         drop(entry);
         for path in source.into_left_out() {
             let path = Shown(path.as_os_str().as_bytes());
@@ -102,7 +109,8 @@ impl EditSession {
     ) -> Result<()> {
         let mut writer = TreeWriter::new(self, overrides);
         let (parent, name) = (entry.parent.inode(), &entry.name);
-        writer.write_tree(source, node, parent, name, &entry.path)
+        writer.write_tree(source, node, parent, name, &entry.path)?;
+        self.note_put(entry)
     }
 
     pub(super) fn copy_within(
@@ -125,6 +133,8 @@ impl EditSession {
         {
             return refuse(&entry.path, "source and destination are the same file");
         }
+        self.check_replaceable(entry, found.kind(), &Shown(from).to_string())?;
+        self.check_link_leads_on(from, found.kind(), entry)?;
         let file = ImageFile {
             inode: found.inode(),
             path: from.to_vec(),
@@ -161,6 +171,7 @@ impl EditSession {
         let name = || Ok(last_name(from).to_vec());
         let is_directory = || Ok(kind == FileType::Directory);
         let entry = self.destination(&change.to, change.no_target_directory, name, is_directory)?;
+        self.check_replaceable(&entry, kind, &Shown(from).to_string())?;
         self.write_tree(&source, &file, &entry, Overrides::default())
     }
 

@@ -109,6 +109,8 @@ impl EditSession {
                 self.step_file()?;
                 return self.sync();
             }
+            self.check_replaceable(&new, there.kind(), &Shown(from).to_string())?;
+            self.check_link_leads_on(from, there.kind(), &new)?;
         }
         self.volume()
             .rename(
@@ -135,7 +137,23 @@ impl EditSession {
                 }
             })?;
         self.step_file()?;
+        self.note_put(&new)?;
         self.sync()
+    }
+
+    /// Refuses to put a symbolic link in the place of the file to which it leads, as
+    /// [`Self::check_target_stays`] does for a new one.
+    pub(super) fn check_link_leads_on(
+        &self,
+        link: &[u8],
+        kind: FileType,
+        entry: &ParentAndName<'_>,
+    ) -> Result<()> {
+        match self.resolve(link) {
+            Ok(found) if kind == FileType::Symlink => self.check_target_stays(link, &found, entry),
+            // It leads nowhere.
+            _ => Ok(()),
+        }
     }
 
     /// Whether two places are one name in one directory.

@@ -1,0 +1,90 @@
+//! Changes of one command that put several files into a directory.
+//!
+//! Their names there are those of the sources, and two may be the same. None of the files then
+//! replaces the other, as with the commands of coreutils: after a move nothing would be left of the
+//! first. Two directories are merged.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use pext4_fs::{FileType, InodeNumber, Refusal};
+
+use super::Change;
+use super::paths::ParentAndName;
+use crate::error::{FsContext, Result, refuse};
+use crate::session::EditSession;
+use crate::tree_writer::find;
+
+/// What the changes that are being applied together have put into the image so far; `None` between
+/// such changes.
+#[derive(Debug, Default)]
+pub(crate) struct PutTogether(RefCell<Option<HashSet<InodeNumber>>>);
+
+impl EditSession {
+    /// Applies the changes of one command, each of which puts a file or a tree into `directory`,
+    /// its destination. None replaces what another one of them has put there. If it fails, the
+    /// session refuses to [`prepare`](Self::prepare).
+    ///
+    /// # Errors
+    ///
+    /// There is no such directory; those of [`EditSession::apply`].
+    pub fn apply_together(&mut self, directory: &[u8], changes: &[Change]) -> Result<()> {
+        self.change(|session| {
+            if session.resolve(directory)?.kind() != FileType::Directory {
+                return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(directory);
+            }
+            session.put_together.0.replace(Some(HashSet::new()));
+            let applied = changes.iter().try_for_each(|change| session.apply(change));
+            session.put_together.0.replace(None);
+            applied
+        })
+    }
+
+    /// Refuses to replace a file that a change of the same command has put there. A directory may
+    /// be merged with one.
+    pub(super) fn check_replaceable(
+        &self,
+        entry: &ParentAndName<'_>,
+        by: FileType,
+        from: &str,
+    ) -> Result<()> {
+        let put = self.put_together.0.borrow();
+        let Some(put) = put.as_ref().filter(|put| !put.is_empty()) else {
+            return Ok(());
+        };
+        let there = self.at(entry)?;
+        match there {
+            Some((inode, kind)) if put.contains(&inode) => {
+                if kind == FileType::Directory && by == FileType::Directory {
+                    return Ok(());
+                }
+                let problem =
+                    format!("{from} has the same name as what this command has just put here");
+                refuse(&entry.path, problem)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes what is at a place now, if several changes belong together.
+    pub(super) fn note_put(&self, entry: &ParentAndName<'_>) -> Result<()> {
+        if self.put_together.0.borrow().is_none() {
+            return Ok(());
+        }
+        let there = self.at(entry)?;
+        if let (Some(put), Some((inode, _))) = (&mut *self.put_together.0.borrow_mut(), there) {
+            put.insert(inode);
+        }
+        Ok(())
+    }
+
+    fn at(&self, entry: &ParentAndName<'_>) -> Result<Option<(InodeNumber, FileType)>> {
+        let there = find(
+            self.volume(),
+            entry.parent.inode(),
+            &entry.name,
+            &entry.path,
+        )?;
+        Ok(there.map(|there| (there.inode(), there.kind())))
+    }
+}

@@ -1,0 +1,214 @@
+//! Files that go to a place where another one already is: nothing is lost without being asked for.
+
+use std::sync::Arc;
+
+use pext4_block::{Device, RamDevice};
+use pext4_edit::{Change, EditOptions, EditSession, IntoDirectory, Overrides, change};
+use pext4_testkit::effort::scratch;
+use pext4_testkit::oracle::format::{Features, Format};
+
+fn write(path: &str, content: &str) -> Change {
+    Change::Write(change::Write {
+        path: path.into(),
+        content: content.into(),
+        overrides: Overrides::default(),
+    })
+}
+
+fn symlink(target: &str, path: &str) -> Change {
+    Change::Symlink(change::Symlink {
+        into: IntoDirectory::Never,
+        target: target.into(),
+        path: path.into(),
+        force: false,
+    })
+}
+
+fn directory(path: &str) -> Change {
+    Change::MakeDirectory(change::MakeDirectory {
+        path: path.into(),
+        parents: true,
+        permissions: None,
+    })
+}
+
+fn rename(from: &str, to: &str, no_target_directory: bool) -> Change {
+    Change::Rename(change::Rename {
+        from: from.into(),
+        to: to.into(),
+        no_target_directory,
+        no_clobber: false,
+    })
+}
+
+fn copy(from: &str, to: &str, no_target_directory: bool) -> Change {
+    Change::Copy(change::Copy {
+        image: None,
+        image_offset: 0,
+        from: from.into(),
+        to: to.into(),
+        no_target_directory,
+        recursive: true,
+    })
+}
+
+/// A session over an image in memory on which these changes were made.
+fn session(changes: &[Change]) -> EditSession {
+    let format = Format::new(16 << 20, 1024, Features::Upstream);
+    let device: Arc<RamDevice> = Arc::new(format.device().expect("mke2fs is there"));
+    let over: Arc<dyn Device> = device;
+    let mut session = EditSession::from_device(over, &EditOptions::default()).expect("it opens");
+    for change in changes {
+        session.apply(change).expect("room");
+    }
+    session
+}
+
+fn content(session: &EditSession, path: &str) -> Option<String> {
+    let content = session.volume().paths().read(path).ok()?;
+    Some(String::from_utf8(content).expect("as it was written"))
+}
+
+fn two_of_one_name() -> [Change; 5] {
+    [
+        directory("/a"),
+        directory("/b"),
+        directory("/into"),
+        write("/a/name", "first"),
+        write("/b/name", "second"),
+    ]
+}
+
+#[test]
+fn files_of_one_command_do_not_replace_each_other() {
+    for make in [rename, copy] {
+        let mut session = session(&two_of_one_name());
+        let from = ["/a/name", "/b/name"];
+        let changes = from.map(|from| make(from, "/into", false));
+        let error = session.apply_together(b"/into", &changes);
+        let error = error.expect_err("they have one name").to_string();
+        let expected = "/into/name: /b/name has the same name as what this command has just put";
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(content(&session, "/into/name").as_deref(), Some("first"));
+        assert_eq!(content(&session, "/b/name").as_deref(), Some("second"));
+    }
+    // One command after the other replaces.
+    let mut session = session(&two_of_one_name());
+    for from in ["/a/name", "/b/name"] {
+        session.apply(&rename(from, "/into", false)).expect("there");
+    }
+    assert_eq!(content(&session, "/into/name").as_deref(), Some("second"));
+}
+
+#[test]
+fn nor_do_those_of_the_host() {
+    let folder = scratch();
+    let mut changes = Vec::new();
+    for (number, of) in [(1, "file"), (2, "file"), (3, "tree"), (4, "tree")] {
+        let above = folder.path().join(number.to_string());
+        let from = above.join(of);
+        std::fs::create_dir(&above).expect("fresh");
+        if of == "tree" {
+            std::fs::create_dir(&from).expect("fresh");
+            std::fs::write(from.join(number.to_string()), "x").expect("fresh");
+        } else {
+            std::fs::write(&from, number.to_string()).expect("fresh");
+        }
+        changes.push(Change::Put(change::Put {
+            from,
+            to: b"/into".to_vec(),
+            no_target_directory: false,
+            xattrs: true,
+            overrides: Overrides::default(),
+        }));
+    }
+    let mut trees = session(&[directory("/into")]);
+    trees
+        .apply_together(b"/into", &changes[2..])
+        .expect("they are merged");
+    for number in ["3", "4"] {
+        let path = format!("/into/tree/{number}");
+        assert_eq!(content(&trees, &path).as_deref(), Some("x"));
+    }
+    let mut files = session(&[directory("/into")]);
+    let error = files.apply_together(b"/into", &changes[..2]);
+    let error = error.expect_err("they have one name").to_string();
+    assert!(
+        error.contains("the same name as what this command"),
+        "{error}"
+    );
+}
+
+#[test]
+fn several_files_go_into_a_directory_that_is_there() {
+    for (to, problem) in [
+        ("/new", "/new: no such file"),
+        ("/a/name", "not a directory"),
+    ] {
+        for make in [rename, copy] {
+            let mut session = session(&two_of_one_name());
+            let changes = ["/a", "/b/name"].map(|from| make(from, to, false));
+            let error = session.apply_together(to.as_bytes(), &changes);
+            let error = error.expect_err("no directory").to_string();
+            assert!(error.contains(problem), "{error}");
+            assert!(content(&session, "/a/name").is_some(), "nothing was moved");
+        }
+    }
+}
+
+/// The content would be lost, and the link would lead to itself.
+#[test]
+fn a_link_does_not_replace_the_file_to_which_it_leads() {
+    for make in [rename, copy] {
+        for (target, link, to, no_target_directory) in [
+            ("file", "/link", "/file", false),
+            ("file", "/link", "/file", true),
+            ("../file", "/d/link", "/file", false),
+            ("/d/../file", "/d/link", "/file", false),
+            ("second", "/link", "/file", false),
+        ] {
+            let before = [
+                directory("/d"),
+                write("/file", "content"),
+                symlink("/file", "/second"),
+                symlink(target, link),
+            ];
+            let mut session = session(&before);
+            let error = session.apply(&make(link, to, no_target_directory));
+            let error = error.expect_err("it would be lost").to_string();
+            assert!(error.contains("are the same file"), "{error}");
+            assert_eq!(content(&session, "/file").as_deref(), Some("content"));
+        }
+        // The content has another name, or the link leads elsewhere, or nowhere.
+        let other_name = Change::Link(change::Link {
+            into: IntoDirectory::Never,
+            target: b"/file".to_vec(),
+            path: b"/other".to_vec(),
+            force: false,
+        });
+        let before = [
+            write("/file", "content"),
+            other_name,
+            symlink("file", "/link"),
+        ];
+        let mut session = session(&before);
+        session
+            .apply(&make("/link", "/file", false))
+            .expect("it stays");
+        assert_eq!(content(&session, "/other").as_deref(), Some("content"));
+    }
+    let before = [
+        write("/file", "content"),
+        write("/replaced", "older"),
+        symlink("file", "/link"),
+        symlink("nowhere", "/dangling"),
+    ];
+    let mut session = session(&before);
+    session
+        .apply(&copy("/dangling", "/replaced", false))
+        .expect("as asked for");
+    session
+        .apply(&rename("/link", "/replaced", false))
+        .expect("as asked for");
+    assert_eq!(content(&session, "/replaced").as_deref(), Some("content"));
+}
