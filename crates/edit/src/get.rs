@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -38,6 +38,9 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
+
+/// The mode of a directory until the copy is complete.
+const DIRECTORY_TO_FILL: Mode = Mode::RWXU;
 
 /// How many temporary names are tried, if files with these names exist.
 const MAX_ATTEMPTS: u32 = 100;
@@ -373,8 +376,7 @@ impl Extractor<'_, '_> {
         depth: u32,
     ) -> Result<bool> {
         check_depth(depth, &source.path)?;
-        let private = Mode::RWXU;
-        rustix::fs::mkdirat(parent, name, private)
+        rustix::fs::mkdirat(parent, name, DIRECTORY_TO_FILL)
             .with_host_file(&self.host_path(source), "make it")?;
         self.has_made_top = true;
         let here = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty());
@@ -385,9 +387,9 @@ impl Extractor<'_, '_> {
             let extracted = self.extract(here.as_fd(), &name, &child, &path, depth + 1);
             self.unreadable.or_skip(extracted)?;
         }
-        self.apply_metadata(here.as_fd(), source, metadata)?;
-        if self.first_mode(metadata) != self.mode(metadata) {
-            self.closed.push((path.to_owned(), self.mode(metadata)));
+        let mode = self.apply_metadata(here.as_fd(), source, metadata)?;
+        if !mode.contains(DIRECTORY_TO_FILL) {
+            self.closed.push((path.to_owned(), mode));
         }
         Ok(true)
     }
@@ -457,31 +459,32 @@ impl Extractor<'_, '_> {
         Ok(true)
     }
 
-    /// Sets the attributes of an open file. The owner comes first, since a change of owner removes
-    /// capabilities and set-user-ID bits. The mode comes after the extended attributes, since an
-    /// ordinary user cannot set any on a file that is not writable.
+    /// Sets the attributes of an open file, and returns its mode; a directory stays open to the
+    /// copy. The owner comes first, since a change of owner removes capabilities and set-user-ID
+    /// bits. The mode comes after the extended attributes, since an ordinary user cannot set any on
+    /// a file that is not writable.
     fn apply_metadata(
         &mut self,
         file: BorrowedFd<'_>,
         source: &ImageFile,
         metadata: &FileMetadata,
-    ) -> Result<()> {
+    ) -> Result<Mode> {
         if self.options.owners {
             let (uid, gid) = owner(metadata);
             fchown(file, Some(uid.as_raw()), Some(gid.as_raw()))
                 .with_host_file(&self.host_path(source), "give it its owner")?;
         }
-        for (name, value) in &metadata.xattrs {
-            if let Some(value) = self.wanted(name, value) {
-                let key = OsStr::from_bytes(name);
-                let done = rustix::fs::fsetxattr(file, key, &value, XattrFlags::empty());
-                self.copied.attributes_skipped += u64::from(done.is_err());
-            }
-        }
-        set_mode(file, self.first_mode(metadata))
-            .with_host_file(&self.host_path(source), "give it its mode")?;
+        let mode = self.apply_attributes(metadata, |name, value| {
+            rustix::fs::fsetxattr(file, name, value, XattrFlags::empty())
+        });
+        let open = match metadata.kind {
+            FileType::Directory => DIRECTORY_TO_FILL,
+            _ => Mode::empty(),
+        };
+        set_mode(file, mode | open).with_host_file(&self.host_path(source), "give it its mode")?;
         rustix::fs::futimens(file, &times(metadata))
-            .with_host_file(&self.host_path(source), "give it its times")
+            .with_host_file(&self.host_path(source), "give it its times")?;
+        Ok(mode)
     }
 
     /// Sets the attributes of a link or special file, whose opening would have side effects.
@@ -498,13 +501,40 @@ impl Extractor<'_, '_> {
             rustix::fs::chownat(parent, name, Some(uid), Some(gid), flags)
                 .with_host_file(&self.host_path(source), "give it its owner")?;
         }
+        let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
+        let path = path.join(name);
+        let mode = self.apply_attributes(metadata, |name, value| {
+            rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())
+        });
         if metadata.kind != FileType::Symlink {
-            rustix::fs::chmodat(parent, name, self.mode(metadata), AtFlags::empty())
+            // By the C library, as for `set_mode`.
+            fs::set_permissions(&path, Permissions::from_mode(mode.as_raw_mode()))
+                .or_else(|_| rustix::fs::chmodat(parent, name, mode, AtFlags::empty()))
                 .with_host_file(&self.host_path(source), "give it its mode")?;
         }
-        self.copied.attributes_skipped += metadata.xattrs.len() as u64;
         rustix::fs::utimensat(parent, name, &times(metadata), flags)
             .with_host_file(&self.host_path(source), "give it its times")
+    }
+
+    /// Sets the extended attributes, and returns the mode that belongs to what was set.
+    fn apply_attributes(
+        &mut self,
+        metadata: &FileMetadata,
+        set: impl Fn(&OsStr, &[u8]) -> rustix::io::Result<()>,
+    ) -> Mode {
+        let mut permissions = metadata.permissions;
+        for (name, value) in &metadata.xattrs {
+            let is_kept = self.wanted(name, value).is_some_and(|value| {
+                let done = set(OsStr::from_bytes(name), &value);
+                self.copied.attributes_skipped += u64::from(done.is_err());
+                done.is_ok()
+            });
+            if name == acl::ACCESS && !is_kept {
+                permissions = without_list(permissions, value);
+            }
+        }
+        let kept = if self.options.owners { 0o7777 } else { 0o1777 };
+        Mode::from_raw_mode(u32::from(permissions & kept))
     }
 
     /// The attribute's value on the host; `None` if it is not copied.
@@ -531,20 +561,17 @@ impl Extractor<'_, '_> {
             below => self.target.join(OsStr::from_bytes(below)),
         }
     }
+}
 
-    /// The mode until the copy is complete.
-    fn first_mode(&self, metadata: &FileMetadata) -> Mode {
-        let open = match metadata.kind {
-            FileType::Directory => Mode::RWXU,
-            _ => Mode::empty(),
-        };
-        self.mode(metadata) | open
-    }
-
-    fn mode(&self, metadata: &FileMetadata) -> Mode {
-        let kept = if self.options.owners { 0o7777 } else { 0o1777 };
-        Mode::from_raw_mode(u32::from(metadata.permissions & kept))
-    }
+/// Permissions of a file that loses its access list. With a list, their bits for the group are the
+/// list's mask: without it they would give the group what only others were given.
+fn without_list(permissions: u16, list: &[u8]) -> u16 {
+    let entries = acl::decode(list).unwrap_or_default();
+    let groups = entries
+        .iter()
+        .find(|entry| entry.tag == acl::GROUP_OBJECT)
+        .map_or(0, |entry| entry.permissions & 7);
+    permissions & !(0o070 & !(groups << 3))
 }
 
 fn owner(metadata: &FileMetadata) -> (Uid, Gid) {
@@ -566,5 +593,35 @@ fn times(metadata: &FileMetadata) -> Timestamps {
     Timestamps {
         last_access: time(metadata.accessed),
         last_modification: time(metadata.modified),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::acl::{self, Entry};
+
+    use super::without_list;
+
+    #[test]
+    fn a_group_gets_what_its_own_entry_gives_where_the_list_is_lost() {
+        let entry = |tag, permissions| Entry {
+            tag,
+            permissions,
+            id: acl::NO_ID,
+        };
+        let list = acl::encode(&[
+            entry(acl::USER_OBJECT, 6),
+            Entry {
+                id: 1000,
+                ..entry(acl::USER, 7)
+            },
+            entry(acl::GROUP_OBJECT, 4),
+            entry(acl::MASK, 7),
+            entry(acl::OTHER, 1),
+        ]);
+        assert_eq!(without_list(0o4671, &list), 0o4641);
+        // The mask limits the entry.
+        assert_eq!(without_list(0o621, &list), 0o601);
+        assert_eq!(without_list(0o671, b"no list"), 0o601);
     }
 }

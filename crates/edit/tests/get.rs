@@ -565,6 +565,46 @@ fn capabilities_of_files_outlive_the_change_of_owner() {
     );
 }
 
+/// A pipe is never opened, and has a list all the same. Where the host has none, the group keeps
+/// what its own entry gave it.
+#[test]
+fn lists_of_special_files_are_copied() {
+    const LIST: [u8; 44] = [
+        2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 7, 0, 0xE8, 3, 0, 0, 4, 0, 0, 0, 255,
+        255, 255, 255, 16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+    ];
+    let folder = scratch();
+    let image = image(folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    for change in [
+        Change::MakeNode(change::MakeNode {
+            path: b"/pipe".to_vec(),
+            kind: pext4_fs::FileType::Fifo,
+            device: pext4_fs::DeviceNumber::default(),
+            permissions: Some(0o600),
+        }),
+        Change::SetXattr(change::SetXattr {
+            path: b"/pipe".to_vec(),
+            name: b"system.posix_acl_access".to_vec(),
+            value: LIST.to_vec(),
+        }),
+    ] {
+        session.apply(&change).expect("there is room");
+    }
+    session.finish().expect("there is room");
+    let out = folder.path().join("out");
+    let got = get(&image, "/pipe", &out).expect("there is room");
+    let mode = fs::metadata(&out).expect("there").mode() & 0o777;
+    let mut value = [0; 64];
+    match rustix::fs::lgetxattr(&out, "system.posix_acl_access", value.as_mut_slice()) {
+        Ok(length) => {
+            assert_eq!((&value[..length], mode), (&LIST[..], 0o670));
+            assert_eq!(got.attributes_skipped, 0);
+        }
+        Err(_) => assert_eq!((mode, got.attributes_skipped), (0o600, 1)),
+    }
+}
+
 #[test]
 fn what_the_host_refuses_is_named_as_the_host_names_it() {
     let folder = scratch();

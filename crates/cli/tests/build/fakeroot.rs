@@ -18,13 +18,14 @@ fn owners_and_devices_of_a_fakeroot_come_into_the_image_and_out_again() {
     let folder = workshop.path("work");
     std::fs::create_dir(&folder).expect("a fresh place");
     let script = "set -e
-        mkdir -p r/dev; mknod r/dev/null c 1 3; echo x >r/f; ln r/f r/g; ln -s f r/l
+        mkdir -p r/dev; mknod r/dev/null c 1 3; mkfifo r/pipe; echo x >r/f; ln r/f r/g; ln -s f r/l
         chown 0:0 r r/dev r/dev/null; chown 5:6 r/f; chown -h 7:8 r/l; chmod 4750 r/f
+        chmod 0666 r/dev/null; chmod 0622 r/pipe
         \"$0\" build -q built r
         \"$0\" mkfs -q --size 16M edited
         \"$0\" put -q -T edited r /
         \"$0\" get edited / out
-        stat -c '%u:%g %a %n' out/f out/l; stat -c %F out/dev/null";
+        stat -c '%u:%g %a %n' out/f out/l; stat -c '%a %n' out/dev/null out/pipe; stat -c %F out/dev/null";
     let mut fakeroot = Command::new("fakeroot");
     fakeroot.args(["sh", "-c", script, env!("CARGO_BIN_EXE_pext4")]);
     fakeroot.current_dir(&folder);
@@ -40,6 +41,7 @@ fn owners_and_devices_of_a_fakeroot_come_into_the_image_and_out_again() {
         "{told}"
     );
     assert!(told.contains("5:6 4750 out/f\n7:8 777 out/l\n"), "{told}");
+    assert!(told.contains("666 out/dev/null\n622 out/pipe\n"), "{told}");
     for image in ["built", "edited"] {
         let image = folder.join(image);
         let stat = |path: &str| -> serde_json::Value {
