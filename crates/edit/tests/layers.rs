@@ -196,3 +196,31 @@ fn without_being_a_layer_an_archive_has_no_marks() {
     let paths = unpacked(folder.path(), &[&[file("a"), file(".wh.a")]]);
     assert_eq!(paths, ["/.wh.a", "/a"]);
 }
+
+/// A link of the image through which the layer made something is not the layer's.
+#[test]
+fn a_whiteout_of_a_link_removes_it_whatever_went_through_it() {
+    let folder = scratch();
+    let lower = [file("b/old"), header("a", b'2', 0, "b")];
+    let layer = [file("a/x"), file(".wh.a")];
+    let paths = unpacked(folder.path(), &[&lower, &layer]);
+    assert_eq!(paths, ["/b", "/b/old", "/b/x"]);
+}
+
+/// e2fsck makes it again where it is missing.
+#[test]
+fn no_mark_removes_lost_and_found() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    for mark in [".wh..wh..opq", ".wh.lost+found"] {
+        let paths = unpacked(folder.path(), &[&[file("old")], &[file(mark)]]);
+        assert_eq!(paths.is_empty(), mark == ".wh..wh..opq", "{paths:?}");
+        let reader = Reader::open(&image).expect("sound");
+        assert!(
+            reader.volume().paths().metadata("/lost+found").is_ok(),
+            "{mark}"
+        );
+        drop(reader);
+        std::fs::remove_file(&image).expect("there");
+    }
+}

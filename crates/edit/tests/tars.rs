@@ -558,3 +558,83 @@ fn a_stream_that_fails_changes_nothing() {
     drop(session);
     assert!(fs::read(&image).expect("readable") == before);
 }
+
+/// As `build` and GNU tar do.
+#[test]
+fn a_directory_replaces_what_is_none() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let links = [
+        ("dangling", "nowhere"),
+        ("circle", "circle"),
+        ("through", "file/x"),
+    ];
+    let mut before = vec![header("file", b'0', 0, ""), header("d/kept", b'0', 0, "")];
+    before.extend(links.map(|(name, target)| header(name, b'2', 0, target)));
+    before.push(header("link", b'2', 0, "d"));
+    apply(&image, &archive(&before)).expect("sound");
+    let names = ["file", "dangling", "circle", "through", "link"];
+    let after = names.map(|name| {
+        [
+            header(name, b'5', 0, ""),
+            header(&format!("{name}/x"), b'0', 0, ""),
+        ]
+    });
+    apply(&image, &archive(&after.concat())).expect("sound");
+    let items = tree(&image).items;
+    for name in &names[..4] {
+        assert!(items.contains_key(format!("{name}/x").as_bytes()), "{name}");
+    }
+    // A link to a directory leads to it.
+    assert!(items.contains_key(&b"d/x"[..]) && items.contains_key(&b"d/kept"[..]));
+}
+
+/// As `build` does: an image that is made in layers has `/lib` before `/usr/lib`.
+#[test]
+fn what_a_link_on_the_way_leads_to_is_made() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let parts = [
+        header("lib", b'2', 0, "usr/lib"),
+        header("lib/f", b'0', 0, ""),
+        header("one", b'2', 0, "../two/deeper"),
+        header("two", b'2', 0, "/three/"),
+        header("one/f", b'0', 0, ""),
+    ];
+    apply(&image, &archive(&parts)).expect("sound");
+    let items = tree(&image).items;
+    assert!(items.contains_key(&b"usr/lib/f"[..]));
+    assert!(items.contains_key(&b"three/deeper/f"[..]));
+    let circle = [
+        header("a", b'2', 0, "b"),
+        header("b", b'2', 0, "a"),
+        header("a/f", b'0', 0, ""),
+    ];
+    let error = apply(&image, &archive(&circle)).expect_err("it leads nowhere");
+    assert!(error.contains("too many"), "{error}");
+}
+
+/// What they inherit does not depend on the order of the entries.
+#[test]
+fn directories_that_no_entry_names_inherit_nothing_of_the_archive() {
+    let folder = scratch();
+    let set_group_id = |name| {
+        let header = changed(header(name, b'5', 0, ""), 100, b"0002755");
+        changed(header, 116, b"0000006")
+    };
+    for parts in [
+        [set_group_id("a"), header("a/c/f", b'0', 0, "")],
+        [header("a/c/f", b'0', 0, ""), set_group_id("a")],
+    ] {
+        let image = fresh(folder.path(), "image");
+        apply(&image, &archive(&parts)).expect("sound");
+        let reader = Reader::open(&image).expect("sound");
+        let of = |path: &str| {
+            let found = reader.volume().paths().metadata(path).expect("there");
+            (found.mode & 0o7777, found.gid)
+        };
+        assert_eq!((of("/a"), of("/a/c")), ((0o2755, 6), (0o755, 0)));
+        drop(reader);
+        std::fs::remove_file(&image).expect("there");
+    }
+}

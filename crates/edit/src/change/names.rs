@@ -4,13 +4,21 @@ use std::collections::HashSet;
 
 use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
 
-use super::paths::ParentAndName;
+use super::paths::{MAX_LINKS, ParentAndName};
 use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::flags::is_encrypted;
 use crate::image_tree::{join, list};
 use crate::session::EditSession;
 use crate::tree_writer::{HeldInode, MAX_DEPTH, Overrides, TreeWriter, find};
+
+/// Whether a directory is made where a symbolic link on the way leads to nothing.
+#[derive(Clone, Copy)]
+enum DanglingLinks {
+    Refused,
+    /// After so many links.
+    Followed(u32),
+}
 
 /// The errors of a rename that concern the new path, not the old one.
 const TARGETS: [Refusal; 5] = [
@@ -170,14 +178,19 @@ impl EditSession {
     pub(super) fn make_directory(&self, change: &MakeDirectory) -> Result<()> {
         let (path, permissions) = (&change.path, change.permissions);
         if change.parents {
-            return self.make_directories(path, permissions);
+            return self.make_directories(path, permissions, DanglingLinks::Refused);
         }
         let entry = self.parent_and_name(path)?;
         self.make_one_directory(entry.parent.inode(), &entry.name, path, permissions)
     }
 
     /// Creates the missing directories of a path. The permissions are those of the last.
-    fn make_directories(&self, path: &[u8], permissions: Option<u16>) -> Result<()> {
+    fn make_directories(
+        &self,
+        path: &[u8],
+        permissions: Option<u16>,
+        links: DanglingLinks,
+    ) -> Result<()> {
         check_path(path)?;
         let mut done = Vec::from(b"/");
         let names: Vec<&[u8]> = path
@@ -193,17 +206,43 @@ impl EditSession {
                     let permissions = permissions.filter(|_| last);
                     self.make_one_directory(here.inode(), name, &path, permissions)?;
                 }
-                Some(_) if self.resolve(&path)?.kind() == FileType::Directory => {}
-                Some(_) => return refuse(&path, "here is something that is no directory"),
+                Some(there) => {
+                    if let DanglingLinks::Followed(depth) = links
+                        && there.kind() == FileType::Symlink
+                    {
+                        self.make_end_of_links(&path, depth)?;
+                    }
+                    if self.resolve(&path)?.kind() != FileType::Directory {
+                        return refuse(&path, "here is something that is no directory");
+                    }
+                }
             }
             done = path;
         }
         Ok(())
     }
 
-    /// Creates the missing directories of a path.
+    /// Creates the missing directories of a path, also where a symbolic link on it leads.
     pub(crate) fn make_missing(&self, path: &[u8]) -> Result<()> {
-        self.make_directories(path, None)
+        self.make_directories(path, None, DanglingLinks::Followed(0))
+    }
+
+    /// Creates the directory to which a link leads, if it is missing. So many links were followed
+    /// before.
+    fn make_end_of_links(&self, link: &[u8], depth: u32) -> Result<()> {
+        match self.resolve(link) {
+            Err(EditError::AtPath { source, .. }) if source.is(Refusal::NotFound) => {}
+            _ => return Ok(()),
+        }
+        if depth == MAX_LINKS {
+            return Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).with_path(link);
+        }
+        let target = self.resolve_link(link)?;
+        let target = self.volume().read_link(target.inode()).with_path(link)?;
+        let directory = link.iter().rposition(|&byte| byte == b'/');
+        let directory = &link[..directory.map_or(0, |slash| slash + 1)];
+        let links = DanglingLinks::Followed(depth + 1);
+        self.make_directories(&join_target(directory, &target), None, links)
     }
 
     pub(super) fn make_one_directory(

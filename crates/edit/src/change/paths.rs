@@ -11,7 +11,7 @@ use crate::source::FileMetadata;
 use crate::tree_writer::{HeldInode, Overrides, find};
 
 /// The maximum number of symbolic links that are followed at the end of one path.
-const MAX_LINKS: u32 = 40;
+pub(super) const MAX_LINKS: u32 = 40;
 
 /// A directory and a name in it, which may not exist.
 pub(super) struct ParentAndName<'v> {

@@ -1,9 +1,10 @@
 //! Unpacks a tar archive into an image.
 //!
 //! Each entry creates a file at its name below a directory of the image. Missing directories on the
-//! way are created; symbolic links on the way are followed inside the image. An existing file is
-//! replaced, but a directory only by a directory. Links to files that do not exist (yet) are
-//! refused, and what [`checked`] refuses. In a layer absolute names begin at the directory that it
+//! way are created; symbolic links on the way are followed inside the image, and what they lead to
+//! is created as well. An existing file is replaced, but a directory only by a directory. A
+//! directory gets its attributes at the end, so those that are made in it do not inherit them. Hard
+//! links to files that do not exist (yet) are refused, and what [`checked`] refuses. In a layer absolute names begin at the directory that it
 //! goes to.
 
 use std::collections::HashSet;
@@ -229,17 +230,31 @@ impl Unpacker<'_> {
     fn directory(&mut self, path: Vec<u8>, metadata: FileMetadata) -> Result<()> {
         match self.session.volume().paths().metadata(&path) {
             Ok(there) if there.file_type == FileType::Directory => self.session.step_file()?,
-            Ok(_) => return refuse(&path, "here is something that is no directory"),
-            Err(error) if error.is(Refusal::NotFound) => {
-                let (parent, name) = self.parent(&path)?;
-                let writer = TreeWriter::new(self.session, Overrides::default());
-                writer.make(&metadata, parent, name, &path)?;
-            }
-            Err(error) => return Err(error).with_path(&path),
+            Err(error) if !leads_nowhere(&error) => return Err(error).with_path(&path),
+            _ => self.make_directory(&path, &metadata)?,
         }
         self.note(&path)?;
         self.directories.push((path, metadata));
         Ok(())
+    }
+
+    /// Makes a directory, in the place of anything else that is there.
+    fn make_directory(&self, path: &[u8], metadata: &FileMetadata) -> Result<()> {
+        match self.session.volume().paths().symlink_metadata(path) {
+            Ok(_) => self.session.remove_all(path)?,
+            Err(error) if error.is(Refusal::NotFound) => {}
+            Err(error) => return Err(error).with_path(path),
+        }
+        let (parent, name) = self.parent(path)?;
+        let first = FileMetadata {
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            xattrs: Vec::new(),
+            ..metadata.clone()
+        };
+        let writer = TreeWriter::new(self.session, Overrides::default());
+        writer.make(&first, parent, name, path).map(drop)
     }
 
     /// Sets the attributes of directories, children before their parents. If a directory has
@@ -267,13 +282,8 @@ impl Unpacker<'_> {
     }
 
     fn is_directory(&self, path: &[u8]) -> Result<bool> {
-        let leads_nowhere = [
-            Refusal::NotFound,
-            Refusal::NotADirectory,
-            Refusal::TooManySymlinks,
-        ];
         match self.session.volume().paths().symlink_metadata(path) {
-            Err(error) if leads_nowhere.into_iter().any(|refusal| error.is(refusal)) => Ok(false),
+            Err(error) if leads_nowhere(&error) => Ok(false),
             there => Ok(there.with_path(path)?.file_type == FileType::Directory),
         }
     }
@@ -353,6 +363,16 @@ impl Unpacker<'_> {
         };
         Ok(TreeWriter::new(self.session, Overrides::default()).adjusted(metadata))
     }
+}
+
+/// Whether a path leads to nothing: a name is missing, or a link leads in a circle or through a file.
+fn leads_nowhere(error: &pext4_fs::Error) -> bool {
+    let refusals = [
+        Refusal::NotFound,
+        Refusal::NotADirectory,
+        Refusal::TooManySymlinks,
+    ];
+    refusals.into_iter().any(|refusal| error.is(refusal))
 }
 
 fn bad(entry: &Entry, problem: impl Into<String>) -> EditError {

@@ -2,7 +2,8 @@
 //!
 //! They hide files of the image only, never those of the layer itself, wherever the mark stands
 //! among its entries: so the names that it made are remembered, with those of the directories that
-//! lead to them and to its marks.
+//! lead to them and to its marks. (A link of the image on the way is not the layer's.) The root's
+//! `lost+found` stays, since e2fsck needs it.
 
 use std::collections::HashSet;
 
@@ -36,7 +37,7 @@ impl Layer {
         let mut start = 0;
         while let Some(length) = directory[start..].iter().position(|&byte| byte == b'/') {
             let name = &directory[start..start + length];
-            if !name.is_empty() {
+            if !name.is_empty() && is_directory(session, &directory[..start + length])? {
                 let parent = directory_at(session, &directory[..start])?;
                 self.own.insert((parent, name.to_vec()));
             }
@@ -58,7 +59,10 @@ impl Layer {
         let inode = held.inode();
         drop(held);
         if !self.own.contains(&(parent, name.to_vec())) {
-            return session.remove_all(path);
+            return match is_lost_found(parent, name) {
+                true => Ok(()),
+                false => session.remove_all(path),
+            };
         }
         let attributes = session.volume().attributes(inode).with_path(path)?;
         match attributes.file_type {
@@ -81,6 +85,9 @@ impl Layer {
         }];
         while let Some(directory) = rest.pop() {
             for (name, child) in tree.children(&directory)? {
+                if is_lost_found(directory.inode, &name) {
+                    continue;
+                }
                 let own = (directory.inode, name);
                 if !self.own.contains(&own) {
                     let (_, name) = own;
@@ -94,6 +101,16 @@ impl Layer {
         }
         Ok(())
     }
+}
+
+fn is_lost_found(directory: InodeNumber, name: &[u8]) -> bool {
+    directory == InodeNumber::ROOT && name == b"lost+found"
+}
+
+/// Whether a directory is at a path; a link to one is none.
+fn is_directory(session: &EditSession, path: &[u8]) -> Result<bool> {
+    let there = session.volume().paths().symlink_metadata(path);
+    Ok(there.with_path(path)?.file_type == FileType::Directory)
 }
 
 fn directory_at(session: &EditSession, path: &[u8]) -> Result<InodeNumber> {
