@@ -4,8 +4,8 @@
 //! way are created; symbolic links on the way are followed inside the image, and what they lead to
 //! is created as well. An existing file is replaced, but a directory only by a directory. A
 //! directory gets its attributes at the end, so those that are made in it do not inherit them. Hard
-//! links to files that do not exist (yet) are refused, and what [`checked`] refuses. In a layer absolute names begin at the directory that it
-//! goes to.
+//! links to files that do not exist (yet) are refused, and so is what [`checked`] refuses. In a
+//! layer absolute names begin at the directory that it goes to.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -365,7 +365,8 @@ impl Unpacker<'_> {
     }
 }
 
-/// Whether a path leads to nothing: a name is missing, or a link leads in a circle or through a file.
+/// Whether a path leads to nothing: a name is missing, or a link leads in a circle or through a
+/// file.
 fn leads_nowhere(error: &pext4_fs::Error) -> bool {
     let refusals = [
         Refusal::NotFound,

@@ -9,7 +9,7 @@ use pext4_ondisk::xattr::{self, Attribute};
 
 use super::attributes::value_of;
 use super::error::{Error, Result};
-use super::rules::Rules;
+use super::mapping::Map;
 use super::tree::{Id, Tree};
 
 const CAPABILITY: &[u8] = b"security.capability";
@@ -20,15 +20,15 @@ const NAMESPACE_OWNER: std::ops::Range<usize> = 20..24;
 const WITH_OWNER: u8 = 3;
 const WITHOUT_OWNER: u8 = 2;
 
-/// Maps the IDs in all attributes of a tree according to the rules.
-pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
-    if !rules.maps_ids() {
+/// Maps the IDs in all attributes of a tree according to a mapping.
+pub(super) fn map(tree: &mut Tree, mapping: &Map) -> Result<()> {
+    if !mapping.maps_ids() {
         return Ok(());
     }
     for set in 1..tree.sets.len() {
         let set = u32::try_from(set).expect("sets are counted in 32 bits");
         let old = tree.sets.get(set);
-        let changed = old.iter().map(|one| mapped(one, rules));
+        let changed = old.iter().map(|one| mapped(one, mapping));
         match changed.collect::<std::result::Result<Vec<_>, _>>() {
             Ok(changed) => tree.sets.change(set, &changed),
             Err(problem) => {
@@ -43,13 +43,13 @@ pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
     Ok(())
 }
 
-fn mapped(attribute: &Attribute, rules: &Rules) -> std::result::Result<Attribute, String> {
+fn mapped(attribute: &Attribute, mapping: &Map) -> std::result::Result<Attribute, String> {
     let value = value_of(attribute);
     let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
     let changed = if acl::is_list(&name) {
-        list(value, rules)?
+        list(value, mapping)?
     } else if name == CAPABILITY {
-        capability(value, rules)
+        capability(value, mapping)
     } else {
         None
     };
@@ -61,15 +61,15 @@ fn mapped(attribute: &Attribute, rules: &Rules) -> std::result::Result<Attribute
 
 /// The mapped access control list, or `None` if its IDs do not change. The entries are sorted by
 /// ID.
-fn list(value: &[u8], rules: &Rules) -> std::result::Result<Option<Vec<u8>>, String> {
+fn list(value: &[u8], mapping: &Map) -> std::result::Result<Option<Vec<u8>>, String> {
     let Ok(old) = acl::decode(value) else {
         return Ok(None);
     };
     let mut entries = old.clone();
     for entry in &mut entries {
         entry.id = match entry.tag {
-            acl::USER => rules.uid(entry.id),
-            acl::GROUP => rules.gid(entry.id),
+            acl::USER => mapping.uid(entry.id),
+            acl::GROUP => mapping.gid(entry.id),
             _ => entry.id,
         };
     }
@@ -92,14 +92,14 @@ fn list(value: &[u8], rules: &Rules) -> std::result::Result<Option<Vec<u8>>, Str
 
 /// The mapped capability, or `None` if it does not change: only one for the namespace of a user
 /// whose ID changes does. A capability for user 0 applies to everybody, like one without a user.
-fn capability(value: &[u8], rules: &Rules) -> Option<Vec<u8>> {
+fn capability(value: &[u8], mapping: &Map) -> Option<Vec<u8>> {
     let mut value = value.to_vec();
     if value.len() != NAMESPACE_OWNER.end || value[3] != WITH_OWNER {
         return None;
     }
     let (words, _) = value[NAMESPACE_OWNER].as_chunks::<4>();
     let old = u32::from_le_bytes(words[0]);
-    match rules.uid(old) {
+    match mapping.uid(old) {
         new if new == old => return None,
         0 => {
             value.truncate(NAMESPACE_OWNER.start);
@@ -113,7 +113,7 @@ fn capability(value: &[u8], rules: &Rules) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::super::attributes::to_stored;
-    use super::super::rules::{Map, Rules};
+    use super::super::mapping::Map;
     use super::super::tree::{Metadata, ROOT, Tree};
     use super::{map, value_of};
 
@@ -125,11 +125,8 @@ mod tests {
             .map(|(name, value)| to_stored(name, value).expect("sound attributes"));
         let set = tree.sets.intern(set.collect());
         tree.node_mut(ROOT).attributes = set;
-        let rules = Rules {
-            map: Map::parse(lines).expect("sound lines"),
-            ..Rules::default()
-        };
-        map(&mut tree, &rules).map_err(|error| error.to_string())?;
+        let mapping = Map::parse(lines).expect("sound lines");
+        map(&mut tree, &mapping).map_err(|error| error.to_string())?;
         let values = tree.sets.get(set);
         Ok(values.iter().map(|one| value_of(one).to_vec()).collect())
     }

@@ -43,10 +43,12 @@ mod error;
 mod first_error;
 mod ids;
 mod lookup;
+mod mapping;
 mod oci;
 mod order;
 mod output;
 mod packed_image;
+mod patterns;
 mod place;
 mod planned;
 mod progress;
@@ -71,9 +73,9 @@ use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
 
 pub use error::{Error, ParseError, Result};
+pub use mapping::{Map, Owner, parse_owner};
 pub use oci::Platform;
 pub use progress::{Phase, Progress};
-pub use rules::{Map, Owner, parse_owner};
 pub use size::{Free, Size};
 pub use sources::Source;
 pub use time::parse_time;
@@ -402,9 +404,9 @@ impl Builder {
 
     fn build_at(mut self, image: &Path) -> Result<Summary> {
         self.rules.latest = self.date;
-        self.rules.exclude = rules::path_patterns(&self.exclude).map_err(Error::Impossible)?;
+        self.rules.exclude = patterns::path_patterns(&self.exclude).map_err(Error::Impossible)?;
         self.rules.exclude_attributes =
-            rules::name_patterns(&self.exclude_attributes).map_err(Error::Impossible)?;
+            patterns::name_patterns(&self.exclude_attributes).map_err(Error::Impossible)?;
         let trial = self.trial()?;
         self.rules.has_narrow_times = shape::extra_size(trial.inode_size) == 0;
         if self.sources.iter().any(|source| source.is_file_at(image)) {
@@ -516,8 +518,8 @@ impl Builder {
             sources.add(source)?;
         }
         let mut read = sources.finish();
-        ids::map(&mut read.0, &self.rules)?;
-        self.rules.check_paths(&mut read.0)?;
+        ids::map(&mut read.0, &self.rules.map)?;
+        self.rules.map.check_paths(&mut read.0)?;
         read.0.drop_indexes();
         Ok(read)
     }

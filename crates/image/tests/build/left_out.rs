@@ -292,3 +292,43 @@ fn what_is_left_out_need_not_be_possible() {
         assert_eq!(with("bad").unwrap().names, names);
     }
 }
+
+/// A line that would change nothing: its path leads through a link, or is a further name of a file,
+/// which gets its attributes by its first.
+#[test]
+fn a_path_line_that_states_another_path_of_a_file_names_the_one_to_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let tree = folder.path().join("tree");
+    fs::create_dir_all(tree.join("usr/bin")).unwrap();
+    fs::write(tree.join("usr/bin/su"), "su").unwrap();
+    fs::hard_link(tree.join("usr/bin/su"), tree.join("usr/bin/z")).unwrap();
+    std::os::unix::fs::symlink("usr/bin", tree.join("bin")).unwrap();
+    let archive = through_a_link().finish();
+    for (lines, says) in [
+        ("path /bin/su mode=4755", "`/bin/su` leads to `/usr/bin/su`"),
+        (
+            "path usr/bin/z mode=4755",
+            "`usr/bin/z` leads to `/usr/bin/su`",
+        ),
+    ] {
+        let builder = Builder::new().source(Source::Directory(tree.clone()));
+        let builder = builder.map(Map::parse(lines).unwrap());
+        let told = builder.build(&image).unwrap_err().to_string();
+        assert!(told.contains(says), "{lines}: {told}");
+    }
+    for lines in [
+        "path /usr/bin/su mode=4755",
+        "path su mode=4755\npath bin mtime=@5",
+    ] {
+        let builder = Builder::new().source(Source::Directory(tree.clone()));
+        let builder = builder.map(Map::parse(lines).unwrap()).replace(true);
+        builder.build(&image).unwrap();
+    }
+    // The same mapping, used again, knows nothing of the first build.
+    let map = Map::parse("path lib/x mode=4755").unwrap();
+    let first = Builder::new().source(stream(archive)).map(map.clone());
+    first.replace(true).build(&image).unwrap();
+    let second = Builder::new().source(Source::Directory(tree)).map(map);
+    assert!(second.replace(true).build(&image).is_err());
+}

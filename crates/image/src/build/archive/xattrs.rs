@@ -48,7 +48,8 @@ fn way_out(problem: &AttributeProblem) -> String {
 #[cfg(test)]
 mod tests {
     use super::attributes;
-    use crate::build::rules::{Rules, name_patterns};
+    use crate::build::patterns::name_patterns;
+    use crate::build::rules::Rules;
 
     /// An entry preceded by one pax record.
     fn entry(record: &str) -> pext4_tar::Entry {

@@ -1,0 +1,88 @@
+//! Patterns of paths and names.
+//!
+//! A pattern without a slash matches names at any depth, one with a slash matches whole paths from
+//! the root of the image. `*` and `?` do not match a slash, `**` does.
+
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+
+/// Compiles a pattern for paths.
+///
+/// # Errors
+///
+/// The pattern is invalid, or empty.
+pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
+    let trimmed = pattern.trim_end_matches('/');
+    let anchor = ["/", "./"]
+        .iter()
+        .find(|anchor| pattern.starts_with(**anchor));
+    let whole = match anchor {
+        // The pattern for the root becomes empty, like the root's path.
+        Some(anchor) => trimmed.strip_prefix(anchor).unwrap_or_default().to_owned(),
+        None if trimmed.is_empty() => return Err("an empty pattern matches nothing".to_owned()),
+        None if trimmed.contains('/') => trimmed.to_owned(),
+        None => format!("**/{trimmed}"),
+    };
+    GlobBuilder::new(&whole)
+        .literal_separator(true)
+        .build()
+        .map_err(|error| format!("pattern `{pattern}`: {}", error.kind()))
+}
+
+/// Compiles patterns for paths.
+///
+/// # Errors
+///
+/// The error names the invalid pattern.
+pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        let glob = glob(pattern)?;
+        if glob.glob().is_empty() {
+            return Err(format!("pattern `{pattern}`: the root cannot be left out"));
+        }
+        set.add(glob);
+    }
+    set.build().map_err(|error| error.to_string())
+}
+
+/// Compiles patterns for names of attributes.
+///
+/// # Errors
+///
+/// The error names the invalid pattern.
+pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(Glob::new(pattern).map_err(|error| error.to_string())?);
+    }
+    set.build().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{glob, path_patterns};
+
+    #[test]
+    fn patterns_match_names_or_whole_paths() {
+        let set = path_patterns(&["*.o".into(), "/proc".into(), "var/**/tmp".into()]).unwrap();
+        for path in ["a.o", "x/y/a.o", "proc", "var/tmp", "var/a/b/tmp"] {
+            assert!(set.is_match(path), "{path}");
+        }
+        for path in ["a.c", "x/proc", "tmp", "var/tmp2"] {
+            assert!(!set.is_match(path), "{path}");
+        }
+        for pattern in ["[", "", "/", "./", "//"] {
+            assert!(path_patterns(&[pattern.into()]).is_err(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn the_root_pattern_matches_only_the_root() {
+        let matcher = |pattern| glob(pattern).unwrap().compile_matcher();
+        assert!(matcher("/").is_match(""));
+        assert!(!matcher("/").is_match("bin") && !matcher("/").is_match("bin/su"));
+        assert!(matcher("./bin/su").is_match("bin/su") && matcher("./bin").is_match("bin"));
+        assert!(!matcher("./su").is_match("bin/su"));
+        assert!(glob("").is_err());
+    }
+}
