@@ -26,7 +26,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, 
 use rustix::io::Errno;
 
 use crate::change::last_name;
-use crate::error::{EditError, HostContext, Result};
+use crate::error::{EditError, HostContext, Result, refuse};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
@@ -158,6 +158,10 @@ impl Reader {
         let done = extractor
             .extract_top(name, &source)
             .and_then(|()| extractor.close_directories())
+            .and_then(|()| match extractor.has_made_top {
+                true => Ok(()),
+                false => refuse(path, "is a device, and devices are left out"),
+            })
             .and_then(|()| {
                 rename_into_place(&directory, &extractor.temporary, name, &target, options)
             });

@@ -565,6 +565,34 @@ fn capabilities_of_files_outlive_the_change_of_owner() {
     );
 }
 
+#[test]
+fn a_device_alone_is_not_left_out_silently() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let made = session.apply(&Change::MakeNode(change::MakeNode {
+        path: b"/null".to_vec(),
+        kind: pext4_fs::FileType::CharacterDevice,
+        device: pext4_fs::DeviceNumber { major: 1, minor: 3 },
+        permissions: None,
+    }));
+    made.expect("there is room");
+    session.finish().expect("there is room");
+    let options = GetOptions {
+        skip_devices: true,
+        ..GetOptions::default()
+    };
+    let reader = Reader::open(&image).expect("sound");
+    let out = folder.path().join("out");
+    let error = reader.get("/null", &out, &options);
+    let error = error.expect_err("nothing is left").to_string();
+    assert!(
+        error.contains("/null: is a device, and devices are left out"),
+        "{error}"
+    );
+    assert!(!out.exists());
+}
+
 /// A pipe is never opened, and has a list all the same. Where the host has none, the group keeps
 /// what its own entry gave it.
 #[test]

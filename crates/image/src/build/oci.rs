@@ -71,15 +71,24 @@ pub(super) struct ImageSelector<'a> {
     pub tag: Option<&'a str>,
 }
 
+/// A value, or the default for `null`, which Go writes for an empty list or map.
+fn or_default<'de, D, T>(deserializer: D) -> std::result::Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 #[derive(Deserialize)]
 struct Index {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     manifests: Vec<Descriptor>,
 }
 
 #[derive(Deserialize)]
 struct Manifest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     layers: Vec<Descriptor>,
     /// The configuration, which contains the platform.
     config: Option<Descriptor>,
@@ -88,12 +97,12 @@ struct Manifest {
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Descriptor {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     media_type: String,
     digest: String,
     size: u64,
     platform: Option<PlatformDescriptor>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     annotations: Annotations,
 }
 
@@ -106,9 +115,9 @@ struct Annotations {
 
 #[derive(Clone, Deserialize)]
 struct PlatformDescriptor {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     os: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     architecture: String,
     variant: Option<String>,
 }

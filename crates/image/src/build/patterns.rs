@@ -11,16 +11,18 @@ use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 ///
 /// The pattern is invalid, or empty.
 pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
-    let trimmed = pattern.trim_end_matches('/');
-    let anchor = ["/", "./"]
-        .iter()
-        .find(|anchor| pattern.starts_with(**anchor));
-    let whole = match anchor {
+    let mut trimmed = pattern;
+    while let Some(rest) = trimmed.strip_prefix('/').or(trimmed.strip_prefix("./")) {
+        trimmed = rest;
+    }
+    let is_whole = trimmed.len() < pattern.len();
+    let trimmed = trimmed.trim_end_matches('/');
+    let whole = match is_whole {
         // The pattern for the root becomes empty, like the root's path.
-        Some(anchor) => trimmed.strip_prefix(anchor).unwrap_or_default().to_owned(),
-        None if trimmed.is_empty() => return Err("an empty pattern matches nothing".to_owned()),
-        None if trimmed.contains('/') => trimmed.to_owned(),
-        None => format!("**/{trimmed}"),
+        true => trimmed.to_owned(),
+        false if trimmed.is_empty() => return Err("an empty pattern matches nothing".to_owned()),
+        false if trimmed.contains('/') => trimmed.to_owned(),
+        false => format!("**/{trimmed}"),
     };
     GlobBuilder::new(&whole)
         .literal_separator(true)
@@ -83,6 +85,9 @@ mod tests {
         assert!(!matcher("/").is_match("bin") && !matcher("/").is_match("bin/su"));
         assert!(matcher("./bin/su").is_match("bin/su") && matcher("./bin").is_match("bin"));
         assert!(!matcher("./su").is_match("bin/su"));
+        for pattern in ["//su", "/./su", ".//su/", "././su"] {
+            assert!(matcher(pattern).is_match("su") && !matcher(pattern).is_match("bin/su"));
+        }
         assert!(glob("").is_err());
     }
 }

@@ -488,6 +488,27 @@ fn a_layout_with_too_many_images_is_refused() {
     refused(&[stated], "64 MiB");
 }
 
+/// Programs in Go write `null` for a map or a list that is empty.
+#[test]
+fn what_is_null_in_a_layout_is_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let image = folder.path().join("image");
+    let archive = Packer::new().file("a", b"x").finish();
+    let mut layer = layout.blob(&archive, LAYER);
+    layer["annotations"] = Value::Null;
+    layer["platform"] = Value::Null;
+    let mut one = layout.image(&[layer]);
+    one["annotations"] = Value::Null;
+    layout.index(&[one]);
+    build(&layout.path, &image).unwrap();
+    let manifest = json!({"schemaVersion": 2, "layers": null, "config": null});
+    let text = serde_json::to_vec(&manifest).unwrap();
+    layout.index(&[layout.blob(&text, "application/vnd.oci.image.manifest.v1+json")]);
+    let error = build(&layout.path, &image).unwrap_err().to_string();
+    assert!(error.contains("it names no layers"), "{error}");
+}
+
 #[test]
 fn names_in_a_layer_may_begin_at_the_root() {
     let folder = tempfile::tempdir().unwrap();
