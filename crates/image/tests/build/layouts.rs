@@ -505,6 +505,7 @@ fn what_is_null_in_a_layout_is_empty() {
     let manifest = json!({"schemaVersion": 2, "layers": null, "config": null});
     let text = serde_json::to_vec(&manifest).unwrap();
     layout.index(&[layout.blob(&text, "application/vnd.oci.image.manifest.v1+json")]);
+    fs::remove_file(&image).unwrap();
     let error = build(&layout.path, &image).unwrap_err().to_string();
     assert!(error.contains("it names no layers"), "{error}");
 }
