@@ -142,8 +142,8 @@ fn nor_do_those_of_the_host() {
 #[test]
 fn several_files_go_into_a_directory_that_is_there() {
     for (to, problem) in [
-        ("/new", "/new: no such file"),
-        ("/a/name", "not a directory"),
+        ("/new", "/new: is no directory; several files"),
+        ("/a/name", "/a/name: is no directory; several files"),
     ] {
         for make in [rename, copy] {
             let mut session = session(&two_of_one_name());

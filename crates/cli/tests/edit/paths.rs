@@ -229,12 +229,12 @@ fn several_sources_go_into_a_directory() {
         (
             "put",
             [&*one, &two, "/new"],
-            "/new/: no such file or directory",
+            "/new: is no directory; several files go into one that is there",
         ),
         (
             "mv",
             ["/c/one", "/c/two", "/b/one"],
-            "/b/one/: not a directory",
+            "/b/one: is no directory; several files",
         ),
         ("cp", ["-T", "/c/one", "/c/two"], ""),
         ("put", [&*one, "-", "/b"], "standard input has no name"),

@@ -11,7 +11,7 @@ use pext4_fs::{FileType, InodeNumber, Refusal};
 
 use super::Change;
 use super::paths::ParentAndName;
-use crate::error::{FsContext, Result, refuse};
+use crate::error::{EditError, Result, refuse};
 use crate::session::EditSession;
 use crate::tree_writer::find;
 
@@ -30,14 +30,30 @@ impl EditSession {
     /// There is no such directory; those of [`EditSession::apply`].
     pub fn apply_together(&mut self, directory: &[u8], changes: &[Change]) -> Result<()> {
         self.change(|session| {
-            if session.resolve(directory)?.kind() != FileType::Directory {
-                return Err(pext4_fs::Error::from(Refusal::NotADirectory)).with_path(directory);
-            }
+            session.check_directory(directory)?;
             session.put_together.0.replace(Some(HashSet::new()));
             let applied = changes.iter().try_for_each(|change| session.apply(change));
             session.put_together.0.replace(None);
             applied
         })
+    }
+
+    fn check_directory(&self, path: &[u8]) -> Result<()> {
+        let is_directory = match self.resolve(path) {
+            Err(EditError::AtPath { source, .. })
+                if source.is(Refusal::NotFound) || source.is(Refusal::NotADirectory) =>
+            {
+                false
+            }
+            found => found?.kind() == FileType::Directory,
+        };
+        match is_directory {
+            true => Ok(()),
+            false => refuse(
+                path,
+                "is no directory; several files go into one that is there",
+            ),
+        }
     }
 
     /// Refuses to replace a file that a change of the same command has put there. A directory may
