@@ -26,6 +26,13 @@ pub fn holders(path: &Path) -> Vec<u32> {
         .unwrap_or_default()
 }
 
+/// Whether a process has locked a file.
+#[must_use]
+pub fn holds(process: u32, file: &Metadata) -> bool {
+    let names = [name(file)];
+    (0..READINGS).any(|_| holders_of(&names).contains(&process))
+}
+
 fn holders_of(names: &[String]) -> Vec<u32> {
     let Ok(table) = fs::read_to_string("/proc/locks") else {
         return Vec::new();

@@ -30,6 +30,16 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
     Ok(parse_all(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// All mounts that another process sees, the latest last.
+///
+/// # Errors
+///
+/// The process has ended, or may not be looked at.
+pub fn mounts_of(process: u32) -> io::Result<Vec<Mount>> {
+    let table = std::fs::read(format!("/proc/{process}/mountinfo"))?;
+    Ok(parse_all(&table))
+}
+
 fn parse_all(table: &[u8]) -> Vec<Mount> {
     table
         .split(|&byte| byte == b'\n')

@@ -379,6 +379,105 @@ fn a_mount_that_is_left_in_another_namespace_ends_with_a_termination() {
     assert_eq!(closed.unwrap_or_else(|| place.state()), "clean");
 }
 
+/// Its server goes on, and nothing that an unmounting here does would end it.
+#[test]
+fn an_unmounting_does_not_wait_for_another_namespace() {
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::write(mount.path("file"), b"content").unwrap();
+    let mut other = Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-c", "echo; read _"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut begun = BufReader::new(other.stdout.take().unwrap());
+    begun.read_line(&mut line).unwrap();
+    let mut umount = pext4(["umount"]);
+    umount.arg(&place.point);
+    let told = within(HANG, "umount returns", move || run(&mut umount));
+    let is_there = device_of(&place.point).is_some();
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    mount.forget();
+    place.wait_until_closed();
+    assert!(told.status.success() && !is_there);
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    let expected = format!("in another namespace too, that of process {}", other.id());
+    assert!(told.contains(&expected), "{told}");
+    assert_eq!(place.state(), "clean");
+}
+
+/// The server has the file that it opened, whatever has that name by now.
+#[test]
+fn an_unmounting_waits_for_the_image_also_if_it_was_renamed() {
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let (moved, other) = (
+        place.image.with_extension("moved"),
+        place.point.with_extension("other"),
+    );
+    fs::create_dir(&other).unwrap();
+    for is_other_mounted in [false, true] {
+        let mount = place.mount(&[]);
+        let server = place.server().as_raw_nonzero();
+        let shows_connection = fs::read_dir(format!("/proc/{server}/fdinfo"))
+            .unwrap()
+            .filter_map(|info| fs::read_to_string(info.unwrap().path()).ok())
+            .any(|info| info.contains("fuse_connection"));
+        if !shows_connection {
+            eprintln!("SKIPPED: this kernel does not show whose connection a file has");
+            return;
+        }
+        fs::write(mount.path("file"), vec![1; 8 << 20]).unwrap();
+        fs::rename(&place.image, &moved).unwrap();
+        fs::write(&place.image, b"a text").unwrap();
+        let _second = Leftover(&other);
+        if is_other_mounted {
+            succeed(pext4(["mkfs", "-q", "--force", "--size", "16M"]).arg(&place.image));
+            succeed(pext4(["mount"]).arg(&place.image).arg(&other));
+        }
+        let mut umount = pext4(["umount"]);
+        umount.arg(&place.point);
+        let told = within(HANG, "umount returns", move || run(&mut umount));
+        let closed = FileDevice::open(&moved, Access::ReadWrite, Duration::ZERO);
+        mount.forget();
+        if is_other_mounted {
+            succeed(pext4(["umount"]).arg(&other));
+        }
+        assert!(told.status.success(), "{told:?}");
+        drop(closed.expect("the server has let it go"));
+        fs::rename(&moved, &place.image).unwrap();
+        assert_eq!(place.state(), "clean");
+    }
+}
+
+#[test]
+fn an_unmounting_succeeds_also_if_the_image_was_removed() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let server = place.server();
+    let info = fs::read_dir(format!("/proc/{}/fdinfo", server.as_raw_nonzero())).unwrap();
+    let mut infos = info.filter_map(|info| fs::read_to_string(info.unwrap().path()).ok());
+    if !infos.any(|info| info.contains("fuse_connection")) {
+        eprintln!("SKIPPED: this kernel does not show whose connection a file has");
+        return;
+    }
+    fs::remove_file(&place.image).unwrap();
+    succeed(pext4(["umount"]).arg(&place.point));
+    mount.forget();
+    assert!(device_of(&place.point).is_none());
+}
+
 /// Whether a process has a lease of a file.
 fn has_lease(process: Pid) -> bool {
     let number = process.as_raw_nonzero().to_string();

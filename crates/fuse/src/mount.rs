@@ -6,11 +6,12 @@
 
 mod direct;
 mod fusermount;
+mod serving;
 mod source;
 mod table;
 mod unmount;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -21,8 +22,9 @@ use thiserror::Error;
 use crate::access_policy::AccessPolicy;
 use crate::options::KernelOptions;
 
+pub use serving::Serving;
 pub use source::Source;
-pub use table::{Mount, is_covered, is_ours, mounts, same_elsewhere};
+pub use table::{Mount, in_another_namespace, is_covered, is_ours, mounts, same_elsewhere};
 pub(crate) use unmount::Connection;
 pub use unmount::{UnmountMode, Unmounter, unmount, unmount_by};
 
@@ -104,6 +106,12 @@ pub fn check(directory: &Path) -> Result<PathBuf, MountError> {
         fusermount::find()?;
     }
     Ok(path)
+}
+
+/// The numbers of all processes that `/proc` shows.
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
 fn open_device() -> Result<File, MountError> {

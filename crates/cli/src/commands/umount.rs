@@ -2,7 +2,10 @@
 //!
 //! The unmount releases the directory at once, and the server then writes the rest of its journal
 //! home. The server holds the lock of its image until it is done, so the command waits for the
-//! lock, or until another process has it.
+//! lock, or until another process has it. If another file has the image's name by now, or none, the
+//! command waits until the server has let go of the file that it had, where the system shows that.
+//!
+//! What stays mounted elsewhere is not waited for: on another directory, or in another namespace.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::holders::holders;
 use pext4_block::{Access, LockProbe};
-use pext4_fuse::mount::{self, Mount, Source, UnmountMode};
+use pext4_fuse::mount::{self, Mount, Serving, Source, UnmountMode};
 use pext4_sync::{thread, time};
 
 use crate::output::print_error;
@@ -20,7 +23,9 @@ use crate::superblock;
 
 /// How often to try the lock.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// The times after which the command prints what it waits for, and after which it gives up.
+/// The times after which the command prints what it waits for, and after which it gives up. After
+/// the first it also asks whether the mount has stayed in another namespace, which mostly ends
+/// before.
 const SILENT: Duration = Duration::from_secs(3);
 const MAX_WAIT: Duration = Duration::from_secs(600);
 /// The same after an unmount by force, which is for servers that may never answer again.
@@ -60,6 +65,11 @@ pub fn end(
         offset,
     } = Source::of(mount);
     let servers = holders(&image);
+    let serving = match mode.lazily || mode.by_force {
+        true => None,
+        false => Serving::of(mount, &servers),
+    };
+    let has_moved = serving.filter(|serving| !serving.has(&image));
     detach(&mount.directory)?;
     if mode.lazily {
         return Ok(());
@@ -73,12 +83,19 @@ pub fn end(
         ));
         return Ok(());
     }
-    let limit = if mode.by_force {
-        MAX_WAIT_BY_FORCE
-    } else {
-        MAX_WAIT
+    let wait = Wait {
+        mount,
+        image: &image,
+        limit: match mode.by_force {
+            true => MAX_WAIT_BY_FORCE,
+            false => MAX_WAIT,
+        },
     };
-    let locked = wait_until_closed(&image, offset, mount.read_only, &servers, limit)?;
+    if let Some(serving) = has_moved {
+        wait.until(|| Ok(serving.has_ended().then_some(())))?;
+        return Ok(());
+    }
+    let locked = wait.for_lock(offset, &servers)?;
     // While this process holds the lock, no other can change the image.
     if !mount.read_only
         && locked.is_some()
@@ -126,52 +143,81 @@ fn choose(mounts: &[Mount], path: &Path) -> Option<Mount> {
         .map(|place| mounts[place].clone())
 }
 
-/// Waits until the server has released its lock, and returns the locked file, or `None` if other
-/// processes have the lock by then. A read-only server shares the lock with other readers, so an
-/// exclusive lock proves that the server has ended; other readers are not waited for, but the
-/// server is: a mount that was made read-only later may have much to write. `servers` are the
-/// processes that had the image before it was unmounted; after `limit` they are given up.
-fn wait_until_closed(
-    image: &Path,
-    offset: u64,
-    is_shared: bool,
-    servers: &[u32],
+/// The wait for the end of a server.
+struct Wait<'m> {
+    mount: &'m Mount,
+    image: &'m Path,
+    /// After this time it is given up.
     limit: Duration,
-) -> Result<Option<LockProbe>> {
-    let access = if is_shared {
-        Access::ReadWrite
-    } else {
-        Access::ReadOnly
-    };
-    let mut opened = None;
-    let start = time::now();
-    let mut has_reported = false;
-    loop {
-        let probe = match opened.take() {
-            Some(probe) => Some(probe),
-            None => open_unless_leased(image, offset, access)?,
+}
+
+/// Why nothing more is waited for.
+enum Waited<T> {
+    Done(T),
+    /// The mount has stayed in another namespace, so its server goes on.
+    Elsewhere,
+}
+
+impl Wait<'_> {
+    /// Waits until the server has released its lock, and returns the locked file, or `None` if
+    /// other processes have the lock by then. A read-only server shares the lock with other
+    /// readers, so an exclusive lock proves that the server has ended; other readers are not waited
+    /// for, but the server is: a mount that was made read-only later may have much to write.
+    /// `servers` are the processes that had the image before it was unmounted.
+    fn for_lock(&self, offset: u64, servers: &[u32]) -> Result<Option<LockProbe>> {
+        let is_shared = self.mount.read_only;
+        let access = if is_shared {
+            Access::ReadWrite
+        } else {
+            Access::ReadOnly
         };
-        match probe {
-            Some(probe) if probe.try_lock()? => return Ok(Some(probe)),
-            probe => opened = probe,
+        let mut opened = None;
+        let start = time::now();
+        let waited = self.until(|| {
+            let probe = match opened.take() {
+                Some(probe) => Some(probe),
+                None => open_unless_leased(self.image, offset, access)?,
+            };
+            match probe {
+                Some(probe) if probe.try_lock()? => return Ok(Some(Some(probe))),
+                probe => opened = probe,
+            }
+            let is_late = time::now().saturating_sub(start) > SILENT;
+            let holding = holders(self.image);
+            let gives_up = is_late && is_shared && may_have_ended(servers, &holding);
+            Ok((gives_up || are_others(servers, &holding)).then_some(None))
+        })?;
+        Ok(match waited {
+            Waited::Done(locked) => locked,
+            Waited::Elsewhere => None,
+        })
+    }
+
+    /// Waits until `check` has a result.
+    fn until<T>(&self, mut check: impl FnMut() -> Result<Option<T>>) -> Result<Waited<T>> {
+        let image = self.image.display();
+        let start = time::now();
+        let mut has_reported = false;
+        loop {
+            if let Some(result) = check()? {
+                return Ok(Waited::Done(result));
+            }
+            let waited = time::now().saturating_sub(start);
+            if waited > self.limit {
+                bail!("{image}: it is unmounted, but still not closed");
+            }
+            if waited > SILENT && !std::mem::replace(&mut has_reported, true) {
+                if let Some(process) = mount::in_another_namespace(self.mount) {
+                    print_error(format_args!(
+                        "pext4: {image} is still in use: it is mounted in another namespace too, \
+                         that of process {process}"
+                    ));
+                    return Ok(Waited::Elsewhere);
+                }
+                print_error(format_args!("pext4: waiting for {image} to be closed"));
+            }
+            thread::sleep(INTERVAL);
         }
-        let waited = time::now().saturating_sub(start);
-        let holding = holders(image);
-        let gives_up = waited > SILENT && is_shared && may_have_ended(servers, &holding);
-        if gives_up || are_others(servers, &holding) {
-            return Ok(None);
-        }
-        if waited > limit {
-            bail!("{}: it is unmounted, but still not closed", image.display());
-        }
-        if waited > SILENT && !has_reported {
-            print_error(format_args!(
-                "pext4: waiting for {} to be closed",
-                image.display()
-            ));
-            has_reported = true;
-        }
-        thread::sleep(INTERVAL);
     }
 }
 

@@ -1,7 +1,10 @@
 //! Finds our mounts in the system's table.
 
+use std::collections::HashSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use pext4_block::mountinfo::mounts_of;
 pub use pext4_block::mountinfo::{Mount, mounts};
 
 use super::{FILE_SYSTEM_TYPE, Source};
@@ -37,6 +40,20 @@ fn latest_of(source: &Source, directory: &Path, mounts: Vec<Mount>) -> Option<Mo
 #[must_use]
 pub fn same_elsewhere<'a>(mount: &Mount, mounts: &'a [Mount]) -> Option<&'a Mount> {
     mounts.iter().find(|other| is_same(mount, other))
+}
+
+/// A process that sees the file system of `mount` mounted in another mount namespace than that of
+/// this process. A mount is copied into every new namespace, and an unmounting need not reach the
+/// copy. `None` also if such processes may not be looked at.
+#[must_use]
+pub fn in_another_namespace(mount: &Mount) -> Option<u32> {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let mut seen = HashSet::from([namespace("self")?]);
+    super::processes().find(|process| {
+        let is_new = namespace(&process.to_string()).is_some_and(|other| seen.insert(other));
+        let mounts = || mounts_of(*process).unwrap_or_default();
+        is_new && same_elsewhere(mount, &mounts()).is_some()
+    })
 }
 
 /// Whether two mounts show the same file system of pext4. The kernel reuses a device number after
