@@ -23,7 +23,7 @@ pub enum Error {
     #[error("device error: {0}")]
     Io(#[from] io::Error),
     /// The image holds bytes that cannot be true.
-    #[error("{0}; run `e2fsck -f` on a copy of the image to repair it")]
+    #[error("{0}; `e2fsck -f` repairs it (keep a copy of the image)")]
     Corrupt(#[from] Corrupt),
     /// There is no ext4 file system: neither its superblock nor the first copy of it.
     #[error(

@@ -35,7 +35,7 @@ enum OnError {
     Continue,
     /// It is noted, and nothing more is written
     RemountRo,
-    /// The kernel stops the machine, and pext4 the mount
+    /// Linux stops the machine; a mount of pext4 becomes read-only
     Panic,
 }
 

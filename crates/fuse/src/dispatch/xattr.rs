@@ -205,7 +205,7 @@ impl Dispatch {
 
     fn bad_list(&self, inode: InodeNumber) -> Errno {
         self.error_log.report(&format!(
-            "corrupt access control list (inode {inode}); run `e2fsck -f` on a copy of the image"
+            "corrupt access control list (inode {inode}); `e2fsck -f` repairs it (keep a copy of the image)"
         ));
         Errno::IO
     }

@@ -124,7 +124,7 @@ const REFUSED: &[(&[&str], &str)] = &[
             "grpjquota",
             "jqfmt",
         ],
-        "quotas are neither counted nor enforced",
+        "where the image has the feature quota, usage is counted; limits are not enforced",
     ),
     (
         &[
