@@ -8,7 +8,9 @@ use std::sync::Arc;
 use images::{Image, inode};
 use pext4_block::RamDevice;
 use pext4_fs::options::Reserve;
-use pext4_fs::{AllocateMode, InodeNumber, MountOptions, Refusal, SetAttributes, Volume};
+use pext4_fs::{
+    AllocateMode, CreateAttributes, InodeNumber, MountOptions, Refusal, SetAttributes, Volume,
+};
 
 const BLOCK: usize = 4096;
 const SMALL: usize = 1024;
@@ -270,4 +272,50 @@ fn an_append_waits_for_freed_blocks() {
     paths.remove_file("/gone").expect("there");
     let appended = volume.append(inode(&volume, "/file"), &vec![3; 4 << 20]);
     assert_eq!(appended.expect("room"), (0, 4 << 20));
+}
+
+/// What root's files have taken counts when the next block is granted to others.
+#[test]
+fn the_reserve_stays_roots_also_where_root_has_filled_the_rest() {
+    let Some(image) = Image::make(&["-b", "1024", "-m", "5"]) else {
+        return;
+    };
+    let volume = image.open_with(MountOptions {
+        reserve: Reserve::Owner,
+        ..MountOptions::default()
+    });
+    let made = |name: &[u8], uid| {
+        let attributes = CreateAttributes {
+            uid,
+            ..CreateAttributes::default()
+        };
+        let made = volume.create(InodeNumber::ROOT, name, &attributes);
+        made.expect("room").inode
+    };
+    let (roots, others) = (made(b"roots", 0), made(b"others", 1000));
+    // Not small files, which share runs of blocks.
+    volume.append(others, &[1; SMALL]).expect("room");
+    let statfs = volume.statfs();
+    let reserved = statfs.free_blocks - statfs.available_blocks;
+    assert!(reserved > 3000, "{reserved}");
+    let mut position = 0;
+    while volume.statfs().available_blocks > 8 {
+        let left = usize::try_from(volume.statfs().available_blocks).expect("small");
+        let piece = vec![2; (left * SMALL / 2).clamp(SMALL, 4 << 20)];
+        let wrote = volume.write(roots, position, &piece).expect("room");
+        position += wrote as u64;
+    }
+    let mut granted = 0;
+    while volume.append(others, &[1; SMALL]).is_ok() {
+        granted += 1;
+        assert!(granted < 100, "the reserve is not theirs");
+    }
+    let after = volume.statfs().free_blocks;
+    assert!(
+        after + 8 >= reserved,
+        "{after} blocks of {reserved} are left"
+    );
+    volume.write(roots, position, &[3; SMALL]).expect("root's");
+    volume.close().expect("a clean close");
+    image.assert_clean();
 }

@@ -301,9 +301,9 @@ mod tests {
         for (option, why) in [
             ("data=journal", "not journaled"),
             ("max_dir_size_kb=64", "directories may grow"),
-            ("usrquota", "quotas are neither"),
-            ("usrjquota=aquota.user", "quotas are neither"),
-            ("jqfmt=vfsv1", "quotas are neither"),
+            ("usrquota", "usage is counted; limits are not"),
+            ("usrjquota=aquota.user", "usage is counted; limits are not"),
+            ("jqfmt=vfsv1", "usage is counted; limits are not"),
             ("context=system_u:object_r:tmp_t:s0", "SELinux"),
             ("dax", "no direct access"),
             ("dax=always", "no direct access"),

@@ -179,7 +179,10 @@ fn unpadded(name: &[u8]) -> &[u8] {
 
 fn state(superblock: &Superblock) -> Term {
     let (word, meaning) = if superblock.state.contains(State::ERRORS) {
-        ("errors", "errors were found; `e2fsck -f` repairs them (keep a copy)")
+        (
+            "errors",
+            "errors were found; `e2fsck -f` repairs them (keep a copy)",
+        )
     } else if needs_replay(superblock) {
         let meaning = "in use, or not closed cleanly: a mount replays the journal";
         ("needs-replay", meaning)

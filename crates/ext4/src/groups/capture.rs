@@ -161,7 +161,7 @@ impl LockedGroup<'_> {
             blocks.pending.add(freed, number, waiting);
         } else {
             self.release(span);
-            self.groups.counts.pending.add(-i64::from(span.length));
+            self.unsettled.pending += i64::from(span.length);
         }
         self.expect_loaded().descriptor.free_clusters += span.length;
     }

@@ -86,17 +86,14 @@ impl LockedGroup<'_> {
         let listed = loaded.preallocations.remove(&preallocation.end());
         let listed = listed.expect("one that has blocks is on its group's list");
         loaded.leftovers.extend(listed.leftover());
-        self.info
-            .written
-            .aside
-            .fetch_sub(listed.unfolded(), Ordering::Relaxed);
+        self.unsettled.aside += listed.unfolded();
     }
 
     /// Makes blocks allocatable that are free on disk; in a corrupt group they are lost.
     pub fn release(&mut self, span: Span) {
         self.has_moved = true;
         self.blocks().buddy.release(span);
-        self.groups.counts.activity.add(1);
+        self.unsettled.has_released = true;
         if self.info.is(mark::BLOCKS_CORRUPT) {
             let lost = i64::from(span.length);
             self.groups.counts.free_blocks.add(-lost);

@@ -4,8 +4,9 @@
 //! Every sum is a sharded counter, since each operation changes one. Comparing a sum with the
 //! reserve would read all shards, so the result is cached: `slack` is what one shard may grant
 //! before it must sum again, chosen such that all shards together grant at most half of what is
-//! available. All shards read it. So it is rounded down to a power of two and stored only when that
-//! changes: where little is free, sums are frequent and each of them differs from the last.
+//! available. What others take counts as granted as well. All shards read `slack`. So it is
+//! rounded down to a power of two and stored only when that changes: where little is free, sums are
+//! frequent and each of them differs from the last.
 
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::{CachePadded, Counter, Sharded};
@@ -73,16 +74,28 @@ impl Counts {
     /// How many of `wanted` blocks an ordinary request may have: fewer, or none, if little more
     /// than the reserve is left.
     pub fn grant(&self, wanted: u32) -> u32 {
+        let available = self.note_taken(wanted).unwrap_or(u64::MAX);
+        u32::try_from(available).map_or(wanted, |available| wanted.min(available))
+    }
+
+    /// Notes that a request takes `wanted` blocks, which may be of the reserve. Returns how many
+    /// are available besides it, if it was time to sum.
+    pub fn note_taken(&self, wanted: u32) -> Option<u64> {
         let gate = &self.gate;
         let granted = gate.granted.local();
         let before = granted.fetch_add(u64::from(wanted), Ordering::Relaxed);
         if before.saturating_add(u64::from(wanted)) <= gate.slack.load(Ordering::Relaxed) {
-            return wanted;
+            return None;
         }
         let available = sum(&self.free_blocks).saturating_sub(gate.reserved);
         gate.set_slack(available);
         granted.store(u64::from(wanted), Ordering::Relaxed);
-        u32::try_from(available).map_or(wanted, |available| wanted.min(available))
+        Some(available)
+    }
+
+    /// Makes every shard sum before it grants anything: much less is available than before.
+    pub fn sum_before_next_grant(&self) {
+        self.gate.slack.store(0, Ordering::Relaxed);
     }
 }
 
@@ -127,6 +140,38 @@ mod tests {
         assert_eq!((taken, sum(&counts.free_blocks)), (9_000, 1_000));
         counts.free_blocks.add(5);
         assert_eq!(counts.grant(13), 5);
+    }
+
+    /// Root, and the file system's own metadata, take blocks without asking.
+    #[test]
+    fn nor_is_it_where_others_take_what_is_available() {
+        for is_lost in [false, true] {
+            let counts = Counts::new(10_000, 0, 0, 1_000, Frees::Deferred);
+            let _pin = topology::pin(0);
+            assert_eq!(counts.grant(1), 1);
+            let mut others = 8_990;
+            if is_lost {
+                counts.free_blocks.add(-others);
+                counts.sum_before_next_grant();
+            }
+            while !is_lost && others > 0 {
+                let _pin = topology::pin(usize::try_from(others % 5).expect("small"));
+                let wanted = others.min(31);
+                counts.note_taken(u32::try_from(wanted).expect("small"));
+                counts.free_blocks.add(-wanted);
+                others -= wanted;
+            }
+            counts.free_blocks.add(-1);
+            let granted: u32 = (0..100)
+                .map(|shard| {
+                    let _pin = topology::pin(shard % 5);
+                    let granted = counts.grant(1);
+                    counts.free_blocks.add(-i64::from(granted));
+                    granted
+                })
+                .sum();
+            assert_eq!((granted, sum(&counts.free_blocks)), (9, 1_000));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! the hold ends, the hints outside the lock are updated.
 
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
-use pext4_sync::atomic::Ordering;
+use pext4_sync::atomic::{Ordering, fence};
 use pext4_sync::{MutexGuard, spin};
 
 use super::Groups;
@@ -15,6 +15,19 @@ use crate::error::Error;
 use crate::options::BusyGroups;
 use crate::statistics::Event;
 
+/// What others see of a hold's changes in the volume's sums and in what is set aside. They see it
+/// only when the group's hints show the space: a search that finds none by the hints, and sums that
+/// have not changed, is right then (rule D4).
+#[derive(Default)]
+pub(super) struct Unsettled {
+    /// Whether space became allocatable.
+    pub(super) has_released: bool,
+    /// How much less is pending.
+    pub(super) pending: i64,
+    /// How much less is set aside.
+    pub(super) aside: u32,
+}
+
 /// A group whose lock is held. Dropping it updates its hints.
 pub struct LockedGroup<'a> {
     pub(super) groups: &'a Groups,
@@ -23,6 +36,7 @@ pub struct LockedGroup<'a> {
     state: MutexGuard<'a, Option<Box<Loaded>>>,
     /// Whether its free runs changed or were loaded, so that the hints must be updated.
     pub(super) has_moved: bool,
+    pub(super) unsettled: Unsettled,
 }
 
 impl Groups {
@@ -36,6 +50,7 @@ impl Groups {
             info,
             state,
             has_moved: false,
+            unsettled: Unsettled::default(),
         }
     }
 
@@ -69,6 +84,7 @@ impl Groups {
             info,
             state,
             has_moved: false,
+            unsettled: Unsettled::default(),
         })
     }
 }
@@ -206,6 +222,7 @@ impl LockedGroup<'_> {
             let hint = || info.written.free_blocks.load(Ordering::Relaxed);
             let free = blocks.map_or_else(hint, |blocks| blocks.buddy.free());
             counts.free_blocks.add(-i64::from(free));
+            counts.sum_before_next_grant();
         }
         if newly_corrupt & mark::INODES_CORRUPT != 0 {
             let as_read = || info.free_inodes.load(Ordering::Relaxed);
@@ -256,10 +273,38 @@ impl LockedGroup<'_> {
     }
 }
 
+impl LockedGroup<'_> {
+    /// Adds to the sums what the hold changed, after its hints were published. The fences belong to
+    /// those of [`SpaceActivity`](super::SpaceActivity): who finds less pending or set aside sees
+    /// the activity too, and who sees the activity sees the hints.
+    fn settle(&mut self) {
+        let Unsettled {
+            has_released,
+            pending,
+            aside,
+        } = std::mem::take(&mut self.unsettled);
+        if has_released {
+            fence(Ordering::Release);
+            self.groups.counts.activity.add(1);
+        }
+        if pending == 0 && aside == 0 {
+            return;
+        }
+        fence(Ordering::Release);
+        if pending != 0 {
+            self.groups.counts.pending.add(-pending);
+        }
+        if aside != 0 {
+            self.info.written.aside.fetch_sub(aside, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Drop for LockedGroup<'_> {
     fn drop(&mut self) {
         if self.has_moved {
             self.publish();
         }
+        self.settle();
     }
 }

@@ -114,9 +114,12 @@ pub(crate) struct SpaceActivity {
 }
 
 impl SpaceActivity {
-    /// Whether space may have become allocatable since the last call; true for the first call.
+    /// Whether space may have become allocatable since the last call; true for the first call. The
+    /// caller has read what is pending or set aside before, and looks at hints afterwards.
     pub(crate) fn has_changed(&mut self, groups: &Groups) -> bool {
+        fence(Ordering::Acquire);
         let now = groups.counts.activity.sum();
+        fence(Ordering::Acquire);
         self.seen.replace(now) != Some(now)
     }
 }
@@ -163,7 +166,6 @@ impl Groups {
     /// search for them, so that they are not pending any more although the search did not find
     /// them.
     pub fn has_new_space(&self, activity: &mut SpaceActivity) -> bool {
-        fence(Ordering::Acquire);
         activity.has_changed(self) && self.free_blocks() > 0
     }
 

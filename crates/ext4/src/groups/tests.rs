@@ -5,7 +5,7 @@ mod damage;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pext4_block::Device;
+use pext4_block::{Device, Stamp};
 use pext4_jbd2::{Capture, Handle, Owing};
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, bitmap};
 use pext4_sync::atomic::Ordering;
@@ -294,6 +294,55 @@ fn a_change_of_the_group_keeps_a_version_with_the_uses_of_the_transaction_before
     let newer = bitmap_of(&*groups.owing(group), tid);
     assert_eq!(bits(&newer, first + 18, 6), "111100");
     assert_eq!(bits(&newer, beside, 1), "1");
+}
+
+/// Otherwise a search that finds no free block by the hints, and then nothing that has changed,
+/// would report a full disk while a holder was preempted.
+#[test]
+fn sums_change_when_the_hints_show_what_became_free() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let (preallocation, group, first) = file_with_preallocation(&ground);
+    let groups = &ground.groups;
+    let info = groups.info(group);
+    let seen = || {
+        let aside = info.written.aside.load(Ordering::Relaxed);
+        let (activity, pending) = (groups.counts.activity.sum(), groups.counts.pending.sum());
+        (info.free_hint(), aside, activity, pending)
+    };
+    let (free, aside, activity, pending) = seen();
+    let left = preallocation.end() - first - 20;
+    let mut held = groups.lock(group);
+    held.release(Span {
+        start: first + 20,
+        length: left,
+    });
+    held.unlist(&preallocation);
+    assert_eq!(seen(), (free, aside, activity, pending), "the hold goes on");
+    drop(held);
+    let after = (free + left, aside - left, activity + 1, pending);
+    assert_eq!(seen(), after);
+
+    // A block whose life began and ends in one transaction is free at once.
+    let mut handle = ground.handle();
+    let block = groups
+        .allocate(&mut handle, &Request::one(InodeNumber(13), BlockNumber(0)))
+        .expect("space");
+    handle.create(block.start, Stamp::NONE);
+    let before = seen();
+    groups
+        .free_metadata(&mut handle, block.start)
+        .expect("ours");
+    let home = groups.store.geometry.group_of(block.start);
+    assert_eq!(home, Some(group), "it lies beside the file");
+    let (free, aside, activity, pending) = seen();
+    assert_eq!(pending, before.3 + 1, "it is not folded yet");
+    let mut held = groups.lock(group);
+    held.capture(handle.tid(), &mut Vec::new());
+    assert_eq!(seen(), (free, aside, activity, pending), "the hold goes on");
+    drop(held);
+    assert_eq!(seen(), (free + 1, aside, activity + 1, pending - 1));
 }
 
 #[test]

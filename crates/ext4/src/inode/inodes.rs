@@ -170,12 +170,16 @@ impl Inodes {
         let inode = Inode::new(store, number, slot, file_type, place, account);
         let inode = Arc::new(inode);
         self.hold(&inode);
-        inode.edit(handle, Reach::Data, |_| ());
         // Before it leaves the table, where the committer looks for what it owes.
         if let Some(earlier) = earlier {
             earlier.retire(handle);
         }
-        self.resident.insert(&inode);
+        // A name of a damaged image may have brought the inode in use meanwhile.
+        if !self.resident.insert(&inode) {
+            self.release(number, 1);
+            return Err(self.wrongly_free(number));
+        }
+        inode.edit(handle, Reach::Data, |_| ());
         Ok(inode)
     }
 
@@ -253,5 +257,36 @@ impl Inodes {
     /// Visits every inode in memory.
     pub fn for_each(&self, visit: impl FnMut(&Arc<Inode>)) {
         self.resident.for_each(visit);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::groups::testing::image;
+    use crate::{InodeNumber, MountOptions, Volume};
+
+    /// A damaged bitmap may give a number to a new inode while a name brings the one in use.
+    #[test]
+    fn a_new_inode_takes_the_place_of_a_dead_one_only() {
+        let Some(device) = image(&[], "16M") else {
+            return;
+        };
+        let [ours, theirs] = [(); 2].map(|()| {
+            let device = Arc::new(device.fork());
+            Volume::open(device, MountOptions::default()).expect("a mount")
+        });
+        let root = InodeNumber::ROOT;
+        let [in_use, other] = [&ours, &theirs].map(|volume| {
+            volume.inodes.get(root).expect("sound");
+            volume.inodes.loaded_inode(root).expect("it was just read")
+        });
+        assert!(!ours.inodes.resident.insert(&other));
+        let there = ours.inodes.loaded_inode(root).expect("it is in use");
+        assert!(Arc::ptr_eq(&there, &in_use));
+        in_use.note(|state| state.dead = true);
+        assert!(ours.inodes.resident.insert(&other));
+        in_use.note(|state| state.dead = false);
     }
 }

@@ -3,6 +3,7 @@
 //! An inode is loaded while its shard of the table is locked, so that two loaders cannot end up
 //! with two objects of one inode, one of them stale.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use pext4_jbd2::Capture;
@@ -121,12 +122,21 @@ impl ResidentInodes {
         })
     }
 
-    /// Puts an inode into the table, in the place of an earlier one of its number.
-    pub(super) fn insert(&self, inode: &Arc<Inode>) {
-        let earlier = self.table.insert(inode.number(), Arc::clone(inode));
-        if earlier.is_none() {
-            self.resident.add(1);
-        }
+    /// Puts an inode into the table, in the place of an earlier one of its number, which must be
+    /// dead; false if it is not.
+    pub(super) fn insert(&self, inode: &Arc<Inode>) -> bool {
+        self.table.at(inode.number(), |entry| match entry {
+            Entry::Occupied(mut earlier) if earlier.get().is_dead() => {
+                earlier.insert(Arc::clone(inode));
+                true
+            }
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(Arc::clone(inode));
+                self.resident.add(1);
+                true
+            }
+        })
     }
 
     /// Evicts inodes that may leave from the shard into which inode `number` goes and which has

@@ -111,10 +111,13 @@ impl Groups {
     /// How many of the requested blocks the reserve allows.
     fn granted(&self, request: &Request) -> Result<u32> {
         let wanted = request.length.max(1);
-        let granted = match request.purpose {
-            Purpose::Metadata => wanted,
-            _ if request.may_use_reserve => wanted,
-            Purpose::Data | Purpose::Entries | Purpose::Attributes => self.counts.grant(wanted),
+        let may_use_reserve = request.may_use_reserve || request.purpose == Purpose::Metadata;
+        let granted = match may_use_reserve {
+            true => {
+                self.counts.note_taken(wanted);
+                wanted
+            }
+            false => self.counts.grant(wanted),
         };
         if granted == 0 {
             return Err(Refusal::NoSpace.into());
