@@ -41,7 +41,7 @@ pub enum EditError {
     #[error("{0}")]
     OpenImage(#[source] io::Error),
     /// A file system error at a path in the image.
-    #[error("{}: {source}", Shown(&plain(path)))]
+    #[error("{}: {source}{}", Shown(&plain(path)), advice(source))]
     AtPath {
         /// The path in the image.
         path: Vec<u8>,
@@ -88,6 +88,14 @@ fn consequence(outcome: CommitOutcome) -> &'static str {
         CommitOutcome::NotCommitted => "",
         CommitOutcome::Unknown => "; whether the edit was made shows when the image is next opened",
         CommitOutcome::Committed => "; the edit is made as soon as the image is opened for writing",
+    }
+}
+
+/// What helps to understand an error of the file system.
+fn advice(source: &pext4_fs::Error) -> &'static str {
+    match source.is(Refusal::NotPermitted) {
+        true => " (`pext4 stat` shows whether a flag forbids it, such as immutable)",
+        false => "",
     }
 }
 

@@ -24,18 +24,19 @@ use crate::model::Model;
 use crate::op::generate::{Generator, Profile};
 use crate::op::{Op, text};
 use crate::oracle::check::e2fsck;
-use crate::oracle::format::Format;
+use crate::oracle::format::{self, Format};
 use crate::outcome::{Answer, Subject};
 use crate::volume::VolumeSubject;
 
 /// Starts of lines at the head of an operations file: the image, the setting of the scaling
-/// mechanisms, the milliseconds between two commits, the bytes of the cache, and whether the volume
-/// may run out of space.
+/// mechanisms, the milliseconds between two commits, the bytes of the cache, whether the volume may
+/// run out of space, and whether its free blocks are soiled.
 const IMAGE: &str = "; image: ";
 const SCALING: &str = "; scaling: ";
 const COMMIT: &str = "; commit: ";
 const CACHE: &str = "; cache: ";
 const FILLS: &str = "; fills: ";
+const SOILED: &str = "; soiled: ";
 /// Longest time of a single run; after it the run counts as hanging.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Limit of the runs for shrinking a failure.
@@ -50,6 +51,8 @@ pub struct Stage {
     pub options: MountOptions,
     /// Whether the volume may run out of space.
     pub may_fill: bool,
+    /// Whether blocks that were never used hold bytes that no file may show.
+    is_soiled: bool,
     /// The image as mke2fs created it; runs work on forks.
     base: Arc<RamDevice>,
 }
@@ -62,6 +65,7 @@ impl Stage {
             format,
             options: MountOptions::default(),
             may_fill: false,
+            is_soiled: false,
             base,
         })
     }
@@ -71,6 +75,17 @@ impl Stage {
     pub fn filling(mut self) -> Self {
         self.may_fill = true;
         self
+    }
+
+    /// A stage whose free blocks hold bytes that no file may show, as on a device that was used
+    /// before. On a fresh image they are zero, as holes are, and data that was lost looks like
+    /// one.
+    pub fn soiled(mut self) -> Result<Self> {
+        let base = self.base.fork();
+        format::soil(&base, self.format.block_size)?;
+        self.base = Arc::new(base);
+        self.is_soiled = true;
+        Ok(self)
     }
 
     /// The stage with the setting of the scaling mechanisms that a seed selects, unless the stage
@@ -103,6 +118,7 @@ impl Stage {
             (COMMIT, self.options.commit_interval.as_millis().to_string()),
             (CACHE, self.options.cache_size.to_string()),
             (FILLS, self.may_fill.to_string()),
+            (SOILED, self.is_soiled.to_string()),
         ];
         lines
             .map(|(start, value)| format!("{start}{value}\n"))
@@ -132,7 +148,10 @@ impl Stage {
             Some(fills) => fills.parse().context(FILLS)?,
             None => true,
         };
-        Ok(stage)
+        match value(SOILED) {
+            Some("true") => stage.soiled(),
+            _ => Ok(stage),
+        }
     }
 
     /// A copy of the fresh image, for this run alone.

@@ -33,6 +33,7 @@ fn flags_are_changed_of_one_file_or_of_a_tree() {
     );
     let error = fail(&mut on(&place, "rm", &["/a/b/file"]), 1);
     assert!(error.contains("/a/b/file"), "{error}");
+    assert!(error.contains("whether a flag forbids it"), "{error}");
     succeed(&mut on(&place, "chattr", &["-R", "+dT-i", "/a"]));
     assert_eq!(flags(&place, "/a/b/file"), ["no-dump"]);
     assert_eq!(flags(&place, "/a/b"), ["no-dump", "top-of-hierarchy"]);

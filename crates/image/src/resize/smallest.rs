@@ -85,9 +85,12 @@ impl Requirements {
             least.geometry.blocks_count
         });
         let block_size = u64::from(image.geometry.block_size);
+        let stated = match blocks {
+            0 => "less than a block is".to_owned(),
+            blocks => format!("{} bytes are", blocks.saturating_mul(block_size)),
+        };
         Error::Impossible(format!(
-            "{} bytes are too few: {} are the least for what it holds{why}",
-            blocks.saturating_mul(block_size),
+            "{stated} too few: {} are the least for what it holds{why}",
             least.saturating_mul(block_size)
         ))
     }

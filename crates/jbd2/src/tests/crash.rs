@@ -8,6 +8,7 @@ use pext4_block::{Event, RecordDevice};
 use pext4_sync::thread;
 
 use super::*;
+use crate::Forgotten;
 
 const LOG: u32 = 44;
 
@@ -112,7 +113,7 @@ impl Life {
     fn operate(&mut self, random: &mut Rng) {
         let number = self.now() + 1;
         let mut model = self.models.last().expect("there is one").clone();
-        let mut handle = self.toy.journal.start(14).expect("the journal runs");
+        let mut handle = self.toy.journal.start(18).expect("the journal runs");
         self.toy.set_cell(&mut handle, 0, number);
         model.cells[0] = number;
         for _ in 0..random.usize(..4) {
@@ -120,9 +121,12 @@ impl Life {
             self.toy.set_cell(&mut handle, cell, number);
             model.cells[cell] = number;
         }
-        for _ in 0..random.usize(..10) {
+        for _ in 0..random.usize(..6) {
             let index = random.usize(..model.blocks.len());
-            self.use_block(&mut handle, random, number, index, &mut model.blocks[index]);
+            let uses = [1, 1, 2, 4][random.usize(..4)];
+            for _ in 0..uses {
+                self.use_block(&mut handle, random, number, index, &mut model.blocks[index]);
+            }
         }
         drop(handle);
         self.models.push(model);
@@ -152,12 +156,16 @@ impl Life {
                 self.toy.create(handle, block, number);
                 Use::Metadata(number)
             }
-            Use::Metadata(_) if random.usize(..2) == 0 => {
-                handle.forget(BlockNumber(block));
-                Use::Freed(handle.tid())
-            }
+            Use::Metadata(_) if random.usize(..2) == 0 => match handle.forget(BlockNumber(block)) {
+                Forgotten::Revoked => Use::Freed(handle.tid()),
+                Forgotten::WithoutTrace => Use::Free,
+            },
             Use::Metadata(_) => {
                 self.toy.edit(handle, block, number);
+                Use::Metadata(number)
+            }
+            Use::Data(_) if random.usize(..2) == 0 => {
+                self.toy.create_from_data(handle, block, number);
                 Use::Metadata(number)
             }
             Use::Data(_) => Use::Freed(handle.tid()),

@@ -256,6 +256,14 @@ impl Toy {
         });
     }
 
+    /// Makes a metadata block of a data block.
+    pub(super) fn create_from_data(&self, handle: &mut Handle<'_>, block: u64, number: u64) {
+        let buffer = handle.create_from_data(BlockNumber(block), SEALED);
+        handle.edit(&buffer, SEALED, |page| {
+            page.copy_from_slice(&pattern(number))
+        });
+    }
+
     /// Edits an existing metadata block.
     pub(super) fn edit(&self, handle: &mut Handle<'_>, block: u64, number: u64) {
         let buffer = self

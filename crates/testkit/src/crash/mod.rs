@@ -73,6 +73,9 @@ pub fn examine(
     let all = windows(&recording.events);
     let mut report = Report::default();
     let mut applied = 0;
+    // Half of the images are of a few windows, whose writes are tried in many subsets; the others
+    // are of all windows.
+    let thorough = (budget.total / 2 / budget.window.max(1)).max(1);
     for (number, window) in all.iter().enumerate() {
         for event in &recording.events[applied..window.start] {
             event
@@ -81,9 +84,13 @@ pub fn examine(
         }
         applied = window.start;
         let left = budget.total.saturating_sub(report.images);
-        let left = left.div_ceil(all.len() - number);
+        let even = left.div_ceil(2 * (all.len() - number));
+        let share = match random.index(all.len()) < thorough {
+            true => budget.window,
+            false => even.max(2),
+        };
         let share = Budget {
-            window: budget.window.min(left.max(2)),
+            window: budget.window.min(share),
             ..budget
         };
         if left == 0 {

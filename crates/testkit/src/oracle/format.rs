@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pext4_block::RamDevice;
+use pext4_block::{Device, RamDevice};
 
 use super::{run, tool};
 
@@ -250,4 +250,30 @@ pub fn everyday(size: u64) -> Vec<Format> {
         format(1024, Features::Clusters),
         format(4096, Features::Clusters),
     ]
+}
+/// The byte in blocks that were never used, of a device that is soiled.
+const SOIL: u8 = 0xA5;
+
+/// Fills the free blocks of an image, as dumpe2fs lists them, with bytes that are not zero.
+pub fn soil(device: &RamDevice, block_size: u32) -> Result<()> {
+    let folder = crate::effort::scratch();
+    let path = folder.path().join("image");
+    device.save(&path).context("saving the image")?;
+    let told = run(tool("dumpe2fs").arg(&path))?;
+    // The lines of groups are indented; one of the superblock has the number of free blocks.
+    let lists = told
+        .lines()
+        .filter_map(|line| line.strip_prefix("  Free blocks: "));
+    let runs = lists.flat_map(|list| list.split(", ").filter(|run| !run.is_empty()));
+    let soil = vec![SOIL; block_size as usize];
+    for run in runs {
+        let (first, last) = run.split_once('-').unwrap_or((run, run));
+        let [first, last] = [first, last].map(str::parse::<u64>);
+        for block in first.context("dumpe2fs")?..=last.context("dumpe2fs")? {
+            device
+                .write_at(block * u64::from(block_size), &soil)
+                .context("soiling the image")?;
+        }
+    }
+    Ok(())
 }

@@ -25,7 +25,8 @@ fn stage(block_size: u32, features: Features) -> Stage {
     let format = Format::new(16 << 20, block_size, features)
         .inodes(1024)
         .with(&["-J", "size=4"]);
-    let mut stage = Stage::new(format).expect("mke2fs makes it");
+    let stage = Stage::new(format).and_then(Stage::soiled);
+    let mut stage = stage.expect("mke2fs makes it");
     stage.options.commit_interval = Duration::from_millis(20);
     stage
 }
@@ -115,6 +116,27 @@ fn random_runs_of_names() {
     }
 }
 
+/// Space that became free is used again at once, commits are forced, and maps grow without it.
+#[test]
+fn random_runs_on_a_full_volume() {
+    let profile = Profile {
+        namespace: 12,
+        files: 90,
+        largest: 3 << 20,
+        longest_write: 200 << 10,
+        ..Profile::crashes()
+    };
+    for features in [Features::Upstream, Features::Debian12, Features::Ext3] {
+        let format = Format::new(6 << 20, 1024, features).inodes(128);
+        let stage = Stage::new(format.with(&["-J", "size=1"])).and_then(Stage::soiled);
+        let mut stage = stage.expect("mke2fs makes it").filling();
+        stage.options.commit_interval = Duration::from_millis(20);
+        for seed in seeds(1) {
+            crash::run(&stage, "crashfull", profile, seed, 200, budget(80));
+        }
+    }
+}
+
 /// Blocks are evicted and read again between their change and their writeback.
 #[test]
 fn random_runs_with_a_cache_that_is_too_small() {
@@ -133,7 +155,8 @@ fn random_runs_with_a_cache_that_is_too_small() {
 #[test]
 fn a_log_that_wraps() {
     let format = Format::new(16 << 20, 1024, Features::Upstream).with(&["-J", "size=1"]);
-    let stage = Stage::new(format.inodes(1024)).expect("mke2fs makes it");
+    let stage = Stage::new(format.inodes(1024)).and_then(Stage::soiled);
+    let stage = stage.expect("mke2fs makes it");
     let profile = Profile {
         syncs: 25,
         ..Profile::crashes()
@@ -153,7 +176,8 @@ fn several_threads() {
                 syncs: 4,
                 ..Profile::crashes()
             };
-            let recording = Recording::threads(&stage(block_size, features), profile, seed, 4, 60);
+            let stage = stage(block_size, features).with_setting_of(seed);
+            let recording = Recording::threads(&stage, profile, seed, 4, 60);
             let recording = recording.unwrap_or_else(|text| panic!("seed {seed}: {text}"));
             let report = crash::examine(&recording, "crashthreads", seed, budget(80));
             report.unwrap_or_else(|text| panic!("seed {seed}, {features:?}: {text}"));

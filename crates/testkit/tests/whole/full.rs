@@ -18,7 +18,8 @@ fn space(subject: &mut VolumeSubject) -> Space {
 #[test]
 fn random_operations_on_a_volume_that_is_too_small() {
     for format in everyday(8 << 20) {
-        let stage = Stage::new(format).expect("mke2fs makes it").filling();
+        let stage = Stage::new(format).and_then(Stage::soiled);
+        let stage = stage.expect("mke2fs makes it").filling();
         for seed in seeds(6) {
             let profile = Profile {
                 largest: 4 << 20,

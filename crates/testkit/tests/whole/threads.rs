@@ -17,7 +17,8 @@ use pext4_testkit::volume::VolumeSubject;
 const THREADS: usize = 6;
 
 fn stage(block_size: u32, features: Features) -> Stage {
-    Stage::new(Format::new(96 << 20, block_size, features)).expect("mke2fs makes it")
+    let stage = Stage::new(Format::new(96 << 20, block_size, features));
+    stage.and_then(Stage::soiled).expect("mke2fs makes it")
 }
 
 /// Threads in directories of their own, each judged by a model of its own.
@@ -83,6 +84,7 @@ fn threads_in_directories_of_their_own_do_not_meet() {
 }
 
 fn together(stage: &Stage, plan: Plan, seed: u64) {
+    let stage = &stage.with_setting_of(seed);
     let device = stage.device();
     let mut subject =
         VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");
