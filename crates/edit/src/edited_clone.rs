@@ -78,7 +78,7 @@ impl EditedClone {
 }
 
 /// An error before the image is replaced.
-fn from_clone(error: CloneError) -> EditError {
+pub(crate) fn from_clone(error: CloneError) -> EditError {
     match error {
         CloneError::Host {
             path,

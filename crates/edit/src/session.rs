@@ -37,6 +37,7 @@ use pext4_block::{Access, Device, FileDevice, loops};
 use pext4_fs::options::{BusyGroups, Reserve, Scaling, StreamGoals, Width};
 use pext4_fs::{MountOptions, OfflineJournal, Time, Volume};
 use pext4_ondisk::checksum;
+use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::{self, ErrorRecord, State, Superblock};
 use pext4_sync::{time, topology};
 
@@ -310,6 +311,11 @@ impl EditSession {
         let metadata = fs::metadata(image);
         let is_edited = |found: &fs::Metadata| self.is_edited_file(found.dev(), found.ino());
         metadata.as_ref().is_ok_and(is_edited)
+    }
+
+    /// Whether there may be directories in which case does not matter.
+    pub(crate) fn folds_names(&self) -> bool {
+        self.before.features.has_incompat(Incompat::CASEFOLD)
     }
 
     /// The time of all time stamps, if it is fixed.
@@ -599,7 +605,6 @@ fn replay_journal(
     options: &EditOptions,
     notes: &mut Vec<String>,
 ) -> pext4_fs::Result<()> {
-    use pext4_ondisk::feature::Incompat;
     let superblock = read_superblock(&**below);
     // A mount also repairs a torn superblock.
     let is_clean = superblock.as_ref().is_ok_and(|superblock| {

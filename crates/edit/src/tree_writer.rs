@@ -4,8 +4,11 @@
 //! image. An existing file is replaced unless it is a directory; an existing directory gets the new
 //! one's attributes and keeps its other names. The attributes of a directory are set after its
 //! children are written, and times are set last.
+//!
+//! Two names of a source may be one in the image, in a directory where case does not matter. Neither
+//! replaces the other: the content of the first would be lost.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pext4_fs::{
     Acls, CreateAttributes, DeviceNumber, Entry, FileType, InodeNumber, Refusal, SetAttributes,
@@ -36,12 +39,18 @@ pub struct Overrides {
     pub permissions: Option<u16>,
 }
 
+/// The inodes in the image of files with several names, by their identity in the source.
+pub(crate) type Links = HashMap<(u64, u64), InodeNumber>;
+
 /// Writes the files of one change.
 pub(crate) struct TreeWriter<'s> {
     session: &'s EditSession,
     overrides: Overrides,
     /// The inodes of files with several names that were written, by [`FileMetadata::identity`].
-    links: HashMap<(u64, u64), InodeNumber>,
+    links: Links,
+    /// The inodes that were written and are no directories, where two names of the source may be
+    /// one.
+    written: Option<HashSet<InodeNumber>>,
     depth: u32,
 }
 
@@ -95,8 +104,24 @@ impl<'s> TreeWriter<'s> {
             session,
             overrides,
             links: HashMap::new(),
+            written: None,
             depth: 0,
         }
+    }
+
+    /// A writer of a tree, which knows the files with several names that were written before.
+    pub(crate) fn of_tree(session: &'s EditSession, overrides: Overrides, links: Links) -> Self {
+        let folds_names = session.folds_names();
+        Self {
+            links,
+            written: folds_names.then(HashSet::new),
+            ..Self::new(session, overrides)
+        }
+    }
+
+    /// The files with several names that were written.
+    pub(crate) fn into_links(self) -> Links {
+        self.links
     }
 
     fn volume(&self) -> &'s Volume {
@@ -125,12 +150,18 @@ impl<'s> TreeWriter<'s> {
             .identity
             .and_then(|key| self.links.get(&key))
             .copied();
+        self.check_not_written(parent, name, first, path)?;
         if let Some(first) = first {
             return self.link(first, parent, name, path);
         }
         let held = self.make(&metadata, parent, name, path)?;
         if let Some(key) = metadata.identity {
             self.links.insert(key, held.inode());
+        }
+        if let Some(written) = &mut self.written
+            && metadata.kind != FileType::Directory
+        {
+            written.insert(held.inode());
         }
         match metadata.kind {
             FileType::Directory => self.write_children(source, node, held.inode(), path)?,
@@ -144,6 +175,28 @@ impl<'s> TreeWriter<'s> {
             _ => {}
         }
         self.apply_metadata(&metadata, held.inode(), path)
+    }
+
+    /// Refuses a name that is, without its case, that of another file of the source. A name of the
+    /// same file, `first`, stays.
+    fn check_not_written(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        first: Option<InodeNumber>,
+        path: &[u8],
+    ) -> Result<()> {
+        let Some(written) = &self.written else {
+            return Ok(());
+        };
+        match find(self.volume(), parent, name, path)? {
+            Some(there) if written.contains(&there.inode()) && Some(there.inode()) != first => {
+                let problem = "another file of the source has this name in another case, and this \
+                               directory takes them for one";
+                refuse(path, problem)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn write_children<S: Source>(

@@ -212,3 +212,106 @@ fn a_link_does_not_replace_the_file_to_which_it_leads() {
         .expect("as asked for");
     assert_eq!(content(&session, "/replaced").as_deref(), Some("content"));
 }
+
+/// A file with two names keeps both, also where each is a source of its own.
+#[test]
+fn names_of_one_file_stay_together_among_several_sources() {
+    let folder = scratch();
+    std::fs::write(folder.path().join("one"), "x").expect("fresh");
+    std::fs::hard_link(folder.path().join("one"), folder.path().join("two")).expect("fresh");
+    let put = ["one", "two"].map(|name| {
+        Change::Put(change::Put {
+            from: folder.path().join(name),
+            to: b"/into".to_vec(),
+            no_target_directory: false,
+            xattrs: true,
+            overrides: Overrides::default(),
+        })
+    });
+    let mut session = session(&[directory("/into"), directory("/copied")]);
+    session.apply_together(b"/into", &put).expect("room");
+    let copied = ["/into/one", "/into/two"].map(|from| copy(from, "/copied", false));
+    session.apply_together(b"/copied", &copied).expect("room");
+    for directory in ["/into", "/copied"] {
+        let [one, two] = ["one", "two"].map(|name| {
+            let path = format!("{directory}/{name}");
+            session.volume().paths().metadata(&path).expect("there")
+        });
+        assert_eq!((one.inode, one.links), (two.inode, 2), "{directory}");
+    }
+}
+
+/// What is still to be copied would be replaced.
+#[test]
+fn a_directory_is_not_copied_over_one_that_holds_it() {
+    let before = [
+        directory("/a/b/b"),
+        write("/a/b/c", "old"),
+        write("/a/b/b/aa", "new"),
+    ];
+    for (from, to) in [("/a/b", "/a"), ("/a/b/b", "/a"), ("/a/b/b", "/")] {
+        let mut session = session(&before);
+        let error = session.apply(&copy(from, to, true));
+        let error = error.expect_err("it holds the source").to_string();
+        assert!(
+            error.contains("over one that holds it"),
+            "{from} {to}: {error}"
+        );
+    }
+    let mut session = session(&before);
+    session.apply(&copy("/a/b", "/c", true)).expect("room");
+    session.apply(&copy("/a/b/b", "/c", true)).expect("room");
+    assert_eq!(content(&session, "/c/aa").as_deref(), Some("new"));
+}
+
+/// Two names of the source are one in a directory where case does not matter.
+#[test]
+fn names_of_one_tree_do_not_replace_each_other_where_case_does_not_matter() {
+    let folder = scratch();
+    let tree = folder.path().join("tree");
+    std::fs::create_dir(&tree).expect("fresh");
+    std::fs::write(tree.join("A"), "hard").expect("fresh");
+    std::fs::hard_link(tree.join("A"), tree.join("b")).expect("fresh");
+    let put = |tree: &std::path::Path| {
+        Change::Put(change::Put {
+            from: tree.to_owned(),
+            to: b"/folded".to_vec(),
+            no_target_directory: true,
+            xattrs: true,
+            overrides: Overrides::default(),
+        })
+    };
+    let format = Format::new(16 << 20, 1024, Features::Upstream);
+    let format = format.with(&["-O", "casefold", "-E", "encoding=utf8-12.1"]);
+    let open = || {
+        let over: Arc<dyn Device> = Arc::new(format.device().expect("mke2fs is there"));
+        let mut session =
+            EditSession::from_device(over, &EditOptions::default()).expect("it opens");
+        session.apply(&directory("/folded")).expect("room");
+        let folds = Change::SetFlags(change::SetFlags {
+            path: b"/folded".to_vec(),
+            flags: "+F".parse().expect("a flag"),
+            recursive: false,
+        });
+        session.apply(&folds).expect("it is empty");
+        session
+    };
+    let mut session = open();
+    session.apply(&put(&tree)).expect("its names differ");
+    session
+        .apply(&put(&tree))
+        .expect("those of an earlier command are replaced");
+    assert_eq!(content(&session, "/folded/B").as_deref(), Some("hard"));
+    // A name of the same file in another case is that name.
+    std::fs::hard_link(tree.join("A"), tree.join("B")).expect("fresh");
+    open().apply(&put(&tree)).expect("nothing is lost");
+    std::fs::write(tree.join("a"), "other").expect("fresh");
+    let error = open()
+        .apply(&put(&tree))
+        .expect_err("one would be lost")
+        .to_string();
+    assert!(
+        error.contains("/folded/a: another file of the source"),
+        "{error}"
+    );
+}

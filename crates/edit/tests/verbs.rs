@@ -396,30 +396,39 @@ fn a_clone_keeps_owner_group_and_mode() {
 
 /// What lies under the image's name by then is not the image that was edited.
 #[test]
-fn an_image_that_was_moved_meanwhile_is_not_replaced() {
-    let folder = scratch();
-    let [image, other] = ["image", "other"].map(|name| folder.path().join(name));
-    Format::new(16 << 20, 1024, Features::NoJournal)
-        .make(&image)
-        .expect("made");
-    fs::write(&other, b"another image").expect("room");
-    let options = EditOptions {
-        way: Way::Clone,
-        ..EditOptions::default()
-    };
-    let mut session = EditSession::open(&image, &options).expect("it opens");
-    session
-        .apply(&write("/new", 10, &mut Random::new(1)))
-        .expect("room");
-    let prepared = session.prepare().expect("it is copied");
-    fs::rename(&other, &image).expect("it is ours");
-    let refused = prepared.commit().expect_err("it is another file");
-    assert!(
-        refused.to_string().contains("moved or replaced"),
-        "{refused}"
-    );
-    assert_eq!(fs::read(&image).expect("it is there"), b"another image");
-    assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 1);
+fn an_image_that_was_moved_meanwhile_is_not_changed() {
+    for (way, features) in [
+        (Way::Clone, Features::NoJournal),
+        (Way::Transaction, Features::Debian12),
+    ] {
+        let folder = scratch();
+        let [image, moved, other] =
+            ["image", "moved", "other"].map(|name| folder.path().join(name));
+        Format::new(16 << 20, 1024, features)
+            .make(&image)
+            .expect("made");
+        fs::write(&other, b"another image").expect("room");
+        let options = EditOptions {
+            way,
+            ..EditOptions::default()
+        };
+        let mut session = EditSession::open(&image, &options).expect("it opens");
+        session
+            .apply(&write("/new", 10, &mut Random::new(1)))
+            .expect("room");
+        let prepared = session.prepare().expect("there is room");
+        let before = fs::read(&image).expect("it is there");
+        fs::rename(&image, &moved).expect("it is ours");
+        fs::rename(&other, &image).expect("it is ours");
+        let refused = prepared.commit().expect_err("it is another file");
+        assert!(
+            refused.to_string().contains("moved or replaced"),
+            "{way:?}: {refused}"
+        );
+        assert_eq!(fs::read(&image).expect("it is there"), b"another image");
+        assert!(fs::read(&moved).expect("it is there") == before, "{way:?}");
+        assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 2);
+    }
 }
 
 #[test]

@@ -107,9 +107,10 @@ impl EditSession {
         entry: &ParentAndName<'_>,
         overrides: Overrides,
     ) -> Result<()> {
-        let mut writer = TreeWriter::new(self, overrides);
+        let mut writer = self.writer(overrides);
         let (parent, name) = (entry.parent.inode(), &entry.name);
         writer.write_tree(source, node, parent, name, &entry.path)?;
+        self.keep_links(writer);
         self.note_put(entry)
     }
 
@@ -129,9 +130,18 @@ impl EditSession {
             entry.parent.inode(),
             &entry.name,
             &entry.path,
-        )? && there.inode() == found.inode()
-        {
-            return refuse(&entry.path, "source and destination are the same file");
+        )? {
+            if there.inode() == found.inode() {
+                return refuse(&entry.path, "source and destination are the same file");
+            }
+            let above = self.parent_and_name(from)?;
+            if self.is_in(above.parent.inode(), there.inode(), from)? {
+                // What is copied would replace what is still to be copied.
+                return refuse(
+                    &entry.path,
+                    "a directory cannot be copied over one that holds it",
+                );
+            }
         }
         self.check_replaceable(entry, found.kind(), &Shown(from).to_string())?;
         self.check_link_leads_on(from, found.kind(), entry)?;
@@ -179,18 +189,23 @@ impl EditSession {
     pub(super) fn check_outside(
         &self,
         tree: InodeNumber,
-        mut into: InodeNumber,
+        into: InodeNumber,
         path: &[u8],
     ) -> Result<()> {
+        match self.is_in(into, tree, path)? {
+            true => refuse(path, "a directory cannot be copied into itself"),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a directory is another one, or below it.
+    fn is_in(&self, mut directory: InodeNumber, tree: InodeNumber, path: &[u8]) -> Result<bool> {
         let mut seen = HashSet::new();
-        while into != tree && into != InodeNumber::ROOT && seen.insert(into) {
-            let up = find(self.volume(), into, b"..", path)?;
-            into = up.map_or(InodeNumber::ROOT, |up| up.inode());
+        while directory != tree && directory != InodeNumber::ROOT && seen.insert(directory) {
+            let up = find(self.volume(), directory, b"..", path)?;
+            directory = up.map_or(InodeNumber::ROOT, |up| up.inode());
         }
-        if into == tree {
-            return refuse(path, "a directory cannot be copied into itself");
-        }
-        Ok(())
+        Ok(directory == tree)
     }
 }
 

@@ -13,12 +13,20 @@ use super::Change;
 use super::paths::ParentAndName;
 use crate::error::{EditError, Result, refuse};
 use crate::session::EditSession;
-use crate::tree_writer::find;
+use crate::tree_writer::{Links, Overrides, TreeWriter, find};
 
 /// What the changes that are being applied together have put into the image so far; `None` between
 /// such changes.
 #[derive(Debug, Default)]
-pub(crate) struct PutTogether(RefCell<Option<HashSet<InodeNumber>>>);
+pub(crate) struct PutTogether(RefCell<Option<SoFar>>);
+
+#[derive(Debug, Default)]
+struct SoFar {
+    /// What lies in the directory.
+    inodes: HashSet<InodeNumber>,
+    /// Files with several names, of which another source may have one.
+    links: Links,
+}
 
 impl EditSession {
     /// Applies the changes of one command, each of which puts a file or a tree into `directory`,
@@ -31,7 +39,7 @@ impl EditSession {
     pub fn apply_together(&mut self, directory: &[u8], changes: &[Change]) -> Result<()> {
         self.change(|session| {
             session.check_directory(directory)?;
-            session.put_together.0.replace(Some(HashSet::new()));
+            session.put_together.0.replace(Some(SoFar::default()));
             let applied = changes.iter().try_for_each(|change| session.apply(change));
             session.put_together.0.replace(None);
             applied
@@ -65,12 +73,12 @@ impl EditSession {
         from: &str,
     ) -> Result<()> {
         let put = self.put_together.0.borrow();
-        let Some(put) = put.as_ref().filter(|put| !put.is_empty()) else {
+        let Some(put) = put.as_ref().filter(|put| !put.inodes.is_empty()) else {
             return Ok(());
         };
         let there = self.at(entry)?;
         match there {
-            Some((inode, kind)) if put.contains(&inode) => {
+            Some((inode, kind)) if put.inodes.contains(&inode) => {
                 if kind == FileType::Directory && by == FileType::Directory {
                     return Ok(());
                 }
@@ -89,9 +97,23 @@ impl EditSession {
         }
         let there = self.at(entry)?;
         if let (Some(put), Some((inode, _))) = (&mut *self.put_together.0.borrow_mut(), there) {
-            put.insert(inode);
+            put.inodes.insert(inode);
         }
         Ok(())
+    }
+
+    /// A writer of one of several trees, which knows the files of those before.
+    pub(super) fn writer(&self, overrides: Overrides) -> TreeWriter<'_> {
+        let mut put = self.put_together.0.borrow_mut();
+        let links = put.as_mut().map(|put| std::mem::take(&mut put.links));
+        TreeWriter::of_tree(self, overrides, links.unwrap_or_default())
+    }
+
+    /// Keeps what the writer of a tree knows for those behind.
+    pub(super) fn keep_links(&self, writer: TreeWriter<'_>) {
+        if let Some(put) = &mut *self.put_together.0.borrow_mut() {
+            put.links = writer.into_links();
+        }
     }
 
     fn at(&self, entry: &ParentAndName<'_>) -> Result<Option<(InodeNumber, FileType)>> {

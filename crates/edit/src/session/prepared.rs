@@ -3,11 +3,12 @@
 
 use std::fmt;
 
-use pext4_block::{CloneMethod, Page};
+use pext4_block::{CloneError, CloneMethod, Page, leads_to};
 use pext4_fs::CommitOutcome;
 use pext4_ondisk::BlockNumber;
 
 use super::EditSession;
+use crate::edited_clone::from_clone;
 use crate::error::{EditError, FsContext, Result};
 use crate::staging::Changes;
 
@@ -83,7 +84,10 @@ impl Prepared {
         self.session.progress.check()?;
         match self.plan {
             Plan::Nothing => {}
-            Plan::Transaction { .. } => self.write_transaction()?,
+            Plan::Transaction { .. } => {
+                self.check_place()?;
+                self.write_transaction()?;
+            }
             Plan::Clone { .. } => {
                 let clone = self.session.clone.take();
                 let (clone, _) = clone.expect("a plan of a clone is made of one");
@@ -91,6 +95,18 @@ impl Prepared {
             }
         }
         Ok(self.plan)
+    }
+
+    /// Fails if the path of the image leads elsewhere by now: the changes would be made in a file
+    /// that nobody finds.
+    fn check_place(&self) -> Result<()> {
+        let Some(file) = &self.session.file else {
+            return Ok(());
+        };
+        match leads_to(file.path(), file.file()).unwrap_or(false) {
+            true => Ok(()),
+            false => Err(from_clone(CloneError::Replaced(file.path().to_owned()))),
+        }
     }
 
     fn write_transaction(&mut self) -> Result<()> {
