@@ -5,8 +5,8 @@
 //! one's attributes and keeps its other names. The attributes of a directory are set after its
 //! children are written, and times are set last.
 //!
-//! Two names of a source may be one in the image, in a directory where case does not matter. Neither
-//! replaces the other: the content of the first would be lost.
+//! Two names of a source may be one in the image, in a directory where case does not matter.
+//! Neither replaces the other: the content of the first would be lost.
 
 use std::collections::{HashMap, HashSet};
 

@@ -30,6 +30,9 @@ const MAX_WAITING_LEAVES: u64 = 1 << 20;
 /// Bytes that are read at a time.
 const CHUNK: usize = 1 << 20;
 
+/// The parent of a directory for which no name was found.
+const NO_PARENT: u32 = u32::MAX;
+
 /// The directory in the root to which a repair attaches lost inodes.
 const LOST_FOUND: &[u8] = b"lost+found";
 
@@ -38,7 +41,8 @@ pub(super) struct Tree<'a> {
     pub(super) examination: &'a Examination,
     pub(super) inodes: &'a Inodes,
     pub(super) directories: &'a Directories,
-    /// For each directory: the index in the list, plus 1, of the directory that has a name for it.
+    /// For each directory: the index in the list of the directory that has a name for it, or
+    /// [`NO_PARENT`]. If several have one, it is the first of the list, whoever checks it.
     parents: Vec<AtomicU32>,
     /// For each directory: the inode number of its `..`.
     dot_dots: Vec<AtomicU32>,
@@ -106,17 +110,17 @@ impl<'a> Tree<'a> {
         directories: &'a Directories,
         workers: &'a Workers<'a>,
     ) -> Self {
-        let zeroes = || {
+        let all = |value| {
             let mut all = Vec::new();
-            all.resize_with(directories.list.len(), AtomicU32::default);
+            all.resize_with(directories.list.len(), || AtomicU32::new(value));
             all
         };
         Self {
             examination,
             inodes,
             directories,
-            parents: zeroes(),
-            dot_dots: zeroes(),
+            parents: all(NO_PARENT),
+            dot_dots: all(0),
             workers,
             left: Budget::new(examination.volume.geometry.blocks_count),
             waiting: WaitingLeaves::new(MAX_WAITING_LEAVES),
@@ -185,7 +189,7 @@ impl<'a> Tree<'a> {
     /// The index of the directory that has a name for this one.
     pub(super) fn parent(&self, place: usize) -> Option<usize> {
         let parent = self.parents[place].load(Ordering::Relaxed);
-        Some(parent.checked_sub(1)? as usize)
+        (parent != NO_PARENT).then_some(parent as usize)
     }
 
     /// The inode number of this directory's `..`.
@@ -447,7 +451,7 @@ impl DirectorySubject<'_> {
             self.check_lost_found(child, target);
         }
         if let Some(child) = child {
-            self.adopt(child, target, block, &shown);
+            self.adopt(child, target);
         }
     }
 
@@ -505,19 +509,15 @@ impl DirectorySubject<'_> {
         }
     }
 
-    fn adopt(
-        &self,
-        child: usize,
-        target: InodeNumber,
-        block: Option<u64>,
-        shown: &dyn Fn() -> String,
-    ) {
-        let own = u32::try_from(self.place + 1).unwrap_or(u32::MAX);
-        let relaxed = Ordering::Relaxed;
-        let adopted = self.tree.parents[child].compare_exchange(0, own, relaxed, relaxed);
-        if adopted.is_err() {
-            self.report(Kind::DirectoryLinkedTwice, block, || {
-                format!("'{}', inode {target}", shown())
+    /// Records the name of a directory. Of two names, the one in the later directory of the list is
+    /// reported, without what only the thread that met it knows.
+    fn adopt(&self, child: usize, target: InodeNumber) {
+        let own = u32::try_from(self.place).unwrap_or(NO_PARENT);
+        let other = self.tree.parents[child].fetch_min(own, Ordering::Relaxed);
+        if other != NO_PARENT {
+            let later = self.tree.subject(own.max(other) as usize);
+            later.report(Kind::DirectoryLinkedTwice, None, || {
+                format!("a name leads to directory inode {target}, which has another")
             });
         }
     }
@@ -602,13 +602,21 @@ mod tests {
             let place = at(&bytes, &name(to));
             bytes[place..place + 250].copy_from_slice(name(from).as_bytes());
         }
-        let device = RamDevice::new(bytes.len() as u64);
-        device.write_at(0, &bytes).expect("it lies within");
+        device_of(&bytes)
+    }
+
+    fn device_of(image: &[u8]) -> Arc<dyn Device> {
+        let device = RamDevice::new(image.len() as u64);
+        device.write_at(0, image).expect("it lies within");
         Arc::new(device)
     }
 
-    /// The findings of the pass, and the number of leaves in pieces that waited.
-    fn examine(device: &Arc<dyn Device>, limit: u64, threads: usize) -> (Vec<Finding>, usize) {
+    /// The findings of what is done with the directories of an image, and its result.
+    fn with_tree<T>(
+        device: &Arc<dyn Device>,
+        threads: usize,
+        run: impl FnOnce(&mut Tree<'_>) -> T,
+    ) -> (Vec<Finding>, T) {
         let options = Options::default();
         let workers = Workers {
             options: &options,
@@ -620,15 +628,55 @@ mod tests {
         let examination = prepare(volume, groups, findings, &workers);
         let (inodes, directories, ..) = inodes::examine(&examination, &workers);
         let mut tree = Tree::new(&examination, &inodes, &directories, &workers);
-        tree.waiting = WaitingLeaves::new(limit);
-        let pieces = tree.examine_directories();
-        let waiting = pieces.iter().map(|piece| {
-            assert_eq!(piece.leaves.capacity(), piece.leaves.len(), "no slack");
-            piece.leaves.len()
-        });
-        let waiting = waiting.sum();
-        tree.examine_pieces(&pieces);
-        (examination.findings.take().0, waiting)
+        let result = run(&mut tree);
+        (examination.findings.take().0, result)
+    }
+
+    /// The findings of the pass, and the number of leaves in pieces that waited.
+    fn examine(device: &Arc<dyn Device>, limit: u64, threads: usize) -> (Vec<Finding>, usize) {
+        with_tree(device, threads, |tree| {
+            tree.waiting = WaitingLeaves::new(limit);
+            let pieces = tree.examine_directories();
+            let waiting = pieces.iter().map(|piece| {
+                assert_eq!(piece.leaves.capacity(), piece.leaves.len(), "no slack");
+                piece.leaves.len()
+            });
+            let waiting = waiting.sum();
+            tree.examine_pieces(&pieces);
+            waiting
+        })
+    }
+
+    /// Of the names of a directory one is good, and which one does not depend on who comes first.
+    #[test]
+    fn the_parent_of_a_directory_does_not_depend_on_who_finds_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let source = folder.path().join("source");
+        for name in ["a/child", "b", "c"] {
+            std::fs::create_dir_all(source.join(name)).expect("the folder is ours");
+        }
+        let image = folder.path().join("image");
+        Builder::new()
+            .source(Source::Directory(source))
+            .build(&image)
+            .expect("an image");
+        let device = device_of(&std::fs::read(&image).expect("the image"));
+        let names = |order: &[usize]| {
+            with_tree(&device, 1, |tree| {
+                let child = tree.directories.list.len() - 1;
+                let target = tree.subject(child).number();
+                for &place in order {
+                    tree.subject(place).adopt(child, target);
+                }
+                tree.parent(child)
+            })
+        };
+        let expected = names(&[1, 2, 3, 3]);
+        assert_eq!(expected.1, Some(1));
+        assert_eq!(expected.0.len(), 3);
+        for order in [[3, 2, 1, 3], [2, 3, 3, 1], [3, 3, 1, 2]] {
+            assert_eq!(names(&order), expected);
+        }
     }
 
     #[test]
