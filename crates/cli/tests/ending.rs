@@ -10,7 +10,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{Mounted, Place, fail, is_root, pext4, run, succeed};
+use common::{LET_GO, Mounted, Place, fail, is_root, pext4, run, succeed};
 use pext4_block::{Access, FileDevice, LockProbe, open_unlocked};
 use pext4_fuse::delay_openers;
 use pext4_testkit::effort::within;
@@ -187,7 +187,8 @@ fn a_mount_that_was_detached_in_use_ends_with_a_termination() {
         return;
     };
     let mut shell = Command::new("unshare")
-        .args(["-m", "sh", "-ec", SCRIPT, env!("CARGO_BIN_EXE_pext4")])
+        .args(["-m", "sh", "-ec", &format!("{LET_GO}{SCRIPT}")])
+        .arg(env!("CARGO_BIN_EXE_pext4"))
         .arg(&place.image)
         .arg(&place.point)
         .stdin(Stdio::piped())
@@ -343,6 +344,22 @@ fn a_second_termination_ends_a_mount_whose_server_waits_for_the_kernel() {
     assert!(!written);
 }
 
+/// A shell in a mount namespace that has a copy of a mount, until its standard input ends.
+fn namespace_with(point: &Path) -> Child {
+    let mut shell = Command::new("unshare")
+        .args(["-m", "--propagation", "private"])
+        .args(["sh", "-c", &format!("{LET_GO} echo; read _")])
+        .env("KEEP", point)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare is there");
+    let mut line = String::new();
+    let mut begun = BufReader::new(shell.stdout.take().expect("it is piped"));
+    begun.read_line(&mut line).expect("it is text");
+    shell
+}
+
 /// A mount is copied into every new mount namespace.
 #[test]
 fn a_mount_that_is_left_in_another_namespace_ends_with_a_termination() {
@@ -354,15 +371,7 @@ fn a_mount_that_is_left_in_another_namespace_ends_with_a_termination() {
     };
     let (server, mut said) = serve(&place.image, &place.point);
     fs::write(place.point.join("file"), b"content").unwrap();
-    let mut other = Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sh", "-c", "echo; read _"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut begun = BufReader::new(other.stdout.take().unwrap());
-    begun.read_line(&mut line).unwrap();
+    let mut other = namespace_with(&place.point);
     kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
     // Where the kernel shows its connections the server just ends.
     let told = within(HANG, "the server ends or says why not", move || {
@@ -390,15 +399,7 @@ fn an_unmounting_does_not_wait_for_another_namespace() {
     };
     let mount = place.mount(&[]);
     fs::write(mount.path("file"), b"content").unwrap();
-    let mut other = Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sh", "-c", "echo; read _"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut begun = BufReader::new(other.stdout.take().unwrap());
-    begun.read_line(&mut line).unwrap();
+    let mut other = namespace_with(&place.point);
     let mut umount = pext4(["umount"]);
     umount.arg(&place.point);
     let told = within(HANG, "umount returns", move || run(&mut umount));

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Place, fail, has, is_root, pext4, run, succeed};
+use common::{LET_GO, Place, fail, has, is_root, pext4, run, succeed};
 
 /// A loop device, which is detached on drop.
 struct Loop(PathBuf);
@@ -337,7 +337,8 @@ fn what_the_kernel_has_mounted_in_another_namespace_is_refused() {
     let directory = place.point.with_file_name("by the kernel");
     fs::create_dir(&directory).unwrap();
     let mut other = Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sh", "-c", SCRIPT])
+        .args(["-m", "--propagation", "private"])
+        .args(["sh", "-c", &format!("{LET_GO}{SCRIPT}")])
         .args([&device.0, &directory])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Place, copy_program, fail, has, is_root, run, succeed, unmount_by_system};
+use common::{LET_GO, Place, copy_program, fail, has, is_root, run, succeed, unmount_by_system};
 
 /// A directory with a link to the program under the name of a helper.
 fn link(place: &Place, name: &str) -> PathBuf {
@@ -153,7 +153,7 @@ fn with_links_in_sbin(place: &Place, script: &str) -> Option<String> {
     "#;
     let output = run(Command::new("unshare")
         .args(["--mount", "--propagation", "slave"])
-        .args(["sh", "-c", &format!("{prepare}{script}")])
+        .args(["sh", "-c", &format!("{LET_GO}{prepare}{script}")])
         .env("LINKS", links)
         .env("IMAGE", &place.image)
         .env("POINT", &place.point)

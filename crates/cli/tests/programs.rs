@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use common::{Place, fail, has, is_root, pext4, run, succeed};
+use common::{LET_GO, Place, fail, has, is_root, pext4, run, succeed};
 use pext4_testkit::effort;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, fallocate,
@@ -304,8 +304,9 @@ fn a_program_that_an_overlay_copies_up_keeps_its_set_id_bits() {
     let mut shell = Command::new("unshare");
     // The namespace, and with it the mounts, end with the shell.
     shell
-        .args(["--mount", "sh", "-ec", script, "sh"])
-        .arg(&lower);
+        .args(["--mount", "sh", "-ec", &format!("{LET_GO}{script}"), "sh"])
+        .arg(&lower)
+        .env("KEEP", &place.point);
     let told = succeed(shell.current_dir(mount.path("")));
     assert_eq!(told, "6755:1000:50\n6755:1000:50\n");
     let program = mount.path("upper/program");

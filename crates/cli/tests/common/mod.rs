@@ -78,6 +78,22 @@ pub fn fail(command: &mut Command, status: i32) -> String {
     errors
 }
 
+/// The start of a script in a mount namespace of its own: it lets go of the mounts of other tests.
+/// They were copied into the namespace, and neither a server nor a loop device ends before all of
+/// its copies do. The mount at `$KEEP` stays.
+pub const LET_GO: &str = r#"
+    mounts="$(cat /proc/self/mounts)"
+    while read -r _ point _; do
+        point="$(printf "$point")"
+        case "$point" in
+            "$KEEP") ;;
+            */.tmp*) umount -l "$point" || true ;;
+        esac
+    done <<EOF
+$mounts
+EOF
+"#;
+
 /// Unmounts with the system's `umount`.
 pub fn unmount_by_system(point: &Path) {
     until_nobody_uses_it(|| Command::new("umount").arg(point).output());
