@@ -5,6 +5,13 @@
 //! also covers the data that operations of this transaction wrote to the device before they stopped
 //! (design rule 9).
 //!
+//! The place of the commit block is cleared before, together with the blocks. All that it says is
+//! in its first sector, so of a torn write, of which only that sector arrives, the whole block is
+//! right. Our recovery does not need this ([`commit::verify`]), but that of e2fsck 1.47 and of
+//! older versions of Linux refuses the log if an earlier lap's bytes follow.
+//!
+//! [`commit::verify`]: pext4_ondisk::journal::commit::verify
+//!
 //! Only the committer writes the log, so there is no lock here. It has reserved the space from the
 //! checkpoint before ([`crate::checkpoint`]).
 
@@ -101,8 +108,8 @@ impl LogWriter {
         self.head
     }
 
-    /// Writes a transaction without its commit block, and flushes. [`LogWriter::write_commit`] then
-    /// makes it durable.
+    /// Writes a transaction with zeroes in the place of its commit block, and flushes.
+    /// [`LogWriter::write_commit`] then makes it durable.
     pub(crate) fn write_body(
         &self,
         tid: Tid,
@@ -112,6 +119,7 @@ impl LogWriter {
         let mut row = Vec::with_capacity(self.needs(versions, revoked));
         self.push_revokes(tid, revoked, &mut row);
         self.push_blocks(tid, versions, &mut row);
+        row.push(Page::zeroed(self.format.block_size));
         self.write_row(self.head, &row)
             .and_then(|()| self.device.flush())
             .map_err(JournalError::io("writing a transaction to the log"))

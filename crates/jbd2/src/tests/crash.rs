@@ -5,6 +5,7 @@ use fastrand::Rng;
 use std::io::{self, IoSlice};
 
 use pext4_block::{Event, RecordDevice};
+use pext4_ondisk::journal::{BlockType, Header};
 use pext4_sync::thread;
 
 use super::*;
@@ -326,4 +327,40 @@ fn life_goes_on_after_every_crash() {
         device = start;
     }
     assert!(model.cells[0] > 50, "it got on");
+}
+
+/// If a commit block is torn, readers that check all of it must find zeroes behind its first
+/// sector.
+#[test]
+fn a_commit_block_replaces_zeroes() {
+    const COMMITS: u64 = 40;
+    let device = blank(LOG);
+    for at in 1..LOG {
+        let stale = [0xEE; BLOCK];
+        area(LOG)
+            .write(&device, at, &[&stale])
+            .expect("it is in the log");
+    }
+    let recorder = Arc::new(RecordDevice::new(Arc::new(device.fork())));
+    let toy = Toy::open(Arc::<RecordDevice>::clone(&recorder), Some(LOG));
+    for number in 1..=COMMITS {
+        let mut handle = toy.journal.start(2).expect("the journal runs");
+        toy.set_cell(&mut handle, 5, number);
+        drop(handle);
+        toy.journal.commit_running().expect("the journal runs");
+    }
+    drop(toy);
+    let mut commits = 0;
+    for event in recorder.events() {
+        if let Event::Write { offset, bytes } = &event
+            && Header::decode(bytes).is_some_and(|header| header.block_type == BlockType::Commit)
+        {
+            let mut before = [1; BLOCK];
+            device.read_at(*offset, &mut before).expect("inside");
+            assert!(before == [0; BLOCK], "before commit {commits}");
+            commits += 1;
+        }
+        event.apply(&device).expect("inside");
+    }
+    assert_eq!(commits, COMMITS, "the log is smaller than all of them");
 }
