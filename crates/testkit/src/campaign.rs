@@ -171,7 +171,9 @@ impl Stage {
     /// The model of a tree whose root is an empty directory with this inode number.
     #[must_use]
     pub fn model_below(&self, root: u32) -> Model {
-        self.shaped(Model::rooted(self.format.block_size, root, 0o755))
+        let mut model = self.shaped(Model::rooted(self.format.block_size, root, 0o755));
+        model.may_fill = self.may_fill;
+        model
     }
 
     fn shaped(&self, mut model: Model) -> Model {

@@ -100,6 +100,23 @@ impl Tree {
         }
     }
 
+    /// The tree without some directories and what is below them.
+    #[must_use]
+    pub fn without(&self, directories: &[&[u8]]) -> Self {
+        let is_left_out = |path: &[u8]| {
+            directories.iter().any(|&directory| {
+                let below = path.strip_prefix(directory);
+                below.is_some_and(|below| below.is_empty() || below[0] == b'/')
+            })
+        };
+        let items = self.items.iter().filter(|(path, _)| !is_left_out(path));
+        Self {
+            items: items
+                .map(|(path, item)| (path.clone(), item.clone()))
+                .collect(),
+        }
+    }
+
     /// The tree as text, one line for each file.
     #[must_use]
     pub fn tell(&self) -> String {

@@ -11,11 +11,35 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use super::recording::History;
+use super::recording::{History, Recording};
 use crate::content::{CHUNK, Content};
 use crate::model::{Model, Node};
 use crate::op::Op;
 use crate::tree::{Item, Tree};
+
+/// Judges a tree that was recovered after a cut at this position of the log.
+///
+/// # Errors
+///
+/// It is none that the cut can explain.
+pub fn judge(recording: &Recording, cut: usize, tree: &Tree) -> Result<(), String> {
+    for history in &recording.histories {
+        Judge::new(history, cut).state_of(tree)?;
+    }
+    let Some(others) = &recording.others else {
+        return Ok(());
+    };
+    let changing: Vec<&[u8]> = recording.histories.iter().map(|it| &it.at[..]).collect();
+    let [before, after] = [others, tree].map(|tree| tree.without(&changing));
+    let found = before.differences(&after, false);
+    match found.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "other files changed:\n    {}",
+            found.join("\n    ")
+        )),
+    }
+}
 
 /// The knowledge about the run at a cut.
 pub struct Judge<'a> {

@@ -4,9 +4,11 @@
 //! A run is recorded ([`recording`]), and its log is cut into windows and images ([`window`]). Each
 //! image is recovered by our own replay and, separately, by e2fsck's, since a mistake made both in
 //! writing and in replaying would cancel out. After either recovery e2fsck must find nothing, and
-//! the tree must be one that the cut can explain ([`judge`]). Some recoveries are cut as well.
+//! the tree must be one that the cut can explain ([`judge`]). Some recoveries are cut as well, and
+//! some volumes go on after theirs ([`life`]).
 
 pub mod judge;
+mod life;
 pub mod recording;
 pub mod window;
 
@@ -16,7 +18,7 @@ use std::time::Duration;
 
 use pext4_block::{Device, RamDevice, RecordDevice};
 
-use self::judge::Judge;
+use self::judge::judge;
 use self::recording::Recording;
 use self::window::{Budget, Fate, Window, fates, image, tell, windows};
 use crate::Random;
@@ -28,6 +30,8 @@ use crate::oracle::check::recover;
 use crate::tree::Tree;
 use crate::volume::tree_of;
 
+/// The number of runs on one volume; each but the first goes on after a power cut.
+const LIVES: usize = 3;
 /// Longest time of recovering one image; after it the recovery counts as hanging.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -68,6 +72,17 @@ pub fn examine(
     seed: u64,
     budget: Budget,
 ) -> Result<Report, String> {
+    examine_lives(recording, name, seed, budget, LIVES)
+}
+
+/// As [`examine`]; the volume goes on after some of the cuts, up to so many times.
+fn examine_lives(
+    recording: &Recording,
+    name: &str,
+    seed: u64,
+    budget: Budget,
+    lives: usize,
+) -> Result<Report, String> {
     let mut random = Random::new(seed);
     let durable = recording.base.fork();
     let all = windows(&recording.events);
@@ -100,8 +115,7 @@ pub fn examine(
         for fates in fates(window, &recording.events, share, &mut random) {
             report.images += 1;
             let image = image(&durable, &recording.events, window, &fates);
-            let deep = random.chance(1, 6);
-            check(recording, window, &image, deep.then(|| random.fork())).map_err(|text| {
+            check(recording, window, &image, name, &mut random, lives).map_err(|text| {
                 explain(
                     recording,
                     window,
@@ -121,25 +135,28 @@ fn check(
     recording: &Recording,
     window: &Window,
     left: &Arc<RamDevice>,
-    deep: Option<Random>,
+    name: &str,
+    random: &mut Random,
+    lives: usize,
 ) -> Result<(), String> {
-    let judge = |tree: &Tree| {
-        recording
-            .histories
-            .iter()
-            .try_for_each(|history| Judge::new(history, window.end).state_of(tree).map(|_| ()))
-    };
+    let judge = |tree: &Tree| judge(recording, window.end, tree);
     let (ours, tree) = recover_ourselves(left)?;
     judge(&tree).map_err(|text| format!("after our recovery: {text}"))?;
     let theirs = recover_by_e2fsck(left)?;
     judge(&theirs).map_err(|text| format!("after e2fsck's recovery: {text}"))?;
-    if let Some(mut random) = deep {
+    if random.chance(1, 6) {
         let seen = look(left)?;
         judge(&seen).map_err(|text| format!("read-only: {text}"))?;
-        let cut = cut_recovery(left, &ours, &mut random);
+        let cut = cut_recovery(left, &ours, random);
         let (_, tree) =
             recover_ourselves(&cut).map_err(|text| format!("cut while recovering: {text}"))?;
         judge(&tree).map_err(|text| format!("cut while recovering: {text}"))?;
+        life::remove_all(&recording.stage, left)
+            .map_err(|text| format!("all is removed: {text}"))?;
+    }
+    if lives > 1 && random.chance(1, 50) {
+        life::go_on(&recording.stage, left, name, random, lives - 1)
+            .map_err(|text| format!("in the next life: {text}"))?;
     }
     Ok(())
 }
@@ -222,7 +239,7 @@ fn explain(
     let image = folder.join(format!("crash-{name}.img"));
     let ops: PathBuf = folder.join(format!("crash-{name}.ops"));
     let until = recording.ops_until(window.end);
-    let kept = recording.header.clone() + &text::print(&until);
+    let kept = recording.stage.header() + &text::print(&until);
     let saved = left.save(&image).and_then(|()| std::fs::write(&ops, kept));
     format!(
         "cut at event {} (window from {}, {} operations started):\n{}\n  {text}\n\

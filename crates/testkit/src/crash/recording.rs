@@ -4,14 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use pext4_block::{Device, Event, RamDevice, RecordDevice};
+use pext4_fs::InodeNumber;
 
 use crate::Random;
 use crate::campaign::{Stage, catching_panics, step};
+use crate::errno::{EIO, ENOSPC, Failure};
 use crate::model::Model;
 use crate::op::generate::{Generator, Profile};
 use crate::op::{NewAttributes, Op, Target};
-use crate::outcome::Subject;
-use crate::volume::VolumeSubject;
+use crate::outcome::{Answer, Subject};
+use crate::tree::Tree;
+use crate::volume::{VolumeSubject, walk};
 
 /// The operations of one thread.
 #[derive(Default)]
@@ -42,14 +45,16 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// The operations of each thread.
     pub histories: Vec<History>,
-    /// The head of a file of these operations ([`Stage::header`]).
-    pub header: String,
+    /// The image and how it was mounted.
+    pub stage: Stage,
+    /// The files that are in no thread's directory, which stay as they are.
+    pub others: Option<Tree>,
 }
 
 impl fmt::Debug for Recording {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut recording = formatter.debug_struct("Recording");
-        recording.field("header", &self.header);
+        recording.field("stage", &self.stage);
         recording.field("events", &self.events.len());
         recording.field("histories", &self.histories.len());
         recording.finish_non_exhaustive()
@@ -124,7 +129,8 @@ impl Recording {
             base: base.fork(),
             events,
             histories,
-            header: stage.header(),
+            stage: stage.clone(),
+            others: None,
         })
     }
 
@@ -137,28 +143,44 @@ impl Recording {
         threads: usize,
         count: usize,
     ) -> Result<Self, String> {
-        let below = stage.device();
-        let device = Arc::new(RecordDevice::new(Arc::<RamDevice>::clone(&below)));
+        let names = (0..threads).map(|number| format!("thread{number}"));
+        let names: Vec<String> = names.collect();
+        let run = Self::in_directories(stage, &stage.device(), &names, (profile, seed, count))?;
+        run.ok_or_else(|| "the fresh image is full".to_owned())
+    }
+
+    /// Runs operations in a new directory of an image that a power cut left, after its recovery.
+    /// `None` if there is no room for a directory.
+    pub fn after(
+        stage: &Stage,
+        left: &RamDevice,
+        name: String,
+        profile: Profile,
+        seed: u64,
+        count: usize,
+    ) -> Result<Option<Self>, String> {
+        let left = Arc::new(left.fork());
+        Self::in_directories(stage, &left, &[name], (profile, seed, count))
+    }
+
+    fn in_directories(
+        stage: &Stage,
+        below: &Arc<RamDevice>,
+        names: &[String],
+        (profile, seed, count): (Profile, u64, usize),
+    ) -> Result<Option<Self>, String> {
+        let device = Arc::new(RecordDevice::new(Arc::<RamDevice>::clone(below)));
         let mut subject = open(stage, &device)?;
         let mut histories = Vec::new();
-        let mut model = stage.model();
-        for number in 0..threads {
-            let name = format!("thread{number}");
-            let at = Target::path(&name);
-            let new = NewAttributes::plain(0o755);
-            step(
-                &mut subject,
-                &mut model,
-                &Op::MakeDirectory {
-                    at: at.clone(),
-                    new,
-                },
-            )?;
-            let root = model.resolve(&at).map_err(|_| "just made".to_owned())?;
+        for name in names {
+            let root = match make_directory(&mut subject, name) {
+                Err(failure) if failure.errno == ENOSPC => return Ok(None),
+                made => made.map_err(|failure| format!("mkdir {name}: {failure}"))?,
+            };
             let model = stage.model_below(root);
             histories.push(History::from(name.as_bytes(), model));
         }
-        step(&mut subject, &mut model, &Op::Sync)?;
+        let others = settled(&mut subject).map_err(|failure| failure.to_string())?;
         let (base, start) = (below.fork(), device.mark());
         let mut random = Random::new(seed);
         let workers: Vec<_> = histories
@@ -178,12 +200,13 @@ impl Recording {
         {
             *position -= start;
         }
-        Ok(Self {
+        Ok(Some(Self {
             base,
             events,
             histories,
-            header: stage.header(),
-        })
+            stage: stage.clone(),
+            others: Some(others),
+        }))
     }
 
     /// All operations that had started at a position of the log, for a failure report.
@@ -201,6 +224,39 @@ fn open(stage: &Stage, device: &Arc<RecordDevice>) -> Result<VolumeSubject, Stri
     let stacked: Arc<dyn Device> = Arc::<RecordDevice>::clone(device);
     let subject = VolumeSubject::open(stacked, stage.options.clone());
     subject.map_err(|error| format!("open: {error}"))
+}
+
+/// Makes a directory in the root that is as in a fresh image: it keeps nothing that it inherited.
+fn make_directory(subject: &mut VolumeSubject, name: &str) -> Result<u32, Failure> {
+    let of = Target::path(name);
+    let Answer::File(made) = subject.run(&Op::MakeDirectory {
+        at: of.clone(),
+        new: NewAttributes::plain(0o755),
+    })?
+    else {
+        return Err(Failure::new(EIO));
+    };
+    if let Answer::Names(names) = subject.run(&Op::ListXattrs(of.clone()))? {
+        for name in names {
+            let of = of.clone();
+            subject.run(&Op::RemoveXattr { of, name })?;
+        }
+    }
+    let owner = Op::SetOwner {
+        of: of.clone(),
+        uid: 0,
+        gid: 0,
+    };
+    subject.run(&owner)?;
+    let permissions = 0o755;
+    subject.run(&Op::SetMode { of, permissions })?;
+    Ok(made.inode)
+}
+
+/// The tree of the volume, when it is durable.
+fn settled(subject: &mut VolumeSubject) -> Result<Tree, Failure> {
+    subject.run(&Op::Sync)?;
+    walk(subject.volume(), InodeNumber::ROOT)
 }
 
 fn work(

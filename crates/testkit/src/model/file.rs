@@ -120,14 +120,15 @@ impl Model {
         }
         let (block_size, step) = (self.block_size, self.step);
         let file = self.change_file(inode);
-        let before = (file.content.size(), file.required.count());
+        let before = (file.content.size(), file.possible.count());
         let end = offset + bytes.len() as u64;
         file.content.write(offset, bytes);
         file.required
             .add(offset / block_size, end.div_ceil(block_size));
         file.possible
             .add(offset / block_size, end.div_ceil(block_size));
-        let grown = before != (file.content.size(), file.required.count());
+        // A block that is possible may have been mapped before.
+        let grown = before != (file.content.size(), file.possible.count());
         let node = self.change(inode);
         node.modified = KnownTime::Recent;
         if grown {
@@ -191,7 +192,7 @@ impl Model {
         let (block_size, step) = (self.block_size, self.step);
         let file = self.change_file(inode);
         let size = file.content.size();
-        let before = (size, file.required.count(), file.possible.count());
+        let before = (size, file.possible.count());
         let blocks = (start / block_size, end.div_ceil(block_size));
         if let AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } = mode {
             file.content.zero(start, end - start);
@@ -208,8 +209,7 @@ impl Model {
             if grows && end > size {
                 file.content.resize(end);
             }
-            let (required, possible) = (file.required.count(), file.possible.count());
-            before != (file.content.size(), required, possible)
+            before != (file.content.size(), file.possible.count())
         };
         let node = self.change(inode);
         if mapping {

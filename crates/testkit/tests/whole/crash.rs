@@ -235,6 +235,17 @@ fn freed_blocks_do_not_show_old_bytes() {
     );
 }
 
+/// A hole that was punched in parts of blocks changes no mapping, nor does what fills it: fdatasync
+/// makes no names durable then.
+#[test]
+fn parts_of_blocks_that_are_punched_and_filled_stay_mapped() {
+    story(
+        "parts",
+        "create /a 644 0 0\nwrite /a 0 18410 1\nallocate /a punch 12794 1337\nsync\nlink /a /b\n\
+         write /a 11264 6191 2\nallocate /a keep 12500 1700\nfdatasync /a\nmkdir /c 755 0 0\nsync\n",
+    );
+}
+
 /// Files without a name are gone after a crash, and their space is free.
 #[test]
 fn files_without_names_do_not_survive() {
