@@ -5,8 +5,9 @@
 //! one's attributes and keeps its other names. The attributes of a directory are set after its
 //! children are written, and times are set last.
 //!
-//! Two names of a source may be one in the image, in a directory where case does not matter.
-//! Neither replaces the other: the content of the first would be lost.
+//! Two files of a command may have one name in the image: those of two sources, or of one source in
+//! a directory where case does not matter. Neither replaces the other: the content of the first
+//! would be lost.
 
 use std::collections::{HashMap, HashSet};
 
@@ -39,18 +40,22 @@ pub struct Overrides {
     pub permissions: Option<u16>,
 }
 
-/// The inodes in the image of files with several names, by their identity in the source.
-pub(crate) type Links = HashMap<(u64, u64), InodeNumber>;
+/// The inodes that a command has written into the image so far.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Those of files with several names, by [`FileMetadata::identity`].
+    links: HashMap<(u64, u64), InodeNumber>,
+    /// Those of all files but directories, where they may be met again.
+    files: HashSet<InodeNumber>,
+}
 
 /// Writes the files of one change.
 pub(crate) struct TreeWriter<'s> {
     session: &'s EditSession,
     overrides: Overrides,
-    /// The inodes of files with several names that were written, by [`FileMetadata::identity`].
-    links: Links,
-    /// The inodes that were written and are no directories, where two names of the source may be
-    /// one.
-    written: Option<HashSet<InodeNumber>>,
+    written: Written,
+    /// Whether two files may have one name.
+    may_meet: bool,
     depth: u32,
 }
 
@@ -103,25 +108,29 @@ impl<'s> TreeWriter<'s> {
         Self {
             session,
             overrides,
-            links: HashMap::new(),
-            written: None,
+            written: Written::default(),
+            may_meet: false,
             depth: 0,
         }
     }
 
-    /// A writer of a tree, which knows the files with several names that were written before.
-    pub(crate) fn of_tree(session: &'s EditSession, overrides: Overrides, links: Links) -> Self {
-        let folds_names = session.folds_names();
+    /// A writer of a tree of a command, of which other trees were written before if `written` is
+    /// given.
+    pub(crate) fn of_tree(
+        session: &'s EditSession,
+        overrides: Overrides,
+        written: Option<Written>,
+    ) -> Self {
         Self {
-            links,
-            written: folds_names.then(HashSet::new),
+            may_meet: written.is_some() || session.folds_names(),
+            written: written.unwrap_or_default(),
             ..Self::new(session, overrides)
         }
     }
 
-    /// The files with several names that were written.
-    pub(crate) fn into_links(self) -> Links {
-        self.links
+    /// What was written so far.
+    pub(crate) fn into_written(self) -> Written {
+        self.written
     }
 
     fn volume(&self) -> &'s Volume {
@@ -148,7 +157,7 @@ impl<'s> TreeWriter<'s> {
         let metadata = self.adjusted(found.clone());
         let first = metadata
             .identity
-            .and_then(|key| self.links.get(&key))
+            .and_then(|key| self.written.links.get(&key))
             .copied();
         self.check_not_written(parent, name, first, path)?;
         if let Some(first) = first {
@@ -156,12 +165,10 @@ impl<'s> TreeWriter<'s> {
         }
         let held = self.make(&metadata, parent, name, path)?;
         if let Some(key) = metadata.identity {
-            self.links.insert(key, held.inode());
+            self.written.links.insert(key, held.inode());
         }
-        if let Some(written) = &mut self.written
-            && metadata.kind != FileType::Directory
-        {
-            written.insert(held.inode());
+        if self.may_meet && metadata.kind != FileType::Directory {
+            self.written.files.insert(held.inode());
         }
         match metadata.kind {
             FileType::Directory => self.write_children(source, node, held.inode(), path)?,
@@ -177,8 +184,8 @@ impl<'s> TreeWriter<'s> {
         self.apply_metadata(&metadata, held.inode(), path)
     }
 
-    /// Refuses a name that is, without its case, that of another file of the source. A name of the
-    /// same file, `first`, stays.
+    /// Refuses a name that another file of the command has. A name of the same file, `first`,
+    /// stays.
     fn check_not_written(
         &self,
         parent: InodeNumber,
@@ -186,13 +193,13 @@ impl<'s> TreeWriter<'s> {
         first: Option<InodeNumber>,
         path: &[u8],
     ) -> Result<()> {
-        let Some(written) = &self.written else {
+        if !self.may_meet {
             return Ok(());
-        };
-        match find(self.volume(), parent, name, path)? {
-            Some(there) if written.contains(&there.inode()) && Some(there.inode()) != first => {
-                let problem = "another file of the source has this name in another case, and this \
-                               directory takes them for one";
+        }
+        match find(self.volume(), parent, name, path)?.map(|there| there.inode()) {
+            Some(there) if self.written.files.contains(&there) && Some(there) != first => {
+                let problem = "this command has just put another file here, whose name is the \
+                               same, or differs only in case";
                 refuse(path, problem)
             }
             _ => Ok(()),

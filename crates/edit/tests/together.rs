@@ -101,6 +101,28 @@ fn files_of_one_command_do_not_replace_each_other() {
 }
 
 #[test]
+fn nor_do_files_below_directories_that_are_merged() {
+    let before = [
+        directory("/a/tree/below"),
+        directory("/b/tree/below"),
+        directory("/into"),
+        write("/a/tree/below/name", "first"),
+        write("/b/tree/below/name", "second"),
+        write("/b/tree/other", "other"),
+    ];
+    let changes = ["/a/tree", "/b/tree"].map(|from| copy(from, "/into", false));
+    let mut session = session(&before);
+    let error = session.apply_together(b"/into", &changes);
+    let error = error.expect_err("they have one name").to_string();
+    let expected = "/into/tree/below/name: this command has just put another file here";
+    assert!(error.contains(expected), "{error}");
+    assert_eq!(
+        content(&session, "/into/tree/below/name").as_deref(),
+        Some("first")
+    );
+}
+
+#[test]
 fn nor_do_those_of_the_host() {
     let folder = scratch();
     let mut changes = Vec::new();
@@ -311,7 +333,7 @@ fn names_of_one_tree_do_not_replace_each_other_where_case_does_not_matter() {
         .expect_err("one would be lost")
         .to_string();
     assert!(
-        error.contains("/folded/a: another file of the source"),
+        error.contains("/folded/a: this command has just put another file here"),
         "{error}"
     );
 }

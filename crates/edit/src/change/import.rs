@@ -110,7 +110,7 @@ impl EditSession {
         let mut writer = self.writer(overrides);
         let (parent, name) = (entry.parent.inode(), &entry.name);
         writer.write_tree(source, node, parent, name, &entry.path)?;
-        self.keep_links(writer);
+        self.keep_written(writer);
         self.note_put(entry)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Their names there are those of the sources, and two may be the same. None of the files then
 //! replaces the other, as with the commands of coreutils: after a move nothing would be left of the
-//! first. Two directories are merged.
+//! first. Two directories are merged, and so on below them.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use super::Change;
 use super::paths::ParentAndName;
 use crate::error::{EditError, Result, refuse};
 use crate::session::EditSession;
-use crate::tree_writer::{Links, Overrides, TreeWriter, find};
+use crate::tree_writer::{Overrides, TreeWriter, Written, find};
 
 /// What the changes that are being applied together have put into the image so far; `None` between
 /// such changes.
@@ -24,8 +24,8 @@ pub(crate) struct PutTogether(RefCell<Option<SoFar>>);
 struct SoFar {
     /// What lies in the directory.
     inodes: HashSet<InodeNumber>,
-    /// Files with several names, of which another source may have one.
-    links: Links,
+    /// What lies below it too, if trees were written.
+    written: Written,
 }
 
 impl EditSession {
@@ -102,17 +102,17 @@ impl EditSession {
         Ok(())
     }
 
-    /// A writer of one of several trees, which knows the files of those before.
+    /// A writer of a tree, which knows the files of those before it.
     pub(super) fn writer(&self, overrides: Overrides) -> TreeWriter<'_> {
         let mut put = self.put_together.0.borrow_mut();
-        let links = put.as_mut().map(|put| std::mem::take(&mut put.links));
-        TreeWriter::of_tree(self, overrides, links.unwrap_or_default())
+        let written = put.as_mut().map(|put| std::mem::take(&mut put.written));
+        TreeWriter::of_tree(self, overrides, written)
     }
 
-    /// Keeps what the writer of a tree knows for those behind.
-    pub(super) fn keep_links(&self, writer: TreeWriter<'_>) {
+    /// Keeps what the writer of a tree knows for those behind it.
+    pub(super) fn keep_written(&self, writer: TreeWriter<'_>) {
         if let Some(put) = &mut *self.put_together.0.borrow_mut() {
-            put.links = writer.into_links();
+            put.written = writer.into_written();
         }
     }
 
