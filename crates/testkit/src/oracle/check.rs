@@ -53,6 +53,8 @@ pub fn recover(image: &Path) -> Result<()> {
             }
             None => true,
         });
+        // Nor did it drop what they count in the usage of their owner.
+        mended.retain(|repair| values.is_empty() || !is_of_quota(repair));
         for number in values {
             remove_found(image, &number)?;
         }
@@ -75,6 +77,12 @@ const BELONGS_TO_RECOVERY: [&str; 4] = [
     "Feature orphan_present is set but orphan file is clean.",
     "Orphan file (inode ",
 ];
+
+/// Whether a repair is of the usage in a quota file.
+fn is_of_quota(repair: &str) -> bool {
+    let question = repair.rsplit_once("Update quota info for quota type ");
+    question.is_some_and(|(_, rest)| rest.ends_with("? yes"))
+}
 
 /// The inode without a name that a repair reports, if it holds an attribute value (`ea_inode`,
 /// detected by its flag). e2fsck 1.47 clears an orphan without dropping the references of its
@@ -140,6 +148,17 @@ mod tests {
         let told = output(tool("e2fsck").arg("-fn").arg(&image)).expect("e2fsck");
         assert_eq!(told.status.code(), Some(0), "{}", text(&told));
         assert!(e2fsck(&image).is_err());
+    }
+
+    #[test]
+    fn repairs_of_quota_files_are_told_from_others() {
+        let words = "Orphan file (inode 13) block 7 is not clean.\nClear? yes\n\n\
+                     Update quota info for quota type 0? yes\n\n\
+                     Update quota info for quota type 1? yes\n\n\
+                     Unattached inode 523\nConnect to /lost+found? yes\n";
+        let mended = repairs(words);
+        let are_of_quota: Vec<bool> = mended.iter().map(|repair| is_of_quota(repair)).collect();
+        assert_eq!(are_of_quota, [true, true, false], "{mended:?}");
     }
 
     #[test]
