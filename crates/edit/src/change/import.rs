@@ -125,17 +125,12 @@ impl EditSession {
         if found.kind() == FileType::Directory {
             self.check_outside(found.inode(), entry.parent.inode(), from)?;
         }
-        if let Some(there) = find(
-            self.volume(),
-            entry.parent.inode(),
-            &entry.name,
-            &entry.path,
-        )? {
-            if there.inode() == found.inode() {
+        if let Some((there, _)) = self.at(entry)? {
+            if there == found.inode() {
                 return refuse(&entry.path, "source and destination are the same file");
             }
             let above = self.parent_and_name(from)?;
-            if self.is_in(above.parent.inode(), there.inode(), from)? {
+            if self.is_in(above.parent.inode(), there, from)? {
                 // What is copied would replace what is still to be copied.
                 return refuse(
                     &entry.path,

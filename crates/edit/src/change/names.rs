@@ -333,13 +333,8 @@ impl EditSession {
         found: &HeldInode<'_>,
         entry: &ParentAndName<'_>,
     ) -> Result<()> {
-        let there = find(
-            self.volume(),
-            entry.parent.inode(),
-            &entry.name,
-            &entry.path,
-        )?;
-        if there.is_none_or(|there| there.inode() != found.inode()) {
+        let there = self.at(entry)?;
+        if there.is_none_or(|(there, _)| there != found.inode()) {
             return Ok(());
         }
         let attributes = self.volume().attributes(found.inode());

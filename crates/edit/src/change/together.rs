@@ -116,7 +116,8 @@ impl EditSession {
         }
     }
 
-    fn at(&self, entry: &ParentAndName<'_>) -> Result<Option<(InodeNumber, FileType)>> {
+    /// What is at a place.
+    pub(super) fn at(&self, entry: &ParentAndName<'_>) -> Result<Option<(InodeNumber, FileType)>> {
         let there = find(
             self.volume(),
             entry.parent.inode(),
