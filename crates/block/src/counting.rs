@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_sync::Counter;
@@ -72,6 +73,10 @@ impl Device for CountingDevice {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
         self.below.discard(offset, length)
+    }
+
+    fn forget(&self, range: Range<u64>) {
+        self.below.forget(range);
     }
 
     fn is_read_only(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The trait of block devices, and arithmetic on their ranges.
 
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A device of bytes. It guarantees:
@@ -104,6 +105,13 @@ pub trait Device: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Forgets what this machine has cached of a range, so that a read which starts after this
+    /// returned sees what other machines have written to a shared device before. A hint: a device
+    /// without such a cache ignores it, and so does one whose cache has what is not durable yet.
+    fn forget(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// Whether writes are refused. A device that refuses them must say so here: a mount that would
     /// write finds it read-only then, instead of failing at the first write.
     fn is_read_only(&self) -> bool {
@@ -134,6 +142,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
         (**self).discard(offset, length)
+    }
+
+    fn forget(&self, range: Range<u64>) {
+        (**self).forget(range);
     }
 
     fn is_read_only(&self) -> bool {

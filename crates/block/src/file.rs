@@ -6,13 +6,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::claim::{Claim, claim, leads_to};
@@ -453,6 +454,17 @@ impl Device for FileDevice {
                 Err(error(&self.path, action, errno))
             }
         }
+    }
+
+    fn forget(&self, range: Range<u64>) {
+        let length = range.end.saturating_sub(range.start);
+        // Where the system does not do it, there may be no other machine either.
+        let _ = rustix::fs::fadvise(
+            &self.file,
+            self.start.saturating_add(range.start),
+            NonZeroU64::new(length),
+            Advice::DontNeed,
+        );
     }
 
     fn is_read_only(&self) -> bool {

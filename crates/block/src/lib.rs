@@ -3,8 +3,8 @@
 //! A [`Device`] is an array of bytes. Two kinds store bytes ([`FileDevice`], [`RamDevice`]); the
 //! others are stacked on another device and change one thing: [`OverlayDevice`] keeps writes in
 //! memory, [`RecordDevice`] logs them, [`FaultDevice`] makes calls fail, [`SlowDevice`] makes them
-//! slow, [`FailStopDevice`] fails every flush after one has failed, [`CountingDevice`] counts what
-//! is written.
+//! slow, [`FailStopDevice`] fails every flush after one has failed, [`FencedDevice`] refuses all
+//! writes from a moment on, [`CountingDevice`] counts what is written.
 //!
 //! The [`Cache`] holds blocks of a device in memory as [`Buffer`]s. Their bytes are [`Page`]s,
 //! which are shared and copied on write. The cache respects the state that the journal sets in a
@@ -19,6 +19,7 @@ mod counting;
 mod device;
 mod fail_stop;
 pub mod fault;
+mod fenced;
 mod file;
 pub mod holders;
 mod holes;
@@ -43,6 +44,7 @@ pub use counting::CountingDevice;
 pub use device::Device;
 pub use fail_stop::FailStopDevice;
 pub use fault::FaultDevice;
+pub use fenced::FencedDevice;
 pub use file::{Access, FileDevice, RangeEnd};
 pub use holes::next_data;
 pub use host_file::open_unlocked;

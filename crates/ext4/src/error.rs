@@ -1,9 +1,9 @@
 //! What can go wrong, sorted by who is to blame.
 //!
 //! `Io` is the device's, `Corrupt` the bytes', `NotExt4`, `TooShort` and `Unsupported` nobody's
-//! (there is no such file system, or a feature that this version does not read or write), `Options`
-//! and `Refused` the caller's (the latter by POSIX), `Journal` says that an error has stopped the
-//! journal. Each has the errno that a system call would give.
+//! (there is no such file system, or a feature that this version does not read or write), `InUse`
+//! another user's, `Options` and `Refused` the caller's (the latter by POSIX), `Journal` says that
+//! an error has stopped the journal. Each has the errno that a system call would give.
 
 use std::fmt;
 use std::io;
@@ -42,6 +42,9 @@ pub enum Error {
     /// The image uses something that this version does not handle; the text names it.
     #[error("unsupported: {0}")]
     Unsupported(Text),
+    /// Another machine, or a checker, uses the file system; the text says which.
+    #[error("{0}")]
+    InUse(Text),
     /// The options of the mount contradict each other; the text says how.
     #[error("{0}")]
     Options(Text),
@@ -224,6 +227,7 @@ impl Error {
                 Refusal::Invalid.errno()
             }
             Self::Unsupported(_) => libc::EOPNOTSUPP,
+            Self::InUse(_) => libc::EBUSY,
             Self::Refused(refusal) => refusal.errno(),
             Self::Journal(error) => match **error {
                 JournalError::Io { .. } => libc::EIO,

@@ -67,8 +67,8 @@
 //! each other:
 //!
 //! ```text
-//! error options statistics types | seal store mbcache | groups | mballoc ialloc orphan | inode |
-//! dir xattr quota | volume | ops | mount path
+//! error options statistics types | seal store multi_mount mbcache | groups |
+//! mballoc ialloc orphan | inode | dir xattr quota | volume | ops | mount path
 //! ```
 
 #![forbid(unsafe_code)]
@@ -79,6 +79,7 @@ pub mod statistics;
 mod types;
 
 mod mbcache;
+mod multi_mount;
 mod seal;
 mod store;
 

@@ -1,10 +1,11 @@
 //! Mounting and unmounting: from a device to a volume and back.
 //!
-//! Mounting: the superblock is read and checked (features, absurd counts, the device's size); the
-//! journal is found and its replay planned; what the replay will leave is checked, and only then it
-//! is done, or for a read-only mount shown without being done; then the layers are built from the
-//! bottom up, `recover` and `orphan_present` are set durably before the first commit can happen
-//! (rule 11), and orphans are finished.
+//! Mounting: a device that other machines may use is claimed ([`multi_mount`](crate::multi_mount));
+//! the superblock is read and checked (features, absurd counts, the device's size); the journal is
+//! found and its replay planned; what the replay will leave is checked, and only then it is done,
+//! or for a read-only mount shown without being done; then the layers are built from the bottom up,
+//! `recover` and `orphan_present` are set durably before the first commit can happen (rule 11), and
+//! orphans are finished.
 //!
 //! Closing: inodes without a name are deleted, everything is committed and written home, the log is
 //! emptied, and only then is the superblock marked clean, with exact counts. If a step fails, the
@@ -24,6 +25,7 @@ mod superblock;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pext4_block::{Cache, CountingDevice, Device};
 use pext4_jbd2::Journal;
@@ -38,6 +40,7 @@ use pext4_ondisk::superblock::{State, Superblock};
 use pext4_sync::Mutex;
 use pext4_sync::atomic::AtomicU32;
 use pext4_sync::order::Class;
+use pext4_sync::thread;
 
 use crate::dir::{DirectorySettings, VolumeDirectories};
 use crate::error::{Error, Result};
@@ -45,6 +48,7 @@ use crate::groups::Groups;
 use crate::inode::inodes::Inodes;
 use crate::inode::table;
 use crate::mbcache::{Counting, SharedBlocks};
+use crate::multi_mount::{self, Claim, Keeper};
 use crate::options::{LeafSearch, MountOptions};
 use crate::orphan::Orphans;
 use crate::quota::Quotas;
@@ -68,10 +72,29 @@ impl Volume {
         Self::open_unfinished(device, options)?.finish_orphans()
     }
 
+    /// How long [`Volume::open`] waits to see whether another machine uses the file system on
+    /// `device`, if it has multiple mount protection (the feature `mmp`) and is to be written. That
+    /// is a second, or more than twenty if the last user did not release it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::open`].
+    pub fn claim_time(
+        device: &Arc<dyn Device>,
+        options: &MountOptions,
+    ) -> Result<Option<Duration>> {
+        match to_claim(device, options)? {
+            None => Ok(None),
+            Some((superblock, geometry)) => multi_mount::claim_time(device, &superblock, &geometry),
+        }
+    }
+
     /// As [`Volume::open`], with the orphans as they are.
     fn open_unfinished(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();
+        let claim = claim(&device, &options)?;
+        let device = claim.as_ref().map_or(device, Claim::device);
         let counting = Arc::new(CountingDevice::new(device));
         let device = Arc::clone(&counting) as Arc<dyn Device>;
         let found = superblock::read(&*device, &mut options, &mut notes)?;
@@ -114,6 +137,8 @@ impl Volume {
             };
             journal::begin(&layers, log)?;
         }
+        let store_of_keeper = Arc::downgrade(&store);
+        let keeper = claim.map(|claim| Keeper::start(claim, store_of_keeper));
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
         Ok(Self::assemble(
             inodes,
@@ -122,6 +147,7 @@ impl Volume {
             overhead_blocks,
             was_clean,
             notes,
+            keeper.transpose()?,
         ))
     }
 
@@ -132,6 +158,7 @@ impl Volume {
         overhead_blocks: u64,
         was_clean: bool,
         notes: Vec<String>,
+        keeper: Option<Keeper>,
     ) -> Self {
         let store = &inodes.store;
         let folds = store.features.has_incompat(Incompat::CASEFOLD);
@@ -161,6 +188,7 @@ impl Volume {
             device,
             is_open: true,
             was_clean,
+            keeper,
         }
     }
 
@@ -179,6 +207,16 @@ impl Volume {
         if !std::mem::replace(&mut self.is_open, false) {
             return Ok(());
         }
+        let ended = self.end_journal();
+        let released = match self.keeper.take() {
+            Some(keeper) => keeper.release(),
+            None => Ok(()),
+        };
+        ended.and(released)
+    }
+
+    /// Commits everything, ends the journal and marks the file system clean.
+    fn end_journal(&self) -> Result<()> {
         let store = Arc::clone(&self.inodes.store);
         let Some(journal) = store.try_journal() else {
             return Ok(());
@@ -271,6 +309,33 @@ fn note_damage(groups: &Groups, notes: &mut Vec<String>) {
     if others > 0 {
         notes.push(format!("{others} more group descriptors are as bad"));
     }
+}
+
+/// Claims the file system on a device that other machines may use, if it has multiple mount
+/// protection and will be written.
+fn claim(device: &Arc<dyn Device>, options: &MountOptions) -> Result<Option<Claim>> {
+    match to_claim(device, options)? {
+        None => Ok(None),
+        Some((superblock, geometry)) => {
+            Claim::take(device, &superblock, &geometry, &mut thread::sleep)
+        }
+    }
+}
+
+/// The superblock and the geometry of a file system that may have to be claimed. They are read anew
+/// after the claim, and what is to be noted is noted then.
+fn to_claim(
+    device: &Arc<dyn Device>,
+    options: &MountOptions,
+) -> Result<Option<(Superblock, Geometry)>> {
+    if !options.is_device_shared || options.read_only {
+        return Ok(None);
+    }
+    let (mut options, mut notes) = (options.clone(), Vec::new());
+    let found = superblock::read(device, &mut options, &mut notes)?;
+    let superblock = found.to_seek_the_log();
+    let geometry = check_features(superblock, device, &mut options, device, &mut notes)?;
+    Ok((!options.read_only).then(|| (superblock.clone(), geometry)))
 }
 
 /// Checks an image's features and then its shape, which unknown features may change. Whether it can

@@ -67,6 +67,10 @@ pub struct MountOptions {
     pub inherit_group: Option<bool>,
     /// Width and setting of each scaling mechanism.
     pub scaling: Scaling,
+    /// Whether other machines may use the device too. An image with multiple mount protection (the
+    /// feature `mmp`) is claimed then, and kept claimed by a thread, unless `read_only`: the mount
+    /// takes a second for it, or more than twenty if the last user did not release it.
+    pub is_device_shared: bool,
     /// Bypasses the journal: a commit writes its blocks home at once, as on an image without a
     /// journal. This is only safe on a device that keeps either all that is written or nothing of
     /// it when the volume is closed. An image whose journal must be replayed first is refused.
@@ -96,6 +100,7 @@ impl Default for MountOptions {
             reserve_gid: None,
             inherit_group: None,
             scaling: Scaling::default(),
+            is_device_shared: true,
             bypass_journal: false,
             deterministic: None,
         }

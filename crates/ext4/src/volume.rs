@@ -19,6 +19,7 @@ use crate::dir::VolumeDirectories;
 use crate::error::Error;
 use crate::inode::inodes::Inodes;
 use crate::mbcache::AttributeCacheStatistics;
+use crate::multi_mount::Keeper;
 use crate::quota::Quotas;
 use crate::statistics::{Report, Section};
 use crate::types::InodeNumber;
@@ -67,6 +68,8 @@ pub struct Volume {
     pub(crate) is_open: bool,
     /// Whether the image was marked as closed cleanly. [immutable after mount]
     pub(crate) was_clean: bool,
+    /// Keeps the claim of an image with multiple mount protection.
+    pub(crate) keeper: Option<Keeper>,
 }
 
 impl fmt::Debug for Volume {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// first two layers, each of which is one unit in several files.
 const LAYERS: [&[&str]; 9] = [
     &["error", "options", "statistics", "types"],
-    &["seal", "store", "mbcache"],
+    &["seal", "store", "multi_mount", "mbcache"],
     &["groups"],
     &["mballoc", "ialloc", "orphan"],
     &["inode"],

@@ -351,7 +351,12 @@ fn inspect(volume: &Volume, inode: InodeNumber) {
 
 /// Opens a corrupt image for writing and tries all kinds of operations; every error is accepted.
 pub fn write_corrupt(device: Arc<dyn Device>) {
-    let Ok(volume) = Volume::open(device, MountOptions::default()) else {
+    let options = MountOptions {
+        // Nobody else has it, so that there is nobody to wait for.
+        is_device_shared: false,
+        ..MountOptions::default()
+    };
+    let Ok(volume) = Volume::open(device, options) else {
         return;
     };
     look_around(&volume);

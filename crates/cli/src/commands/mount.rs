@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 use clap::Args;
@@ -369,6 +370,22 @@ fn kind(error: &Error) -> Option<ErrorKind> {
     error.downcast_ref::<io::Error>().map(io::Error::kind)
 }
 
+/// Says so if it takes long to see whether another machine uses the image.
+fn announce_wait(device: &Arc<dyn Device>, image: &Path, options: &Options) -> Result<()> {
+    const LONG: Duration = Duration::from_secs(2);
+    let time = Volume::claim_time(device, &options.volume);
+    match time.with_context(|| image.display().to_string())? {
+        Some(time) if time > LONG => print_error(format_args!(
+            "pext4: {}: its last user did not release it (mmp): waiting {} seconds to see whether \
+             another machine uses it",
+            image.display(),
+            time.as_secs()
+        )),
+        _ => {}
+    }
+    Ok(())
+}
+
 /// Opens the volume, which has the device.
 fn open(
     image: &Path,
@@ -397,6 +414,8 @@ fn open(
     options.volume.mounted_on = directory.to_string_lossy().into_owned();
     let device = Arc::new(device);
     let named = Arc::downgrade(&device);
+    let device: Arc<dyn Device> = device;
+    announce_wait(&device, image, options)?;
     let volume = Volume::open(device, options.volume.clone())
         .with_context(|| image.display().to_string())?;
     Ok((volume, named))

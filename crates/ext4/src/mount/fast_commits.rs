@@ -40,6 +40,8 @@ pub(super) fn apply(
         // In Linux there was room, and what is damaged besides is left to who mounts it.
         reserve: Reserve::Everybody,
         on_error: Some(OnError::Continue),
+        // Who mounts it has claimed it.
+        is_device_shared: false,
         ..options.clone()
     };
     let before = found.as_replayed(&*overlay, &mut own, &mut Vec::new())?;

@@ -15,14 +15,12 @@ const WRITTEN: Incompat = Incompat::FILETYPE
     .union(Incompat::FLEX_BG)
     .union(Incompat::CSUM_SEED)
     .union(Incompat::META_BG)
+    .union(Incompat::MMP)
     .union(Incompat::INLINE_DATA)
     .union(Incompat::EA_INODE)
     .union(Incompat::LARGEDIR)
     .union(Incompat::ENCRYPT)
     .union(Incompat::CASEFOLD);
-
-/// Incompatible features that are read, or that a reader can ignore.
-const READ: Incompat = WRITTEN.union(Incompat::MMP);
 
 /// Together they allow directories with hashes of names that only their key gives.
 const KEYED_NAMES: Incompat = Incompat::ENCRYPT.union(Incompat::CASEFOLD);
@@ -72,7 +70,7 @@ pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
 ///
 /// `Unsupported`, naming the features.
 pub(super) fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
-    let unreadable = superblock.features.incompat.difference(READ);
+    let unreadable = superblock.features.incompat.difference(WRITTEN);
     let folds = superblock.features.has_incompat(Incompat::CASEFOLD);
     if folds && superblock.encoding != casefold::UTF8_12_1 {
         return Err(Error::unsupported(format!(
@@ -105,7 +103,7 @@ pub(super) fn check(
 ) -> Result<()> {
     refuse_unreadable(superblock)?;
     let features = &superblock.features;
-    let mut unwritten = features.incompat.difference(WRITTEN).names();
+    let mut unwritten = Vec::new();
     if features.incompat.contains(KEYED_NAMES) {
         unwritten.extend(KEYED_NAMES.names());
     }

@@ -1,10 +1,12 @@
 //! The files of an empty file system: the root directory, lost+found, the journal, the orphan file,
-//! quota files and the inode that reserves descriptor blocks.
+//! quota files, the inode that reserves descriptor blocks, and the block of multiple mount
+//! protection.
 
 use pext4_ondisk::directory::{self, Entry, Format};
-use pext4_ondisk::feature::Compat;
+use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::inode::{EXTRA_SIZE, Inode};
 use pext4_ondisk::journal::JournalSuperblock;
+use pext4_ondisk::mmp::Mmp;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
@@ -23,6 +25,8 @@ pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
 pub(crate) const MAX_LOST_FOUND_BLOCKS: u64 = 12;
 /// The minimum size of a journal in blocks. ext4 implementations refuse smaller ones.
 pub(super) const MIN_JOURNAL_BLOCKS: u32 = 1024;
+/// Seconds between updates of the block of multiple mount protection, as in mke2fs.
+const MULTI_MOUNT_SECONDS: u16 = 5;
 /// How many blocks of the log there are for each block of fast commits, as in mke2fs.
 const LOG_OVER_FAST_COMMITS: u32 = 64;
 
@@ -62,8 +66,9 @@ pub(super) fn place(
     Ok(files)
 }
 
-/// Places the files that are in no directory: the inode that reserves descriptor blocks, the orphan
-/// file, the quota files for `owners`, whose usage the caller enters later, and the journal.
+/// Places what is in no directory: the inode that reserves descriptor blocks, the block of multiple
+/// mount protection, the orphan file, the quota files for `owners`, whose usage the caller enters
+/// later, and the journal.
 pub(crate) fn place_system(
     layout: &mut Layout,
     superblock: &mut Superblock,
@@ -73,6 +78,9 @@ pub(crate) fn place_system(
 ) -> Result<()> {
     if superblock.features.has_compat(Compat::RESIZE_INODE) {
         resize_inode::place(layout, superblock, files)?;
+    }
+    if superblock.features.has_incompat(Incompat::MMP) {
+        place_multi_mount_block(layout, superblock, files)?;
     }
     if superblock.features.has_compat(Compat::ORPHAN_FILE) {
         place_orphan_file(layout, superblock, files)?;
@@ -163,6 +171,21 @@ fn place_lost_found(
     files.inodes.push((number, inode));
     superblock.lost_found_inode = number;
     layout.count_directory(number);
+    Ok(())
+}
+
+fn place_multi_mount_block(
+    layout: &mut Layout,
+    superblock: &mut Superblock,
+    files: &mut Files,
+) -> Result<()> {
+    let runs = layout.allocate(0, 1)?;
+    let block = BlockNumber(runs[0].start);
+    let mut bytes = vec![0; layout.geometry.block_size as usize];
+    Mmp::clean(MULTI_MOUNT_SECONDS).encode(&mut bytes, layout.geometry.checksum_seed());
+    files.blocks.push((block, bytes));
+    superblock.mmp_block = block;
+    superblock.mmp_update_interval = MULTI_MOUNT_SECONDS;
     Ok(())
 }
 

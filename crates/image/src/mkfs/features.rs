@@ -83,6 +83,7 @@ fn supported() -> Features {
         compat: usual.compat | Compat::STABLE_INODES | Compat::SPARSE_SUPER2 | Compat::FAST_COMMIT,
         incompat: usual.incompat
             | Incompat::META_BG
+            | Incompat::MMP
             | Incompat::EA_INODE
             | Incompat::INLINE_DATA
             | Incompat::LARGEDIR

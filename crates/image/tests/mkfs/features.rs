@@ -32,6 +32,8 @@ fn features_can_be_switched_one_by_one() {
         "meta_bg,^flex_bg,^metadata_csum",
         "sparse_super2",
         "sparse_super2,meta_bg",
+        "mmp",
+        "mmp,^metadata_csum",
         "uninit_bg,^metadata_csum",
         "uninit_bg,^metadata_csum,^flex_bg",
         "fast_commit",

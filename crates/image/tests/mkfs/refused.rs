@@ -44,7 +44,7 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
         ("meta_bg,resize_inode", "exclude each other"),
         ("none,resize_inode", "needs sparse_super"),
         ("fast_commit,^has_journal", "needs a journal"),
-        ("mmp", "mmp"),
+        ("bigalloc", "bigalloc"),
         ("nonsense", "nonsense"),
     ] {
         let features = features.split(',').map(str::to_owned).collect();

@@ -10,7 +10,7 @@ use super::{MIB, check, make};
 /// What dumpe2fs prints of the superblocks of an image and of its journal, without what differs
 /// between any two images.
 fn dumped(path: &Path) -> Option<Vec<String>> {
-    const OF_ITS_OWN: [&str; 9] = [
+    const OF_ITS_OWN: [&str; 12] = [
         "Filesystem UUID:",
         "Filesystem created:",
         "Last write time:",
@@ -21,6 +21,10 @@ fn dumped(path: &Path) -> Option<Vec<String>> {
         // Quota and orphan files come in another order.
         "Free blocks:",
         "Orphan file inode:",
+        // When and where mke2fs made it.
+        "    mmp_update_",
+        "    mmp_node_name:",
+        "    mmp_device_name:",
     ];
     let dumped = Command::new("dumpe2fs").arg("-h").arg(path).output().ok()?;
     let text = String::from_utf8_lossy(&dumped.stdout).into_owned();
@@ -47,6 +51,8 @@ fn superblocks_are_upstreams() {
         ("meta_bg,^resize_inode", 4096),
         ("uninit_bg,^metadata_csum", 4096),
         ("^sparse_super,^resize_inode", 1024),
+        ("mmp", 1024),
+        ("mmp", 4096),
         ("fast_commit", 1024),
         ("fast_commit", 4096),
         ("large_dir", 8192),

@@ -13,6 +13,7 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::{Inode, InodeFlags};
 use pext4_ondisk::journal::JournalIncompat;
 use pext4_ondisk::journal::fast_commit::AreaWriter;
+use pext4_ondisk::mmp::{Mmp, Use};
 use pext4_ondisk::superblock::{OFFSET, SIZE, Superblock};
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock, Tid};
 use pext4_testkit::Random;
@@ -311,6 +312,30 @@ fn a_replay_counts_as_no_mount() {
     let after = mounts();
     assert_eq!(after.0, before.0 + 1);
     assert!(after.1.starts_with(b"/there"));
+}
+
+/// What the replay opens in memory claims nothing: the mount has claimed the image.
+#[test]
+fn a_replay_keeps_the_claim_of_an_image_with_mmp() {
+    let format = Format::new(16 << 20, 1024, Features::Upstream);
+    let base = Base::made(&format.with(&["-J", "size=2", "-O", "mmp"]));
+    let device = Arc::new(base.with(&mixture(&base)));
+    let superblock = superblock(&device);
+    let (home, seed) = (superblock.mmp_block, superblock.metadata_checksum_seed());
+    let offset = home.get() * BLOCK as u64;
+    let mut block = [0; BLOCK];
+    // Otherwise the mount would wait for a machine that may still use it.
+    Mmp::clean(5).encode(&mut block, Some(seed));
+    device.write_at(offset, &block).expect("memory");
+    let mut usage = || {
+        device.read_at(offset, &mut block).expect("memory");
+        Mmp::decode(&block, Some(seed)).expect("sound").usage()
+    };
+    let below = Arc::<RamDevice>::clone(&device);
+    let volume = Volume::open(below, MountOptions::default()).expect("a replay");
+    assert!(matches!(usage(), Use::Mounted(_)));
+    volume.close().expect("the claim was kept");
+    assert_eq!(usage(), Use::Clean);
 }
 
 fn superblock(device: &RamDevice) -> Superblock {
