@@ -19,6 +19,8 @@ pub struct Mount {
     pub source: PathBuf,
     /// Whether it is mounted read-only.
     pub read_only: bool,
+    /// The user whose server it has, of a FUSE mount.
+    pub user: Option<u32>,
 }
 
 /// All mounts that this process sees, the latest last.
@@ -64,7 +66,15 @@ fn parse(line: &[u8]) -> Option<Mount> {
         file_system_type: String::from_utf8_lossy(fields.next()?).into_owned(),
         source: unescape(fields.next()?),
         read_only,
+        user: fields.next().and_then(user),
     })
+}
+
+/// The user in the options of a FUSE file system.
+fn user(options: &[u8]) -> Option<u32> {
+    let mut options = options.split(|&byte| byte == b',');
+    let number = options.find_map(|option| option.strip_prefix(b"user_id="))?;
+    std::str::from_utf8(number).ok()?.parse().ok()
 }
 
 /// Parses a device number `MAJOR:MINOR`.
@@ -107,16 +117,18 @@ mod tests {
 
     #[test]
     fn a_line_is_understood_with_and_without_optional_fields() {
-        let line = b"36 35 0:42 / /mnt/my\\040disk rw,nosuid shared:7 - fuse.pext4 /a\\011b rw";
+        let line = b"36 35 0:42 / /mnt/my\\040disk rw,nosuid shared:7 - fuse.pext4 /a\\011b rw,user_id=1000,group_id=3";
         let mount = parse(line).expect("a line of the table");
         assert_eq!(mount.device, (0, 42));
         assert_eq!(mount.directory, Path::new("/mnt/my disk"));
         assert_eq!(mount.file_system_type, "fuse.pext4");
         assert!(!mount.read_only);
         assert_eq!(mount.source, Path::new("/a\tb"));
+        assert_eq!(mount.user, Some(1000));
         let line = b"22 1 254:0 / / ro,relatime - ext4 /dev/root rw";
         let mount = parse(line).expect("a line of the table");
         assert_eq!(mount.source, Path::new("/dev/root"));
+        assert_eq!(mount.user, None);
         assert!(mount.read_only);
         for junk in [
             &b""[..],

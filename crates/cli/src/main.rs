@@ -22,6 +22,7 @@ mod log;
 mod mode;
 mod moment;
 mod names;
+mod other_formats;
 mod output;
 mod owner;
 mod partitions;

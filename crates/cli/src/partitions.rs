@@ -1,5 +1,5 @@
 //! Recognises a disk with partitions where an ext4 file system was expected, so that the error can
-//! say how to reach one of them.
+//! say how to reach one of them, and other formats ([`other_formats`]).
 
 use std::io;
 use std::ops::Range;
@@ -9,19 +9,19 @@ use anyhow::{Result, bail};
 use pext4_block::{Device, FileDevice, partition_table};
 use pext4_ondisk::superblock::{self, Superblock};
 
-use crate::size;
+use crate::{other_formats, size};
 
 /// The most partitions that an error names.
 const MOST_NAMED: usize = 8;
 
-/// Fails if a device has partitions and no ext4 superblock.
+/// Fails if a device has no ext4 superblock, but partitions or another known format.
 ///
 /// # Errors
 ///
-/// The device is such a disk. One that cannot be read is no error here.
+/// The device is such a disk or has such a format. One that cannot be read is no error here.
 pub fn refuse_disk(device: &FileDevice, image: &Path) -> Result<()> {
-    let has_ext4 = has_ext4(|offset, into| device.read_at(offset, into));
-    refuse(image, has_ext4, || device.partitions())
+    let read = |offset, into: &mut [u8]| device.read_at(offset, into);
+    refuse(image, read, || device.partitions())
 }
 
 /// As [`refuse_disk`], with the size of the device, and its bytes from `read`, which fills a buffer
@@ -35,31 +35,34 @@ pub fn refuse_disk_of(
     size: u64,
     read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
 ) -> Result<()> {
-    refuse(image, has_ext4(&read), || {
-        partition_table::partitions(size, read)
-    })
+    refuse(image, &read, || partition_table::partitions(size, &read))
 }
 
-/// Whether there is an ext4 superblock. What cannot be read may be one: opening the file system
-/// tells what is wrong then.
+/// Whether there is an ext4 superblock, as far as can be read.
 fn has_ext4(read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> bool {
     let mut bytes = [0; superblock::SIZE];
-    read(superblock::OFFSET, &mut bytes).is_err()
-        || Superblock::magic_of(&bytes) == superblock::MAGIC
+    read(superblock::OFFSET, &mut bytes).is_ok()
+        && Superblock::magic_of(&bytes) == superblock::MAGIC
 }
 
 fn refuse(
     image: &Path,
-    has_ext4: bool,
+    read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
     partitions: impl FnOnce() -> io::Result<Vec<Range<u64>>>,
 ) -> Result<()> {
-    if has_ext4 {
+    if has_ext4(&read) {
         return Ok(());
     }
     if let Some(begin) = describe(&partitions().unwrap_or_default()) {
         bail!(
             "{}: it is a disk with partitions, not an ext4 file system; {begin}: mount one with \
              `-o offset=BYTES`, and give other commands `--offset BYTES`",
+            image.display()
+        );
+    }
+    if let Some(description) = other_formats::describe(read) {
+        bail!(
+            "{}: it is no ext4 image, but {description}",
             image.display()
         );
     }

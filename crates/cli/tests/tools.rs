@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -192,6 +193,59 @@ fn an_image_says_what_it_is() {
     assert!(
         features.contains(&Value::from("extent")) || features.contains(&Value::from("extents"))
     );
+}
+
+#[test]
+fn an_image_that_was_cut_short_or_is_damaged_still_says_what_it_is() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "16M", "-L", "whole"]).arg(&place.image));
+    let file = fs::OpenOptions::new().write(true).open(&place.image);
+    let file = file.expect("it was made");
+    file.set_len(10 << 20).expect("it is shortened");
+    let json = succeed(pext4(["info", "--json"]).arg(&place.image));
+    let info: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&info["size"], &info["missing"]),
+        (&(16 << 20).into(), &(6 << 20).into())
+    );
+    let text = succeed(pext4(["info"]).arg(&place.image));
+    assert!(text.contains("the last 6 MiB"), "{text}");
+    let refused = fail(pext4(["ls"]).arg(&place.image).arg("/"), 1);
+    assert!(refused.contains("truncate -s 16777216"), "{refused}");
+
+    // The label is a part of what has a checksum.
+    file.write_all_at(b"W", 1024 + 0x78).expect("it is open");
+    let shown = run(pext4(["info"]).arg(&place.image));
+    assert!(shown.status.success(), "{shown:?}");
+    let [text, said] = [shown.stdout, shown.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(text.contains("Whole"), "{text}");
+    assert!(
+        said.contains("checksum") && said.contains("e2fsck"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_no_image_is_named() {
+    let place = Place::empty();
+    let mut qcow2 = vec![0; 1 << 16];
+    qcow2[..4].copy_from_slice(b"QFI\xFB");
+    for (content, name) in [
+        (&qcow2[..], "qemu-img convert"),
+        (b"\x1F\x8B\x08", "gzip -d"),
+    ] {
+        fs::write(&place.image, content).expect("a fresh place");
+        for words in [&["info"][..], &["check"], &["ls", "/"], &["mkdir", "/new"]] {
+            let (command, paths) = words.split_first().expect("a command");
+            let said = run(pext4([*command]).arg(&place.image).args(paths));
+            assert!(!said.status.success(), "{said:?}");
+            let said = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(said.contains(name), "{command}: {said}");
+        }
+        let mut mount = pext4(["mount"]);
+        let said = fail(mount.arg(&place.image).arg(&place.point), 1);
+        assert!(said.contains(name), "{said}");
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub enum Error {
     #[error("device error: {0}")]
     Io(#[from] io::Error),
     /// The image holds bytes that cannot be true.
-    #[error("{0}; `e2fsck -f` repairs it (keep a copy of the image)")]
+    #[error("{0}; {remedy}", remedy = .0.remedy())]
     Corrupt(#[from] Corrupt),
     /// There is no ext4 file system: neither its superblock nor the first copy of it.
     #[error(

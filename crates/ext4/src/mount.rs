@@ -11,6 +11,7 @@
 //! emptied, and only then is the superblock marked clean, with exact counts. If a step fails, the
 //! journal is shut down all the same, and the first error is returned.
 
+mod advice;
 mod fast_commits;
 mod features;
 mod image;
@@ -69,7 +70,9 @@ impl Volume {
     /// contradict each other. Nothing is written before every check has passed, also of what the
     /// journal brings.
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
-        Self::open_unfinished(device, options)?.finish_orphans()
+        let opened = Self::open_unfinished(Arc::clone(&device), options.clone());
+        let opened = opened.map_err(|error| advice::add(error, &device, &options));
+        opened?.finish_orphans()
     }
 
     /// How long [`Volume::open`] waits to see whether another machine uses the file system on
@@ -377,17 +380,24 @@ fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry>
         .blocks_count
         .checked_mul(u64::from(geometry.block_size));
     if needed.is_none_or(|needed| needed > device.size()) {
-        return Err(Error::from(Corrupt::new(
-            "image",
-            format!(
-                "the file system has {} blocks of {} bytes, the device only {} bytes: it was cut short",
-                geometry.blocks_count,
-                geometry.block_size,
-                device.size()
-            ),
-        )));
+        return Err(cut_short(&geometry, device.size()).into());
     }
     Ok(geometry)
+}
+
+/// The error of a device that is too small for the file system.
+fn cut_short(geometry: &Geometry, size: u64) -> Corrupt {
+    let (blocks, block_size) = (geometry.blocks_count, geometry.block_size);
+    let problem = format!(
+        "the file system has {blocks} blocks of {block_size} bytes, the device only {size} bytes: \
+         it was cut short"
+    );
+    let needed = u128::from(blocks) * u128::from(block_size);
+    let remedy = format!(
+        "copy it anew; if that is impossible, `truncate -s {needed}` makes a file long enough for \
+         what is left of it to be read"
+    );
+    Corrupt::new("image", problem).advising(remedy)
 }
 
 /// Fails if the replay changed fields with which the log was found. (The size may change, if the

@@ -34,6 +34,9 @@ use crate::statistics::Tally;
 /// See [`Store::quota_credits`]: each of three owners, before and after.
 const QUOTA_CREDITS: u32 = 6;
 
+/// Is told of corruption when it is found.
+pub type CorruptionObserver = dyn Fn(&Corrupt) + Send + Sync;
+
 /// The device, buffers, journal and properties of one mounted volume.
 pub struct Store {
     /// The device that holds the image. [immutable after mount]
@@ -63,6 +66,10 @@ pub struct Store {
     journal: OnceLock<Arc<Journal>>,
     superblock: Arc<SuperblockState>,
     read_only: AtomicBool,
+    /// Is told of corruption, if somebody asked for that.
+    observer: OnceLock<Box<CorruptionObserver>>,
+    /// The corruption for which the journal was stopped.
+    stopped_for: OnceLock<Corrupt>,
     /// Whether the superblock in memory records errors that are in no transaction yet.
     has_noted: AtomicBool,
     /// Inodes of the file system itself that need not be among the reserved ones: journal, orphan
@@ -97,6 +104,8 @@ impl Store {
                 .has_read_only_compat(ReadOnlyCompat::METADATA_CSUM),
             geometry,
             read_only: AtomicBool::new(options.read_only),
+            observer: OnceLock::new(),
+            stopped_for: OnceLock::new(),
             has_noted: AtomicBool::new(false),
             is_for_hurd: superblock.is_for_hurd(),
             system_inodes: system_inodes(&superblock),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use pext4_block::CountingDevice;
 use pext4_jbd2::{CommitStep, Statistics as JournalStatistics};
+use pext4_ondisk::Corrupt;
 use pext4_sync::atomic::AtomicU32;
 use pext4_sync::meter::Tallies;
 use pext4_sync::{Mutex, meter};
@@ -93,6 +94,13 @@ impl Volume {
     pub fn failure(&self) -> Option<Error> {
         let journal = self.inodes.store.try_journal()?;
         journal.failure().map(Error::from)
+    }
+
+    /// Calls `observer` whenever corruption is found, also where no operation fails by it: an
+    /// allocation goes to another group if one is corrupt. It may be called many times for the same
+    /// corruption, by any thread, and must not use the volume. Only the first observer is called.
+    pub fn observe_corruption(&self, observer: impl Fn(&Corrupt) + Send + Sync + 'static) {
+        self.inodes.store.observe_corruption(Box::new(observer));
     }
 
     /// The inodes that callers hold now.

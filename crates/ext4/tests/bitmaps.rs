@@ -3,12 +3,14 @@
 mod images;
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use images::Image;
-use pext4_block::RamDevice;
 use pext4_block::fault::{FaultDevice, Operation};
+use pext4_block::{Device, RamDevice};
+use pext4_fs::options::OnError;
 use pext4_fs::{InodeNumber, MountOptions, Refusal, Volume};
+use pext4_ondisk::superblock::Superblock;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
@@ -91,4 +93,52 @@ fn blocks_lost_with_an_unreadable_bitmap_are_reported() {
     ram.save(&image.path).expect("saved");
     let state = image.debugfs("stats");
     assert!(state.contains("clean with errors"), "{state}");
+}
+
+/// Wrong checksums of all block bitmaps, and what the superblock notes about them after one file
+/// was made.
+fn with_wrong_bitmaps(on_error: OnError) -> Option<(Vec<String>, Superblock)> {
+    let image = Image::make(&["-b", "1024", "-m", "0"])?;
+    let told = image.debugfs("stats");
+    let places = told.split("block bitmap at ").skip(1);
+    let bitmaps: Vec<usize> = places
+        .filter_map(|rest| rest.split(',').next()?.parse().ok())
+        .collect();
+    assert!(bitmaps.len() > 1, "{told}");
+    image.change(|bytes| {
+        for bitmap in bitmaps {
+            bytes[bitmap * 1024 + 1000] ^= 1;
+        }
+    });
+    let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+    let options = MountOptions {
+        on_error: Some(on_error),
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(Arc::<RamDevice>::clone(&device), options).expect("a mount");
+    let (tell, told) = mpsc::channel();
+    volume.observe_corruption(move |corrupt| drop(tell.send(corrupt.to_string())));
+    // It may find room, since there are groups whose bitmaps nobody has written yet.
+    let _ = volume.paths().write("/file", [7; 10_000]);
+    // After an abort it reports that.
+    let closed = volume.close();
+    assert_eq!(closed.is_ok(), on_error == OnError::Continue);
+    let mut bytes = [0; 1024];
+    device.read_at(1024, &mut bytes).expect("memory");
+    let superblock = Superblock::decode(&bytes).expect("it is whole");
+    Some((told.try_iter().collect(), superblock))
+}
+
+#[test]
+fn corrupt_bitmaps_are_told_and_noted_by_name() {
+    for on_error in [OnError::Continue, OnError::ReadOnly] {
+        let Some((told, superblock)) = with_wrong_bitmaps(on_error) else {
+            return;
+        };
+        let first = told.first().expect("somebody is told");
+        assert!(first.contains("block bitmap (group"), "{first}");
+        let noted = &superblock.first_error.function;
+        assert!(noted.starts_with(b"block bitmap\0"), "{on_error:?}");
+        assert_ne!(superblock.first_error.block, 0);
+    }
 }

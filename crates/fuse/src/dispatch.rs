@@ -134,6 +134,10 @@ impl Dispatch {
         error_log: Arc<ErrorLog>,
         options: &KernelOptions,
     ) -> Self {
+        let log = Arc::clone(&error_log);
+        volume.observe_corruption(move |corrupt| {
+            log.report(&Error::from(corrupt.clone()).to_string());
+        });
         Self {
             volume,
             error_log,

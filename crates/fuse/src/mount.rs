@@ -46,9 +46,9 @@ pub enum MountError {
     NoDevice,
     /// The device file cannot be opened.
     #[error("/dev/fuse is not accessible ({}); it should have mode 0666, or you be root", .0.kind())]
-    DeviceRefused(#[source] io::Error),
+    DeviceRefused(io::Error),
     /// The process is not root, and there is no helper.
-    #[error("only root may mount without `fusermount3`; install the package fuse3")]
+    #[error("only root may mount and unmount without `fusermount3`; install the package fuse3")]
     NoHelper,
     /// The helper failed, with this message.
     #[error("fusermount3 refuses: {0}")]

@@ -541,12 +541,15 @@ pub(crate) fn prepare(
 /// The maximum credits of a transaction with this cache and log; an error if that is 0.
 fn max_credits(cache: &Cache, log: Option<(RecordFormat, Ring)>) -> Result<u32, JournalError> {
     let memory = limit_of_memory(cache.capacity() / cache.block_size() as u64);
-    let limit = log.map_or(memory, |(format, ring)| {
-        memory.min(limit_of_log(&format, ring.blocks()))
-    });
-    match limit {
-        0 => Err(JournalError::TooLarge { asked: 1, limit }),
-        limit => Ok(limit),
+    let Some((format, ring)) = log else {
+        return Ok(memory);
+    };
+    match limit_of_log(&format, ring.blocks()) {
+        0 => {
+            let problem = format!("a log of {} blocks is too short", ring.blocks());
+            Err(Corrupt::new("journal superblock", problem).into())
+        }
+        limit => Ok(memory.min(limit)),
     }
 }
 

@@ -20,6 +20,7 @@ struct Details {
     block: Option<BlockNumber>,
     inode: Option<InodeNumber>,
     group: Option<GroupNumber>,
+    remedy: Option<Cow<'static, str>>,
 }
 
 /// The problem of a structure with a wrong checksum; those of 16 bits are widened.
@@ -39,6 +40,7 @@ impl Corrupt {
             block: None,
             inode: None,
             group: None,
+            remedy: None,
         }))
     }
 
@@ -68,6 +70,20 @@ impl Corrupt {
     pub fn adding(mut self, what: &str) -> Self {
         self.0.problem = format!("{}; {what}", self.0.problem).into();
         self
+    }
+
+    /// Replaces what may help, for users.
+    #[must_use]
+    pub fn advising(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        self.0.remedy = Some(remedy.into());
+        self
+    }
+
+    /// What may help. It is not part of the text of the error.
+    #[must_use]
+    pub fn remedy(&self) -> &str {
+        let own = self.0.remedy.as_deref();
+        own.unwrap_or("`e2fsck -f` repairs it (keep a copy of the image)")
     }
 
     /// The name of the structure in the format's terms.

@@ -74,6 +74,10 @@ pub struct Geometry {
     pub value_seed: u32,
 }
 
+/// What helps where a superblock contradicts itself.
+const FROM_A_COPY: &str = "`e2fsck -f -b BLOCK` repairs it from a copy of the superblock, mostly at \
+                           block 32768, or 8193 where blocks have 1 KiB (keep a copy of the image)";
+
 impl Geometry {
     /// Derives the layout from a superblock.
     ///
@@ -81,6 +85,10 @@ impl Geometry {
     ///
     /// [`Corrupt`], naming the field, if a number is impossible or contradicts another.
     pub fn of(superblock: &Superblock) -> Result<Self, Corrupt> {
+        Self::derive(superblock).map_err(|corrupt| corrupt.advising(FROM_A_COPY))
+    }
+
+    fn derive(superblock: &Superblock) -> Result<Self, Corrupt> {
         require(superblock.revision <= 1, || {
             format!("revision is {}", superblock.revision)
         })?;

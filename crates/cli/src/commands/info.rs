@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_fs::Time;
+use pext4_fs::{Error, Time};
 use pext4_ondisk::casefold;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
@@ -15,7 +15,8 @@ use uuid::Uuid;
 use super::record;
 use crate::columns::{self, Align};
 use crate::device::ImageArgument;
-use crate::superblock::{needs_replay, read};
+use crate::output::print_error;
+use crate::superblock::{Found, find, needs_replay};
 use crate::{moment, names, output, size};
 
 /// Show what an image is: size, features, state
@@ -54,6 +55,9 @@ struct Info {
     last_error: Option<String>,
     on_error: Term,
     size: u64,
+    /// Bytes behind the end of the file.
+    #[serde(skip_serializing_if = "is_zero")]
+    missing: u64,
     block_size: u32,
     blocks: u64,
     free_blocks: u64,
@@ -85,7 +89,11 @@ struct Info {
 ///
 /// The image cannot be read, or is not an ext4.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let superblock = read(&arguments.image.file, arguments.image.offset)?;
+    let Found {
+        superblock,
+        damage,
+        room,
+    } = find(&arguments.image.file, arguments.image.offset)?;
     let name = || arguments.image.file.display().to_string();
     if superblock.features.has_incompat(Incompat::JOURNAL_DEV) {
         bail!(
@@ -93,8 +101,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             name()
         );
     }
-    let geometry = Geometry::of(&superblock).with_context(name)?;
-    let info = Info::of(&superblock, &geometry);
+    if let Some(corrupt) = damage {
+        print_error(format_args!("pext4: {}: {}", name(), Error::from(corrupt)));
+    }
+    let geometry = Geometry::of(&superblock).map_err(Error::from);
+    let geometry = geometry.with_context(name)?;
+    let info = Info::of(&superblock, &geometry, room);
     let mut output = output::buffered();
     if arguments.json {
         record::write(&mut output, &info)?;
@@ -108,8 +120,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(output.flush()?)
 }
 
+// Serde passes the field by reference.
+#[expect(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl Info {
-    fn of(superblock: &Superblock, geometry: &Geometry) -> Self {
+    /// What a superblock says, for a file with room for so many bytes of its file system.
+    fn of(superblock: &Superblock, geometry: &Geometry, room: u64) -> Self {
         let date = |seconds: i64| {
             let time = Time {
                 seconds,
@@ -119,6 +138,9 @@ impl Info {
         };
         let label = unpadded(&superblock.volume_name);
         let last_mounted_on = unpadded(&superblock.last_mounted);
+        let size = geometry
+            .blocks_count
+            .saturating_mul(u64::from(geometry.block_size));
         Self {
             label: names::text(label),
             label_hex: names::hexadecimal_unless_text(label),
@@ -127,9 +149,8 @@ impl Info {
             errors: superblock.error_count,
             last_error: (superblock.error_count > 0).then(|| error(&superblock.last_error)),
             on_error: on_error(superblock.errors),
-            size: geometry
-                .blocks_count
-                .saturating_mul(u64::from(geometry.block_size)),
+            size,
+            missing: size.saturating_sub(room),
             block_size: geometry.block_size,
             blocks: geometry.blocks_count,
             free_blocks: superblock.free_blocks,
@@ -255,6 +276,13 @@ fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
                 info.errors,
                 error(&superblock.last_error)
             ),
+        );
+    }
+    if info.missing > 0 {
+        let missing = size::show(info.missing);
+        line(
+            "Missing",
+            format!("the last {missing}: the file was cut short"),
         );
     }
     line("On errors", info.on_error.meaning.to_owned());

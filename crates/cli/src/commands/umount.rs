@@ -44,8 +44,22 @@ pub struct Arguments {
 ///
 /// The path is no mount of pext4, or is in use; the image is not clean afterwards.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let mount = find(&arguments.directory)?;
+    refuse_others(&mount)?;
     let detach = |directory: &Path| mount::unmount(directory).context("cannot unmount");
-    end(&find(&arguments.directory)?, UnmountMode::default(), detach)
+    end(&mount, UnmountMode::default(), detach)
+}
+
+/// Refuses the mount of another user, which `fusermount3` would say it does not find.
+fn refuse_others(mount: &Mount) -> Result<()> {
+    let own = rustix::process::geteuid();
+    match mount.user {
+        Some(user) if !own.is_root() && user != own.as_raw() => bail!(
+            "{}: cannot unmount: user {user} has mounted it, and only that user and root can end it",
+            mount.directory.display()
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Ends a mount: has its directory unmounted by `detach`, in this mode, and waits until the image
@@ -277,6 +291,7 @@ mod tests {
             file_system_type: file_system_type.to_owned(),
             source: PathBuf::from(source),
             read_only: false,
+            user: None,
         }
     }
 

@@ -65,7 +65,6 @@ use hints::Hints;
 use index::GroupIndex;
 use info::{GroupInfo, mark};
 use metadata::MetadataMap;
-use open::with_advice;
 use stream_goals::StreamGoals;
 use waiting::Waiting;
 
@@ -345,7 +344,7 @@ impl Groups {
     pub fn protect(&self, blocks: Vec<Range<u64>>) -> Result<()> {
         let (protected, shared) = self.judge_protected(blocks);
         match shared {
-            Some(corrupt) if !self.store.options.read_only => return Err(with_advice(corrupt)),
+            Some(corrupt) if !self.store.options.read_only => return Err(corrupt.into()),
             Some(corrupt) => drop(self.overlap.set(corrupt)),
             None => {}
         }

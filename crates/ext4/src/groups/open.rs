@@ -27,7 +27,7 @@ use super::loaded::{inode_table_end, unused_inodes};
 use super::metadata::MetadataMap;
 use super::stream_goals::StreamGoals;
 use super::waiting::Waiting;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::options::Reserve;
 use crate::store::Store;
 
@@ -57,7 +57,7 @@ impl Groups {
         };
         let (metadata, overlap) = MetadataMap::new(table.runs, store.geometry.blocks_per_cluster);
         let overlap = match overlap {
-            Some(corrupt) if !store.options.read_only => return Err(with_advice(corrupt)),
+            Some(corrupt) if !store.options.read_only => return Err(corrupt.into()),
             found => found.map_or_else(OnceLock::new, OnceLock::from),
         };
         let scaling = store.options.scaling;
@@ -136,13 +136,6 @@ pub fn decode_descriptor(
         (Err(_), Some(unsummed)) => Err(unsummed),
         (Err(corrupt), None) => Err(corrupt),
     }
-}
-
-/// The error with the advice how to repair or circumvent it.
-pub fn with_advice(corrupt: Corrupt) -> Error {
-    let advice =
-        "e2fsck -f repairs it, and a read-only mount (-o ro) reads what it does not affect";
-    corrupt.adding(advice).into()
 }
 
 impl Table {
@@ -247,7 +240,7 @@ impl Table {
     /// Records the next group as unusable if the mount is read-only, and fails otherwise.
     fn skip(&mut self, store: &Store, group: GroupNumber, corrupt: Corrupt) -> Result<()> {
         if !store.options.read_only {
-            return Err(with_advice(corrupt));
+            return Err(corrupt.into());
         }
         self.check_number_of_damaged(&corrupt)?;
         self.damaged.insert(group, corrupt);

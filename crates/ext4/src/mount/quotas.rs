@@ -7,8 +7,7 @@ use pext4_ondisk::quota::Owner;
 use pext4_ondisk::{BlockNumber, Corrupt};
 
 use super::raw_files;
-use crate::error::{Error, Result};
-use crate::groups::open::with_advice;
+use crate::error::Result;
 use crate::groups::{Groups, metadata};
 use crate::quota::{File, Quotas};
 
@@ -25,20 +24,13 @@ pub(super) fn open(groups: &Groups) -> Result<Option<Arc<Quotas>>> {
     let mut files = [None, None, None];
     let mut blocks = Vec::new();
     for (file, owner) in files.iter_mut().zip(Owner::ALL) {
-        *file = open_one(groups, owner, &mut blocks).map_err(advised)?;
+        *file = open_one(groups, owner, &mut blocks)?;
     }
     if let (_, Some(shared)) = metadata::merge(blocks) {
         let corrupt = Corrupt::new("quota file", "has a block twice, or shares it with another");
-        return Err(advised(corrupt.in_block(BlockNumber(shared)).into()));
+        return Err(corrupt.in_block(BlockNumber(shared)).into());
     }
     Ok(Some(Arc::new(Quotas::new(files))))
-}
-
-fn advised(error: Error) -> Error {
-    match error {
-        Error::Corrupt(corrupt) => with_advice(corrupt),
-        other => other,
-    }
 }
 
 /// Reads one quota file, and adds its blocks to those of the others.

@@ -8,7 +8,7 @@ use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 
 use crate::error::{Error, Refusal, Result};
-use crate::groups::open::{decode_descriptor, with_advice};
+use crate::groups::open::decode_descriptor;
 use crate::inode::extents::{self, Extent, NodeStore};
 use crate::store::Store;
 use crate::types::FileType;
@@ -26,11 +26,7 @@ pub(super) fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
         let start = offset as usize;
         let bytes = &state.page()[start..start + usize::from(geometry.descriptor_size)];
         let (descriptor, _) = decode_descriptor(store, group, bytes)
-            .map_err(|corrupt| corrupt.in_group(group).in_block(block))
-            .map_err(|corrupt| match store.options.read_only {
-                true => corrupt.into(),
-                false => with_advice(corrupt),
-            })?;
+            .map_err(|corrupt| corrupt.in_group(group).in_block(block))?;
         descriptor
     };
     let (block, offset) = geometry
@@ -184,10 +180,11 @@ impl NodeStore for RawNodes<'_> {
 /// written.
 pub(super) fn check_root(store: &Store) -> Result<()> {
     let root = raw_slot(store, InodeNumber::ROOT)?;
-    if root.file_type() != Some(FileType::Directory) || root.links == 0 {
-        return Err(Corrupt::new("root directory", "inode 2 is no directory")
-            .in_inode(InodeNumber::ROOT)
-            .into());
-    }
-    Ok(())
+    let problem = match (root.file_type(), root.links) {
+        (Some(FileType::Directory), 0) => "has no links",
+        (Some(FileType::Directory), _) => return Ok(()),
+        _ => "is no directory",
+    };
+    let corrupt = Corrupt::new("root directory", problem);
+    Err(corrupt.in_inode(InodeNumber::ROOT).into())
 }

@@ -72,10 +72,7 @@ impl FoundJournal {
             return Ok(replayed);
         }
         let applied = fast_commits::apply(replayed, found, replay.fast_commits(), options);
-        let applied = match options.read_only {
-            true => applied.map_err(advise_skipping)?,
-            false => applied?,
-        };
+        let applied = applied?;
         self.applied = Some(Arc::clone(&applied));
         Ok(applied)
     }
@@ -181,7 +178,6 @@ pub(super) fn find_journal(
             notes.push(format!("the journal is not looked at: {error}"));
             Ok(FoundJournal::without_log(device, Vec::new()))
         }
-        Err(error) if options.read_only => Err(advise_skipping(error)),
         Err(error) => Err(error),
         Ok((log, blocks)) if options.bypass_journal && !options.read_only => {
             bypass_log(device, &log, is_dirty, blocks)
@@ -203,11 +199,7 @@ fn with_log(
         // The new size of a file system that was being grown may be in the log only.
         let blocks = device.size() / u64::from(log.area.block_size());
         let replay = Replay::plan(&*device, &log.area, &log.superblock, blocks);
-        let replay = replay.map_err(Error::opening);
-        Some(Arc::new(match options.read_only {
-            true => replay.map_err(advise_skipping)?,
-            false => replay?,
-        }))
+        Some(Arc::new(replay.map_err(Error::opening)?))
     } else {
         // Without `recover` the content of the log does not count.
         None
@@ -231,20 +223,6 @@ fn with_log(
     })
 }
 
-/// Adds how the image can be read without its journal.
-fn advise_skipping(error: Error) -> Error {
-    match error {
-        Error::Corrupt(corrupt) => {
-            let advice = "a mount with `-o ro,noload` reads the image without it";
-            corrupt.adding(advice).into()
-        }
-        Error::Unsupported(what) => Error::unsupported(format!(
-            "{what}; a mount with `-o ro,noload` reads the image without its journal"
-        )),
-        error => error,
-    }
-}
-
 /// The options of a store that only a few blocks are read with.
 pub(super) fn search_options(options: &MountOptions) -> MountOptions {
     MountOptions {
@@ -261,7 +239,10 @@ pub(super) fn log_of(
     options: &MountOptions,
 ) -> Result<(Log, Vec<Range<u64>>)> {
     if superblock.journal_inode.get() == 0 {
-        return Err(Error::unsupported("an external journal"));
+        return Err(match superblock.journal_device {
+            0 => Corrupt::new("superblock", "has a journal, and does not say where").into(),
+            _ => Error::unsupported("an external journal"),
+        });
     }
     let search = search_options(options);
     let store = new_store(Arc::clone(device), superblock.clone(), geometry, search);

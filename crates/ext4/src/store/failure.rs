@@ -11,7 +11,7 @@ use pext4_ondisk::Corrupt;
 use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, OFFSET, SIZE, Superblock};
 use pext4_sync::atomic::Ordering;
 
-use super::{Store, now};
+use super::{CorruptionObserver, Store, now};
 use crate::error::{Error, Result};
 use crate::options::OnError;
 
@@ -25,7 +25,16 @@ impl Store {
         error
     }
 
+    /// Has `observer` told of corruption from now on. Only the first call has an effect.
+    pub fn observe_corruption(&self, observer: Box<CorruptionObserver>) {
+        // There is one server of a volume.
+        let _ = self.observer.set(observer);
+    }
+
     fn note_corruption(&self, corrupt: &Corrupt) {
+        if let Some(observer) = self.observer.get() {
+            observer(corrupt);
+        }
         if self.is_read_only() {
             return;
         }
@@ -40,7 +49,8 @@ impl Store {
             self.has_noted.store(true, Ordering::Relaxed);
             return;
         }
-        // The journal's abort calls `stop`, which notes the error.
+        // The journal's abort calls `stop`, which notes the error. Another reason may be first.
+        let _ = self.stopped_for.set(corrupt.clone());
         match self.try_journal() {
             Some(journal) => journal.abort(&corrupt.to_string()),
             None => self.set_read_only(),
@@ -102,7 +112,10 @@ impl Store {
     /// superblock.
     pub fn stop(&self, reason: &str, code: u8) {
         self.set_read_only();
-        self.record_error(&Corrupt::new("journal", reason.to_owned()), code);
+        match self.stopped_for.get() {
+            Some(corrupt) => self.record_error(corrupt, code),
+            None => self.record_error(&Corrupt::new("journal", reason.to_owned()), code),
+        }
     }
 
     /// Records an error in the superblock after the journal has stopped: in memory, and in the

@@ -84,6 +84,7 @@ mod tests {
             file_system_type: file_system_type.to_owned(),
             source: PathBuf::from(source),
             read_only: false,
+            user: None,
         }
     }
 

@@ -336,13 +336,10 @@ pub(crate) fn check_writable(superblock: &JournalSuperblock) -> Result<(), Journ
     if let Some(features) = superblock.incompat.unknown() {
         return Err(JournalError::Unsupported(features));
     }
-    if superblock.read_only_compat.is_empty() {
-        return Ok(());
+    match superblock.read_only_compat.unknown() {
+        Some(features) => Err(JournalError::Unsupported(features)),
+        None => Ok(()),
     }
-    let features = superblock.read_only_compat.bits();
-    Err(JournalError::Unsupported(format!(
-        "features {features:#x} (ro_compat)"
-    )))
 }
 
 fn check_supported(superblock: &JournalSuperblock) -> Result<(), JournalError> {

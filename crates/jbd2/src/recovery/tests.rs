@@ -422,7 +422,7 @@ fn pending_fast_commits_are_never_passed_over_and_old_ones_are() {
 fn unknown_features_are_refused_by_name_and_unknown_compat_is_kept() {
     let mut rig = Rig::v3();
     rig.superblock.incompat |= JournalIncompat::from_bits_retain(0x80);
-    rig.refuses("features 0x80");
+    rig.refuses("FEATURE_I7");
     let mut rig = Rig::v3();
     rig.superblock.compat = JournalCompat::from_bits_retain(0x40);
     rig.log(&[(3, 1)])

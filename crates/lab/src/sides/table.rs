@@ -35,6 +35,7 @@ mod tests {
             file_system_type: kind.to_owned(),
             source: "somewhere".into(),
             read_only: false,
+            user: None,
         }
     }
 

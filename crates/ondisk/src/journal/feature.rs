@@ -40,7 +40,21 @@ impl JournalIncompat {
     /// The names of the bits that this version does not know, for an error; `None` if it knows all.
     #[must_use]
     pub fn unknown(self) -> Option<String> {
-        let bits = self.bits() & !Self::all().bits();
-        (bits != 0).then(|| format!("journal features {bits:#x} (incompat)"))
+        unknown('I', self.bits() & !Self::all().bits())
     }
+}
+
+impl JournalReadOnlyCompat {
+    /// As [`JournalIncompat::unknown`].
+    #[must_use]
+    pub fn unknown(self) -> Option<String> {
+        unknown('R', self.bits())
+    }
+}
+
+/// Bits as e2fsprogs names unknown ones: `FEATURE_I6`.
+fn unknown(kind: char, bits: u32) -> Option<String> {
+    let set = (0..u32::BITS).filter(|bit| bits & (1 << bit) != 0);
+    let names: Vec<String> = set.map(|bit| format!("FEATURE_{kind}{bit}")).collect();
+    (bits != 0).then(|| format!("unknown features: {}", names.join(", ")))
 }
