@@ -1,7 +1,7 @@
 //! Mapping blocks into a hole.
 
-use pext4_ondisk::Corrupt;
 use pext4_ondisk::extent::{Extent, ROOT_SIZE};
+use pext4_ondisk::{Corrupt, LogicalBlock};
 
 use super::Few;
 use super::NodeStore;
@@ -26,19 +26,50 @@ pub fn insert<S: NodeStore>(
         return Err(Refusal::Invalid.into());
     }
     let mut path = Path::start();
-    let (slot, left, right) = descend(root, store, extent.logical, &mut path, |leaf| {
+    let (slot, left, right, end) = descend(root, store, extent.logical, &mut path, |leaf| {
         let left = leaf.before()?;
         let taken = left.is_some_and(|left| left.end() > u64::from(extent.logical.get()));
         if taken || extent.end() > leaf.next_logical() {
             let problem = format!("{extent} is mapped already");
             return Err(Corrupt::new("extent tree", problem).into());
         }
-        Ok((leaf.slot, left, leaf.get(leaf.slot)?))
+        Ok((leaf.slot, left, leaf.get(leaf.slot)?, leaf.end))
     })?;
     let first = slot - usize::from(left.is_some());
     let slots = first..slot + usize::from(right.is_some());
     let extents = join([left, Some(extent), right].into_iter().flatten());
+    let leaf = path.level(path.leaf());
+    let has_room = leaf.entries - slots.len() + extents.len() <= leaf.max;
+    if !has_room && right.is_none() && begins_next_leaf(root, store, extent, end)? {
+        return Ok(());
+    }
     Editor { root, store }.replace(&mut path, slots, &extents)
+}
+
+/// Maps an extent at the beginning of the leaf for logical block `next`, if there is one, and it
+/// has room: the leaf before it is full, and would otherwise split for an extent at its end.
+/// Returns whether it is done.
+fn begins_next_leaf<S: NodeStore>(
+    root: &mut [u8; ROOT_SIZE],
+    store: &mut S,
+    extent: Extent,
+    next: u64,
+) -> Result<bool> {
+    let Ok(next) = u32::try_from(next) else {
+        return Ok(false);
+    };
+    let mut path = Path::start();
+    let first = descend(root, store, LogicalBlock(next), &mut path, |leaf| {
+        leaf.get(0)
+    })?;
+    let leaf = path.level(path.leaf());
+    if leaf.entries == leaf.max {
+        return Ok(false);
+    }
+    let slots = 0..usize::from(first.is_some());
+    let extents = join([Some(extent), first].into_iter().flatten());
+    Editor { root, store }.replace(&mut path, slots, &extents)?;
+    Ok(true)
 }
 
 /// The same extents, with contiguous neighbours merged where allowed.

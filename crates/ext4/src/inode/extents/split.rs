@@ -2,9 +2,10 @@
 //!
 //! A full node splits into itself and a new one to its right, whose entry is added to the parent,
 //! which may split in turn. If all nodes of the path are full, the root's entries first move to a
-//! new node, and the tree gets one level deeper. If the new entries are at the node's end, the node
-//! stays full and only they move to the right, so that files written in order have full nodes;
-//! otherwise each side gets half.
+//! new node, and the tree gets one level deeper. If the new entries are at the node's end, or close
+//! to it, the node stays full and only what is behind them moves to the right, so that files
+//! written more or less in order have full nodes; otherwise each side gets half. (An extent for the
+//! end of a full leaf goes to the next leaf if there is room: `insert`.)
 //!
 //! An operation adds at most two entries to a leaf. After a split both sides have room for them, so
 //! one operation splits each node of a path at most once.
@@ -18,6 +19,10 @@ use super::NodeStore;
 use super::edit::{Editor, first_of};
 use super::path::{Level, Path, entries_of};
 use crate::error::{Refusal, Result};
+
+/// Entries are close to the end of a node if they are in the last part of so many. Files whose
+/// blocks are written back by several threads grow there.
+const CLOSE_TO_END: usize = 16;
 
 /// Maximum number of entries that one replacement adds to a leaf.
 const MAX_ADDED: usize = 2;
@@ -112,15 +117,15 @@ impl<S: NodeStore> Editor<'_, S> {
     ) -> Result<Index> {
         let node = path.level(level);
         let depth = depth_of(path, level);
-        let grows_at_end = slots.end == node.entries;
+        let behind = node.entries - slots.end;
         let mut all = entries_of(self.root, self.store, node.block, depth)?;
         if all.len() != node.entries {
             let problem = "changed while it was looked at";
             return Err(Corrupt::new("extent node", problem).into());
         }
         all.splice(slots, entries.iter().copied());
-        let cut = if grows_at_end {
-            node.max
+        let cut = if behind <= node.max / CLOSE_TO_END {
+            node.max.min(all.len() - behind)
         } else {
             all.len() / 2
         };

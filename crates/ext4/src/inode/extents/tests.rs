@@ -306,6 +306,15 @@ fn files_written_in_order_have_full_nodes() {
     );
 }
 
+/// As when several threads write back what one process wrote in order.
+#[test]
+fn files_written_nearly_in_order_have_nearly_full_nodes() {
+    let runs_of_four = |i: u32| (i / 4 * 4 + 3 - i % 4) * 2;
+    let case = scattered(1024, (0..84 * 10).map(runs_of_four));
+    case.check();
+    assert!(case.store.nodes.len() <= 12, "{}", case.store.nodes.len());
+}
+
 #[test]
 fn files_written_backwards_keep_their_keys() {
     let case = scattered(TINY, (0..100).rev().map(|i| i * 2));
