@@ -8,6 +8,8 @@
 
 mod file;
 mod held;
+mod open;
+mod walk;
 
 use std::collections::HashSet;
 use std::io;
@@ -15,10 +17,8 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use pext4_ondisk::InodeNumber;
-use pext4_sync::ShardRef;
 
-use crate::error::{Error, Refusal, Result};
-use crate::inode::Inode;
+use crate::error::{Refusal, Result};
 use crate::types::{
     Attributes, CreateAttributes, FileType, RenameMode, SetAttributes, SetXattrMode,
 };
@@ -27,8 +27,7 @@ use crate::volume::Volume;
 pub use file::{File, OpenOptions};
 pub use held::HeldInode;
 
-/// Maximum number of symbolic links followed in one path, as in Linux.
-const MAX_SYMLINKS: u32 = 40;
+use walk::without_slashes;
 
 /// The operations of a volume by path. `V` refers to the volume: `&Volume` from [`Volume::paths`],
 /// or `Arc<Volume>` for files that are kept in structures or given to other threads, which borrow
@@ -112,101 +111,6 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
             uid: self.uid,
             gid: self.gid,
         }
-    }
-
-    /// The inode at a path. Symbolic links are followed.
-    ///
-    /// # Errors
-    ///
-    /// `Refused(NotFound | NotADirectory | TooManySymlinks | NameTooLong | Invalid)`, `Corrupt`,
-    /// `Io`.
-    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<V>> {
-        self.walk_and_hold(path.as_ref(), true)
-    }
-
-    /// The inode at a path. A symbolic link at the end is not followed.
-    ///
-    /// # Errors
-    ///
-    /// As [`Paths::resolve`].
-    pub fn resolve_link(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<V>> {
-        self.walk_and_hold(path.as_ref(), false)
-    }
-
-    /// Takes over a hold on an inode.
-    fn hold(&self, inode: InodeNumber) -> HeldInode<V> {
-        HeldInode {
-            volume: self.volume.clone(),
-            inode,
-        }
-    }
-
-    fn walk_and_hold(&self, path: &[u8], follow_last: bool) -> Result<HeldInode<V>> {
-        let found = self.walk(path, follow_last)?;
-        // The root is never removed, and every path passes it: a hold would be a shared write.
-        if found.number() != InodeNumber::ROOT {
-            self.volume.hold_found(&found)?;
-        }
-        Ok(self.hold(found.number()))
-    }
-
-    /// The inode at a path, not held.
-    fn walk(&self, path: &[u8], follow_last: bool) -> Result<ShardRef<Inode>> {
-        let mut rest = components(path);
-        rest.reverse();
-        let mut wants_directory = path.ends_with(b"/");
-        let follow_last = follow_last || wants_directory;
-        let mut here = self.volume.root_inode()?;
-        let mut links = 0;
-        while let Some(name) = rest.pop() {
-            if name == b"." && here.is_directory() {
-                continue;
-            }
-            let next = self.volume.step(&here, &name)?;
-            let is_symlink = next.file_type() == FileType::Symlink;
-            let is_last = rest.is_empty();
-            if !is_symlink || (is_last && !follow_last) {
-                here = next;
-                continue;
-            }
-            links += 1;
-            if links > MAX_SYMLINKS {
-                return Err(Refusal::TooManySymlinks.into());
-            }
-            let target = self.volume.target_of(&next)?;
-            wants_directory |= is_last && target.ends_with(b"/");
-            rest.extend(components(&target).into_iter().rev());
-            if target.first() == Some(&b'/') {
-                here = self.volume.root_inode()?;
-            }
-        }
-        if wants_directory && !here.is_directory() {
-            return Err(Refusal::NotADirectory.into());
-        }
-        Ok(here)
-    }
-
-    /// As [`Paths::parent`], for a name that is not to be a directory's: a path that ends in a
-    /// slash is refused with `otherwise`.
-    fn parent_of_file<'p>(
-        &self,
-        path: &'p [u8],
-        otherwise: Refusal,
-    ) -> Result<(HeldInode<V>, &'p [u8])> {
-        let found = self.parent(path)?;
-        match path.ends_with(b"/") {
-            true => Err(otherwise.into()),
-            false => Ok(found),
-        }
-    }
-
-    /// The parent directory of a path, and the last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<V>, &'p [u8])> {
-        let (above, name) = split(path);
-        if !is_name(name) {
-            return Err(Refusal::Invalid.into());
-        }
-        Ok((self.walk_and_hold(above, true)?, name))
     }
 
     /// The attributes of the inode at a path, as `stat` returns them. Symbolic links are followed.
@@ -448,82 +352,6 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         )
     }
 
-    /// Opens a file for reading, or a directory to sync it. For other modes use [`OpenOptions`].
-    ///
-    /// # Errors
-    ///
-    /// As [`OpenOptions::open`].
-    pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File<V>> {
-        OpenOptions::new()
-            .read(true)
-            .open(self.volume.clone(), path)
-    }
-
-    /// Opens a file for reading and writing. The file is created if it does not exist, also as the
-    /// target of a symbolic link, and truncated if it exists.
-    ///
-    /// # Errors
-    ///
-    /// As [`OpenOptions::open`].
-    pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File<V>> {
-        OpenOptions::new()
-            .owner(self.uid, self.gid)
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(self.volume.clone(), path)
-    }
-
-    /// Creates a file; `path` must not exist, not even as a symbolic link.
-    fn create_new(&self, path: &[u8], permissions: u16) -> Result<HeldInode<V>> {
-        let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
-        let new = self.new_attributes(permissions);
-        let entry = self.volume.create(parent.inode, name, &new)?;
-        Ok(self.adopt(entry))
-    }
-
-    /// Finds a file or creates it. Symbolic links at the end of `path` are followed.
-    fn open_or_create(&self, path: &[u8], permissions: u16) -> Result<HeldInode<V>> {
-        let mut path = path.to_vec();
-        let mut followed = 0;
-        while followed < MAX_SYMLINKS {
-            // Most files exist. Opening those must not lock the directory, and no permission to
-            // change it is needed.
-            match self.resolve(&path) {
-                Err(error) if Self::may_create(&path, &error) => {}
-                found => return found,
-            }
-            match self.create_new(&path, permissions) {
-                Err(error) if error.is(Refusal::Exists) => {}
-                created => return created,
-            }
-            // Another thread created it, or it is a symbolic link whose target does not exist: the
-            // file is created there.
-            let target = match self.read_link(&path) {
-                // Another thread removed or replaced it meanwhile.
-                Err(error) if error.is(Refusal::NotFound) || error.is(Refusal::Invalid) => continue,
-                target => target?,
-            };
-            let above = split(&path).0.len();
-            if target.starts_with(b"/") {
-                path.clear();
-            } else {
-                path.truncate(above);
-            }
-            path.extend(target);
-            followed += 1;
-        }
-        Err(Refusal::TooManySymlinks.into())
-    }
-
-    /// Whether a path that could not be resolved may be that of a new file. One with a slash at the
-    /// end is refused as that of a directory, whatever is there.
-    fn may_create(path: &[u8], error: &Error) -> bool {
-        let is_of_directory = path.ends_with(b"/") && error.is(Refusal::NotADirectory);
-        is_name(split(path).1) && (error.is(Refusal::NotFound) || is_of_directory)
-    }
-
     /// The whole content of a file. Holes count as the zeroes that they are, and a small image may
     /// have a file of many TiB: [`Self::read_up_to`] is for an image that is not trusted.
     ///
@@ -641,29 +469,4 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         let inode = self.resolve(path)?;
         self.volume.remove_xattr(inode.inode, name.as_ref())
     }
-}
-
-/// A path without the slashes at its end.
-fn without_slashes(path: &[u8]) -> &[u8] {
-    let last = path.iter().rposition(|&byte| byte != b'/');
-    &path[..last.map_or(0, |last| last + 1)]
-}
-
-/// The path of the parent, with a slash at its end or empty, and the last name.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    let path = without_slashes(path);
-    let last = path.iter().rposition(|&byte| byte == b'/');
-    path.split_at(last.map_or(0, |slash| slash + 1))
-}
-
-/// Whether the last part of a path can be given to a file.
-fn is_name(name: &[u8]) -> bool {
-    !matches!(name, b"" | b"." | b"..")
-}
-
-fn components(path: &[u8]) -> Vec<Vec<u8>> {
-    path.split(|&byte| byte == b'/')
-        .filter(|name| !name.is_empty())
-        .map(<[u8]>::to_vec)
-        .collect()
 }

@@ -6,6 +6,8 @@
 //! checks the pieces of its directory itself. The names of a directory, or of a piece, are kept
 //! until duplicates among them have been reported, so findings do not depend on who checks a piece.
 
+mod entries;
+
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::{BlockNumber, InodeNumber};
@@ -13,10 +15,10 @@ use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::budget::Budget;
 use super::catalogue::Kind;
-use super::encryption::{self, PolicyNumber};
+use super::encryption::PolicyNumber;
 use super::findings::Place;
 use super::htree::{self, Index, Leaf};
-use super::inodes::{Directories, Directory, DirectoryRun, Inodes, Known, State};
+use super::inodes::{Directories, Directory, DirectoryRun, Inodes, Known};
 use super::leaf;
 use super::names::Seen;
 use super::parallel::Workers;
@@ -32,9 +34,6 @@ const CHUNK: usize = 1 << 20;
 
 /// The parent of a directory for which no name was found.
 const NO_PARENT: u32 = u32::MAX;
-
-/// The directory in the root to which a repair attaches lost inodes.
-const LOST_FOUND: &[u8] = b"lost+found";
 
 /// All directories, and the connections between them that the pass finds.
 pub(super) struct Tree<'a> {
@@ -399,128 +398,6 @@ impl DirectorySubject<'_> {
             });
         });
     }
-
-    /// Checks the target of `.`.
-    pub(super) fn dot(&self, target: InodeNumber, block: Option<u64>) {
-        if target != self.number() {
-            self.report(Kind::DirectoryDot, block, || {
-                format!("'.' leads to inode {target}")
-            });
-        }
-    }
-
-    /// Records the target of `..`. Pass 3 checks it, when all names are known.
-    pub(super) fn dot_dot(&self, target: InodeNumber) {
-        if target.get() == 0 {
-            self.report(Kind::DirectoryDotDot, None, || {
-                "it leads nowhere".to_owned()
-            });
-        }
-        self.tree.dot_dots[self.place].store(target.get(), Ordering::Relaxed);
-    }
-
-    /// Checks the target of a name other than `.` and `..`.
-    pub(super) fn entry(
-        &self,
-        name: &[u8],
-        target: InodeNumber,
-        file_type: Option<FileType>,
-        block: Option<u64>,
-    ) {
-        let shown = || name.escape_ascii().to_string();
-        let Some(state) = self.target(target, block, &shown) else {
-            return;
-        };
-        self.tree.inodes.link(target);
-        let volume = &self.tree.examination.volume;
-        let stored = file_type.map_or(0, FileType::to_entry);
-        // An entry may have no file type.
-        if volume.format.has_file_types && stored != 0 && stored != state.kind() {
-            let (stored, is) = (name_of(file_type), name_of(self.tree.kind_of(target)));
-            self.report(Kind::EntryFileType, block, || {
-                format!("'{}', inode {target}: {stored}, it is {is}", shown())
-            });
-        }
-        encryption::check_target(self, target, self.tree.kind_of(target), block, &shown);
-        let child = if state.is_directory() {
-            self.tree.directories.find(target)
-        } else {
-            None
-        };
-        if self.number() == InodeNumber::ROOT && name == LOST_FOUND {
-            self.check_lost_found(child, target);
-        }
-        if let Some(child) = child {
-            self.adopt(child, target);
-        }
-    }
-
-    fn check_lost_found(&self, child: Option<usize>, target: InodeNumber) {
-        let is_plain = child.is_some_and(|child| {
-            let directory = &self.tree.directories.list[child];
-            !directory.is_encrypted && !directory.is_inline
-        });
-        if !is_plain {
-            self.report(Kind::LostFound, None, || format!("inode {target}"));
-        }
-    }
-
-    /// The state of a name's target, if the name may lead there.
-    fn target(
-        &self,
-        target: InodeNumber,
-        block: Option<u64>,
-        shown: &dyn Fn() -> String,
-    ) -> Option<State> {
-        let examination = self.tree.examination;
-        let geometry = &examination.volume.geometry;
-        let is_absent = target.get() > geometry.inodes_count;
-        if is_absent || target < geometry.first_inode || examination.hidden.contains(&target) {
-            self.report(Kind::EntryInode, block, || {
-                let why = if is_absent {
-                    "no such"
-                } else {
-                    "not for names"
-                };
-                format!("'{}', inode {target}: {why}", shown())
-            });
-            return None;
-        }
-        match self.tree.inodes.state(target) {
-            Known::Absent | Known::Uninitialised => {
-                self.report(Kind::EntryUninitialised, block, || {
-                    format!("'{}', inode {target}", shown())
-                });
-                None
-            }
-            Known::State(state) if !state.is_used() => {
-                self.report(Kind::EntryUnused, block, || {
-                    format!("'{}', inode {target}", shown())
-                });
-                None
-            }
-            Known::State(state) if state.holds_value() => {
-                self.report(Kind::EntryInode, block, || {
-                    format!("'{}', inode {target}: holds an attribute", shown())
-                });
-                None
-            }
-            Known::State(state) => Some(state),
-        }
-    }
-
-    /// Records the name of a directory. Of two names, the one in the later directory of the list is
-    /// reported, without what only the thread that met it knows.
-    fn adopt(&self, child: usize, target: InodeNumber) {
-        let own = u32::try_from(self.place).unwrap_or(NO_PARENT);
-        let other = self.tree.parents[child].fetch_min(own, Ordering::Relaxed);
-        if other != NO_PARENT {
-            let later = self.tree.subject(own.max(other) as usize);
-            later.report(Kind::DirectoryLinkedTwice, None, || {
-                format!("a name leads to directory inode {target}, which has another")
-            });
-        }
-    }
 }
 
 /// Cuts the leaves of a directory into pieces. Names of one hash stay together.
@@ -534,159 +411,5 @@ fn cut(leaves: &[Leaf]) -> impl Iterator<Item = &[Leaf]> {
     })
 }
 
-fn name_of(kind: Option<FileType>) -> &'static str {
-    match kind {
-        Some(FileType::Regular) => "a file",
-        Some(FileType::Directory) => "a directory",
-        Some(FileType::Symlink) => "a symbolic link",
-        Some(FileType::CharacterDevice) => "a character device",
-        Some(FileType::BlockDevice) => "a block device",
-        Some(FileType::Fifo) => "a pipe",
-        Some(FileType::Socket) => "a socket",
-        None => "of no known kind",
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use pext4_block::{Device, RamDevice};
-
-    use super::super::findings::{Finding, Findings};
-    use super::super::{Options, inodes, open, prepare};
-    use super::{LEAVES_AT_ONCE, Leaf, MAX_WAITING_LEAVES, Tree, WaitingLeaves, Workers, cut};
-    use crate::build::{Builder, Source};
-
-    #[test]
-    fn pieces_are_all_leaves_and_cut_no_hash() {
-        let long = 3 * LEAVES_AT_ONCE + 7;
-        // Names of one hash lie across the end of the first piece.
-        let continues = |number: usize| (LEAVES_AT_ONCE - 2..LEAVES_AT_ONCE + 5).contains(&number);
-        let leaves: Vec<Leaf> = (0..long)
-            .map(|number| Leaf::new(u32::try_from(number).expect("few"), continues(number)))
-            .collect();
-        let pieces: Vec<&[Leaf]> = cut(&leaves).collect();
-        let lengths: Vec<usize> = pieces.iter().map(|piece| piece.len()).collect();
-        assert_eq!(
-            lengths,
-            [LEAVES_AT_ONCE + 5, LEAVES_AT_ONCE, LEAVES_AT_ONCE, 2]
-        );
-        let numbers = pieces.concat().into_iter().map(|leaf| leaf.logical);
-        assert!(numbers.eq(0..u32::try_from(long).expect("few")));
-    }
-
-    /// An image with a directory of some 700 leaves, in which a name is there twice.
-    fn image() -> Arc<dyn Device> {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let source = folder.path().join("source");
-        std::fs::create_dir(&source).expect("the folder is ours");
-        let name = |number: usize| format!("{number:0250}");
-        for number in 0..1800 {
-            std::fs::write(source.join(name(number)), "").expect("the folder is ours");
-        }
-        let image = folder.path().join("image");
-        Builder::new()
-            .source(Source::Directory(source))
-            .block_size(1024)
-            .features(["^metadata_csum"])
-            .build(&image)
-            .expect("an image");
-        let mut bytes = std::fs::read(&image).expect("the image");
-        let at = |bytes: &[u8], text: &str| {
-            let mut places = bytes.windows(250).enumerate();
-            let found = places.find(|(_, part)| *part == text.as_bytes());
-            found.expect("the name is in the image").0
-        };
-        for (from, to) in [(5, 900), (1200, 30)] {
-            let place = at(&bytes, &name(to));
-            bytes[place..place + 250].copy_from_slice(name(from).as_bytes());
-        }
-        device_of(&bytes)
-    }
-
-    fn device_of(image: &[u8]) -> Arc<dyn Device> {
-        let device = RamDevice::new(image.len() as u64);
-        device.write_at(0, image).expect("it lies within");
-        Arc::new(device)
-    }
-
-    /// The findings of what is done with the directories of an image, and its result.
-    fn with_tree<T>(
-        device: &Arc<dyn Device>,
-        threads: usize,
-        run: impl FnOnce(&mut Tree<'_>) -> T,
-    ) -> (Vec<Finding>, T) {
-        let options = Options::default();
-        let workers = Workers {
-            options: &options,
-            threads,
-        };
-        let findings = Findings::new();
-        let opened = open(Arc::clone(device), &findings).expect("it can be read");
-        let (volume, groups) = opened.expect("it can be checked");
-        let examination = prepare(volume, groups, findings, &workers);
-        let (inodes, directories, ..) = inodes::examine(&examination, &workers);
-        let mut tree = Tree::new(&examination, &inodes, &directories, &workers);
-        let result = run(&mut tree);
-        (examination.findings.take().0, result)
-    }
-
-    /// The findings of the pass, and the number of leaves in pieces that waited.
-    fn examine(device: &Arc<dyn Device>, limit: u64, threads: usize) -> (Vec<Finding>, usize) {
-        with_tree(device, threads, |tree| {
-            tree.waiting = WaitingLeaves::new(limit);
-            let pieces = tree.examine_directories();
-            let waiting = pieces.iter().map(|piece| {
-                assert_eq!(piece.leaves.capacity(), piece.leaves.len(), "no slack");
-                piece.leaves.len()
-            });
-            let waiting = waiting.sum();
-            tree.examine_pieces(&pieces);
-            waiting
-        })
-    }
-
-    /// Of the names of a directory one is good, and which one does not depend on who comes first.
-    #[test]
-    fn the_parent_of_a_directory_does_not_depend_on_who_finds_it() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let source = folder.path().join("source");
-        for name in ["a/child", "b", "c"] {
-            std::fs::create_dir_all(source.join(name)).expect("the folder is ours");
-        }
-        let image = folder.path().join("image");
-        Builder::new()
-            .source(Source::Directory(source))
-            .build(&image)
-            .expect("an image");
-        let device = device_of(&std::fs::read(&image).expect("the image"));
-        let names = |order: &[usize]| {
-            with_tree(&device, 1, |tree| {
-                let child = tree.directories.list.len() - 1;
-                let target = tree.subject(child).number();
-                for &place in order {
-                    tree.subject(place).adopt(child, target);
-                }
-                tree.parent(child)
-            })
-        };
-        let expected = names(&[1, 2, 3, 3]);
-        assert_eq!(expected.1, Some(1));
-        assert_eq!(expected.0.len(), 3);
-        for order in [[3, 2, 1, 3], [2, 3, 3, 1], [3, 3, 1, 2]] {
-            assert_eq!(names(&order), expected);
-        }
-    }
-
-    #[test]
-    fn findings_are_the_same_whoever_checks_a_piece() {
-        let device = image();
-        let (expected, waiting) = examine(&device, MAX_WAITING_LEAVES, 2);
-        assert!(waiting > 2 * LEAVES_AT_ONCE, "{waiting}");
-        assert!(!expected.is_empty(), "two names are not where they belong");
-        for threads in [1, 3] {
-            assert_eq!(examine(&device, 0, threads), (expected.clone(), 0));
-        }
-    }
-}
+mod tests;
