@@ -89,9 +89,32 @@ fn a_mount_takes_a_setting_and_tells_what_its_mechanisms_did() {
     let said = stats(&["--json", "--mb-optimize-scan", "1"]);
     assert!(said.starts_with("{\"scaling\":\"seeds,frees=deferred\",\"allocator\":{"));
     assert!(said.contains("\"claimed\":10,"), "{said}");
+    assert!(said.ends_with(",\"messages\":[]}\n"), "{said}");
     let said = fail(pext4(["stats"]).arg(place.image.parent().unwrap()), 1);
     assert!(said.contains("no mount of pext4"), "{said}");
     mount.unmount();
+}
+
+#[test]
+fn a_mount_in_the_background_keeps_its_messages() {
+    let Some(place) = Place::empty_if_mountable() else {
+        return;
+    };
+    if place.make_with_damaged_directory().is_none() {
+        return;
+    }
+    let mount = place.mount(&[]);
+    let listed = fs::read_dir(mount.path("damaged"))
+        .and_then(|mut names| names.try_for_each(|name| name.map(drop)));
+    assert!(listed.is_err());
+    let said = succeed(pext4(["stats"]).arg(&place.point));
+    let messages = said.split_once("\nmessages\n").expect("a section").1;
+    assert!(messages.contains("corrupt directory"), "{messages}");
+    assert!(messages.contains("e2fsck -f"), "{messages}");
+    let json = succeed(pext4(["stats", "--json"]).arg(&place.point));
+    let stats: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let kept = stats["messages"][0].as_str().expect("a text");
+    assert!(messages.contains(kept), "{json}");
 }
 
 #[test]

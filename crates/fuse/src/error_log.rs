@@ -2,9 +2,9 @@
 //!
 //! A system call returns only an errno; which block of the image is corrupt, or that the device
 //! failed, is reported here. Each text is reported once, and at most `MOST` different ones, so
-//! that a corrupt image does not fill the log.
+//! that a corrupt image does not fill the log. They are also kept, for systems whose log nobody
+//! keeps.
 
-use std::collections::HashSet;
 use std::fmt;
 
 use pext4_sync::Mutex;
@@ -15,7 +15,8 @@ const MOST: usize = 100;
 
 /// Reports each error once.
 pub struct ErrorLog {
-    reported: Mutex<HashSet<String>>,
+    /// What was reported, the oldest first.
+    reported: Mutex<Vec<String>>,
     print: Box<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -23,7 +24,7 @@ impl ErrorLog {
     /// A log whose messages are passed to `print`.
     pub fn new(print: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self {
-            reported: Mutex::new(Class::Leaf, HashSet::new()),
+            reported: Mutex::new(Class::Leaf, Vec::new()),
             print: Box::new(print),
         }
     }
@@ -31,24 +32,37 @@ impl ErrorLog {
     /// Reports `text` even if the bound is reached, unless it was reported before: why the volume
     /// changes nothing any more, of which there is one reason.
     pub fn report_beyond_bound(&self, text: &str) {
-        if self.reported.lock().insert(text.to_owned()) {
+        if self.note(text, usize::MAX).is_some() {
             (self.print)(text);
         }
     }
 
     /// Reports `text`, unless it was reported before or the bound is reached.
     pub fn report(&self, text: &str) {
-        let count = {
-            let mut reported = self.reported.lock();
-            if reported.len() >= MOST || !reported.insert(text.to_owned()) {
-                return;
-            }
-            reported.len()
+        let Some(count) = self.note(text, MOST) else {
+            return;
         };
         (self.print)(text);
         if count == MOST {
             (self.print)("further errors are not reported");
         }
+    }
+
+    /// What was reported so far, the oldest first.
+    #[must_use]
+    pub fn reported(&self) -> Vec<String> {
+        self.reported.lock().clone()
+    }
+
+    /// Keeps a text; returns how many there are. `None` if it was kept before, or there are `most`
+    /// already.
+    fn note(&self, text: &str, most: usize) -> Option<usize> {
+        let mut reported = self.reported.lock();
+        if reported.len() >= most || reported.iter().any(|known| known == text) {
+            return None;
+        }
+        reported.push(text.to_owned());
+        Some(reported.len())
     }
 }
 
@@ -82,5 +96,8 @@ mod tests {
         assert_eq!(last.as_deref(), Some("the volume is read-only now"));
         assert_eq!(printed.len(), MOST + 1);
         assert_eq!(printed[MOST], "further errors are not reported");
+        let kept = error_log.reported();
+        assert_eq!(kept.len(), MOST + 1);
+        assert_eq!(kept[..2], ["corrupt inode 12", "corrupt block 0"]);
     }
 }

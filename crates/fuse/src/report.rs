@@ -5,6 +5,8 @@
 pub const REPORT: &str = "user.pext4.report";
 /// The same report as JSON.
 pub const REPORT_JSON: &str = "user.pext4.report.json";
+/// What the server has reported, a line each (see [`ErrorLog`](crate::ErrorLog)).
+pub const MESSAGES: &str = "user.pext4.messages";
 /// Whether block searches use the index of groups: 0 or 1. Every user who may write to the root
 /// can set it there.
 pub const OPTIMIZE_SCAN: &str = "user.pext4.mb_optimize_scan";

@@ -1,18 +1,18 @@
 //! `pext4 stats`: shows the statistics of a mounted volume.
 //!
 //! They are the value of an extended attribute that the mount does not list. Any user can read it
-//! from any file of the mount, and nothing appears in the directory.
+//! from any file of the mount, and nothing appears in the directory. So are the messages of the
+//! server, which otherwise are only in the system's log.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::{names, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_fuse::report::{OPTIMIZE_SCAN, REPORT, REPORT_JSON};
+use pext4_fuse::report::{MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
-
-use crate::output;
 
 /// The size of the buffer in bytes, larger than any report.
 const ROOM: usize = 64 << 10;
@@ -49,22 +49,39 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .context("mb_optimize_scan cannot be set; is it the mount's own directory?")
         .with_context(name)?;
     }
-    let attribute = if arguments.json { REPORT_JSON } else { REPORT };
-    let report = report(directory, attribute).with_context(name)?;
+    let read = |attribute| read(directory, attribute).with_context(name);
+    let messages = read(MESSAGES)?;
+    let messages: Vec<&str> = messages.lines().collect();
     let mut output = output::standard();
-    output.write_all(&report)?;
     if arguments.json {
-        writeln!(output)?;
+        let report = read(REPORT_JSON)?;
+        let counters = report.strip_suffix('}').unwrap_or(&report);
+        let messages = serde_json::to_string(&messages)?;
+        writeln!(output, "{counters},\"messages\":{messages}}}")?;
+    } else {
+        output.write_all(read(REPORT)?.as_bytes())?;
+        write_messages(&mut output, &messages)?;
     }
     Ok(output.flush()?)
 }
 
-fn report(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
+fn write_messages(output: &mut impl Write, messages: &[&str]) -> io::Result<()> {
+    if messages.is_empty() {
+        return Ok(());
+    }
+    writeln!(output, "\nmessages")?;
+    for message in messages {
+        writeln!(output, "  {}", names::show(message.as_bytes()))?;
+    }
+    Ok(())
+}
+
+fn read(directory: &Path, attribute: &str) -> Result<String> {
     let mut bytes = vec![0; ROOM];
     let length = match getxattr(directory, attribute, bytes.as_mut_slice()) {
         Err(Errno::NODATA | Errno::NOTSUP) => bail!("it is on no mount of pext4"),
         length => length?,
     };
     bytes.truncate(length);
-    Ok(bytes)
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
