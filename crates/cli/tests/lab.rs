@@ -628,7 +628,11 @@ fn a_report_is_made_and_checked() {
     let documents = folder.path().join("docs");
     let results = documents.join("results");
     fs::create_dir_all(&results).unwrap();
-    succeed(lab(&["fallocate2", "--save"]).arg(&results));
+    let drawn = folder.path().join("drawn");
+    let mut saved = lab(&["fallocate2", "--save"]);
+    succeed(saved.arg(&results).arg("--svg").arg(&drawn));
+    let drawn = fs::read_to_string(drawn.join("fallocate2.svg")).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("full (measured)"));
     let scaling = documents.join("SCALING.md");
     let before = "Before.\n\n<!-- lab: fallocate2 -->old<!-- lab: end -->\n\nAfter.\n";
     fs::write(&scaling, before).unwrap();

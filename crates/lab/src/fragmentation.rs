@@ -254,7 +254,9 @@ pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
     if found.files == 0 {
         bail!("filefrag said nothing about {}", directory.display());
     }
-    Ok(Some(found.sum()))
+    // Of a file system that tells no extents (FUSE) it says that there are none.
+    let is_told = found.extents > 0 || found.bytes == 0;
+    Ok(is_told.then(|| found.sum()))
 }
 
 /// The number in `name: 12 extents found`; for block maps filefrag appends the perfect number.

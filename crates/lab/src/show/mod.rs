@@ -16,6 +16,6 @@ mod text;
 
 pub use figure::{Curve, Figure, Sort, draw};
 pub use number::{nanoseconds, share, size, tasks, thousands};
-pub use report::{DOCUMENTS, Page, left_over, load, load_below, readme, report};
+pub use report::{DOCUMENTS, Page, drawings, left_over, load, load_below, readme, report};
 pub use table::align;
 pub use text::{print, print_ablation};

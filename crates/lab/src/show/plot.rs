@@ -14,7 +14,10 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The marks of curves, in their order; a later mark hides an earlier one in the same cell.
+/// How far from its cell a mark may be, if other marks are there.
+const BESIDE: usize = 6;
+
+/// The marks of curves, in their order. Marks of equal points stand side by side.
 pub const MARKS: [char; 12] = ['o', 'x', '+', '#', '*', '@', '%', '&', '=', '$', '^', '~'];
 
 /// Draws the curves over a number of tasks.
@@ -30,10 +33,17 @@ pub fn plot(curves: &[Curve]) -> String {
     for curve in curves {
         for &(x, y) in &curve.points {
             let (column, row) = (xs.place(x, WIDTH), ys.place(y, HEIGHT));
-            cells[HEIGHT - 1 - row][column] = curve.mark;
+            mark_beside(&mut cells[HEIGHT - 1 - row], column, curve.mark);
         }
     }
     frame(&cells, xs, ys, points().map(|(x, _)| x))
+}
+
+/// Puts a mark into the nearest free cell of its row, so that it hides no other curve's.
+fn mark_beside(row: &mut [char; WIDTH], column: usize, mark: char) {
+    let beside = (0..=BESIDE).flat_map(|step| [column + step, column.wrapping_sub(step)]);
+    let free = beside.into_iter().find(|&at| row.get(at) == Some(&' '));
+    row[free.unwrap_or(column)] = mark;
 }
 
 fn frame(
@@ -137,6 +147,20 @@ mod tests {
         assert!(lines[HEIGHT - 1].ends_with('x'), "{text}");
         assert!(lines[HEIGHT + 1].starts_with("       tasks  1"), "{text}");
         assert!(lines[HEIGHT + 1].ends_with('8'), "{text}");
+    }
+
+    #[test]
+    fn equal_points_hide_none() {
+        let curve = |mark| Curve {
+            name: String::new(),
+            mark,
+            points: vec![(1.0, 100.0), (8.0, 800.0)],
+        };
+        let text = plot(&['o', 'x', '+'].map(curve));
+        let first = text.lines().next().expect("a line");
+        assert!(first.ends_with("+xo"), "{first}");
+        let last = text.lines().nth(HEIGHT - 1).expect("a line");
+        assert!(last.ends_with("|ox+"), "{last}");
     }
 
     #[test]

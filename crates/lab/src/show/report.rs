@@ -193,6 +193,32 @@ pub fn left_over(folder: &Path, pages: &[Page]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// The figures of one run, each with the name of its file; none if it has fewer than two points.
+#[must_use]
+pub fn drawings(results: &Results) -> Vec<Page> {
+    let name = &results.workload;
+    let own = [(name, results)];
+    let parts = markdown::part_names(results);
+    let of_part = |part: &String| {
+        let suffix = suffix(&parts, part);
+        let drawn = figures(name, part, &own).into_iter();
+        let page = move |(kind, figure)| Page {
+            name: format!("{name}{suffix}{kind}.svg"),
+            text: draw(&figure),
+        };
+        drawn.map(page).collect::<Vec<_>>()
+    };
+    parts.iter().flat_map(of_part).collect()
+}
+
+/// What the names of a part's files have behind that of the workload.
+fn suffix(parts: &[String], part: &str) -> String {
+    match parts.len() {
+        0 | 1 => String::new(),
+        _ => format!("-{part}"),
+    }
+}
+
 /// The block of a workload: its description, figures, published numbers and tables.
 fn block(name: &str, own: &[(&String, &Results)], pages: &mut Vec<Page>) -> String {
     let mut text = String::new();
@@ -210,11 +236,7 @@ fn block(name: &str, own: &[(&String, &Results)], pages: &mut Vec<Page>) -> Stri
         .map(|(_, one)| markdown::part_names(one))
         .unwrap_or_default();
     for part in &parts {
-        let suffix = if parts.len() > 1 {
-            format!("-{part}")
-        } else {
-            String::new()
-        };
+        let suffix = suffix(&parts, part);
         for (kind, figure) in figures(name, part, own) {
             let file = format!("{FIGURES}/{name}{suffix}{kind}.svg");
             text.push_str(&format!("![{}]({file})\n\n", figure.title));

@@ -11,6 +11,9 @@ use crate::published::{self, Curve, Unit};
 use crate::results::{Evidence, Fragmentation, Part, Results, Series};
 use crate::workloads;
 
+/// The length of a line from which on a legend has a line for each curve.
+const LINE: usize = 100;
+
 /// The results of a run as text.
 #[must_use]
 pub fn print(results: &Results) -> String {
@@ -216,11 +219,13 @@ fn drawn(results: &Results, part: &str) -> String {
         .map(|curve| format!("{} {}", curve.mark, curve.name))
         .collect();
     let evidence = results.evidence.name();
-    format!(
-        "\nper task/s, {evidence}, log scales:  {}\n{}",
-        legend.join("   "),
-        plot::plot(&curves)
-    )
+    let head = format!("per task/s, {evidence}, log scales:");
+    let in_one_line = format!("{head}  {}", legend.join("   "));
+    let head = match in_one_line.len() <= LINE {
+        true => in_one_line,
+        false => format!("{head}\n  {}", legend.join("\n  ")),
+    };
+    format!("\n{head}\n{}", plot::plot(&curves))
 }
 
 fn fragmentation(results: &Results) -> String {

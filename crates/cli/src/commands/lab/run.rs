@@ -145,7 +145,10 @@ pub struct Arguments {
     /// Write the results to WORKLOAD.json in this folder (see --tag)
     #[arg(long, value_name = "FOLDER")]
     save: Option<PathBuf>,
-    /// Text appended to WORKLOAD in the name of that file
+    /// Draw the curves to WORKLOAD.svg in this folder, a file for each part and kind
+    #[arg(long, value_name = "FOLDER")]
+    svg: Option<PathBuf>,
+    /// Text appended to WORKLOAD in the name of the file of --save
     #[arg(long, value_name = "TEXT", requires = "save")]
     tag: Option<String>,
 }

@@ -1,16 +1,18 @@
-//! Stores the results of runs (`--save`), in files that were found to be possible before the first
-//! run began: what took minutes to measure has somewhere to go.
+//! Stores the results of runs (`--save`) and their figures (`--svg`), in files that were found to
+//! be possible before the first run began: what took minutes to measure has somewhere to go.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use pext4_lab::results::Results;
+use pext4_lab::show;
 use pext4_lab::workloads::Workload;
 use rustix::fs::{Access, access};
 
 use super::Arguments;
 use super::check::misuse;
+use crate::output::print_error;
 
 /// Makes the folder, and looks whether the results of these workloads can be stored in it.
 ///
@@ -18,6 +20,12 @@ use super::check::misuse;
 ///
 /// They cannot: the folder is a file or read-only, or the tag is no part of a file's name.
 pub(super) fn prepare(arguments: &Arguments, workloads: &[&dyn Workload]) -> Result<()> {
+    if let Some(folder) = &arguments.svg {
+        let name = || format!("--svg: {}", folder.display());
+        std::fs::create_dir_all(folder).with_context(name)?;
+        let writable = access(folder, Access::WRITE_OK).map_err(io::Error::from);
+        writable.with_context(name)?;
+    }
     let Some(folder) = &arguments.save else {
         return Ok(());
     };
@@ -46,10 +54,30 @@ pub(super) fn prepare(arguments: &Arguments, workloads: &[&dyn Workload]) -> Res
 ///
 /// The file cannot be written.
 pub(super) fn store(arguments: &Arguments, results: &Results) -> Result<()> {
+    if let Some(folder) = &arguments.svg {
+        draw(folder, results)?;
+    }
     let Some(folder) = &arguments.save else {
         return Ok(());
     };
     results.save(&file(arguments, folder, &results.workload))
+}
+
+/// Draws the curves of one run.
+fn draw(folder: &Path, results: &Results) -> Result<()> {
+    let pages = show::drawings(results);
+    if pages.is_empty() {
+        print_error(format_args!(
+            "pext4: {}: there is no curve of one number of tasks, so --svg draws nothing",
+            results.workload
+        ));
+    }
+    for page in pages {
+        let path = folder.join(&page.name);
+        let written = std::fs::write(&path, &page.text);
+        written.with_context(|| format!("--svg: {}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn is_writable(path: &Path) -> Result<()> {
