@@ -216,7 +216,9 @@ fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
 /// that is all of this file.
 fn with_space(error: Error, before: StatFs, whole: Option<&Path>) -> Error {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
-    if !causes.any(|cause: &pext4_fs::Error| cause.is(Refusal::NoSpace)) {
+    let lacks_space =
+        |cause: &pext4_fs::Error| cause.is(Refusal::NoSpace) || cause.is(Refusal::NoInodes);
+    if !causes.any(lacks_space) {
         return error;
     }
     let bytes = before

@@ -11,7 +11,7 @@ use crate::error::{EditError, FsContext, Result, check_path};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::source::Source;
-use crate::tree_writer::MAX_DEPTH;
+use crate::tree_writer::{MAX_DEPTH, TOO_DEEP};
 
 /// How long to wait for another program that changes the image.
 const MAX_WAIT: Duration = Duration::from_secs(5);
@@ -154,6 +154,6 @@ pub(crate) fn check_depth(depth: u32, path: &[u8]) -> Result<()> {
     }
     Err(EditError::RefusedAtPath {
         path: path.to_vec(),
-        problem: format!("more than {MAX_DEPTH} directories in one another"),
+        problem: TOO_DEEP.to_owned(),
     })
 }

@@ -28,6 +28,8 @@ use crate::source::{FileMetadata, Source};
 
 /// The maximum depth of nested directories. Paths that Linux accepts are no deeper.
 pub(crate) const MAX_DEPTH: u32 = 1024;
+/// What is said beyond that.
+pub(crate) const TOO_DEEP: &str = "more than 1024 directories in one another";
 
 /// Attributes that replace those of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,10 +216,7 @@ impl<'s> TreeWriter<'s> {
         path: &[u8],
     ) -> Result<()> {
         if self.depth >= MAX_DEPTH {
-            return refuse(
-                path,
-                format!("more than {MAX_DEPTH} directories in one another"),
-            );
+            return refuse(path, TOO_DEEP);
         }
         self.depth += 1;
         for (name, child) in source.children(node)? {
@@ -312,6 +311,9 @@ impl<'s> TreeWriter<'s> {
                 return refuse(path, "a directory is here, and what is new is none");
             }
             volume.unlink(parent, name).with_path(path)?;
+        }
+        if volume.attributes(inode).with_path(path)?.file_type == FileType::Directory {
+            return refuse(path, "it is a hard link to a directory");
         }
         let entry = volume.link(inode, parent, name).with_path(path)?;
         drop(HeldInode::of(volume, entry));

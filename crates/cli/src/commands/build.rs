@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_image::build::{
     Builder, Free, Map, Owner, Phase, Platform, Progress, Size, Source, Summary, parse_owner,
@@ -107,7 +107,7 @@ pub struct Arguments {
     /// Choose the image with this tag from an OCI layout
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
-    /// Threads; one a core if absent
+    /// Threads, at most 1024; one a core if absent
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
     /// Do not wait until the image is on its disk
@@ -305,6 +305,9 @@ fn source_of(word: &OsStr) -> Result<Source> {
             b"oci:" => return Ok(Source::OciLayout(path)),
             _ => {}
         }
+    }
+    if word.is_empty() {
+        bail!("an empty path is no source");
     }
     Source::at(Path::new(word)).with_context(|| Shown(word.as_bytes()).to_string())
 }

@@ -187,3 +187,25 @@ fn an_export_says_what_is_missing() {
     let path = report["path_hex"].as_str().expect("it is no UTF-8");
     assert!(path.ends_with("636f7079ff"), "{path}");
 }
+
+#[test]
+fn a_hard_link_to_a_directory_is_called_that() {
+    let place = image("16M");
+    let mut header = [0u8; 512];
+    header[..1].copy_from_slice(b"b");
+    header[100..107].copy_from_slice(b"0000644");
+    header[124..135].copy_from_slice(b"00000000000");
+    header[136..147].copy_from_slice(b"00000000000");
+    header[156] = b'1';
+    header[157..167].copy_from_slice(b"lost+found");
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    let archive = [&header[..], &[0; 1024]].concat();
+    let ended = with_input(&mut on(&place, "edit", &["--tar", "-"]), &archive);
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success(), "{told}");
+    assert!(told.contains("hard link to a directory"), "{told}");
+    place.check();
+}

@@ -218,6 +218,20 @@ fn a_full_image_says_what_was_free_and_what_helps() {
 }
 
 #[test]
+fn an_image_without_inodes_says_how_many_there_were() {
+    let place = image("8M");
+    let script: String = (0..4000)
+        .map(|number| format!("touch /{number}\n"))
+        .collect();
+    let ended = with_input(&mut on(&place, "edit", &["-f", "-"]), script.as_bytes());
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success(), "{told}");
+    assert!(told.contains("no inode is free"), "{told}");
+    assert!(told.contains(" inodes were free; `pext4 resize"), "{told}");
+    place.check();
+}
+
+#[test]
 fn what_makes_no_sense_says_why() {
     let place = image("16M");
     succeed(&mut on(&place, "mkdir", &["-p", "/q/deeper"]));
@@ -235,6 +249,12 @@ fn what_makes_no_sense_says_why() {
             &["/q", "/q/x"],
             1,
             "/q: it cannot go into itself, to /q/x",
+        ),
+        (
+            "ln",
+            &["-s", &"x".repeat(1024), "/l"],
+            1,
+            "/l: its target has 1024 bytes, and 1023 are the most in this image",
         ),
         (
             "setxattr",

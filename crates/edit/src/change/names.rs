@@ -10,7 +10,7 @@ use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::flags::is_encrypted;
 use crate::image_tree::{join, list};
 use crate::session::EditSession;
-use crate::tree_writer::{HeldInode, MAX_DEPTH, Overrides, TreeWriter, find};
+use crate::tree_writer::{HeldInode, MAX_DEPTH, Overrides, TOO_DEEP, TreeWriter, find};
 
 /// Whether a directory is made where a symbolic link on the way leads to nothing.
 #[derive(Clone, Copy)]
@@ -295,6 +295,14 @@ impl EditSession {
         } = change;
         let entry = self.destination_of_link(target, path, *into)?;
         self.check_vacant(&entry, *force)?;
+        let most = u64::from(self.volume().statfs().block_size) - 1;
+        if target.len() as u64 > most {
+            let length = target.len();
+            return refuse(
+                &entry.path,
+                format!("its target has {length} bytes, and {most} are the most in this image"),
+            );
+        }
         let directory = entry.path.iter().rposition(|&byte| byte == b'/');
         let directory = &entry.path[..directory.map_or(0, |slash| slash + 1)];
         // The link leads to the first; `ln`, which is called in the root, looks for the second.
@@ -421,9 +429,11 @@ impl Remover<'_> {
     ) -> Result<()> {
         let volume = self.session.volume();
         if kind == FileType::Directory {
-            let deep = self.entered.len() >= MAX_DEPTH as usize;
-            if deep || !self.entered.insert(inode) {
-                return refuse(path, "directories are in one another without end");
+            if self.entered.len() >= MAX_DEPTH as usize {
+                return refuse(path, TOO_DEEP);
+            }
+            if !self.entered.insert(inode) {
+                return refuse(path, "a directory is in itself");
             }
             for (child, number) in list(volume, inode).with_path(path)? {
                 let path = join(path, &child);

@@ -12,7 +12,7 @@ use pext4_ondisk::htree::{self, IndexEntry, IndexMut};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, look};
 use super::index::{Frame, Path, read_index};
-use super::{CHANGED, corrupt_in, is_dot, leaf, parent};
+use super::{CHANGED, corrupt_in, is_own_dot, leaf, parent};
 use crate::error::{Refusal, Result};
 
 const ROOT: LogicalBlock = LogicalBlock(0);
@@ -74,7 +74,11 @@ pub(super) fn index_and_insert<B: DirectoryBlocks>(
     let (inode, parent) = (blocks.inode(), parent(blocks)?);
     let content = leaf::copy(blocks, ROOT)?;
     let mut entries = leaf::unpack(blocks, ROOT, &content)?;
-    entries.retain(|entry| !is_dot(entry.name));
+    let mut index = 0;
+    entries.retain(|entry| {
+        index += 1;
+        !is_own_dot(blocks, ROOT, index - 1, entry.name)
+    });
     entries.push(*new);
     let halves = Halves::of(entries, &hasher)
         .ok_or_else(|| corrupt_in(blocks, ROOT, "is full without names"))?;

@@ -5,7 +5,7 @@ use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::directory::Entry;
 
 use super::blocks::{BlockKind, DirectoryBlocks};
-use super::{FoundEntry, corrupt_in, grow, inline, is_dot, leaf};
+use super::{FoundEntry, corrupt_in, grow, inline, is_own_dot, leaf};
 use crate::error::{Refusal, Result};
 
 /// Looks up a name in every leaf.
@@ -18,13 +18,11 @@ pub(super) fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option
     Ok(None)
 }
 
-/// Whether no leaf contains a name except `.` and `..`.
+/// Whether no leaf contains a name except the directory's own `.` and `..`.
 pub(super) fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
     for block in leaves(blocks) {
         let mut empty = true;
-        leaf::for_each(blocks, block, leaf_kind(blocks), |entry| {
-            empty &= is_dot(entry.name)
-        })?;
+        for_each_in(blocks, block, |_| empty = false)?;
         if !empty {
             return Ok(false);
         }
@@ -32,16 +30,18 @@ pub(super) fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
     Ok(true)
 }
 
-/// Calls `visit` with every entry of a block except `.` and `..`.
+/// Calls `visit` with every entry of a block except the directory's own `.` and `..`.
 pub(super) fn for_each_in<B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
     mut visit: impl FnMut(&Entry<'_>),
 ) -> Result<()> {
+    let mut index = 0;
     leaf::for_each(blocks, block, leaf_kind(blocks), |entry| {
-        if !is_dot(entry.name) {
+        if !is_own_dot(blocks, block, index, entry.name) {
             visit(entry);
         }
+        index += 1;
     })
 }
 

@@ -62,6 +62,13 @@ pub struct Listed<'a> {
     pub next_cookie: u64,
 }
 
+impl Listed<'_> {
+    /// Whether it is an entry `.` or `..` that is not the directory's own.
+    pub fn is_stray_dot(&self) -> bool {
+        self.cookie >= COOKIE_FIRST && is_dot(self.name)
+    }
+}
+
 /// Calls `visit` with the entries whose cookies are `from` or higher, in the order of their
 /// cookies, until it returns false. The entry for which it returned false counts as not listed.
 ///
@@ -188,12 +195,10 @@ fn gather_run<B: DirectoryBlocks>(
     for _ in 0..blocks.count() {
         let (lowest, highest) = path.leaf_range(blocks)?;
         let read = leaf::for_each(blocks, path.leaf(), BlockKind::Leaf, |entry| {
-            if !is_dot(entry.name) {
-                // A name in the wrong leaf (its hash was computed with the other signedness of
-                // `char`) is listed where it is rather than not at all.
-                let major = blocks::hash(&hasher, entry.name).clamp(lowest, highest);
-                batch.add(cookie(major, key, entry.name), entry);
-            }
+            // A name in the wrong leaf (its hash was computed with the other signedness of `char`)
+            // is listed where it is rather than not at all.
+            let major = blocks::hash(&hasher, entry.name).clamp(lowest, highest);
+            batch.add(cookie(major, key, entry.name), entry);
         });
         batch.skipped.note(read)?;
         match path.next_hash() {

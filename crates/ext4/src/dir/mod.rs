@@ -267,6 +267,20 @@ fn is_dot(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
+/// Whether the entry with this index in a block is one of the two with which a directory begins. An
+/// entry of such a name in any other place refers to a file that nothing else shows: it is listed,
+/// kept, and reported.
+fn is_own_dot<B: DirectoryBlocks>(
+    blocks: &B,
+    block: LogicalBlock,
+    index: usize,
+    name: &[u8],
+) -> bool {
+    block == LogicalBlock(0)
+        && !blocks.is_inline()
+        && matches!((index, name), (0, b".") | (1, b".."))
+}
+
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > directory::NAME_MAX {
         return Err(Refusal::NameTooLong.into());

@@ -21,9 +21,9 @@ impl Volume {
     /// `visit` runs with the directory's lock held. It must not call operations of the volume,
     /// which take locks of their own and could deadlock: collect the entries first.
     ///
-    /// A name that no file can have (empty, `.` again, or with a slash or zero byte in it) is not
-    /// listed; after all other names the listing fails with `Corrupt`. The names of an encrypted
-    /// directory are listed as they are stored.
+    /// A name that no file can have (empty, `.` or `..` again, or with a slash or zero byte in it)
+    /// is not listed; after all other names the listing fails with `Corrupt`. The names of an
+    /// encrypted directory are listed as they are stored.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl Volume {
         let is_encrypted = is_encrypted(&directory);
         let mut has_invalid_name = false;
         dir::list(&self.names(&directory), cookie, &mut |entry| {
-            if !is_encrypted && !is_valid_name(entry.name) {
+            if entry.is_stray_dot() || (!is_encrypted && !is_valid_name(entry.name)) {
                 has_invalid_name = true;
                 return true;
             }

@@ -86,6 +86,9 @@ use output::Output;
 use sources::Sources;
 use tree::{Metadata, Tree};
 
+/// The most threads of a build: more only cost memory.
+const MAX_THREADS: usize = 1024;
+
 /// The default block size in bytes: the size of a page, for any size of the image.
 const BLOCK_SIZE: u32 = 4096;
 /// The image size in bytes with which the options are validated before anything is read.
@@ -363,10 +366,10 @@ impl Builder {
         self
     }
 
-    /// Sets the number of threads, at least one. It does not affect the image.
+    /// Sets the number of threads, one to 1024. It does not affect the image.
     #[must_use]
     pub fn threads(mut self, count: usize) -> Self {
-        self.threads = count.max(1);
+        self.threads = count.clamp(1, MAX_THREADS);
         self
     }
 

@@ -32,6 +32,10 @@ use super::rules::Rules;
 use entry::AttributePath;
 pub(super) use entry::{LinkKey, ScannedEntry};
 
+/// Files of so many bytes are opened to look for holes, even if the host has allocated all of them.
+/// Opening a small file costs more than its holes would save.
+const PROBED_BYTES: u64 = 64 << 10;
+
 /// Number of names of a large directory that one job stats.
 const NAMES_PER_JOB: usize = 512;
 /// Size of the buffer for directory entries.
@@ -571,7 +575,9 @@ impl<'a> Scan<'a> {
         found: &mut ScannedEntry,
     ) -> Result<()> {
         let size = entry::size_of(stat);
-        let may_have_holes = size > 0 && stat.st_blocks.saturating_mul(512) < stat.st_size;
+        // Space that was allocated and never written is a hole to who asks for holes.
+        let is_sparse = size > 0 && stat.st_blocks.saturating_mul(512) < stat.st_size;
+        let may_have_holes = is_sparse || size >= PROBED_BYTES;
         if !may_have_holes && !self.options.skip_unreadable {
             return Ok(());
         }

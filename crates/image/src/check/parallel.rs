@@ -7,6 +7,9 @@ use pext4_sync::thread;
 
 use super::{Pass, Step};
 
+/// The most threads of a pass: more only cost memory.
+const MAX_THREADS: usize = 1024;
+
 /// How a pass runs: the number of threads, cancellation and progress.
 pub(super) struct Workers<'a> {
     pub(super) options: &'a super::Options,
@@ -48,7 +51,8 @@ impl Workers<'_> {
                 work(&mut state, number);
             }
         };
-        let helpers = self.threads.min(count as usize).saturating_sub(1);
+        let most = self.threads.min(MAX_THREADS).min(count as usize);
+        let helpers = most.saturating_sub(1);
         let states = thread::scope(|scope| {
             // If the system refuses some threads, the others do their work.
             let start = |_| thread::try_spawn_scoped(scope, || run(false)).ok();

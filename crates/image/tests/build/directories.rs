@@ -467,3 +467,30 @@ fn holes_stay_holes() {
     let taken = fs::metadata(&image).unwrap().blocks() * 512;
     assert!(taken < 4 << 20, "the image takes {taken} bytes");
 }
+
+/// Space that a host has allocated and nobody has written is a hole as well.
+#[test]
+fn preallocated_space_stays_a_hole() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let log = File::create(tree.join("log")).unwrap();
+    log.write_all_at(&[7; 8192], 0).unwrap();
+    let flags = rustix::fs::FallocateFlags::empty();
+    if rustix::fs::fallocate(&log, flags, 0, 16 << 20).is_err() {
+        return eprintln!("SKIPPED: no fallocate here");
+    }
+    log.sync_all().unwrap();
+    if !matches!(
+        rustix::fs::seek(&log, rustix::fs::SeekFrom::Hole(0)),
+        Ok(8192)
+    ) {
+        return eprintln!("SKIPPED: what is allocated is data here");
+    }
+    let summary = Builder::new()
+        .source(Source::Directory(tree))
+        .threads(usize::MAX)
+        .build(folder.path().join("image"))
+        .unwrap();
+    assert_eq!(summary.content, 8192);
+}

@@ -6,7 +6,7 @@ use pext4_ondisk::directory::{self, NAME_MAX};
 use pext4_ondisk::{InodeNumber, LogicalBlock};
 
 use super::super::blocks::{self, BlockKind, DirectoryBlocks, look};
-use super::super::{CHANGED, is_dot, linear};
+use super::super::{CHANGED, is_own_dot, linear};
 use super::{Listed, cookie};
 use crate::error::{Error, Result};
 use crate::inode::name_orders::{NameOrder, NamePlace};
@@ -92,11 +92,16 @@ fn gather<B: DirectoryBlocks>(
     let (format, key) = (blocks.format(), blocks.settings().cookie_key);
     let hasher = blocks.settings().listing_hasher();
     look(blocks, block, BlockKind::Leaf, |bytes| {
+        let mut index = 0;
         for record in directory::records(bytes, format) {
             let record = record?;
-            let Some(entry) = record.entry().filter(|entry| !is_dot(entry.name)) else {
+            let Some(entry) = record.entry() else {
                 continue;
             };
+            index += 1;
+            if is_own_dot(blocks, block, index - 1, entry.name) {
+                continue;
+            }
             places.push(NamePlace {
                 cookie: cookie(blocks::hash(&hasher, entry.name), key, entry.name),
                 block: block.get(),
