@@ -357,6 +357,10 @@ mod tests {
         let text = parsed("ro,bogus").unwrap_err().to_string();
         let expected = "option `bogus` is not known; `pext4 mount --help` names the options";
         assert_eq!(text, expected);
+        let text = parsed("scaling=full,-frees").unwrap_err().to_string();
+        let expected = "option `-frees` is not known; in `scaling=` a switch follows a colon, as in \
+                        scaling=full:-frees; `pext4 mount --help` names the options";
+        assert_eq!(text, expected);
         let text = parsed("ro,noatim").unwrap_err().to_string();
         let expected = "option `noatim` is not known; did you mean `noatime`?; \
                         `pext4 mount --help` names the options";

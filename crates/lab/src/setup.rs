@@ -197,12 +197,20 @@ impl Request {
         let makes_images = self.makes_images();
         let is_small = self.storage.inode_size.is_none_or(|size| size <= 128);
         let matters = self.workload.needs(&self.plan).small_inodes;
-        (matters && !(makes_images && is_small)).then(|| {
-            format!(
-                "{}: inodes of more than 128 bytes have room for its attributes, and nothing is shared then",
-                self.workload.name()
-            )
-        })
+        let name = self.workload.name();
+        match (matters, makes_images) {
+            (false, _) => None,
+            (true, true) if is_small => None,
+            (true, true) => Some(format!(
+                "{name}: inodes of more than 128 bytes have room for its attributes, and nothing is \
+                 shared then"
+            )),
+            // Nothing on the path tells how large its inodes are.
+            (true, false) => Some(format!(
+                "{name}: if inodes there have more than 128 bytes, they have room for its \
+                 attributes, and nothing is shared"
+            )),
+        }
     }
 
     fn on_path(&self, path: &Path) -> Result<Entrant> {

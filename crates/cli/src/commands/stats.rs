@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::{names, output};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::Args;
 use pext4_fuse::report::{MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -46,7 +46,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             value.as_bytes(),
             XattrFlags::empty(),
         )
-        .context("mb_optimize_scan cannot be set; is it the mount's own directory?")
+        .map_err(|errno| match errno {
+            Errno::ROFS => anyhow!("mb_optimize_scan cannot be set: the mount is read-only"),
+            errno => Error::from(errno)
+                .context("mb_optimize_scan cannot be set; is it the mount's own directory?"),
+        })
         .with_context(name)?;
     }
     let read = |attribute| read(directory, attribute).with_context(name);

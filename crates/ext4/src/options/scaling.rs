@@ -361,6 +361,14 @@ pub static SWITCHES: [Switch; 12] = [
     ),
 ];
 
+/// The numbers that a switch takes, if it takes some.
+fn range(values: &str) -> &'static str {
+    match values.contains("NUMBER") {
+        true => "; a number is 1 to 4096",
+        false => "",
+    }
+}
+
 /// A setting that is not understood.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -375,7 +383,7 @@ pub enum ScalingError {
         name: String,
     },
     /// The switch has no such value.
-    #[error("the switch {name} takes {values}, not `{value}`")]
+    #[error("the switch {name} takes {values}, not `{value}`{range}", range = range(values))]
     Value {
         /// The switch.
         name: &'static str,

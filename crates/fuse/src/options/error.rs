@@ -45,5 +45,8 @@ pub enum OptionError {
 }
 
 fn hint(option: &str) -> String {
+    if option.starts_with(['-', '+']) {
+        return format!("; in `scaling=` a switch follows a colon, as in scaling=full:{option}");
+    }
     names::nearest(option).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }

@@ -201,6 +201,13 @@ pub(super) fn layers(
             "it is no image: it names no layers",
         ));
     }
+    if let Some(config) = &manifest.config {
+        let config = self::blob(layout, &blob.path, config)?;
+        // An image is made without it, so that it may be missing, but not another one.
+        if config.path.exists() {
+            config.read_document()?;
+        }
+    }
     manifest
         .layers
         .iter()

@@ -193,6 +193,25 @@ fn a_wrong_digest_is_found() {
 }
 
 #[test]
+fn another_configuration_than_stated_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let layers = three_layers(&layout);
+    let config = layout.blob(b"{}", "application/vnd.oci.image.config.v1+json");
+    let manifest = json!({"schemaVersion": 2, "layers": layers, "config": config});
+    let text = serde_json::to_vec(&manifest).unwrap();
+    layout.index(&[layout.blob(&text, "application/vnd.oci.image.manifest.v1+json")]);
+    let image = folder.path().join("image");
+    let digest = config["digest"].as_str().unwrap();
+    let blob = layout.path.join("blobs").join(digest.replace(':', "/"));
+    fs::write(&blob, b"[]").unwrap();
+    let error = build(&layout.path, &image).unwrap_err().to_string();
+    assert!(error.contains(&digest[7..]), "{error}");
+    fs::remove_file(&blob).unwrap();
+    build(&layout.path, &image).unwrap();
+}
+
+#[test]
 fn one_of_several_images_is_chosen() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));
