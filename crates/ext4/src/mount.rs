@@ -98,6 +98,7 @@ impl Volume {
         let mut notes = Vec::new();
         let claim = claim(&device, &options)?;
         let device = claim.as_ref().map_or(device, Claim::device);
+        let keeper = claim.map(Keeper::start).transpose()?;
         let counting = Arc::new(CountingDevice::new(device));
         let device = Arc::clone(&counting) as Arc<dyn Device>;
         let found = superblock::read(&*device, &mut options, &mut notes)?;
@@ -140,8 +141,9 @@ impl Volume {
             };
             journal::begin(&layers, log)?;
         }
-        let store_of_keeper = Arc::downgrade(&store);
-        let keeper = claim.map(|claim| Keeper::start(claim, store_of_keeper));
+        if let Some(keeper) = &keeper {
+            keeper.attach(Arc::downgrade(&store));
+        }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
         Ok(Self::assemble(
             inodes,
@@ -150,7 +152,7 @@ impl Volume {
             overhead_blocks,
             was_clean,
             notes,
-            keeper.transpose()?,
+            keeper,
         ))
     }
 

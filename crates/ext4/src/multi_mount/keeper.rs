@@ -1,6 +1,7 @@
-//! The thread that keeps a claim.
+//! The thread that keeps a claim. It begins before the mount that made the claim has replayed
+//! anything, which may take longer than others wait.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use pext4_sync::order::Class;
@@ -22,25 +23,35 @@ struct Shared {
     /// Whether the claim is to be kept no longer. A leaf.
     is_ending: Mutex<bool>,
     ends: Condvar,
+    /// What becomes read-only if the claim is lost, once there is something.
+    store: OnceLock<Weak<Store>>,
 }
 
 impl Keeper {
-    /// Begins to keep a claim. If it is lost, the volume of `store` becomes read-only.
+    /// Begins to keep a claim.
     ///
     /// # Errors
     ///
     /// `Io` if the system cannot start a thread.
-    pub fn start(claim: Claim, store: Weak<Store>) -> Result<Self> {
+    pub fn start(claim: Claim) -> Result<Self> {
         let shared = Arc::new(Shared {
             is_ending: Mutex::new(Class::Leaf, false),
             ends: Condvar::new(),
+            store: OnceLock::new(),
         });
         let own = Arc::clone(&shared);
-        let thread = thread::try_spawn("pext4-mmp", move || own.keep(claim, &store))?;
+        let thread = thread::try_spawn("pext4-mmp", move || own.keep(claim))?;
         Ok(Self {
             shared,
             thread: Some(thread),
         })
+    }
+
+    /// Has the volume of this store become read-only if the claim is lost. Until then only its
+    /// device refuses writes.
+    pub fn attach(&self, store: Weak<Store>) {
+        // Called once, by the mount.
+        let _ = self.shared.store.set(store);
     }
 
     /// Releases the file system.
@@ -72,7 +83,7 @@ impl Drop for Keeper {
 
 impl Shared {
     /// Renews the claim at intervals until it is to end, or is lost.
-    fn keep(&self, mut claim: Claim, store: &Weak<Store>) -> Claim {
+    fn keep(&self, mut claim: Claim) -> Claim {
         let mut renewed = time::now();
         while self.passes(claim.interval) {
             match claim.renew() {
@@ -81,12 +92,24 @@ impl Shared {
                 Err(Error::Io(_)) if time::now() - renewed < claim.longest_silence() => {}
                 Err(error) => {
                     claim.fence.fence(&error.to_string());
-                    stop(store, &error);
+                    self.stop(&error);
                     break;
                 }
             }
         }
         claim
+    }
+
+    /// Makes the volume read-only.
+    fn stop(&self, error: &Error) {
+        let Some(store) = self.store.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        let reason = format!("multiple mount protection: {error}");
+        match store.try_journal() {
+            Some(journal) => journal.abort_by_device(&reason),
+            None => store.set_read_only(),
+        }
     }
 
     /// Waits for `interval`. False if the claim is to end.
@@ -108,17 +131,5 @@ impl Claim {
     /// For how long updates may fail before another machine could claim the file system.
     fn longest_silence(&self) -> Duration {
         Duration::from_secs(self.mmp.check_interval.into())
-    }
-}
-
-/// Makes the volume read-only.
-fn stop(store: &Weak<Store>, error: &Error) {
-    let Some(store) = store.upgrade() else {
-        return;
-    };
-    let reason = format!("multiple mount protection: {error}");
-    match store.try_journal() {
-        Some(journal) => journal.abort_by_device(&reason),
-        None => store.set_read_only(),
     }
 }

@@ -215,8 +215,9 @@ fn a_claim_is_kept_until_it_is_released_or_lost() {
         let mut claim = claim.expect("nobody has it");
         claim.interval = Duration::from_millis(5);
         let device = claim.device();
-        let store = Arc::downgrade(&ground.store);
-        (Keeper::start(claim, store).expect("a thread"), device)
+        let keeper = Keeper::start(claim).expect("a thread");
+        keeper.attach(Arc::downgrade(&ground.store));
+        (keeper, device)
     };
 
     let (keeper, device) = keep();
