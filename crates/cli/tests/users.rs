@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Mounted, Place, has, is_root, pext4, run, succeed};
+use common::{Mounted, Place, copy_program, has, is_root, pext4, run, succeed};
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, IFlags, Timespec, Timestamps, XattrFlags, access,
     fallocate, ioctl_setflags, utimensat,
@@ -38,6 +38,22 @@ fn place() -> Option<Place> {
         return None;
     }
     Place::new("32M")
+}
+
+#[test]
+fn the_mount_of_another_user_is_called_that() {
+    let Some(place) = place() else {
+        return;
+    };
+    let mount = place.mount(&["-o", "allow_other"]);
+    let program = place.point.with_file_name("pext4");
+    copy_program(&program);
+    let line = format!("'{}' umount '{}'", program.display(), place.point.display());
+    let refused = as_user(1001, &line, Path::new("/"));
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(told.contains("user 0 has mounted it"), "{told}");
+    mount.unmount();
 }
 
 #[test]

@@ -66,9 +66,10 @@ impl Volume {
     /// # Errors
     ///
     /// `Corrupt` and `Unsupported` name what in the image prevents the mount, `Io` comes from the
-    /// device, `NotExt4` or `TooShort` if there is no file system, `Options` if the options
-    /// contradict each other. Nothing is written before every check has passed, also of what the
-    /// journal brings.
+    /// device, `NotExt4` or `TooShort` if there is no file system, `InUse` if another machine has
+    /// claimed it, `Options` if the options contradict each other. Nothing is written before every
+    /// check has passed, also of what the journal brings; but a claim is made before, and released
+    /// if a check fails.
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let opened = Self::open_unfinished(Arc::clone(&device), options.clone());
         let opened = opened.map_err(|error| advice::add(error, &device, &options));

@@ -48,7 +48,7 @@ fn a_second_dot_or_dot_dot_hides_no_file_in_silence() {
         paths.remove_file("/in/data").expect("it is there");
         let refused = paths.remove_dir("/in").expect_err("it is not empty");
         assert!(refused.is(Refusal::NotEmpty), "{refused}");
-        for number in 0..100 {
+        for number in 0..1000 {
             let name = format!("/in/a-name-of-some-length-{number}");
             paths.write(name, b"").expect("room");
         }

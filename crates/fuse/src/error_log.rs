@@ -48,10 +48,18 @@ impl ErrorLog {
         }
     }
 
-    /// What was reported so far, the oldest first.
+    /// What was reported so far, the oldest first, a line each, as far as `room` bytes hold it.
     #[must_use]
-    pub fn reported(&self) -> Vec<String> {
-        self.reported.lock().clone()
+    pub fn reported(&self, room: usize) -> String {
+        let mut lines = String::new();
+        for text in &*self.reported.lock() {
+            if lines.len() + text.len() + 1 > room {
+                break;
+            }
+            lines.push_str(text);
+            lines.push('\n');
+        }
+        lines
     }
 
     /// Keeps a text; returns how many there are. `None` if it was kept before, or there are `most`
@@ -96,8 +104,11 @@ mod tests {
         assert_eq!(last.as_deref(), Some("the volume is read-only now"));
         assert_eq!(printed.len(), MOST + 1);
         assert_eq!(printed[MOST], "further errors are not reported");
-        let kept = error_log.reported();
-        assert_eq!(kept.len(), MOST + 1);
-        assert_eq!(kept[..2], ["corrupt inode 12", "corrupt block 0"]);
+        let kept = error_log.reported(usize::MAX);
+        assert_eq!(kept.lines().count(), MOST + 1);
+        let first = "corrupt inode 12\ncorrupt block 0\n";
+        assert!(kept.starts_with(first), "{kept}");
+        assert_eq!(error_log.reported(first.len()), first);
+        assert_eq!(error_log.reported(first.len() - 1), "corrupt inode 12\n");
     }
 }

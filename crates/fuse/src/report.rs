@@ -5,7 +5,9 @@
 pub const REPORT: &str = "user.pext4.report";
 /// The same report as JSON.
 pub const REPORT_JSON: &str = "user.pext4.report.json";
-/// What the server has reported, a line each (see [`ErrorLog`](crate::ErrorLog)).
+/// The most bytes of a value, as Linux limits them.
+pub const MAX_VALUE: usize = 64 << 10;
+/// What the server has reported, a line each, the oldest first (see [`ErrorLog`](crate::ErrorLog)).
 pub const MESSAGES: &str = "user.pext4.messages";
 /// Whether block searches use the index of groups: 0 or 1. Every user who may write to the root
 /// can set it there.

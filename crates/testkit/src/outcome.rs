@@ -46,6 +46,16 @@ pub struct Listed {
     pub kind: Option<FileType>,
 }
 
+impl From<pext4_fs::DirectoryEntry<'_>> for Listed {
+    fn from(entry: pext4_fs::DirectoryEntry<'_>) -> Self {
+        Self {
+            name: entry.name.to_vec(),
+            inode: entry.inode.get(),
+            kind: entry.file_type,
+        }
+    }
+}
+
 impl Listed {
     /// Whether the entry agrees with the file that its name leads to.
     #[must_use]

@@ -326,12 +326,7 @@ impl VolumeSubject {
                     left -= 1;
                     last = Some(entry.next_cookie);
                     if entry.name != b"." && entry.name != b".." {
-                        let (name, inode) = (entry.name.to_vec(), entry.inode.get());
-                        entries.push(Listed {
-                            name,
-                            inode,
-                            kind: entry.file_type,
-                        });
+                        entries.push(Listed::from(entry));
                     }
                     true
                 })?;

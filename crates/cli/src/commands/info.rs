@@ -56,8 +56,8 @@ struct Info {
     on_error: Term,
     size: u64,
     /// Bytes behind the end of the file.
-    #[serde(skip_serializing_if = "is_zero")]
-    missing: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<u64>,
     block_size: u32,
     blocks: u64,
     free_blocks: u64,
@@ -120,12 +120,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(output.flush()?)
 }
 
-// Serde passes the field by reference.
-#[expect(clippy::trivially_copy_pass_by_ref)]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
 impl Info {
     /// What a superblock says, for a file with room for so many bytes of its file system.
     fn of(superblock: &Superblock, geometry: &Geometry, room: u64) -> Self {
@@ -150,7 +144,7 @@ impl Info {
             last_error: (superblock.error_count > 0).then(|| error(&superblock.last_error)),
             on_error: on_error(superblock.errors),
             size,
-            missing: size.saturating_sub(room),
+            missing: size.checked_sub(room).filter(|&missing| missing > 0),
             block_size: geometry.block_size,
             blocks: geometry.blocks_count,
             free_blocks: superblock.free_blocks,
@@ -278,8 +272,8 @@ fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
             ),
         );
     }
-    if info.missing > 0 {
-        let missing = size::show(info.missing);
+    if let Some(missing) = info.missing {
+        let missing = size::show(missing);
         line(
             "Missing",
             format!("the last {missing}: the file was cut short"),

@@ -370,12 +370,12 @@ fn kind(error: &Error) -> Option<ErrorKind> {
     error.downcast_ref::<io::Error>().map(io::Error::kind)
 }
 
-/// Says so if it takes long to see whether another machine uses the image.
-fn announce_wait(device: &Arc<dyn Device>, image: &Path, options: &Options) -> Result<()> {
+/// Says so if it takes long to see whether another machine uses the image. An error is left to the
+/// mount, which adds what helps.
+fn announce_wait(device: &Arc<dyn Device>, image: &Path, options: &Options) {
     const LONG: Duration = Duration::from_secs(2);
-    let time = Volume::claim_time(device, &options.volume);
-    match time.with_context(|| image.display().to_string())? {
-        Some(time) if time > LONG => print_error(format_args!(
+    match Volume::claim_time(device, &options.volume) {
+        Ok(Some(time)) if time > LONG => print_error(format_args!(
             "pext4: {}: its last user did not release it (mmp): waiting {} seconds to see whether \
              another machine uses it",
             image.display(),
@@ -383,7 +383,6 @@ fn announce_wait(device: &Arc<dyn Device>, image: &Path, options: &Options) -> R
         )),
         _ => {}
     }
-    Ok(())
 }
 
 /// Opens the volume, which has the device.
@@ -415,7 +414,7 @@ fn open(
     let device = Arc::new(device);
     let named = Arc::downgrade(&device);
     let device: Arc<dyn Device> = device;
-    announce_wait(&device, image, options)?;
+    announce_wait(&device, image, options);
     let volume = Volume::open(device, options.volume.clone())
         .with_context(|| image.display().to_string())?;
     Ok((volume, named))

@@ -7,15 +7,13 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::{names, output};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::Args;
-use pext4_fuse::report::{MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON};
+use pext4_fuse::report::{MAX_VALUE, MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
-/// The size of the buffer in bytes, larger than any report.
-const ROOM: usize = 64 << 10;
+use crate::{names, output};
 
 /// Show what the mechanisms of a mounted volume did: allocator, frees, inodes, orphans, journal
 #[derive(Args)]
@@ -81,7 +79,7 @@ fn write_messages(output: &mut impl Write, messages: &[&str]) -> io::Result<()> 
 }
 
 fn read(directory: &Path, attribute: &str) -> Result<String> {
-    let mut bytes = vec![0; ROOM];
+    let mut bytes = vec![0; MAX_VALUE];
     let length = match getxattr(directory, attribute, bytes.as_mut_slice()) {
         Err(Errno::NODATA | Errno::NOTSUP) => bail!("it is on no mount of pext4"),
         length => length?,

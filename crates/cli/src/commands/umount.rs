@@ -45,20 +45,19 @@ pub struct Arguments {
 /// The path is no mount of pext4, or is in use; the image is not clean afterwards.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;
-    refuse_others(&mount)?;
-    let detach = |directory: &Path| mount::unmount(directory).context("cannot unmount");
+    let detach = |directory: &Path| mount::unmount(directory).with_context(|| why_not(mount.user));
     end(&mount, UnmountMode::default(), detach)
 }
 
-/// Refuses the mount of another user, which `fusermount3` would say it does not find.
-fn refuse_others(mount: &Mount) -> Result<()> {
+/// The context of a mount that cannot be unmounted. `fusermount3` says of that of another user that
+/// it finds none.
+fn why_not(user: Option<u32>) -> String {
     let own = rustix::process::geteuid();
-    match mount.user {
-        Some(user) if !own.is_root() && user != own.as_raw() => bail!(
-            "{}: cannot unmount: user {user} has mounted it, and only that user and root can end it",
-            mount.directory.display()
-        ),
-        _ => Ok(()),
+    match user {
+        Some(user) if !own.is_root() && user != own.as_raw() => {
+            format!("cannot unmount: user {user} has mounted it, and only that user and root can")
+        }
+        _ => "cannot unmount".to_owned(),
     }
 }
 

@@ -73,12 +73,13 @@ pub(super) fn index_and_insert<B: DirectoryBlocks>(
 ) -> Result<()> {
     let (inode, parent) = (blocks.inode(), parent(blocks)?);
     let content = leaf::copy(blocks, ROOT)?;
-    let mut entries = leaf::unpack(blocks, ROOT, &content)?;
-    let mut index = 0;
-    entries.retain(|entry| {
-        index += 1;
-        !is_own_dot(blocks, ROOT, index - 1, entry.name)
-    });
+    let entries = leaf::unpack(blocks, ROOT, &content)?
+        .into_iter()
+        .enumerate();
+    let mut entries: Vec<_> = entries
+        .filter(|(index, entry)| !is_own_dot(blocks, ROOT, *index, entry.name))
+        .map(|(_, entry)| entry)
+        .collect();
     entries.push(*new);
     let halves = Halves::of(entries, &hasher)
         .ok_or_else(|| corrupt_in(blocks, ROOT, "is full without names"))?;

@@ -9,7 +9,7 @@ use pext4_fs::{Error, InodeNumber, Refusal, SetXattrMode};
 use pext4_ondisk::acl::{self, Acl, is_list};
 
 use super::{Answer, Caller, Capability, Dispatch, Errno};
-use crate::report::{MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON};
+use crate::report::{MAX_VALUE, MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON};
 
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -74,7 +74,7 @@ impl Dispatch {
         } else if name == REPORT_JSON.as_bytes() {
             Some(self.volume.report().to_json().into_bytes())
         } else if name == MESSAGES.as_bytes() {
-            Some(self.error_log.reported().join("\n").into_bytes())
+            Some(self.error_log.reported(MAX_VALUE).into_bytes())
         } else if name == OPTIMIZE_SCAN.as_bytes() {
             let digit = u8::from(self.volume.optimizes_scan());
             Some(vec![b'0' + digit])

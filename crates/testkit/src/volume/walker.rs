@@ -60,12 +60,7 @@ fn children(volume: &Volume, directory: InodeNumber) -> Result<Vec<Listed>, Fail
     let mut entries = Vec::new();
     volume.read_directory(directory, 0, &mut |entry| {
         if entry.name != b"." && entry.name != b".." {
-            let (name, inode) = (entry.name.to_vec(), entry.inode.get());
-            entries.push(Listed {
-                name,
-                inode,
-                kind: entry.file_type,
-            });
+            entries.push(Listed::from(entry));
         }
         true
     })?;

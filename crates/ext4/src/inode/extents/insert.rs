@@ -1,5 +1,7 @@
 //! Mapping blocks into a hole.
 
+use std::ops::Range;
+
 use pext4_ondisk::extent::{Extent, ROOT_SIZE};
 use pext4_ondisk::{Corrupt, LogicalBlock};
 
@@ -38,17 +40,26 @@ pub fn insert<S: NodeStore>(
     let first = slot - usize::from(left.is_some());
     let slots = first..slot + usize::from(right.is_some());
     let extents = join([left, Some(extent), right].into_iter().flatten());
-    let leaf = path.level(path.leaf());
-    let has_room = leaf.entries - slots.len() + extents.len() <= leaf.max;
-    if !has_room && right.is_none() && begins_next_leaf(root, store, extent, end)? {
+    let is_at_end = right.is_none();
+    if !has_room(&path, &slots, &extents)
+        && is_at_end
+        && begins_next_leaf(root, store, extent, end)?
+    {
         return Ok(());
     }
     Editor { root, store }.replace(&mut path, slots, &extents)
 }
 
+/// Whether the leaf at the end of a path has room for extents in the place of those in `slots`.
+fn has_room(path: &Path, slots: &Range<usize>, extents: &[Extent]) -> bool {
+    let leaf = path.level(path.leaf());
+    leaf.entries - slots.len() + extents.len() <= leaf.max
+}
+
 /// Maps an extent at the beginning of the leaf for logical block `next`, if there is one, and it
 /// has room: the leaf before it is full, and would otherwise split for an extent at its end.
-/// Returns whether it is done.
+/// Returns whether it is done. A leaf that cannot be read stays as it is: who needs what it maps
+/// will report it.
 fn begins_next_leaf<S: NodeStore>(
     root: &mut [u8; ROOT_SIZE],
     store: &mut S,
@@ -61,13 +72,15 @@ fn begins_next_leaf<S: NodeStore>(
     let mut path = Path::start();
     let first = descend(root, store, LogicalBlock(next), &mut path, |leaf| {
         leaf.get(0)
-    })?;
-    let leaf = path.level(path.leaf());
-    if leaf.entries == leaf.max {
+    });
+    let Ok(first) = first else {
         return Ok(false);
-    }
+    };
     let slots = 0..usize::from(first.is_some());
     let extents = join([Some(extent), first].into_iter().flatten());
+    if !has_room(&path, &slots, &extents) {
+        return Ok(false);
+    }
     Editor { root, store }.replace(&mut path, slots, &extents)?;
     Ok(true)
 }

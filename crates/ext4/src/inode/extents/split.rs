@@ -2,10 +2,11 @@
 //!
 //! A full node splits into itself and a new one to its right, whose entry is added to the parent,
 //! which may split in turn. If all nodes of the path are full, the root's entries first move to a
-//! new node, and the tree gets one level deeper. If the new entries are at the node's end, or close
-//! to it, the node stays full and only what is behind them moves to the right, so that files
-//! written more or less in order have full nodes; otherwise each side gets half. (An extent for the
-//! end of a full leaf goes to the next leaf if there is room: `insert`.)
+//! new node, and the tree gets one level deeper. If the new entries are at the node's end, the node
+//! stays full and only they move to the right; if they are close to it, a small part of the node
+//! does, which leaves room for others that come late. So files written more or less in order have
+//! full nodes. Otherwise each side gets half. (An extent for the end of a full leaf goes to the
+//! next leaf if there is room: `insert`.)
 //!
 //! An operation adds at most two entries to a leaf. After a split both sides have room for them, so
 //! one operation splits each node of a path at most once.
@@ -123,9 +124,13 @@ impl<S: NodeStore> Editor<'_, S> {
             let problem = "changed while it was looked at";
             return Err(Corrupt::new("extent node", problem).into());
         }
+        let last = all.last().copied();
         all.splice(slots, entries.iter().copied());
-        let cut = if behind <= node.max / CLOSE_TO_END {
-            node.max.min(all.len() - behind)
+        let part = node.max / CLOSE_TO_END;
+        let cut = if all.last().copied() != last {
+            node.max
+        } else if behind <= part {
+            node.max.min(all.len() - part)
         } else {
             all.len() / 2
         };

@@ -21,10 +21,7 @@ use crate::output::print_error;
 /// They cannot: the folder is a file or read-only, or the tag is no part of a file's name.
 pub(super) fn prepare(arguments: &Arguments, workloads: &[&dyn Workload]) -> Result<()> {
     if let Some(folder) = &arguments.svg {
-        let name = || format!("--svg: {}", folder.display());
-        std::fs::create_dir_all(folder).with_context(name)?;
-        let writable = access(folder, Access::WRITE_OK).map_err(io::Error::from);
-        writable.with_context(name)?;
+        make_folder("--svg", folder)?;
     }
     let Some(folder) = &arguments.save else {
         return Ok(());
@@ -34,15 +31,14 @@ pub(super) fn prepare(arguments: &Arguments, workloads: &[&dyn Workload]) -> Res
             "--tag: `{tag}` is for a file's name, which has no `/`; --save names the folder"
         )));
     }
-    std::fs::create_dir_all(folder).with_context(|| named(folder))?;
-    is_writable(folder)?;
+    make_folder("--save", folder)?;
     for workload in workloads {
         let file = file(arguments, folder, workload.name());
         if file.is_dir() {
-            bail!("{}: a folder is there", named(&file));
+            bail!("{}: a folder is there", named("--save", &file));
         }
         if file.exists() {
-            is_writable(&file)?;
+            is_writable("--save", &file)?;
         }
     }
     Ok(())
@@ -54,13 +50,16 @@ pub(super) fn prepare(arguments: &Arguments, workloads: &[&dyn Workload]) -> Res
 ///
 /// The file cannot be written.
 pub(super) fn store(arguments: &Arguments, results: &Results) -> Result<()> {
-    if let Some(folder) = &arguments.svg {
-        draw(folder, results)?;
-    }
-    let Some(folder) = &arguments.save else {
-        return Ok(());
+    // One is stored even if the other cannot be.
+    let saved = match &arguments.save {
+        Some(folder) => results.save(&file(arguments, folder, &results.workload)),
+        None => Ok(()),
     };
-    results.save(&file(arguments, folder, &results.workload))
+    let drawn = match &arguments.svg {
+        Some(folder) => draw(folder, results),
+        None => Ok(()),
+    };
+    saved.and(drawn)
 }
 
 /// Draws the curves of one run.
@@ -68,25 +67,30 @@ fn draw(folder: &Path, results: &Results) -> Result<()> {
     let pages = show::drawings(results);
     if pages.is_empty() {
         print_error(format_args!(
-            "pext4: {}: there is no curve of one number of tasks, so --svg draws nothing",
+            "pext4: {}: --svg draws nothing: neither one number of tasks nor an ablation is a curve",
             results.workload
         ));
     }
     for page in pages {
         let path = folder.join(&page.name);
         let written = std::fs::write(&path, &page.text);
-        written.with_context(|| format!("--svg: {}", path.display()))?;
+        written.with_context(|| named("--svg", &path))?;
     }
     Ok(())
 }
 
-fn is_writable(path: &Path) -> Result<()> {
-    let found = access(path, Access::WRITE_OK).map_err(io::Error::from);
-    found.with_context(|| named(path))
+fn make_folder(option: &str, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| named(option, folder))?;
+    is_writable(option, folder)
 }
 
-fn named(path: &Path) -> String {
-    format!("--save: {}", path.display())
+fn is_writable(option: &str, path: &Path) -> Result<()> {
+    let found = access(path, Access::WRITE_OK).map_err(io::Error::from);
+    found.with_context(|| named(option, path))
+}
+
+fn named(option: &str, path: &Path) -> String {
+    format!("{option}: {}", path.display())
 }
 
 fn file(arguments: &Arguments, folder: &Path, workload: &str) -> PathBuf {
