@@ -9,29 +9,32 @@
 //! Modes, times (nanoseconds), holes, hard links and `user.` attributes are always kept; owners,
 //! set-user-ID bits, devices and other attributes only if root copies.
 
+mod metadata;
+mod place;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, PermissionsExt, fchown};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pext4_block::temporary_name;
 use pext4_fs::FileType;
-use pext4_ondisk::acl;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::change::last_name;
 use crate::error::{EditError, HostContext, Result, refuse};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{FileMetadata, Source};
 use crate::unreadable::{OnSkipped, Unreadable};
+use metadata::set_mode;
+use place::{check_vacant, rename_into_place, target};
 
 /// How a directory of the copy is opened.
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -182,80 +185,9 @@ impl Reader {
     }
 }
 
-/// The path that the copy will have. A destination that ends in a slash may be missing if a
-/// tree is copied, whose top is the directory there.
-fn target(path: &[u8], destination: &Path, is_tree: bool) -> Result<PathBuf> {
-    let name = OsStr::from_bytes(last_name(path));
-    let inside = !name.is_empty() && name != "." && name != "..";
-    let is_directory = destination.is_dir();
-    if !is_directory && destination.as_os_str().as_bytes().ends_with(b"/") && inside {
-        // Without the slash, which would have a link followed.
-        let new = destination.components().as_path();
-        if is_tree && new.file_name().is_some() && is_missing(new) {
-            return Ok(new.to_owned());
-        }
-        return Err(Errno::NOTDIR).with_host_file(destination, "copy into it");
-    }
-    if is_directory && inside {
-        return Ok(destination.join(name));
-    }
-    if destination.file_name().is_some() {
-        return Ok(destination.to_owned());
-    }
-    fs::canonicalize(destination).with_host_file(destination, "find it")
-}
-
-fn is_missing(path: &Path) -> bool {
-    let found = fs::symlink_metadata(path);
-    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-}
-
-fn check_vacant(target: &Path, options: &GetOptions) -> Result<()> {
-    let problem = match fs::symlink_metadata(target) {
-        Err(_) => return Ok(()),
-        Ok(there) if there.is_dir() => {
-            let mut names = fs::read_dir(target).with_host_file(target, "list it")?;
-            if names.next().is_none() {
-                return Ok(());
-            }
-            "it is a directory with something in it"
-        }
-        // A device or a pipe, or a link to one, is not to be replaced by a file.
-        Ok(_) if fs::metadata(target).is_ok_and(|there| !there.is_file() && !there.is_dir()) => {
-            "it is no regular file"
-        }
-        Ok(_) if options.force => return Ok(()),
-        Ok(_) => "it is there already; --force replaces it",
-    };
-    Err(io::Error::other(problem)).with_host_file(target, "copy to it")
-}
-
 fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
-}
-
-fn rename_into_place(
-    directory: &OwnedFd,
-    temporary: &OsStr,
-    name: &OsStr,
-    target: &Path,
-    options: &GetOptions,
-) -> Result<()> {
-    let is_empty_directory = target.is_dir();
-    let renamed = if options.force || is_empty_directory {
-        rustix::fs::renameat(directory, temporary, directory, name)
-    } else {
-        let flags = RenameFlags::NOREPLACE;
-        match rustix::fs::renameat_with(directory, temporary, directory, name, flags) {
-            // The file system does not support the flag. `check_vacant` has checked the target.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                rustix::fs::renameat(directory, temporary, directory, name)
-            }
-            done => done,
-        }
-    };
-    renamed.with_host_file(target, "put the copy here")
 }
 
 struct Extractor<'r, 'l> {
@@ -463,99 +395,6 @@ impl Extractor<'_, '_> {
         Ok(true)
     }
 
-    /// Sets the attributes of an open file, and returns its mode; a directory stays open to the
-    /// copy. The owner comes first, since a change of owner removes capabilities and set-user-ID
-    /// bits. The mode comes after the extended attributes, since an ordinary user cannot set any on
-    /// a file that is not writable.
-    fn apply_metadata(
-        &mut self,
-        file: BorrowedFd<'_>,
-        source: &ImageFile,
-        metadata: &FileMetadata,
-    ) -> Result<Mode> {
-        if self.options.owners {
-            let (uid, gid) = owner(metadata);
-            fchown(file, Some(uid.as_raw()), Some(gid.as_raw()))
-                .with_host_file(&self.host_path(source), "give it its owner")?;
-        }
-        let mode = self.apply_attributes(metadata, |name, value| {
-            rustix::fs::fsetxattr(file, name, value, XattrFlags::empty())
-        });
-        let open = match metadata.kind {
-            FileType::Directory => DIRECTORY_TO_FILL,
-            _ => Mode::empty(),
-        };
-        set_mode(file, mode | open).with_host_file(&self.host_path(source), "give it its mode")?;
-        rustix::fs::futimens(file, &times(metadata))
-            .with_host_file(&self.host_path(source), "give it its times")?;
-        Ok(mode)
-    }
-
-    /// Sets the attributes of a link or special file, whose opening would have side effects.
-    fn apply_metadata_by_name(
-        &mut self,
-        parent: BorrowedFd<'_>,
-        name: &OsStr,
-        source: &ImageFile,
-        metadata: &FileMetadata,
-    ) -> Result<()> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        if self.options.owners {
-            let (uid, gid) = owner(metadata);
-            rustix::fs::chownat(parent, name, Some(uid), Some(gid), flags)
-                .with_host_file(&self.host_path(source), "give it its owner")?;
-        }
-        let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
-        let path = path.join(name);
-        let mode = self.apply_attributes(metadata, |name, value| {
-            rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())
-        });
-        if metadata.kind != FileType::Symlink {
-            // By the C library, as for `set_mode`.
-            fs::set_permissions(&path, Permissions::from_mode(mode.as_raw_mode()))
-                .or_else(|_| rustix::fs::chmodat(parent, name, mode, AtFlags::empty()))
-                .with_host_file(&self.host_path(source), "give it its mode")?;
-        }
-        rustix::fs::utimensat(parent, name, &times(metadata), flags)
-            .with_host_file(&self.host_path(source), "give it its times")
-    }
-
-    /// Sets the extended attributes, and returns the mode that belongs to what was set.
-    fn apply_attributes(
-        &mut self,
-        metadata: &FileMetadata,
-        set: impl Fn(&OsStr, &[u8]) -> rustix::io::Result<()>,
-    ) -> Mode {
-        let mut permissions = metadata.permissions;
-        for (name, value) in &metadata.xattrs {
-            let is_kept = self.wanted(name, value).is_some_and(|value| {
-                let done = set(OsStr::from_bytes(name), &value);
-                self.copied.attributes_skipped += u64::from(done.is_err());
-                done.is_ok()
-            });
-            if name == acl::ACCESS && !is_kept {
-                permissions = without_list(permissions, value);
-            }
-        }
-        let kept = if self.options.owners { 0o7777 } else { 0o1777 };
-        Mode::from_raw_mode(u32::from(permissions & kept))
-    }
-
-    /// The attribute's value on the host; `None` if it is not copied.
-    fn wanted(&mut self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
-        let is_users = name.starts_with(b"user.") || acl::is_list(name);
-        if !is_users && !self.options.owners {
-            self.copied.attributes_skipped += 1;
-            return None;
-        }
-        if acl::is_list(name) {
-            let list = acl::stored_to_call(value).ok();
-            self.copied.attributes_skipped += u64::from(list.is_none());
-            return list;
-        }
-        Some(value.to_vec())
-    }
-
     /// The path of a file on the host, for errors.
     fn host_path(&self, source: &ImageFile) -> PathBuf {
         let below = source.path.strip_prefix(self.from).unwrap_or_default();
@@ -564,68 +403,5 @@ impl Extractor<'_, '_> {
             b"" => self.target.to_owned(),
             below => self.target.join(OsStr::from_bytes(below)),
         }
-    }
-}
-
-/// Permissions of a file that loses its access list. With a list, their bits for the group are the
-/// list's mask: without it they would give the group what only others were given.
-fn without_list(permissions: u16, list: &[u8]) -> u16 {
-    let entries = acl::decode(list).unwrap_or_default();
-    let groups = entries
-        .iter()
-        .find(|entry| entry.tag == acl::GROUP_OBJECT)
-        .map_or(0, |entry| entry.permissions & 7);
-    permissions & !(0o070 & !(groups << 3))
-}
-
-fn owner(metadata: &FileMetadata) -> (Uid, Gid) {
-    (Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid))
-}
-
-/// As fchmod(2). `rustix` calls the system past the C library here, as for a change of owner, and
-/// so past what stands in its place, like `fakeroot`.
-fn set_mode(file: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
-    let file = File::from(file.try_clone_to_owned()?);
-    file.set_permissions(Permissions::from_mode(mode.as_raw_mode()))
-}
-
-fn times(metadata: &FileMetadata) -> Timestamps {
-    let time = |time: pext4_fs::Time| Timespec {
-        tv_sec: time.seconds,
-        tv_nsec: time.nanoseconds.into(),
-    };
-    Timestamps {
-        last_access: time(metadata.accessed),
-        last_modification: time(metadata.modified),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use pext4_ondisk::acl::{self, Entry};
-
-    use super::without_list;
-
-    #[test]
-    fn a_group_gets_what_its_own_entry_gives_where_the_list_is_lost() {
-        let entry = |tag, permissions| Entry {
-            tag,
-            permissions,
-            id: acl::NO_ID,
-        };
-        let list = acl::encode(&[
-            entry(acl::USER_OBJECT, 6),
-            Entry {
-                id: 1000,
-                ..entry(acl::USER, 7)
-            },
-            entry(acl::GROUP_OBJECT, 4),
-            entry(acl::MASK, 7),
-            entry(acl::OTHER, 1),
-        ]);
-        assert_eq!(without_list(0o4671, &list), 0o4641);
-        // The mask limits the entry.
-        assert_eq!(without_list(0o621, &list), 0o601);
-        assert_eq!(without_list(0o671, b"no list"), 0o601);
     }
 }

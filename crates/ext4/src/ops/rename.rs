@@ -7,19 +7,20 @@
 //! [`attempt`](super::attempt)); then other inodes by number. One handle changes both directories,
 //! both entries and all counts: after a crash the names are the old ones or the new ones.
 
-use std::collections::HashSet;
+mod exchange;
+mod locks;
+
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::Corrupt;
-use pext4_sync::{BiasedWriteGuard, ShardRef};
+use pext4_sync::ShardRef;
 
 use super::attempt::{Attempt, LockMode, last_attempt};
 use super::encrypted::check_makes_names;
 use super::new_inode::NewInode;
 use super::{
-    DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_directory, check_name,
-    check_not_removed, lock_exclusive, lock_shared, projects,
+    DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_directory, check_name, lock_exclusive,
+    projects,
 };
 use crate::dir;
 use crate::error::{Refusal, Result};
@@ -28,26 +29,7 @@ use crate::store::now;
 use crate::types::{Acls, CreateAttributes, FileType, InodeNumber, RenameMode, Whiteout};
 use crate::volume::Volume;
 use crate::xattr;
-
-/// Both parents and all directories above them. Empty if there is one parent: then no directory can
-/// be moved into itself.
-struct Ancestors {
-    from: Vec<InodeNumber>,
-    to: Vec<InodeNumber>,
-    /// How further directories are locked.
-    lock_mode: LockMode,
-}
-
-impl Ancestors {
-    /// For a move inside one directory.
-    fn same_parent(lock_mode: LockMode) -> Self {
-        Self {
-            from: Vec::new(),
-            to: Vec::new(),
-            lock_mode,
-        }
-    }
-}
+use locks::{Ancestors, lock_inodes, lock_parents};
 
 /// One end of a move.
 struct End<'a> {
@@ -194,28 +176,6 @@ impl Volume {
         })
     }
 
-    /// A directory and all directories above it, the root last. The caller holds the rename lock,
-    /// so they do not change.
-    fn ancestors_of(&self, lower: &Inode) -> Result<Vec<InodeNumber>> {
-        let mut ancestors = Vec::new();
-        let mut visited = HashSet::new();
-        let mut number = lower.number();
-        loop {
-            ancestors.push(number);
-            if number == InodeNumber::ROOT {
-                return Ok(ancestors);
-            }
-            if !visited.insert(number) {
-                let corrupt = Corrupt::new("directory", "its parents never reach the root");
-                return Err(corrupt.in_inode(lower.number()).into());
-            }
-            let directory = self.directory(number)?;
-            let _names = lock_shared(&directory)?;
-            check_not_removed(&directory)?;
-            number = dir::parent(&self.names(&directory))?;
-        }
-    }
-
     /// Moves the name; both parents are locked. Returns the inode that lost its last name, if any.
     fn rename_locked(
         &self,
@@ -309,66 +269,6 @@ impl Volume {
             self.note_moved(&mut handle, moved);
         }
         Ok(self.stop_if_half_done(&handle, 0, done)?)
-    }
-
-    fn exchange(
-        &self,
-        source: &End<'_>,
-        target: &End<'_>,
-        inodes: [&Arc<Inode>; 2],
-        lock_mode: LockMode,
-    ) -> Attempt<()> {
-        let [moved, other] = inodes;
-        if moved.number() == other.number() {
-            return Ok(());
-        }
-        self.check_changeable(moved)?;
-        self.check_changeable(other)?;
-        source.check_makes_names(target)?;
-        let _locks = lock_inodes(&inodes, lock_mode)?;
-        projects::check_enters(target.directory, moved)?;
-        projects::check_enters(source.directory, other)?;
-        if source.is_elsewhere(target) {
-            self.check_parent_entry(moved)?;
-            self.check_parent_entry(other)?;
-            if moved.is_directory() != other.is_directory() {
-                let gains = if moved.is_directory() { target } else { source };
-                self.check_room_for_subdirectory(gains.directory)?;
-            }
-        }
-        let mut handle = self
-            .inodes
-            .store
-            .start(2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS)?;
-        let done = self.exchange_names(&mut handle, source, target, inodes);
-        Ok(self.stop_if_half_done(&handle, 0, done)?)
-    }
-
-    fn exchange_names(
-        &self,
-        handle: &mut Handle<'_>,
-        source: &End<'_>,
-        target: &End<'_>,
-        inodes: [&Arc<Inode>; 2],
-    ) -> Result<()> {
-        let [moved, other] = inodes;
-        self.replace_name(handle, source, other)?;
-        self.replace_name(handle, target, moved)?;
-        if source.is_elsewhere(target) {
-            self.set_parent_entry(handle, target.directory, moved)?;
-            self.set_parent_entry(handle, source.directory, other)?;
-            if moved.is_directory() && !other.is_directory() {
-                self.drop_subdirectory(handle, source.directory);
-                self.add_subdirectory(handle, target.directory);
-            }
-            if other.is_directory() && !moved.is_directory() {
-                self.drop_subdirectory(handle, target.directory);
-                self.add_subdirectory(handle, source.directory);
-            }
-        }
-        self.note_moved(handle, moved);
-        self.note_moved(handle, other);
-        Ok(())
     }
 
     /// Returns whether the replaced inode has lost its last name.
@@ -546,40 +446,6 @@ impl Volume {
         let time = now();
         inode.edit(handle, Reach::Attributes, |state| state.slot.changed = time);
     }
-}
-
-/// Locks both parents: an ancestor before its descendant, else by number.
-fn lock_parents<'a>(
-    from: &'a Inode,
-    to: &'a Inode,
-    ancestors: &Ancestors,
-) -> [BiasedWriteGuard<'a, ()>; 2] {
-    let to_first = ancestors.from.contains(&to.number());
-    let from_first =
-        ancestors.to.contains(&from.number()) || (!to_first && from.number() < to.number());
-    let (first, second) = if from_first { (from, to) } else { (to, from) };
-    let outer = first.lock.write_keyed(0);
-    [outer, second.lock.write_keyed(1)]
-}
-
-/// Locks the inodes that a move changes besides the parents: directories first, then by number.
-fn lock_inodes<'a>(
-    inodes: &[&'a Arc<Inode>],
-    lock_mode: LockMode,
-) -> Attempt<Vec<BiasedWriteGuard<'a, ()>>> {
-    const PARENTS: u64 = 1;
-    let mut inodes = inodes.to_vec();
-    inodes.sort_by_key(|inode| (!inode.is_directory(), inode.number()));
-    let mut step = PARENTS;
-    let lock = |inode: &'a Arc<Inode>| {
-        step += 1;
-        if inode.is_directory() {
-            lock_mode.lock(inode, step)
-        } else {
-            Ok(lock_exclusive(inode)?)
-        }
-    };
-    inodes.into_iter().map(lock).collect()
 }
 
 fn check_movable(name: &[u8]) -> Result<()> {

@@ -8,33 +8,30 @@
 //!
 //! Symbolic links are never followed, here or when contents are read.
 
+mod batch;
 mod entry;
+mod examine;
+mod jobs;
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
 use std::mem::MaybeUninit;
-use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, thread};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
-use rustix::io::Errno;
+use pext4_sync::thread;
+use rustix::fs::{CWD, Mode, OFlags, RawDir};
 
 use super::error::{Error, Result};
 use super::first_error::FirstError;
 use super::progress::Progress;
 use super::queue::{AbandonAtEnd, Queue};
 use super::rules::Rules;
-use entry::AttributePath;
+pub(super) use batch::Batch;
 pub(super) use entry::{LinkKey, ScannedEntry};
-
-/// Files of so many bytes are opened to look for holes, even if the host has allocated all of them.
-/// Opening a small file costs more than its holes would save.
-const PROBED_BYTES: u64 = 64 << 10;
+use jobs::{Job, Names, OpenDirectory, Stack};
 
 /// Number of names of a large directory that one job stats.
 const NAMES_PER_JOB: usize = 512;
@@ -62,99 +59,12 @@ pub(super) struct Options<'a> {
     pub progress: &'a Progress,
 }
 
-/// Some names of one directory.
-#[derive(Default)]
-pub(super) struct Batch {
-    /// The number of the directory; 0 is the root.
-    pub directory: u32,
-    names: Vec<u8>,
-    pub found: Vec<ScannedEntry>,
-    /// The errors of names that were skipped because they could not be read.
-    pub skipped: Vec<Error>,
-}
-
-impl Batch {
-    /// Adds an entry under a name.
-    pub fn push(&mut self, name: &[u8], mut entry: ScannedEntry) {
-        let end = |names: &[u8]| u32::try_from(names.len()).expect("the names of one job");
-        let start = end(&self.names);
-        self.names.extend_from_slice(name);
-        entry.name = start..end(&self.names);
-        self.found.push(entry);
-    }
-
-    /// The name of an entry.
-    pub fn name(&self, place: usize) -> &[u8] {
-        let Range { start, end } = self.found[place].name;
-        &self.names[start as usize..end as usize]
-    }
-
-    /// Moves an entry out of the batch, which keeps the name.
-    pub fn take(&mut self, place: usize) -> (&[u8], ScannedEntry) {
-        let entry = std::mem::take(&mut self.found[place]);
-        let Range { start, end } = entry.name;
-        (&self.names[start as usize..end as usize], entry)
-    }
-}
-
-/// An open directory.
-struct OpenDirectory {
-    fd: OwnedFd,
-    number: u32,
-    /// Its path from the root of the source.
-    path: Vec<u8>,
-}
-
-enum Job {
-    List {
-        parent: Arc<OpenDirectory>,
-        name: CString,
-        number: u32,
-    },
-    Stat {
-        directory: Arc<OpenDirectory>,
-        names: Names,
-    },
-}
-
-/// Names of one directory, concatenated.
-#[derive(Default)]
-struct Names {
-    /// NUL-terminated.
-    bytes: Vec<u8>,
-    count: usize,
-}
-
-impl Names {
-    fn push(&mut self, name: &CStr) {
-        self.bytes.extend_from_slice(name.to_bytes_with_nul());
-        self.count += 1;
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &CStr> {
-        let names = self.bytes.split_inclusive(|&byte| byte == 0);
-        names.filter_map(|name| CStr::from_bytes_with_nul(name).ok())
-    }
-}
-
 /// The state of one thread.
 struct Worker {
     buffers: entry::Buffers,
     /// Whether the thread has its own working directory, so that `fchdir` does not affect the
     /// others.
     can_chdir: bool,
-}
-
-/// Waiting jobs, and the number of running ones.
-struct Stack {
-    state: Mutex<StackState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct StackState {
-    waiting: Vec<Job>,
-    running: usize,
 }
 
 impl Source {
@@ -221,45 +131,6 @@ struct Scan<'a> {
     first_error: FirstError,
 }
 
-impl Stack {
-    fn push(&self, jobs: impl IntoIterator<Item = Job>) {
-        self.state.lock().waiting.extend(jobs);
-        self.changed.notify_all();
-    }
-
-    /// Returns the next job; `None` when no job waits and none runs that could add one.
-    fn pop(&self, was_working: bool) -> Option<Job> {
-        let mut state = self.state.lock();
-        if was_working {
-            state.running -= 1;
-        }
-        loop {
-            if let Some(job) = state.waiting.pop() {
-                state.running += 1;
-                return Some(job);
-            }
-            if state.running == 0 {
-                self.changed.notify_all();
-                return None;
-            }
-            self.changed.wait(&mut state);
-        }
-    }
-
-    fn clear(&self) {
-        self.state.lock().waiting.clear();
-    }
-
-    /// Ends the job of a thread that panicked. The others find no more.
-    fn give_up(&self) {
-        let mut state = self.state.lock();
-        state.running -= 1;
-        state.waiting.clear();
-        drop(state);
-        self.changed.notify_all();
-    }
-}
-
 /// The end of a worker, also by a panic: then neither the other workers nor the caller wait for
 /// what it was doing.
 struct WorkerEnd<'a> {
@@ -295,10 +166,7 @@ impl<'a> Scan<'a> {
             source,
             options,
             device,
-            stack: Stack {
-                state: Mutex::new(Class::Leaf, StackState::default()),
-                changed: Condvar::new(),
-            },
+            stack: Stack::new(),
             batches: Queue::new(MAX_WAITING_BATCHES),
             next_directory: AtomicU32::new(1),
             workers: AtomicU32::new(u32::try_from(options.threads).unwrap_or(1)),
@@ -456,11 +324,9 @@ impl<'a> Scan<'a> {
 
     /// A directory that cannot be listed stays in the image, empty.
     fn note_skipped(&self, number: u32, error: Error) {
-        self.batches.put(Batch {
-            directory: number,
-            skipped: vec![error],
-            ..Batch::default()
-        });
+        let mut batch = Batch::of(number, 0);
+        batch.skipped.push(error);
+        self.batches.put(batch);
     }
 
     /// Stats each name, sends the batch, and adds the subdirectories as jobs.
@@ -472,11 +338,7 @@ impl<'a> Scan<'a> {
     ) -> Result<()> {
         // A lookup relative to the working directory is faster than one by path.
         let is_cwd = worker.can_chdir && rustix::process::fchdir(&open.fd).is_ok();
-        let mut batch = Batch {
-            directory: open.number,
-            found: Vec::with_capacity(names.count),
-            ..Batch::default()
-        };
+        let mut batch = Batch::of(open.number, names.count);
         let mut jobs = Vec::new();
         for name in names.iter() {
             match self.examine(open, name, is_cwd, &mut worker.buffers) {
@@ -509,96 +371,6 @@ impl<'a> Scan<'a> {
         found.directory = number;
         batch.push(name.to_bytes(), found);
         number
-    }
-
-    /// The entry of a name and the device of its file; `None` if it is excluded. `is_cwd`: `open`
-    /// is the thread's working directory.
-    fn examine(
-        &self,
-        open: &OpenDirectory,
-        name: &CStr,
-        is_cwd: bool,
-        buffers: &mut entry::Buffers,
-    ) -> Result<Option<(ScannedEntry, u64)>> {
-        let rules = self.options.rules;
-        if rules.needs_paths() && rules.excludes(&entry::joined(&open.path, name.to_bytes())) {
-            return Ok(None);
-        }
-        let failed = |action| {
-            move |errno: Errno| {
-                Error::source(self.shown(&open.path, name.to_bytes()), action, errno)
-            }
-        };
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let directory = if is_cwd { CWD } else { open.fd.as_fd() };
-        // Not statx(2), which not every version of `fakeroot` shows as it shows other calls.
-        let stat =
-            rustix::fs::statat(directory, name, flags).map_err(failed("read its attributes"))?;
-        let (device, number) = entry::key(&stat);
-        if self.options.leave_out.contains(&(device, number)) {
-            return Ok(None);
-        }
-        let mut found = ScannedEntry::from_stat(&stat);
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(&open.fd, name, Vec::new())
-                    .map_err(failed("read where it leads"))?;
-                found.metadata.size = target.as_bytes().len() as u64;
-                found.extras().target = Some(target.into_bytes().into_boxed_slice());
-            }
-            FileType::RegularFile => self.inspect_file(open, name, &stat, &mut found)?,
-            _ => {}
-        }
-        let shown = || self.shown(&open.path, name.to_bytes());
-        let attribute_path = match is_cwd {
-            true => AttributePath::Relative(name),
-            false => AttributePath::Full(entry::Context {
-                source: &self.source.path,
-                folder: &open.path,
-                fd: &open.fd,
-                name,
-            }),
-        };
-        let attributes = buffers
-            .attributes(&attribute_path, rules)
-            .map_err(|errno| Error::source(shown(), "read its extended attributes", errno))?;
-        found.set_attributes(attributes);
-        Ok(Some((found, device)))
-    }
-
-    /// Finds the holes of a file. With `skip_unreadable`, also checks that the file can be opened.
-    fn inspect_file(
-        &self,
-        open: &OpenDirectory,
-        name: &CStr,
-        stat: &rustix::fs::Stat,
-        found: &mut ScannedEntry,
-    ) -> Result<()> {
-        let size = entry::size_of(stat);
-        // Space that was allocated and never written is a hole to who asks for holes.
-        let is_sparse = size > 0 && stat.st_blocks.saturating_mul(512) < stat.st_size;
-        let may_have_holes = is_sparse || size >= PROBED_BYTES;
-        if !may_have_holes && !self.options.skip_unreadable {
-            return Ok(());
-        }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let failed =
-            |errno: Errno| Error::source(self.shown(&open.path, name.to_bytes()), "open it", errno);
-        let fd = rustix::fs::openat(&open.fd, name, flags, Mode::empty()).map_err(failed)?;
-        if may_have_holes {
-            let file = File::from(fd);
-            let segments = entry::segments(&file, size).map_err(|cause| {
-                Error::source(
-                    self.shown(&open.path, name.to_bytes()),
-                    "find its holes",
-                    cause,
-                )
-            })?;
-            if segments.is_some() {
-                found.extras().segments = segments;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use pext4_image::build::{Builder, Platform, Source};
+use pext4_image::build::{Builder, Source};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -211,45 +211,6 @@ fn another_configuration_than_stated_is_found() {
     build(&layout.path, &image).unwrap();
 }
 
-#[test]
-fn one_of_several_images_is_chosen() {
-    let folder = tempfile::tempdir().unwrap();
-    let layout = Layout::new(folder.path().join("layout"));
-    let mut manifests: Vec<Value> = ["amd64", "arm64"]
-        .into_iter()
-        .map(|architecture| {
-            let bytes = Packer::new().file(architecture, b"x").finish();
-            let mut image = layout.image(&[layout.blob(&bytes, LAYER)]);
-            image["platform"] = json!({"os": "linux", "architecture": architecture});
-            image
-        })
-        .collect();
-    let mut attestation = layout.image(&[layout.blob(b"text", "text")]);
-    attestation["platform"] = json!({"os": "unknown", "architecture": "unknown"});
-    manifests.push(attestation);
-    // In a nested index, as registries store them.
-    let inner = json!({"schemaVersion": 2, "manifests": manifests});
-    let inner = serde_json::to_vec(&inner).unwrap();
-    layout.index(&[layout.blob(&inner, "application/vnd.oci.image.index.v1+json")]);
-    let image = folder.path().join("image");
-    let error = build(&layout.path, &image).unwrap_err().to_string();
-    assert!(error.contains("linux/amd64 linux/arm64"), "{error}");
-    let with = |platform: &str| {
-        Builder::new()
-            .source(Source::OciLayout(layout.path.clone()))
-            .platform(Platform::parse(platform).unwrap())
-            .build(&image)
-    };
-    assert!(with("linux/riscv64").is_err());
-    assert_eq!(with("linux/arm64").unwrap().names, 1);
-    check(&image);
-    std::fs::remove_file(&image).unwrap();
-    assert!(with("linux/arm64/v9").is_err());
-    assert!(with("linux/amd64/v2").is_err());
-    // The variant that everybody means by the architecture alone.
-    assert_eq!(with("linux/arm64/v8").unwrap().names, 1);
-}
-
 /// A directory that a whiteout removes takes along what is in it: neither its lists nor its times
 /// are the image's.
 #[test]
@@ -280,102 +241,6 @@ fn what_is_below_a_removed_directory_does_not_count() {
     let superblock = bytes[1024..2048].try_into().unwrap();
     let superblock = pext4_ondisk::superblock::Superblock::decode(superblock).unwrap();
     assert!(superblock.make_time < 1_500_000_000);
-}
-
-/// Tools that store a single image do not state its platform in the index; its configuration does.
-#[test]
-fn an_image_for_another_platform_is_not_taken_for_the_one_that_is_wanted() {
-    let folder = tempfile::tempdir().unwrap();
-    let layout = Layout::new(folder.path().join("layout"));
-    let image_for = |architecture: &str| {
-        let bytes = Packer::new().file(architecture, b"x").finish();
-        let config = json!({"os": "linux", "architecture": architecture, "rootfs": {}});
-        let config = serde_json::to_vec(&config).unwrap();
-        let config = layout.blob(&config, "application/vnd.oci.image.config.v1+json");
-        let manifest = json!({"config": config, "layers": [layout.blob(&bytes, LAYER)]});
-        let manifest = serde_json::to_vec(&manifest).unwrap();
-        layout.blob(&manifest, "application/vnd.oci.image.manifest.v1+json")
-    };
-    let image = folder.path().join("image");
-    let with = |platform: &str| {
-        Builder::new()
-            .source(Source::OciLayout(layout.path.clone()))
-            .platform(Platform::parse(platform).unwrap())
-            .build(&image)
-    };
-    layout.index(&[image_for("amd64")]);
-    let error = with("linux/arm64").unwrap_err().to_string();
-    assert!(error.contains("but for: linux/amd64"), "{error}");
-    layout.index(&[image_for("amd64"), image_for("arm64")]);
-    assert_eq!(with("linux/arm64").unwrap().names, 1);
-    check(&image);
-    let listed = std::process::Command::new("debugfs")
-        .args(["-R", "ls -p /"])
-        .arg(&image)
-        .output()
-        .unwrap();
-    assert!(String::from_utf8_lossy(&listed.stdout).contains("/arm64/"));
-}
-
-#[test]
-fn selections_need_a_layout() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    let platform = Platform::parse("linux/amd64").unwrap();
-    for builder in [
-        Builder::new().platform(platform),
-        Builder::new().tag("latest"),
-    ] {
-        let source = Source::Directory(folder.path().to_owned());
-        let error = builder.source(source).build(&image).unwrap_err();
-        assert!(error.to_string().contains("OCI layout"), "{error}");
-        assert!(!image.exists());
-    }
-}
-
-#[test]
-fn one_of_several_tags_is_chosen() {
-    let folder = tempfile::tempdir().unwrap();
-    let layout = Layout::new(folder.path().join("layout"));
-    let manifests: Vec<Value> = ["latest", "v1", "v2"]
-        .into_iter()
-        .map(|tag| {
-            // Two of them are one image.
-            let name = if tag == "latest" { "v2" } else { tag };
-            let bytes = Packer::new().file(name, b"x").file("y", b"").finish();
-            let mut image = layout.image(&[layout.blob(&bytes, LAYER)]);
-            image["platform"] = json!({"os": "linux", "architecture": "amd64"});
-            image["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
-            image
-        })
-        .collect();
-    layout.index(&manifests);
-    let image = folder.path().join("image");
-    let error = build(&layout.path, &image).unwrap_err().to_string();
-    assert!(
-        error.ends_with("choose one with --tag: latest v1 v2"),
-        "{error}"
-    );
-    let with = |tag: &str| {
-        Builder::new()
-            .source(Source::OciLayout(layout.path.clone()))
-            .tag(tag)
-            .replace(true)
-            .build(&image)
-    };
-    let error = with("v3").unwrap_err().to_string();
-    assert!(
-        error.ends_with("no image of that tag, but: latest v1 v2"),
-        "{error}"
-    );
-    let (one, two, latest) = (with("v1"), with("v2"), with("latest"));
-    assert_eq!(two.unwrap().uuid, latest.unwrap().uuid);
-    assert_eq!(one.unwrap().names, 2);
-    // One image with several names needs no selection.
-    layout.index(&[manifests[0].clone(), manifests[2].clone()]);
-    fs::remove_file(&image).unwrap();
-    build(&layout.path, &image).unwrap();
-    check(&image);
 }
 
 #[test]

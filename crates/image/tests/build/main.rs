@@ -16,4 +16,5 @@ mod oracle;
 mod overlays;
 mod quotas;
 mod random;
+mod selections;
 mod sizes;

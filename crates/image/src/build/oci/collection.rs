@@ -7,7 +7,9 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::{Blob, Descriptor, ImageSelector, Index, Manifest, PlatformDescriptor, blob, parse};
+use super::{
+    Annotations, Blob, Descriptor, ImageSelector, Index, Manifest, PlatformDescriptor, blob, parse,
+};
 use crate::build::error::{Error, Result};
 use crate::build::progress::Progress;
 
@@ -32,7 +34,7 @@ pub(super) fn all(
     progress: &Progress,
 ) -> Result<Vec<Descriptor>> {
     let mut collection = Collection::new(layout, progress);
-    collection.add(path, index, MAX_INDEX_DEPTH, None)?;
+    collection.add(path, index, MAX_INDEX_DEPTH, &Annotations::default())?;
     if selector.platform.is_some() {
         collection.read_missing_platforms(path, selector)?;
     }
@@ -43,8 +45,8 @@ struct Collection<'a> {
     layout: &'a Path,
     progress: &'a Progress,
     found: Vec<Descriptor>,
-    /// Nested indexes that were read, by digest and inherited name.
-    followed: HashSet<(String, Option<String>)>,
+    /// Nested indexes that were read, by digest and inherited names.
+    followed: HashSet<(String, Annotations)>,
     /// How many more bytes of documents may be read.
     left: u64,
 }
@@ -61,16 +63,17 @@ impl<'a> Collection<'a> {
     }
 
     /// Adds the images of an index.
-    fn add(&mut self, path: &Path, index: Index, depth: u32, name: Option<&str>) -> Result<()> {
+    fn add(&mut self, path: &Path, index: Index, depth: u32, names: &Annotations) -> Result<()> {
         for mut descriptor in index.manifests {
             self.progress.check()?;
-            // Images inherit the name of their index.
-            let own = descriptor.annotations.name.as_deref().or(name);
-            if own.is_some_and(|name| name.len() > MAX_NAME_BYTES) {
+            // Images inherit the names of their index.
+            descriptor.annotations = descriptor.annotations.or(names);
+            let mut own = descriptor.annotations.names();
+            if own.any(|name| name.len() > MAX_NAME_BYTES) {
                 let problem = format!("the name of an image has more than {MAX_NAME_BYTES} bytes");
                 return Err(Error::unsound(path, problem));
             }
-            descriptor.annotations.name = own.map(str::to_owned);
+            drop(own);
             let is_index = descriptor.media_type.contains("index")
                 || descriptor.media_type.contains("manifest.list");
             let platform = descriptor.platform.as_ref();
@@ -92,8 +95,8 @@ impl<'a> Collection<'a> {
         if depth == 0 {
             return Err(Error::unsound(path, "indexes lie too deep in indexes"));
         }
-        let name = descriptor.annotations.name.as_deref();
-        let key = (descriptor.digest.clone(), name.map(str::to_owned));
+        let names = &descriptor.annotations;
+        let key = (descriptor.digest.clone(), names.clone());
         if !self.followed.insert(key) {
             return Ok(());
         }
@@ -103,7 +106,7 @@ impl<'a> Collection<'a> {
         }
         let (blob, text) = self.document(path, descriptor)?;
         let inner = parse(&blob.path, &text)?;
-        self.add(&blob.path, inner, depth - 1, name)
+        self.add(&blob.path, inner, depth - 1, names)
     }
 
     /// Reads and verifies a document.

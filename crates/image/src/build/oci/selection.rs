@@ -1,0 +1,107 @@
+//! Selects one image among all that a layout has, by name and platform.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::Descriptor;
+use super::platform::Platform;
+use crate::build::error::{Error, Result};
+
+/// Selects an image of a layout.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::build) struct ImageSelector<'a> {
+    pub platform: Option<&'a Platform>,
+    pub tag: Option<&'a str>,
+}
+
+impl ImageSelector<'_> {
+    /// Whether an image has the selected name.
+    pub(super) fn names(&self, image: &Descriptor) -> bool {
+        self.tag.is_none_or(|tag| image.annotations.have(tag))
+    }
+
+    /// Whether an image is for the selected platform.
+    fn fits(&self, image: &Descriptor) -> bool {
+        let Some(selector) = self.platform else {
+            return true;
+        };
+        let platform = image.platform.as_ref();
+        platform.is_some_and(|platform| platform.fits(selector))
+    }
+
+    /// The image that is selected among `found`, the images of the index at `path`.
+    ///
+    /// # Errors
+    ///
+    /// None or several are selected. The message shows the names or platforms to choose from.
+    pub(super) fn select(&self, path: &Path, found: Vec<Descriptor>) -> Result<Descriptor> {
+        let unsound = |problem: String| Err(Error::unsound(path, problem));
+        if found.is_empty() {
+            return unsound("it names no image".to_owned());
+        }
+        let tagged: Vec<&Descriptor> = found.iter().filter(|image| self.names(image)).collect();
+        if tagged.is_empty() {
+            let names = listed(&tags(found.iter()));
+            return unsound(format!("it has no image of that tag, but:{names}"));
+        }
+        let fitting: Vec<&Descriptor> = tagged
+            .iter()
+            .copied()
+            .filter(|image| self.fits(image))
+            .collect();
+        match fitting.as_slice() {
+            // The same image may have several names.
+            [first, rest @ ..] if rest.iter().all(|other| other.digest == first.digest) => {
+                Ok((*first).clone())
+            }
+            // The only image, and its platform is unknown.
+            [] if tagged.len() == 1 && tagged[0].platform.is_none() => Ok(tagged[0].clone()),
+            [] => {
+                let names = listed(&platforms(&tagged));
+                unsound(format!(
+                    "it has no image for that platform, but for:{names}"
+                ))
+            }
+            _ => unsound(choices(&fitting)),
+        }
+    }
+}
+
+/// What to say of several images that fit. An option helps only if they differ in it.
+fn choices(images: &[&Descriptor]) -> String {
+    let options = [
+        ("--tag", tags(images.iter().copied())),
+        ("--platform", platforms(images)),
+    ];
+    let options: Vec<String> = options
+        .iter()
+        .filter(|(_, names)| names.len() > 1)
+        .map(|(option, names)| format!("choose one with {option}:{}", listed(names)))
+        .collect();
+    match options.is_empty() {
+        true => "it has several images, and nothing that tells them apart".to_owned(),
+        false => format!("it has several images; {}", options.join(", or ")),
+    }
+}
+
+/// The distinct names of images.
+fn tags<'a>(images: impl Iterator<Item = &'a Descriptor>) -> BTreeSet<String> {
+    images
+        .filter_map(|image| image.annotations.shown())
+        .map(|name| name.escape_default().to_string())
+        .collect()
+}
+
+/// The distinct platforms of images.
+fn platforms(images: &[&Descriptor]) -> BTreeSet<String> {
+    images
+        .iter()
+        .filter_map(|image| image.platform.as_ref())
+        .map(ToString::to_string)
+        .collect()
+}
+
+/// Each name with a space before it.
+fn listed(names: &BTreeSet<String>) -> String {
+    names.iter().map(|name| format!(" {name}")).collect()
+}
