@@ -263,4 +263,5 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
         }
     }
     assert!(seen.iter().all(|&times| times > 0), "{seen:?}");
+    assert_eq!(seen[1], 1, "only the commit block leaves it open: {seen:?}");
 }

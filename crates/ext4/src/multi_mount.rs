@@ -58,8 +58,10 @@ const DEVICE_NAME: &[u8] = b"pext4";
 pub struct Claim {
     block: SharedBlock,
     fence: Arc<FencedDevice>,
-    /// What the block has said last.
+    /// What the block said when it was last written or looked at.
     mmp: Mmp,
+    /// The sequence of a write that failed, and may have reached the device all the same.
+    attempted: Option<u32>,
     /// Time between two updates.
     interval: Duration,
     /// The interval that the block named before, in seconds.
@@ -109,13 +111,13 @@ impl SharedBlock {
         Ok(self.device.flush()?)
     }
 
-    /// Fails if the sequence is not this one any more.
-    fn expect(&self, sequence: u32) -> Result<()> {
+    /// Fails unless the sequence is one of these, and returns it.
+    fn expect(&self, sequences: &[u32]) -> Result<u32> {
         let mmp = self.read()?;
-        if mmp.sequence == sequence {
-            return Ok(());
+        match sequences.contains(&mmp.sequence) {
+            true => Ok(mmp.sequence),
+            false => Err(self.in_use(&mmp)),
         }
-        Err(self.in_use(&mmp))
     }
 
     fn in_use(&self, mmp: &Mmp) -> Error {
@@ -165,7 +167,7 @@ impl Claim {
         };
         if found.usage() != Use::Clean {
             wait(time_to_pass);
-            block.expect(found.sequence)?;
+            block.expect(&[found.sequence])?;
         }
         let interval = interval(superblock);
         let found_interval = found.check_interval;
@@ -176,6 +178,7 @@ impl Claim {
             block,
             fence,
             mmp,
+            attempted: None,
             interval: Duration::from_secs(interval.into()),
             found_interval,
             is_released: false,
@@ -193,18 +196,31 @@ impl Claim {
     }
 
     /// Fails if another machine has claimed the file system.
-    fn check(&self) -> Result<()> {
-        self.block.expect(self.mmp.sequence)
+    fn check(&mut self) -> Result<()> {
+        let own = [
+            self.mmp.sequence,
+            self.attempted.unwrap_or(self.mmp.sequence),
+        ];
+        self.mmp.sequence = self.block.expect(&own)?;
+        self.attempted = None;
+        Ok(())
     }
 
-    /// Writes the next sequence.
+    /// Writes the next sequence. If that fails, the claim is kept, and this may be called again.
     fn renew(&mut self) -> Result<()> {
         self.check()?;
-        self.mmp.sequence = match self.mmp.sequence {
+        let before = self.mmp.sequence;
+        let next = match before {
             SEQUENCE_MAX => 1,
             sequence => sequence + 1,
         };
-        self.write()
+        self.mmp.sequence = next;
+        let written = self.write();
+        if written.is_err() {
+            self.mmp.sequence = before;
+            self.attempted = Some(next);
+        }
+        written
     }
 
     fn write(&mut self) -> Result<()> {

@@ -86,6 +86,23 @@ pub struct Options {
     pub volume: MountOptions,
     /// Those of the kernel.
     pub kernel: KernelOptions,
+    switches: Switches,
+}
+
+/// Options of Linux for single mechanisms. They hold beside `scaling=`, in whatever order.
+#[derive(Clone, Copy, Debug, Default)]
+struct Switches {
+    optimize_scan: Option<bool>,
+    without_attribute_cache: bool,
+}
+
+impl Switches {
+    fn apply_to(self, scaling: &mut Scaling) {
+        scaling.optimize_scan = self.optimize_scan.unwrap_or(scaling.optimize_scan);
+        if self.without_attribute_cache {
+            scaling.attribute_cache = AttributeCache::Off;
+        }
+    }
 }
 
 impl Options {
@@ -97,7 +114,9 @@ impl Options {
     pub fn take(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',')
             .filter(|option| !option.is_empty())
-            .try_for_each(|option| self.one(option))
+            .try_for_each(|option| self.one(option))?;
+        self.switches.apply_to(&mut self.volume.scaling);
+        Ok(())
     }
 
     fn one(&mut self, option: &str) -> Result<(), OptionError> {
@@ -126,9 +145,7 @@ impl Options {
             "dirsync" => kernel.synchronous_directories = true,
             "sync" | "async" => kernel.synchronous = option == "sync",
             // Linux accepts both spellings.
-            "no_mbcache" | "nombcache" => {
-                self.volume.scaling.attribute_cache = AttributeCache::Off;
-            }
+            "no_mbcache" | "nombcache" => self.switches.without_attribute_cache = true,
             "grpid" | "bsdgroups" => self.volume.inherit_group = Some(true),
             "nogrpid" | "sysvgroups" => self.volume.inherit_group = Some(false),
             "discard" | "nodiscard" => self.volume.discard = Some(option == "discard"),
@@ -170,7 +187,7 @@ impl Options {
                 })?;
             }
             Some(("mb_optimize_scan", value @ ("0" | "1"))) => {
-                self.volume.scaling.optimize_scan = value == "1";
+                self.switches.optimize_scan = Some(value == "1");
             }
             Some(("mb_optimize_scan", _)) => return Err(wrong("0 or 1")),
             None if names::has_value(option) => return Err(wrong("a value, after `=`")),
@@ -320,10 +337,15 @@ mod tests {
 
     #[test]
     fn mechanisms_have_switches() {
-        let options = parsed("scaling=seeds:-try-lock,mb_optimize_scan=0").unwrap();
+        let [options, turned] = [
+            "scaling=seeds:-try-lock,mb_optimize_scan=0",
+            "mb_optimize_scan=0,scaling=seeds:-try-lock",
+        ]
+        .map(|list| parsed(list).unwrap());
+        assert_eq!(turned.volume.scaling, options.volume.scaling);
         let text = options.volume.scaling.to_string();
         assert_eq!(text, "seeds,try-lock=wait,mb_optimize_scan=0");
-        for off in ["no_mbcache", "nombcache"] {
+        for off in ["no_mbcache", "nombcache", "no_mbcache,scaling=full"] {
             let text = parsed(off).unwrap().volume.scaling.to_string();
             assert_eq!(text, "full,attribute-cache=off");
         }

@@ -60,7 +60,7 @@ pub use handle::{Forgotten, Handle};
 pub use journal::{Config, Journal, JournalWidth, Log};
 pub use ledger::Amounts;
 pub use log_area::LogArea;
-pub use offline::{Committed, OfflineTransaction};
+pub use offline::{CommitFailure, Committed, OfflineTransaction};
 pub use opened::Opened;
 pub use statistics::{CommitStep, CommitTimes, Statistics};
 

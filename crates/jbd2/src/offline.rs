@@ -37,6 +37,34 @@ pub struct OfflineTransaction {
     tid: Tid,
 }
 
+/// Why a transaction was not made durable.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct CommitFailure {
+    /// The cause.
+    #[source]
+    pub error: JournalError,
+    /// Whether it may be durable all the same: the failure came with its commit block or later. If
+    /// not, no recovery finds it.
+    pub may_be_durable: bool,
+}
+
+impl CommitFailure {
+    /// Before the commit block was written.
+    fn before(error: JournalError) -> Self {
+        Self {
+            error,
+            may_be_durable: false,
+        }
+    }
+}
+
+impl From<CommitFailure> for JournalError {
+    fn from(failure: CommitFailure) -> Self {
+        failure.error
+    }
+}
+
 /// A transaction that is durable in the log, but not home.
 #[must_use]
 pub struct Committed {
@@ -140,20 +168,30 @@ impl OfflineTransaction {
     /// # Errors
     ///
     /// `TooLarge` if they do not fit and `Corrupt` if one belongs to the journal, both before
-    /// anything is written; `Io`, after which it is unknown whether the transaction is durable.
+    /// anything is written; `Io`, with whether the transaction may be durable.
     pub fn commit(
         mut self,
         mut blocks: Vec<(BlockNumber, Page)>,
-    ) -> Result<Committed, JournalError> {
+    ) -> Result<Committed, CommitFailure> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
-        self.check(&blocks)?;
+        self.write_body(&blocks).map_err(CommitFailure::before)?;
+        match self.writer.write_commit(self.tid, &blocks, &[]) {
+            Ok(_) => Ok(Committed {
+                transaction: self,
+                blocks,
+            }),
+            Err(error) => Err(CommitFailure {
+                error,
+                may_be_durable: true,
+            }),
+        }
+    }
+
+    /// Writes everything but the commit block.
+    fn write_body(&mut self, blocks: &[(BlockNumber, Page)]) -> Result<(), JournalError> {
+        self.check(blocks)?;
         self.superblock.begin(self.writer.head(), self.tid)?;
-        self.writer.write_body(self.tid, &blocks, &[])?;
-        self.writer.write_commit(self.tid, &blocks, &[])?;
-        Ok(Committed {
-            transaction: self,
-            blocks,
-        })
+        self.writer.write_body(self.tid, blocks, &[])
     }
 
     /// Fails if these blocks do not fit the log, or one belongs to it.

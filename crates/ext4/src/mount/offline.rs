@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use pext4_block::{Device, Page};
 use pext4_jbd2::recovery::{declare_empty, discard};
-use pext4_jbd2::{LogArea, OfflineTransaction};
+use pext4_jbd2::{CommitFailure, LogArea, OfflineTransaction};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
@@ -92,6 +92,16 @@ impl CommitOutcome {
     }
 }
 
+impl From<CommitFailure> for CommitError {
+    fn from(failure: CommitFailure) -> Self {
+        let outcome = match failure.may_be_durable {
+            true => CommitOutcome::Unknown,
+            false => CommitOutcome::NotCommitted,
+        };
+        outcome.because(failure.error)
+    }
+}
+
 impl OfflineJournal {
     /// The journal of an image; `None` if it has none.
     ///
@@ -158,10 +168,11 @@ impl OfflineJournal {
         };
         if !self.transaction.fits(blocks.len()) {
             // This fails, with an error that names both sizes.
-            let refused = self.transaction.commit(blocks);
-            return refused
+            return self
+                .transaction
+                .commit(blocks)
                 .map(drop)
-                .map_err(|error| CommitOutcome::NotCommitted.because(error));
+                .map_err(From::from);
         }
         if let Some((area, mut log)) = self.stale.take() {
             discard(&*self.device, &area, &mut log)
@@ -173,7 +184,7 @@ impl OfflineJournal {
         let device = Arc::clone(&self.device);
         let committed = self.transaction.commit(blocks);
         committed
-            .map_err(|error| CommitOutcome::Unknown.because(error))?
+            .map_err(CommitError::from)?
             .finish()
             .map_err(|error| CommitOutcome::Committed.because(error))?;
         device

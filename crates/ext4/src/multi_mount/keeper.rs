@@ -58,7 +58,8 @@ impl Keeper {
     ///
     /// # Errors
     ///
-    /// `InUse` if it was lost meanwhile; `Io`.
+    /// `InUse` if another machine has claimed it since the thread last looked; `Io`. If the thread
+    /// found that out, there is nothing to release, and the volume has stopped already.
     pub fn release(mut self) -> Result<()> {
         match self.end() {
             Some(mut claim) => claim.release(),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pext4_block::{Device, RamDevice};
+use pext4_block::fault::Operation;
+use pext4_block::{Device, FaultDevice, RamDevice};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::geometry::Geometry;
@@ -116,6 +117,33 @@ fn an_unused_file_system_is_claimed_and_released() {
     let mut without = shared.superblock.clone();
     without.features.incompat.remove(Incompat::MMP);
     assert_eq!(time(&without), None);
+}
+
+/// A write that fails may have reached the device or not.
+#[test]
+fn a_claim_outlives_writes_that_fail() {
+    let Some(shared) = Shared::make() else {
+        return;
+    };
+    let below = Arc::clone(&shared.device) as Arc<dyn Device>;
+    let device = Arc::new(FaultDevice::new(below));
+    let over = Arc::<FaultDevice>::clone(&device) as Arc<dyn Device>;
+    let claim = Claim::take(&over, &shared.superblock, &shared.geometry, &mut |_| ());
+    let mut claim = claim.expect("nobody has it").expect("the feature");
+    for operation in [Operation::Write, Operation::Flush] {
+        let before = shared.block().sequence;
+        for _ in 0..2 {
+            device.fail_nth(operation, 0);
+            let error = claim.renew().expect_err("the device fails");
+            assert!(matches!(error, Error::Io(_)), "{operation}: {error}");
+        }
+        claim.renew().expect("the device works again");
+        assert_ne!(shared.block().sequence, before, "{operation}");
+    }
+    device.fail_nth(Operation::Write, 0);
+    claim.renew().expect_err("the device fails");
+    shared.set(claim.mmp.sequence + 9);
+    assert!(refusal(claim.renew().map(|()| claim)).contains("\"other\""));
 }
 
 #[test]

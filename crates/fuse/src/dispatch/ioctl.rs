@@ -28,7 +28,6 @@ const CHECKPOINT_DRY_RUN: u32 = 0x4;
 /// The file must not change at all, or only grow.
 const IMMUTABLE: u32 = InodeFlags::IMMUTABLE.bits();
 const APPEND: u32 = InodeFlags::APPEND.bits();
-/// The file has fs-verity.
 /// Data is written to the journal: only root may set this.
 const JOURNAL_DATA: u32 = InodeFlags::JOURNAL_DATA.bits();
 

@@ -3,6 +3,7 @@
 //! Until it is put in place its name is `.NAME.pext4-resize`.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use pext4_block::{CloneError, Device, FileDevice, ImageClone};
 
@@ -19,13 +20,8 @@ impl ResizedClone {
     /// Copies an image, which is locked for writing, and makes the copy `length` bytes long. If the
     /// image is a part of a file, copies the whole file, which keeps its length.
     pub fn create(locked: &FileDevice, length: u64, progress: &Progress) -> Result<Self> {
-        let names = std::os::unix::fs::MetadataExt::nlink(&locked.file().metadata()?);
-        if names > 1 {
-            return Err(Error::Impossible(format!(
-                "the file has {names} names (hard links), and a clone would replace it under one of \
-                 them only: --in-place works on the file itself"
-            )));
-        }
+        // It may have got another name since the resize was planned.
+        check_clone(locked)?;
         let (kept, length) = match locked.range() {
             None => (locked.size().min(length), length),
             Some(_) => [locked.file().metadata()?.len(); 2].into(),
@@ -61,6 +57,24 @@ impl ResizedClone {
         progress.check()?;
         self.file.put_in_place().map_err(from_clone)
     }
+}
+
+/// Refuses a clone of a file that must not be replaced by one: a plan must not promise what running
+/// it refuses.
+pub(super) fn check_clone(device: &FileDevice) -> Result<()> {
+    let names = device.file().metadata()?.nlink();
+    if names > 1 {
+        return Err(Error::Impossible(format!(
+            "the file has {names} names (hard links), and a clone would replace it under one of \
+             them only: --in-place works on the file itself"
+        )));
+    }
+    // Who only reads makes a plan for somebody who opens the file again.
+    if device.is_read_only() || device.locks_whole_file() {
+        return Ok(());
+    }
+    let problem = CloneError::PartlyLocked(device.path().to_owned());
+    Err(Error::Impossible(problem.to_string()))
 }
 
 fn from_clone(error: CloneError) -> Error {

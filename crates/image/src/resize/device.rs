@@ -5,18 +5,18 @@
 //! is never shorter than its file system. Partitions and block devices keep their length.
 
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{CloneError, Device, FileDevice, OverlayDevice};
+use pext4_block::{Device, FileDevice, OverlayDevice};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
-use super::clone::ResizedClone;
+use super::claim::ClaimedDevice;
+use super::clone::{ResizedClone, check_clone};
 use super::container::Container;
 use super::image::read_superblock;
-use super::make::Target;
+use super::make::{Target, check_features};
 use super::plan::Plan;
 use super::progress::Progress;
 use super::run::{Way, zero};
@@ -35,7 +35,7 @@ pub struct Options {
 
 /// A resize that was planned but not started.
 pub struct Resize {
-    device: FileDevice,
+    device: ClaimedDevice,
     plan: Plan,
     way: Way,
     /// The length of the device after the resize.
@@ -93,8 +93,11 @@ impl Resize {
             preview(&device, target, options)?;
         }
         let device = Arc::into_inner(device).expect("the overlay is gone");
+        check_features(&device)?;
+        let device = ClaimedDevice::claim(device)?;
         let container = Container::of(&device);
-        let plan = plan(&device, target, options)?;
+        let mut plan = Plan::make_claimed(&*device, target)?;
+        plan.set_time(options.time);
         let way = way_in(&device, container, &plan, options)?;
         let length = checked_length(&device, container, &plan)?;
         Ok(Self {
@@ -137,15 +140,18 @@ impl Resize {
             let clone = ResizedClone::create(&self.device, after, &self.plan.progress)?;
             let progress = Arc::clone(&self.plan.progress);
             self.plan
-                .run(&self.device, clone.device(), Way::Clone, before)?;
+                .run(&*self.device, clone.device(), Way::Clone, before)?;
             self.clear_left(clone.device())?;
+            self.device.release_clone(clone.device())?;
             clone.put_in_place(&progress)?;
             return Ok(after);
         }
         if after > before {
             self.device.set_length(after)?;
         }
-        let done = self.plan.run(&self.device, &self.device, self.way, before);
+        let done = self
+            .plan
+            .run(&*self.device, &*self.device, self.way, before);
         if done.is_err() && self.way == Way::Journal && self.is_unchanged() {
             // If truncation fails, a hole stays behind the file system.
             let _ = self.device.set_length(before);
@@ -156,6 +162,9 @@ impl Resize {
             self.device.flush()?;
         }
         self.clear_left(&self.device)?;
+        self.device
+            .release()
+            .map_err(|error| Error::AfterCommit(Box::new(error)))?;
         Ok(after)
     }
 
@@ -174,9 +183,9 @@ impl Resize {
     /// Whether the image contains the old file system, and no transaction that a replay would
     /// apply.
     fn is_unchanged(&self) -> bool {
-        let blocks = read_superblock(&self.device).map(|superblock| superblock.blocks_count);
-        let waits = must_replay(&self.device)
-            .and_then(|recover| Ok(recover && self.plan.is_committed(&self.device)?));
+        let blocks = read_superblock(&*self.device).map(|superblock| superblock.blocks_count);
+        let waits = must_replay(&*self.device)
+            .and_then(|recover| Ok(recover && self.plan.is_committed(&*self.device)?));
         matches!(waits, Ok(false))
             && blocks.is_ok_and(|blocks| blocks == self.plan.summary().old_blocks)
     }
@@ -220,28 +229,11 @@ fn must_replay(device: &dyn Device) -> Result<bool> {
 fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Preview> {
     let container = Container::of(device);
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
-    let plan = plan(&overlay, target, options)?;
+    let mut plan = Plan::make(&overlay, target)?;
+    plan.set_time(options.time);
     let way = way_in(device, container, &plan, options)?;
     let length = checked_length(device, container, &plan)?;
     Ok(describe(&plan, way, container, length))
-}
-
-/// Refuses a clone of a file that must not be replaced by one: a plan must not promise what running
-/// it refuses.
-fn check_clone(device: &FileDevice) -> Result<()> {
-    let names = device.file().metadata()?.nlink();
-    if names > 1 {
-        return Err(Error::Impossible(format!(
-            "the file has {names} names (hard links), and a clone would replace it under one of \
-             them only: --in-place works on the file itself"
-        )));
-    }
-    // Who only reads makes a plan for somebody who opens the file again.
-    if device.is_read_only() || device.locks_whole_file() {
-        return Ok(());
-    }
-    let problem = CloneError::PartlyLocked(device.path().to_owned());
-    Err(Error::Impossible(problem.to_string()))
 }
 
 /// The length of the device after the resize. Refuses to grow over other data.
@@ -259,12 +251,6 @@ fn checked_length(device: &FileDevice, container: Container, plan: &Plan) -> Res
 fn old_bytes(plan: &Plan) -> u64 {
     let summary = plan.summary();
     summary.old_blocks * u64::from(summary.block_size)
-}
-
-fn plan(device: &dyn Device, target: Target, options: Options) -> Result<Plan> {
-    let mut plan = Plan::make(device, target)?;
-    plan.set_time(options.time);
-    Ok(plan)
 }
 
 /// How a plan for this device would be written. Refuses one that has no room or no way.

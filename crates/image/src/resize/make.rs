@@ -1,11 +1,9 @@
 //! Creates a plan for a target size.
 
 use pext4_block::Device;
-use pext4_ondisk::Corrupt;
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
-use pext4_ondisk::mmp::{Mmp, Use};
-use pext4_ondisk::superblock::Superblock;
 
+use super::claim::check_unused;
 use super::image::{Image, read_superblock};
 use super::journal;
 use super::plan::Plan;
@@ -65,16 +63,21 @@ pub enum Target {
 
 impl Plan {
     /// Computes how the file system on `device` gets the requested size. Replays the journal first;
-    /// writes nothing else.
+    /// writes nothing else. An image with multiple mount protection must be unused, and must not
+    /// come into use on another machine meanwhile ([`Resize`](super::Resize) sees to that).
     ///
     /// # Errors
     ///
     /// `Impossible`, with the reason, if the size is; `Unsupported`, which names the feature;
     /// `Corrupt`; `Io`.
     pub fn make(device: &dyn Device, target: Target) -> Result<Self> {
-        check_features(&read_superblock(device)?)?;
-        // Check before the replay, which writes: another machine may have the image mounted.
-        check_mounts(&Image::open_unreplayed(device, 0)?)?;
+        check_features(device)?;
+        check_unused(device)?;
+        Self::make_claimed(device, target)
+    }
+
+    /// As [`Plan::make`], for an image that nobody else uses and whose features are known.
+    pub(super) fn make_claimed(device: &dyn Device, target: Target) -> Result<Self> {
         let found = journal::recover(device)?;
         let image = Image::open(device)?;
         orphans::check_none(&image)?;
@@ -96,27 +99,6 @@ impl Plan {
     }
 }
 
-/// Refuses an image that another machine has mounted.
-fn check_mounts(image: &Image<'_>) -> Result<()> {
-    if !image.superblock.features.has_incompat(Incompat::MMP) {
-        return Ok(());
-    }
-    let home = image.superblock.mmp_block;
-    if !image.geometry.contains(home, 1) {
-        let corrupt = Corrupt::new("superblock", "its multiple-mount block lies outside");
-        return Err(corrupt.in_block(home).into());
-    }
-    let block = image.read_device(home, 1)?;
-    let mmp = Mmp::decode(&block, image.geometry.checksum_seed())
-        .map_err(|corrupt| corrupt.in_block(home))?;
-    if mmp.usage() == Use::Clean {
-        return Ok(());
-    }
-    Err(Error::Impossible(
-        "its multiple-mount block says that it is in use".to_owned(),
-    ))
-}
-
 /// The requested number of blocks; `None` for the minimum.
 fn wanted(image: &Image<'_>, device: &dyn Device, target: Target) -> Result<Option<u64>> {
     let size = u64::from(image.geometry.block_size);
@@ -134,7 +116,8 @@ fn wanted(image: &Image<'_>, device: &dyn Device, target: Target) -> Result<Opti
 }
 
 /// Refuses unsupported features by name.
-fn check_features(superblock: &Superblock) -> Result<()> {
+pub(super) fn check_features(device: &dyn Device) -> Result<()> {
+    let superblock = read_superblock(device)?;
     if superblock.is_for_hurd() {
         let what = "this version does not resize images that were made for the Hurd";
         return Err(Error::Unsupported(what.to_owned()));

@@ -12,6 +12,7 @@
 //! Structures are checked only as far as the resize uses them. An image with recorded errors is
 //! refused, since moving blocks according to corrupt maps destroys more.
 
+mod claim;
 mod clone;
 mod container;
 mod copies;

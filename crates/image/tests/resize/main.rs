@@ -11,6 +11,7 @@ mod failures;
 mod files;
 mod grow;
 mod hostile;
+mod mount_protection;
 mod ranges;
 mod rig;
 mod shrink;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::rig::{
     MIB, NAMED_JOURNAL, assert_attributes, assert_clean, assert_holds, assert_journal_backup,
-    field, image, image_with_gaps, journal_number, open, protect_mounts, resize, scattered_image,
-    scratch, source, tools,
+    field, image, image_with_gaps, journal_number, open, resize, scattered_image, scratch, source,
+    tools,
 };
 use pext4_block::{Access, FileDevice};
 use pext4_image::Error;
@@ -82,26 +82,6 @@ fn checksums_and_inodes() {
         "-t ext4 -g 2048 -I 128",
         "-t ext4 -g 2048 -O ^64bit,^has_journal",
     ]);
-}
-
-#[test]
-fn the_block_of_mount_protection_moves() {
-    if !tools() {
-        return;
-    }
-    for options in ["-t ext4", "-t ext4 -O ^metadata_csum"] {
-        let folder = scratch();
-        let tree = source(folder.path(), 100 << 10);
-        let options = format!("{options} -g 2048 -N 640 -b 1024");
-        let path = image(folder.path(), &options, 36 * MIB, &tree);
-        protect_mounts(&path, 34_000);
-        assert_clean(&path, "with mount protection");
-        resize(&path, Target::Bytes(25 * MIB), false).expect("it can be smaller");
-        assert_clean(&path, "smaller, with mount protection");
-        assert_holds(&path, &tree, "smaller, with mount protection");
-        let block: u64 = field(&path, "MMP block number:").parse().expect("a number");
-        assert!((1..25 * 1024).contains(&block), "{options}: {block}");
-    }
 }
 
 #[test]

@@ -120,10 +120,10 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let most = (1..100).rfind(fits).expect("some fit");
     assert!((30..LOG_BLOCKS as usize).contains(&most), "{most}");
     let refused = |blocks| transaction().commit(blocks).expect_err("it is refused");
-    let error = refused(versions(most as u64 + 1));
+    let error = refused(versions(most as u64 + 1)).error;
     assert!(matches!(error, JournalError::TooLarge { .. }), "{error}");
     let own = vec![(BlockNumber(LOG_START + 3), Page::zeroed(BLOCK))];
-    let error = refused(own);
+    let error = refused(own).error;
     assert!(matches!(error, JournalError::Corrupt(_)), "{error}");
     assert_eq!(record.mark(), 0);
     let committed = transaction().commit(versions(most as u64));
