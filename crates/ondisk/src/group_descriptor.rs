@@ -241,6 +241,16 @@ impl GroupDescriptor {
     ///
     /// [`Corrupt`], naming the field that is out of range.
     pub fn check(&self, geometry: &Geometry, group: GroupNumber) -> Result<(), Corrupt> {
+        self.check_places(geometry, group)?;
+        self.check_counts(geometry, group)
+    }
+
+    /// Checks the places of the group's structures.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`], naming the structure that is out of place.
+    pub fn check_places(&self, geometry: &Geometry, group: GroupNumber) -> Result<(), Corrupt> {
         let table_blocks = u64::from(geometry.inode_table_blocks);
         self.check_place("block bitmap", self.block_bitmap, 1, geometry, group)?;
         self.check_place("inode bitmap", self.inode_bitmap, 1, geometry, group)?;
@@ -259,6 +269,15 @@ impl GroupDescriptor {
             let problem = "bitmaps and inode table overlap";
             return Err(Corrupt::new(STRUCTURE, problem).in_group(group));
         }
+        Ok(())
+    }
+
+    /// Checks that no count is larger than the group.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`], naming the count.
+    pub fn check_counts(&self, geometry: &Geometry, group: GroupNumber) -> Result<(), Corrupt> {
         let inodes = geometry.inodes_per_group;
         check_count(
             "free clusters",

@@ -85,8 +85,9 @@ pub struct Groups {
     /// The corrupt descriptors of groups that a read-only mount does without. [immutable after
     /// mount]
     damaged: BTreeMap<GroupNumber, Corrupt>,
-    /// Descriptors that a read-only mount uses despite a wrong checksum. [immutable after mount]
-    unsummed: Vec<Corrupt>,
+    /// Descriptors that a read-only mount uses despite a wrong checksum or count. [immutable after
+    /// mount]
+    doubtful: Vec<Corrupt>,
     /// Where structures share blocks, on a read-only mount.
     overlap: OnceLock<Corrupt>,
     /// Blocks of the journal and the orphan file, which no other file may own. [immutable after
@@ -282,7 +283,7 @@ impl Groups {
 
     /// The corrupt descriptors and overlaps with which a read-only mount goes on.
     pub fn damage(&self) -> impl Iterator<Item = &Corrupt> {
-        let descriptors = self.damaged.values().chain(&self.unsummed);
+        let descriptors = self.damaged.values().chain(&self.doubtful);
         descriptors.chain(self.overlap.get())
     }
 

@@ -1,11 +1,11 @@
 //! Reading the group descriptors at mount, in one pass.
 //!
 //! A writable mount fails if one descriptor is corrupt, since allocation relies on its counts. A
-//! read-only mount, which may be the last resort for a damaged image, continues with the other
-//! groups. Nothing is known about a group with a corrupt descriptor, and access to one of its
-//! inodes returns the descriptor's error. If only the checksum of a descriptor is wrong, a
-//! read-only mount uses it, as Linux does: it can read nothing that an inode's own checksum does
-//! not confirm.
+//! read-only mount, which may be the last resort for a damaged image, needs of a descriptor only
+//! where the group's structures are. If its checksum or a count in it is wrong, it is used as far
+//! as it goes, as Linux does: nothing is read that an inode's own checksum does not confirm. If
+//! they cannot be where it says, nothing is known about the group: the mount continues with the
+//! others, and access to one of its inodes returns the descriptor's error.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -74,7 +74,7 @@ impl Groups {
             infos: table.infos.into_boxed_slice(),
             metadata,
             damaged: table.damaged,
-            unsummed: table.unsummed,
+            doubtful: table.doubtful,
             overlap,
             protected: OnceLock::new(),
             counts: Counts::new(
@@ -106,12 +106,12 @@ struct Table {
     directories: u64,
     /// The errors of corrupt descriptors.
     damaged: BTreeMap<GroupNumber, Corrupt>,
-    /// The errors of descriptors that are used despite a wrong checksum.
-    unsummed: Vec<Corrupt>,
+    /// The errors of descriptors that are used despite a wrong checksum or count.
+    doubtful: Vec<Corrupt>,
 }
 
-/// Decodes a descriptor and checks its numbers. For a read-only mount a wrong checksum is no error,
-/// and is returned beside the descriptor.
+/// Decodes a descriptor and checks its numbers. For a read-only mount a wrong checksum or count is
+/// no error, and is returned beside the descriptor, whose counts are zero then.
 ///
 /// # Errors
 ///
@@ -122,20 +122,33 @@ pub fn decode_descriptor(
     bytes: &[u8],
 ) -> std::result::Result<(GroupDescriptor, Option<Corrupt>), Corrupt> {
     let geometry = &store.geometry;
-    let (descriptor, unsummed) = match GroupDescriptor::decode(bytes, geometry, group) {
-        Ok(descriptor) => (descriptor, None),
-        Err(corrupt) if store.options.read_only => {
-            let descriptor = GroupDescriptor::decode_unverified(bytes, geometry, group)?;
-            (descriptor, Some(corrupt))
-        }
-        Err(corrupt) => return Err(corrupt),
-    };
-    match (descriptor.check(geometry, group), unsummed) {
-        (Ok(()), unsummed) => Ok((descriptor, unsummed)),
-        // The checksum tells that the numbers are damaged, not that they were written so.
-        (Err(_), Some(unsummed)) => Err(unsummed),
-        (Err(corrupt), None) => Err(corrupt),
+    if !store.options.read_only {
+        let descriptor = GroupDescriptor::decode(bytes, geometry, group)?;
+        descriptor.check(geometry, group)?;
+        return Ok((descriptor, None));
     }
+    let verified = GroupDescriptor::decode(bytes, geometry, group);
+    let descriptor = GroupDescriptor::decode_unverified(bytes, geometry, group)?;
+    // The checksum tells that the numbers are damaged, not that they were written so.
+    let unsummed = verified.err();
+    if let Err(corrupt) = descriptor.check_places(geometry, group) {
+        return Err(unsummed.unwrap_or(corrupt));
+    }
+    let doubt = match descriptor.check_counts(geometry, group) {
+        Ok(()) => unsummed,
+        Err(corrupt) => unsummed.or(Some(corrupt)),
+    };
+    match doubt {
+        None => Ok((descriptor, None)),
+        Some(doubt) => Ok((without_counts(descriptor), Some(doubt))),
+    }
+}
+
+fn without_counts(mut descriptor: GroupDescriptor) -> GroupDescriptor {
+    descriptor.free_clusters = 0;
+    descriptor.free_inodes = 0;
+    descriptor.used_directories = 0;
+    descriptor
 }
 
 impl Table {
@@ -150,7 +163,7 @@ impl Table {
             free_inodes: 0,
             directories: 0,
             damaged: BTreeMap::new(),
-            unsummed: Vec::new(),
+            doubtful: Vec::new(),
         };
         let mut index = 0;
         while index < store.geometry.descriptor_blocks {
@@ -206,9 +219,9 @@ impl Table {
             };
             match read {
                 Ok(None) => {}
-                Ok(Some(unsummed)) => {
-                    self.check_number_of_damaged(&unsummed)?;
-                    self.unsummed.push(unsummed.in_block(block));
+                Ok(Some(doubt)) => {
+                    self.check_number_of_damaged(&doubt)?;
+                    self.doubtful.push(doubt.in_block(block));
                 }
                 Err(corrupt) => self.skip(store, group, corrupt.in_block(block))?,
             }
@@ -222,16 +235,13 @@ impl Table {
         group: GroupNumber,
         bytes: &[u8],
     ) -> std::result::Result<Option<Corrupt>, Corrupt> {
-        let (descriptor, unsummed) = decode_descriptor(store, group, bytes)?;
-        match (self.add(store, group, &descriptor), unsummed) {
-            (Ok(()), unsummed) => Ok(unsummed),
-            (Err(_), Some(unsummed)) => Err(unsummed),
-            (Err(corrupt), None) => Err(corrupt),
-        }
+        let (descriptor, doubt) = decode_descriptor(store, group, bytes)?;
+        self.add(store, group, &descriptor)?;
+        Ok(doubt)
     }
 
     fn check_number_of_damaged(&self, corrupt: &Corrupt) -> Result<()> {
-        if self.damaged.len() + self.unsummed.len() < MAX_DAMAGED {
+        if self.damaged.len() + self.doubtful.len() < MAX_DAMAGED {
             return Ok(());
         }
         Err(corrupt.clone().adding("and so are many others").into())
@@ -254,7 +264,11 @@ impl Table {
         group: GroupNumber,
         descriptor: &GroupDescriptor,
     ) -> std::result::Result<(), Corrupt> {
-        let unused = unused_inodes(store, descriptor);
+        // Who only reads looks at every inode that has a name, as Linux does.
+        let unused = match store.options.read_only {
+            true => 0,
+            false => unused_inodes(store, descriptor),
+        };
         if unused > descriptor.free_inodes {
             let free = descriptor.free_inodes;
             let problem = format!("{unused} inodes were never used, but only {free} are free");
