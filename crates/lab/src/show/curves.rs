@@ -1,88 +1,138 @@
 //! The figures of a workload: curves from its results, beside what was published.
 
+use std::cmp::Reverse;
+
 use super::ablation::is_ablation;
+use super::caption::caption;
 use super::figure::{Curve, Figure, Rate, Sort};
 use super::markdown;
 use crate::published::{self, Unit};
 use crate::results::{Evidence, Results, Series};
 
 /// The settings in one figure, other file systems in another.
+///
+/// A figure has one run of each kind of evidence: what another run found, on another machine or
+/// with other parameters, is no part of its curves. The tables have all runs.
 pub(super) fn figures(
     name: &str,
     part: &str,
     own: &[(&String, &Results)],
 ) -> Vec<(&'static str, Figure)> {
-    let mut settings = Vec::new();
-    let mut compared = Vec::new();
-    for (_, results) in own {
-        // Its `full` is the reference of its own table; the figure has one already.
-        if is_ablation(results) {
-            continue;
-        }
-        let is_comparison = results
-            .series
-            .iter()
-            .any(|series| series.side != "library" && !series.is_control());
-        for series in &results.series {
-            let of_setting = !is_comparison && look_of_setting(series).is_some();
-            let into = if of_setting {
-                &mut settings
-            } else {
-                &mut compared
-            };
-            if of_setting || (is_comparison && !series.is_control()) {
-                into.extend(curve(results, series, part));
-            }
-        }
-    }
     let mut figures = Vec::new();
     let title = if part == "operations" {
         name.to_owned()
     } else {
         format!("{name}, {part}")
     };
-    if has_lines(&settings) {
+    let settings = Drawn::of(part, own, false);
+    if settings.has_lines() {
         let unit = published::of(name, part).map(|curve| curve.unit).next();
         let is_relative = unit == Some(Unit::Seconds);
-        if is_relative {
-            settings.iter_mut().for_each(relate);
-        }
-        settings.extend(published_curves(name, part));
-        figures.push(("", figure(title.clone(), own, is_relative, settings)));
+        let published = published_curves(name, part);
+        figures.push(("", settings.figure(title.clone(), is_relative, published)));
     }
-    if has_lines(&compared) {
+    let compared = Drawn::of(part, own, true);
+    if compared.has_lines() {
         let title = format!("{title}: other file systems");
-        figures.push(("-compared", figure(title, own, false, compared)));
+        figures.push(("-compared", compared.figure(title, false, Vec::new())));
     }
     figures
 }
 
-fn has_lines(curves: &[Curve]) -> bool {
-    curves.iter().any(|curve| curve.points.len() > 1)
+/// The run of a kind of evidence that the figure of the settings draws.
+pub(super) fn drawn<'a>(
+    part: &str,
+    own: &[(&String, &'a Results)],
+    evidence: Evidence,
+) -> Option<&'a Results> {
+    let drawn = Drawn::of(part, own, false);
+    let runs = drawn.measured.into_iter().chain(drawn.predicted);
+    let mut runs = runs.filter(|run| run.results.evidence == evidence);
+    runs.next().map(|run| run.results)
 }
 
-fn figure(
-    title: String,
-    own: &[(&String, &Results)],
-    is_relative: bool,
+/// A run with its curves.
+struct Run<'a> {
+    results: &'a Results,
     curves: Vec<Curve>,
-) -> Figure {
-    let measured = own
-        .iter()
-        .find(|(_, results)| results.evidence == Evidence::Measured);
-    let processors = measured.map(|(_, results)| results.machine.processors);
-    let note = own
-        .first()
-        .map(|(_, results)| results.machine.line())
-        .unwrap_or_default();
-    Figure {
-        title,
-        note,
-        unit: "operations/s".to_owned(),
-        is_relative,
-        processors,
-        curves,
+}
+
+/// The runs of a figure.
+struct Drawn<'a> {
+    measured: Option<Run<'a>>,
+    /// On virtual cores.
+    predicted: Option<Run<'a>>,
+}
+
+impl<'a> Drawn<'a> {
+    /// Of each kind of evidence the run with the most points, the first of several.
+    fn of(part: &str, own: &[(&String, &'a Results)], is_comparison: bool) -> Self {
+        let run = |evidence: Evidence| {
+            let runs = own
+                .iter()
+                .map(|(_, results)| *results)
+                .filter(|results| results.evidence == evidence)
+                // Its `full` is the reference of its own table; the figure has one already.
+                .filter(|results| !is_ablation(results) && compares(results) == is_comparison);
+            let runs = runs.map(|results| Run {
+                results,
+                curves: curves_of(results, part, is_comparison),
+            });
+            runs.filter(|run| !run.curves.is_empty())
+                .min_by_key(|run| Reverse(run.points()))
+        };
+        Self {
+            measured: run(Evidence::Measured),
+            predicted: run(Evidence::Virtual),
+        }
     }
+
+    fn has_lines(&self) -> bool {
+        let runs = self.measured.iter().chain(&self.predicted);
+        let mut curves = runs.flat_map(|run| &run.curves);
+        curves.any(|curve| curve.points.len() > 1)
+    }
+
+    fn figure(self, title: String, is_relative: bool, published: Vec<Curve>) -> Figure {
+        let results = |run: &Option<Run<'a>>| run.as_ref().map(|run| run.results);
+        let (measured, predicted) = (results(&self.measured), results(&self.predicted));
+        let runs = self.measured.into_iter().chain(self.predicted);
+        let mut curves: Vec<Curve> = runs.flat_map(|run| run.curves).collect();
+        if is_relative {
+            curves.iter_mut().for_each(relate);
+        }
+        curves.extend(published);
+        Figure {
+            title,
+            notes: caption(measured, predicted),
+            unit: "operations/s".to_owned(),
+            is_relative,
+            processors: measured.map(|results| results.machine.processors),
+            curves,
+        }
+    }
+}
+
+impl Run<'_> {
+    fn points(&self) -> usize {
+        self.curves.iter().map(|curve| curve.points.len()).sum()
+    }
+}
+
+/// Whether file systems are compared, and not settings alone.
+fn compares(results: &Results) -> bool {
+    let mut series = results.series.iter();
+    series.any(|series| series.side != "library" && !series.is_control())
+}
+
+/// The curves of a run that belong into a figure of settings or of file systems.
+fn curves_of(results: &Results, part: &str, is_comparison: bool) -> Vec<Curve> {
+    let series = results.series.iter().filter(|series| {
+        !series.is_control() && (is_comparison || look_of_setting(series).is_some())
+    });
+    series
+        .filter_map(|series| curve(results, series, part))
+        .collect()
 }
 
 /// The look of the named settings; others have no place in their figure.
@@ -152,39 +202,54 @@ fn relate(curve: &mut Curve) {
     }
 }
 
+/// What was published of it. Curves before and after the same change on the same machine have one
+/// shape.
 fn published_curves(name: &str, part: &str) -> Vec<Curve> {
-    let curves = published::of(name, part).map(|published| {
-        let points = published.points.iter().filter_map(|(tasks, value)| {
-            let rate = match published.unit {
-                Unit::PerTask => value * f64::from(*tasks),
-                Unit::Total => *value,
-                Unit::Seconds => published.share(*tasks)? * f64::from(*tasks),
-            };
-            let (tasks, range) = (*tasks, None);
-            Some(Rate { tasks, rate, range })
-        });
-        let points = points.collect();
-        let (name, sort) = if published.is_before {
-            ("before the change", Sort::PublishedBefore)
-        } else {
-            ("after the change", Sort::PublishedAfter)
-        };
-        let (name, look) = (name.to_owned(), usize::from(!published.is_before));
-        Curve {
-            name,
-            look,
-            sort,
-            points,
+    let all: Vec<&published::Curve> = published::of(name, part).collect();
+    let mut curves = Vec::new();
+    let mut first = 0;
+    for same in all.chunk_by(|one, two| one.source == two.source && one.machine == two.machine) {
+        let mut next = [first, first];
+        for published in same {
+            let next = &mut next[usize::from(published.is_before)];
+            curves.push(published_curve(published, *next));
+            *next += 1;
         }
+        first = next[0].max(next[1]);
+    }
+    curves
+}
+
+fn published_curve(published: &published::Curve, look: usize) -> Curve {
+    let points = published.points.iter().filter_map(|(tasks, value)| {
+        let rate = match published.unit {
+            Unit::PerTask => value * f64::from(*tasks),
+            Unit::Total => *value,
+            Unit::Seconds => published.share(*tasks)? * f64::from(*tasks),
+        };
+        let (tasks, range) = (*tasks, None);
+        Some(Rate { tasks, rate, range })
     });
-    curves.collect()
+    Curve {
+        name: format!("{}, {}", published.label, published.machine),
+        look,
+        sort: if published.is_before {
+            Sort::PublishedBefore
+        } else {
+            Sort::PublishedAfter
+        },
+        points: points.collect(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{curve, relate};
-    use crate::results::Results;
+    use std::collections::BTreeSet;
+
+    use super::{Sort, curve, figures, published_curves, relate};
+    use crate::published::CURVES;
     use crate::results::samples::{point, results, series};
+    use crate::results::{Evidence, Results};
 
     fn of_one(rates: &[(u32, f64)]) -> Results {
         let points = rates.iter().map(|&(tasks, rate)| {
@@ -198,6 +263,59 @@ mod tests {
             Some("full"),
             points.collect(),
         )])
+    }
+
+    /// A run of `full` on a machine with so many processors, with so many points.
+    fn run_on(processors: u32, side: &str, points: u32) -> Results {
+        let points = (1..=points).map(|tasks| point(tasks, 100.0)).collect();
+        let mut results = results(vec![series(side, side, Some("full"), points)]);
+        results.machine.processors = processors;
+        results
+    }
+
+    #[test]
+    fn a_figure_draws_one_run_of_a_kind_and_names_its_machine() {
+        let mut predicted = run_on(3, "library", 5);
+        predicted.evidence = Evidence::Virtual;
+        let runs = [
+            ("a-200g", run_on(2, "library", 1)),
+            ("b", run_on(16, "library", 4)),
+            ("c", run_on(8, "library", 4)),
+            ("d-compared", run_on(4, "kernel", 2)),
+            ("e-virtual", predicted),
+        ]
+        .map(|(name, results)| (name.to_owned(), results));
+        let own: Vec<(&String, &Results)> = runs.iter().map(|(name, run)| (name, run)).collect();
+        let drawn = figures("falloc-append", "operations", &own);
+        let kinds: Vec<&str> = drawn.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds, ["", "-compared"]);
+        let (settings, compared) = (&drawn[0].1, &drawn[1].1);
+        let points: Vec<usize> = settings
+            .curves
+            .iter()
+            .map(|curve| curve.points.len())
+            .collect();
+        assert_eq!(points, [4, 5]);
+        assert_eq!(settings.processors, Some(16));
+        assert!(settings.notes[0].starts_with("measured on 16 processors"));
+        assert!(settings.notes[1].starts_with("virtual cores calibrated on 3 processors"));
+        assert_eq!(compared.curves.len(), 1);
+        assert_eq!(compared.processors, Some(4));
+        assert!(compared.notes[0].starts_with("measured on 4 processors"));
+        assert_eq!(compared.notes.len(), 1);
+    }
+
+    #[test]
+    fn no_two_published_curves_of_a_figure_look_the_same() {
+        for curve in CURVES {
+            let part = curve.part.unwrap_or("operations");
+            let mut seen = BTreeSet::new();
+            for drawn in published_curves(curve.workload, part) {
+                // There are six shapes.
+                let is_before = drawn.sort == Sort::PublishedBefore;
+                assert!(seen.insert((drawn.look % 6, is_before)), "{}", drawn.name);
+            }
+        }
     }
 
     #[test]

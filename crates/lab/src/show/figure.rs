@@ -2,18 +2,24 @@
 //! together, both axes logarithmic.
 //!
 //! They are readable in black and white: settings differ by dash and mark, measured points are
-//! filled, virtual points are hollow, published points are small dots without a line (hollow before
-//! the authors' change, filled after it), and the ideal is a thin line.
+//! filled, virtual points are hollow, published points are small and without a line (hollow before
+//! the authors' change, filled after it, one shape for each curve), and the ideal of each kind of
+//! evidence is a thin line, for virtual points a hollow one.
 
 mod frame;
+mod legend;
 
 use frame::Frame;
 
-use super::svg::{Anchor, Mark, Stroke, Svg};
+use super::svg::{Anchor, GROUND, Mark, Spot, Stroke, Svg};
 
 const WIDTH: f64 = 860.0;
 const PANEL: (f64, f64) = (330.0, 250.0);
-const TOP: f64 = 78.0;
+/// The lines of notes: where the first one is, how far apart they are, and their length in
+/// characters.
+const NOTES: f64 = 42.0;
+const NOTE_LINE: f64 = 14.0;
+const NOTE_LENGTH: usize = 140;
 const LEFTS: [f64; 2] = [74.0, 496.0];
 const INK: &str = "#222222";
 const PALE: &str = "#767676";
@@ -41,6 +47,11 @@ const PROCESSORS: Stroke = Stroke {
 const COLOURS: [&str; 7] = [
     "#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b",
 ];
+const INSIDE: Stroke = Stroke {
+    colour: GROUND,
+    width: 1.4,
+    dash: "",
+};
 const MARKS: [Mark; 5] = [
     Mark::Square,
     Mark::Triangle,
@@ -49,7 +60,17 @@ const MARKS: [Mark; 5] = [
     Mark::Cross,
 ];
 const DASHES: [&str; 5] = ["1.5 3", "7 4", "", "9 3 2 3", "3 3"];
-const LEGEND_ROW: f64 = 18.0;
+/// The shapes of published curves, all of which can be hollow.
+const PUBLISHED: [Mark; 6] = [
+    Mark::Square,
+    Mark::Triangle,
+    Mark::Circle,
+    Mark::Diamond,
+    Mark::Pennant,
+    Mark::Hourglass,
+];
+/// The size of published points.
+const SMALL: f64 = 0.7;
 
 /// The origin of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +104,8 @@ impl Sort {
 pub struct Curve {
     /// Its name in the legend.
     pub name: String,
-    /// The number that selects dash, mark and colour; equal numbers look the same.
+    /// The number that selects dash, mark and colour, for published curves the mark; equal numbers
+    /// look the same.
     pub look: usize,
     /// The origin of its points.
     pub sort: Sort,
@@ -107,8 +129,8 @@ pub struct Rate {
 pub struct Figure {
     /// The title.
     pub title: String,
-    /// The text under the title.
-    pub note: String,
+    /// The texts under the title, each on a line of its own or, if it is long, on several.
+    pub notes: Vec<String>,
     /// The unit of rates, such as `operations/s`; relative to one task if `is_relative`.
     pub unit: String,
     /// Whether rates are multiples of one task's rate.
@@ -117,6 +139,49 @@ pub struct Figure {
     pub processors: Option<u32>,
     /// In the order of the legend; curves with the same name have one entry.
     pub curves: Vec<Curve>,
+}
+
+impl Figure {
+    /// The notes, cut into lines that lie within the figure.
+    fn note_lines(&self) -> Vec<String> {
+        self.notes.iter().flat_map(|note| lines(note)).collect()
+    }
+
+    /// Where the panels begin, below the notes.
+    #[expect(clippy::cast_precision_loss, reason = "there are few notes")]
+    fn top(&self) -> f64 {
+        NOTES + NOTE_LINE * (self.note_lines().len().max(1) - 1) as f64 + 36.0
+    }
+
+    /// The best rate of a task in the first points of a sort of curves, which the ideal keeps.
+    fn best(&self, sort: Sort) -> Option<f64> {
+        let curves = self.curves.iter().filter(|curve| curve.sort == sort);
+        let firsts = curves.filter_map(|curve| curve.points.first());
+        let rates = firsts.map(|point| point.rate / f64::from(point.tasks));
+        rates.filter(|rate| *rate > 0.0).reduce(f64::max)
+    }
+
+    /// The ideals, each with the sort of its curves. A machine's tasks do not measure another's.
+    fn ideals(&self) -> impl Iterator<Item = (Sort, f64)> {
+        // Where both are at the same place, the hollow line is behind the other.
+        let sorts = [Sort::Virtual, Sort::Measured].into_iter();
+        sorts.filter_map(|sort| Some((sort, self.best(sort)?)))
+    }
+}
+
+/// Cuts a text at blanks.
+fn lines(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() < NOTE_LENGTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// One of the two panels.
@@ -138,26 +203,19 @@ impl Panel {
 /// Draws the figure as SVG.
 #[must_use]
 pub fn draw(figure: &Figure) -> String {
-    let rows = entries(figure).len().div_ceil(2);
-    let legend = TOP + PANEL.1 + 58.0;
-    #[expect(clippy::cast_precision_loss, reason = "a legend is short")]
-    let mut svg = Svg::new(WIDTH, legend + LEGEND_ROW * (rows as f64 + 0.4));
-    svg.text(
-        (LEFTS[0] - 56.0, 24.0),
-        &figure.title,
-        (16.0, INK),
-        Anchor::Start,
-    );
-    svg.text(
-        (LEFTS[0] - 56.0, 42.0),
-        &figure.note,
-        (11.0, PALE),
-        Anchor::Start,
-    );
+    let legend = figure.top() + PANEL.1 + 58.0;
+    let mut svg = Svg::new(WIDTH, legend + legend::height(figure));
+    let left = LEFTS[0] - 56.0;
+    svg.text((left, 24.0), &figure.title, (16.0, INK), Anchor::Start);
+    let mut y = NOTES;
+    for line in figure.note_lines() {
+        svg.text((left, y), &line, (11.0, PALE), Anchor::Start);
+        y += NOTE_LINE;
+    }
     for (panel, left) in [Panel::PerTask, Panel::Total].into_iter().zip(LEFTS) {
         draw_panel(&mut svg, figure, panel, left);
     }
-    draw_legend(&mut svg, figure, legend);
+    legend::draw(&mut svg, figure, legend);
     svg.finish(&figure.title)
 }
 
@@ -166,7 +224,9 @@ fn draw_panel(svg: &mut Svg, figure: &Figure, panel: Panel, left: f64) {
         return;
     };
     draw_axes(svg, figure, panel, &frame);
-    draw_ideal(svg, figure, panel, &frame);
+    for (sort, best) in figure.ideals() {
+        draw_ideal(svg, sort, best, panel, &frame);
+    }
     for curve in &figure.curves {
         draw_curve(svg, curve, panel, &frame);
     }
@@ -176,8 +236,8 @@ fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
     draw_value_grid(svg, frame);
     draw_task_grid(svg, frame);
     draw_processors(svg, figure, panel, frame);
-    let (left, bottom, right) = (frame.left, TOP + PANEL.1, frame.left + PANEL.0);
-    svg.line((left, TOP), (left, bottom), AXIS);
+    let (left, top, bottom, right) = (frame.left, frame.top, frame.bottom(), frame.right());
+    svg.line((left, top), (left, bottom), AXIS);
     svg.line((left, bottom), (right, bottom), AXIS);
     let of = match panel {
         Panel::PerTask => "each task",
@@ -189,7 +249,7 @@ fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
         &*figure.unit
     };
     svg.text(
-        (left, TOP - 7.0),
+        (left, top - 7.0),
         &format!("{of}: {unit}"),
         (11.5, INK),
         Anchor::Start,
@@ -199,7 +259,7 @@ fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
 
 /// Draws a horizontal line at 1, 2 and 5 times every power of ten, and labels it if there is room.
 fn draw_value_grid(svg: &mut Svg, frame: &Frame) {
-    let (left, right) = (frame.left, frame.left + PANEL.0);
+    let (left, right) = (frame.left, frame.right());
     for power in -9..15 {
         let decade = 10_f64.powi(power);
         for step in [1.0, 2.0, 5.0] {
@@ -224,11 +284,11 @@ fn draw_value_grid(svg: &mut Svg, frame: &Frame) {
 
 /// Draws a labelled vertical line at every power of two of tasks.
 fn draw_task_grid(svg: &mut Svg, frame: &Frame) {
-    let bottom = TOP + PANEL.1;
+    let (top, bottom) = (frame.top, frame.bottom());
     let mut tasks = 1_u32;
     while f64::from(tasks) <= frame.tasks.1 {
         let x = frame.x(f64::from(tasks));
-        svg.line((x, TOP), (x, bottom), GRID);
+        svg.line((x, top), (x, bottom), GRID);
         svg.text(
             (x, bottom + 15.0),
             &tasks.to_string(),
@@ -246,30 +306,19 @@ fn draw_processors(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) 
         && processors < frame.tasks.1
     {
         let x = frame.x(processors);
-        svg.line((x, TOP), (x, TOP + PANEL.1), PROCESSORS);
+        svg.line((x, frame.top), (x, frame.bottom()), PROCESSORS);
         let words = format!("{processors:.0} processors");
         // Where few curves come: these fall, those rise.
         let y = match panel {
-            Panel::PerTask => TOP + PANEL.1 - 5.0,
-            Panel::Total => TOP + 11.0,
+            Panel::PerTask => frame.bottom() - 5.0,
+            Panel::Total => frame.top + 11.0,
         };
         svg.text((x + 4.0, y), &words, (9.5, PALE), Anchor::Start);
     }
 }
 
-/// Draws the ideal, at the best rate of a first point per task: every further task is as fast.
-fn draw_ideal(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
-    let own = figure
-        .curves
-        .iter()
-        .filter(|curve| !curve.sort.is_published());
-    let firsts = own.filter_map(|curve| curve.points.first());
-    let best = firsts
-        .map(|point| point.rate / f64::from(point.tasks))
-        .fold(0.0, f64::max);
-    if best <= 0.0 {
-        return;
-    }
+/// Draws an ideal, at the best rate of one task: every further task is as fast.
+fn draw_ideal(svg: &mut Svg, sort: Sort, best: f64, panel: Panel, frame: &Frame) {
     let (from, to) = match panel {
         Panel::PerTask => frame.tasks,
         // Only the part inside the frame: clamped to the border, the line would have a wrong slope.
@@ -283,41 +332,56 @@ fn draw_ideal(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
         Panel::Total => (frame.x(tasks), frame.y(best * tasks)),
     };
     if from < to {
-        svg.line(at(from), at(to), IDEAL);
+        line_of_ideal(svg, sort, at(from), at(to));
     }
 }
 
-fn look(curve: &Curve) -> (Stroke, Mark) {
-    let colour = COLOURS[curve.look % COLOURS.len()];
-    let dash = DASHES[curve.look % DASHES.len()];
-    (
-        Stroke {
-            colour,
-            width: 1.8,
-            dash,
-        },
-        MARKS[curve.look % MARKS.len()],
-    )
+/// A thin line; one for virtual points is hollow as they are.
+fn line_of_ideal(svg: &mut Svg, sort: Sort, from: (f64, f64), to: (f64, f64)) {
+    if sort == Sort::Virtual {
+        let width = INSIDE.width + 2.0 * IDEAL.width;
+        svg.line(from, to, Stroke { width, ..IDEAL });
+        svg.line(from, to, INSIDE);
+    } else {
+        svg.line(from, to, IDEAL);
+    }
+}
+
+/// The line of a curve, which published ones have not, and its marks.
+fn look(curve: &Curve) -> (Option<Stroke>, Spot) {
+    let (index, marks) = match curve.sort {
+        Sort::Measured | Sort::Virtual => (curve.look, &MARKS[..]),
+        Sort::PublishedBefore => (0, &PUBLISHED[..]),
+        Sort::PublishedAfter => (1, &PUBLISHED[..]),
+    };
+    let is_published = curve.sort.is_published();
+    let spot = Spot {
+        mark: marks[curve.look % marks.len()],
+        colour: COLOURS[index % COLOURS.len()],
+        is_hollow: matches!(curve.sort, Sort::Virtual | Sort::PublishedBefore),
+        scale: if is_published { SMALL } else { 1.0 },
+    };
+    let stroke = Stroke {
+        colour: spot.colour,
+        width: 1.8,
+        dash: DASHES[curve.look % DASHES.len()],
+    };
+    ((!is_published).then_some(stroke), spot)
 }
 
 fn draw_curve(svg: &mut Svg, curve: &Curve, panel: Panel, frame: &Frame) {
-    let (stroke, mark) = look(curve);
+    let (stroke, spot) = look(curve);
     let place = |tasks, rate| frame.place(tasks, panel.value(tasks, rate));
     let places: Vec<(f64, f64)> = curve
         .points
         .iter()
         .map(|point| place(point.tasks, point.rate))
         .collect();
-    if curve.sort.is_published() {
-        for at in places {
-            let hollow = curve.sort == Sort::PublishedBefore;
-            svg.mark(at, Mark::Dot, stroke.colour, hollow);
-        }
-        return;
+    if let Some(stroke) = stroke {
+        svg.path(&places, stroke);
     }
-    svg.path(&places, stroke);
     for (at, point) in places.into_iter().zip(&curve.points) {
-        if let Some((least, most)) = point.range {
+        if let Some(((least, most), stroke)) = point.range.zip(stroke) {
             let thin = Stroke {
                 width: 1.0,
                 dash: "",
@@ -326,38 +390,7 @@ fn draw_curve(svg: &mut Svg, curve: &Curve, panel: Panel, frame: &Frame) {
             let (from, to) = (place(point.tasks, least), place(point.tasks, most));
             svg.line(from, to, thin);
         }
-        svg.mark(at, mark, stroke.colour, curve.sort == Sort::Virtual);
-    }
-}
-
-/// One curve for each name and sort, in their order.
-fn entries(figure: &Figure) -> Vec<&Curve> {
-    let mut entries: Vec<&Curve> = Vec::new();
-    for curve in &figure.curves {
-        let is_new = |other: &&Curve| other.name != curve.name || other.sort != curve.sort;
-        if entries.iter().all(is_new) {
-            entries.push(curve);
-        }
-    }
-    entries
-}
-
-fn draw_legend(svg: &mut Svg, figure: &Figure, top: f64) {
-    for (index, curve) in entries(figure).into_iter().enumerate() {
-        #[expect(clippy::cast_precision_loss, reason = "a legend is short")]
-        let y = top + LEGEND_ROW * (index / 2) as f64;
-        let x = LEFTS[index % 2] - 56.0;
-        let (stroke, mark) = look(curve);
-        let middle = (x + 17.0, y - 3.5);
-        if curve.sort.is_published() {
-            let hollow = curve.sort == Sort::PublishedBefore;
-            svg.mark(middle, Mark::Dot, stroke.colour, hollow);
-        } else {
-            svg.line((x, y - 3.5), (x + 34.0, y - 3.5), stroke);
-            svg.mark(middle, mark, stroke.colour, curve.sort == Sort::Virtual);
-        }
-        let words = format!("{} ({})", curve.name, curve.sort.name());
-        svg.text((x + 42.0, y), &words, (11.0, INK), Anchor::Start);
+        svg.mark(at, spot);
     }
 }
 
@@ -378,7 +411,9 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Curve, Figure, Frame, IDEAL, LEFTS, Panel, Rate, Sort, draw, short};
+    use super::{
+        Curve, Figure, Frame, IDEAL, LEFTS, NOTE_LENGTH, Panel, Rate, Sort, draw, lines, short,
+    };
 
     fn curve(name: &str, look: usize, sort: Sort, rates: &[(u32, f64)]) -> Curve {
         let points = rates
@@ -408,7 +443,7 @@ mod tests {
     fn sorts_are_told_apart_without_colour() {
         let figure = Figure {
             title: "fallocate2".to_owned(),
-            note: "on a machine".to_owned(),
+            notes: vec!["on a machine".to_owned()],
             unit: "operations/s".to_owned(),
             is_relative: false,
             processors: Some(2),
@@ -420,7 +455,8 @@ mod tests {
                     &[(1, 1e5), (2, 1.1e5), (64, 0.9e5)],
                 ),
                 curve("full", 2, Sort::Virtual, &[(1, 1e5), (2, 2e5), (64, 6e6)]),
-                curve("after", 1, Sort::PublishedAfter, &[(1, 2e5), (64, 1e5)]),
+                curve("v1", 0, Sort::PublishedAfter, &[(1, 2e5), (64, 1e5)]),
+                curve("v2", 1, Sort::PublishedAfter, &[(1, 2e5), (64, 2e5)]),
             ],
         };
         let text = draw(&figure);
@@ -433,16 +469,20 @@ mod tests {
         );
         assert_eq!(text.matches("base (measured)").count(), 1);
         assert_eq!(text.matches("full (virtual)").count(), 1);
-        assert_eq!(text.matches("after (published)").count(), 1);
+        assert_eq!(text.matches(">v1</text>").count(), 1);
         let hollow = text
             .lines()
             .filter(|line| line.starts_with("<circle") && line.contains("#ffffff"));
         assert_eq!(hollow.count(), 2 * 3 + 1, "virtual points are hollow");
-        assert_eq!(
-            text.matches("r=\"2.2\"").count(),
-            2 * 2 + 1,
-            "published dots"
-        );
+        let small = text
+            .lines()
+            .filter(|line| line.contains("stroke-width=\"1.2\""));
+        let mut corners: Vec<usize> = small.map(|line| line.matches(',').count()).collect();
+        corners.sort_unstable();
+        let expected = [[3; 2 * 2 + 1], [4; 2 * 2 + 1]].concat();
+        assert_eq!(corners, expected, "a shape for each published curve");
+        assert_eq!(text.matches("ideal (measured)").count(), 1);
+        assert_eq!(text.matches("ideal (virtual)").count(), 1);
     }
 
     #[test]
@@ -451,7 +491,7 @@ mod tests {
         spread.points[1].range = Some((1e4, 1e6));
         let figure = Figure {
             title: String::new(),
-            note: String::new(),
+            notes: Vec::new(),
             unit: String::new(),
             is_relative: false,
             processors: None,
@@ -474,12 +514,40 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_of_evidence_has_the_ideal_of_its_own_machine() {
+        let figure = Figure {
+            title: String::new(),
+            notes: Vec::new(),
+            unit: String::new(),
+            is_relative: false,
+            processors: None,
+            curves: vec![
+                curve("base", 0, Sort::Measured, &[(1, 1e5), (2, 1.5e5)]),
+                curve("full", 2, Sort::Measured, &[(1, 2e5), (2, 3e5)]),
+                curve("full", 2, Sort::Virtual, &[(1, 8e5), (2, 9e5)]),
+                curve("before", 0, Sort::PublishedBefore, &[(1, 9e6)]),
+            ],
+        };
+        let found: Vec<_> = figure.ideals().collect();
+        assert_eq!(found, [(Sort::Virtual, 8e5), (Sort::Measured, 2e5)]);
+    }
+
+    #[test]
+    fn notes_are_cut_where_the_figure_ends() {
+        let note = "word ".repeat(60);
+        let cut = lines(note.trim_end());
+        assert!(cut.iter().all(|line| line.len() <= NOTE_LENGTH));
+        assert_eq!(cut.join(" "), note.trim_end());
+        assert_eq!(cut.len(), 3);
+    }
+
+    #[test]
     fn the_ideal_is_cut_where_it_leaves_the_frame() {
         // From 8 tasks on: one task alone would be far below the frame of the total panel, 64 far
         // above.
         let figure = Figure {
             title: String::new(),
-            note: String::new(),
+            notes: Vec::new(),
             unit: String::new(),
             is_relative: false,
             processors: None,
@@ -500,7 +568,7 @@ mod tests {
     fn nothing_to_draw_is_no_panic() {
         let figure = Figure {
             title: String::new(),
-            note: String::new(),
+            notes: Vec::new(),
             unit: String::new(),
             is_relative: true,
             processors: None,

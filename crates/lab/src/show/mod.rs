@@ -2,6 +2,7 @@
 
 mod ablation;
 mod blocks;
+mod caption;
 mod curves;
 mod figure;
 mod file;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::blocks::{END, fill, mark};
-use super::curves::figures;
+use super::curves::{drawn, figures};
 use super::figure::draw;
 use super::file::of_file;
 use super::{markdown, overview};
@@ -153,19 +153,22 @@ pub fn report(
 ///
 /// A mark in it is not closed, stands for nothing, or is there twice.
 pub fn readme(all: &BTreeMap<String, Results>, document: &str) -> Result<String> {
-    let Some(results) = all.values().find(|results| results.workload == PICTURE) else {
+    let own = all
+        .iter()
+        .filter(|(_, results)| results.workload == PICTURE);
+    let own: Vec<(&String, &Results)> = own.collect();
+    let run = |evidence| drawn("operations", &own, evidence);
+    let Some(results) = run(Evidence::Measured) else {
         return fill(document, &BTreeMap::new());
     };
-    let own = |results: &&Results| results.workload == PICTURE;
-    let mut calibrated = all.values().filter(own);
-    let calibrated = calibrated.find(|results| results.evidence == Evidence::Virtual);
+    let calibrated = run(Evidence::Virtual);
     let calibrated = calibrated.map_or_else(String::new, |results| {
         format!(", calibrated on {}", results.machine.name())
     });
     let text = format!(
         "![{PICTURE}, each task's rate and that of all together](docs/figures/{PICTURE}.svg)\n\n\
          `{PICTURE}` on {}. Filled marks are measured; hollow ones are virtual cores{calibrated}; \
-         dots are what was published: [SCALING](docs/SCALING.md).\n",
+         small ones without a line are what was published: [SCALING](docs/SCALING.md).\n",
         results.machine.line()
     );
     fill(document, &BTreeMap::from([("picture".to_owned(), text)]))

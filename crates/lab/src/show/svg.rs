@@ -37,7 +37,20 @@ pub enum Mark {
     Triangle,
     Diamond,
     Cross,
-    Dot,
+    Pennant,
+    Hourglass,
+}
+
+/// The look of a point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spot {
+    pub mark: Mark,
+    /// A colour in CSS notation.
+    pub colour: &'static str,
+    /// Whether it is filled with the background colour; a cross never is.
+    pub is_hollow: bool,
+    /// 1 for the points of lines.
+    pub scale: f64,
 }
 
 impl Svg {
@@ -90,48 +103,38 @@ impl Svg {
         ));
     }
 
-    /// Adds a mark at a point; a hollow one is filled with the background colour.
-    pub fn mark(&mut self, at: (f64, f64), mark: Mark, colour: &str, hollow: bool) {
-        let fill = if hollow { GROUND } else { colour };
+    /// Adds a mark at a point.
+    pub fn mark(&mut self, at: (f64, f64), spot: Spot) {
+        let corners: &[(f64, f64)] = match spot.mark {
+            Mark::Circle => return self.circle(at, spot),
+            Mark::Cross => return self.cross(at, spot),
+            Mark::Square => &[(-3.2, -3.2), (3.2, -3.2), (3.2, 3.2), (-3.2, 3.2)],
+            Mark::Triangle => &[(0.0, -4.4), (4.0, 2.9), (-4.0, 2.9)],
+            Mark::Diamond => &[(0.0, -4.6), (4.0, 0.0), (0.0, 4.6), (-4.0, 0.0)],
+            Mark::Pennant => &[(-3.2, -4.0), (4.2, 0.0), (-3.2, 4.0)],
+            Mark::Hourglass => &[(-3.6, -4.2), (3.6, -4.2), (-3.6, 4.2), (3.6, 4.2)],
+        };
         let (x, y) = at;
-        let look = format!(r#"fill="{fill}" stroke="{colour}" stroke-width="1.4""#);
-        match mark {
-            Mark::Circle => self.put(format_args!(
-                r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.6" {look}/>"#
-            )),
-            Mark::Dot => self.put(format_args!(
-                r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.2" {look}/>"#
-            )),
-            Mark::Square => self.polygon(
-                at,
-                &[(-3.2, -3.2), (3.2, -3.2), (3.2, 3.2), (-3.2, 3.2)],
-                &look,
-            ),
-            Mark::Triangle => self.polygon(at, &[(0.0, -4.4), (4.0, 2.9), (-4.0, 2.9)], &look),
-            Mark::Diamond => self.polygon(
-                at,
-                &[(0.0, -4.6), (4.0, 0.0), (0.0, 4.6), (-4.0, 0.0)],
-                &look,
-            ),
-            Mark::Cross => {
-                let stroke = format!(r#"stroke="{colour}" stroke-width="1.6""#);
-                self.put(format_args!(
-                    r#"<path d="M{:.1} {:.1}l6.4 6.4m0 -6.4l-6.4 6.4" {stroke}/>"#,
-                    x - 3.2,
-                    y - 3.2
-                ));
-            }
-        }
+        let corners = corners.iter();
+        let list = corners.map(|(right, down)| (x + right * spot.scale, y + down * spot.scale));
+        let list: Vec<String> = list.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let (list, look) = (list.join(" "), outline(spot));
+        self.put(format_args!(r#"<polygon points="{list}" {look}/>"#));
     }
 
-    fn polygon(&mut self, at: (f64, f64), corners: &[(f64, f64)], look: &str) {
-        let list: Vec<String> = corners
-            .iter()
-            .map(|(x, y)| format!("{:.1},{:.1}", at.0 + x, at.1 + y))
-            .collect();
+    fn circle(&mut self, (x, y): (f64, f64), spot: Spot) {
+        let (radius, look) = (3.6 * spot.scale, outline(spot));
         self.put(format_args!(
-            r#"<polygon points="{}" {look}/>"#,
-            list.join(" ")
+            r#"<circle cx="{x:.1}" cy="{y:.1}" r="{radius:.1}" {look}/>"#
+        ));
+    }
+
+    fn cross(&mut self, (x, y): (f64, f64), spot: Spot) {
+        let half = 3.2 * spot.scale;
+        let (x, y, side, colour) = (x - half, y - half, 2.0 * half, spot.colour);
+        let path = format!("M{x:.1} {y:.1}l{side:.1} {side:.1}m0 -{side:.1}l-{side:.1} {side:.1}");
+        self.put(format_args!(
+            r#"<path d="{path}" stroke="{colour}" stroke-width="1.6"/>"#
         ));
     }
 
@@ -156,7 +159,15 @@ impl Svg {
 }
 
 /// The background colour.
-const GROUND: &str = "#ffffff";
+pub const GROUND: &str = "#ffffff";
+
+fn outline(spot: Spot) -> String {
+    let colour = spot.colour;
+    let fill = if spot.is_hollow { GROUND } else { colour };
+    // Small marks have thinner lines, or hollow ones would look filled.
+    let width = 1.4 * spot.scale.sqrt();
+    format!(r#"fill="{fill}" stroke="{colour}" stroke-width="{width:.1}""#)
+}
 
 fn style(stroke: Stroke) -> String {
     let dash = match stroke.dash {
@@ -179,7 +190,7 @@ fn escaped(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Anchor, Mark, Stroke, Svg};
+    use super::{Anchor, Mark, Spot, Stroke, Svg};
 
     #[test]
     fn a_drawing_is_well_formed_and_says_what_it_was_told() {
@@ -198,9 +209,16 @@ mod tests {
             Mark::Triangle,
             Mark::Diamond,
             Mark::Cross,
-            Mark::Dot,
+            Mark::Pennant,
+            Mark::Hourglass,
         ] {
-            svg.mark((9.0, 9.0), mark, "#654321", true);
+            let spot = Spot {
+                mark,
+                colour: "#654321",
+                is_hollow: true,
+                scale: 0.7,
+            };
+            svg.mark((9.0, 9.0), spot);
         }
         let text = svg.finish("one \"title\"");
         assert!(

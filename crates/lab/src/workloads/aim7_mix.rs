@@ -32,6 +32,10 @@ impl Workload for Aim7Mix {
         }
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        &["users"]
+    }
+
     fn needs(&self, plan: &Plan) -> Needs {
         let users = u64::from(plan.users.max(plan.tasks));
         Needs::of(users * 2 * (64 << 10), 4 * users)

@@ -32,6 +32,10 @@ impl Workload for FallocAppend {
         Pace::Once
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        &["file size"]
+    }
+
     fn needs(&self, plan: &Plan) -> Needs {
         let tasks = u64::from(plan.tasks);
         Needs::of(tasks.saturating_mul(plan.file_size), tasks)

@@ -39,6 +39,10 @@ impl Workload for Mdtest {
         Pace::Rounds
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        &["files"]
+    }
+
     fn needs(&self, plan: &Plan) -> Needs {
         let inodes = u64::from(plan.tasks) * (u64::from(plan.files) + 1);
         Needs::of(inodes * 64, inodes)

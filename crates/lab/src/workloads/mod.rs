@@ -209,6 +209,11 @@ pub trait Workload: Sync {
         &["operations"]
     }
 
+    /// The settings, by their names in results, that shape its work.
+    fn parameters(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// How the driver runs it.
     fn pace(&self) -> Pace {
         Pace::Timed

@@ -32,6 +32,10 @@ impl Workload for XattrShare {
         }
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        &["values"]
+    }
+
     fn needs(&self, plan: &Plan) -> Needs {
         let inodes = u64::from(plan.tasks) * u64::from(FILES + 1);
         Needs::of(inodes * 3 * 4096, inodes).with_small_inodes()

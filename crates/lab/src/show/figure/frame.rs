@@ -1,10 +1,11 @@
 //! The frame of a panel: the mapping from values to coordinates.
 
-use super::{Figure, PANEL, Panel, TOP};
+use super::{Figure, PANEL, Panel};
 
 /// Maps values to coordinates.
 pub struct Frame {
     pub left: f64,
+    pub top: f64,
     pub tasks: (f64, f64),
     pub values: (f64, f64),
 }
@@ -25,9 +26,18 @@ impl Frame {
         let most = values.fold(0.0, f64::max);
         (least <= most).then(|| Self {
             left,
+            top: figure.top(),
             tasks: (1.0, most_tasks.max(2.0)),
             values: decades(least, most),
         })
+    }
+
+    pub fn bottom(&self) -> f64 {
+        self.top + PANEL.1
+    }
+
+    pub fn right(&self) -> f64 {
+        self.left + PANEL.0
     }
 
     pub fn x(&self, tasks: f64) -> f64 {
@@ -38,7 +48,7 @@ impl Frame {
     pub fn y(&self, value: f64) -> f64 {
         let span = (self.values.1 / self.values.0).ln();
         let share = (value / self.values.0).ln() / span;
-        TOP + PANEL.1 - share.clamp(0.0, 1.0) * PANEL.1
+        self.bottom() - share.clamp(0.0, 1.0) * PANEL.1
     }
 
     pub fn place(&self, tasks: u32, value: f64) -> (f64, f64) {
