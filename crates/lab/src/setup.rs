@@ -1,6 +1,7 @@
 //! Creates the sides of an experiment from the user's request.
 
 mod competitor;
+mod memory;
 mod setting;
 
 use std::fmt;
@@ -77,7 +78,7 @@ pub struct Request {
     pub checked: bool,
     /// The program that runs tasks on a path, with the arguments `lab worker`.
     pub program: PathBuf,
-    /// Interrupts the waits for servers.
+    /// Interrupts the making of images and the waits for servers.
     pub interrupt: Interrupt,
 }
 
@@ -135,13 +136,14 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// If a requested side is not possible.
+    /// If a requested side is not possible, or the images do not fit into memory.
     pub fn field(&self) -> Result<Field> {
         let mut field = Field {
             entrants: Vec::new(),
             notes: self.inode_size_warning().into_iter().collect(),
             image: None,
         };
+        self.check_memory()?;
         if let Some(path) = &self.path {
             field.entrants.push(self.on_path(path)?);
         } else if self.compare.is_empty() {
@@ -267,7 +269,7 @@ impl Request {
     fn in_memory(&self, setting: &Setting, label: String) -> Result<LibrarySide> {
         let (plan, options) = (self.image_plan()?, self.options(setting));
         let slow = self.device == DeviceKind::Slow;
-        let mut side = LibrarySide::in_memory(label, plan, options, slow)?;
+        let mut side = LibrarySide::in_memory(label, plan, options, slow, &self.interrupt)?;
         if !self.checked {
             side = side.unchecked();
         }
@@ -279,7 +281,7 @@ impl Request {
         let plan = self.image_plan()?;
         if !path.exists() {
             field.image = Some(TemporaryImage::new(path)?);
-            plan.make_file(path)?;
+            plan.make_file(path, &self.interrupt)?;
             field.notes.push(format!(
                 "{}: made for this run, and removed",
                 path.display()

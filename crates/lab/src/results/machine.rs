@@ -99,6 +99,14 @@ impl Machine {
     }
 }
 
+/// Bytes of memory that are available without swapping; `None` if the system does not tell.
+#[must_use]
+pub fn available_memory() -> Option<u64> {
+    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let available = kibibytes(&memory, "MemAvailable");
+    (available > 0).then_some(available * 1024)
+}
+
 /// The value of the first line `name : value`.
 fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::PartCount;
 
-pub use machine::Machine;
+pub use machine::{Machine, available_memory};
 pub use virtual_cores::{MAX_ERROR, Theory, Validation};
 
 /// Version of the file format.

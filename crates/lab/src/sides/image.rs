@@ -2,12 +2,15 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use pext4_block::{Device, FileDevice};
 use pext4_image::mkfs::{self, Options};
 use tempfile::TempDir;
 
+use super::interruptible::Interruptible;
+use crate::run::Interrupt;
 use crate::show::{size as shown, tasks};
 use crate::workloads::{Needs, Plan, Workload};
 
@@ -18,9 +21,11 @@ const GROUP: u64 = 128 << 20;
 const GROUPS_PER_TASK: u64 = 4;
 /// The smallest image that is created unless the user gives a size.
 const LEAST: u64 = 8 << 30;
-/// The largest image: the descriptors of its groups with 4 KiB blocks then fill the first group. A
-/// device in memory that is much larger takes gigabytes before anything is on it.
+/// The largest image: the descriptors of its groups with 4 KiB blocks then fill the first group.
 const MOST: u64 = 256 << 40;
+/// Bytes that an empty image has written for each group: a bitmap, and the descriptor with its
+/// copies, up to 32 in a large image.
+const STRUCTURES_OF_GROUP: u64 = 4096 + 32 * 64;
 /// The smallest journal, 1024 blocks.
 const MIN_JOURNAL: u64 = 4 << 20;
 /// Bytes of the image for each inode unless more inodes are needed; the default of mke2fs.
@@ -102,12 +107,19 @@ impl ImagePlan {
         })
     }
 
+    /// Bytes that the image takes, sparse and with nothing on it; those that do not grow with it,
+    /// such as the journal's, are left out.
+    #[must_use]
+    pub fn structures(&self) -> u64 {
+        self.size.div_ceil(GROUP) * STRUCTURES_OF_GROUP
+    }
+
     /// Creates the file system on a device of zeroes.
     ///
     /// # Errors
     ///
-    /// If mkfs refuses the parameters or the device fails.
-    pub fn make(&self, device: &dyn Device) -> Result<()> {
+    /// If mkfs refuses the parameters, the device fails, or the run is interrupted.
+    pub fn make(&self, device: Arc<dyn Device>, interrupt: &Interrupt) -> Result<()> {
         let journal_blocks = self
             .journal
             .map(|bytes| u32::try_from(bytes / 4096).context("the journal is too large"))
@@ -123,7 +135,13 @@ impl ImagePlan {
             root_owner: caller(),
             ..Options::default()
         };
-        mkfs::mkfs(device, &options).context("making the image")?;
+        // Minutes, if the image is huge.
+        let device = Interruptible::new(device, interrupt.clone());
+        let made = mkfs::mkfs(&device, &options);
+        if made.is_err() {
+            interrupt.check()?;
+        }
+        made.context("making the image")?;
         Ok(())
     }
 
@@ -132,9 +150,9 @@ impl ImagePlan {
     /// # Errors
     ///
     /// As [`make`](Self::make).
-    pub fn make_file(&self, path: &Path) -> Result<()> {
-        let device = FileDevice::create(path, self.size)?;
-        self.make(&device)?;
+    pub fn make_file(&self, path: &Path, interrupt: &Interrupt) -> Result<()> {
+        let device = Arc::new(FileDevice::create(path, self.size)?);
+        self.make(Arc::<FileDevice>::clone(&device), interrupt)?;
         Ok(device.flush()?)
     }
 }
@@ -170,7 +188,12 @@ fn folder_in(place: &Path) -> io::Result<TempDir> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use pext4_block::RamDevice;
+
     use super::{GROUP, ImagePlan, Storage, folder_in};
+    use crate::run::Interrupt;
     use crate::workloads::{Plan, find};
 
     fn plan(tasks: u32) -> Plan {
@@ -228,6 +251,42 @@ mod tests {
             let told = ImagePlan::new(find("mdtest").unwrap(), &plan(1), &storage).unwrap_err();
             assert!(told.to_string().contains("--journal"), "{told}");
         }
+    }
+
+    fn of_size(size: u64) -> ImagePlan {
+        let storage = Storage {
+            size: Some(size),
+            ..Storage::default()
+        };
+        ImagePlan::new(find("fallocate2").unwrap(), &plan(1), &storage).unwrap()
+    }
+
+    #[test]
+    fn an_interruption_is_heard_while_an_image_is_made() {
+        let interrupt = Interrupt::default();
+        interrupt.ask();
+        let device = Arc::new(RamDevice::new(1 << 30));
+        let told = of_size(1 << 30).make(device, &interrupt).unwrap_err();
+        assert_eq!(format!("{told:#}"), "interrupted");
+        let folder = tempfile::tempdir().unwrap();
+        let told = of_size(1 << 30).make_file(&folder.path().join("image"), &interrupt);
+        assert!(told.is_err());
+    }
+
+    #[test]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio needs no 53 bits")]
+    fn what_an_empty_image_takes_is_known_before() {
+        let used = |size| {
+            let device = Arc::new(RamDevice::new(size));
+            let made = of_size(size).make(Arc::<RamDevice>::clone(&device), &Interrupt::default());
+            made.unwrap();
+            device.used()
+        };
+        // What does not grow with the image is in both.
+        let (small, large) = (of_size(512 << 30), of_size(1 << 40));
+        let grown = used(large.size) - used(small.size);
+        let share = grown as f64 / (large.structures() - small.structures()) as f64;
+        assert!((0.8..1.25).contains(&share), "{share}");
     }
 
     #[test]

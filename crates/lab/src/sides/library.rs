@@ -16,7 +16,7 @@ use crate::fill::make_ready;
 use crate::fragmentation;
 use crate::leftovers;
 use crate::results::Fragmentation;
-use crate::run::{Crew, Tasks};
+use crate::run::{Crew, Interrupt, Tasks};
 use crate::target::{HOME, Library, Target};
 
 /// The latency of the slow device: an SSD with a gigabyte a second.
@@ -66,15 +66,16 @@ impl LibrarySide {
     ///
     /// # Errors
     ///
-    /// If the file system cannot be created.
+    /// If the file system cannot be created, or the run is interrupted.
     pub fn in_memory(
         label: String,
         plan: ImagePlan,
         options: MountOptions,
         slow: bool,
+        interrupt: &Interrupt,
     ) -> Result<Self> {
         let device = Arc::new(RamDevice::new(plan.size));
-        plan.make(&*device)?;
+        plan.make(Arc::<RamDevice>::clone(&device), interrupt)?;
         let bytes = Bytes::Memory { device, slow };
         Ok(Self {
             label,
@@ -133,7 +134,11 @@ impl LibrarySide {
         if let Some(open) = &self.open {
             return Ok(Arc::clone(open));
         }
-        let volume = Volume::open(self.device(), self.options.clone())?;
+        let volume = Volume::open(self.device(), self.options.clone());
+        let volume = match &self.bytes {
+            Bytes::Memory { .. } => volume?,
+            Bytes::Image { path, .. } => volume.with_context(|| path.display().to_string())?,
+        };
         let library = Arc::new(Library::new(volume)?);
         self.open = Some(Arc::clone(&library));
         Ok(library)
@@ -205,7 +210,8 @@ impl Side for LibrarySide {
             self.judged()?;
             let slow = *slow;
             let device = Arc::new(RamDevice::new(device.size()));
-            self.plan.make(&*device)?;
+            self.plan
+                .make(Arc::<RamDevice>::clone(&device), &tasks.interrupt)?;
             self.bytes = Bytes::Memory { device, slow };
         } else {
             let volume = Volume::open(self.device(), self.options.clone())?;
@@ -270,13 +276,14 @@ mod tests {
             commit_interval: Duration::from_secs(3600),
             ..MountOptions::default()
         };
-        let side = LibrarySide::in_memory("full".to_owned(), image, options, false);
+        let interrupt = Interrupt::default();
+        let side = LibrarySide::in_memory("full".to_owned(), image, options, false, &interrupt);
         let mut side = side.expect("it can be made");
         let tasks = Tasks {
             workload,
             plan,
             pinned: false,
-            interrupt: Interrupt::default(),
+            interrupt,
         };
         let target = side.prepared(&tasks).expect("it opens");
         let task = workload.task(&*target, &tasks.plan, 0);

@@ -8,6 +8,7 @@ mod apart;
 mod check;
 mod control;
 mod image;
+mod interruptible;
 mod library;
 mod mounted;
 mod path;

@@ -142,7 +142,7 @@ impl MountedSide {
     /// Creates and mounts a new image; fails after an interruption.
     fn make(&mut self) -> Result<()> {
         self.interrupt.check()?;
-        self.plan.make_file(&self.image())?;
+        self.plan.make_file(&self.image(), &self.interrupt)?;
         let directory = self.folder.path().join("mount");
         let mut command = self.command(&directory);
         let interrupt = self.interrupt.clone();
