@@ -5,6 +5,7 @@
 //! repetition begins with another side, so that none is always first. The first failure ends the
 //! experiment; a failed run prints no numbers.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::num::NonZero;
 use std::time::Duration;
@@ -100,6 +101,32 @@ pub struct Progress<'a> {
     pub tasks: u32,
 }
 
+/// The kinds of all sides of a run, for whoever loses some numbers by the failure of another side.
+struct Sides(BTreeSet<String>);
+
+impl Sides {
+    fn of(entrants: &[Entrant]) -> Self {
+        let kinds = entrants.iter().map(|entrant| entrant.kind.clone());
+        Self(kinds.filter(|kind| kind != "control").collect())
+    }
+
+    /// The advice for an error of one of several kinds, in brackets.
+    fn without(&self, kind: &str) -> String {
+        match self.0.contains(kind) && self.0.len() > 1 {
+            true => format!(" (a --compare without {kind} may work)"),
+            false => String::new(),
+        }
+    }
+
+    /// The same for an error that may be due to the number of tasks.
+    fn with_less(&self, kind: &str, tasks: u32) -> String {
+        match self.without(kind) {
+            advice if advice.is_empty() || tasks == 1 => advice,
+            _ => format!(" (fewer --tasks, or a --compare without {kind}, may work)"),
+        }
+    }
+}
+
 /// The measurements of one side so far.
 struct Collected {
     points: Vec<Point>,
@@ -123,6 +150,7 @@ impl Experiment {
     ) -> Result<Results> {
         let overhead = self.overhead()?;
         let collected = self.measure_all(entrants, progress)?;
+        let sides = Sides::of(entrants);
         let mut series = Vec::new();
         let (mut notes, mut disturbances) = (Vec::new(), Vec::new());
         for (entrant, collected) in entrants.iter_mut().zip(collected) {
@@ -133,7 +161,9 @@ impl Experiment {
             }
             let named = collected.disturbances.into_iter();
             disturbances.extend(named.map(|(tasks, found)| (label.clone(), tasks, found)));
-            let verdict = entrant.side.close().with_context(|| label.clone())?;
+            let verdict = entrant.side.close();
+            let verdict =
+                verdict.with_context(|| format!("{label}{}", sides.without(&entrant.kind)))?;
             series.push(Series {
                 label,
                 side: entrant.kind.clone(),
@@ -165,6 +195,7 @@ impl Experiment {
     ) -> Result<Vec<Collected>> {
         let all = self.tasks.len() * self.repeat as usize * entrants.len();
         let mut done = 0;
+        let sides = Sides::of(entrants);
         let mut collected: Vec<Collected> = entrants.iter().map(|_| Collected::new()).collect();
         for &tasks in &self.tasks {
             for repetition in 0..self.repeat as usize {
@@ -180,7 +211,10 @@ impl Experiment {
                         tasks,
                     });
                     self.measure_one(&mut *entrant.side, tasks, collected)
-                        .with_context(|| format!("{side}, {}", show::tasks(tasks)))?;
+                        .with_context(|| {
+                            let advice = sides.with_less(&entrant.kind, tasks);
+                            format!("{side}, {}{advice}", show::tasks(tasks))
+                        })?;
                     done += 1;
                 }
             }
@@ -290,6 +324,8 @@ impl Collected {
 mod tests {
     use std::path::Path;
     use std::sync::{Arc, Mutex};
+
+    use anyhow::bail;
 
     use super::{
         Duration, Entrant, Experiment, Fragmentation, Interrupt, Pace, Plan, Result, Side, Tasks,
@@ -442,6 +478,55 @@ mod tests {
         assert_eq!(order.lock().unwrap().as_str(), "abcbcacababc".repeat(2));
         let rates = |at: usize| collected[at].points[0].parts[0].rates.len();
         assert_eq!([rates(0), rates(1), rates(2)], [4; 3]);
+    }
+
+    /// A side that cannot start.
+    struct Failing;
+
+    impl Side for Failing {
+        fn label(&self) -> String {
+            "fuse2fs".to_owned()
+        }
+
+        fn crew(&mut self, _tasks: &Tasks) -> Result<Crew> {
+            bail!("a file is gone")
+        }
+
+        fn clean_up(&mut self, _tasks: &Tasks) -> Result<()> {
+            Ok(())
+        }
+
+        fn examine(&mut self, _tasks: &Tasks) -> Result<Option<Fragmentation>> {
+            Ok(None)
+        }
+
+        fn close(&mut self) -> Result<Verdict> {
+            Ok(Verdict::Clean)
+        }
+    }
+
+    #[test]
+    fn a_side_that_fails_is_named_with_what_may_still_work() {
+        let (mut experiment, [other]) = told(1);
+        let failing = || Entrant {
+            side: Box::new(Failing),
+            kind: "fuse2fs".to_owned(),
+            scaling: None,
+        };
+        let fails = |experiment: &Experiment, entrants: &mut [Entrant]| {
+            let told = experiment.measure_all(entrants, &mut |_| {});
+            format!("{:#}", told.err().expect("it fails"))
+        };
+        let mut both = [failing(), other];
+        experiment.tasks = vec![4];
+        let expected = "fuse2fs, 4 tasks (fewer --tasks, or a --compare without fuse2fs, may \
+                        work): a file is gone";
+        assert_eq!(fails(&experiment, &mut both), expected);
+        experiment.tasks = vec![1];
+        let expected = "fuse2fs, 1 task (a --compare without fuse2fs may work): a file is gone";
+        assert_eq!(fails(&experiment, &mut both), expected);
+        let alone = fails(&experiment, &mut [failing()]);
+        assert_eq!(alone, "fuse2fs, 1 task: a file is gone");
     }
 
     #[test]
