@@ -372,6 +372,8 @@ fn what_is_not_understood_lists_what_there_is() {
         2,
     );
     assert!(told.contains("--tasks: 1 is there twice"), "{told}");
+    let told = fail(&mut lab(&["fallocate2", "--compare", "kernel,kernel"]), 2);
+    assert!(told.contains("--compare: kernel is there twice"), "{told}");
     if !cfg!(feature = "meter") {
         let told = fail(&mut lab(&["fallocate2", "--meter"]), 1);
         assert!(told.contains("--features meter"), "{told}");
@@ -385,7 +387,10 @@ fn what_does_not_fit_stops_before_it_begins() {
         lab(&["falloc-append", "--file-size", "900T", "--path"]).arg(folder.path()),
         1,
     );
-    assert!(told.contains("no room") && told.contains("needs"), "{told}");
+    assert!(
+        told.contains("no room: falloc-append with 1 task needs 900 TiB, "),
+        "{told}"
+    );
     assert!(is_empty(folder.path()));
     let told = fail(&mut lab(&["mdtest", "--size", "8M"]), 1);
     assert!(told.contains("--size"), "{told}");
@@ -398,6 +403,33 @@ fn what_does_not_fit_stops_before_it_begins() {
         let told = fail(lab(&["mdtest", option, "1G", "--device"]).arg(&there), 2);
         assert!(told.contains("is there already"), "{told}");
     }
+}
+
+#[test]
+fn images_too_large_for_memory_are_not_begun() {
+    // 48 TiB for their structures alone.
+    let words = ["fallocate2", "--size", "256T", "--compare", "apart"];
+    let mut command = pext4(["lab", "run", "--tasks", "4096"]);
+    let told = fail(command.args(words), 1);
+    assert!(
+        told.contains("4096 images of 256 TiB take") && told.contains("--size"),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_is_no_image_is_named() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("words");
+    fs::write(&file, "no file system\n".repeat(100)).unwrap();
+    let told = fail(lab(&["fallocate2", "--device"]).arg(&file), 1);
+    assert!(told.contains("words: it is no ext4 file system"), "{told}");
+}
+
+#[test]
+fn a_worker_has_no_work_without_a_run() {
+    let told = fail(pext4(["lab", "worker"]).stdin(Stdio::null()), 1);
+    assert!(told.contains("a run starts its workers itself"), "{told}");
 }
 
 #[test]
@@ -657,7 +689,7 @@ fn a_report_is_made_and_checked() {
     let table = fs::read_to_string(tables).unwrap();
     assert!(table.contains("\n| fallocate2 | full | "), "{table}");
     let figure = fs::read_to_string(documents.join("figures/fallocate2.svg")).unwrap();
-    assert!(figure.contains("full (measured)") && figure.contains("(published)"));
+    assert!(figure.contains("full (measured)") && figure.contains("published"));
     succeed(&mut report(&["--check"]));
     // Nothing passes that is not as it would be made.
     let figure = documents.join("figures/fallocate2.svg");

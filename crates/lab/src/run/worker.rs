@@ -5,7 +5,7 @@ use std::io::{BufRead, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::Sample;
@@ -44,12 +44,20 @@ pub(super) enum Reply {
 /// Exit status if the run that gave the orders has ended.
 const EXIT_NO_READER: i32 = 3;
 
+/// The answer to anybody but a run.
+const NO_RUN: &str = "a run starts its workers itself";
+
 /// The main function of a worker process.
 ///
 /// # Errors
 ///
 /// If it was not started by a run.
 pub fn run() -> Result<()> {
+    // Before the reader below is there: it ends the process where the input ends.
+    let mut hello = String::new();
+    stdin().lock().read_line(&mut hello)?;
+    ensure!(!hello.is_empty(), NO_RUN);
+    let hello: Hello = serde_json::from_str(&hello).context(NO_RUN)?;
     let (sender, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for line in stdin().lock().lines() {
@@ -60,8 +68,6 @@ pub fn run() -> Result<()> {
         }
         std::process::exit(EXIT_NO_READER);
     });
-    let hello = lines.recv().context("a run starts its workers itself")?;
-    let hello: Hello = serde_json::from_str(&hello).context("a run starts its workers itself")?;
     let mut crew = match start(&hello) {
         Ok(crew) => crew,
         Err(error) => return tell(&Reply::Failed(format!("{error:#}"))),

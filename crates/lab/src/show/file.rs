@@ -6,9 +6,13 @@ use crate::results::{Evidence, Results, Series};
 
 /// One file's tables.
 pub(super) fn of_file(file: &str, results: &Results) -> String {
-    let evidence = match results.evidence {
-        Evidence::Measured => "**Measured**",
-        Evidence::Virtual => "**Virtual cores**",
+    let (evidence, overhead) = match results.evidence {
+        Evidence::Measured => (
+            "**Measured**",
+            format!(" An empty step takes {:.1} ns.", results.overhead),
+        ),
+        // Nothing drives the steps there.
+        Evidence::Virtual => ("**Virtual cores**", String::new()),
     };
     let settings: Vec<String> = results
         .settings
@@ -16,10 +20,9 @@ pub(super) fn of_file(file: &str, results: &Results) -> String {
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
     let mut text = format!(
-        "{evidence} ([{file}.json](results/{file}.json)): {}; {}. An empty step takes {:.1} ns.\n\n",
+        "{evidence} ([{file}.json](results/{file}.json)): {}; {}.{overhead}\n\n",
         results.machine.line(),
-        settings.join(", "),
-        results.overhead
+        settings.join(", ")
     );
     for part in markdown::part_names(results) {
         let table = match ablation(results, &part) {
@@ -78,8 +81,17 @@ fn short_windows(series: &Series) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::notes;
+    use super::{notes, of_file};
+    use crate::results::Evidence;
     use crate::results::samples::{point, results, series};
+
+    #[test]
+    fn only_measured_steps_are_driven() {
+        let mut results = results(Vec::new());
+        assert!(of_file("a", &results).contains("An empty step takes"));
+        results.evidence = Evidence::Virtual;
+        assert!(!of_file("a", &results).contains("empty step"));
+    }
 
     #[test]
     fn windows_that_lacked_something_are_named() {

@@ -276,17 +276,17 @@ fn foot(results: &Results) -> String {
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
     writeln!(text, "{}", settings.join(", ")).expect("a string has room");
-    writeln!(
-        text,
-        "driving an empty step takes {:.1} ns, contained in every number",
-        results.overhead
-    )
-    .expect("a string has room");
-    for series in results
-        .series
-        .iter()
-        .filter(|series| series.side != "control")
-    {
+    // Nothing drives the steps of virtual cores.
+    if results.evidence == Evidence::Measured {
+        writeln!(
+            text,
+            "driving an empty step takes {:.1} ns, contained in every number",
+            results.overhead
+        )
+        .expect("a string has room");
+    }
+    let is_judged = |series: &&Series| series.side != "control" && !series.check.is_empty();
+    for series in results.series.iter().filter(is_judged) {
         writeln!(text, "{}: {}", series.label, series.check).expect("a string has room");
     }
     for note in &results.notes {
@@ -322,6 +322,7 @@ pub fn print_ablation(results: &Results) -> String {
 #[cfg(test)]
 mod tests {
     use super::print;
+    use crate::results::Evidence;
     use crate::results::samples::{point, results, series};
 
     /// The words of the table row that begins with these words.
@@ -331,6 +332,25 @@ mod tests {
             .map(|line| line.split_whitespace().collect::<Vec<_>>());
         let row = rows.find(|row| row.starts_with(words));
         row.expect("there is such a row")
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_was_not_done() {
+        let mut results = results(vec![series(
+            "base",
+            "library",
+            Some("base"),
+            vec![point(1, 5.0)],
+        )]);
+        results.series[0].check = "e2fsck -fn found nothing".to_owned();
+        let text = print(&results);
+        assert!(text.contains("an empty step takes 0.0 ns"), "{text}");
+        assert!(text.contains("\nbase: e2fsck"), "{text}");
+        results.evidence = Evidence::Virtual;
+        results.series[0].check.clear();
+        let text = print(&results);
+        assert!(!text.contains("empty step"), "{text}");
+        assert!(!text.contains("base:"), "{text}");
     }
 
     #[test]

@@ -11,10 +11,13 @@ use std::os::fd::OwnedFd;
 use anyhow::{Result, bail};
 use pext4_fs::InodeNumber;
 
+use crate::show::{size, tasks};
 use crate::workloads::{Plan, Workload};
 
 pub use library::{HOME, Library};
 pub use path::MountedPath;
+
+const MEBIBYTE: u64 = 1 << 20;
 
 /// An open file or directory; release it with [`Target::close`].
 #[derive(Debug)]
@@ -177,17 +180,19 @@ pub fn empty(target: &dyn Target, directory: &Node) -> Result<()> {
 /// If it does not; the message has the needed and the free space.
 pub fn check_room(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> Result<()> {
     let (needs, room) = (workload.needs(plan), target.room()?);
-    let (name, tasks) = (workload.name(), plan.tasks);
+    let (name, tasks) = (workload.name(), tasks(plan.tasks));
     if room.bytes < needs.bytes {
+        // Rounded up, since what is free is rounded down.
+        let needed = needs.bytes.checked_next_multiple_of(MEBIBYTE);
         bail!(
-            "no room: {name} with {tasks} tasks needs {} bytes, {} are free",
-            needs.bytes,
-            room.bytes
+            "no room: {name} with {tasks} needs {}, {} are free",
+            size(needed.unwrap_or(needs.bytes)),
+            size(room.bytes)
         );
     }
     match room.inodes {
         Some(free) if free < needs.inodes => bail!(
-            "no room: {name} with {tasks} tasks needs {} inodes, {free} are free",
+            "no room: {name} with {tasks} needs {} inodes, {free} are free",
             needs.inodes
         ),
         _ => Ok(()),

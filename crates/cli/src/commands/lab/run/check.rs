@@ -61,9 +61,14 @@ fn check_device(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Refuses options of pext4 if no pext4 is measured.
+/// Refuses a competitor that is there twice, and options of pext4 if no pext4 is measured.
 fn check_what_is_compared(arguments: &Arguments) -> Result<()> {
     let compared = competitors(arguments)?;
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = compared.iter().find(|one| !seen.insert(one.name())) {
+        let twice = twice.name();
+        return Err(misuse(anyhow!("--compare: {twice} is there twice")));
+    }
     if compared.is_empty() || compared.iter().any(|one| one.is_pext4()) {
         return Ok(());
     }
