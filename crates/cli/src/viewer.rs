@@ -16,6 +16,15 @@ use crate::names;
 /// An opened image.
 pub struct Viewer(pext4_edit::Reader);
 
+/// A name in a listing of a directory.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListedName {
+    /// The name.
+    pub bytes: Vec<u8>,
+    /// Where it leads.
+    pub inode: InodeNumber,
+}
+
 impl Viewer {
     /// Opens an image.
     ///
@@ -58,30 +67,33 @@ impl Viewer {
         )
     }
 
-    /// Calls `with` with the attributes behind one name of a directory.
+    /// The attributes behind a listed name of a directory. The name is not looked up, since that
+    /// may fail where the directory's index is damaged, which hides no name from a listing.
     ///
     /// # Errors
     ///
-    /// The name does not exist; errors of `with`.
-    pub fn with_child<R>(
-        &self,
-        directory: InodeNumber,
-        name: &[u8],
-        with: impl FnOnce(&Attributes) -> Result<R>,
-    ) -> Result<R> {
-        let entry = self.volume().lookup(directory, name)?;
-        let done = with(&entry.attributes);
-        self.volume().forget(entry.inode, 1);
-        done
+    /// The inode cannot be read.
+    pub fn child(&self, directory: InodeNumber, name: &ListedName) -> Result<Attributes> {
+        let volume = self.volume();
+        if let Ok(attributes) = volume.attributes(name.inode) {
+            return Ok(attributes);
+        }
+        // Of an inode that is in no use, this says so.
+        let entry = volume.lookup(directory, &name.bytes)?;
+        volume.forget(entry.inode, 1);
+        Ok(entry.attributes)
     }
 
     /// The names in a directory without `.` and `..`, sorted: those that can be read, and the error
     /// if not all can.
-    pub fn names(&self, directory: InodeNumber) -> (Vec<Vec<u8>>, Result<()>) {
+    pub fn names(&self, directory: InodeNumber) -> (Vec<ListedName>, Result<()>) {
         let mut names = Vec::new();
         let read = self.volume().read_directory(directory, 0, &mut |entry| {
             if !matches!(entry.name, b"." | b"..") {
-                names.push(entry.name.to_vec());
+                names.push(ListedName {
+                    bytes: entry.name.to_vec(),
+                    inode: entry.inode,
+                });
             }
             true
         });

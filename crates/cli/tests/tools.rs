@@ -306,6 +306,35 @@ fn what_cannot_be_read_does_not_hide_the_rest() {
     }
 }
 
+/// Names that no lookup finds are listed, as by any program that reads the directory.
+#[test]
+fn a_wrong_index_hides_no_name_from_a_listing() {
+    let place = Place::empty();
+    let files = place.point.join("files");
+    fs::create_dir_all(&files).expect("a fresh place");
+    let names: Vec<String> = (0..200).map(|number| format!("number-{number}")).collect();
+    for name in &names {
+        fs::write(files.join(name), name).expect("a fresh place");
+    }
+    succeed(
+        pext4(["build", "-b", "1024", "-O", "^metadata_csum", "--no-sync"])
+            .arg(&place.image)
+            .arg(&files),
+    );
+    let image = fs::OpenOptions::new().write(true).open(&place.image);
+    // The seed of the hashes.
+    let written = image
+        .expect("the image")
+        .write_all_at(&[0; 16], 1024 + 0xEC);
+    written.expect("it is there");
+    fail(pext4(["cat"]).arg(&place.image).arg("/number-7"), 1);
+    for command in ["ls", "tree"] {
+        let shown = succeed(pext4([command]).arg(&place.image).arg("/"));
+        let missing = names.iter().find(|name| !shown.contains(*name));
+        assert_eq!(missing, None, "{command}: {shown}");
+    }
+}
+
 #[test]
 fn what_is_no_image_is_refused_by_every_command() {
     let place = Place::empty();

@@ -12,7 +12,7 @@ use super::record::{self, Record};
 use crate::columns::{self, Align};
 use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
-use crate::viewer::Viewer;
+use crate::viewer::{ListedName, Viewer};
 use crate::{mode, moment, names, output};
 
 /// List a directory of an image, without mounting it
@@ -80,13 +80,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn children(viewer: &Viewer, directory: &Attributes, read_errors: &mut ReadErrors) -> Vec<File> {
     let (names, read) = viewer.names(directory.inode);
     read_errors.skip(read);
-    let state = |name: Vec<u8>| {
-        let looked = viewer.with_child(directory.inode, &name, |attributes| {
-            Ok((*attributes, viewer.target(attributes)?))
-        });
-        let (attributes, target) = read_errors.skip(looked.with_context(|| names::show(&name)))?;
+    let state = |name: ListedName| {
+        let found = viewer
+            .child(directory.inode, &name)
+            .and_then(|attributes| Ok((attributes, viewer.target(&attributes)?)));
+        let found = found.with_context(|| names::show(&name.bytes));
+        let (attributes, target) = read_errors.skip(found)?;
         Some(File {
-            name,
+            name: name.bytes,
             attributes,
             target,
         })

@@ -17,7 +17,7 @@ use super::record::Record;
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::failure::ReadErrors;
-use crate::viewer::Viewer;
+use crate::viewer::{ListedName, Viewer};
 use crate::{names, output, size};
 
 /// Show an image's files as a tree
@@ -40,7 +40,7 @@ pub struct Arguments {
 struct Level {
     directory: InodeNumber,
     /// The remaining names, in reverse order.
-    left: Vec<Vec<u8>>,
+    left: Vec<ListedName>,
     /// The length of the directory's path in bytes.
     path_length: usize,
 }
@@ -137,11 +137,11 @@ impl<'a> Walk<'a> {
                 continue;
             };
             self.path.push(b'/');
-            self.path.extend_from_slice(&name);
+            self.path.extend_from_slice(&name.bytes);
             let file = self.file(directory, &name);
             let file = file.with_context(|| names::show(&self.path));
             if let Some(file) = self.read_errors.skip(file) {
-                self.visit(&name, &file, output)?;
+                self.visit(&name.bytes, &file, output)?;
             }
         }
         if !self.arguments.json {
@@ -153,14 +153,10 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn file(&self, directory: InodeNumber, name: &[u8]) -> Result<File> {
-        self.viewer.with_child(directory, name, |attributes| {
-            let target = self.viewer.target(attributes)?;
-            Ok(File {
-                attributes: *attributes,
-                target,
-            })
-        })
+    fn file(&self, directory: InodeNumber, name: &ListedName) -> Result<File> {
+        let attributes = self.viewer.child(directory, name)?;
+        let target = self.viewer.target(&attributes)?;
+        Ok(File { attributes, target })
     }
 
     fn visit(&mut self, name: &[u8], file: &File, output: &mut dyn Write) -> Result<()> {

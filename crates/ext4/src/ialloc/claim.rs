@@ -1,9 +1,10 @@
 //! Allocating an inode number in a group, and freeing one.
 //!
 //! - *Test, then lock* (ext4 until 2017): a free bit is found without the lock and taken under it.
-//!   A thread that finds it taken starts over, as do all threads that had found the same bit.
+//!   A thread that finds it taken starts over, as do all threads that had found the same bit. The
+//!   group's counts are changed under another hold of the lock.
 //! - *Find under lock* (ext4 since): after the first lost race the bit is found and taken under the
-//!   lock, so the second attempt cannot lose.
+//!   lock, so the second attempt cannot lose. The counts are changed under the same hold.
 //! - *Atomic*: the bit is claimed by one atomic operation, without the lock, once the transaction
 //!   has opened the group's inodes. A thread that loses a race continues with the next bit, and its
 //!   shard uses a lane of its own from then on ([`super::lanes`]).
@@ -53,17 +54,20 @@ impl Groups {
             }
         }
         let design = self.store.options.scaling.inode_bits;
+        let kind = (design, is_directory);
         let claimed = match design {
             options::InodeBits::Atomic => self.open_for_claim(handle, group, busy)?.claim(least),
-            options::InodeBits::TestThenLock => self.claim_tested(handle, group, least, false)?,
-            options::InodeBits::FindUnderLock => self.claim_tested(handle, group, least, true)?,
+            options::InodeBits::TestThenLock | options::InodeBits::FindUnderLock => {
+                self.claim_tested(handle, group, least, kind)?
+            }
         };
         if claimed.index.is_none() {
             info.free_inodes.store(0, Ordering::Relaxed);
-        } else if design != options::InodeBits::Atomic {
-            self.count_event(Event::InodesLocked);
         }
-        if claimed.races > 0 && design == options::InodeBits::Atomic && !is_directory {
+        if design != options::InodeBits::Atomic {
+            return self.note_claim_by_lock(group, &claimed, kind);
+        }
+        if claimed.races > 0 && !is_directory {
             self.hints.lane().1.seek(home, handle.tid());
         }
         self.note_claim(group, &claimed, is_directory)
@@ -76,13 +80,35 @@ impl Groups {
         claimed: &Claimed,
         is_directory: bool,
     ) -> Option<InodeNumber> {
+        self.note_races(claimed);
+        let index = claimed.index?;
+        self.count_claimed(group, index, is_directory);
+        self.store.geometry.inode_at(group, index)
+    }
+
+    /// As [`Groups::note_claim`], for a claim under the group's lock: the counts are changed under
+    /// the hold that took the bit (then this was done), or under another one.
+    fn note_claim_by_lock(
+        &self,
+        group: GroupNumber,
+        claimed: &Claimed,
+        (design, is_directory): (options::InodeBits, bool),
+    ) -> Option<InodeNumber> {
+        self.note_races(claimed);
+        let index = claimed.index?;
+        self.count_event(Event::InodesLocked);
+        if design == options::InodeBits::TestThenLock {
+            let _held = self.lock(group);
+            self.count_claimed(group, index, is_directory);
+        }
+        self.store.geometry.inode_at(group, index)
+    }
+
+    fn note_races(&self, claimed: &Claimed) {
         if claimed.races > 0 {
             let races = u64::from(claimed.races);
             self.store.tally.add([(Event::InodeRaces, races)]);
         }
-        let index = claimed.index?;
-        self.count_claimed(group, index, is_directory);
-        self.store.geometry.inode_at(group, index)
     }
 
     fn first_usable(&self, group: GroupNumber) -> u32 {
@@ -115,14 +141,15 @@ impl Groups {
     }
 
     /// Finds a bit without the lock and takes it under the lock. After a lost race, finds the next
-    /// one under the lock if `again_under_lock`, else starts over.
+    /// one under the lock, or starts over. The design that finds under the lock also counts there.
     fn claim_tested(
         &self,
         handle: &mut Handle<'_>,
         group: GroupNumber,
         least: u32,
-        again_under_lock: bool,
+        (design, is_directory): (options::InodeBits, bool),
     ) -> Option<Claimed> {
+        let counts_here = design == options::InodeBits::FindUnderLock;
         let bits = self.inode_bits(group)?;
         let mut races = 0;
         loop {
@@ -133,16 +160,22 @@ impl Groups {
             if !held.open_inodes(handle) {
                 return None;
             }
-            if bits.take(index) {
-                let index = Some(index);
-                return Some(Claimed { index, races });
-            }
-            races += 1;
-            if again_under_lock {
+            let mut taken = Some(index).filter(|&index| bits.take(index));
+            if taken.is_none() {
+                races += 1;
+                if design == options::InodeBits::TestThenLock {
+                    continue;
+                }
                 // In this setting bits are taken only under this lock, so this attempt cannot lose.
-                let index = bits.choose(least).filter(|&index| bits.take(index));
-                return Some(Claimed { index, races });
+                taken = bits.choose(least).filter(|&index| bits.take(index));
             }
+            if let Some(index) = taken.filter(|_| counts_here) {
+                self.count_claimed(group, index, is_directory);
+            }
+            return Some(Claimed {
+                index: taken,
+                races,
+            });
         }
     }
 

@@ -6,7 +6,8 @@
 //! inodes and blocks, and few directories. Any other directory stays in its parent's flexible group
 //! while that is not much worse than the average, in the member with the fewest directories: files
 //! are placed near their directory, so threads that create files in different directories use
-//! different groups. A file is placed in its parent's group or, if that is full, in one that
+//! different groups. (Where inode numbers are claimed under locks, as in ext4, it is the first
+//! member with room, as there: many directories' files meet in one group.) A file is placed in its parent's group or, if that is full, in one that
 //! depends on the parent, at distances that double.
 //!
 //! All numbers are hints; a stale one costs distance, never correctness.
@@ -17,6 +18,7 @@ use pext4_sync::hash::spread;
 
 use super::Placement;
 use crate::groups::Groups;
+use crate::options::InodeBits;
 
 /// The maximum number of flexible groups that a search for a region examines.
 const MAX_REGIONS: u32 = 64;
@@ -168,9 +170,13 @@ impl Groups {
 
     /// The member of a flexible group with room and the fewest directories. Of several such
     /// members, different shards choose different ones, so that directories made at the same time
-    /// are spread.
+    /// are spread. In the designs of ext4, the first member with room.
     fn best_member(&self, region: u32) -> GroupNumber {
         let first = self.members(region).next().unwrap_or(GroupNumber(0));
+        if self.store.options.scaling.inode_bits != InodeBits::Atomic {
+            let mut members = self.members(region);
+            return members.find(|&group| self.has_room(group)).unwrap_or(first);
+        }
         let size = self.store.geometry.groups_per_flex.max(1);
         let own = self.hints.locality_shard().0 % size;
         let behind_own = |group: GroupNumber| (group.get() - first.get() + size - own) % size;

@@ -10,7 +10,7 @@ use pext4_sync::{thread, topology};
 use super::Placement;
 use crate::error::Refusal;
 use crate::groups::testing::{Ground, settings};
-use crate::options::InodeBits;
+use crate::options::{InodeBits, Scaling};
 use crate::statistics::Event;
 
 const FOUR_GROUPS: &[&str] = &["-b", "4096", "-g", "4096", "-N", "2048"];
@@ -144,6 +144,29 @@ fn files_follow_their_directory_and_directories_spread() {
         .map(|&child| group(&ground, child))
         .collect();
     assert!(members.len() >= 6, "makers of files in siblings would meet");
+}
+
+/// That makers of files in several directories meet in one group is what the designs of ext4 are
+/// compared for.
+#[test]
+fn where_numbers_are_claimed_under_locks_directories_meet() {
+    for scaling in [Scaling::BASE, Scaling::SEEDS] {
+        let format = &["-b", "4096", "-g", "4096", "-N", "16384"];
+        let Some(ground) = Ground::set(format, "512M", scaling) else {
+            return;
+        };
+        let top = make(&ground, InodeNumber::ROOT, true);
+        let children = [(); 8].map(|()| group(&ground, make(&ground, top, true)));
+        let members = BTreeSet::from(children);
+        assert_eq!(members.len(), 1, "{scaling}: {members:?}");
+        let files = [(); 8].map(|()| make(&ground, top, false));
+        assert_eq!(
+            ground.groups.directories(),
+            11,
+            "nine, the root, lost+found"
+        );
+        free_all(&ground, files.map(|inode| (inode, false)));
+    }
 }
 
 #[test]
