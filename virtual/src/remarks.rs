@@ -4,7 +4,7 @@ use pext4_lab::results::{Part, Point, Theory};
 use pext4_sync::virtual_cores::Waiting;
 use pext4_virtual::run::Outcome;
 use pext4_virtual::setup::Counted;
-use pext4_virtual::theory::Analysis;
+use pext4_virtual::theory::{Analysis, Station};
 
 /// A point of a curve, with the busiest stations among its notes if they are wanted.
 pub fn as_point(tasks: u32, outcome: &Outcome, with_stations: bool) -> Point {
@@ -79,12 +79,8 @@ fn waits_for_the_log(counted: &Counted) -> Option<String> {
 
 /// What is busiest, what is waited for longest, and what travels most.
 fn stations(analysis: &Analysis) -> Vec<String> {
-    let stations = analysis.stations.iter().take(12).map(|station| {
-        format!(
-            "{}: {:.1} ns an operation, busy {:.2}",
-            station.name, station.demand, station.utilisation
-        )
-    });
+    let stations = analysis.stations.iter().take(12);
+    let stations = stations.map(Station::describe);
     let in_all = |what: String, time: &f64| format!("{what}: {time:.1} ns an operation in all");
     let waits = analysis.waits.iter().take(8);
     let waits = waits.map(|(what, time)| in_all(format!("waiting for {what}"), time));

@@ -6,11 +6,24 @@
 //! since every task has one, none saturates however many tasks there are. The lab's own barrier,
 //! which no operation passes, is none either. A lock is also busy while it is free although cores
 //! wait for it, because the next one has not yet seen the release or not yet woken up: it serves
-//! nobody then. The rest of an operation without waiting is the think time. Two laws hold for any
-//! distribution: throughput is at most N over the time of an operation without waiting, and at most
-//! one over the largest demand. Mean value analysis gives the throughput of such a closed network
-//! with exponentially distributed service times. Ours vary less, so the simulated value lies
-//! between that and the bounds; where it does not, one of the two is wrong.
+//! nobody then.
+//!
+//! Who holds a lock may wait for another one. Whatever is served there is a part of both demands:
+//! both are busy then, and no more operations can pass than either allows. The waiting before it is
+//! none of the outer lock's demand. It is as long as the queue at the inner lock, which is another
+//! station's; if that were work, each lock under which all wait for one busy lock would seem to be
+//! the limit, and a bound would depend on the load at which it was measured. So a lock may be held
+//! all the time and still be far from its limit; the report tells both shares. Waiting for a
+//! condition, a device or a time is no queue at a station: it stays in the demand of the locks that
+//! are held meanwhile. A station that nobody waited for in the window bounds throughput as well,
+//! but is not said to be the limit: locks that many tasks might share and locks that each has for
+//! itself look alike until somebody waits.
+//!
+//! The rest of an operation without waiting is the think time. Two laws hold for any distribution:
+//! throughput is at most N over the time of an operation without waiting, and at most one over the
+//! largest demand. Mean value analysis gives the throughput of such a closed network with
+//! exponentially distributed service times. Ours vary less, so the simulated value lies between
+//! that and the bounds; where it does not, one of the two is wrong.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +38,35 @@ pub struct Station {
     pub demand: f64,
     /// Share of the window in which it was busy, 0 to 1.
     pub utilisation: f64,
+    /// Share of the window in which it was busy, or its holder waited for another station, 0 to 1.
+    pub occupied: f64,
+    /// Nanoseconds an operation that cores waited for it.
+    pub waited: f64,
+}
+
+impl Station {
+    /// What the list of stations says of it.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let waited = if self.waited > 0.0 {
+            format!("waited for {:.1} ns", self.waited)
+        } else {
+            "nobody waited for it".to_owned()
+        };
+        format!("{}: {}; {waited}", self.name, self.demands())
+    }
+
+    /// Its demand, and how much of the window it was busy, or held.
+    fn demands(&self) -> String {
+        let mut text = format!(
+            "{:.1} ns an operation, busy {:.2}",
+            self.demand, self.utilisation
+        );
+        if self.occupied - self.utilisation >= 0.005 {
+            text += &format!(", held {:.2} with waiting for others", self.occupied);
+        }
+        text
+    }
 }
 
 /// A run in the terms of queueing theory.
@@ -75,6 +117,9 @@ impl Analysis {
         for line in &usage.lines {
             totals.add_line(line, tasks);
         }
+        for lines in &usage.freed_lines {
+            totals.add_transfers(lines);
+        }
         let for_locks = usage.lock_waits.iter().map(|(class, site, time)| {
             let site = format!("{} for a {class:?} lock", place(site));
             (site, time.as_nanos() as f64 / operations)
@@ -115,17 +160,12 @@ impl Analysis {
         f64::from(self.tasks) * 1e9 / self.rate
     }
 
-    /// The number of tasks at which the busiest station is busy all the time.
-    #[must_use]
-    pub fn saturation(&self) -> f64 {
-        self.alone / self.largest_demand().max(1e-9)
-    }
-
-    /// What the busiest station means for the number of tasks, in words.
+    /// What the busiest station that cores waited for means for the number of tasks, in words.
     #[must_use]
     pub fn limit(&self) -> Option<String> {
-        let station = self.stations.first()?;
-        let tasks = self.saturation();
+        let station = self.stations.iter().find(|station| station.waited > 0.0)?;
+        // The number of tasks at which it is busy all the time.
+        let tasks = self.alone / station.demand.max(1e-9);
         let limit = if station.utilisation > 0.95 {
             format!("is saturated from {tasks:.0} tasks on")
         } else if tasks.round() <= f64::from(self.tasks) {
@@ -134,10 +174,7 @@ impl Analysis {
         } else {
             format!("would be at {tasks:.0} tasks")
         };
-        let (name, demand, busy) = (&station.name, station.demand, station.utilisation);
-        Some(format!(
-            "{name} ({demand:.1} ns an operation, busy {busy:.2}) {limit}"
-        ))
+        Some(format!("{} ({}) {limit}", station.name, station.demands()))
     }
 
     /// The upper bound of throughput, in operations a second.
@@ -186,16 +223,21 @@ impl Totals {
         }
     }
 
-    fn add_station(&mut self, name: String, busy: f64) {
+    /// Adds a station that was busy, that was occupied, and that cores waited for, for so many
+    /// nanoseconds.
+    fn add_station(&mut self, name: String, [busy, occupied, waited]: [f64; 3]) {
         self.stations.push(Station {
             name,
             demand: busy / self.operations,
             utilisation: busy / self.elapsed,
+            occupied: occupied / self.elapsed,
+            waited: waited / self.operations,
         });
     }
 
     fn add_lock(&mut self, lock: &LockUsage) {
         let held = lock.held.as_nanos() as f64;
+        let waited = lock.waited.as_nanos() as f64;
         if held > 0.0 && is_shared(lock) {
             let taken = lock.acquisitions as f64 / self.operations;
             let name = format!(
@@ -204,9 +246,10 @@ impl Totals {
             );
             let hand_over = lock.hand_over.as_nanos() as f64;
             self.handed_over += hand_over;
-            self.add_station(name, held + hand_over);
+            let occupied = held + hand_over;
+            let busy = occupied - lock.elsewhere.as_nanos() as f64;
+            self.add_station(name, [busy, occupied, waited]);
         }
-        let waited = lock.waited.as_nanos() as f64;
         self.add_wait(format!("{:?} locks", lock.class), waited);
     }
 
@@ -217,20 +260,29 @@ impl Totals {
 
     fn add_line(&mut self, line: &LineUsage, tasks: u32) {
         let served = line.served.as_nanos() as f64;
-        let site = match line.class {
-            Some(class) => format!("lines of {class:?} locks"),
-            None => format!("lines at {}", place(&line.site)),
-        };
-        self.add_wait(site.clone(), line.waited.as_nanos() as f64);
-        let awaited = line.awaited.as_nanos() as f64;
-        *self.transfers.entry(site).or_default() += awaited / self.operations;
+        let waited = line.waited.as_nanos() as f64;
+        self.add_wait(kind(line), waited);
+        self.add_transfers(line);
         let name = match line.class {
             Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
             None => format!("the line at {}, {} cores", place(&line.site), line.cores),
         };
         if is_between_tasks(line, tasks) && !is_of_the_lab(line) {
-            self.add_station(name, served);
+            self.add_station(name, [served, served, waited]);
         }
+    }
+
+    fn add_transfers(&mut self, line: &LineUsage) {
+        let awaited = line.awaited.as_nanos() as f64;
+        *self.transfers.entry(kind(line)).or_default() += awaited / self.operations;
+    }
+}
+
+/// The name of the lines that are counted together with this one.
+fn kind(line: &LineUsage) -> String {
+    match line.class {
+        Some(class) => format!("lines of {class:?} locks"),
+        None => format!("lines at {}", place(&line.site)),
     }
 }
 
@@ -305,6 +357,7 @@ mod tests {
             failures: 0,
             waited: Duration::ZERO,
             held: Duration::from_micros(100),
+            elsewhere: Duration::ZERO,
             lead: Duration::from_micros(lead),
             read: Duration::ZERO,
             hand_over: Duration::ZERO,
@@ -327,6 +380,7 @@ mod tests {
                 line("crates/a.rs:1", 3),
                 line("src/barrier.rs:50", 9),
             ],
+            freed_lines: Vec::new(),
             other_waits: Vec::new(),
             lock_waits: Vec::new(),
             steps: 1,
@@ -358,6 +412,8 @@ mod tests {
                 name: "a lock".to_owned(),
                 demand: 100.0,
                 utilisation,
+                occupied: utilisation,
+                waited: 1.0,
             }],
             transfers: Vec::new(),
             waits: Vec::new(),
@@ -381,14 +437,41 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_handed_over_is_busy() {
+    fn a_station_that_nobody_waited_for_is_not_said_to_be_the_limit() {
+        let mut both = analysis(96, 3000.0, 0.99);
+        both.stations[0].waited = 0.0;
+        assert_eq!(both.limit(), None);
+        both.stations.push(Station {
+            name: "another".to_owned(),
+            demand: 30.0,
+            utilisation: 0.30,
+            occupied: 0.75,
+            waited: 2.0,
+        });
+        let said = "another (30.0 ns an operation, busy 0.30, held 0.75 with waiting for others) \
+                    would be at 100 tasks";
+        assert_eq!(both.limit().unwrap(), said);
+        let listed: Vec<_> = both.stations.iter().map(Station::describe).collect();
+        assert_eq!(
+            listed,
+            [
+                "a lock: 100.0 ns an operation, busy 0.99; nobody waited for it",
+                "another: 30.0 ns an operation, busy 0.30, held 0.75 with waiting for others; \
+                 waited for 2.0 ns",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_lock_that_is_handed_over_is_busy_and_not_while_its_holder_waits_elsewhere() {
         let lock = LockUsage {
             class: Class::Leaf,
             acquisitions: 10,
             contended: 10,
             failures: 0,
             waited: Duration::from_micros(500),
-            held: Duration::from_micros(400),
+            held: Duration::from_micros(600),
+            elsewhere: Duration::from_micros(200),
             lead: Duration::ZERO,
             read: Duration::ZERO,
             hand_over: Duration::from_micros(300),
@@ -398,6 +481,7 @@ mod tests {
             elapsed: Duration::from_millis(1),
             locks: vec![lock],
             lines: Vec::new(),
+            freed_lines: Vec::new(),
             other_waits: Vec::new(),
             lock_waits: Vec::new(),
             steps: 1,
@@ -408,6 +492,7 @@ mod tests {
         let analysis = Analysis::of(&usage, 10, 2);
         assert!((analysis.stations[0].demand - 70_000.0).abs() < 1e-6);
         assert!((analysis.stations[0].utilisation - 0.7).abs() < 1e-9);
+        assert!((analysis.stations[0].occupied - 0.9).abs() < 1e-9);
         // 200 us an operation, 50 of them waiting, of which 30 are the lock's.
         assert!((analysis.alone - 180_000.0).abs() < 1e-6);
     }

@@ -7,6 +7,9 @@
 //! an extra cost. A core that has the only copy writes without cost, and a core that has a copy
 //! reads without cost. The first touch of a line costs nothing: fetching it from memory is part of
 //! the measured stretch.
+//!
+//! A line is known by its address until its memory is freed. Then its record ends: it is kept if a
+//! core waited for it, and else added to those of the same label, since there may be millions.
 
 use std::collections::HashMap;
 
@@ -56,7 +59,7 @@ impl Cores {
 }
 
 /// The name of a line in a report: by its last write, since writes are why it is transferred.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Label {
     /// The word of a lock, or what the lock guards.
     Lock(Class),
@@ -75,6 +78,16 @@ pub(crate) struct LineCounts {
     /// Picoseconds that cores waited until the line was free for their transfer.
     pub(crate) waited: u64,
     pub(crate) cores: Cores,
+}
+
+impl LineCounts {
+    /// Adds those of another line; the sum is of no line, so it has no cores.
+    fn add(&mut self, other: Self) {
+        self.transfers += other.transfers;
+        self.served += other.served;
+        self.awaited += other.awaited;
+        self.waited += other.waited;
+    }
 }
 
 pub(crate) struct Line {
@@ -98,6 +111,10 @@ struct Requested {
 #[derive(Default)]
 pub(crate) struct Lines {
     lines: HashMap<usize, Line, NumberHash>,
+    /// The lines whose memory was freed after cores had waited for them.
+    pub(crate) freed: Vec<(Label, LineCounts)>,
+    /// The sums of the others whose memory was freed.
+    pub(crate) freed_sums: HashMap<Label, LineCounts>,
 }
 
 /// An access to a line: by which core, and when.
@@ -131,6 +148,19 @@ pub(crate) struct Arrival {
     pub(crate) clock: u64,
     /// Picoseconds of the transfer; 0 if the core already had a copy.
     pub(crate) distance: u64,
+    /// Picoseconds that the core waited until the line was free for its transfer.
+    pub(crate) waited: u64,
+}
+
+impl Arrival {
+    /// The core needs no transfer.
+    fn here(clock: u64) -> Self {
+        Self {
+            clock,
+            distance: 0,
+            waited: 0,
+        }
+    }
 }
 
 impl Lines {
@@ -159,17 +189,26 @@ impl Lines {
         line
     }
 
-    /// Drops all copies of a line; the usage counts stay.
+    /// Drops all copies of a line, and ends its record.
     pub(crate) fn forget(&mut self, number: usize) {
-        if let Some(line) = self.lines.get_mut(&number) {
-            line.copies = Cores::default();
-            line.free_at = 0;
-            line.on_its_way = None;
+        let Some(line) = self.lines.get_mut(&number) else {
+            return;
+        };
+        line.copies = Cores::default();
+        line.free_at = 0;
+        line.on_its_way = None;
+        let usage = std::mem::take(&mut line.usage);
+        if usage.waited > 0 {
+            self.freed.push((line.label, usage));
+        } else if usage.transfers > 0 {
+            self.freed_sums.entry(line.label).or_default().add(usage);
         }
     }
 
     /// Resets the usage counts; the copies stay.
     pub(crate) fn open_window(&mut self) {
+        self.freed.clear();
+        self.freed_sums.clear();
         for line in self.lines.values_mut() {
             line.usage = LineCounts::default();
         }
@@ -187,19 +226,21 @@ impl Line {
             return self.wait_until_here(core, clock);
         }
         let Some((start, distance)) = self.transfer(visit) else {
-            return Arrival { clock, distance: 0 };
+            return Arrival::here(clock);
         };
+        let waited = start - clock;
         self.usage.awaited += self.free_at - start;
-        self.usage.waited += start - clock;
+        self.usage.waited += waited;
         Arrival {
             clock: self.free_at,
             distance,
+            waited,
         }
     }
 
     fn fetch(&mut self, visit: LineAccess<'_>) -> Arrival {
         let LineAccess { core, clock, .. } = visit;
-        let here = Arrival { clock, distance: 0 };
+        let here = Arrival::here(clock);
         if self.is_at(core, visit.write) {
             return here;
         }
@@ -211,6 +252,7 @@ impl Line {
         Arrival {
             clock: end,
             distance,
+            waited: 0,
         }
     }
 
@@ -223,14 +265,16 @@ impl Line {
     fn wait_until_here(&mut self, core: usize, clock: u64) -> Arrival {
         let mine = self.on_its_way.take_if(|requested| requested.core == core);
         let Some(Requested { start, end, .. }) = mine.filter(|mine| mine.end > clock) else {
-            return Arrival { clock, distance: 0 };
+            return Arrival::here(clock);
         };
         let begins = start.max(clock);
-        self.usage.waited += begins - clock;
+        let waited = begins - clock;
+        self.usage.waited += waited;
         self.usage.awaited += end - begins;
         Arrival {
             clock: end,
             distance: end - clock,
+            waited,
         }
     }
 

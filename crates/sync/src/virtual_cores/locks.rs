@@ -14,6 +14,11 @@
 //! Invariant: while a lock is free and a core waits for it, some waiter has been called. Every last
 //! release calls one, and a core that was called and finds the lock held is back in the queue.
 //!
+//! A holder may wait while it holds the lock. If it waits for another lock, or for a line that is
+//! on its way to others (*elsewhere*), this lock is held and serves nobody: that time is counted
+//! apart from its work. If it waits for the lines of this lock itself, for a condition or for a
+//! device, that is this lock's work.
+//!
 //! This file knows neither clocks nor lines: the machine asks which core is next and charges the
 //! costs.
 
@@ -34,6 +39,8 @@ pub(crate) struct LockCounts {
     pub(crate) waited: u64,
     /// Time held for writing.
     pub(crate) held: u64,
+    /// The part of `held` in which the holder waited elsewhere.
+    pub(crate) elsewhere: u64,
     /// Time held for reading, summed over all readers.
     pub(crate) read: u64,
     /// Time in which it was free although cores waited for it.
@@ -47,6 +54,11 @@ pub(crate) struct LockCounts {
 }
 
 impl LockCounts {
+    /// Whether anyone took the lock, tried to, or still held it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.acquisitions + self.failures + self.held + self.read > 0
+    }
+
     fn vote(&mut self, core: usize, time: u64) {
         if self.owner == core {
             self.lead += time;
@@ -57,6 +69,15 @@ impl LockCounts {
             self.lead = time - self.lead;
         }
     }
+}
+
+/// A core that holds the lock.
+struct Holder {
+    core: usize,
+    /// Since when it holds the lock.
+    since: u64,
+    /// How long it had waited in all its life before it began to work under the lock.
+    queued: u64,
 }
 
 /// A waiting core.
@@ -92,8 +113,7 @@ pub(crate) struct Call {
 /// A lock.
 pub(crate) struct Lock {
     pub(crate) class: Class,
-    /// The holders, each with the time since when it holds the lock.
-    holders: Vec<(usize, u64)>,
+    holders: Vec<Holder>,
     exclusive: bool,
     queue: Vec<Waiter>,
     /// When the lock was last handed to a sleeper.
@@ -124,7 +144,11 @@ impl Lock {
 
     /// Makes `core` a holder; `admits` must be true.
     pub(crate) fn give(&mut self, core: usize, exclusive: bool, clock: u64) {
-        self.holders.push((core, clock));
+        self.holders.push(Holder {
+            core,
+            since: clock,
+            queued: 0,
+        });
         self.exclusive = exclusive;
         if let Some(since) = self.free_since.take() {
             self.counts.hand_over += clock.saturating_sub(since);
@@ -133,14 +157,39 @@ impl Lock {
         self.counts.cores.insert(core);
     }
 
-    /// Removes `core` from the holders.
-    pub(crate) fn take_back(&mut self, core: usize, clock: u64) {
-        let position = self.holders.iter().rposition(|(holder, _)| *holder == core);
-        let position = position.expect("a core releases only a lock that it holds");
-        let (_, since) = self.holders.swap_remove(position);
-        let time = clock.saturating_sub(since);
+    /// Counts anew from `clock` on; `queued` is how long a core has waited in all its life.
+    pub(crate) fn open_window(&mut self, clock: u64, queued: impl Fn(usize) -> u64) {
+        self.counts = LockCounts::default();
+        for holder in &mut self.holders {
+            holder.since = holder.since.max(clock);
+            holder.queued = queued(holder.core);
+        }
+        for waiter in &mut self.queue {
+            waiter.since = waiter.since.max(clock);
+        }
+        self.free_since = self.free_since.map(|since| since.max(clock));
+    }
+
+    /// The last use of the lock that `core` holds.
+    fn position(&self, core: usize) -> usize {
+        let position = self.holders.iter().rposition(|holder| holder.core == core);
+        position.expect("only who holds a lock works under it and releases it")
+    }
+
+    /// `core`, a holder, begins to work under the lock; it has waited for `queued` in all its life.
+    pub(crate) fn begin(&mut self, core: usize, queued: u64) {
+        let position = self.position(core);
+        self.holders[position].queued = queued;
+    }
+
+    /// Removes `core` from the holders; it has waited for `queued` in all its life.
+    pub(crate) fn take_back(&mut self, core: usize, clock: u64, queued: u64) {
+        let position = self.position(core);
+        let holder = self.holders.swap_remove(position);
+        let time = clock.saturating_sub(holder.since);
         if self.exclusive {
             self.counts.held += time;
+            self.counts.elsewhere += queued.saturating_sub(holder.queued);
             self.counts.vote(core, time);
         } else {
             self.counts.read += time;

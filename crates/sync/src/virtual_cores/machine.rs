@@ -7,14 +7,15 @@
 //! and is skipped.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use corosensei::Yielder;
 
 use super::lines::{Lines, MAX_CORES};
-use super::locks::{Answer, Lock};
+use super::locks::{Answer, Lock, LockCounts};
 use super::model::Model;
 use crate::hash::NumberHash;
 use crate::order::Class;
@@ -54,6 +55,10 @@ pub(crate) struct Core {
     waiting: Waiting,
     /// When its wait on a condition began.
     asleep_since: u64,
+    /// When its wait for a lock began.
+    queueing_since: Option<u64>,
+    /// Picoseconds that it has waited for locks, and for lines on their way to others.
+    pub(super) queued: u64,
     finished: bool,
     joiners: Vec<usize>,
     /// Suspends the core's coroutine; set when the coroutine starts.
@@ -86,6 +91,10 @@ pub(crate) struct Machine {
     ready: BinaryHeap<Reverse<Ready>>,
     pub(crate) lines: Lines,
     pub(crate) locks: HashMap<usize, Lock, NumberHash>,
+    /// The addresses of all locks, in order.
+    pub(super) addresses: BTreeSet<usize>,
+    /// The use of locks whose memory was freed after cores had waited for them.
+    pub(super) freed_locks: Vec<(Class, LockCounts)>,
     conditions: HashMap<usize, VecDeque<usize>, NumberHash>,
     pub(crate) model: Model,
     stretches: Arc<Stretches>,
@@ -111,6 +120,8 @@ impl Machine {
             ready: BinaryHeap::new(),
             lines: Lines::default(),
             locks: HashMap::default(),
+            addresses: BTreeSet::new(),
+            freed_locks: Vec::new(),
             conditions: HashMap::default(),
             model,
             stretches,
@@ -139,6 +150,8 @@ impl Machine {
             generation: 0,
             waiting: Waiting::No,
             asleep_since: 0,
+            queueing_since: None,
+            queued: 0,
             finished: false,
             joiners: Vec::new(),
             yielder: std::ptr::null(),
@@ -264,11 +277,39 @@ impl Machine {
     }
 
     fn lock(&mut self, lock_use: &LockUse) -> &mut Lock {
-        let lock = self.locks.entry(lock_use.address);
-        let lock = lock.or_insert_with(|| Lock::new(lock_use.class));
-        // The memory may have held another lock before.
-        lock.class = lock_use.class;
+        let lock = match self.locks.entry(lock_use.address) {
+            Entry::Occupied(lock) => lock.into_mut(),
+            Entry::Vacant(place) => {
+                self.addresses.insert(lock_use.address);
+                place.insert(Lock::new(lock_use.class))
+            }
+        };
+        // Memory that nobody reports, as that of a stack, may have held another lock before.
+        if lock.class != lock_use.class {
+            end(lock, &mut self.freed_locks);
+            lock.class = lock_use.class;
+        }
         lock
+    }
+
+    /// Ends the record of the lock at `address`, whose memory is freed: the next lock there is
+    /// another one. What does not depend on the lock stays, as for `parking_lot`, which knows a
+    /// lock by its address: when a sleeper was last handed one.
+    pub(super) fn end_lock(&mut self, address: usize) {
+        if let Some(lock) = self.locks.get_mut(&address) {
+            end(lock, &mut self.freed_locks);
+        }
+    }
+
+    /// The running core begins to wait for a lock; returns the time.
+    pub(crate) fn begin_queueing(&mut self) -> u64 {
+        let me = self.me();
+        *me.queueing_since.get_or_insert(me.clock)
+    }
+
+    /// Whether a core waits for a lock at the moment.
+    pub(super) fn is_queueing(&self, core: usize) -> bool {
+        self.cores[core].queueing_since.is_some()
     }
 
     /// Takes a lock or queues for it; returns whether the core has it now. `since` is when the core
@@ -281,6 +322,7 @@ impl Machine {
         if !lock.admits(lock_use.exclusive) {
             let since = since.unwrap_or(clock);
             lock.queue(core, *lock_use, since, clock, &waiting);
+            self.begin_queueing();
             return false;
         }
         if let Some(since) = since {
@@ -302,7 +344,7 @@ impl Machine {
         let word = self.touch_word(core, lock_use, true);
         let clock = self.me().clock;
         match self.lock(lock_use).answer(core, clock, &waiting) {
-            Answer::Given => self.touch_content(core, lock_use, word),
+            Answer::Given => self.begin_work(core, lock_use, word),
             Answer::Free => self.grant(core, lock_use, word),
             Answer::Held => return false,
         }
@@ -334,17 +376,30 @@ impl Machine {
     fn grant(&mut self, core: usize, lock_use: &LockUse, word: u64) {
         let clock = self.cores[core].clock;
         self.lock(lock_use).give(core, lock_use.exclusive, clock);
+        self.begin_work(core, lock_use, word);
+    }
+
+    /// A core has got a lock, whose word came after `word` picoseconds.
+    fn begin_work(&mut self, core: usize, lock_use: &LockUse, word: u64) {
+        let holder = &mut self.cores[core];
+        if let Some(since) = holder.queueing_since.take() {
+            holder.queued += holder.clock.saturating_sub(since);
+        }
         self.touch_content(core, lock_use, word);
+        let queued = self.cores[core].queued;
+        self.lock(lock_use).begin(core, queued);
     }
 
     /// Releases a lock and calls the next waiters.
     pub(crate) fn release(&mut self, lock_use: &LockUse) {
         let (core, waiting) = (self.current, self.model.waiting);
+        // Waiting for the lock's own lines, which follows, is not waiting elsewhere.
+        let queued = self.me().queued;
         self.touch_behind(core, lock_use);
         self.touch_word(core, lock_use, true);
         let clock = self.me().clock;
         let lock = self.lock(lock_use);
-        lock.take_back(core, clock);
+        lock.take_back(core, clock, queued);
         for call in lock.call(clock, &waiting) {
             if call.slept {
                 self.me().clock += waiting.call;
@@ -443,14 +498,19 @@ impl Machine {
 
     /// Resets all counts: the measured window begins.
     pub(crate) fn open_window(&mut self) {
+        let clock = self.me().clock;
         self.lines.open_window();
-        for lock in self.locks.values_mut() {
-            lock.counts = super::locks::LockCounts::default();
+        for core in &mut self.cores {
+            core.queueing_since = core.queueing_since.map(|since| since.max(clock));
         }
+        for lock in self.locks.values_mut() {
+            lock.open_window(clock, |core| self.cores[core].queued);
+        }
+        self.freed_locks.clear();
         self.spent = Spent::default();
         self.waits.clear();
         self.lock_waits.clear();
-        self.window = self.me().clock;
+        self.window = clock;
     }
 
     /// The blocked cores, for the message of the panic.
@@ -458,5 +518,14 @@ impl Machine {
         let names = self.cores.iter().filter(|core| !core.finished);
         let names: Vec<&str> = names.map(|core| core.name.as_str()).collect();
         names.join(", ")
+    }
+}
+
+/// Keeps what was counted of a lock among `freed`, if a core waited for it, and begins anew: of
+/// all others there are too many, and whom nobody waits for limits nobody.
+fn end(lock: &mut Lock, freed: &mut Vec<(Class, LockCounts)>) {
+    let counts = std::mem::take(&mut lock.counts);
+    if counts.contended > 0 {
+        freed.push((lock.class, counts));
     }
 }

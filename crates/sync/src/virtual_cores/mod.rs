@@ -33,6 +33,8 @@ mod memory_tests;
 mod spin_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod usage_tests;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -79,7 +81,8 @@ fn with<R>(body: impl FnOnce(&mut Machine) -> R) -> R {
     })
 }
 
-/// Drops all copies of the lines of freed memory. Memory that the machine itself frees while it
+/// Drops all copies of the lines of freed memory, and ends the records of its locks and lines: what
+/// is allocated there next is something else. Memory that the machine itself frees while it
 /// works is ignored; no lines are looked up there.
 fn forget(address: usize, bytes: usize) {
     if !is_inside() {
@@ -122,7 +125,7 @@ pub(crate) fn take_spinning(lock_use: &LockUse) {
     if with(|machine| machine.take_if_free(lock_use)) {
         return;
     }
-    let since = clock();
+    let since = with(Machine::begin_queueing);
     spin::poll(|| is_free(lock_use), pause);
     wait_for(lock_use, Some(since));
 }

@@ -15,8 +15,6 @@ use crate::watch::{LockUse, Site};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes at the start of a freed object that are searched for locks.
-const MAX_OF_LOCKS: usize = 4096;
 
 impl Machine {
     /// Touches a line; returns the picoseconds that its transfer took.
@@ -45,6 +43,10 @@ impl Machine {
             };
             let arrival = self.lines.touch(number, label, visit);
             self.cores[core].clock = arrival.clock;
+            // If it waits for a lock, this is a part of that wait.
+            if !self.is_queueing(core) {
+                self.cores[core].queued += arrival.waited;
+            }
             ahead = ahead.max(arrival.distance);
         }
         ahead
@@ -140,19 +142,19 @@ impl Machine {
     }
 
     /// Drops all copies of the lines of freed memory: a real allocator keeps it for the core that
-    /// freed it, which has it in its cache, while here all cores share one allocator.
+    /// freed it, which has it in its cache, while here all cores share one allocator. The locks and
+    /// lines that will be there next are others, whose use is counted anew.
     pub(crate) fn forget(&mut self, address: usize, bytes: usize) {
         let end = address + bytes;
         for number in lines_of(address..end) {
             self.lines.forget(number);
         }
-        if bytes > MAX_OF_LOCKS {
-            return;
-        }
-        for address in (address..end).step_by(align_of::<u64>()) {
+        let freed: Vec<usize> = self.addresses.range(address..end).copied().collect();
+        for address in freed {
             if let Some(lock) = self.locks.get(&address) {
                 lines_behind(address, lock.class).for_each(|number| self.lines.forget(number));
             }
+            self.end_lock(address);
         }
     }
 }

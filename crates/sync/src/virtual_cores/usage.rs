@@ -1,8 +1,11 @@
 //! The usage of a window: every lock and every line that several cores used.
+//!
+//! A lock or a line is one object from its first use until its memory is freed, not an address:
+//! objects of many tasks that have the same memory one after another share nothing.
 
 use std::time::Duration;
 
-use super::lines::Label;
+use super::lines::{Label, LineCounts};
 use super::machine::Machine;
 use crate::order::Class;
 
@@ -21,6 +24,9 @@ pub struct LockUsage {
     pub waited: Duration,
     /// Time held for writing.
     pub held: Duration,
+    /// The part of it in which the holder waited for other locks, or for lines that were on their
+    /// way to others. For the lock's own lines it waits as a part of its work.
+    pub elsewhere: Duration,
     /// What is left of one core's time for writing after the time of all others is set off against
     /// it: at least its lead over all others together, at most its own time.
     pub lead: Duration,
@@ -57,10 +63,13 @@ pub struct LineUsage {
 pub struct Usage {
     /// Length of the window by the clock of the core that closed it.
     pub elapsed: Duration,
-    /// Every lock that was used.
+    /// Every lock that was used, but those whose memory was freed and for which no core waited.
     pub locks: Vec<LockUsage>,
-    /// Every line that was transferred between cores.
+    /// Every line that was transferred between cores, but those in `freed_lines`.
     pub lines: Vec<LineUsage>,
+    /// The lines whose memory was freed and for which no core waited: one sum, of no cores, for
+    /// each class and source location.
+    pub freed_lines: Vec<LineUsage>,
     /// How long all cores together waited at each source location for something that is no lock,
     /// asleep or spinning; the longest first.
     pub other_waits: Vec<(String, Duration)>,
@@ -84,24 +93,6 @@ fn duration(picoseconds: u64) -> Duration {
 impl Usage {
     pub(super) fn of(machine: &Machine) -> Self {
         let clock = machine.cores[machine.current].clock;
-        let mut locks: Vec<LockUsage> = machine
-            .locks
-            .values()
-            .filter(|lock| lock.counts.acquisitions + lock.counts.failures > 0)
-            .map(|lock| LockUsage {
-                class: lock.class,
-                acquisitions: lock.counts.acquisitions,
-                contended: lock.counts.contended,
-                failures: lock.counts.failures,
-                waited: duration(lock.counts.waited),
-                held: duration(lock.counts.held),
-                lead: duration(lock.counts.lead),
-                read: duration(lock.counts.read),
-                hand_over: duration(lock.counts.hand_over),
-                cores: lock.counts.cores.len(),
-            })
-            .collect();
-        locks.sort_by_key(|lock| (std::cmp::Reverse(lock.held), lock.class, lock.acquisitions));
         let other_waits = machine.waits.iter();
         let mut other_waits: Vec<_> = other_waits
             .map(|((file, line), &time)| (format!("{file}:{line}"), duration(time)))
@@ -115,8 +106,9 @@ impl Usage {
         let spent = machine.spent;
         Self {
             elapsed: duration(clock.saturating_sub(machine.window)),
-            locks,
+            locks: locks(machine),
             lines: lines(machine),
+            freed_lines: freed_lines(machine),
             other_waits,
             lock_waits,
             steps: spent.steps,
@@ -127,25 +119,58 @@ impl Usage {
     }
 }
 
+fn locks(machine: &Machine) -> Vec<LockUsage> {
+    let there = machine.locks.values();
+    let there = there.map(|lock| (lock.class, lock.counts));
+    let mut locks: Vec<LockUsage> = there
+        .chain(machine.freed_locks.iter().copied())
+        .filter(|(_, counts)| counts.is_used())
+        .map(|(class, counts)| LockUsage {
+            class,
+            acquisitions: counts.acquisitions,
+            contended: counts.contended,
+            failures: counts.failures,
+            waited: duration(counts.waited),
+            held: duration(counts.held),
+            elsewhere: duration(counts.elsewhere),
+            lead: duration(counts.lead),
+            read: duration(counts.read),
+            hand_over: duration(counts.hand_over),
+            cores: counts.cores.len(),
+        })
+        .collect();
+    locks.sort_by_key(|lock| (std::cmp::Reverse(lock.held), lock.class, lock.acquisitions));
+    locks
+}
+
 fn lines(machine: &Machine) -> Vec<LineUsage> {
-    let used = machine
-        .lines
-        .iter()
-        .filter(|(_, line)| line.usage.transfers > 0);
+    let there = machine.lines.iter();
+    let there = there.map(|(_, line)| (line.label, line.usage));
+    sorted(there.chain(machine.lines.freed.iter().copied()))
+}
+
+fn freed_lines(machine: &Machine) -> Vec<LineUsage> {
+    let sums = machine.lines.freed_sums.iter();
+    sorted(sums.map(|(&label, &counts)| (label, counts)))
+}
+
+/// The lines that were transferred; the longest transfers first.
+fn sorted(lines: impl Iterator<Item = (Label, LineCounts)>) -> Vec<LineUsage> {
+    let used = lines.filter(|(_, counts)| counts.transfers > 0);
     let mut lines: Vec<LineUsage> = used
-        .map(|(_, line)| {
-            let (class, site) = match line.label {
+        .map(|(label, counts)| {
+            let (class, site) = match label {
                 Label::Lock(class) => (Some(class), String::new()),
                 Label::At(site) => (None, format!("{}:{}", site.file(), site.line())),
             };
             LineUsage {
                 class,
                 site,
-                transfers: line.usage.transfers,
-                served: duration(line.usage.served),
-                awaited: duration(line.usage.awaited),
-                waited: duration(line.usage.waited),
-                cores: line.usage.cores.len(),
+                transfers: counts.transfers,
+                served: duration(counts.served),
+                awaited: duration(counts.awaited),
+                waited: duration(counts.waited),
+                cores: counts.cores.len(),
             }
         })
         .collect();
