@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod calibration;
 mod real_threads;
 mod remarks;
@@ -18,7 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pext4_lab::results::{Evidence, FORMAT, Machine, Point, Results, Series, Validation};
 use pext4_lab::setup::{Setting, settings};
 use pext4_lab::show;
-use pext4_lab::workloads::{Plan, Workload, find};
+use pext4_lab::workloads::{Plan, Workload};
 use pext4_sync::topology;
 use pext4_sync::virtual_cores::{LineAllocator, Model, Stretches};
 use pext4_virtual::machines::{self, NamedModel};
@@ -41,7 +42,7 @@ static MEMORY: LineAllocator = LineAllocator;
 #[derive(Parser)]
 #[command(name = "pext4-virtual")]
 struct Arguments {
-    /// A workload of `pext4 lab list`.
+    /// A workload of `pext4 lab list`, except `control`, which never waits.
     workload: String,
     /// Numbers of tasks.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,96,128")]
@@ -118,9 +119,12 @@ fn main() -> Result<()> {
     if let Some(twice) = arguments.tasks.iter().find(|&&tasks| !seen.insert(tasks)) {
         bail!("--tasks: {twice} is there twice");
     }
+    if let Some(file) = &arguments.json {
+        arguments::can_be_written(file)?;
+    }
     topology::imitate(most as usize);
     let session = Session {
-        workload: find(&arguments.workload)?,
+        workload: arguments::workload(&arguments.workload)?,
         machine: machines::find(&arguments.machine, most as usize)?,
         groups: arguments.groups.unwrap_or((4 * most).max(16)),
         arguments,

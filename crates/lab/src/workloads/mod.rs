@@ -42,11 +42,20 @@ pub static CONTROL: &dyn Workload = &control::Control;
 ///
 /// If there is none; the message lists the names.
 pub fn find(name: &str) -> Result<&'static dyn Workload> {
-    let found = ALL
+    find_among(ALL, name)
+}
+
+/// Finds a workload among these by its name.
+///
+/// # Errors
+///
+/// If there is none; the message lists their names.
+pub fn find_among(all: &[&'static dyn Workload], name: &str) -> Result<&'static dyn Workload> {
+    let found = all
         .iter()
         .find(|workload| workload.name().eq_ignore_ascii_case(name));
     found.copied().with_context(|| {
-        let names: Vec<&str> = ALL.iter().map(|workload| workload.name()).collect();
+        let names: Vec<&str> = all.iter().map(|workload| workload.name()).collect();
         format!(
             "there is no workload `{name}`; there are: {}",
             names.join(", ")
