@@ -41,13 +41,13 @@ pub enum Error {
     },
     /// The image uses something that this version does not handle; the text names it.
     #[error("unsupported: {0}")]
-    Unsupported(Text),
+    Unsupported(ErrorText),
     /// Another machine, or a checker, uses the file system; the text says which.
     #[error("{0}")]
-    InUse(Text),
+    InUse(ErrorText),
     /// The options of the mount contradict each other; the text says how.
     #[error("{0}")]
-    Options(Text),
+    Options(ErrorText),
     /// The request cannot be granted, for a reason POSIX has a name for.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -66,18 +66,19 @@ impl From<JournalError> for Error {
     }
 }
 
-/// What an error says, in one word.
+/// The message of an error, as long as one pointer: a boxed string has two words, with which
+/// results would not be returned in registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Text(Box<Box<str>>);
+pub struct ErrorText(Box<Box<str>>);
 
-impl Text {
+impl ErrorText {
     /// A text.
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(Box::new(text.into()))
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for ErrorText {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
@@ -213,7 +214,7 @@ impl std::error::Error for Refusal {}
 impl Error {
     /// The image uses `what`, which is not handled.
     pub fn unsupported(what: impl Into<Box<str>>) -> Self {
-        Self::Unsupported(Text::new(what))
+        Self::Unsupported(ErrorText::new(what))
     }
 
     /// The errno that a system call would return for this error. That of a device's error is the

@@ -101,12 +101,16 @@ mod ops;
 mod mount;
 pub mod path;
 
-pub use error::{Error, Refusal, Result, Text};
+pub use error::{Error, ErrorText, Refusal, Result};
 pub use mbcache::AttributeCacheStatistics;
 pub use mount::offline::{CommitError, CommitOutcome, OfflineJournal};
 pub use options::MountOptions;
 pub use pext4_block::{Access, Device, FileDevice, OverlayDevice, Page, RamDevice};
 pub use pext4_jbd2::{CommitStep, CommitTimes, JournalError, Statistics as JournalStatistics};
 pub use pext4_ondisk::{BlockNumber, Corrupt};
-pub use types::*;
+pub use types::{
+    AccessTimes, Acls, AllocateMode, Attributes, CreateAttributes, DeviceNumber, DirectoryEntry,
+    Entry, FileType, GetAttributes, InodeNumber, LogicalBlock, MappedRange, QuotaLimits,
+    QuotaOwner, RenameMode, SetAttributes, SetTime, SetXattrMode, StatFs, Time, Usage, Whiteout,
+};
 pub use volume::Volume;

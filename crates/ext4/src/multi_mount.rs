@@ -37,7 +37,7 @@ use pext4_ondisk::mmp::{Mmp, SEQUENCE_CLEAN, SEQUENCE_MAX, SIZE, Use};
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, Corrupt};
 
-use crate::error::{Error, Result, Text};
+use crate::error::{Error, ErrorText, Result};
 use crate::store::now;
 
 pub use keeper::Keeper;
@@ -122,7 +122,7 @@ impl SharedBlock {
 
     fn in_use(&self, mmp: &Mmp) -> Error {
         let block = self.number.get();
-        Error::InUse(Text::new(match mmp.usage() {
+        Error::InUse(ErrorText::new(match mmp.usage() {
             Use::Checking => format!(
                 "a checker uses it, or has ended early, says block {block} (mmp); if none does, \
                  `tune2fs -f -E clear_mmp` clears that"

@@ -14,9 +14,6 @@ use crate::wire::{
     StatxOut, StatxTime,
 };
 
-/// Input/output error: the reply to a request that was dropped.
-const IO_ERROR: i32 = 5;
-
 bitflags! {
     /// How the kernel treats an open file or directory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +193,8 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(carrier) = self.carrier.take() {
-            carrier.send(self.unique, -IO_ERROR, [&[], &[]]);
+            // The request was dropped without a reply.
+            carrier.send(self.unique, -libc::EIO, [&[], &[]]);
         }
     }
 }

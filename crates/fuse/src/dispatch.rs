@@ -29,6 +29,7 @@ use std::time::Duration;
 use pext4_sync::thread;
 
 use pext4_fs::{AccessTimes, Attributes, Error, InodeNumber, Refusal, StatFs, Volume};
+use rustix::io::Errno as Number;
 
 use crate::error_log::ErrorLog;
 use crate::node::inode_of;
@@ -54,33 +55,33 @@ pub struct Errno(pub i32);
 
 impl Errno {
     /// Input/output error.
-    pub const IO: Self = Self(5);
+    pub const IO: Self = Self(Number::IO.raw_os_error());
     /// Operation not permitted.
-    pub const NOT_PERMITTED: Self = Self(1);
+    pub const NOT_PERMITTED: Self = Self(Number::PERM.raw_os_error());
     /// The mode does not allow the access.
-    pub const NO_ACCESS: Self = Self(13);
+    pub const NO_ACCESS: Self = Self(Number::ACCESS.raw_os_error());
     /// The file system is read-only.
-    pub const READ_ONLY: Self = Self(30);
+    pub const READ_ONLY: Self = Self(Number::ROFS.raw_os_error());
     /// It cannot be done just now.
-    pub const BUSY: Self = Self(16);
+    pub const BUSY: Self = Self(Number::BUSY.raw_os_error());
     /// The name or attribute exists already.
-    pub const EXISTS: Self = Self(17);
+    pub const EXISTS: Self = Self(Number::EXIST.raw_os_error());
     /// No space left.
-    pub const NO_SPACE: Self = Self(28);
+    pub const NO_SPACE: Self = Self(Number::NOSPC.raw_os_error());
     /// Invalid argument.
-    pub const INVALID: Self = Self(22);
+    pub const INVALID: Self = Self(Number::INVAL.raw_os_error());
     /// No data or hole at this offset.
-    pub const NO_SUCH_OFFSET: Self = Self(6);
+    pub const NO_SUCH_OFFSET: Self = Self(Number::NXIO.raw_os_error());
     /// The file does not know this `ioctl` command.
-    pub const NO_SUCH_COMMAND: Self = Self(25);
+    pub const NO_SUCH_COMMAND: Self = Self(Number::NOTTY.raw_os_error());
     /// The caller's buffer is too small.
-    pub const RANGE: Self = Self(34);
+    pub const RANGE: Self = Self(Number::RANGE.raw_os_error());
     /// The server does not implement this request; the kernel does not send it again.
-    pub const NO_SUCH_CALL: Self = Self(38);
+    pub const NO_SUCH_CALL: Self = Self(Number::NOSYS.raw_os_error());
     /// Not supported.
-    pub const NOT_SUPPORTED: Self = Self(95);
+    pub const NOT_SUPPORTED: Self = Self(Number::OPNOTSUPP.raw_os_error());
     /// There is no such node any more.
-    pub const STALE: Self = Self(116);
+    pub const STALE: Self = Self(Number::STALE.raw_os_error());
 }
 
 /// A node that was looked up or made; the caller has one more hold on it.

@@ -32,8 +32,9 @@ use crate::types::FileType;
 /// revoke record.
 pub(crate) const MAX_FORGOTTEN: u32 = 64;
 
-/// A change of a tree: where it finds blocks for nodes, and what is noted with it.
-struct Change {
+/// What a change of a tree is to be given: where it finds blocks for nodes, and what is noted with
+/// it.
+struct Wanted {
     /// Where a node should be.
     goal: BlockNumber,
     /// Blocks that the change unmaps, of which nodes may be made.
@@ -51,7 +52,7 @@ struct Freed {
     blocks: Runs,
 }
 
-impl Change {
+impl Wanted {
     fn near(goal: BlockNumber) -> Self {
         Self {
             goal,
@@ -172,7 +173,7 @@ impl Inodes {
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
-        wanted: Change,
+        wanted: Wanted,
         operation: impl FnOnce(&mut Root, &mut Nodes<'_, '_>, &mut Unmapped) -> Result<R>,
     ) -> Result<(R, Freed)> {
         let before = inode.root();
@@ -254,9 +255,9 @@ impl Inodes {
         (extent, clusters): (Extent, u32),
         written: Option<Written>,
     ) -> Result<()> {
-        let wanted = Change {
+        let wanted = Wanted {
             written,
-            ..Change::near(extent.start)
+            ..Wanted::near(extent.start)
         };
         let changed = self.change_tree(handle, inode, wanted, |root, nodes, _| {
             if nodes.are_pointers {
@@ -370,9 +371,9 @@ impl Inodes {
         spare: Range<u64>,
     ) -> Result<(Option<u64>, Freed)> {
         let is_metadata = inode.file_type() != FileType::Regular;
-        let wanted = Change {
+        let wanted = Wanted {
             spare,
-            ..Change::near(self.home_goal(inode))
+            ..Wanted::near(self.home_goal(inode))
         };
         let beside = self.clusters_beside(inode, &range)?;
         self.change_tree(handle, inode, wanted, |root, nodes, unmapped| {
@@ -407,7 +408,7 @@ impl Inodes {
         (logical, length): (LogicalBlock, u32),
         state: BlockState,
     ) -> Result<()> {
-        let wanted = Change::near(self.home_goal(inode));
+        let wanted = Wanted::near(self.home_goal(inode));
         let changed = self.change_tree(handle, inode, wanted, |root, nodes, _| {
             extents::convert(root, nodes, logical, length, state)
         });

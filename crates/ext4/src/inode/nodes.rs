@@ -31,14 +31,14 @@ pub(super) struct Nodes<'a, 'h> {
     generation: u32,
     /// Whether the nodes are pointer blocks, which carry no checksum.
     pub(super) are_pointers: bool,
-    change: Option<Change<'a, 'h>>,
+    change: Option<TreeChange<'a, 'h>>,
 }
 
 /// Why a node that is changed has the state of a change.
 const GIVEN: &str = "tree operations that change are given a handle";
 
 /// The state of an operation that changes the tree.
-pub(super) struct Change<'a, 'h> {
+pub(super) struct TreeChange<'a, 'h> {
     pub(super) handle: &'a mut Handle<'h>,
     goal: BlockNumber,
     reserved: Vec<BlockNumber>,
@@ -53,7 +53,7 @@ pub(super) struct Change<'a, 'h> {
     pub(super) has_begun: bool,
 }
 
-impl Change<'_, '_> {
+impl TreeChange<'_, '_> {
     /// One of the blocks that will be unmapped, to be reserved for a node.
     fn take_spare(&mut self) -> Option<BlockNumber> {
         let block = BlockNumber(self.spare.next()?);
@@ -100,7 +100,7 @@ impl<'a, 'h> Nodes<'a, 'h> {
         goal: BlockNumber,
         spare: Range<u64>,
     ) -> Self {
-        let change = Change {
+        let change = TreeChange {
             handle,
             goal,
             reserved: Vec::new(),
@@ -116,11 +116,11 @@ impl<'a, 'h> Nodes<'a, 'h> {
     }
 
     /// The end of an operation that changes the tree.
-    pub(super) fn into_change(self) -> Change<'a, 'h> {
+    pub(super) fn into_change(self) -> TreeChange<'a, 'h> {
         self.change.expect(GIVEN)
     }
 
-    fn change(&mut self) -> &mut Change<'a, 'h> {
+    fn change(&mut self) -> &mut TreeChange<'a, 'h> {
         self.change.as_mut().expect(GIVEN)
     }
 

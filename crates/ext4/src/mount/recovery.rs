@@ -19,7 +19,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, journal};
 use super::raw_files::{file_blocks, raw_slot};
 use super::superblock::{Found, keep_errors_in};
 use super::{fast_commits, new_store};
-use crate::error::{Error, Result, Text};
+use crate::error::{Error, ErrorText, Result};
 use crate::options::MountOptions;
 use crate::store::Store;
 
@@ -164,7 +164,7 @@ pub(super) fn find_journal(
     }
     if options.skip_replay && !options.read_only {
         let why = "an image is not written without its journal: `noload` needs `ro`";
-        return Err(Error::Options(Text::new(why)));
+        return Err(Error::Options(ErrorText::new(why)));
     }
     let skips_log = options.read_only && (options.skip_replay || !is_dirty);
     let found = log_of(&device, superblock, geometry, options);

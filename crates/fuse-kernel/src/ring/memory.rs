@@ -17,9 +17,6 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use super::answer::Shared;
 use crate::wire::OutHeader;
 
-/// Input/output error: in place of a reply that is longer than the kernel has room for.
-const IO_ERROR: i32 = 5;
-
 /// The part of an entry that has a fixed size.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -141,7 +138,8 @@ impl Slot {
         let length = parts[0].len() + parts[1].len();
         let (error, parts) = match length <= payload.len() {
             true => (error, parts),
-            false => (-IO_ERROR, [&[][..]; 2]),
+            // It is longer than the kernel has room for.
+            false => (-libc::EIO, [&[][..]; 2]),
         };
         let mut end = 0;
         for part in parts {
