@@ -20,6 +20,7 @@ mod names;
 mod namespace;
 mod new_inode;
 mod projects;
+mod ready_lists;
 mod reap;
 mod rename;
 mod symlink;

@@ -144,8 +144,8 @@ impl Volume {
     /// # Errors
     ///
     /// As [`Volume::make_directory`]; `Refused(Invalid)` for a symbolic link,
-    /// `Refused(AttributesFull)` for lists that together do not fit into a block, `Refused(TooBig)`
-    /// for one that no system call could return.
+    /// `Refused(AttributesFull)` for lists that together do not fit into a block, unless the volume
+    /// has the feature `ea_inode`, `Refused(TooBig)` for one that no system call could return.
     pub fn make_with_acls(
         &self,
         parent: InodeNumber,
@@ -177,9 +177,11 @@ impl Volume {
             check_new_name(name)?;
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            self.in_leaf_or_whole(&directory, |part| {
+            let made = self.in_leaf_or_whole(&directory, |part| {
                 self.make_in(&directory, name, new_inode, part)
-            })
+            });
+            self.reap_unused_values();
+            made
         })
     }
 
@@ -207,8 +209,11 @@ impl Volume {
         self.prepare_owners_of_new(directory, new_inode.new)?;
         let credits =
             located.adding_credits() + new_inode_credits(new_inode.kind) + new_inode.acl_credits();
-        let mut handle = self.inodes.store.start(credits)?;
-        let inode = self.create_inode(&mut handle, directory, new_inode)?;
+        let (mut handle, inode) = self.create_with_lists(directory, new_inode, |ready| {
+            let mut handle = self.inodes.store.start(credits + ready.credits())?;
+            let inode = self.create_inode(&mut handle, directory, new_inode, ready)?;
+            Ok((handle, inode))
+        })?;
         let named = self.fill_and_name(&mut handle, &located, (directory, name), &inode, new_inode);
         if let Err(error) = named {
             self.discard_new_inode(&mut handle, &inode)?;

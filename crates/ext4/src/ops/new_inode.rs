@@ -11,6 +11,8 @@ use pext4_sync::atomic::Ordering;
 use pext4_sync::time;
 
 use super::projects;
+use super::ready_lists::ReadyLists;
+use crate::error::Refusal::AttributesFull;
 use crate::error::Result;
 use crate::ialloc::Placement;
 use crate::inode::{Inode, Reach};
@@ -45,7 +47,7 @@ impl<'a> NewInode<'a> {
     }
 
     /// The access control lists as extended attributes: name and value.
-    fn acl_attributes(&self) -> impl Iterator<Item = (&'static [u8], &'a [u8])> {
+    pub fn acl_attributes(&self) -> impl Iterator<Item = (&'static [u8], &'a [u8])> {
         let acls = [(ACCESS, self.acls.access), (DEFAULT, self.acls.default)];
         acls.into_iter()
             .filter_map(|(name, list)| Some((name, list?)))
@@ -78,12 +80,13 @@ impl<'a> NewInode<'a> {
 
 impl Volume {
     /// Allocates a number and puts a new inode, held once and with its access control lists, into
-    /// the table.
+    /// the table. If these have no room, nothing is left of it.
     pub(super) fn create_inode(
         &self,
         handle: &mut Handle<'_>,
         directory: &Inode,
         new_inode: &NewInode<'_>,
+        ready: &ReadyLists,
     ) -> Result<Arc<Inode>> {
         let is_top = directory.number() == InodeNumber::ROOT
             || directory.flags().contains(InodeFlags::TOPDIR);
@@ -100,7 +103,7 @@ impl Volume {
         let inode = self
             .inodes
             .insert_new(handle, number, slot, new_inode.kind)?;
-        if let Err(error) = self.set_acls(handle, &inode, new_inode) {
+        if let Err(error) = self.set_acls(handle, &inode, new_inode, ready) {
             self.discard_new_inode(handle, &inode)?;
             return Err(error);
         }
@@ -114,7 +117,8 @@ impl Volume {
         parent: &Inode,
         new: &CreateAttributes,
     ) -> Result<Arc<Inode>> {
-        let inode = self.create_inode(handle, parent, &NewInode::new(FileType::Regular, new))?;
+        let new_inode = NewInode::new(FileType::Regular, new);
+        let inode = self.create_inode(handle, parent, &new_inode, &ReadyLists::default())?;
         inode.edit(handle, Reach::Data, |state| state.slot.links = 0);
         // The chain of orphans begins with the newest, so this changes no other inode.
         self.inodes.add_orphan(handle, &inode)?;
@@ -126,11 +130,18 @@ impl Volume {
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         new_inode: &NewInode<'_>,
+        ready: &ReadyLists,
     ) -> Result<()> {
         for (name, list) in new_inode.acl_attributes() {
             let before = handle.changes();
             let mode = SetXattrMode::Create;
-            let set = xattr::set(&self.inodes, handle, inode, name, list, mode);
+            let set = match ready.value_of(name) {
+                Some(value) => self
+                    .refer_to_value(handle, inode, name, value, mode)
+                    // A value that has ended meanwhile is one that is not ready.
+                    .and_then(|is_set| is_set.then_some(()).ok_or(AttributesFull.into())),
+                None => xattr::set(&self.inodes, handle, inode, name, list, mode),
+            };
             self.stop_if_half_done(handle, before, set)?;
         }
         Ok(())

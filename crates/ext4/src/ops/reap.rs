@@ -254,6 +254,7 @@ mod tests {
     use crate::groups::testing::image;
     use crate::inode::Reach;
     use crate::ops::new_inode::NewInode;
+    use crate::ops::ready_lists::ReadyLists;
     use crate::ops::{INODE_CREDITS, lock_key};
     use crate::{CreateAttributes, FileType, InodeNumber, MountOptions, Volume};
 
@@ -317,7 +318,7 @@ mod tests {
             .store
             .start(INODE_CREDITS)
             .expect("a new journal");
-        let inode = volume.create_inode(&mut handle, &root, &new_inode);
+        let inode = volume.create_inode(&mut handle, &root, &new_inode, &ReadyLists::default());
         let inode = inode.expect("room");
         let number = inode.number();
         volume.hold(number);

@@ -28,7 +28,6 @@ use crate::inode::{Inode, Reach};
 use crate::store::now;
 use crate::types::{Acls, CreateAttributes, FileType, InodeNumber, RenameMode, Whiteout};
 use crate::volume::Volume;
-use crate::xattr;
 use locks::{Ancestors, lock_inodes, lock_parents};
 
 /// One end of a move.
@@ -149,31 +148,37 @@ impl Volume {
                 directory: &to,
                 name: new_name,
             };
-            let replaced = if from.number() == to.number() {
-                self.retry_under_rename_lock(|lock_mode| {
-                    let _names = lock_exclusive(&from)?;
-                    self.rename_locked(
-                        &source,
-                        &target,
-                        options,
-                        &Ancestors::same_parent(lock_mode),
-                    )
-                })?
-            } else {
-                let _tree = self.rename_lock.lock();
-                let ancestors = Ancestors {
-                    from: self.ancestors_of(&from)?,
-                    to: self.ancestors_of(&to)?,
-                    lock_mode: LockMode::Wait,
-                };
-                let _names = lock_parents(&from, &to, &ancestors);
-                last_attempt(self.rename_locked(&source, &target, options, &ancestors))?
-            };
-            match replaced {
+            let replaced = self.rename_under_locks(&source, &target, options);
+            self.reap_unused_values();
+            match replaced? {
                 Some(inode) => self.reap_unnamed(&inode),
                 None => Ok(()),
             }
         })
+    }
+
+    /// Locks the parents and moves the name. Returns the inode that lost its last name, if any.
+    fn rename_under_locks(
+        &self,
+        source: &End<'_>,
+        target: &End<'_>,
+        options: RenameOptions<'_>,
+    ) -> Result<Option<Arc<Inode>>> {
+        let (from, to) = (source.directory, target.directory);
+        if !source.is_elsewhere(target) {
+            return self.retry_under_rename_lock(|lock_mode| {
+                let _names = lock_exclusive(from)?;
+                self.rename_locked(source, target, options, &Ancestors::same_parent(lock_mode))
+            });
+        }
+        let _tree = self.rename_lock.lock();
+        let ancestors = Ancestors {
+            from: self.ancestors_of(from)?,
+            to: self.ancestors_of(to)?,
+            lock_mode: LockMode::Wait,
+        };
+        let _names = lock_parents(from, to, &ancestors);
+        last_attempt(self.rename_locked(source, target, options, &ancestors))
     }
 
     /// Moves the name; both parents are locked. Returns the inode that lost its last name, if any.
@@ -300,8 +305,7 @@ impl Volume {
         if let Some(whiteout) = whiteout {
             self.prepare_owners_of_new(change.source.directory, &whiteout.owner)?;
         }
-        let mut handle = self.start_move(other.map(|other| &**other), whiteout)?;
-        let left = self.create_whiteout(&mut handle, change.source, whiteout)?;
+        let (mut handle, left) = self.start_move(change, whiteout)?;
         let before = handle.changes();
         let done = self.move_name(&mut handle, change, left.as_ref());
         let done = self.stop_if_half_done(&handle, before, done);
@@ -331,31 +335,6 @@ impl Volume {
             return Err(Refusal::NotEmpty.into());
         }
         Ok(())
-    }
-
-    /// Creates the whiteout to be left under the old name; it has no name yet.
-    fn create_whiteout(
-        &self,
-        handle: &mut Handle<'_>,
-        source: &End<'_>,
-        whiteout: Option<&Whiteout<'_>>,
-    ) -> Result<Option<Arc<Inode>>> {
-        let Some(whiteout) = whiteout else {
-            return Ok(None);
-        };
-        let new = CreateAttributes {
-            permissions: 0,
-            ..whiteout.owner
-        };
-        let new_inode = NewInode {
-            acls: Acls {
-                access: whiteout.access_list,
-                default: None,
-            },
-            ..NewInode::new(FileType::CharacterDevice, &new)
-        };
-        self.create_inode(handle, source.directory, &new_inode)
-            .map(Some)
     }
 
     /// Changes the entries and counts; true if the replaced inode has lost its last name.
@@ -402,21 +381,38 @@ impl Volume {
         }
     }
 
-    /// Starts a handle for the move of a name, which may replace `other`.
+    /// Starts a handle for the move of a name and creates the whiteout, if any, to be left under
+    /// the old name; it has no name yet.
     fn start_move(
         &self,
-        other: Option<&Inode>,
+        change: &Move<'_>,
         whiteout: Option<&Whiteout<'_>>,
-    ) -> Result<Handle<'_>> {
-        let has_list = whiteout.is_some_and(|whiteout| whiteout.access_list.is_some());
-        let list = if has_list { xattr::CREDITS } else { 0 };
-        let ending = other.map_or(0, |other| self.reaping_credits(other));
-        // A directory that is moved names its parent in a block of its own. The whiteout, if any,
-        // is another new inode.
-        let names = DIRECTORY_CREDITS + 2 * ENTRY_CREDITS;
-        self.inodes
-            .store
-            .start(names + 2 * INODE_CREDITS + list + ending)
+    ) -> Result<(Handle<'_>, Option<Arc<Inode>>)> {
+        let ending = change.other.map_or(0, |other| self.reaping_credits(other));
+        // A directory that is moved names its parent in a block of its own. The whiteout is another
+        // new inode.
+        let credits = DIRECTORY_CREDITS + 2 * ENTRY_CREDITS + 2 * INODE_CREDITS + ending;
+        let Some(whiteout) = whiteout else {
+            return Ok((self.inodes.store.start(credits)?, None));
+        };
+        let new = CreateAttributes {
+            permissions: 0,
+            ..whiteout.owner
+        };
+        let new_inode = NewInode {
+            acls: Acls {
+                access: whiteout.access_list,
+                default: None,
+            },
+            ..NewInode::new(FileType::CharacterDevice, &new)
+        };
+        let directory = change.source.directory;
+        let credits = credits + new_inode.acl_credits();
+        self.create_with_lists(directory, &new_inode, |ready| {
+            let mut handle = self.inodes.store.start(credits + ready.credits())?;
+            let left = self.create_inode(&mut handle, directory, &new_inode, ready)?;
+            Ok((handle, Some(left)))
+        })
     }
 
     /// Makes an existing name refer to `inode`.
