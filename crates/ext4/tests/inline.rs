@@ -431,6 +431,7 @@ fn damaged_content_is_told() {
 fn flags_are_told_and_set_beside_content() {
     const NODUMP: u32 = 0x40;
     const JOURNAL_DATA: u32 = 0x4000;
+    const EXTENTS: u32 = 0x8_0000;
     let Some(image) = image(&[]) else {
         return;
     };
@@ -448,6 +449,8 @@ fn flags_are_told_and_set_beside_content() {
         }
         let error = set_flags(&volume, inode, told | JOURNAL_DATA).expect_err("not done here");
         assert!(error.is(Refusal::NotSupported), "{error}");
+        let error = set_flags(&volume, inode, told | EXTENTS).expect_err("there is no map");
+        assert!(error.is(Refusal::Invalid), "{error}");
     }
     assert_eq!(content(&volume, file), b"short");
     checked(volume, &image);

@@ -133,12 +133,15 @@ fn flags_are_heeded_or_refused() {
         EXTENTS | TOPDIR,
         EXTENTS | NOCOW,
         EXTENTS | PROJINHERIT,
-        EXTENTS | EOFBLOCKS,
     ];
     for flags in refused {
         let error = set_flags(&volume, inode, flags).expect_err("it would not be heeded");
         assert!(error.is(Refusal::NotSupported), "{flags:#x}: {error}");
     }
+    assert_eq!(
+        set_flags(&volume, inode, EXTENTS | NODUMP | EOFBLOCKS).expect("ignored, as on Linux"),
+        EXTENTS | NODUMP
+    );
     let of_directories = EXTENTS | TOPDIR | PROJINHERIT | DAX | HEEDED_BY_NOBODY;
     set_flags(&volume, directory, of_directories).expect("flags of directories");
     let made = volume.create(directory, b"heir", &CreateAttributes::default());

@@ -36,7 +36,8 @@ impl Volume {
     /// present) and for the size of a file with fs-verity, `Refused(NoKey)` for that of an
     /// encrypted one, `Refused(NotSupported)` for flags that would have no effect, for permissions
     /// of a symbolic link, for a map that cannot have the other format and for a project where the
-    /// inode or the image has none, `Refused(Invalid)` for a project that none can be,
+    /// inode or the image has none, `Refused(Invalid)` for a project that none can be and for
+    /// another format of the map of what is stored in its inode,
     /// `Refused(NotEmpty)` for the flag by which case does not matter and a directory with names,
     /// `Refused(IsADirectory | Invalid | FileTooLarge)` for a size, `Refused(NoSpace | ReadOnly)`,
     /// `Corrupt`, `Io`.
@@ -157,8 +158,8 @@ impl Volume {
         self.prepare_owners_of(inode, owners)
     }
 
-    /// The root of the map in the other format, if the flags change the format. Inodes without a
-    /// map have no format to change.
+    /// The root of the map in the other format, if the flags change the format. Special files and
+    /// links have no format to change; what is stored in its inode has no map that could get one.
     fn other_format_if_wanted(
         &self,
         inode: &Inode,
@@ -167,7 +168,10 @@ impl Volume {
         let changes = |wanted: u32| (inode.flags().bits() ^ wanted) & InodeFlags::EXTENTS.bits();
         let is_mapped = matches!(inode.file_type(), FileType::Regular | FileType::Directory);
         match change.flags {
-            Some(wanted) if changes(wanted) != 0 && is_mapped && !inode.is_inline() => {
+            Some(wanted) if changes(wanted) != 0 && is_mapped => {
+                if inode.is_inline() {
+                    return Err(Refusal::Invalid.into());
+                }
                 self.inodes.root_in_other_format(inode).map(Some)
             }
             _ => Ok(None),
@@ -252,14 +256,14 @@ fn is_touch(change: &SetAttributes) -> bool {
     *change == touch || *change == changed
 }
 
-/// `EXT4_EOFBLOCKS_FL`, which no current kernel sets and checkers report.
+/// `EXT4_EOFBLOCKS_FL`, which no current kernel sets and checkers report. As on Linux, users cannot
+/// change it, and asking for it is no error.
 const OBSOLETE: InodeFlags = InodeFlags::from_bits_retain(0x40_0000);
 
-/// Flags that users may change on Linux but not here, because they describe how the file is stored
-/// or request something that this version does not do. Other visible flags that users may not
-/// change are ignored, as on Linux: a caller that sets one flag passes all flags that it read
-/// before.
-const FIXED: InodeFlags = OBSOLETE.union(InodeFlags::JOURNAL_DATA);
+/// Flags that users may change on Linux but not here, because they request something that this
+/// version does not do. Other visible flags that users may not change are ignored, as on Linux: a
+/// caller that sets one flag passes all flags that it read before.
+const FIXED: InodeFlags = InodeFlags::JOURNAL_DATA;
 
 fn check_new_flags(kind: FileType, present: InodeFlags, wanted: u32) -> Result<()> {
     let wanted = InodeFlags::from_bits_retain(wanted);
@@ -295,7 +299,7 @@ fn apply(slot: &mut Slot, change: &SetAttributes, now: Time) {
     }
     if let Some(flags) = change.flags {
         let settable = InodeFlags::USER_MODIFIABLE
-            .difference(FIXED)
+            .difference(FIXED.union(OBSOLETE))
             .difference(InodeFlags::EXTENTS);
         let set = InodeFlags::from_bits_retain(flags) & settable;
         slot.flags = slot.flags.difference(settable) | set;

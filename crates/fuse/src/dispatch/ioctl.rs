@@ -51,8 +51,10 @@ const EXTENDED_BITS: [(InodeFlags, u32); 7] = [
 ];
 
 /// Bits of the extended structure that Linux ignores on ext4: a real-time device and its
-/// inheritance, symbolic links that may not be made, no defragmentation, and the stream allocator.
-const IGNORED_BITS: u32 = 0x0000_0001 | 0x0000_0100 | 0x0000_0400 | 0x0000_2000 | 0x0000_4000;
+/// inheritance, symbolic links that may not be made, a size of extents, no defragmentation, the
+/// stream allocator, and a size of copied extents.
+const IGNORED_BITS: u32 =
+    0x0000_0001 | 0x0000_0100 | 0x0000_0400 | 0x0000_0800 | 0x0000_2000 | 0x0000_4000 | 0x0001_0000;
 
 fn to_extended(flags: u32) -> u32 {
     EXTENDED_BITS
@@ -115,6 +117,7 @@ impl Dispatch {
             GET_VERSION => Ok(self.present(inode)?.generation.to_le_bytes().to_vec()),
             SET_FLAGS => {
                 let (present, wanted) = (self.present(inode)?, word(input)?);
+                check_known(wanted)?;
                 let changed = present.flags ^ wanted;
                 check_may_change_flags(caller, present.uid, changed, kernel_checks_flags())?;
                 self.set_flags(inode, wanted, changed, None)
@@ -223,6 +226,14 @@ pub(super) fn is_protected(flags: u32) -> bool {
     flags & (IMMUTABLE | APPEND) != 0
 }
 
+/// Refuses bits that are no flags, before it matters who may set them: as in ext4.
+fn check_known(flags: u32) -> Answer<()> {
+    let known = InodeFlags::USER_VISIBLE.bits();
+    (flags & !known == 0)
+        .then_some(())
+        .ok_or(Errno::NOT_SUPPORTED)
+}
+
 /// Checks that the caller may act for the file's owner, and what else some of the flags need.
 /// Kernels since 5.13 check this, except for journalled data; older ones do not check it at all.
 fn check_may_change_flags(
@@ -285,6 +296,19 @@ mod tests {
     }
 
     #[test]
+    fn bits_that_are_no_flags_are_refused_to_everybody() {
+        let dispatch = testing::dispatch(&Arc::new(testing::volume()));
+        let stranger = Caller {
+            uid: 1000,
+            gid: 1000,
+            thread: 0,
+        };
+        let set = |flags: u32| dispatch.control(stranger, 1, SET_FLAGS, &flags.to_le_bytes());
+        assert_eq!(set(u32::MAX), Err(Errno::NOT_SUPPORTED));
+        assert_eq!(set(JOURNAL_DATA), Err(Errno::NOT_PERMITTED));
+    }
+
+    #[test]
     fn an_argument_that_is_too_short_is_invalid() {
         let dispatch = testing::dispatch(&Arc::new(testing::volume()));
         let root = Caller {
@@ -317,7 +341,9 @@ mod tests {
         assert_eq!(from_extended(immutable_with_extents, 0x10), Ok(0x0008_0020));
         assert_eq!(from_extended(0x0008_0000, 0), Ok(0x0008_0000));
         assert_eq!(from_extended(0, 1 << 31), Err(Errno::NOT_SUPPORTED));
-        assert_eq!(from_extended(0x0008_0000, 0x0101), Ok(0x0008_0000));
+        for ignored in [0x0101, 0x0800, 0x1_0000] {
+            assert_eq!(from_extended(0x0008_0000, ignored), Ok(0x0008_0000));
+        }
         assert_eq!(from_extended(0, 0x8000), Ok(0x0200_0000));
     }
 }
