@@ -3,8 +3,14 @@
 
 mod images;
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use images::Image;
-use pext4_fs::{Refusal, Volume};
+use pext4_block::{Device, RamDevice};
+use pext4_fs::{MountOptions, Refusal, Volume};
 
 const MIB: u64 = 1 << 20;
 
@@ -52,4 +58,61 @@ fn only_whole_blocks_of_the_range_are_given_back() {
     trimmed(0, u64::MAX, longest).expect("a group is that long");
     volume.close().expect("a clean close");
     image.assert_clean();
+}
+
+/// A host that may have no space for what is written, as it has for what is trimmed.
+struct FullHost {
+    below: RamDevice,
+    is_full: AtomicBool,
+}
+
+impl Device for FullHost {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.below.write_at(offset, from)
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
+        self.below.discard(offset, length)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.below.flush()
+    }
+}
+
+/// The call commits what was freed before; if the host has no space for that, the journal stops.
+#[test]
+fn a_journal_that_stops_refuses_the_call_as_it_refuses_all_others() {
+    let Some(image) = Image::make(&["-b", "1024"]) else {
+        return;
+    };
+    let device = Arc::new(FullHost {
+        below: RamDevice::load(&image.path).expect("the image"),
+        is_full: AtomicBool::new(false),
+    });
+    let options = MountOptions {
+        commit_interval: Duration::from_secs(3600),
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(Arc::<FullHost>::clone(&device), options).expect("a mount");
+    volume.paths().write("/file", [1; 100]).expect("room");
+    device.is_full.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        let refused = volume.trim(0, u64::MAX, 0).expect_err("it cannot commit");
+        assert!(refused.is(Refusal::ReadOnly), "{refused}");
+    }
+    let refused = volume.paths().write("/other", [1; 100]);
+    refused.expect_err("the volume is read-only now");
+    assert!(volume.failure().is_some(), "why is known");
 }

@@ -12,7 +12,8 @@ impl Volume {
     ///
     /// `Refused(Invalid)` for a range beyond the end or shorter than a block, and if `least` is
     /// more than a group; `Refused(NotSupported)` if the device cannot discard;
-    /// `Refused(ReadOnly)`, the journal's once it has stopped, `Corrupt`, `Io`.
+    /// `Refused(ReadOnly)`, also if the journal has stopped or its commit makes it stop; `Corrupt`,
+    /// `Io`.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         let store = &self.inodes.store;
         let block_size = u64::from(store.block_size());
@@ -27,7 +28,12 @@ impl Volume {
         let least = least.ok_or(Refusal::Invalid)?;
         self.run(|| {
             store.check_writable()?;
-            store.journal().commit_running()?;
+            let committed = store.journal().commit_running();
+            if committed.is_err() {
+                // Why the journal has stopped is no error of the trim.
+                store.check_writable()?;
+            }
+            committed?;
             let trimmed = self.inodes.groups.trim(&(first..end), least)?;
             Ok(trimmed * block_size)
         })
