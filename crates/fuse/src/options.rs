@@ -204,7 +204,7 @@ fn commit_interval(value: &str) -> Result<Duration, &'static str> {
         // As in Linux, 0 means the default.
         Some(0) => Ok(MountOptions::default().commit_interval),
         Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => Err("a number of seconds up to 3600; no change waits longer for its commit"),
+        None => Err("a number of seconds, at most 3600"),
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
         let list = "data=writeback,barrier=0,nobarrier,data_err=ignore,data_err=abort,dax=never,nocheck,\
              check=none,noreservation,mblk_io_submit,nomblk_io_submit,sb=1,nowarn_on_error,\
              journal_ioprio=7,inode_readahead_blks=0,inode_readahead_blks=32,stripe=0x10,\
-             init_itable=10,auto_da_alloc=0,max_dir_size_kb=0";
+             init_itable=10,auto_da_alloc=0,max_dir_size_kb=0,nodioread_nolock,inlinecrypt";
         let options = parsed(list).unwrap();
         assert_eq!(options.kernel, KernelOptions::default());
         assert_eq!(
@@ -326,6 +326,8 @@ mod tests {
             ("dax=always", "no direct access"),
             ("minixdf", "as with `bsddf`"),
             ("sb=32768", "replaced by its first copy"),
+            ("abort", "`ro` refuses writes"),
+            ("debug_want_extra_isize=32", "as the superblock asks for"),
             ("X-mount.subdir=a", "`mount --bind`"),
         ] {
             let text = parsed(option).unwrap_err().to_string();

@@ -54,6 +54,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "nomblk_io_submit",
     "journal_checksum",
     "nojournal_checksum",
+    // A commit always waits for its blocks, which is more than this asks.
+    "journal_async_commit",
     "prefetch_block_bitmaps",
     "no_prefetch_block_bitmaps",
     "delalloc",
@@ -62,6 +64,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "noauto_da_alloc",
     "dioread_lock",
     "dioread_nolock",
+    "nodioread_nolock",
     "block_validity",
     "noblock_validity",
     "init_itable",
@@ -71,6 +74,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "grpjquota=",
     "max_dir_size_kb=0",
     "nouid32",
+    // Hardware may encrypt; there are no keys here.
+    "inlinecrypt",
     "dax=never",
     // As in Linux on a device without direct access: files with the flag are cached like others.
     "dax=inode",
@@ -152,6 +157,14 @@ const REFUSED: &[(&[&str], &str)] = &[
     (
         &["journal_dev", "journal_path"],
         "no external journal is written; an image with one can be mounted read-only",
+    ),
+    (
+        &["abort"],
+        "a mount begins with a journal that works; `ro` refuses writes",
+    ),
+    (
+        &["debug_want_extra_isize"],
+        "new inodes get as many extra bytes as the superblock asks for",
     ),
     (
         &["X-mount.subdir"],
