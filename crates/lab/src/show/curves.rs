@@ -9,7 +9,8 @@ use super::markdown;
 use crate::published::{self, Unit};
 use crate::results::{Evidence, Results, Series};
 
-/// The settings in one figure, other file systems in another.
+/// The settings in one figure, the same with groups searched one after another in a second, other
+/// file systems in a third.
 ///
 /// A figure has one run of each kind of evidence: what another run found, on another machine or
 /// with other parameters, is no part of its curves. The tables have all runs.
@@ -18,26 +19,85 @@ pub(super) fn figures(
     part: &str,
     own: &[(&String, &Results)],
 ) -> Vec<(&'static str, Figure)> {
-    let mut figures = Vec::new();
     let title = if part == "operations" {
         name.to_owned()
     } else {
         format!("{name}, {part}")
     };
-    let settings = Drawn::of(part, own, false);
-    if settings.has_lines() {
-        let unit = published::of(name, part).map(|curve| curve.unit).next();
-        let is_relative = unit == Some(Unit::Seconds);
-        let published = published_curves(name, part);
-        figures.push(("", settings.figure(title.clone(), is_relative, published)));
-    }
-    let compared = Drawn::of(part, own, true);
-    if compared.has_lines() {
-        let title = format!("{title}: other file systems");
-        figures.push(("-compared", compared.figure(title, false, Vec::new())));
-    }
-    figures
+    let unit = published::of(name, part).map(|curve| curve.unit).next();
+    let is_relative = unit == Some(Unit::Seconds);
+    let figure = |subject: Subject| {
+        let drawn = Drawn::of(part, own, subject);
+        drawn.has_lines().then(|| {
+            let (title, published) = (subject.title(&title), subject.published(name, part));
+            let is_relative = is_relative && subject != Subject::FileSystems;
+            (subject.tag(), drawn.figure(title, is_relative, published))
+        })
+    };
+    Subject::ALL.into_iter().filter_map(figure).collect()
 }
+
+/// What a figure shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// The named settings.
+    Settings,
+    /// The same with `mb_optimize_scan` off.
+    LinearScan,
+    /// Other file systems.
+    FileSystems,
+}
+
+impl Subject {
+    const ALL: [Self; 3] = [Self::Settings, Self::LinearScan, Self::FileSystems];
+
+    /// What is added to the name of the figure's file.
+    fn tag(self) -> &'static str {
+        match self {
+            Self::Settings => "",
+            Self::LinearScan => "-linear",
+            Self::FileSystems => "-compared",
+        }
+    }
+
+    fn title(self, workload: &str) -> String {
+        match self {
+            Self::Settings => workload.to_owned(),
+            Self::LinearScan => {
+                format!("{workload}: groups one after another (mb_optimize_scan=0)")
+            }
+            Self::FileSystems => format!("{workload}: other file systems"),
+        }
+    }
+
+    /// The published curves that belong to it.
+    fn published(self, name: &str, part: &str) -> Vec<Curve> {
+        match self {
+            Self::Settings => published_curves(name, part, |label| !label.contains(LINEAR)),
+            // Of its `base` the first publication does not tell which scan it used.
+            Self::LinearScan => published_curves(name, part, |label| !label.contains(INDEXED)),
+            Self::FileSystems => Vec::new(),
+        }
+    }
+
+    /// The look of a series; none if it has no place in the figure.
+    fn look(self, series: &Series) -> Option<usize> {
+        match self {
+            Self::Settings => look_of_setting(series.scaling.as_deref()?),
+            Self::LinearScan => {
+                look_of_setting(series.scaling.as_deref()?.strip_suffix(INDEX_OFF)?)
+            }
+            Self::FileSystems => Some(look_of_side(series)),
+        }
+    }
+}
+
+/// What settings end with in which groups are searched one after another.
+const INDEX_OFF: &str = ",mb_optimize_scan=0";
+/// What the labels of published curves have that were measured so.
+const LINEAR: &str = "linear scan";
+/// What the labels of the others have, where both were measured.
+const INDEXED: &str = "mb_optimize_scan";
 
 /// The run of a kind of evidence that the figure of the settings draws.
 pub(super) fn drawn<'a>(
@@ -45,7 +105,7 @@ pub(super) fn drawn<'a>(
     own: &[(&String, &'a Results)],
     evidence: Evidence,
 ) -> Option<&'a Results> {
-    let drawn = Drawn::of(part, own, false);
+    let drawn = Drawn::of(part, own, Subject::Settings);
     let runs = drawn.measured.into_iter().chain(drawn.predicted);
     let mut runs = runs.filter(|run| run.results.evidence == evidence);
     runs.next().map(|run| run.results)
@@ -66,17 +126,18 @@ struct Drawn<'a> {
 
 impl<'a> Drawn<'a> {
     /// Of each kind of evidence the run with the most points, the first of several.
-    fn of(part: &str, own: &[(&String, &'a Results)], is_comparison: bool) -> Self {
+    fn of(part: &str, own: &[(&String, &'a Results)], subject: Subject) -> Self {
         let run = |evidence: Evidence| {
             let runs = own
                 .iter()
                 .map(|(_, results)| *results)
                 .filter(|results| results.evidence == evidence)
                 // Its `full` is the reference of its own table; the figure has one already.
-                .filter(|results| !is_ablation(results) && compares(results) == is_comparison);
+                .filter(|results| !is_ablation(results))
+                .filter(|results| compares(results) == (subject == Subject::FileSystems));
             let runs = runs.map(|results| Run {
                 results,
-                curves: curves_of(results, part, is_comparison),
+                curves: curves_of(results, part, subject),
             });
             runs.filter(|run| !run.curves.is_empty())
                 .min_by_key(|run| Reverse(run.points()))
@@ -125,19 +186,17 @@ fn compares(results: &Results) -> bool {
     series.any(|series| series.side != "library" && !series.is_control())
 }
 
-/// The curves of a run that belong into a figure of settings or of file systems.
-fn curves_of(results: &Results, part: &str, is_comparison: bool) -> Vec<Curve> {
-    let series = results.series.iter().filter(|series| {
-        !series.is_control() && (is_comparison || look_of_setting(series).is_some())
-    });
+/// The curves of a run that belong into a figure.
+fn curves_of(results: &Results, part: &str, subject: Subject) -> Vec<Curve> {
+    let series = results.series.iter().filter(|series| !series.is_control());
     series
-        .filter_map(|series| curve(results, series, part))
+        .filter_map(|series| curve(results, series, part, subject.look(series)?))
         .collect()
 }
 
-/// The look of the named settings; others have no place in their figure.
-fn look_of_setting(series: &Series) -> Option<usize> {
-    match series.scaling.as_deref()? {
+/// The look of the named settings.
+fn look_of_setting(name: &str) -> Option<usize> {
+    match name {
         "base" => Some(0),
         "seeds" => Some(1),
         "full" => Some(2),
@@ -145,16 +204,20 @@ fn look_of_setting(series: &Series) -> Option<usize> {
     }
 }
 
-fn look(series: &Series) -> usize {
+fn look_of_side(series: &Series) -> usize {
     match &*series.side {
         "kernel" => 3,
         "fuse2fs" => 4,
         "pext4" => 5,
-        _ => look_of_setting(series).unwrap_or(6),
+        _ => series
+            .scaling
+            .as_deref()
+            .and_then(look_of_setting)
+            .unwrap_or(6),
     }
 }
 
-fn curve(results: &Results, series: &Series, part: &str) -> Option<Curve> {
+fn curve(results: &Results, series: &Series, part: &str, look: usize) -> Option<Curve> {
     let points = series.points.iter().filter_map(|point| {
         let part = markdown::part_of(series, point, part)?;
         let least = part.rates.iter().copied().fold(f64::INFINITY, f64::min);
@@ -172,7 +235,7 @@ fn curve(results: &Results, series: &Series, part: &str) -> Option<Curve> {
         Evidence::Measured => Sort::Measured,
         Evidence::Virtual => Sort::Virtual,
     };
-    let (name, look) = (series.label.clone(), look(series));
+    let name = series.label.clone();
     (!points.is_empty()).then_some(Curve {
         name,
         look,
@@ -204,8 +267,9 @@ fn relate(curve: &mut Curve) {
 
 /// What was published of it. Curves before and after the same change on the same machine have one
 /// shape.
-fn published_curves(name: &str, part: &str) -> Vec<Curve> {
-    let all: Vec<&published::Curve> = published::of(name, part).collect();
+fn published_curves(name: &str, part: &str, is_shown: impl Fn(&str) -> bool) -> Vec<Curve> {
+    let all = published::of(name, part).filter(|curve| is_shown(curve.label));
+    let all: Vec<&published::Curve> = all.collect();
     let mut curves = Vec::new();
     let mut first = 0;
     for same in all.chunk_by(|one, two| one.source == two.source && one.machine == two.machine) {
@@ -306,11 +370,36 @@ mod tests {
     }
 
     #[test]
+    fn groups_searched_one_after_another_have_a_figure_of_their_own() {
+        let mut runs = [run_on(3, "library", 3), run_on(3, "library", 3)];
+        for run in &mut runs {
+            run.evidence = Evidence::Virtual;
+        }
+        runs[1].series[0].scaling = Some("seeds,mb_optimize_scan=0".to_owned());
+        let name = "fallocate2".to_owned();
+        let own: Vec<(&String, &Results)> = runs.iter().map(|run| (&name, run)).collect();
+        let drawn = figures("fallocate2", "operations", &own);
+        let kinds: Vec<&str> = drawn.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds, ["", "-linear"]);
+        let published = |figure: usize, text: &str| {
+            let mut curves = drawn[figure].1.curves.iter();
+            curves.any(|curve| curve.sort == Sort::PublishedAfter && curve.name.contains(text))
+        };
+        for (figure, own, other) in [(0, "mb_optimize_scan", "linear"), (1, "linear", "mb_opt")] {
+            assert!(
+                published(figure, own) && !published(figure, other),
+                "{figure}"
+            );
+        }
+        assert_eq!(drawn[1].1.curves[0].look, 1, "as `seeds` elsewhere");
+    }
+
+    #[test]
     fn no_two_published_curves_of_a_figure_look_the_same() {
         for curve in CURVES {
             let part = curve.part.unwrap_or("operations");
             let mut seen = BTreeSet::new();
-            for drawn in published_curves(curve.workload, part) {
+            for drawn in published_curves(curve.workload, part, |_| true) {
                 // There are six shapes.
                 let is_before = drawn.sort == Sort::PublishedBefore;
                 assert!(seen.insert((drawn.look % 6, is_before)), "{}", drawn.name);
@@ -321,7 +410,7 @@ mod tests {
     #[test]
     fn a_curve_goes_from_few_tasks_to_many() {
         let results = of_one(&[(8, 20.0), (1, 10.0), (2, 15.0)]);
-        let mut curve = curve(&results, &results.series[0], "operations").unwrap();
+        let mut curve = curve(&results, &results.series[0], "operations", 0).unwrap();
         relate(&mut curve);
         let found = curve.points.iter().map(|point| (point.tasks, point.rate));
         let found: Vec<(u32, f64)> = found.collect();
@@ -332,7 +421,7 @@ mod tests {
     #[test]
     fn nothing_is_a_multiple_of_no_rate() {
         let results = of_one(&[(1, 0.0), (2, 15.0)]);
-        let mut curve = curve(&results, &results.series[0], "operations").unwrap();
+        let mut curve = curve(&results, &results.series[0], "operations", 0).unwrap();
         relate(&mut curve);
         assert!(curve.points.is_empty());
     }
