@@ -10,10 +10,11 @@ use crate::mkfs::layout::Layout;
 use crate::mkfs::quotas::Usage;
 use crate::mkfs::{Options, inode_counts, plan};
 
-/// The size search tries multiples of this number of blocks.
-const GRANULARITY_BLOCKS: u64 = 16;
 /// Bytes of free space per additional inode, as mke2fs provides them.
 const BYTES_PER_INODE: u64 = 16384;
+/// The part of what need not be free that the tables of these inodes may take, where a share of the
+/// image is to be free: one byte in so many. Without a bound there may be no room for them at all.
+const PART_FOR_TABLES: u64 = 8;
 /// The largest image size in bytes that the search tries.
 const MAX_SIZE: u64 = 1 << 60;
 
@@ -41,6 +42,26 @@ impl Default for Size {
         Self::Auto(Free::Thousandths(100))
     }
 }
+
+/// How precisely the smallest size is searched for.
+struct Precision {
+    /// Multiples of this number of blocks are tried.
+    unit_blocks: u64,
+    /// The search ends within one in so many units.
+    units_per_slack: u64,
+}
+
+/// Each attempt lays out a file system, and a size that is a little larger than necessary does no
+/// harm.
+const ROUGH: Precision = Precision {
+    unit_blocks: 16,
+    units_per_slack: 1024,
+};
+/// For a message that says which size suffices.
+const EXACT: Precision = Precision {
+    unit_blocks: 1,
+    units_per_slack: u64::MAX,
+};
 
 /// A file system without contents: metadata, journal, orphan file and resize inode.
 pub(super) struct Frame {
@@ -96,7 +117,7 @@ impl Frame {
 /// The frame that satisfies the requirements, of the requested size.
 pub(super) fn fit(required: &Requirements, size: Size, options: &Options) -> Result<Frame> {
     match size {
-        Size::Auto(free) => smallest(required, free, options),
+        Size::Auto(free) => smallest(required, free, options, &ROUGH),
         Size::Bytes(bytes) => fixed(required, bytes, options),
     }
 }
@@ -142,7 +163,7 @@ fn fixed(required: &Requirements, bytes: u64, options: &Options) -> Result<Frame
             Err(error) => impossible = Some(error),
         }
     }
-    let smallest = smallest(required, Free::Bytes(0), options);
+    let smallest = minimum(required, options);
     let is_no_larger = smallest.as_ref().map_or(true, |frame| frame.size <= bytes);
     if let Some(error) = impossible.filter(|_| is_no_larger) {
         return Err(Error::impossible(format!(
@@ -162,7 +183,7 @@ fn without_journal(required: &Requirements, bytes: u64, options: &Options) -> St
     let mut without = options.clone();
     without.features.push("^has_journal".to_owned());
     without.journal_blocks = None;
-    match smallest(required, Free::Bytes(0), &without) {
+    match minimum(required, &without) {
         Ok(frame) if frame.size <= bytes => format!(
             ", mostly for the journal; without one (-O ^has_journal) {} suffice",
             frame.size
@@ -178,37 +199,52 @@ fn too_few(required: &Requirements) -> Error {
     ))
 }
 
-/// The smallest frame, within about 0.1%, that satisfies the requirements and has the free space.
-fn smallest(required: &Requirements, free: Free, options: &Options) -> Result<Frame> {
+/// The smallest frame that [`fixed`] accepts: with no inode that is neither required nor asked for.
+fn minimum(required: &Requirements, options: &Options) -> Result<Frame> {
+    let options = Options {
+        inodes: options.inodes.or(Some(required.inodes)),
+        ..options.clone()
+    };
+    smallest(required, Free::Bytes(0), &options, &EXACT)
+}
+
+/// The smallest frame, within the precision, that satisfies the requirements and has the free
+/// space.
+fn smallest(
+    required: &Requirements,
+    free: Free,
+    options: &Options,
+    precision: &Precision,
+) -> Result<Frame> {
     if options
         .inodes
         .is_some_and(|inodes| inodes < required.inodes)
     {
         return Err(too_few(required));
     }
-    let attempt = |units: u64| {
-        attempt(
-            units * GRANULARITY_BLOCKS * required.block_size,
-            required,
-            free,
-            options,
-        )
-    };
-    let max_units = MAX_SIZE / (GRANULARITY_BLOCKS * required.block_size);
+    let unit = precision.unit_blocks * required.block_size;
+    let attempt = |units: u64| attempt(units * unit, required, free, options);
+    let max_units = MAX_SIZE / unit;
     let mut low = 0;
-    let mut high = (required.blocks + required.blocks / 8 + 1024).div_ceil(GRANULARITY_BLOCKS);
+    let mut high = (required.blocks + required.blocks / 8 + 1024).div_ceil(precision.unit_blocks);
+    let mut was_possible = false;
     let mut best = loop {
-        match attempt(high) {
+        let attempted = attempt(high);
+        was_possible |= attempted.is_ok();
+        match attempted {
             Ok((true, frame)) => break frame,
-            Err(error) if high >= max_units => return Err(no_size(options, &error.to_string())),
-            Ok(_) if high >= max_units => return Err(no_size(options, "it is never enough")),
+            Err(error) if high >= max_units && !was_possible => {
+                return Err(no_size(options, &error.to_string()));
+            }
+            // That the largest of all sizes is impossible explains nothing.
+            _ if high >= max_units => return Err(no_size(options, "it is never enough")),
             _ => {
                 low = high;
                 high = (high + high / 2).min(max_units);
             }
         }
     };
-    while high - low > 1 + high / 1024 {
+    while high - low > 1 + high / precision.units_per_slack {
         let middle = low + (high - low) / 2;
         match attempt(middle) {
             Ok((true, frame)) => (high, best) = (middle, frame),
@@ -242,9 +278,11 @@ fn attempt(
         let frame = Frame::new(size, options, &required.owners)?;
         return Ok((frame.holds(required, wanted), frame));
     }
+    let most = most_extra_inodes(free, size, required.block_size, options)?;
+    let inodes_for = |blocks| inodes_for(required, blocks, most);
     let with_inodes_for = |blocks: u64| {
         let options = Options {
-            inodes: Some(inodes_for(required, blocks)),
+            inodes: Some(inodes_for(blocks)),
             ..options.clone()
         };
         Frame::new(size, &options, &required.owners)
@@ -256,17 +294,37 @@ fn attempt(
     // More may be free than requested, since a journal has a minimum size. Additional inodes for
     // the surplus reduce it, so these inodes are enough.
     let left = frame.free_blocks() - required.blocks;
-    if u64::from(frame.geometry.inodes_count) >= inodes_for(required, left) {
+    if u64::from(frame.geometry.inodes_count) >= inodes_for(left) {
         return Ok((true, frame));
     }
     let frame = with_inodes_for(left)?;
     Ok((frame.holds(required, wanted), frame))
 }
 
-/// The required inodes, plus a tenth or one for each 16 KiB of `free` blocks, whichever is more.
-fn inodes_for(required: &Requirements, free: u64) -> u64 {
+/// The required inodes, plus a tenth or one for each 16 KiB of `free` blocks, but at most `most`,
+/// whichever is more.
+fn inodes_for(required: &Requirements, free: u64, most: u64) -> u64 {
     let bytes = free.saturating_mul(required.block_size);
-    required.inodes + (bytes / BYTES_PER_INODE).max(required.inodes / 10)
+    let extra = (bytes / BYTES_PER_INODE).min(most);
+    required.inodes + extra.max(required.inodes / 10)
+}
+
+/// How many inodes free space may have at most. If a share of the image is to be free, a larger
+/// image has more free space, and the tables for it must leave room for the contents.
+fn most_extra_inodes(
+    free: Free,
+    size: u64,
+    block_size: u64,
+    options: &Options,
+) -> crate::Result<u64> {
+    if matches!(free, Free::Bytes(_)) {
+        return Ok(u64::MAX);
+    }
+    let blocks = size / block_size;
+    let reserved = plan::reserved_blocks(blocks, options.reserved_percent)?;
+    let taken = free_blocks(free, size, block_size).saturating_add(reserved);
+    let tables = blocks.saturating_sub(taken) * block_size / PART_FOR_TABLES;
+    Ok(tables / u64::from(options.inode_size.max(1)))
 }
 
 fn free_blocks(free: Free, size: u64, block_size: u64) -> u64 {
@@ -342,6 +400,66 @@ mod tests {
                     "{blocks} {free:?}: {spare} for {left}"
                 );
             }
+        }
+    }
+
+    /// The tables of the inodes for free space give way to the share that is to be free.
+    #[test]
+    fn any_share_and_size_of_inodes_give_a_size_near_the_contents() {
+        for (blocks, inodes) in [(100, 20), (30_000, 5000)] {
+            let required = Requirements {
+                blocks,
+                inodes,
+                block_size: 4096,
+                owners: Usage::default(),
+            };
+            for (inode_size, share, reserved_percent) in [128, 256, 1024, 4096]
+                .into_iter()
+                .flat_map(|size| [(size, 500, 0.0), (size, 930, 0.0), (size, 959, 3.0)])
+            {
+                let options = Options {
+                    inode_size,
+                    reserved_percent,
+                    features: ["^has_journal", "^resize_inode"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                    ..options()
+                };
+                let size = Size::Auto(Free::Thousandths(share));
+                let frame = fit(&required, size, &options).unwrap();
+                let tables = inodes * 11 / 10 * u64::from(inode_size) / 4096;
+                let left = 1.0 - f64::from(share) / 1000.0 - reserved_percent / 100.0;
+                // The groups' own blocks are content as well.
+                let content = u32::try_from(blocks + tables + 300).unwrap();
+                let near = f64::from(content) / left * 1.2;
+                let found = u32::try_from(frame.geometry.blocks_count).unwrap();
+                assert!(
+                    f64::from(found) <= near,
+                    "{blocks} -I {inode_size} --free {share} -m {reserved_percent}: {found} of {near}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_size_that_an_error_names_is_the_smallest() {
+        for (blocks, inodes, inode_size) in [(100, 20, 256), (100, 3000, 1024), (70_000, 50, 256)] {
+            let required = Requirements {
+                blocks,
+                inodes,
+                block_size: 4096,
+                owners: Usage::default(),
+            };
+            let options = Options {
+                inode_size,
+                ..options()
+            };
+            let fixed = |bytes| fit(&required, Size::Bytes(bytes), &options);
+            let told = fixed(64 << 10).err().unwrap().to_string();
+            let (_, rest) = told.split_once("at least ").unwrap();
+            let named = rest.split_once(' ').unwrap().0.parse().unwrap();
+            assert!(fixed(named).is_ok(), "{told}");
+            assert!(fixed(named - 4096).is_err(), "{told}");
         }
     }
 

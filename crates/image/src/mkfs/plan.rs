@@ -317,7 +317,7 @@ fn reserved_descriptor_blocks(superblock: &Superblock) -> u16 {
         .expect("at most a quarter of a block")
 }
 
-fn reserved_blocks(blocks: u64, percent: f64) -> Result<u64> {
+pub(crate) fn reserved_blocks(blocks: u64, percent: f64) -> Result<u64> {
     if !(0.0..=50.0).contains(&percent) {
         return Err(impossible(format!(
             "{percent} percent reserved: 0 to 50 are possible"
