@@ -94,7 +94,26 @@ impl Design {
     ///
     /// `Io`.
     pub fn write(&self, device: &dyn Device) -> Result<Summary> {
-        writer::write(device, &self.layout, &self.superblock, &self.files)?;
+        self.write_unless(device, &|| false)
+    }
+
+    /// As [`Self::write`], but stops when `is_stopped`: then there is no file system on the device.
+    ///
+    /// # Errors
+    ///
+    /// `Io`; `Interrupted`.
+    pub fn write_unless(
+        &self,
+        device: &dyn Device,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Summary> {
+        writer::write(
+            device,
+            &self.layout,
+            &self.superblock,
+            &self.files,
+            is_stopped,
+        )?;
         let geometry = &self.layout.geometry;
         Ok(Summary {
             block_size: geometry.block_size,

@@ -9,7 +9,7 @@ use pext4_ondisk::{BlockNumber, GroupNumber};
 
 use super::contents::Files;
 use super::layout::Layout;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Writes everything and makes it durable.
 pub(super) fn write(
@@ -17,10 +17,17 @@ pub(super) fn write(
     layout: &Layout,
     superblock: &Superblock,
     files: &Files,
+    is_stopped: &dyn Fn() -> bool,
 ) -> Result<()> {
-    Writer { device, layout }.write_inodes(files)?;
-    write_metadata(device, layout, superblock, files)?;
+    let writer = Writer {
+        device,
+        layout,
+        is_stopped,
+    };
+    writer.write_inodes(files)?;
+    writer.write_metadata(superblock, files)?;
     device.flush()?;
+    writer.check()?;
     device.write_at(superblock::OFFSET, &superblock.encode())?;
     device.flush()?;
     Ok(())
@@ -33,22 +40,40 @@ pub(crate) fn write_metadata(
     superblock: &Superblock,
     files: &Files,
 ) -> Result<()> {
-    let writer = Writer { device, layout };
-    for (block, bytes) in &files.blocks {
-        writer.write_block(*block, bytes)?;
-    }
-    writer.write_bitmaps()?;
-    writer.write_descriptors()?;
-    writer.write_backups(superblock)
+    let writer = Writer {
+        device,
+        layout,
+        is_stopped: &|| false,
+    };
+    writer.write_metadata(superblock, files)
 }
 
 struct Writer<'a> {
     device: &'a dyn Device,
     layout: &'a Layout,
+    /// Whether the caller wants no more to be written.
+    is_stopped: &'a dyn Fn() -> bool,
 }
 
 impl Writer<'_> {
+    fn check(&self) -> Result<()> {
+        match (self.is_stopped)() {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    fn write_metadata(&self, superblock: &Superblock, files: &Files) -> Result<()> {
+        for (block, bytes) in &files.blocks {
+            self.write_block(*block, bytes)?;
+        }
+        self.write_bitmaps()?;
+        self.write_descriptors()?;
+        self.write_backups(superblock)
+    }
+
     fn write_block(&self, block: BlockNumber, bytes: &[u8]) -> Result<()> {
+        self.check()?;
         let offset = block.get() * u64::from(self.layout.geometry.block_size);
         Ok(self.device.write_at(offset, bytes)?)
     }
