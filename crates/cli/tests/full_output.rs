@@ -80,3 +80,25 @@ fn a_closed_pipe_is_no_failure() {
     );
     place.check();
 }
+
+#[test]
+fn an_archive_that_cannot_be_written_is_named() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&place.image));
+    let export = || {
+        let mut command = pext4(["export"]);
+        command.arg(&place.image);
+        command
+    };
+    let full = "cannot write it: No space left on device";
+    let told = into_full(&mut export());
+    assert!(
+        told.starts_with(&format!("pext4: standard output: {full}")),
+        "{told}"
+    );
+    let told = fail(export().args(["-o", "/dev/full"]), 1);
+    assert!(
+        told.starts_with(&format!("pext4: /dev/full: {full}")),
+        "{told}"
+    );
+}

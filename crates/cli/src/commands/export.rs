@@ -123,7 +123,8 @@ fn exported(arguments: &Arguments, output: Option<&Path>, reader: &Reader) -> Re
         bail!("a tar archive is not for a terminal: give -o FILE or a pipe");
     }
     let mut output = BufWriter::with_capacity(BUFFER, output);
-    write(arguments, reader, &mut output).map_err(|error| {
+    let name = Path::new("standard output");
+    write(arguments, reader, name, &mut output).map_err(|error| {
         let mut causes = error
             .chain()
             .filter_map(<dyn std::error::Error>::downcast_ref);
@@ -148,10 +149,16 @@ fn check_apart(image: &Path, output: &Path) -> Result<()> {
     )
 }
 
-fn write(arguments: &Arguments, reader: &Reader, output: &mut dyn Write) -> Result<Exported> {
+fn write(
+    arguments: &Arguments,
+    reader: &Reader,
+    name: &Path,
+    output: &mut dyn Write,
+) -> Result<Exported> {
     let mut on_skipped = progress::report_skipped;
     let options = ExportOptions {
         whole_files: arguments.no_sparse,
+        name: Some(name),
         on_skipped: match arguments.skip_unreadable {
             true => Some(&mut on_skipped),
             false => None,
@@ -165,7 +172,7 @@ fn to_special(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<E
     let shown = || format!("{}: cannot write it", output.display());
     let file = OpenOptions::new().write(true).open(output);
     let mut file = BufWriter::with_capacity(BUFFER, file.with_context(shown)?);
-    let exported = write(arguments, reader, &mut file)?;
+    let exported = write(arguments, reader, output, &mut file)?;
     file.flush().with_context(shown)?;
     Ok(exported)
 }
@@ -186,7 +193,7 @@ fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Expo
     let file = options.open(&temporary).with_context(shown)?;
     let write = || {
         let mut file = BufWriter::with_capacity(BUFFER, file);
-        let exported = self::write(arguments, reader, &mut file)?;
+        let exported = self::write(arguments, reader, output, &mut file)?;
         let file = file.into_inner().map_err(IntoInnerError::into_error);
         let file = file.with_context(shown)?;
         if replaced.is_some() {

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 
 use pext4_fs::{FileType, Refusal, Time};
@@ -59,6 +60,8 @@ pub struct ExportOptions<'o, 's> {
     /// Write the holes of files as zeroes, for readers that do not know GNU's sparse form (as that
     /// of busybox). Zeroes may be a large part of the archive then.
     pub whole_files: bool,
+    /// What errors of writing the archive call it: the path of a file. `output` if absent.
+    pub name: Option<&'o Path>,
     /// Skip files below the directory that cannot be read in the image, after calling this. Each
     /// file is read twice, to know that before its header is written. Without it such a file is an
     /// error.
@@ -70,6 +73,7 @@ impl fmt::Debug for ExportOptions<'_, '_> {
         formatter
             .debug_struct("ExportOptions")
             .field("whole_files", &self.whole_files)
+            .field("name", &self.name)
             .field("skips_unreadable", &self.on_skipped.is_some())
             .finish()
     }
@@ -105,6 +109,7 @@ impl Reader {
             progress: self.progress(),
             reader: self,
             output,
+            name: options.name.unwrap_or(Path::new("output")),
             whole_files: options.whole_files,
             unreadable: Unreadable::new(options.on_skipped),
             links: HashMap::new(),
@@ -121,7 +126,7 @@ impl Reader {
         exporter
             .output
             .flush()
-            .with_host_file("output".as_ref(), "write it")?;
+            .with_host_file(exporter.name, "write it")?;
         Ok(Exported {
             unreadable_skipped: exporter.unreadable.skipped,
             ..exporter.exported
@@ -134,6 +139,8 @@ struct Exporter<'r, 'l> {
     progress: Arc<Progress>,
     reader: &'r Reader,
     output: &'r mut dyn Write,
+    /// What errors call the output.
+    name: &'r Path,
     /// Holes are written as zeroes.
     whole_files: bool,
     unreadable: Unreadable<'r, 'l>,
@@ -283,7 +290,7 @@ impl Exporter<'_, '_> {
                 piece.fill(0);
             }
             let read = if read == 0 { length } else { read };
-            put(self.output, &self.piece[..read])?;
+            put(self.output, self.name, &self.piece[..read])?;
             self.progress.add_bytes(read)?;
             at += read as u64;
         }
@@ -317,14 +324,12 @@ impl Exporter<'_, '_> {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        put(self.output, bytes)
+        put(self.output, self.name, bytes)
     }
 }
 
-fn put(output: &mut dyn Write, bytes: &[u8]) -> Result<()> {
-    output
-        .write_all(bytes)
-        .with_host_file("output".as_ref(), "write it")
+fn put(output: &mut dyn Write, name: &Path, bytes: &[u8]) -> Result<()> {
+    output.write_all(bytes).with_host_file(name, "write it")
 }
 
 impl Header {
