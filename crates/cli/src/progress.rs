@@ -49,23 +49,77 @@ pub enum Measure {
     Points,
 }
 
-impl Measure {
-    fn template(self) -> &'static str {
-        match self {
-            Self::Time => "{prefix:9} {elapsed}",
-            Self::Names => "{prefix:9} {pos} names  {per_sec}",
-            Self::Files => "{prefix:9} [{bar:30}] {pos} of {len} files  {per_sec}  {eta} left",
-            Self::Bytes => {
-                "{prefix:9} [{bar:30}] {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left"
-            }
-            Self::BytesSoFar => "{prefix:9} {msg}, {bytes}  {bytes_per_sec}",
-            Self::Percent => "{prefix:9} [{bar:30}] {percent} % of {msg}",
-            Self::Points => "{prefix}  [{bar:30}] {pos}/{len}  {msg}",
+/// The columns of a terminal that does not say how many it has.
+const USUAL_COLUMNS: u16 = 80;
+/// Columns from which on any of the texts leaves room for a bar, and for the widest bar.
+const ENOUGH_FOR_A_BAR: u16 = 74;
+const ENOUGH_FOR_THE_WIDEST: u16 = 104;
+
+/// How much is shown, so that it fits one line: a longer one would be drawn again below itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Width {
+    /// The verb and a number.
+    Narrow,
+    /// All, with a bar in the columns that are left.
+    Usual,
+    /// All, with the widest bar.
+    Wide,
+}
+
+impl Width {
+    fn of(columns: u16) -> Self {
+        match columns {
+            ENOUGH_FOR_THE_WIDEST.. => Self::Wide,
+            ENOUGH_FOR_A_BAR.. => Self::Usual,
+            _ => Self::Narrow,
         }
     }
 
-    fn style(self) -> ProgressStyle {
-        ProgressStyle::with_template(self.template()).expect("a test tries all of them")
+    /// That of standard error.
+    fn of_terminal() -> Self {
+        let size = rustix::termios::tcgetwinsize(io::stderr());
+        let columns = size.map_or(0, |size| size.ws_col);
+        Self::of(match columns {
+            0 => USUAL_COLUMNS,
+            columns => columns,
+        })
+    }
+}
+
+impl Measure {
+    fn template(self, width: Width) -> String {
+        let bar = match width {
+            Width::Narrow => return self.narrow_template().to_owned(),
+            Width::Usual => "[{wide_bar}]",
+            Width::Wide => "[{bar:30}]",
+        };
+        match self {
+            Self::Time => "{prefix:9} {elapsed}".to_owned(),
+            Self::Names => "{prefix:9} {pos} names  {per_sec}".to_owned(),
+            Self::Files => {
+                format!("{{prefix:9}} {bar} {{pos}} of {{len}} files  {{per_sec}}  {{eta}} left")
+            }
+            Self::Bytes => format!(
+                "{{prefix:9}} {bar} {{bytes}} of {{total_bytes}}  {{bytes_per_sec}}  {{eta}} left"
+            ),
+            Self::BytesSoFar => "{prefix:9} {msg}, {bytes}  {bytes_per_sec}".to_owned(),
+            Self::Percent => format!("{{prefix:9}} {bar} {{percent}} % of {{msg}}"),
+            Self::Points => format!("{{prefix}}  {bar} {{pos}}/{{len}}  {{msg}}"),
+        }
+    }
+
+    fn narrow_template(self) -> &'static str {
+        match self {
+            Self::Time => "{prefix:9} {elapsed}",
+            Self::Names => "{prefix:9} {pos} names",
+            Self::BytesSoFar => "{prefix:9} {bytes}",
+            Self::Files | Self::Bytes | Self::Percent | Self::Points => "{prefix:9} {percent} %",
+        }
+    }
+
+    fn style(self, width: Width) -> ProgressStyle {
+        let template = self.template(width);
+        ProgressStyle::with_template(&template).expect("a test tries all of them")
     }
 }
 
@@ -242,29 +296,45 @@ impl Drop for Reaching<'_> {
     }
 }
 
+/// What determines how a bar is drawn. For another verb or measure it is also reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shown {
+    verb: &'static str,
+    measure: Measure,
+    width: Width,
+}
+
 /// A bar on standard error, which is removed on drop.
 pub struct Bar {
     bar: ProgressBar,
-    /// The verb and measure that it was drawn for last. For others the bar is reset.
-    shown: Mutex<Option<(&'static str, Measure)>>,
+    /// What it was drawn for last.
+    shown: Mutex<Option<Shown>>,
 }
 
 impl Bar {
     pub fn new() -> Self {
         Self {
-            bar: ProgressBar::no_length().with_style(Measure::Time.style()),
+            bar: ProgressBar::no_length().with_style(Measure::Time.style(Width::Narrow)),
             shown: Mutex::new(Class::Leaf, None),
         }
     }
 
     /// Brings the bar up to date.
     pub fn show(&self, state: &ProgressState) {
-        let what = (state.verb, state.measure);
-        let shown = self.shown.lock().replace(what);
-        let is_new = shown != Some(what);
+        self.show_in(Width::of_terminal(), state);
+    }
+
+    fn show_in(&self, width: Width, state: &ProgressState) {
+        let what = Shown {
+            verb: state.verb,
+            measure: state.measure,
+            width,
+        };
+        let before = self.shown.lock().replace(what);
+        let is_new = before.is_none_or(|it| (it.verb, it.measure) != (state.verb, state.measure));
         // Each call may draw, so the style comes first, and then what it shows.
-        if is_new {
-            self.bar.set_style(state.measure.style());
+        if before != Some(what) {
+            self.bar.set_style(state.measure.style(width));
             self.bar.set_prefix(state.verb);
         }
         self.bar.set_message(state.text.clone());
@@ -284,9 +354,15 @@ impl Drop for Bar {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bar, Interrupt, Measure, ProgressState, run_beside, watch, watch_with_interrupt};
+    use super::{
+        Bar, ENOUGH_FOR_A_BAR, ENOUGH_FOR_THE_WIDEST, Interrupt, Measure, ProgressState, Width,
+        run_beside, watch, watch_with_interrupt,
+    };
+    use indicatif::{ProgressDrawTarget, TermLike};
     use pext4_sync::atomic::{AtomicU32, Ordering};
     use pext4_sync::{Class, Condvar, Mutex};
+    use std::io;
+    use std::sync::Arc;
 
     #[test]
     fn work_and_watching_run_side_by_side() {
@@ -330,23 +406,88 @@ mod tests {
         );
     }
 
+    /// A terminal that keeps the widest line.
+    #[derive(Clone, Debug)]
+    struct Paper {
+        columns: u16,
+        widest: Arc<AtomicU32>,
+    }
+
+    impl Paper {
+        fn write(&self, text: &str) -> io::Result<()> {
+            let width = u32::try_from(text.chars().count()).expect("a short line");
+            self.widest.fetch_max(width, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    impl TermLike for Paper {
+        fn width(&self) -> u16 {
+            self.columns
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.write(text)
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn every_measure_can_be_drawn() {
-        let bar = Bar::new();
-        for measure in [
-            Measure::Time,
-            Measure::Names,
-            Measure::Files,
-            Measure::Bytes,
-            Measure::BytesSoFar,
-            Measure::Percent,
-            Measure::Points,
+    fn every_measure_fits_one_line_of_the_terminal() {
+        for (measure, length, text) in [
+            (Measure::Time, 0, ""),
+            (Measure::Names, 0, ""),
+            (Measure::Files, 4_000_000_000, ""),
+            (Measure::Bytes, (1 << 50) - 1, ""),
+            (Measure::BytesSoFar, (1 << 50) - 1, "1000000 files"),
+            (Measure::Percent, 100, "directories and their indexes"),
+            (Measure::Points, 1000, "kernel ext4, tasks 1024"),
         ] {
-            bar.show(&ProgressState {
-                measure,
-                position: 7,
-                ..ProgressState::elapsed("working")
-            });
+            for columns in [32, ENOUGH_FOR_A_BAR, 80, ENOUGH_FOR_THE_WIDEST, 200] {
+                let paper = Paper {
+                    columns,
+                    widest: Arc::default(),
+                };
+                let bar = Bar::new();
+                let target = ProgressDrawTarget::term_like(Box::new(paper.clone()));
+                bar.bar.set_draw_target(target);
+                bar.show_in(
+                    Width::of(columns),
+                    &ProgressState {
+                        measure,
+                        position: 7,
+                        length,
+                        text: text.to_owned(),
+                        ..ProgressState::elapsed("exporting")
+                    },
+                );
+                bar.bar.tick();
+                let widest = paper.widest.load(Ordering::Relaxed);
+                assert!(widest > 9, "{measure:?} in {columns}: it was not drawn");
+                assert!(
+                    widest <= columns.into(),
+                    "{measure:?} in {columns}: {widest}"
+                );
+            }
         }
     }
 
