@@ -36,11 +36,17 @@ const fn with_advice(
 const TO_RAW: &str = "`qemu-img convert -O raw FILE IMAGE` makes a raw image of it";
 const TO_BUILD: &str = "`pext4 build IMAGE FILE` makes an image of it";
 
-const FORMATS: [Format; 19] = [
+const FORMATS: [Format; 20] = [
     with_advice(0, b"QFI\xFB", "a disk image of QEMU (qcow2)", TO_RAW),
     with_advice(0, b"KDMV", "a disk image of VMware (vmdk)", TO_RAW),
     with_advice(0, b"vhdxfile", "a disk image of Hyper-V (vhdx)", TO_RAW),
     with_advice(0, b"conectix", "a disk image of Hyper-V (vhd)", TO_RAW),
+    with_advice(
+        0,
+        b"\x3A\xFF\x26\xED",
+        "a sparse image of Android",
+        "`simg2img FILE IMAGE` makes a raw image of it",
+    ),
     with_advice(
         0,
         b"LUKS\xBA\xBE",
