@@ -140,6 +140,15 @@ fn one_of_several_tags_is_chosen() {
         error.ends_with("no image of that tag, but: latest v1 v2"),
         "{error}"
     );
+    let mut nameless = manifests[0].clone();
+    nameless["annotations"] = json!({});
+    layout.index(&[nameless]);
+    let error = with("v3").unwrap_err().to_string();
+    assert!(
+        error.ends_with("no image of that tag: none of its images has one"),
+        "{error}"
+    );
+    layout.index(&manifests);
     let (one, two, latest) = (with("v1"), with("v2"), with("latest"));
     assert_eq!(two.unwrap().uuid, latest.unwrap().uuid);
     assert_eq!(one.unwrap().names, 2);

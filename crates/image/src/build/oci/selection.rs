@@ -41,8 +41,11 @@ impl ImageSelector<'_> {
         }
         let tagged: Vec<&Descriptor> = found.iter().filter(|image| self.names(image)).collect();
         if tagged.is_empty() {
-            let names = listed(&tags(found.iter()));
-            return unsound(format!("it has no image of that tag, but:{names}"));
+            let names = tags(found.iter());
+            return unsound(match names.is_empty() {
+                true => "it has no image of that tag: none of its images has one".to_owned(),
+                false => format!("it has no image of that tag, but:{}", listed(&names)),
+            });
         }
         let fitting: Vec<&Descriptor> = tagged
             .iter()
@@ -57,10 +60,14 @@ impl ImageSelector<'_> {
             // The only image, and its platform is unknown.
             [] if tagged.len() == 1 && tagged[0].platform.is_none() => Ok(tagged[0].clone()),
             [] => {
-                let names = listed(&platforms(&tagged));
-                unsound(format!(
-                    "it has no image for that platform, but for:{names}"
-                ))
+                let names = platforms(&tagged);
+                unsound(match names.is_empty() {
+                    true => "it does not say for which platforms its images are".to_owned(),
+                    false => {
+                        let names = listed(&names);
+                        format!("it has no image for that platform, but for:{names}")
+                    }
+                })
             }
             _ => unsound(choices(&fitting)),
         }
