@@ -566,3 +566,30 @@ fn a_number_that_a_bitmap_gives_out_wrongly_is_not_born_again() {
     let number = made.expect("other groups can").inode;
     assert!(number.get() > 8192, "{number}");
 }
+
+/// As Linux refuses it; what is there can be read all the same.
+#[test]
+fn inodes_with_more_extra_than_room_are_not_written() {
+    for request in [
+        "ssv min_extra_isize 32768",
+        "ssv want_extra_isize 60000",
+        "ssv want_extra_isize 132",
+    ] {
+        let Some(image) = Image::with_file(&["-I", "256"], b"content", &[request]) else {
+            return;
+        };
+        let field = request.split(' ').nth(1).expect("a field");
+        let open = |read_only| {
+            let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+            let options = MountOptions {
+                read_only,
+                ..MountOptions::default()
+            };
+            Volume::open(device, options)
+        };
+        let told = open(false).expect_err(request).to_string();
+        assert!(told.contains(field) && told.contains("-o ro"), "{told}");
+        let volume = open(true).expect("it can be read");
+        assert_eq!(volume.paths().read("/file").expect("read"), b"content");
+    }
+}

@@ -56,7 +56,7 @@ fn one_that_a_write_tore_keeps_what_only_the_primary_knows() {
     let volume = image.open();
     let notes = volume.notes().join("\n");
     assert!(
-        notes.contains("torn") && notes.contains("finished 1 deletions"),
+        notes.contains("torn") && notes.contains("finished 1 deletion or truncation that"),
         "{notes}"
     );
     assert!(!volume.is_read_only(), "{notes}");

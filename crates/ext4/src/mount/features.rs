@@ -2,6 +2,7 @@
 
 use pext4_ondisk::casefold;
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
+use pext4_ondisk::inode::BASE_SIZE;
 use pext4_ondisk::superblock::{State, Superblock};
 
 use crate::error::{Error, Result};
@@ -89,6 +90,31 @@ pub(super) fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
     )))
 }
 
+/// Refuses to write an image whose inodes are to have more in their extra part than there is room
+/// for, as Linux refuses it.
+fn refuse_extra_sizes(superblock: &Superblock) -> Result<()> {
+    let inode_size = superblock.effective_inode_size();
+    let room = usize::from(inode_size).saturating_sub(BASE_SIZE);
+    let features = &superblock.features;
+    if room == 0 || !features.has_read_only_compat(ReadOnlyCompat::EXTRA_ISIZE) {
+        return Ok(());
+    }
+    let sizes = [
+        ("min_extra_isize", superblock.min_extra_isize),
+        ("want_extra_isize", superblock.want_extra_isize),
+    ];
+    match sizes
+        .into_iter()
+        .find(|(_, size)| usize::from(*size) > room)
+    {
+        None => Ok(()),
+        Some((field, size)) => Err(Error::unsupported(format!(
+            "its superblock asks for inodes with an extra part of {size} bytes ({field}), and inodes \
+             of {inode_size} bytes have room for {room}"
+        ))),
+    }
+}
+
 /// Refuses an image that cannot be read, and turns the mount read-only for one that cannot be
 /// written, with a note that names the features.
 ///
@@ -102,6 +128,9 @@ pub(super) fn check(
     notes: &mut Vec<String>,
 ) -> Result<()> {
     refuse_unreadable(superblock)?;
+    if !options.read_only {
+        refuse_extra_sizes(superblock)?;
+    }
     let features = &superblock.features;
     let mut unwritten = Vec::new();
     if features.incompat.contains(KEYED_NAMES) {

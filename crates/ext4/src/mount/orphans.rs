@@ -89,6 +89,15 @@ fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
     Ok(chain)
 }
 
+/// So many orphans, in words.
+fn interrupted(orphans: usize) -> String {
+    let what = match orphans {
+        1 => "deletion or truncation",
+        _ => "deletions and truncations",
+    };
+    format!("{orphans} {what} that a crash had interrupted")
+}
+
 impl Volume {
     /// Finishes orphans: deletes inodes without a name and truncates others to their size. An inode
     /// that cannot be finished stays an orphan, with a note.
@@ -101,10 +110,10 @@ impl Volume {
         if !orphans.is_empty()
             && store.superblock(|superblock| superblock.state.contains(State::ERRORS))
         {
-            self.notes.push(format!(
-                "{} deletions and truncations that a crash had interrupted are left to e2fsck -f",
-                orphans.len()
-            ));
+            let are = if orphans.len() == 1 { "is" } else { "are" };
+            let interrupted = interrupted(orphans.len());
+            self.notes
+                .push(format!("{interrupted} {are} left to e2fsck -f"));
             return Ok(self);
         }
         let (mut finished, mut left) = (0usize, 0usize);
@@ -124,14 +133,17 @@ impl Volume {
         }
         let others = left.saturating_sub(MAX_NOTES);
         if others > 0 {
+            let (inodes, them) = match others {
+                1 => ("inode", "it"),
+                _ => ("inodes", "them"),
+            };
             self.notes.push(format!(
-                "{others} more orphan inodes could not be finished; run `e2fsck -f` to repair them"
+                "{others} more orphan {inodes} could not be finished; run `e2fsck -f` to repair {them}"
             ));
         }
         if finished > 0 {
-            self.notes.push(format!(
-                "finished {finished} deletions and truncations that a crash had interrupted"
-            ));
+            self.notes
+                .push(format!("finished {}", interrupted(finished)));
         }
         Ok(self)
     }
