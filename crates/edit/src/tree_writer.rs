@@ -279,6 +279,9 @@ impl<'s> TreeWriter<'s> {
                 _ => self.volume().unlink(parent, name).with_path(path)?,
             }
         }
+        if metadata.kind == FileType::Symlink {
+            check_target(self.volume(), &metadata.target, path)?;
+        }
         let new = CreateAttributes {
             permissions: metadata.permissions,
             uid: metadata.uid,
@@ -402,6 +405,20 @@ fn check_device(metadata: &FileMetadata, path: &[u8]) -> Result<()> {
              the minor one {MAX_MINOR} at most"
         ),
     )
+}
+
+/// Refuses the target of a symbolic link that does not fit a block.
+pub(crate) fn check_target(volume: &Volume, target: &[u8], path: &[u8]) -> Result<()> {
+    let (length, block) = (target.len(), volume.statfs().block_size);
+    if length < block as usize {
+        return Ok(());
+    }
+    let problem = format!(
+        "its target has {length} bytes, and {} are the most in this image: it must fit a block of {block} \
+         bytes",
+        block - 1
+    );
+    refuse(path, problem)
 }
 
 fn earlier(one: Time, two: Time) -> Time {

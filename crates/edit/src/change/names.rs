@@ -10,7 +10,9 @@ use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::flags::is_encrypted;
 use crate::image_tree::{join, list};
 use crate::session::EditSession;
-use crate::tree_writer::{HeldInode, MAX_DEPTH, Overrides, TOO_DEEP, TreeWriter, find};
+use crate::tree_writer::{
+    HeldInode, MAX_DEPTH, Overrides, TOO_DEEP, TreeWriter, check_target, find,
+};
 
 /// Whether a directory is made where a symbolic link on the way leads to nothing.
 #[derive(Clone, Copy)]
@@ -295,14 +297,7 @@ impl EditSession {
         } = change;
         let entry = self.destination_of_link(target, path, *into)?;
         self.check_vacant(&entry, *force)?;
-        let most = u64::from(self.volume().statfs().block_size) - 1;
-        if target.len() as u64 > most {
-            let length = target.len();
-            return refuse(
-                &entry.path,
-                format!("its target has {length} bytes, and {most} are the most in this image"),
-            );
-        }
+        check_target(self.volume(), target, &entry.path)?;
         let directory = entry.path.iter().rposition(|&byte| byte == b'/');
         let directory = &entry.path[..directory.map_or(0, |slash| slash + 1)];
         // The link leads to the first; `ln`, which is called in the root, looks for the second.
