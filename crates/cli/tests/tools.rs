@@ -141,6 +141,8 @@ fn a_file_is_told_whole() {
     let json = succeed(pext4(["stat", "--json"]).arg(&place.image).arg("link"));
     let link: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(link["target"], "directory/../directory");
+    let text = succeed(pext4(["stat"]).arg(&place.image).arg("link"));
+    assert!(!text.contains("Flags"), "there are none: {text}");
 }
 
 #[test]
@@ -174,6 +176,28 @@ fn a_tree_is_drawn_or_listed() {
         })
         .collect();
     assert_eq!(names, ["/directory/file", "/directory/inner"]);
+}
+
+/// No sound image has it.
+#[test]
+fn a_second_name_of_a_directory_counts_once_and_is_told() {
+    let Some(place) = filled() else { return };
+    let request = ["-w", "-R", "ln /directory /twice"];
+    succeed(Command::new("debugfs").args(request).arg(&place.image));
+    for depth in ["9", "1"] {
+        let mut tree = pext4(["tree", "--depth", depth]);
+        let ended = run(tree.arg(&place.image));
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(
+            told.starts_with("pext4: /twice: a second name of a directory"),
+            "{told}"
+        );
+        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let directories = if depth == "9" { "3" } else { "2" };
+        let count = format!("\n{directories} directories, ");
+        assert!(text.contains(&count), "{text}");
+    }
 }
 
 #[test]
@@ -504,13 +528,13 @@ fn what_cannot_be_made_overwrites_nothing() {
         command.args(options).arg(&place.image);
         command
     };
-    let complaint = fail(&mut mkfs(&["-b", "131072"]), 1);
+    let complaint = fail(&mut mkfs(&["-b", "131072"]), 2);
     assert!(complaint.contains("131072"), "{complaint}");
     assert!(!place.image.exists(), "nothing was made");
     succeed(&mut mkfs(&[]));
     let before = fs::read(&place.image).unwrap();
-    fail(&mut mkfs(&["--force", "-b", "131072"]), 1);
-    fail(&mut mkfs(&["--force", "-O", "no_such_feature"]), 1);
+    fail(&mut mkfs(&["--force", "-b", "131072"]), 2);
+    fail(&mut mkfs(&["--force", "-O", "no_such_feature"]), 2);
     let complaint = fail(&mut mkfs(&["--force", "--journal-size", "12M"]), 1);
     assert!(complaint.contains("at most half"), "{complaint}");
     fail(&mut mkfs(&["--force", "-N", "100", "-i", "8192"]), 2);

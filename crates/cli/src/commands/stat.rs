@@ -233,12 +233,13 @@ fn show(to: &mut dyn Write, path: &[u8], found: &Found) -> io::Result<()> {
     if let Some(created) = attributes.created {
         line("Created", moment::show_with_nanoseconds(created));
     }
-    line("Flags", mode::flags(attributes.flags).join(" "));
+    let flags = mode::flags(attributes.flags);
+    if !flags.is_empty() {
+        line("Flags", flags.join(" "));
+    }
     for (name, value) in &found.xattrs {
-        line(
-            "Attribute",
-            format!("{} = {}", names::show(name), show_value(value)),
-        );
+        let text = format!("{} = {}", names::show(name), show_value(value));
+        line("Attribute", text);
     }
     columns::write(to, &[Align::Left, Align::Left], &rows)?;
     found

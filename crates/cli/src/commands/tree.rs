@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use pext4_fs::{Attributes, FileType, InodeNumber};
 
@@ -55,7 +55,8 @@ struct Walk<'a> {
     viewer: &'a Viewer,
     arguments: &'a Arguments,
     levels: Vec<Level>,
-    listed: HashSet<InodeNumber>,
+    /// The directories that were found.
+    met: HashSet<InodeNumber>,
     path: Vec<u8>,
     directories: u64,
     files: u64,
@@ -83,6 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             writeln!(output, "{}", names::show(arguments.path.as_bytes()))?;
         }
         let mut walk = Walk::new(&viewer, arguments);
+        walk.met.insert(root.inode);
         if arguments.depth != Some(0) {
             walk.descend(root.inode);
         }
@@ -102,7 +104,7 @@ impl<'a> Walk<'a> {
             viewer,
             arguments,
             levels: Vec::new(),
-            listed: HashSet::new(),
+            met: HashSet::new(),
             path,
             directories: 0,
             files: 0,
@@ -112,20 +114,18 @@ impl<'a> Walk<'a> {
     }
 
     fn descend(&mut self, directory: InodeNumber) {
-        if self.listed.insert(directory) {
-            let (mut left, read) = self.viewer.names(directory);
-            let read = read.with_context(|| match self.path.as_slice() {
-                b"" => names::show(b"/"),
-                path => names::show(path),
-            });
-            self.read_errors.skip(read);
-            left.reverse();
-            self.levels.push(Level {
-                directory,
-                left,
-                path_length: self.path.len(),
-            });
-        }
+        let (mut left, read) = self.viewer.names(directory);
+        let read = read.with_context(|| match self.path.as_slice() {
+            b"" => names::show(b"/"),
+            path => names::show(path),
+        });
+        self.read_errors.skip(read);
+        left.reverse();
+        self.levels.push(Level {
+            directory,
+            left,
+            path_length: self.path.len(),
+        });
     }
 
     fn run(&mut self, output: &mut dyn Write) -> Result<()> {
@@ -161,8 +161,14 @@ impl<'a> Walk<'a> {
 
     fn visit(&mut self, name: &[u8], file: &File, output: &mut dyn Write) -> Result<()> {
         let is_directory = file.attributes.file_type == FileType::Directory;
-        let again = is_directory && self.listed.contains(&file.attributes.inode);
-        self.count(&file.attributes);
+        let again = is_directory && !self.met.insert(file.attributes.inode);
+        if again {
+            let damage = anyhow!("a second name of a directory; `pext4 check` tells more");
+            let damage = damage.context(names::show(&self.path));
+            self.read_errors.skip::<()>(Err(damage));
+        } else {
+            self.count(&file.attributes);
+        }
         if self.arguments.json {
             let record = Record::new(&self.path, &file.attributes, file.target.as_deref());
             serde_json::to_writer(&mut *output, &record).map_err(io::Error::from)?;
@@ -174,7 +180,7 @@ impl<'a> Walk<'a> {
             .arguments
             .depth
             .is_none_or(|depth| self.levels.len() < depth);
-        if is_directory && deeper {
+        if is_directory && deeper && !again {
             self.descend(file.attributes.inode);
         }
         Ok(())
