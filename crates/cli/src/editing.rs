@@ -3,13 +3,13 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, ValueEnum};
-use pext4_block::{Access, FileDevice};
+use pext4_block::{Access, Device, FileDevice};
 use pext4_edit::{Change, CloneMethod, EditError, EditOptions, EditSession, Plan, Progress, Way};
 use pext4_fs::{Refusal, StatFs};
 use pext4_image::build::parse_time;
@@ -24,6 +24,9 @@ use crate::names::ImageName;
 use crate::output::{print, print_error, print_result};
 use crate::progress::{self, ProgressState};
 use crate::size;
+
+/// What a device has behind its file system counts as room from so many bytes on.
+const ROOM: u64 = 1 << 20;
 
 /// One kind of change, both a command and a line of a script.
 pub trait Verb: Args {
@@ -134,7 +137,7 @@ impl How {
         work: impl FnOnce(&mut EditSession) -> Result<()>,
     ) -> Result<()> {
         let image = &device.path().to_owned();
-        let is_part = device.range().is_some();
+        let file = WholeFile::of(&device);
         let progress = &options.progress;
         let is_wanted = progress::is_wanted(self.quiet, self.json);
         let stop = || progress.stop();
@@ -143,10 +146,7 @@ impl How {
             let mut session = EditSession::from_file(device, options)?;
             let before = session.volume().statfs();
             let done = unless_stopped(work(&mut session), progress);
-            done.map_err(|error| match is_part {
-                true => with_space(error, before, None),
-                false => with_space(error, before, Some(image)),
-            })?;
+            done.map_err(|error| with_space(error, before, file.as_ref()))?;
             let notes = session.notes().to_vec();
             anyhow::Ok((notes, session.prepare()?))
         };
@@ -212,9 +212,40 @@ fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
     })
 }
 
+/// What an image is, if it is no part of a file: what makes the file system larger depends on that.
+struct WholeFile {
+    path: PathBuf,
+    /// The size of a block device, in bytes.
+    device: Option<u64>,
+}
+
+impl WholeFile {
+    fn of(device: &FileDevice) -> Option<Self> {
+        device.range().is_none().then(|| Self {
+            path: device.path().to_owned(),
+            device: device.is_block_device().then(|| device.size()),
+        })
+    }
+
+    /// What makes its file system of so many bytes larger.
+    fn advice(&self, bytes: u64) -> String {
+        let name = self.path.display();
+        match self.device {
+            None => format!("; `pext4 resize {name} +SIZE` makes it larger"),
+            Some(size) if size.saturating_sub(bytes) >= ROOM => format!(
+                "; `pext4 resize {name} max` makes it as large as its device, which has {}",
+                size::show(size)
+            ),
+            Some(_) => format!(
+                "; it fills its device: when that is larger, `pext4 resize {name} max` makes it larger"
+            ),
+        }
+    }
+}
+
 /// If an edit lacks space, adds how much there was before it, and what gives more to a file system
 /// that is all of this file.
-fn with_space(error: Error, before: StatFs, whole: Option<&Path>) -> Error {
+fn with_space(error: Error, before: StatFs, whole: Option<&WholeFile>) -> Error {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     let lacks_space =
         |cause: &pext4_fs::Error| cause.is(Refusal::NoSpace) || cause.is(Refusal::NoInodes);
@@ -225,9 +256,8 @@ fn with_space(error: Error, before: StatFs, whole: Option<&Path>) -> Error {
         .free_blocks
         .saturating_mul(u64::from(before.block_size));
     let inodes = count(before.free_inodes, "inode", "inodes");
-    let advice = whole.map_or(String::new(), |image| {
-        format!("; `pext4 resize {} +SIZE` makes it larger", image.display())
-    });
+    let all = before.blocks.saturating_mul(u64::from(before.block_size));
+    let advice = whole.map_or(String::new(), |file| file.advice(all));
     anyhow!(
         "{}; before this edit {} and {inodes} were free{advice}",
         failure::line(&error),
@@ -308,4 +338,25 @@ pub fn apply_to(
 /// A path of the image from the command line.
 pub fn path(text: &OsString) -> Vec<u8> {
     text.as_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::WholeFile;
+
+    #[test]
+    fn what_makes_a_file_system_larger_depends_on_what_it_is_in() {
+        let advice = |device| {
+            let path = PathBuf::from("/dev/it");
+            WholeFile { path, device }.advice(64 << 20)
+        };
+        assert!(advice(None).contains("`pext4 resize /dev/it +SIZE`"));
+        assert!(advice(Some((64 << 20) + 4096)).contains("it fills its device"));
+        let larger = advice(Some(1 << 30));
+        assert!(
+            larger.contains("resize /dev/it max` makes it as large as its device, which has 1 GiB")
+        );
+    }
 }
