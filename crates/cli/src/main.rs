@@ -15,6 +15,7 @@ mod count;
 mod device;
 mod editing;
 mod failure;
+mod format;
 mod helper;
 mod input;
 mod interrupt;

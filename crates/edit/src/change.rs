@@ -12,6 +12,8 @@ mod names;
 mod paths;
 mod together;
 
+pub use attributes::check_attribute_name;
+
 use std::io::Read;
 use std::path::PathBuf;
 

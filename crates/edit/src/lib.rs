@@ -85,7 +85,7 @@ mod tree_writer;
 mod tune;
 mod unreadable;
 
-pub use change::{Change, IntoDirectory};
+pub use change::{Change, IntoDirectory, check_attribute_name};
 pub use error::{EditError, Result};
 pub use flags::{FlagChange, InvalidFlags};
 pub use get::{Copied, GetOptions};

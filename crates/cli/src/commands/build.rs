@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_image::build::{
-    Builder, Free, Map, Owner, Phase, Platform, Progress, Size, Source, Summary, parse_owner,
-    parse_time,
+    Builder, Free, Map, Owner, Phase, Platform, Progress, Size, Source, Summary,
+    check_attribute_pattern, check_pattern, parse_owner, parse_time,
 };
 use pext4_image::mkfs::hash_seed;
 use pext4_ondisk::shown::Shown;
@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::count::count;
 use crate::device::claim_to_replace;
 use crate::failure::Misuse;
+use crate::format;
 use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::print_result;
@@ -50,16 +51,16 @@ pub struct Arguments {
     #[arg(long, value_name = "SHARE", value_parser = parse_free)]
     free: Option<Free>,
     /// Bytes in a block: 1024, 2048, 4096, or more up to 65536, which few systems mount
-    #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse, default_value = "4096")]
-    block_size: u64,
+    #[arg(short = 'b', value_name = "BYTES", value_parser = format::block_size, default_value = "4096")]
+    block_size: u32,
     /// Minimum number of inodes; if absent, as many as needed and some more
     #[arg(short = 'N', value_name = "COUNT")]
     inodes: Option<u64>,
     /// Bytes in an inode
-    #[arg(short = 'I', value_name = "BYTES", default_value_t = 256)]
+    #[arg(short = 'I', value_name = "BYTES", value_parser = format::inode_size, default_value = "256")]
     inode_size: u16,
     /// Label, at most 16 bytes
-    #[arg(short = 'L', value_name = "LABEL", default_value = "")]
+    #[arg(short = 'L', value_name = "LABEL", value_parser = format::label, default_value = "")]
     label: String,
     /// UUID; made from the sources and the options if absent
     #[arg(short = 'U', value_name = "UUID", value_parser = uuid_text::parse_stated)]
@@ -68,10 +69,15 @@ pub struct Arguments {
     #[arg(long, value_name = "UUID", value_parser = uuid_text::parse_stated)]
     hash_seed: Option<Uuid>,
     /// Percent of the blocks that are kept for root
-    #[arg(short = 'm', value_name = "PERCENT", default_value_t = 0.0)]
+    #[arg(short = 'm', value_name = "PERCENT", value_parser = format::reserved_percent, default_value = "0")]
     reserved: f64,
     /// Features to turn on, or off with ^ before them
-    #[arg(short = 'O', value_name = "FEATURE,...", value_delimiter = ',')]
+    #[arg(
+        short = 'O',
+        value_name = "FEATURE,...",
+        value_delimiter = ',',
+        value_parser = format::feature
+    )]
     features: Vec<String>,
     /// Size of the journal
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -81,10 +87,10 @@ pub struct Arguments {
     owner: Option<Owner>,
     /// Leave out names that match, or with a slash in it whole paths: as an archive states them,
     /// and as they are in the image
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", value_parser = check_pattern)]
     exclude: Vec<String>,
     /// Leave out extended attributes whose names match
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", value_parser = check_attribute_pattern)]
     exclude_xattr: Vec<String>,
     /// Time of everything: @SECONDS or 2023-11-14T22:13:20Z
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
@@ -196,8 +202,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn builder(arguments: &Arguments) -> Result<Builder> {
-    let block_size = u32::try_from(arguments.block_size)
-        .map_err(|_| Misuse("-b: at most 65536 bytes".to_owned()))?;
+    let block_size = arguments.block_size;
     let mut builder = Builder::new()
         .size(size_of(arguments)?)
         .block_size(block_size)

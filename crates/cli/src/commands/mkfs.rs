@@ -15,6 +15,8 @@ use uuid::Uuid;
 
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
+use crate::format;
+use crate::interrupt::Interrupt;
 use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::print_result;
@@ -45,8 +47,8 @@ pub struct Arguments {
     )]
     file_system: Type,
     /// Bytes in a block: 1024, 2048, 4096, or more up to 65536, which few systems mount
-    #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse)]
-    block_size: Option<u64>,
+    #[arg(short = 'b', value_name = "BYTES", value_parser = format::block_size)]
+    block_size: Option<u32>,
     /// Inodes
     #[arg(short = 'N', value_name = "COUNT")]
     inodes: Option<u64>,
@@ -54,10 +56,10 @@ pub struct Arguments {
     #[arg(short = 'i', value_name = "BYTES", value_parser = size::parse, conflicts_with = "inodes")]
     bytes_per_inode: Option<u64>,
     /// Bytes in an inode
-    #[arg(short = 'I', value_name = "BYTES", default_value_t = 256)]
+    #[arg(short = 'I', value_name = "BYTES", value_parser = format::inode_size, default_value = "256")]
     inode_size: u16,
     /// Label, at most 16 bytes
-    #[arg(short = 'L', value_name = "LABEL", default_value = "")]
+    #[arg(short = 'L', value_name = "LABEL", value_parser = format::label, default_value = "")]
     label: String,
     /// UUID; random if absent or `random`
     #[arg(short = 'U', value_name = "UUID", value_parser = uuid_text::parse)]
@@ -67,10 +69,15 @@ pub struct Arguments {
     #[arg(long, value_name = "UUID", value_parser = uuid_text::parse)]
     hash_seed: Option<Uuid>,
     /// Percent of the blocks that are kept for root
-    #[arg(short = 'm', value_name = "PERCENT", default_value_t = 5.0)]
+    #[arg(short = 'm', value_name = "PERCENT", value_parser = format::reserved_percent, default_value = "5")]
     reserved: f64,
     /// Features to turn on, or off with ^ before them; `none` turns all off
-    #[arg(short = 'O', value_name = "FEATURE,...", value_delimiter = ',')]
+    #[arg(
+        short = 'O',
+        value_name = "FEATURE,...",
+        value_delimiter = ',',
+        value_parser = format::feature
+    )]
     features: Vec<String>,
     /// Size of the journal
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -120,7 +127,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut options = options(arguments)?;
     let target = target(arguments)?;
     options.journal_blocks = journal_blocks(arguments, options.block_size_at(target.size()))?;
-    let made = make(&arguments.image, target, &options)?;
+    // Until the options are known to be valid there is nothing to clean up.
+    let made = make(&arguments.image, target, &options, || {
+        Ok(Some(Interrupt::catch().context("cannot catch signals")?))
+    })?;
     if arguments.quiet {
         return Ok(());
     }
@@ -132,7 +142,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Creates an image with all defaults. The caller has checked that it does not exist.
+/// Creates an image with all defaults. The caller has checked that it does not exist, and catches
+/// signals later, in its own way.
 ///
 /// # Errors
 ///
@@ -142,7 +153,7 @@ pub fn create(image: &Path, size: u64) -> Result<Summary> {
         root_owner: caller(),
         ..Options::default()
     };
-    make(image, Target::NewFile(size), &options)
+    make(image, Target::NewFile(size), &options, || Ok(None))
 }
 
 /// The target of the file system.
@@ -164,12 +175,19 @@ impl Target {
     }
 }
 
-/// Makes the file system. The content of the target is not touched until the options are known to
-/// be valid.
-fn make(image: &Path, target: Target, options: &Options) -> Result<Summary> {
+/// Makes the file system, unless a signal comes that `catch` has caught. The content of the target
+/// is not touched until the options are known to be valid.
+fn make(
+    image: &Path,
+    target: Target,
+    options: &Options,
+    catch: impl FnOnce() -> Result<Option<Interrupt>>,
+) -> Result<Summary> {
     let name = || image.display().to_string();
     let named = |error| add_user(image, error);
     let design = Design::new(target.size(), options).with_context(name)?;
+    let interrupt = catch()?;
+    let is_stopped = || interrupt.as_ref().is_some_and(Interrupt::came);
     let device = match target {
         Target::File(size) => FileDevice::create(image, size).map_err(named)?,
         Target::NewFile(size) => {
@@ -177,10 +195,18 @@ fn make(image: &Path, target: Target, options: &Options) -> Result<Summary> {
         }
         Target::Device(device) => cleared(image, device)?,
     };
-    let written = design.write(&device).with_context(name);
+    let written = design.write_unless(&device, &is_stopped);
+    let is_interrupted = matches!(written, Err(pext4_image::Error::Interrupted));
+    let written = written.with_context(name);
     let made = written.and_then(|made| Ok(device.flush().map(|()| made)?));
     if made.is_err() {
         device.remove_if_new();
+    }
+    if is_interrupted && image.exists() {
+        bail!(
+            "{}: interrupted: it has no file system yet; --force makes one",
+            name()
+        );
     }
     made
 }
@@ -210,11 +236,9 @@ fn root_owner(wanted: Option<Owner>) -> (u32, u32) {
 }
 
 fn options(arguments: &Arguments) -> Result<Options> {
-    let block_size = arguments.block_size.map(u32::try_from).transpose();
-    let block_size = block_size.map_err(|_| Misuse("-b: at most 65536 bytes".to_owned()))?;
     Ok(Options {
         file_system: arguments.file_system.into(),
-        block_size,
+        block_size: arguments.block_size,
         inodes: arguments.inodes,
         bytes_per_inode: arguments.bytes_per_inode,
         inode_size: arguments.inode_size,
@@ -359,7 +383,7 @@ mod tests {
 
     use clap::Parser;
 
-    use super::{Arguments, Options, is_empty, make, target};
+    use super::{Arguments, Interrupt, Options, is_empty, make, target};
 
     #[derive(Parser)]
     struct Line {
@@ -380,11 +404,33 @@ mod tests {
         for (more, is_kept) in [(&[][..], true), (&["--force"][..], false)] {
             let found = target(&arguments(&image, more)).expect("nothing is there");
             fs::write(&image, "precious").expect("room");
-            let made = make(&image, found, &Options::default());
+            let made = make(&image, found, &Options::default(), || Ok(None));
             assert_eq!(made.is_err(), is_kept);
             assert_eq!(fs::read(&image).expect("there") == b"precious", is_kept);
             fs::remove_file(&image).expect("there");
         }
+    }
+
+    #[test]
+    fn an_interruption_leaves_no_new_file() {
+        let folder = tempfile::tempdir().expect("room");
+        let image = folder.path().join("image");
+        let interrupted = || {
+            let target = target(&arguments(&image, &[])).expect("nothing is there");
+            let options = Options::default();
+            let made = make(&image, target, &options, || Ok(Some(Interrupt::sent())));
+            crate::failure::line(&made.expect_err("it was interrupted"))
+        };
+        let told = interrupted();
+        assert!(
+            told.ends_with("image: interrupted; nothing was left behind"),
+            "{told}"
+        );
+        assert!(!image.exists());
+        fs::write(&image, []).expect("room");
+        let told = interrupted();
+        assert!(told.contains("no file system yet; --force"), "{told}");
+        assert_eq!(fs::metadata(&image).expect("it stays").len(), 1 << 20);
     }
 
     #[test]
@@ -395,7 +441,7 @@ mod tests {
         symlink("second", &first).expect("a fresh place");
         symlink(&image, &second).expect("a fresh place");
         let found = target(&arguments(&first, &[])).expect("nothing is there");
-        make(&first, found, &Options::default()).expect("room");
+        make(&first, found, &Options::default(), || Ok(None)).expect("room");
         assert_eq!(fs::metadata(&image).expect("there").len(), 1 << 20);
         assert!(fs::symlink_metadata(&first).expect("there").is_symlink());
     }

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result};
 use clap::Args;
-use pext4_edit::{Change, EditError, EditSession, change};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use pext4_edit::{Change, EditError, EditSession, change, check_attribute_name};
 use pext4_ondisk::shown::Shown;
 
 use crate::editing::{Verb, path};
@@ -16,13 +17,30 @@ pub struct Arguments {
     /// The file; a symbolic link is followed
     path: OsString,
     /// The attribute, as in user.note or security.capability
+    #[arg(value_parser = OsStringValueParser::new().try_map(name))]
     name: OsString,
     /// The value: text, or bytes in hexadecimal behind 0x
-    #[arg(required_unless_present = "remove")]
-    value: Option<OsString>,
+    #[arg(
+        required_unless_present = "remove",
+        value_parser = OsStringValueParser::new().try_map(value)
+    )]
+    value: Option<Value>,
     /// Remove the attribute
     #[arg(short = 'x', long, conflicts_with = "value")]
     remove: bool,
+}
+
+/// The bytes of a value.
+#[derive(Clone)]
+struct Value(Vec<u8>);
+
+fn name(name: OsString) -> Result<OsString, String> {
+    check_attribute_name(name.as_bytes()).map(|()| name)
+}
+
+fn value(text: OsString) -> Result<Value, &'static str> {
+    let bytes = bytes(text.as_bytes()).ok_or("the value is no hexadecimal")?;
+    Ok(Value(bytes))
 }
 
 impl Verb for Arguments {
@@ -31,12 +49,10 @@ impl Verb for Arguments {
         let shown = format!("{}: attribute {}", Shown(&path), Shown(&name));
         let change = match &self.value {
             None => Change::RemoveXattr(change::RemoveXattr { path, name }),
-            Some(value) => Change::SetXattr(change::SetXattr {
+            Some(Value(value)) => Change::SetXattr(change::SetXattr {
                 path,
                 name,
-                value: bytes(value.as_bytes())
-                    .context("the value is no hexadecimal")
-                    .with_context(|| shown.clone())?,
+                value: value.clone(),
             }),
         };
         session.apply(&change).map_err(|error| match error {

@@ -4,25 +4,36 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Result;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, ValueEnum};
 use pext4_edit::{EditSession, ErrorPolicy, Tuning};
 use uuid::Uuid;
 
 use crate::editing::Verb;
-use crate::uuid_text;
+use crate::{format, uuid_text};
 
 /// The arguments behind the image.
 #[derive(Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true))]
 pub struct Arguments {
     /// Label, at most 16 bytes; empty for none
-    #[arg(short = 'L', value_name = "LABEL", group = "what")]
+    #[arg(
+        short = 'L',
+        value_name = "LABEL",
+        group = "what",
+        value_parser = OsStringValueParser::new().try_map(format::label_of_bytes)
+    )]
     label: Option<OsString>,
     /// UUID, or random for a new one
     #[arg(short = 'U', value_name = "UUID", group = "what", value_parser = uuid_text::parse)]
     uuid: Option<Uuid>,
     /// Percent of the blocks that are kept for root, 0 to 50
-    #[arg(short = 'm', value_name = "PERCENT", group = "what")]
+    #[arg(
+        short = 'm',
+        value_name = "PERCENT",
+        group = "what",
+        value_parser = format::reserved_percent
+    )]
     reserved: Option<f64>,
     /// What happens when damage is found
     #[arg(short = 'e', value_name = "BEHAVIOUR", group = "what", value_enum)]

@@ -305,3 +305,32 @@ fn nothing_random_and_no_pipe_is_built() {
     assert!(told.contains("does not go to standard output"), "{told}");
     assert!(!workshop.path("-").exists());
 }
+
+#[test]
+fn values_that_no_image_can_have_are_errors_of_the_command_line() {
+    let workshop = small();
+    let tree = workshop.path("tree");
+    for (option, value) in [
+        ("-b", "1000"),
+        ("-I", "100"),
+        ("-O", "foo"),
+        ("-O", "^foo"),
+        ("-L", "a label of 18 bytes"),
+        ("-m", "51"),
+        ("--exclude", ""),
+        ("--exclude", "["),
+        ("--exclude", "/"),
+        ("--exclude-xattr", "["),
+    ] {
+        let told = fail(workshop.build([option, value]).arg(&tree), 2);
+        assert!(told.contains(option), "{told}");
+    }
+    assert!(!workshop.image.exists());
+    succeed(workshop.build(["-q"]).arg(&tree));
+    for (option, value) in [("-L", "a label of 18 bytes"), ("-m", "51")] {
+        let told = fail(pext4(["tune", option, value]).arg(&workshop.image), 2);
+        assert!(told.contains(option), "{told}");
+    }
+    let attribute = ["/none", "foo", "bar"];
+    fail(pext4(["setxattr"]).arg(&workshop.image).args(attribute), 2);
+}

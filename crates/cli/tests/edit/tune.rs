@@ -49,13 +49,13 @@ fn what_tune_does_not_take_changes_nothing() {
     let before = std::fs::read(&place.image).expect("an image");
     for (arguments, status, says) in [
         (&[][..], 2, "-L <LABEL>"),
-        (&["-L", "longer than 16 bytes"], 1, "at most 16 bytes"),
+        (&["-L", "longer than 16 bytes"], 2, "at most 16 bytes"),
         (
             &["-U", "tenant"],
             2,
             "8-4-4-4-12 hexadecimal digits, or `random`",
         ),
-        (&["-m", "51"], 1, "51 percent"),
+        (&["-m", "51"], 2, "0 to 50 percent"),
         (&["-e", "ignore"], 2, "remount-ro"),
     ] {
         let told = fail(&mut on(&place, "tune", arguments), status);

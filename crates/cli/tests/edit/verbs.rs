@@ -237,6 +237,9 @@ fn what_makes_no_sense_says_why() {
     succeed(&mut on(&place, "mkdir", &["-p", "/q/deeper"]));
     succeed(&mut on(&place, "touch", &["/file"]));
     let long = format!("user.{}", "x".repeat(260));
+    let link = place.point.join("link");
+    std::os::unix::fs::symlink("x".repeat(1100), &link).expect("a fresh place");
+    let long_link = link.to_str().expect("a path in UTF-8");
     for (verb, arguments, status, says) in [
         (
             "mv",
@@ -257,16 +260,23 @@ fn what_makes_no_sense_says_why() {
             "/l: its target has 1024 bytes, and 1023 are the most in this image",
         ),
         (
+            "put",
+            &[long_link, "/l"],
+            1,
+            "/l: its target has 1100 bytes, and 1023 are the most in this image: it must fit a block of \
+             1024 bytes",
+        ),
+        (
             "setxattr",
             &["/file", "foo", "bar"],
-            1,
+            2,
             "begins with user., trusted. or security.",
         ),
         (
             "setxattr",
             &["/file", "user.number", "0xg"],
-            1,
-            "/file: attribute user.number: the value is no hexadecimal",
+            2,
+            "the value is no hexadecimal",
         ),
         (
             "setxattr",
@@ -277,7 +287,7 @@ fn what_makes_no_sense_says_why() {
         (
             "setxattr",
             &["/file", "-x", "system.data"],
-            1,
+            2,
             "cannot be called `system.data`",
         ),
         (
@@ -297,7 +307,7 @@ fn what_makes_no_sense_says_why() {
         (
             "setxattr",
             &["/file", &long, "bar"],
-            1,
+            2,
             "has at most 255 bytes",
         ),
         (

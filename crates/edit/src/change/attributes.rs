@@ -192,28 +192,35 @@ impl EditSession {
 
 /// Refuses the name of an attribute that has no index in the format, or that ext4 uses internally.
 fn check_attribute(name: &[u8], path: &[u8]) -> Result<()> {
+    check_attribute_name(name).or_else(|problem| refuse(path, problem))
+}
+
+/// Whether an attribute may have this name, in any image.
+///
+/// # Errors
+///
+/// The name has no index in the format, or ext4 uses it internally.
+pub fn check_attribute_name(name: &[u8]) -> std::result::Result<(), String> {
     if name.len() > xattr::MAX_NAME {
-        return refuse(
-            path,
-            format!("an attribute's name has at most {} bytes", xattr::MAX_NAME),
-        );
+        return Err(format!(
+            "an attribute's name has at most {} bytes",
+            xattr::MAX_NAME
+        ));
     }
     if name.contains(&0) {
-        let problem = format!(
+        return Err(format!(
             "an attribute cannot be called `{}`: a name holds no NUL byte",
             Shown(name)
-        );
-        return refuse(path, problem);
+        ));
     }
     if xattr::split_name(name).is_some_and(|(index, _)| xattr::is_visible(index)) {
         return Ok(());
     }
-    let problem = format!(
+    Err(format!(
         "an attribute cannot be called `{}`: its name begins with user., trusted. or security., and goes \
          on, or is system.posix_acl_access or system.posix_acl_default",
         Shown(name)
-    );
-    refuse(path, problem)
+    ))
 }
 
 fn is_missing(error: &EditError) -> bool {

@@ -75,6 +75,7 @@ use pext4_ondisk::time::Time;
 pub use error::{Error, ParseError, Result};
 pub use mapping::{Map, Owner, parse_owner};
 pub use oci::Platform;
+pub use patterns::{check_attribute_pattern, check_pattern};
 pub use progress::{Phase, Progress};
 pub use size::{Free, Size};
 pub use sources::Source;

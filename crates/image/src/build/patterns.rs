@@ -5,6 +5,8 @@
 
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
+use super::error::ParseError;
+
 /// Compiles a pattern for paths.
 ///
 /// # Errors
@@ -30,6 +32,26 @@ pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
         .map_err(|error| format!("pattern `{pattern}`: {}", error.kind()))
 }
 
+/// A pattern of [`Builder::exclude`](super::Builder::exclude), if it is valid.
+///
+/// # Errors
+///
+/// It is invalid, empty, or only matches the root.
+pub fn check_pattern(pattern: &str) -> Result<String, ParseError> {
+    path_pattern(pattern).map_err(ParseError)?;
+    Ok(pattern.to_owned())
+}
+
+/// A pattern of [`Builder::exclude_attribute`](super::Builder::exclude_attribute), if it is valid.
+///
+/// # Errors
+///
+/// It is invalid.
+pub fn check_attribute_pattern(pattern: &str) -> Result<String, ParseError> {
+    name_pattern(pattern).map_err(ParseError)?;
+    Ok(pattern.to_owned())
+}
+
 /// Compiles patterns for paths.
 ///
 /// # Errors
@@ -38,13 +60,17 @@ pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
 pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        let glob = glob(pattern)?;
-        if glob.glob().is_empty() {
-            return Err(format!("pattern `{pattern}`: the root cannot be left out"));
-        }
-        set.add(glob);
+        set.add(path_pattern(pattern)?);
     }
     set.build().map_err(|error| error.to_string())
+}
+
+fn path_pattern(pattern: &str) -> Result<Glob, String> {
+    let glob = glob(pattern)?;
+    match glob.glob().is_empty() {
+        true => Err(format!("pattern `{pattern}`: the root cannot be left out")),
+        false => Ok(glob),
+    }
 }
 
 /// Compiles patterns for names of attributes.
@@ -55,9 +81,13 @@ pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
 pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        set.add(Glob::new(pattern).map_err(|error| error.to_string())?);
+        set.add(name_pattern(pattern)?);
     }
     set.build().map_err(|error| error.to_string())
+}
+
+fn name_pattern(pattern: &str) -> Result<Glob, String> {
+    Glob::new(pattern).map_err(|error| format!("pattern `{pattern}`: {}", error.kind()))
 }
 
 #[cfg(test)]
