@@ -452,6 +452,7 @@ mod tests {
             };
             let options = Options {
                 inode_size,
+                features: vec!["^has_journal".to_owned()],
                 ..options()
             };
             let fixed = |bytes| fit(&required, Size::Bytes(bytes), &options);
