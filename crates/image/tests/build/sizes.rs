@@ -155,7 +155,7 @@ fn free_and_reserved_space_that_take_everything_are_told_beforehand() {
         assert!(error.contains("below 100 %"), "{error}");
     }
     // There is no room for the metadata.
-    let error = build(955, 4.4).unwrap_err().to_string();
+    let error = build(955, 4.499).unwrap_err().to_string();
     assert!(error.starts_with("no size of the image holds"), "{error}");
     let summary = build(400, 30.0).unwrap();
     assert!(summary.free_blocks * 10 >= summary.blocks * 7);
