@@ -7,8 +7,8 @@
 //! while that is not much worse than the average, in the member with the fewest directories: files
 //! are placed near their directory, so threads that create files in different directories use
 //! different groups. (Where inode numbers are claimed under locks, as in ext4, it is the first
-//! member with room, as there: many directories' files meet in one group.) A file is placed in its parent's group or, if that is full, in one that
-//! depends on the parent, at distances that double.
+//! member with room, as there: many directories' files meet in one group.) A file is placed in its
+//! parent's group or, if that is full, in one that depends on the parent, at distances that double.
 //!
 //! All numbers are hints; a stale one costs distance, never correctness.
 
