@@ -156,16 +156,13 @@ fn where_numbers_are_claimed_under_locks_directories_meet() {
             return;
         };
         let top = make(&ground, InodeNumber::ROOT, true);
-        let children = [(); 8].map(|()| group(&ground, make(&ground, top, true)));
-        let members = BTreeSet::from(children);
+        let children = [(); 8].map(|()| make(&ground, top, true));
+        let members = BTreeSet::from(children.map(|child| group(&ground, child)));
         assert_eq!(members.len(), 1, "{scaling}: {members:?}");
-        let files = [(); 8].map(|()| make(&ground, top, false));
-        assert_eq!(
-            ground.groups.directories(),
-            11,
-            "nine, the root, lost+found"
-        );
-        free_all(&ground, files.map(|inode| (inode, false)));
+        // Those, their parent, the root, and lost+found.
+        assert_eq!(ground.groups.directories(), 11);
+        let made = children.into_iter().chain([top]);
+        free_all(&ground, made.map(|inode| (inode, true)));
     }
 }
 
