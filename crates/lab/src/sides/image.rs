@@ -2,14 +2,12 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use pext4_block::{Device, FileDevice};
-use pext4_image::mkfs::{self, Options};
+use pext4_image::mkfs::{Design, Options};
 use tempfile::TempDir;
 
-use super::interruptible::Interruptible;
 use crate::run::Interrupt;
 use crate::show::{size as shown, tasks};
 use crate::workloads::{Needs, Plan, Workload};
@@ -119,7 +117,7 @@ impl ImagePlan {
     /// # Errors
     ///
     /// If mkfs refuses the parameters, the device fails, or the run is interrupted.
-    pub fn make(&self, device: Arc<dyn Device>, interrupt: &Interrupt) -> Result<()> {
+    pub fn make(&self, device: &dyn Device, interrupt: &Interrupt) -> Result<()> {
         let journal_blocks = self
             .journal
             .map(|bytes| u32::try_from(bytes / 4096).context("the journal is too large"))
@@ -135,12 +133,11 @@ impl ImagePlan {
             root_owner: caller(),
             ..Options::default()
         };
-        // Minutes, if the image is huge.
-        let device = Interruptible::new(device, interrupt.clone());
-        let made = mkfs::mkfs(&device, &options);
-        if made.is_err() {
-            interrupt.check()?;
-        }
+        let is_stopped = || interrupt.check().is_err();
+        let made = Design::new(device.size(), &options)
+            // Minutes, if the image is huge.
+            .and_then(|design| design.write_unless(device, &is_stopped));
+        interrupt.check()?;
         made.context("making the image")?;
         Ok(())
     }
@@ -151,8 +148,8 @@ impl ImagePlan {
     ///
     /// As [`make`](Self::make).
     pub fn make_file(&self, path: &Path, interrupt: &Interrupt) -> Result<()> {
-        let device = Arc::new(FileDevice::create(path, self.size)?);
-        self.make(Arc::<FileDevice>::clone(&device), interrupt)?;
+        let device = FileDevice::create(path, self.size)?;
+        self.make(&device, interrupt)?;
         Ok(device.flush()?)
     }
 }
@@ -188,8 +185,6 @@ fn folder_in(place: &Path) -> io::Result<TempDir> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use pext4_block::RamDevice;
 
     use super::{GROUP, ImagePlan, Storage, folder_in};
@@ -265,8 +260,8 @@ mod tests {
     fn an_interruption_is_heard_while_an_image_is_made() {
         let interrupt = Interrupt::default();
         interrupt.ask();
-        let device = Arc::new(RamDevice::new(1 << 30));
-        let told = of_size(1 << 30).make(device, &interrupt).unwrap_err();
+        let device = RamDevice::new(1 << 30);
+        let told = of_size(1 << 30).make(&device, &interrupt).unwrap_err();
         assert_eq!(format!("{told:#}"), "interrupted");
         let folder = tempfile::tempdir().unwrap();
         let told = of_size(1 << 30).make_file(&folder.path().join("image"), &interrupt);
@@ -277,8 +272,8 @@ mod tests {
     #[expect(clippy::cast_precision_loss, reason = "a ratio needs no 53 bits")]
     fn what_an_empty_image_takes_is_known_before() {
         let used = |size| {
-            let device = Arc::new(RamDevice::new(size));
-            let made = of_size(size).make(Arc::<RamDevice>::clone(&device), &Interrupt::default());
+            let device = RamDevice::new(size);
+            let made = of_size(size).make(&device, &Interrupt::default());
             made.unwrap();
             device.used()
         };

@@ -75,7 +75,7 @@ impl LibrarySide {
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let device = Arc::new(RamDevice::new(plan.size));
-        plan.make(Arc::<RamDevice>::clone(&device), interrupt)?;
+        plan.make(&*device, interrupt)?;
         let bytes = Bytes::Memory { device, slow };
         Ok(Self {
             label,
@@ -210,8 +210,7 @@ impl Side for LibrarySide {
             self.judged()?;
             let slow = *slow;
             let device = Arc::new(RamDevice::new(device.size()));
-            self.plan
-                .make(Arc::<RamDevice>::clone(&device), &tasks.interrupt)?;
+            self.plan.make(&*device, &tasks.interrupt)?;
             self.bytes = Bytes::Memory { device, slow };
         } else {
             let volume = Volume::open(self.device(), self.options.clone())?;

@@ -8,7 +8,6 @@ mod apart;
 mod check;
 mod control;
 mod image;
-mod interruptible;
 mod library;
 mod mounted;
 mod path;
