@@ -28,7 +28,7 @@ use pext4_virtual::setup::Setup;
 
 use crate::calibration::{Calibration, calibrate};
 use crate::real_threads::RealThreads;
-use crate::remarks::{as_point, describe_waiting};
+use crate::remarks::{Lists, as_point, describe_waiting};
 
 #[global_allocator]
 static MEMORY: LineAllocator = LineAllocator;
@@ -99,6 +99,9 @@ struct Arguments {
     /// Lists the busiest stations of every point.
     #[arg(long)]
     stations: bool,
+    /// Lists the stretches of code in which cores work longest, at every point.
+    #[arg(long)]
+    stretches: bool,
     /// Writes the results to this file.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -170,6 +173,10 @@ impl Session {
             costs.push((Arc::new(stretches), real));
         }
         eprintln!("calibrated: from here on it does not matter what else the machine does");
+        let lists = Lists {
+            stations: self.arguments.stations,
+            stretches: self.arguments.stretches,
+        };
         let (mut series, mut validation) = (Vec::new(), Vec::new());
         for (setting, (stretches, real)) in settings.iter().zip(&costs) {
             if self.arguments.validate.is_some() {
@@ -179,7 +186,7 @@ impl Session {
             let mut points = Vec::new();
             for &tasks in &self.arguments.tasks {
                 let outcome = self.point(setting, tasks, &self.machine.model, stretches)?;
-                points.push(as_point(tasks, &outcome, self.arguments.stations));
+                points.push(as_point(tasks, &outcome, lists));
                 bar.inc(1);
             }
             if self.arguments.sensitivity {

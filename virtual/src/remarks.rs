@@ -6,8 +6,17 @@ use pext4_virtual::run::Outcome;
 use pext4_virtual::setup::Counted;
 use pext4_virtual::theory::{Analysis, Station};
 
-/// A point of a curve, with the busiest stations among its notes if they are wanted.
-pub fn as_point(tasks: u32, outcome: &Outcome, with_stations: bool) -> Point {
+/// The lists that a point's notes contain only if they are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Lists {
+    /// What is busiest.
+    pub stations: bool,
+    /// Where cores work longest.
+    pub stretches: bool,
+}
+
+/// A point of a curve, with these lists among its notes.
+pub fn as_point(tasks: u32, outcome: &Outcome, lists: Lists) -> Point {
     let Outcome {
         counted, analysis, ..
     } = outcome;
@@ -24,8 +33,11 @@ pub fn as_point(tasks: u32, outcome: &Outcome, with_stations: bool) -> Point {
     });
     let mut notes = vec![summary(counted, analysis)];
     notes.extend(waits_for_the_log(counted));
-    if with_stations {
+    if lists.stations {
         notes.extend(stations(analysis));
+    }
+    if lists.stretches {
+        notes.extend(stretches(analysis));
     }
     Point {
         parts: parts.collect(),
@@ -93,6 +105,14 @@ fn stations(analysis: &Analysis) -> Vec<String> {
         .chain(others)
         .chain(transfers)
         .collect()
+}
+
+/// Where cores work longest.
+fn stretches(analysis: &Analysis) -> impl Iterator<Item = String> {
+    let longest = analysis.work.iter().take(40);
+    longest.map(|(place, times, time)| {
+        format!("working from {place}, {times:.3} times an operation: {time:.1} ns an operation")
+    })
 }
 
 /// The costs of waiting on a machine.

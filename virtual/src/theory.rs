@@ -90,6 +90,9 @@ pub struct Analysis {
     /// Nanoseconds an operation that cores, also the journal's, waited at each source location, for
     /// a lock and its own lines or for something that is no lock; most first.
     pub waits_by_place: Vec<(String, f64)>,
+    /// The stretches of code: how often an operation works there, and for how many nanoseconds of
+    /// it; most first.
+    pub work: Vec<(String, f64, f64)>,
     /// Nanoseconds an operation that cores, also the journal's, worked.
     pub working: f64,
     /// Nanoseconds an operation that cores waited for transfers, all together.
@@ -128,6 +131,12 @@ impl Analysis {
             let site = place(site).to_owned();
             (site, time.as_nanos() as f64 / operations)
         });
+        let work = usage.work.iter().map(|work| {
+            let from = work.from.as_deref().map_or("the beginning", place);
+            let times = work.times as f64 / operations;
+            let time = work.time.as_nanos() as f64 / operations;
+            (format!("{from} to {}", place(&work.to)), times, time)
+        });
         let transfers = most_first(totals.transfers);
         let waiting = totals.waited / operations;
         let response = f64::from(tasks) * 1e9 / rate;
@@ -139,6 +148,7 @@ impl Analysis {
             alone: (response - waiting + totals.handed_over / operations).max(1.0),
             waiting,
             stations: busiest(totals.stations),
+            work: work.collect(),
             working: usage.stretches.as_nanos() as f64 / operations,
             transferring: transfers.iter().map(|(_, time)| time).sum(),
             transfers,
@@ -384,6 +394,7 @@ mod tests {
             other_waits: Vec::new(),
             lock_waits: Vec::new(),
             steps: 1,
+            work: Vec::new(),
             unknown_steps: 0,
             stretches: Duration::from_millis(1),
             unknown_stretches: Duration::ZERO,
@@ -418,6 +429,7 @@ mod tests {
             transfers: Vec::new(),
             waits: Vec::new(),
             waits_by_place: Vec::new(),
+            work: Vec::new(),
             working: 0.0,
             transferring: 0.0,
             unknown: 0.0,
@@ -485,6 +497,7 @@ mod tests {
             other_waits: Vec::new(),
             lock_waits: Vec::new(),
             steps: 1,
+            work: Vec::new(),
             unknown_steps: 0,
             stretches: Duration::from_millis(1),
             unknown_stretches: Duration::ZERO,

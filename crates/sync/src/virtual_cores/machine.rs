@@ -17,6 +17,7 @@ use corosensei::Yielder;
 use super::lines::{Lines, MAX_CORES};
 use super::locks::{Answer, Lock, LockCounts};
 use super::model::Model;
+use super::work::Work;
 use crate::hash::NumberHash;
 use crate::order::Class;
 use crate::stretches::{Part, Step, Stretches};
@@ -48,6 +49,8 @@ pub(crate) struct Core {
     /// The current part of its work; the costs of its stretches depend on it.
     pub(crate) part: Part,
     last: Step,
+    /// The source location of `last`.
+    last_site: Option<Site>,
     /// The locks it holds whose class has lines behind a pointer: it pays for these when it
     /// releases the lock, unless it has told what it used.
     pub(super) owing: Vec<Owing>,
@@ -102,6 +105,7 @@ pub(crate) struct Machine {
     /// The last random number; never zero.
     drawn: u64,
     pub(crate) spent: Spent,
+    pub(super) work: Work,
     /// Picoseconds that cores waited, spinning or asleep, for something that is no lock, by source
     /// location.
     pub(crate) waits: BTreeMap<(&'static str, u32), u64>,
@@ -128,6 +132,7 @@ impl Machine {
             seed,
             drawn: NumberHash::default().hash_one(seed) | 1,
             spent: Spent::default(),
+            work: Work::default(),
             waits: BTreeMap::new(),
             lock_waits: BTreeMap::new(),
             window: 0,
@@ -146,6 +151,7 @@ impl Machine {
             tie: NumberHash::default().hash_one(self.seed ^ ((number as u64) << 32)),
             part: 0,
             last: Step::START,
+            last_site: None,
             owing: Vec::new(),
             generation: 0,
             waiting: Waiting::No,
@@ -174,10 +180,12 @@ impl Machine {
         let waiting = self.model.waiting;
         let called = self.me().clock;
         self.me().clock += waiting.start;
-        let (part, last) = (self.me().part, self.me().last);
+        let me = self.me();
+        let (part, last, last_site) = (me.part, me.last, me.last_site);
         let lent = &mut self.cores[core];
         lent.clock = called + waiting.start + waiting.wake;
-        (lent.part, lent.last, lent.finished) = (part, last, false);
+        (lent.part, lent.last, lent.last_site) = (part, last, last_site);
+        lent.finished = false;
         self.make_ready(core);
         core
     }
@@ -233,8 +241,9 @@ impl Machine {
     }
 
     /// The running core has reached a step. Returns whether another core runs first.
-    pub(crate) fn arrive(&mut self, step: Step) -> bool {
-        let (part, last) = (self.me().part, self.me().last);
+    pub(crate) fn arrive(&mut self, step: Step, site: Site) -> bool {
+        let me = self.me();
+        let (part, last, last_site) = (me.part, me.last, me.last_site);
         let (cost, known) = self.stretches.cost(part, last, step);
         let cost = cost.draw(self.draw());
         self.spent.steps += 1;
@@ -243,8 +252,9 @@ impl Machine {
             self.spent.unknown_steps += 1;
             self.spent.unknown_stretches += cost;
         }
+        self.work.add((last, step), last_site, site, cost);
         let me = self.me();
-        me.last = step;
+        (me.last, me.last_site) = (step, Some(site));
         me.clock += cost.max(MIN_STEP);
         self.yields()
     }
@@ -508,6 +518,7 @@ impl Machine {
         }
         self.freed_locks.clear();
         self.spent = Spent::default();
+        self.work.open_window();
         self.waits.clear();
         self.lock_waits.clear();
         self.window = clock;

@@ -24,6 +24,7 @@ mod memory;
 mod model;
 mod touches;
 mod usage;
+mod work;
 
 #[cfg(test)]
 mod lock_tests;
@@ -50,6 +51,7 @@ pub(crate) use self::lend::at_once;
 pub use self::memory::Lines as LineAllocator;
 pub use self::model::{Model, Waiting};
 pub use self::usage::{LineUsage, LockUsage, Usage};
+pub use self::work::WorkUsage;
 pub use crate::calibration::{Recording, Stretches, record as calibrate, reference};
 
 use self::machine::Machine;
@@ -108,7 +110,7 @@ fn suspend() {
 
 fn arrive(site: Site, action: Action) {
     let step = Step::new(site, action);
-    if with(|machine| machine.arrive(step)) {
+    if with(|machine| machine.arrive(step, site)) {
         suspend();
     }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-use super::{LockUsage, Model, Stretches, Usage, close_window, move_to, open_window, run};
+use super::{
+    LockUsage, Model, Stretches, Usage, WorkUsage, close_window, move_to, open_window, run,
+};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::order::Class;
 use crate::thread::{self, JoinHandle};
@@ -365,6 +367,38 @@ fn stretches_take_what_they_are_said_to_take() {
         },
     );
     assert_eq!(elapsed, Duration::from_nanos(3000));
+}
+
+#[test]
+fn work_is_counted_by_the_lines_that_it_is_between() {
+    let usage = run(
+        Model::uniform(4, 0),
+        &Arc::new(Stretches::constant(30_000)),
+        1,
+        || {
+            let (one, other) = (AtomicU64::new(0), AtomicU64::new(0));
+            one.fetch_add(1, Ordering::Relaxed);
+            open_window();
+            for _ in 0..100 {
+                one.fetch_add(1, Ordering::Relaxed);
+                other.fetch_add(1, Ordering::Relaxed);
+                other.fetch_add(1, Ordering::Relaxed);
+            }
+            close_window()
+        },
+    );
+    let of = |times| usage.work.iter().filter(move |work| work.times == times);
+    // Between the three lines of the loop, and from its last line to its first.
+    assert_eq!(
+        of(100).count() + of(99).count(),
+        usage.work.len() - 1,
+        "{usage:?}"
+    );
+    assert_eq!(of(100).count(), 2);
+    let time = usage.work.iter().map(|work| work.time).sum::<Duration>();
+    assert_eq!(time, usage.stretches);
+    let one_line = |work: &WorkUsage| work.from.as_deref() == Some(work.to.as_str());
+    assert!(!usage.work.iter().any(one_line), "{usage:?}");
 }
 
 /// A run whose result depends on the order of the cores.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::lines::{Label, LineCounts};
 use super::machine::Machine;
+use super::work::WorkUsage;
 use crate::order::Class;
 
 /// The use of one lock in a window.
@@ -76,6 +77,8 @@ pub struct Usage {
     /// How long all cores together waited for locks of each class and for the lines of the locks
     /// themselves, by the source location of the call; the longest first.
     pub lock_waits: Vec<(Class, String, Duration)>,
+    /// The stretches of code in which cores worked; the longest first.
+    pub work: Vec<WorkUsage>,
     /// Steps, of which `unknown_steps` ended a stretch that no real thread took in the calibration.
     pub steps: u64,
     /// See [`Usage::steps`].
@@ -111,6 +114,7 @@ impl Usage {
             freed_lines: freed_lines(machine),
             other_waits,
             lock_waits,
+            work: machine.work.usage(),
             steps: spent.steps,
             unknown_steps: spent.unknown_steps,
             stretches: duration(spent.stretches),
