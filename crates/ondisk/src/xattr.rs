@@ -6,15 +6,18 @@
 //! list starts with a magic word, and value offsets are relative to the first entry. Several inodes
 //! may share a block, which has a reference count.
 //!
-//! A list is decoded, changed and encoded as a whole. The value of an attribute may also be the
+//! A list is decoded, changed and encoded as a whole, unless only a value is replaced ([`Content`],
+//! [`replace_value`]). The value of an attribute may also be the
 //! content of an inode of its own (`ea_inode`); the entry of such an attribute is kept unchanged.
 //!
 //! Names are stored as a prefix number and the rest: see [`split_name`]. Format: the kernel's
 //! `Documentation/filesystems/ext4/attributes.rst`.
 
+mod content;
 mod list;
 mod name;
 pub mod pax;
+mod replace;
 
 use std::cmp::Ordering;
 
@@ -26,8 +29,10 @@ use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, InodeNumber};
 
+pub use content::Content;
 use list::{ENTRY_SIZE, Encoded, Region, TERMINATOR_SIZE, decode_list};
 pub use name::{INDEX_SYSTEM, full_name, is_bare_prefix, is_visible, split_name};
+pub use replace::{Replaced, replace_value};
 
 /// First word of a block and of an inode's list (`EXT4_XATTR_MAGIC`).
 pub const MAGIC: u32 = 0xEA02_0000;
@@ -222,13 +227,13 @@ fn hash_value(hash: u32, value: &[u8]) -> u32 {
 }
 
 /// The hash of a block from those of its entries; 0 if one of them has none.
-fn block_hash<'a>(attributes: impl Iterator<Item = &'a Attribute>) -> u32 {
+fn block_hash(entries: impl Iterator<Item = u32>) -> u32 {
     let mut hash: u32 = 0;
-    for attribute in attributes {
-        if attribute.hash == 0 {
+    for entry in entries {
+        if entry == 0 {
             return 0;
         }
-        hash = hash.rotate_left(16) ^ attribute.hash;
+        hash = hash.rotate_left(16) ^ entry;
     }
     hash
 }
@@ -288,82 +293,9 @@ impl Block {
         sorted: impl DoubleEndedIterator<Item = &'a Attribute> + Clone,
         size: usize,
     ) -> Result<Content, Full> {
-        let mut list = Encoded::new(sorted.clone(), BLOCK_HEADER_SIZE, size)?;
-        RawHeader {
-            h_magic: U32::new(MAGIC),
-            h_refcount: U32::new(self.references),
-            h_blocks: U32::new(1),
-            h_hash: U32::new(block_hash(sorted)),
-            h_checksum: U32::new(0),
-            h_reserved: [U32::new(0); 3],
-        }
-        .write_to_prefix(list.front_mut())
-        .expect("the list was placed behind a header");
-        Ok(Content { list })
-    }
-}
-
-/// The content of an attribute block without the gap between entries and values, most of a block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Content {
-    list: Encoded,
-}
-
-impl Content {
-    /// The hash of the block; 0 if the block must not be shared.
-    #[must_use]
-    pub fn hash(&self) -> u32 {
-        content_hash(self.list.front())
-    }
-
-    /// The attributes.
-    ///
-    /// # Errors
-    ///
-    /// None for content that was made here.
-    pub fn attributes(&self) -> Result<Vec<Attribute>, Corrupt> {
-        decode_list(self.list.region(), BLOCK_HEADER_SIZE, BLOCK_STRUCTURE)
-    }
-
-    /// Whether another content has the same attributes; the reference counts may differ.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.hash() == other.hash() && self.list.is_same(&other.list, BLOCK_HEADER_SIZE)
-    }
-
-    /// Whether a block contains these attributes at the offsets of [`Self::put_into`]; the
-    /// reference counts, the checksums and the gaps may differ.
-    #[must_use]
-    pub fn is_in(&self, block: &[u8]) -> bool {
-        let pair = (
-            RawHeader::ref_from_prefix(block),
-            RawHeader::ref_from_prefix(self.list.front()),
-        );
-        let (Ok((one, _)), Ok((other, _))) = pair else {
-            return false;
-        };
-        one.h_magic == other.h_magic
-            && one.h_blocks == other.h_blocks
-            && one.h_hash == other.h_hash
-            && self.list.is_in(block, BLOCK_HEADER_SIZE)
-    }
-
-    /// Writes the content into a new block.
-    ///
-    /// # Panics
-    ///
-    /// If the block has another size than the content was made for.
-    pub fn put_into(&self, block: &mut [u8]) {
-        self.list.put_into(block);
-    }
-
-    /// Writes the content into an attribute block in place of what is there.
-    ///
-    /// # Panics
-    ///
-    /// As [`Self::put_into`].
-    pub fn replace_in(&self, block: &mut [u8]) {
-        self.list.replace_in(block, BLOCK_HEADER_SIZE);
+        let list = Encoded::new(sorted.clone(), BLOCK_HEADER_SIZE, size)?;
+        let hash = block_hash(sorted.map(|attribute| attribute.hash));
+        Ok(Content::new(list, self.references, hash))
     }
 }
 
@@ -472,5 +404,7 @@ pub fn inode_area_used(attributes: &[Attribute]) -> usize {
     INODE_HEADER_SIZE + each.sum::<usize>() + TERMINATOR_SIZE
 }
 
+#[cfg(test)]
+mod replace_tests;
 #[cfg(test)]
 mod tests;

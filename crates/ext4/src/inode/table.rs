@@ -18,6 +18,8 @@ use crate::inode::{Inode, SlotPlace};
 
 /// Maximum number of inodes that each core remembers.
 const MAX_REMEMBERED: usize = 32;
+/// About one of this many inodes in memory, at most, is one that a core remembers.
+const REMEMBERED_SHARE: usize = 16;
 /// Logarithm of the number of neighbouring inodes that share a shard: a core that creates files
 /// takes consecutive numbers, and those of one block of the inode table should be in one shard.
 const NEIGHBOUR_BITS: u32 = 7;
@@ -74,8 +76,9 @@ impl ResidentInodes {
         let most = (cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
         let inodes = usize::try_from(most).unwrap_or(usize::MAX);
         let shard_share = (inodes / table.shard_count()).max(1);
-        // Per core, independent of the number of shards of the table.
-        let per_shard = inodes / topology::shard_count() / 64;
+        // Per core, independent of the number of shards of the table. What cores remember is not
+        // evicted.
+        let per_shard = inodes / topology::shard_count() / REMEMBERED_SHARE;
         Self {
             shard_cache: ShardCache::new(per_shard.min(MAX_REMEMBERED)),
             max_resident: i64::try_from(most).unwrap_or(i64::MAX),

@@ -40,7 +40,7 @@
 use std::sync::Arc;
 
 use pext4_block::{Buffer, BufferState};
-use pext4_ondisk::xattr::{Attribute, Block, Content, MAX_REFERENCES};
+use pext4_ondisk::xattr::{Attribute, Block, Content, MAX_REFERENCES, Replaced};
 use pext4_ondisk::{BlockNumber, Corrupt};
 use pext4_sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::hash::NumberMap;
@@ -131,6 +131,11 @@ impl MetBlock {
         let content = self.content.as_ref();
         let unknown = || Corrupt::new("attribute block", "its content is not known");
         content.ok_or_else(unknown)?.attributes()
+    }
+
+    /// What is in the block after a value was replaced; see [`Content::replace_value`].
+    pub fn replace_value(&self, new: &Attribute) -> Option<Replaced> {
+        self.content.as_ref()?.replace_value(new)
     }
 
     /// Notes a dropped reference, under a handle of the transaction in which the core has met the

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pext4_block::Buffer;
 use pext4_jbd2::Handle;
 use pext4_ondisk::BlockNumber;
-use pext4_ondisk::xattr::{self, Attribute, Content};
+use pext4_ondisk::xattr::{self, Attribute, Content, Replaced};
 use pext4_sync::{CachePadded, topology};
 
 use super::counting;
@@ -99,12 +99,42 @@ pub(super) fn attributes(
     let buffer = read(inodes, block)?;
     let state = buffer.read();
     let decoded = decode(state.page())?;
-    let has_value_inodes = super::plan::value_inodes(&decoded.attributes).next();
-    if has_value_inodes.is_none() && !inodes.store.is_read_only() {
-        inodes.attribute_blocks.insert(block, state.page());
+    if super::plan::value_inodes(&decoded.attributes)
+        .next()
+        .is_none()
+    {
+        offer(inodes, block, state.page());
     }
     drop(state);
     Ok((CheckedBlock::Read(buffer), decoded.attributes))
+}
+
+/// An inode's block, and what is in it after a value was replaced; see [`xattr::replace_value`]. A
+/// caller calls this under its handle.
+pub(super) fn replace_value(
+    inodes: &Inodes,
+    block: BlockNumber,
+    new: &Attribute,
+) -> Result<Option<(CheckedBlock, Replaced)>> {
+    if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
+        let replaced = met.replace_value(new);
+        return Ok(replaced.map(|replaced| (CheckedBlock::Met(met), replaced)));
+    }
+    let buffer = read(inodes, block)?;
+    let state = buffer.read();
+    let Some(replaced) = xattr::replace_value(state.page(), new) else {
+        return Ok(None);
+    };
+    offer(inodes, block, state.page());
+    drop(state);
+    Ok(Some((CheckedBlock::Read(buffer), replaced)))
+}
+
+/// Lets other inodes find a block, none of whose values is in an inode of its own.
+fn offer(inodes: &Inodes, block: BlockNumber, bytes: &[u8]) {
+    if !inodes.store.is_read_only() {
+        inodes.attribute_blocks.insert(block, bytes);
+    }
 }
 
 /// The buffer of an attribute block, its checksum verified.

@@ -175,14 +175,46 @@ fn enter(
     new: Attribute,
     mode: SetXattrMode,
 ) -> Result<()> {
-    let read = read(inodes, inode)?;
-    let plan = plan::set(read.places, &read.room, new, mode)?;
+    let (plan, block) = match replacing(inodes, inode, &new, mode)? {
+        Some((plan, block)) => (plan, Some(block)),
+        None => {
+            let read = read(inodes, inode)?;
+            let plan = plan::set(read.places, &read.room, new, mode)?;
+            (plan, read.block)
+        }
+    };
     if plan.changes_nothing() {
         return Ok(());
     }
-    carry_out(inodes, handle, inode, &plan, read.block)?;
+    carry_out(inodes, handle, inode, &plan, block)?;
     note_feature(inodes, handle);
     Ok(())
+}
+
+/// The plan of [`plan::set`], and the inode's block, if the new value only replaces one of the same
+/// length there. Then the block's list is not decoded.
+fn replacing(
+    inodes: &Inodes,
+    inode: &Inode,
+    new: &Attribute,
+    mode: SetXattrMode,
+) -> Result<Option<(Plan, CheckedBlock)>> {
+    let replace = || -> Result<_> {
+        let Own {
+            attributes,
+            room,
+            block,
+        } = read_own(inodes, inode)?;
+        if mode == SetXattrMode::Create
+            || block.get() == 0
+            || !plan::stays_in_block(&attributes, &room, new)
+        {
+            return Ok(None);
+        }
+        block::replace_value(inodes, block, new)
+    };
+    let replaced = replace().map_err(|error| error.in_inode(inode.number()))?;
+    Ok(replaced.map(|(block, replaced)| (plan::replaced(replaced), block)))
 }
 
 /// Removes an attribute; the handle has [`change_credits`].
@@ -302,36 +334,54 @@ fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
 /// The attributes in both places. A caller that changes them reads them under its handle.
 fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
     let read = || -> Result<Read> {
-        let (own, own_room, block) = inode.state(|state| {
-            let slot = &state.slot;
-            // Without an extra part the tail has no attributes.
-            let area = if slot.extra_isize == 0 {
-                &[][..]
-            } else {
-                &slot.tail
-            };
-            (decode_inode_area(area), area.len(), slot.file_acl)
-        });
-        let (block, shared) = match block.get() {
+        let own = read_own(inodes, inode)?;
+        let (block, shared) = match own.block.get() {
             0 => (None, Vec::new()),
-            _ => block::attributes(inodes, block).map(|(known, list)| (Some(known), list))?,
+            _ => block::attributes(inodes, own.block).map(|(known, list)| (Some(known), list))?,
         };
         let places = Places {
-            inode: own?,
+            inode: own.attributes,
             block: shared,
-        };
-        let room = Room {
-            inode: own_room,
-            block: inodes.store.block_size() as usize,
-            cluster: inodes.store.geometry.blocks_per_cluster,
         };
         Ok(Read {
             places,
             block,
-            room,
+            room: own.room,
         })
     };
     read().map_err(|error| error.in_inode(inode.number()))
+}
+
+/// What an inode itself says of its attributes.
+struct Own {
+    /// Those in its tail.
+    attributes: Vec<Attribute>,
+    room: Room,
+    /// Its block; 0 if it has none.
+    block: BlockNumber,
+}
+
+fn read_own(inodes: &Inodes, inode: &Inode) -> Result<Own> {
+    let (attributes, own_room, block) = inode.state(|state| {
+        let slot = &state.slot;
+        // Without an extra part the tail has no attributes.
+        let area = if slot.extra_isize == 0 {
+            &[][..]
+        } else {
+            &slot.tail
+        };
+        (decode_inode_area(area), area.len(), slot.file_acl)
+    });
+    let room = Room {
+        inode: own_room,
+        block: inodes.store.block_size() as usize,
+        cluster: inodes.store.geometry.blocks_per_cluster,
+    };
+    Ok(Own {
+        attributes: attributes?,
+        room,
+        block,
+    })
 }
 
 /// Carries out a plan: first it adds references to value inodes, which might be freed otherwise;

@@ -3,7 +3,7 @@
 
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::xattr::{
-    Attribute, Block, Content, Full, Value, encode_inode_area, inode_area_used,
+    Attribute, Block, Content, Full, Replaced, Value, encode_inode_area, inode_area_used,
 };
 
 use crate::error::{Refusal, Result};
@@ -142,11 +142,7 @@ pub(super) fn set(places: Places, room: &Room, new: Attribute, mode: SetXattrMod
         (Some(_), SetXattrMode::Create) => return Err(Refusal::Exists.into()),
         (None, SetXattrMode::Replace) => return Err(Refusal::NoAttribute.into()),
         (Some(old), _) if old.value == new.value => {
-            return Ok(Plan {
-                area: None,
-                block: BlockPlan::Keep,
-                values: ValueUses::default(),
-            });
+            return Ok(replaced(Replaced::Same));
         }
         _ => {}
     }
@@ -162,6 +158,29 @@ pub(super) fn set(places: Places, room: &Room, new: Attribute, mode: SetXattrMod
         change.put_into_block(in_block, new);
     }
     Ok(change.plan().map_err(|Full| Refusal::AttributesFull)?)
+}
+
+/// Whether a new value goes into the block if its attribute is there now: the inode has no attribute
+/// of this name, and no room for it.
+pub(super) fn stays_in_block(inode: &[Attribute], room: &Room, new: &Attribute) -> bool {
+    position(inode, new.index, &new.name).is_none() && !has_room(inode, room, new)
+}
+
+/// Whether an inode with these attributes has room for another one.
+fn has_room(inode: &[Attribute], room: &Room, new: &Attribute) -> bool {
+    inode_area_used(inode) + new.space() <= room.inode
+}
+
+/// The plan for a block in which only a value was replaced.
+pub(super) fn replaced(replaced: Replaced) -> Plan {
+    Plan {
+        area: None,
+        block: match replaced {
+            Replaced::Same => BlockPlan::Keep,
+            Replaced::By(content) => BlockPlan::Write(content),
+        },
+        values: ValueUses::default(),
+    }
 }
 
 /// Removes an attribute.
@@ -223,7 +242,7 @@ impl<'a> Change<'a> {
     }
 
     fn has_room_in_inode(&self, new: &Attribute) -> bool {
-        inode_area_used(&self.wanted.inode) + new.space() <= self.room.inode
+        has_room(&self.wanted.inode, self.room, new)
     }
 
     /// Inserts an attribute at index `at`, where one of its name was, else after all others.

@@ -27,13 +27,13 @@ pub(super) const TERMINATOR_SIZE: usize = 4;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct RawEntry {
+pub(super) struct RawEntry {
     e_name_len: u8,
-    e_name_index: u8,
-    e_value_offs: U16,
-    e_value_inum: U32,
-    e_value_size: U32,
-    e_hash: U32,
+    pub(super) e_name_index: u8,
+    pub(super) e_value_offs: U16,
+    pub(super) e_value_inum: U32,
+    pub(super) e_value_size: U32,
+    pub(super) e_hash: U32,
 }
 
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_SIZE);
@@ -84,6 +84,12 @@ impl Encoded {
             }
         }
         Ok(Self { bytes, front, size })
+    }
+
+    /// A list of these bytes, of which the first `front` are before the gap, for a region of `size`
+    /// bytes.
+    pub fn from_parts(bytes: Vec<u8>, front: usize, size: usize) -> Self {
+        Self { bytes, front, size }
     }
 
     /// The bytes before the gap.
@@ -158,11 +164,7 @@ impl Encoded {
 /// The gap of a list: behind its entries and before its values, which may cross in a list from
 /// elsewhere. `None` if the entries are damaged.
 fn gap(region: &[u8], start: usize) -> Option<Range<usize>> {
-    let mut entries = Entries {
-        region: Region::whole(region),
-        at: start,
-        structure: "",
-    };
+    let mut entries = Entries::new(Region::whole(region), start, "");
     let mut values_from = region.len();
     while let Some((raw, _)) = entries.next().ok()? {
         let value = value_range(&raw).map_or(values_from, |(start, _)| start);
@@ -199,30 +201,46 @@ impl<'a> Region<'a> {
     }
 
     /// Bytes of the region, including its gap.
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.bytes.len() + self.gap
     }
 
-    fn from(&self, at: usize) -> &'a [u8] {
+    /// The bytes before the gap from this offset on.
+    pub fn from(&self, at: usize) -> &'a [u8] {
         self.bytes[..self.front].get(at..).unwrap_or_default()
     }
 
-    fn value(&self, start: usize, end: usize) -> Option<&'a [u8]> {
+    /// The bytes behind the gap at these offsets.
+    pub fn value(&self, start: usize, end: usize) -> Option<&'a [u8]> {
         let (start, end) = (start.checked_sub(self.gap)?, end.checked_sub(self.gap)?);
         self.bytes.get(start..end)
     }
 }
 
 /// An iterator over the entries of a list; ends at the terminator or the first error.
-struct Entries<'a> {
+pub(super) struct Entries<'a> {
     region: Region<'a>,
     at: usize,
     structure: &'static str,
 }
 
 impl<'a> Entries<'a> {
+    /// The entries that begin at `at`.
+    pub fn new(region: Region<'a>, at: usize, structure: &'static str) -> Self {
+        Self {
+            region,
+            at,
+            structure,
+        }
+    }
+
+    /// Offset of the next entry, or of the terminator.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
     /// The next entry and its name.
-    fn next(&mut self) -> Result<Option<(RawEntry, &'a [u8])>, Corrupt> {
+    pub fn next(&mut self) -> Result<Option<(RawEntry, &'a [u8])>, Corrupt> {
         let rest = self.region.from(self.at);
         let Some(word) = rest.first_chunk::<TERMINATOR_SIZE>() else {
             let problem = "the list of entries has no end";
@@ -257,11 +275,7 @@ pub(super) fn decode_list(
     start: usize,
     structure: &'static str,
 ) -> Result<Vec<Attribute>, Corrupt> {
-    let mut entries = Entries {
-        region,
-        at: start,
-        structure,
-    };
+    let mut entries = Entries::new(region, start, structure);
     let mut list = Vec::new();
     let mut ranges = SmallVec::<[(usize, usize); 8]>::new();
     let mut room = region.len();
