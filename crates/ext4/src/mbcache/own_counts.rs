@@ -90,7 +90,7 @@ enum Age {
 
 #[derive(Default)]
 struct Core {
-    met: NumberMap<BlockNumber, Arc<CachePadded<MetBlock>>>,
+    met: NumberMap<BlockNumber, Arc<MetBlock>>,
     /// Its counts, indexed by block number / [`COUNTS`]; `None` where it has met none of the
     /// blocks.
     counts: Vec<Option<Arc<Counts>>>,
@@ -194,8 +194,8 @@ impl OwnCounts {
     }
 
     /// A block that this core has met, if its content is known.
-    pub fn met(&self, block: BlockNumber) -> Option<Arc<CachePadded<MetBlock>>> {
-        let met = |met: &Arc<CachePadded<MetBlock>>| met.content.is_some().then(|| Arc::clone(met));
+    pub fn met(&self, block: BlockNumber) -> Option<Arc<MetBlock>> {
+        let met = |met: &Arc<MetBlock>| met.content.is_some().then(|| Arc::clone(met));
         self.here(block, met).flatten()
     }
 
@@ -261,11 +261,7 @@ impl OwnCounts {
         all.begun.into_iter().map(sum).collect()
     }
 
-    fn here<R>(
-        &self,
-        block: BlockNumber,
-        change: impl FnOnce(&Arc<CachePadded<MetBlock>>) -> R,
-    ) -> Option<R> {
+    fn here<R>(&self, block: BlockNumber, change: impl FnOnce(&Arc<MetBlock>) -> R) -> Option<R> {
         let is_present = |notes: &Notes| notes.age.load(Ordering::Relaxed) == Age::Present as u8;
         if !is_present(self.shards.local()) {
             return None;
@@ -376,11 +372,11 @@ impl Core {
             }
             let zeroes = || CachePadded::new(std::array::from_fn(|_| AtomicI32::new(0)));
             let counts = all[at].get_or_insert_with(|| Arc::new(zeroes()));
-            Arc::new(CachePadded::new(MetBlock {
+            Arc::new(MetBlock {
                 content: content(),
                 counts: Arc::clone(counts),
                 place,
-            }))
+            })
         })
     }
 }

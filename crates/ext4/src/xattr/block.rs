@@ -12,7 +12,7 @@ use pext4_block::Buffer;
 use pext4_jbd2::Handle;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::{self, Attribute, Content, Replaced};
-use pext4_sync::{CachePadded, topology};
+use pext4_sync::topology;
 
 use super::counting;
 pub(super) use super::counting::Departure;
@@ -78,7 +78,7 @@ enum WhenBusy {
 /// An inode's block whose header was checked.
 pub(super) enum CheckedBlock {
     /// This core has met it (see [`MetBlock`]) in the transaction of the caller's handle.
-    Met(Arc<CachePadded<MetBlock>>),
+    Met(Arc<MetBlock>),
     /// It was read from its buffer.
     Read(Arc<Buffer>),
 }

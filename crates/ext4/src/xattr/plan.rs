@@ -160,8 +160,8 @@ pub(super) fn set(places: Places, room: &Room, new: Attribute, mode: SetXattrMod
     Ok(change.plan().map_err(|Full| Refusal::AttributesFull)?)
 }
 
-/// Whether a new value goes into the block if its attribute is there now: the inode has no attribute
-/// of this name, and no room for it.
+/// Whether a new value goes into the block if its attribute is there now: the inode has no
+/// attribute of this name, and no room for it.
 pub(super) fn stays_in_block(inode: &[Attribute], room: &Room, new: &Attribute) -> bool {
     position(inode, new.index, &new.name).is_none() && !has_room(inode, room, new)
 }
