@@ -99,11 +99,9 @@ pub(super) fn attributes(
     let buffer = read(inodes, block)?;
     let state = buffer.read();
     let decoded = decode(state.page())?;
-    if super::plan::value_inodes(&decoded.attributes)
-        .next()
-        .is_none()
-    {
-        offer(inodes, block, state.page());
+    let has_value_inodes = super::plan::value_inodes(&decoded.attributes).next();
+    if has_value_inodes.is_none() && !inodes.store.is_read_only() {
+        inodes.attribute_blocks.insert(block, state.page());
     }
     drop(state);
     Ok((CheckedBlock::Read(buffer), decoded.attributes))
@@ -121,20 +119,9 @@ pub(super) fn replace_value(
         return Ok(replaced.map(|replaced| (CheckedBlock::Met(met), replaced)));
     }
     let buffer = read(inodes, block)?;
-    let state = buffer.read();
-    let Some(replaced) = xattr::replace_value(state.page(), new) else {
-        return Ok(None);
-    };
-    offer(inodes, block, state.page());
-    drop(state);
-    Ok(Some((CheckedBlock::Read(buffer), replaced)))
-}
-
-/// Lets other inodes find a block, none of whose values is in an inode of its own.
-fn offer(inodes: &Inodes, block: BlockNumber, bytes: &[u8]) {
-    if !inodes.store.is_read_only() {
-        inodes.attribute_blocks.insert(block, bytes);
-    }
+    // Other inodes are not offered a block that this one is about to change or to leave.
+    let replaced = xattr::replace_value(buffer.read().page(), new);
+    Ok(replaced.map(|replaced| (CheckedBlock::Read(buffer), replaced)))
 }
 
 /// The buffer of an attribute block, its checksum verified.
