@@ -140,8 +140,27 @@ fn attributes(block: &[u8]) {
             let twice = xattr::Block::decode(&again).expect("own bytes are sound");
             assert_eq!(twice.attributes.len(), decoded.attributes.len());
         }
+        replace_first_value(block, decoded.attributes);
     }
     let _ = xattr::decode_inode_area(&block[..96]);
+}
+
+/// Replaces a value in the encoded list, where that can be done, and compares what is decoded then.
+fn replace_first_value(block: &[u8], mut attributes: Vec<xattr::Attribute>) {
+    let Some(first) = attributes.first_mut() else {
+        return;
+    };
+    let xattr::Value::Inline(old) = &first.value else {
+        return;
+    };
+    let new = xattr::Attribute::new(first.index, &first.name, &vec![0x5A; old.len()]);
+    if let Some(xattr::Replaced::By(content)) = xattr::replace_value(block, &new) {
+        *first = new;
+        let mut changed = vec![0; block.len()];
+        content.put_into(&mut changed);
+        let changed = xattr::Block::decode(&changed).expect("own bytes are sound");
+        assert_eq!((changed.references, changed.attributes), (1, attributes));
+    }
 }
 
 fn journals(block: &[u8]) {
