@@ -6,9 +6,9 @@
 //! list starts with a magic word, and value offsets are relative to the first entry. Several inodes
 //! may share a block, which has a reference count.
 //!
-//! A list is decoded, changed and encoded as a whole, unless only a value is replaced ([`Content`],
-//! [`replace_value`]). The value of an attribute may also be the
-//! content of an inode of its own (`ea_inode`); the entry of such an attribute is kept unchanged.
+//! A list is decoded, changed and encoded as a whole, unless only a value is replaced
+//! ([`replace_value`]). The value of an attribute may also be the content of an inode of its own
+//! (`ea_inode`); the entry of such an attribute is kept unchanged.
 //!
 //! Names are stored as a prefix number and the rest: see [`split_name`]. Format: the kernel's
 //! `Documentation/filesystems/ext4/attributes.rst`.

@@ -200,18 +200,14 @@ fn replacing(
     mode: SetXattrMode,
 ) -> Result<Option<(Plan, CheckedBlock)>> {
     let replace = || -> Result<_> {
-        let Own {
-            attributes,
-            room,
-            block,
-        } = read_own(inodes, inode)?;
-        if mode == SetXattrMode::Create
-            || block.get() == 0
-            || !plan::stays_in_block(&attributes, &room, new)
-        {
-            return Ok(None);
+        let own = read_own(inodes, inode)?;
+        let stays = own.block.get() != 0 && plan::stays_in_block(&own.attributes, &own.room, new);
+        match mode {
+            SetXattrMode::Any | SetXattrMode::Replace if stays => {
+                block::replace_value(inodes, own.block, new)
+            }
+            _ => Ok(None),
         }
-        block::replace_value(inodes, block, new)
     };
     let replaced = replace().map_err(|error| error.in_inode(inode.number()))?;
     Ok(replaced.map(|(block, replaced)| (plan::replaced(replaced), block)))

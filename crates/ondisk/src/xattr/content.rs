@@ -47,7 +47,7 @@ impl Content {
         decode_list(self.list.region(), BLOCK_HEADER_SIZE, BLOCK_STRUCTURE)
     }
 
-    /// This content with another value of an attribute: as [`replace_value`] on the block.
+    /// This content with another value of an attribute: as [`super::replace_value`] on the block.
     #[must_use]
     pub fn replace_value(&self, new: &Attribute) -> Option<Replaced> {
         replace_in_list(self.list.region(), new)
