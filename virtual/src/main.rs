@@ -127,6 +127,7 @@ fn main() -> Result<()> {
     }
     topology::imitate(most as usize);
     let session = Session {
+        here: Machine::here(),
         workload: arguments::workload(&arguments.workload)?,
         machine: machines::find(&arguments.machine, most as usize)?,
         groups: arguments.groups.unwrap_or((4 * most).max(16)),
@@ -142,6 +143,9 @@ fn main() -> Result<()> {
 
 /// One run of the program.
 struct Session {
+    /// The machine that calibrates, as it is before that: later its processors may be left to
+    /// others.
+    here: Machine,
     arguments: Arguments,
     workload: &'static dyn Workload,
     machine: NamedModel,
@@ -416,7 +420,7 @@ impl Session {
             format: FORMAT,
             evidence: Evidence::Virtual,
             workload: self.workload.name().to_owned(),
-            machine: Machine::here(),
+            machine: self.here.clone(),
             settings: settings
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value))
