@@ -175,10 +175,11 @@ fn enter(
     new: Attribute,
     mode: SetXattrMode,
 ) -> Result<()> {
-    let (plan, block) = match replacing(inodes, inode, &new, mode)? {
+    let own = read_own(inodes, inode)?;
+    let (plan, block) = match replacing(inodes, inode, &own, &new, mode)? {
         Some((plan, block)) => (plan, Some(block)),
         None => {
-            let read = read(inodes, inode)?;
+            let read = read_with_block(inodes, inode, own)?;
             let plan = plan::set(read.places, &read.room, new, mode)?;
             (plan, read.block)
         }
@@ -196,20 +197,16 @@ fn enter(
 fn replacing(
     inodes: &Inodes,
     inode: &Inode,
+    own: &Own,
     new: &Attribute,
     mode: SetXattrMode,
 ) -> Result<Option<(Plan, CheckedBlock)>> {
-    let replace = || -> Result<_> {
-        let own = read_own(inodes, inode)?;
-        let stays = own.block.get() != 0 && plan::stays_in_block(&own.attributes, &own.room, new);
-        match mode {
-            SetXattrMode::Any | SetXattrMode::Replace if stays => {
-                block::replace_value(inodes, own.block, new)
-            }
-            _ => Ok(None),
-        }
-    };
-    let replaced = replace().map_err(|error| error.in_inode(inode.number()))?;
+    let stays = own.block.get() != 0 && plan::stays_in_block(&own.attributes, &own.room, new);
+    if mode == SetXattrMode::Create || !stays {
+        return Ok(None);
+    }
+    let replaced = block::replace_value(inodes, own.block, new);
+    let replaced = replaced.map_err(|error| error.in_inode(inode.number()))?;
     Ok(replaced.map(|(block, replaced)| (plan::replaced(replaced), block)))
 }
 
@@ -329,23 +326,29 @@ fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
 
 /// The attributes in both places. A caller that changes them reads them under its handle.
 fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
-    let read = || -> Result<Read> {
-        let own = read_own(inodes, inode)?;
-        let (block, shared) = match own.block.get() {
-            0 => (None, Vec::new()),
-            _ => block::attributes(inodes, own.block).map(|(known, list)| (Some(known), list))?,
-        };
-        let places = Places {
-            inode: own.attributes,
-            block: shared,
-        };
-        Ok(Read {
-            places,
-            block,
-            room: own.room,
-        })
+    let own = read_own(inodes, inode)?;
+    read_with_block(inodes, inode, own)
+}
+
+/// The attributes in both places, of which those in the inode were read before.
+fn read_with_block(inodes: &Inodes, inode: &Inode, own: Own) -> Result<Read> {
+    let (block, shared) = match own.block.get() {
+        0 => (None, Vec::new()),
+        _ => {
+            let read = block::attributes(inodes, own.block);
+            let (known, list) = read.map_err(|error| error.in_inode(inode.number()))?;
+            (Some(known), list)
+        }
     };
-    read().map_err(|error| error.in_inode(inode.number()))
+    let places = Places {
+        inode: own.attributes,
+        block: shared,
+    };
+    Ok(Read {
+        places,
+        block,
+        room: own.room,
+    })
 }
 
 /// What an inode itself says of its attributes.
@@ -374,7 +377,7 @@ fn read_own(inodes: &Inodes, inode: &Inode) -> Result<Own> {
         cluster: inodes.store.geometry.blocks_per_cluster,
     };
     Ok(Own {
-        attributes: attributes?,
+        attributes: attributes.map_err(|corrupt| corrupt.in_inode(inode.number()))?,
         room,
         block,
     })
