@@ -246,6 +246,83 @@ fn zeroing_an_inline_file_without_space_leaves_its_content() {
     assert_eq!(volume.paths().read("/file").expect("sound"), b"precious");
 }
 
+/// A volume with blocks of 1 KiB, of which some runs of 12 are free and no others, and the empty
+/// file `/new`.
+fn with_free_runs(image: &Image, runs: u32) -> (Volume, InodeNumber) {
+    let volume = image.open();
+    let paths = volume.paths();
+    let name = |number: u32| format!("/small-{number}");
+    for number in 0..2 * runs {
+        let wrote = paths.write(name(number), vec![1; 12 * SMALL]);
+        wrote.expect("room");
+    }
+    paths.write("/new", b"").expect("room");
+    paths.write("/rest", b"").expect("room");
+    let rest = inode(&volume, "/rest");
+    while volume.append(rest, &[1; 64 * SMALL]).is_ok() {}
+    while volume.append(rest, &[1; SMALL]).is_ok() {}
+    // What is too little for a block of a large file and the pointers to it.
+    let mut last = 0;
+    while paths.write(format!("/last-{last}"), [1; SMALL]).is_ok() {
+        last += 1;
+    }
+    for number in (0..2 * runs).step_by(2) {
+        paths.remove_file(name(number)).expect("there");
+    }
+    volume.sync().expect("a sound device");
+    assert_eq!(volume.statfs().free_blocks, 12 * u64::from(runs));
+    let new = inode(&volume, "/new");
+    (volume, new)
+}
+
+/// The fifth extent needs a node, as does the 13th block of a file with a block map. It is made of
+/// the last block: nothing else is free.
+#[test]
+fn the_last_blocks_of_a_volume_hold_a_file_and_its_node() {
+    for (features, runs) in [("extent", 5), ("^extent,^64bit", 2)] {
+        let Some(image) = Image::make(&["-b", "1024", "-m", "0", "-N", "64", "-O", features])
+        else {
+            return;
+        };
+        let (volume, new) = with_free_runs(&image, runs);
+        let free = 12 * runs as usize;
+        let content = vec![7; free * SMALL];
+        let wrote = volume.write(new, 0, &content).expect("room");
+        assert_eq!(wrote, (free - 1) * SMALL, "{features}");
+        let error = volume.append(new, &[7]).expect_err("it is full");
+        assert!(error.is(Refusal::NoSpace), "{error}");
+        let sectors = 2 * free as u64;
+        assert_eq!(
+            state(&volume, new),
+            (wrote as u64, sectors, 0),
+            "{features}"
+        );
+        volume.close().expect("a clean close");
+        image.assert_clean();
+        let volume = image.open();
+        assert!(volume.paths().read("/new").expect("sound") == content[..wrote]);
+    }
+}
+
+/// So do those that a file gets before they are written; a range that does not fit takes none.
+#[test]
+fn the_last_blocks_of_a_volume_can_be_allocated_beforehand() {
+    let Some(image) = Image::make(&["-b", "1024", "-m", "0", "-N", "64"]) else {
+        return;
+    };
+    let (volume, new) = with_free_runs(&image, 5);
+    let mode = AllocateMode::Extend;
+    let error = volume.allocate(new, mode, 0, 60 * SMALL as u64);
+    let error = error.expect_err("a node is needed too");
+    assert!(error.is(Refusal::NoSpace), "{error}");
+    assert_eq!(state(&volume, new), (0, 0, 60));
+    let size = 59 * SMALL as u64;
+    volume.allocate(new, mode, 0, size).expect("it fits");
+    assert_eq!(state(&volume, new), (size, 120, 0));
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
 /// What a commit frees is there for all of an append, as it is for a write, and nobody else appends
 /// in between.
 #[test]

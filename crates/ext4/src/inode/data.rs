@@ -120,7 +120,7 @@ impl Inodes {
         extent.start.get() * block_bytes + into
     }
 
-    fn extent_end(&self, extent: &Extent) -> u64 {
+    pub(super) fn extent_end(&self, extent: &Extent) -> u64 {
         (u64::from(extent.logical.get()) + u64::from(extent.length)) * self.block_bytes()
     }
 
@@ -259,9 +259,8 @@ impl Inodes {
             hole: Some(hole),
             ..Filling::written(blocks)
         };
-        let mut end = piece.end;
-        self.fill_hole(&mut handle, inode, filling, |extent| {
-            end = end.min(self.extent_end(&extent));
+        let filled = self.fill_hole(&mut handle, inode, filling, |extent| {
+            let end = piece.end.min(self.extent_end(&extent));
             let piece = Piece {
                 start: piece.start,
                 end,
@@ -269,7 +268,7 @@ impl Inodes {
             self.write_padded(&extent, &piece, data)?;
             Ok(Some(end))
         })?;
-        Ok(end)
+        Ok(piece.end.min(self.extent_end(&filled)))
     }
 
     fn write_unwritten(

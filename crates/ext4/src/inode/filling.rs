@@ -11,6 +11,7 @@ use crate::error::{Refusal, Result};
 use crate::inode::clusters::Place;
 use crate::inode::extents::{Extent, Hole, Mapping};
 use crate::inode::inodes::Inodes;
+use crate::inode::mapping::New;
 use crate::inode::{Inode, Map};
 use crate::mballoc::{Purpose, Request, Run};
 
@@ -40,10 +41,12 @@ impl Filling {
 
 impl Inodes {
     /// Allocates blocks for the start of a hole and maps them: one run, possibly shorter than the
-    /// hole. Where data is written in place, [`Inodes::settle_cluster`] comes before.
+    /// hole, which is returned. Where data is written in place, [`Inodes::settle_cluster`] comes
+    /// before.
     ///
     /// `fill` writes the data of written blocks before they are mapped, and returns where in the
     /// file it ends, in bytes, for [`Inodes::note_written`]; `None` if nothing is to be noted.
+    /// Where nothing else is free, the last blocks become nodes of the tree and are not mapped.
     ///
     /// # Errors
     ///
@@ -89,8 +92,7 @@ impl Inodes {
                     length: u32::try_from(length).unwrap_or(u32::MAX),
                     unwritten,
                 };
-                self.fill_and_map(handle, inode, &mut map, (extent, 0), fill)?;
-                return Ok(extent);
+                return self.fill_and_map(handle, inode, &mut map, (extent, 0), fill);
             }
         };
         let request = Request {
@@ -107,11 +109,10 @@ impl Inodes {
         map.stream_goal = own_goal.or(map.stream_goal);
         let extent = self.part_of_clusters(run, blocks, unwritten)?;
         let mapped = self.fill_and_map(handle, inode, &mut map, (extent, run.length), fill);
-        if let Err(error) = mapped {
+        if mapped.is_err() {
             self.groups.free(handle, run.start, run.length)?;
-            return Err(error);
         }
-        Ok(extent)
+        mapped
     }
 
     /// A request for new clusters for these blocks of a file, the first of which is `logical`.
@@ -132,7 +133,8 @@ impl Inodes {
         }
     }
 
-    /// Has the data of blocks written, and maps them; the file has got `clusters` for them.
+    /// Has the data of blocks written, and maps them; the file has got `clusters` for them. Returns
+    /// what is mapped, as [`Inodes::fill_hole`].
     fn fill_and_map(
         &self,
         handle: &mut Handle<'_>,
@@ -140,10 +142,35 @@ impl Inodes {
         map: &mut Map,
         (extent, clusters): (Extent, u32),
         fill: impl FnOnce(Extent) -> Result<Option<u64>>,
-    ) -> Result<()> {
+    ) -> Result<Extent> {
         let end = fill(extent)?;
-        let written = end.map(|end| self.written(handle, inode, end));
-        self.map(handle, inode, map, (extent, clusters), written)
+        let mut spare = 0;
+        loop {
+            let length = extent.length - spare;
+            let mapped = Extent { length, ..extent };
+            let end = end.map(|end| end.min(self.extent_end(&mapped)));
+            let new = New {
+                extent: mapped,
+                clusters,
+                spare,
+                written: end.map(|end| self.written(handle, inode, end)),
+            };
+            match self.map(handle, inode, map, new) {
+                Err(error) if error.is(Refusal::NoSpace) && spare < self.spare_of(&extent) => {
+                    spare += 1;
+                }
+                result => return result.map(|()| mapped),
+            }
+        }
+    }
+
+    /// How many of a run's blocks may become nodes: all but one, and no more than a new extent
+    /// adds, which is one in each level and a new level. None where a node takes a whole cluster.
+    fn spare_of(&self, extent: &Extent) -> u32 {
+        match self.cluster() {
+            1 => (extent.length - 1).min(u32::from(extent::MAX_DEPTH) + 1),
+            _ => 0,
+        }
     }
 
     /// The number of clusters in which these blocks of a file are.

@@ -37,10 +37,23 @@ pub(crate) const MAX_FORGOTTEN: u32 = 64;
 struct Wanted {
     /// Where a node should be.
     goal: BlockNumber,
-    /// Blocks that the change unmaps, of which nodes may be made.
+    /// Blocks that nothing maps after the change, of which nodes may be made.
     spare: Range<u64>,
     /// What was written to the blocks that it maps.
     written: Option<Written>,
+}
+
+/// A run of blocks to be mapped into a hole of a file.
+pub(crate) struct New {
+    /// What is mapped.
+    pub(crate) extent: Extent,
+    /// How many clusters the file has got for it.
+    pub(crate) clusters: u32,
+    /// How many blocks of these, right behind the extent, nodes may be made of; what no node
+    /// needs is freed.
+    pub(crate) spare: u32,
+    /// What was written to the extent.
+    pub(crate) written: Option<Written>,
 }
 
 /// What a change of a tree has unmapped.
@@ -241,34 +254,42 @@ impl Inodes {
         }
     }
 
-    /// Maps a run of blocks into a hole of the file, and notes what was written to it. The file has
-    /// got `clusters` for it.
+    /// Maps a run of blocks into a hole of the file, and notes what was written to it.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace)` if the tree needs a node and there is none; nothing is changed then.
+    /// `Refused(NoSpace)` if the tree needs more nodes than there are blocks for; nothing is
+    /// changed then.
     pub(crate) fn map(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         _map: &mut Map,
-        (extent, clusters): (Extent, u32),
-        written: Option<Written>,
+        new: New,
     ) -> Result<()> {
+        let extent = new.extent;
+        let spare = extent.start.get() + u64::from(extent.length);
         let wanted = Wanted {
-            written,
+            spare: spare..spare + u64::from(new.spare),
+            written: new.written,
             ..Wanted::near(extent.start)
         };
-        let changed = self.change_tree(handle, inode, wanted, |root, nodes, _| {
+        let (_, freed) = self.change_tree(handle, inode, wanted, |root, nodes, unmapped| {
             if nodes.are_pointers {
                 indirect::insert(root, nodes, extent)?;
             } else {
                 extents::insert(root, nodes, extent)?;
             }
-            nodes.count_taken(clusters << self.store.geometry.cluster_bits);
+            nodes.count_taken(new.clusters << self.store.geometry.cluster_bits);
+            if new.spare > 0 {
+                unmapped.runs.push((BlockNumber(spare), new.spare));
+            }
             Ok(())
-        });
-        changed.map(|_| ())
+        })?;
+        for (start, count) in freed.clusters {
+            self.groups.free(handle, start, count)?;
+        }
+        Ok(())
     }
 
     /// Unmaps and frees the blocks of a range, from its end backwards, touching at most `budget`

@@ -2,10 +2,11 @@
 //! transaction, with blocks from the allocator.
 //!
 //! An operation reserves the nodes that it may need before its first change. Where the volume is
-//! full, an operation that unmaps blocks may make nodes of these. That is safe: a node's bytes go
-//! to its home only when its transaction is durable, and from then on the blocks are no data. Until
-//! then a crash makes them data again, so such a node is not free at once if its transaction drops
-//! it, as one whose block was free before.
+//! full, an operation that unmaps blocks may make nodes of these, and one that maps a new run makes
+//! them of the run's last blocks. That is safe: a node's bytes go to its home only when its
+//! transaction is durable, and from then on the blocks are no data. Until then a crash makes blocks
+//! that were unmapped data again, so such a node is not free at once if its transaction drops it,
+//! as one whose block was free before.
 
 use std::ops::Range;
 
@@ -42,8 +43,8 @@ pub(super) struct TreeChange<'a, 'h> {
     pub(super) handle: &'a mut Handle<'h>,
     goal: BlockNumber,
     reserved: Vec<BlockNumber>,
-    /// Blocks that the operation will unmap, of which it may make nodes on a full volume, those at
-    /// the start first.
+    /// Blocks of the file that nothing maps after the operation, of which it may make nodes on a
+    /// full volume, those at the start first.
     spare: Range<u64>,
     /// Blocks that were reserved out of `spare`.
     spared: Vec<BlockNumber>,
@@ -54,15 +55,15 @@ pub(super) struct TreeChange<'a, 'h> {
 }
 
 impl TreeChange<'_, '_> {
-    /// One of the blocks that will be unmapped, to be reserved for a node.
+    /// One of the spare blocks, to be reserved for a node.
     fn take_spare(&mut self) -> Option<BlockNumber> {
         let block = BlockNumber(self.spare.next()?);
         self.spared.push(block);
         Some(block)
     }
 
-    /// Those of `runs`, the blocks that were unmapped, which are to be freed: all but the spare
-    /// ones that are nodes now.
+    /// Those of `runs`, which nothing maps any more, that are to be freed: all but the spare ones
+    /// that are nodes now.
     pub(super) fn to_free(&self, mut runs: Runs) -> Runs {
         let spared = self.spared.iter();
         for node in spared.filter(|block| !self.reserved.contains(block)) {
@@ -92,7 +93,7 @@ impl<'a, 'h> Nodes<'a, 'h> {
     }
 
     /// The nodes of an inode, for changes. New ones are allocated near `goal`, or where the volume
-    /// is full made of `spare` blocks, which the operation unmaps.
+    /// is full made of `spare` blocks, which nothing maps after the operation.
     pub(super) fn changing(
         inodes: &'a Inodes,
         inode: &'a Inode,

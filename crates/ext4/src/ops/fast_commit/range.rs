@@ -10,6 +10,7 @@ use super::{Application, contradiction};
 use crate::error::Result;
 use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{BlockState, Mapping};
+use crate::inode::mapping::New;
 use crate::inode::{Inode, Runs};
 use crate::ops::lock_exclusive;
 
@@ -83,8 +84,13 @@ impl Application<'_> {
         self.take(inode, &piece)?;
         let mut handle = inodes.store.start(MAP_CREDITS)?;
         let mut map = inode.map.lock();
-        let taken = (piece, piece.length);
-        inodes.map(&mut handle, inode, &mut map, taken, None)?;
+        let new = New {
+            extent: piece,
+            clusters: piece.length,
+            spare: 0,
+            written: None,
+        };
+        inodes.map(&mut handle, inode, &mut map, new)?;
         Ok(piece.length)
     }
 
