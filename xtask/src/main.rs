@@ -2,10 +2,11 @@
 //!
 //! `test` runs what the README promises; continuous integration runs it too. The campaigns
 //! (`crash`, `soak`, `settings`, `fuzz`, `loom`, `tsan`) run the same tests with more effort; each
-//! prints the seed of every failure.
+//! prints the seed of every failure. `suites` runs those of other people.
 
 mod bench;
 mod campaigns;
+mod suites;
 mod tidy;
 
 use std::path::Path;
@@ -29,6 +30,8 @@ Chores of the pext4 workspace.
   cargo xtask loom              exhaustive interleavings of the lock-free pieces
   cargo xtask tsan              the engine's tests, watched by ThreadSanitizer; wants nightly with
                                 rust-src
+  cargo xtask suites [SEEDS]    other people's tests, on mounts of every format; fsx with SEEDS (3)
+                                seeds; wants root, pjdfstest and fsx
   cargo xtask bench build       images of the same trees by pext4 and by other tools
   cargo xtask virtual WORKLOAD [OPTIONS]
                                 a workload's curve on virtual cores; --help lists the options
@@ -70,6 +73,8 @@ fn run(words: &[&str]) -> Result<()> {
         ["fuzz", target, seconds] => campaigns::fuzz(Some(target), number(seconds)?),
         ["loom"] => campaigns::loom(),
         ["tsan"] => campaigns::thread_sanitizer(),
+        ["suites"] => suites::run(3),
+        ["suites", seeds] => suites::run(number(seeds)?),
         ["bench", rest @ ..] => bench::run(rest),
         ["virtual", options @ ..] => campaigns::virtual_cores(options),
         ["virtual-test"] => campaigns::virtual_test(),
