@@ -18,18 +18,15 @@ mod changes;
 mod file_type;
 mod fingerprints;
 mod records;
-mod split;
 mod tail;
 
 pub(crate) use changes::write_dots;
 pub use changes::{
-    Inserted, init_empty, init_first_block, insert, insert_at, remove, set_inode_at, set_inode_of,
-    write_leaf,
+    Inserted, init_empty, init_first_block, insert, insert_at, remove, set_inode_at, write_leaf,
 };
 pub use file_type::FileType;
 pub use fingerprints::Fingerprints;
 pub use records::{Record, Records, entries, find, record_at, records};
-pub use split::{Split, split_by_hash};
 pub use tail::{has_tail, stamp_leaf, verify_leaf};
 
 use crate::bytes::{read_u16, read_u32, write_u32};

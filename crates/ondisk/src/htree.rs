@@ -14,8 +14,8 @@
 mod build;
 mod edit;
 
-pub use build::{Built, BuiltBlock, Kind, Plan, TooMany, build};
-pub use edit::{IndexMut, deepen, init_root, root_from_linear, write_node};
+pub use build::{BuiltBlock, Kind, Plan, TooMany};
+pub use edit::{IndexMut, deepen, index_hash, init_root, write_node};
 
 use crate::bytes::{read_u16, read_u32, write_u32};
 use crate::checksum::{crc32c, inode_state};

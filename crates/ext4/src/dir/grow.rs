@@ -39,7 +39,7 @@ impl Halves<'_> {
         let at = middle(&sorted)?;
         let (first, last) = (sorted.first()?.0, sorted.last()?.0);
         let continued = sorted[at - 1].0 == sorted[at].0;
-        let boundary = sorted[at].0 | u32::from(continued);
+        let boundary = htree::index_hash(sorted[at].0, continued);
         let right = sorted.split_off(at);
         let packed = |half: Vec<(u32, Entry<'a>)>| half.into_iter().map(|(_, entry)| entry);
         Some(Halves {

@@ -1,7 +1,7 @@
 //! Changes of a leaf: entries that are added, removed and redirected, and leaves that are written
 //! anew.
 
-use super::records::{Place, Record, encode_length, find, record_at, records};
+use super::records::{Place, Record, encode_length, record_at, records};
 use super::tail::init_tail;
 use super::{
     DOT_DOT_OFFSET, Entry, FileType, Format, HEADER_SIZE, NAME_MAX, record_length, usable_length,
@@ -148,25 +148,6 @@ pub(super) fn absorb(block: &mut [u8], before: Option<Place>, removed: &Place) {
         }
         None => write_free(block, removed.offset, removed.length),
     }
-}
-
-/// Changes the inode of a name; false if the leaf does not have it.
-///
-/// # Errors
-///
-/// [`Corrupt`] if a record before it or its own is impossible; the block is unchanged.
-pub fn set_inode_of(
-    block: &mut [u8],
-    format: Format,
-    name: &[u8],
-    inode: InodeNumber,
-    file_type: Option<FileType>,
-) -> Result<bool, Corrupt> {
-    let Some(at) = find(block, format, name)?.map(|record| record.offset) else {
-        return Ok(false);
-    };
-    set_inode_at(block, format, at, inode, file_type);
-    Ok(true)
 }
 
 /// Changes the inode of the entry whose record was found at `offset`.

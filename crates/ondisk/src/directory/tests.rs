@@ -195,14 +195,9 @@ fn a_name_can_change_its_inode() {
     init_empty(&mut block, PLAIN);
     insert(&mut block, PLAIN, &entry(9, b"a")).expect("sound");
     let fifo = Some(FileType::Fifo);
-    assert_eq!(
-        set_inode_of(&mut block, PLAIN, b"a", InodeNumber(10), fifo),
-        Ok(true)
-    );
-    assert_eq!(
-        set_inode_of(&mut block, PLAIN, b"b", InodeNumber(10), fifo),
-        Ok(false)
-    );
+    let record = find(&block, PLAIN, b"a").expect("sound");
+    let at = record.expect("there").offset;
+    set_inode_at(&mut block, PLAIN, at, InodeNumber(10), fifo);
     let found = find(&block, PLAIN, b"a")
         .expect("sound")
         .and_then(|record| record.entry());
@@ -254,52 +249,6 @@ fn checksums_know_their_directory() {
     );
 }
 
-#[test]
-fn a_split_keeps_equal_hashes_together_where_it_can() {
-    let hash = |name: &[u8]| u32::from(name[0]) * 2;
-    let mut old = [0; 1024];
-    let listed: Vec<Vec<u8>> = (0..40u8).map(|i| vec![b'a' + i / 8, i]).collect();
-    assert!(write_leaf(
-        &mut old,
-        TAILED,
-        listed.iter().map(|name| entry(9, name))
-    ));
-    let mut new = [0; 1024];
-    let split = split_by_hash(&mut old, &mut new, TAILED, hash)
-        .expect("sound")
-        .expect("two");
-    assert_eq!(
-        (names(&old, TAILED).len(), names(&new, TAILED).len()),
-        (16, 24)
-    );
-    assert_eq!(
-        split,
-        Split {
-            hash: u32::from(b'c') * 2,
-            continued: false
-        }
-    );
-}
-
-#[test]
-fn a_split_of_equal_hashes_is_marked_as_continued() {
-    let mut old = [0; 1024];
-    let listed: Vec<Vec<u8>> = (0..40u8).map(|i| vec![b'a', i]).collect();
-    assert!(write_leaf(
-        &mut old,
-        TAILED,
-        listed.iter().map(|name| entry(9, name))
-    ));
-    let mut new = [0; 1024];
-    let split = split_by_hash(&mut old, &mut new, TAILED, |_| 6)
-        .expect("sound")
-        .expect("two");
-    assert_eq!(split.index_hash(), 7);
-    assert_eq!(names(&old, TAILED).len(), 20);
-    init_empty(&mut old, TAILED);
-    assert_eq!(split_by_hash(&mut old, &mut new, TAILED, |_| 6), Ok(None));
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     Insert(Vec<u8>, u32),
@@ -346,10 +295,9 @@ fn apply(block: &mut [u8], format: Format, model: &mut BTreeMap<Vec<u8>, u32>, s
                 return;
             };
             let kind = Some(FileType::Regular);
-            assert_eq!(
-                set_inode_of(block, format, &name, InodeNumber(inode), kind),
-                Ok(true)
-            );
+            let record = find(block, format, &name).expect("sound");
+            let at = record.expect("there").offset;
+            set_inode_at(block, format, at, InodeNumber(inode), kind);
             model.insert(name, inode);
         }
     }
@@ -377,27 +325,6 @@ proptest! {
     }
 
     #[test]
-    fn a_split_loses_nothing(count in 2usize..60, spread in 1u32..50, seed in any::<u32>()) {
-        let hash = |name: &[u8]| crate::checksum::crc32c(seed, name) % spread * 2;
-        let listed: Vec<Vec<u8>> =
-            (0..count).map(|i| format!("{i}{}", "x".repeat(i % 4)).into_bytes()).collect();
-        let mut old = vec![0; 1024];
-        prop_assert!(write_leaf(&mut old, TAILED, listed.iter().map(|name| entry(9, name))));
-        let mut new = vec![0; 1024];
-        let split = split_by_hash(&mut old, &mut new, TAILED, hash).expect("sound").expect("two");
-        let (low, high) = (names(&old, TAILED), names(&new, TAILED));
-        prop_assert!(!low.is_empty() && !high.is_empty());
-        let top = low.iter().map(|name| hash(name)).max().expect("not empty");
-        prop_assert!(high.iter().all(|name| hash(name) >= split.hash));
-        prop_assert!(top < split.hash || split.continued && top == split.hash);
-        let mut together = [low, high].concat();
-        let mut expected = listed;
-        together.sort();
-        expected.sort();
-        prop_assert_eq!(together, expected);
-    }
-
-    #[test]
     fn no_bytes_make_it_panic(
         mut block in proptest::collection::vec(any::<u8>(), 0..600),
         start in proptest::collection::vec((0u8..4, 0u8..80), 0..8),
@@ -419,8 +346,6 @@ proptest! {
         let _ = insert(&mut block, format, &entry(9, b"name"));
         let _ = remove(&mut block, format, b"name");
         let _ = dots(&block);
-        let mut new = vec![0; block.len()];
-        let _ = split_by_hash(&mut block, &mut new, format, |_| 2);
         let _ = verify_leaf(1, InodeNumber(1), 1, &block);
     }
 }

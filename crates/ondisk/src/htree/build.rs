@@ -1,5 +1,4 @@
-//! Builds a whole directory from its names: linear if one block suffices, otherwise with a balanced
-//! index.
+//! Builds a whole directory from its names, with a balanced index.
 //!
 //! The same names give the same blocks in any order of the names. The order of blocks is: the root,
 //! the nodes level by level from the top, the leaves by hash.
@@ -41,15 +40,6 @@ impl BuiltBlock {
     }
 }
 
-/// The blocks of a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Built {
-    /// The blocks in order, starting with block 0.
-    pub blocks: Vec<BuiltBlock>,
-    /// Whether there is an index; then the inode needs its `INDEX` flag.
-    pub is_indexed: bool,
-}
-
 /// The names exceed an index of the allowed depth, or a hash cannot be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the directory has more names than its index can hold")]
@@ -76,51 +66,6 @@ pub struct Plan {
     widths: Vec<usize>,
     /// The index entry of every leaf.
     leaves: Vec<IndexEntry>,
-}
-
-/// Builds the blocks of directory `own` with the given entries (without `.` and `..`). Without a
-/// `hasher`, a large directory is linear. An index has at most `max_levels` levels of nodes below
-/// its root: 1, or 2 with `large_dir`.
-///
-/// # Errors
-///
-/// [`TooMany`] if such an index cannot hold the entries.
-///
-/// # Panics
-///
-/// If the block size is below 1024, or an entry has no name or no inode.
-pub fn build(
-    block_size: usize,
-    format: Format,
-    own: InodeNumber,
-    parent: InodeNumber,
-    entries: &[Entry<'_>],
-    hasher: Option<&Hasher>,
-    max_levels: u8,
-) -> Result<Built, TooMany> {
-    assert!(block_size >= 1024, "the smallest block has 1024 bytes");
-    let shape = Shape { block_size, format };
-    let dots = record_length(1) + record_length(2);
-    let total: usize = entries
-        .iter()
-        .map(|entry| record_length(entry.name.len()))
-        .sum();
-    let Some(hasher) = hasher.filter(|_| dots + total > usable_length(block_size, format)) else {
-        return Ok(shape.linear(own, parent, entries));
-    };
-    let names = entries.iter().map(|entry| entry.name);
-    let plan = Plan::of(block_size, format, names, hasher, max_levels)?;
-    let mut blocks = Vec::new();
-    plan.write(
-        own,
-        parent,
-        |position| entries[position],
-        |block| blocks.push(block),
-    );
-    Ok(Built {
-        blocks,
-        is_indexed: true,
-    })
 }
 
 /// A name and its position in the order of the index.
@@ -205,32 +150,6 @@ impl Plan {
 }
 
 impl Shape {
-    fn linear(&self, own: InodeNumber, parent: InodeNumber, entries: &[Entry<'_>]) -> Built {
-        let file_type = Some(directory::FileType::Directory);
-        let mut sorted: Vec<Entry<'_>> = entries.to_vec();
-        sorted.sort_by_key(|entry| entry.name);
-        let dot = Entry {
-            inode: own,
-            file_type,
-            name: b".",
-        };
-        let dot_dot = Entry {
-            inode: parent,
-            file_type,
-            name: b"..",
-        };
-        let all: Vec<Entry<'_>> = [dot, dot_dot].into_iter().chain(sorted).collect();
-        let blocks = self
-            .pack(all.iter().map(|entry| record_length(entry.name.len())))
-            .into_iter()
-            .map(|range| self.leaf(all[range].iter().copied()))
-            .collect();
-        Built {
-            blocks,
-            is_indexed: false,
-        }
-    }
-
     /// Divides records of these lengths into ranges that each fit into a leaf.
     fn pack(&self, lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
         let room = usable_length(self.block_size, self.format);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::bytes::{write_u16, write_u32};
 use crate::corrupt::Corrupt;
-use crate::directory::{self, Entry, Format};
+use crate::directory::{self, Format};
 use crate::dirhash::HashVersion;
 use crate::number::{InodeNumber, LogicalBlock};
 
@@ -185,50 +185,6 @@ pub fn init_root(
     write_count(block, ROOT_ENTRIES_OFFSET, 1);
 }
 
-/// Converts the first block of a linear directory to the root of an index: its entries, except `.`
-/// and `..`, move to `leaf`, which will be the directory's block `leaf_number`.
-///
-/// # Errors
-///
-/// [`Corrupt`] if the block does not start with `.` and `..` or a record is impossible; both blocks
-/// are unchanged.
-///
-/// # Panics
-///
-/// If the blocks differ in size.
-pub fn root_from_linear(
-    first: &mut [u8],
-    leaf: &mut [u8],
-    format: Format,
-    hash_version: HashVersion,
-    leaf_number: LogicalBlock,
-) -> Result<(), Corrupt> {
-    assert_eq!(
-        first.len(),
-        leaf.len(),
-        "blocks of one directory have one size"
-    );
-    let (own, parent) = directory::dots(first)?;
-    let entries: Vec<Entry<'_>> = directory::entries(first, format)
-        .filter(|entry| {
-            !matches!(
-                entry,
-                Ok(Entry {
-                    name: b"." | b"..",
-                    ..
-                })
-            )
-        })
-        .collect::<Result<_, _>>()?;
-    let fits = directory::write_leaf(leaf, format, entries);
-    assert!(
-        fits,
-        "what was in one block, less two entries, fits into one"
-    );
-    init_root(first, format, own, parent, hash_version, leaf_number);
-    Ok(())
-}
-
 /// Adds a level: the root keeps a single entry, for a node in the directory's block `node`. The
 /// caller has written the root's entries there with [`write_node`]; a node has room for more than a
 /// root.
@@ -247,6 +203,6 @@ pub fn deepen(root: &mut [u8], has_tail: bool, node: LogicalBlock) -> Result<(),
 /// The hash in the index entry of a block whose names begin at `hash` (even); `continued` is
 /// whether the block before ends with the same hash.
 #[must_use]
-pub(super) fn index_hash(hash: u32, continued: bool) -> u32 {
+pub fn index_hash(hash: u32, continued: bool) -> u32 {
     hash | if continued { CONTINUED } else { 0 }
 }

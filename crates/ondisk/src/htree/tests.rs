@@ -1,10 +1,10 @@
-//! Index blocks: limits, search, growth from a linear block to two levels, and built directories.
+//! Index blocks: limits, search, growth, and built directories.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::casefold::Naming;
-use crate::directory::{self, Entry, FileType, Format, Inserted};
+use crate::directory::{self, Entry, FileType, Format};
 use crate::dirhash::{Hasher, Signedness};
 
 const FORMAT: Format = Format {
@@ -154,30 +154,6 @@ fn a_full_root_gets_a_level_and_a_node_splits() {
 }
 
 #[test]
-fn a_linear_block_becomes_a_root_and_a_leaf() {
-    let mut first = vec![0; 1024];
-    directory::init_first_block(&mut first, FORMAT, OWN, PARENT);
-    for i in 0..30u32 {
-        let name = format!("file{i}").into_bytes();
-        let entry = Entry {
-            inode: InodeNumber(20 + i),
-            file_type: Some(FileType::Regular),
-            name: &name,
-        };
-        assert!(matches!(
-            directory::insert(&mut first, FORMAT, &entry),
-            Ok(Inserted::At(_))
-        ));
-    }
-    let mut leaf = vec![0; 1024];
-    let half_md4 = HashVersion::HalfMd4;
-    root_from_linear(&mut first, &mut leaf, FORMAT, half_md4, LogicalBlock(1)).expect("sound");
-    assert_eq!(first, root_of(1024));
-    assert_eq!(directory::entries(&leaf, FORMAT).count(), 30);
-    assert!(directory::has_tail(&leaf));
-}
-
-#[test]
 fn checksums_cover_the_entries_in_use_and_the_tail() {
     let mut root = root_of(1024);
     let mut index = IndexMut::root(&mut root, true).expect("sound");
@@ -203,9 +179,9 @@ fn checksums_cover_the_entries_in_use_and_the_tail() {
 }
 
 /// Walks a built directory as a reader would; returns its names in the order of the leaves.
-fn walk(built: &Built) -> Vec<Vec<u8>> {
-    let info = RootInfo::decode(&built.blocks[0].bytes).expect("sound");
-    let root = Index::root(&built.blocks[0].bytes, true).expect("sound");
+fn walk(built: &[BuiltBlock]) -> Vec<Vec<u8>> {
+    let info = RootInfo::decode(&built[0].bytes).expect("sound");
+    let root = Index::root(&built[0].bytes, true).expect("sound");
     let mut level: Vec<IndexEntry> = root.entries().collect();
     for _ in 0..info.indirect_levels {
         level = level
@@ -217,7 +193,7 @@ fn walk(built: &Built) -> Vec<Vec<u8>> {
     for (position, entry) in level.iter().enumerate() {
         let low = entry.hash & !1;
         let high = level.get(position + 1).map_or(u32::MAX, |next| next.hash);
-        let leaf = &built.blocks[usize::try_from(entry.block.get()).expect("small")].bytes;
+        let leaf = &built[usize::try_from(entry.block.get()).expect("small")].bytes;
         for entry in directory::entries(leaf, FORMAT) {
             let name = entry.expect("sound").name.to_vec();
             let hash = HASHER.hash(&name).expect("no key").major;
@@ -231,8 +207,8 @@ fn walk(built: &Built) -> Vec<Vec<u8>> {
     names
 }
 
-fn children(built: &Built, parent: &IndexEntry) -> Vec<IndexEntry> {
-    let block = &built.blocks[usize::try_from(parent.block.get()).expect("small")];
+fn children(built: &[BuiltBlock], parent: &IndexEntry) -> Vec<IndexEntry> {
+    let block = &built[usize::try_from(parent.block.get()).expect("small")];
     let node = Index::node(&block.bytes, true).expect("sound");
     let own = node.entries().enumerate();
     own.map(|(i, entry)| {
@@ -248,32 +224,26 @@ fn children(built: &Built, parent: &IndexEntry) -> Vec<IndexEntry> {
     .collect()
 }
 
-fn build_names(names: &[Vec<u8>], max_levels: u8) -> Result<Built, TooMany> {
-    let entry = |name| Entry {
+fn build_names(names: &[Vec<u8>], max_levels: u8) -> Result<Vec<BuiltBlock>, TooMany> {
+    let entry = |position: usize| Entry {
         inode: InodeNumber(9),
         file_type: Some(FileType::Regular),
-        name,
+        name: &names[position],
     };
-    let entries: Vec<Entry<'_>> = names.iter().map(|name| entry(name)).collect();
-    build(
-        1024,
-        FORMAT,
-        OWN,
-        PARENT,
-        &entries,
-        Some(&HASHER),
-        max_levels,
-    )
+    let order = names.iter().map(Vec::as_slice);
+    let plan = Plan::of(1024, FORMAT, order, &HASHER, max_levels)?;
+    let mut blocks = Vec::new();
+    plan.write(OWN, PARENT, entry, |block| blocks.push(block));
+    assert_eq!(blocks.len(), plan.blocks());
+    Ok(blocks)
 }
 
 #[test]
 fn builds_every_depth() {
-    for (count, levels) in [(0, None), (49, None), (50, Some(0)), (20_000, Some(1))] {
+    for (count, levels) in [(1, 0), (49, 0), (50, 0), (20_000, 1)] {
         let names: Vec<Vec<u8>> = (0..count).map(|i| format!("name{i:06}").into()).collect();
         let built = build_names(&names, 1).expect("room");
-        assert_eq!(built.is_indexed, levels.is_some(), "{count}");
-        let Some(levels) = levels else { continue };
-        let info = RootInfo::decode(&built.blocks[0].bytes).expect("sound");
+        let info = RootInfo::decode(&built[0].bytes).expect("sound");
         assert_eq!(info.indirect_levels, levels, "{count}");
         let mut seen = walk(&built);
         seen.sort();
@@ -293,7 +263,7 @@ fn a_third_level_needs_leave() {
     assert_eq!(build_names(&more, 1), Err(TooMany));
     let built = build_names(&more, 2).expect("three levels");
     assert_eq!(
-        RootInfo::decode(&built.blocks[0].bytes)
+        RootInfo::decode(&built[0].bytes)
             .expect("sound")
             .indirect_levels,
         2
@@ -304,13 +274,13 @@ fn a_third_level_needs_leave() {
 proptest! {
     #[test]
     fn the_order_of_names_does_not_matter(
-        mut names in proptest::collection::hash_set("[a-z]{1,40}", 0..150)
+        mut names in proptest::collection::hash_set("[a-z]{1,40}", 1..150)
             .prop_map(|set| set.into_iter().map(String::into_bytes).collect::<Vec<_>>()),
     ) {
         let built = build_names(&names, 1).expect("room");
         names.reverse();
         prop_assert_eq!(&build_names(&names, 1).expect("room"), &built);
-        for block in &built.blocks {
+        for block in &built {
             let mut block = block.clone();
             block.stamp(7, OWN, 1);
             let verdict = match block.kind {

@@ -7,7 +7,7 @@ use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::{Entry, FileType};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::extent::{self, Node, Run};
-use pext4_ondisk::htree::{self, Built, RootInfo};
+use pext4_ondisk::htree::{BuiltBlock, Plan, RootInfo};
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 
@@ -33,7 +33,7 @@ fn a_built_directory_and_a_built_extent_tree_please_the_checker() {
         .iter()
         .map(|name| [b"made-", &name[..]].concat())
         .collect();
-    let count = build_directory(&Image::open(&path), &names).blocks.len();
+    let count = build_directory(&Image::open(&path), &names).len();
     let commands = "expand_dir /made\n".repeat(count - 1);
     tools::debugfs(folder.path(), &path, true, commands.as_bytes());
     let mut image = Image::open(&path);
@@ -49,15 +49,14 @@ fn judge(path: &Path) {
     });
 }
 
-fn build_directory(image: &Image, names: &[Vec<u8>]) -> Built {
+fn build_directory(image: &Image, names: &[Vec<u8>]) -> Vec<BuiltBlock> {
     let (target, _) = image.find(b"file");
     let (own, _) = image.find(b"made");
-    let entry = |name| Entry {
+    let entry = |position: usize| Entry {
         inode: target,
         file_type: Some(FileType::Regular),
-        name,
+        name: &names[position],
     };
-    let entries: Vec<Entry<'_>> = names.iter().map(|name| entry(name)).collect();
     let hasher = Hasher {
         version: image.superblock.hash_version(),
         signedness: image
@@ -69,28 +68,22 @@ fn build_directory(image: &Image, names: &[Vec<u8>]) -> Built {
     };
     let size = usize::try_from(image.geometry.block_size).expect("small");
     let format = image.directory_format();
-    let built = htree::build(
-        size,
-        format,
-        own,
-        InodeNumber::ROOT,
-        &entries,
-        Some(&hasher),
-        1,
-    );
-    built.expect("an index of two levels holds them")
+    let order = names.iter().map(Vec::as_slice);
+    let plan = Plan::of(size, format, order, &hasher, 1).expect("two levels hold them");
+    let mut blocks = Vec::new();
+    plan.write(own, InodeNumber::ROOT, entry, |block| blocks.push(block));
+    blocks
 }
 
 fn put_directory(image: &mut Image, names: &[Vec<u8>]) {
     let built = build_directory(image, names);
-    assert!(built.is_indexed);
-    let info = RootInfo::decode(&built.blocks[0].bytes).expect("just made");
+    let info = RootInfo::decode(&built[0].bytes).expect("just made");
     assert_eq!(info.indirect_levels, 1, "enough names for two levels");
     let (own, mut inode) = image.find(b"made");
     let homes = image.blocks_of(&inode);
-    assert_eq!(homes.len(), built.blocks.len());
+    assert_eq!(homes.len(), built.len());
     let seed = image.geometry.checksum_seed().expect("metadata_csum is on");
-    for (home, mut block) in homes.into_iter().zip(built.blocks) {
+    for (home, mut block) in homes.into_iter().zip(built) {
         block.stamp(seed, own, inode.generation);
         image.block_mut(home).copy_from_slice(&block.bytes);
     }

@@ -52,8 +52,9 @@ fn remove(image: &mut Image, path: &str, name: &[u8]) {
 fn retarget(image: &mut Image, path: &str, name: &[u8], inode: u32, file_type: FileType) {
     edit_directory(image, path, |bytes, format| {
         let (inode, kind) = (InodeNumber(inode), Some(file_type));
-        let is_there = directory::set_inode_of(bytes, format, name, inode, kind);
-        assert!(is_there.expect("a sound block"));
+        let record = directory::find(bytes, format, name).expect("a sound block");
+        let at = record.expect("it is there").offset;
+        directory::set_inode_at(bytes, format, at, inode, kind);
     });
 }
 
