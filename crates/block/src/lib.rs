@@ -7,8 +7,10 @@
 //! writes from a moment on, [`CountingDevice`] counts what is written.
 //!
 //! The [`Cache`] holds blocks of a device in memory as [`Buffer`]s. Their bytes are [`Page`]s,
-//! which are shared and copied on write. The cache respects the state that the journal sets in a
-//! buffer (dirty in a transaction, pinned) but knows nothing of transactions itself.
+//! which are shared and copied on write. A buffer also keeps what the layers above note with its
+//! bytes: in which transactions it is dirty, listed and born, the names in a leaf of a directory,
+//! how the users of an attribute block are counted. The cache acts on none of that, but for not
+//! evicting a buffer that is dirty or pinned.
 
 #![forbid(unsafe_code)]
 

@@ -186,6 +186,12 @@ impl Orphans {
         Ok(OrphanPlace::Chained)
     }
 
+    /// Locks the list of inodes on the chain.
+    #[cfg(test)]
+    pub(crate) fn lock_list(&self) -> pext4_sync::MutexGuard<'_, Vec<InodeNumber>> {
+        self.list.lock()
+    }
+
     /// Removes `inode`, which is recorded at `place`. If it was chained, the caller overwrites its
     /// link with a deletion time or zero.
     ///

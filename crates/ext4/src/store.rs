@@ -71,7 +71,7 @@ pub struct Store {
     /// The corruption for which the journal was stopped.
     stopped_for: OnceLock<Corrupt>,
     /// Whether the superblock in memory records errors that are in no transaction yet.
-    has_noted: AtomicBool,
+    has_noted_errors: AtomicBool,
     /// Inodes of the file system itself that need not be among the reserved ones: journal, orphan
     /// file, quota files. [immutable after mount]
     system_inodes: [InodeNumber; 5],
@@ -106,7 +106,7 @@ impl Store {
             read_only: AtomicBool::new(options.read_only),
             observer: OnceLock::new(),
             stopped_for: OnceLock::new(),
-            has_noted: AtomicBool::new(false),
+            has_noted_errors: AtomicBool::new(false),
             is_for_hurd: superblock.is_for_hurd(),
             system_inodes: system_inodes(&superblock),
             quota_inodes,

@@ -34,9 +34,12 @@ pub enum EndError {
     /// The volume was not closed cleanly; the next mount replays its journal, if it has one.
     #[error("the image was not closed cleanly: {0}")]
     Close(#[source] pext4_fs::Error),
-    /// A thread still uses the volume; everything written so far is durable.
-    #[error("a thread of the server failed; the next mount replays the journal")]
-    Kept,
+    /// A thread still uses the volume after a second; everything written so far is durable.
+    #[error(
+        "a thread of the server has not ended; what was written so far is durable, and the next \
+         mount replays the journal"
+    )]
+    StillInUse,
 }
 
 /// A volume that is mounted on a directory. If the server is dropped without [`Server::wait`], the
@@ -220,7 +223,7 @@ fn close(volume: Arc<Volume>) -> Result<(), EndError> {
         Ok(volume) => volume.close().map_err(EndError::Close),
         Err(volume) => {
             volume.sync().map_err(EndError::Close)?;
-            Err(EndError::Kept)
+            Err(EndError::StillInUse)
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Gates: where starts of handles sleep until there is a transaction for them.
 //!
 //! Each shard has a gate of its own: with one gate for all, the woken threads would queue for its
-//! mutex. Waking a thread costs the waker about 10 us, so opening a hundred gates one after another
-//! would take a millisecond, during which the whole machine waits for the last. The gates form a
-//! tree instead. The opener wakes the first few gates. Where a gate has sleepers, they wake the
-//! gates below it (`must_wake_below`); where it has none, the waker continues with the gates below
-//! itself. If there are no more gates than the fan-out, the opener wakes all of them itself.
+//! mutex. Waking a thread costs the waker some 10 us ([`spin`]), so opening a hundred gates one
+//! after another would take a millisecond, during which the whole machine waits for the last. The
+//! gates form a tree instead. The opener wakes the first few gates. Where a gate has sleepers, they
+//! wake the gates below it (`must_wake_below`); where it has none, the waker continues with the
+//! gates below itself. If there are no more gates than the fan-out, the opener wakes all of them
+//! itself.
 //!
 //! The first thread at a gate spins briefly before it sleeps, because a transaction is closed for
 //! less time than waking takes. Other threads sleep at once: where threads are many, the processors

@@ -12,7 +12,8 @@
 //! (`clusters`).
 //!
 //! Callers of all functions hold the inode's `lock`: shared for functions that only read, exclusive
-//! for those that change something.
+//! for those that change something. Only [`Inodes::truncate_of_tail`] is also asked without it, for
+//! an answer that may be out of date at once.
 
 use std::io::IoSlice;
 use std::ops::Range;

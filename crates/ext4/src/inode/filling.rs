@@ -78,7 +78,7 @@ impl Inodes {
                 return Err(Refusal::NotSupported.into());
             }
             if self.cluster() > 1 {
-                // Nor do files have one where clusters have several blocks.
+                // With clusters of several blocks no file may have a block map.
                 return Err(Refusal::NotSupported.into());
             }
         }

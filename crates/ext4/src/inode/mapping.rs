@@ -180,8 +180,7 @@ impl Inodes {
     }
 
     /// Runs a tree operation that changes the map, and stores the root and the block count. Returns
-    /// its result, and what it unmapped and is to be freed. The caller holds the map lock for
-    /// writing.
+    /// its result, and what it unmapped and is to be freed. The caller holds the map lock.
     fn change_tree<R>(
         &self,
         handle: &mut Handle<'_>,
@@ -347,7 +346,7 @@ impl Inodes {
     ) -> Result<Option<u64>> {
         let (left, freed) = self.unmap_in(handle, inode, range, budget, spare)?;
         let is_metadata = inode.file_type() != FileType::Regular;
-        // What cannot be freed keeps nothing else from it: no map has these blocks any more.
+        // After an error the others are freed too: no map refers to any of them any more.
         let mut outcome = Ok(());
         if is_metadata && self.cluster() == 1 {
             for block in blocks_of(&freed.clusters) {

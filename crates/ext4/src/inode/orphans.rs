@@ -55,7 +55,8 @@ impl Inodes {
     }
 
     /// Removes an inode from the orphans, if it is one (at most [`ORPHAN_CREDITS`]). An inode that
-    /// still has links may keep its slot while the transaction runs.
+    /// still has links may keep its slot while the transaction runs. No other thread adds or
+    /// removes it at the same time: the caller holds its lock, or has claimed its reaping.
     ///
     /// # Errors
     ///
@@ -64,23 +65,26 @@ impl Inodes {
         if !inode.is_orphan() {
             return Ok(());
         }
-        let (place, lives) = inode.note(|state| (state.orphan.take(), state.slot.links > 0));
+        let (place, lives) = inode.state(|state| (state.orphan, state.slot.links > 0));
         let Some(place) = place else {
             return Ok(());
         };
         if lives && self.orphans.set_idle(handle, place) {
             let tid = handle.tid();
-            inode.note(|state| state.idle_slot = Some((tid, place)));
+            inode.note(|state| {
+                state.orphan = None;
+                state.idle_slot = Some((tid, place));
+            });
             return Ok(());
         }
-        if let Err(error) = self.orphans.remove(handle, inode.number(), place, self) {
-            inode.note(|state| state.orphan = Some(place));
-            return Err(error);
-        }
-        if place == OrphanPlace::Chained {
-            inode.edit(handle, Reach::Attributes, |state| {
-                state.slot.deletion_time = 0
-            });
+        self.orphans.remove(handle, inode.number(), place, self)?;
+        // Not before: until it has left the chain, a neighbour that leaves it marks it as chained.
+        match place {
+            OrphanPlace::Slot { .. } => inode.note(|state| state.orphan = None),
+            OrphanPlace::Chained => inode.edit(handle, Reach::Attributes, |state| {
+                state.orphan = None;
+                state.slot.deletion_time = 0;
+            }),
         }
         Ok(())
     }

@@ -263,6 +263,29 @@ impl Inodes {
             Err(error @ Error::Corrupt(_)) => return self.leave_value(error),
             inode => inode?.into_own(),
         };
+        // Its lock cannot be taken here, as that of an inode that loses its last name is: a hold
+        // keeps others from reaping it before it is an orphan.
+        self.hold_number(number);
+        let dropped = self.drop_held_reference(handle, owner, &inode);
+        self.release(number, 1);
+        match dropped? {
+            None => self.leave_value(too_few(number)),
+            Some(false) => Ok(()),
+            Some(true) => {
+                self.values.defer_reaping(inode);
+                Ok(())
+            }
+        }
+    }
+
+    /// Drops one reference of a value inode, and makes it an orphan if that was the last. Returns
+    /// whether it was; `None` if the inode counts none.
+    fn drop_held_reference(
+        &self,
+        handle: &mut Handle<'_>,
+        owner: &Inode,
+        inode: &Arc<Inode>,
+    ) -> Result<Option<bool>> {
         let attributes = owner.attributes();
         let has_ended = inode.edit(handle, Reach::Attributes, |state| {
             let slot = &mut state.slot;
@@ -277,15 +300,10 @@ impl Inodes {
             }
             Some(left == 0)
         });
-        match has_ended {
-            None => self.leave_value(too_few(number)),
-            Some(false) => Ok(()),
-            Some(true) => {
-                self.add_orphan(handle, &inode)?;
-                self.values.defer_reaping(inode);
-                Ok(())
-            }
+        if has_ended == Some(true) {
+            self.add_orphan(handle, inode)?;
         }
+        Ok(has_ended)
     }
 
     /// Notes the damage of a value, which is left as it is. The entry that named it may be gone

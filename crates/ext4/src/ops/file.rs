@@ -325,7 +325,8 @@ impl Volume {
 
     /// Whether a call that writes to the file, or allocates, up to `size` may wait for a commit:
     /// the file was just truncated inside a block, and the rest of that block must keep its bytes
-    /// until that is durable; or the same of blocks that were unmapped in a cluster that stays.
+    /// until that is durable; or the same of blocks that were unmapped in a cluster that stays. A
+    /// guess, which takes no lock.
     #[must_use]
     pub fn write_waits(&self, inode: InodeNumber, size: u64) -> bool {
         let Ok(inode) = self.inodes.get(inode) else {

@@ -95,7 +95,7 @@ impl Volume {
                 }
             }
             let result = result.map_err(|error| store.apply_error_policy(error));
-            store.commit_noted();
+            store.journal_noted_errors();
             return result;
         }
     }

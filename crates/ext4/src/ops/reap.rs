@@ -9,7 +9,8 @@
 //! Exactly one thread reaps an inode: the one for which [`Inode::claim_reaping`] returns true. It
 //! calls that under the inode's lock: if the last hold is given back between the removal of the
 //! last name and the orphan entry, the inode must not be reaped before that entry exists, or the
-//! entry would stay when the inode is gone.
+//! entry would stay when the inode is gone. Who drops the last reference to the inode of an
+//! attribute's value has no such lock, and holds the inode meanwhile.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -152,7 +153,7 @@ impl Volume {
             Err(error @ Error::Journal(_)) => Err(error),
             Err(error) => {
                 self.inodes.store.apply_error_policy(error);
-                self.inodes.store.commit_noted();
+                self.inodes.store.journal_noted_errors();
                 Ok(())
             }
         }
@@ -208,7 +209,8 @@ impl Volume {
     fn finish_reaping(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         xattr::release(&self.inodes, handle, inode)?;
         self.inodes.remove_orphan(handle, inode)?;
-        // Zero means "not deleted", and numbers of inodes an orphan whose successor they are.
+        // 0 means "not deleted", and a number of an inode would be read as the next orphan of the
+        // chain; so the time is later than both.
         let deletion_time = u32::try_from(now().seconds & 0xFFFF_FFFF)
             .unwrap_or(u32::MAX)
             .max(self.inodes.store.geometry.inodes_count.saturating_add(1));
@@ -249,14 +251,18 @@ impl Volume {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
+
+    use pext4_ondisk::inode::InodeFlags;
 
     use crate::groups::testing::image;
     use crate::inode::Reach;
     use crate::ops::new_inode::NewInode;
     use crate::ops::ready_lists::ReadyLists;
     use crate::ops::{INODE_CREDITS, lock_key};
-    use crate::{CreateAttributes, FileType, InodeNumber, MountOptions, Volume};
+    use crate::orphan::Chain;
+    use crate::{CreateAttributes, FileType, InodeNumber, MountOptions, SetXattrMode, Volume};
 
     fn volume(features: &str) -> Option<Volume> {
         let device = image(&["-O", features], "16M")?;
@@ -302,6 +308,72 @@ mod tests {
             );
             assert!(volume.inodes.orphans.snapshot().is_empty(), "{features}");
         }
+    }
+
+    /// An inode leaves the chain while its older neighbour there does, which gives it a new
+    /// successor.
+    #[test]
+    fn an_inode_that_left_the_chain_is_no_orphan_whatever_its_neighbours_do() {
+        let Some(volume) = volume("^orphan_file") else {
+            return;
+        };
+        let inodes = &volume.inodes;
+        let created = CreateAttributes::default();
+        let file = volume.create(InodeNumber::ROOT, b"file", &created);
+        let inode = inodes.get(file.expect("room").inode).expect("it is held");
+        let mut handle = inodes.store.start(INODE_CREDITS).expect("a new journal");
+        inodes.add_orphan(&mut handle, &inode).expect("the chain");
+        std::thread::scope(|scope| {
+            let chain = inodes.orphans.lock_list();
+            scope.spawn(|| {
+                let mut handle = inodes.store.start(INODE_CREDITS).expect("a journal");
+                inodes.remove_orphan(&mut handle, &inode).expect("listed");
+            });
+            // Until the other thread waits for the chain.
+            std::thread::sleep(Duration::from_millis(50));
+            let linked = inodes.set_next(&mut handle, inode.number(), 0);
+            linked.expect("it is an orphan");
+            drop(chain);
+        });
+        assert!(inodes.orphans.snapshot().is_empty());
+        assert!(!inode.is_orphan(), "it would not be listed again");
+    }
+
+    /// Somebody has looked up a value by its number, and gives that hold back after the last
+    /// reference was dropped and before the orphan entry exists.
+    #[test]
+    fn a_hold_given_back_while_a_value_loses_its_last_reference_leaves_no_orphan_entry() {
+        let Some(volume) = volume("ea_inode,^orphan_file") else {
+            return;
+        };
+        let created = CreateAttributes::default();
+        let file = volume.create(InodeNumber::ROOT, b"file", &created);
+        let file = file.expect("room").inode;
+        let set = volume.set_xattr(file, b"user.a", &[7; 5000], SetXattrMode::Any);
+        set.expect("room");
+        let mut value = None;
+        volume.inodes.for_each(|inode| {
+            if inode.flags().contains(InodeFlags::EA_INODE) {
+                value = Some(Arc::clone(inode));
+            }
+        });
+        let value = value.expect("the value has an inode");
+        volume.hold(value.number());
+        std::thread::scope(|scope| {
+            let chain = volume.inodes.orphans.lock_list();
+            scope.spawn(|| volume.remove_xattr(file, b"user.a").expect("it is there"));
+            while value.state(|state| state.slot.links > 0) {
+                std::thread::yield_now();
+            }
+            let lookup = scope.spawn(|| volume.forget(value.number(), 1));
+            // Gives the other thread time to do what it must not do.
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!value.is_dead(), "it ended before it was an orphan");
+            drop(chain);
+            lookup.join().expect("it does not panic");
+        });
+        assert!(value.is_dead(), "somebody ends it");
+        assert!(volume.inodes.orphans.snapshot().is_empty());
     }
 
     /// A lookup that met the last owner of a number may hold it when its new owner is discarded.

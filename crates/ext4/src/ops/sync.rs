@@ -66,7 +66,7 @@ impl Volume {
     ///
     /// The journal's, once it has stopped; `Corrupt`, `Io`.
     pub fn sync(&self) -> Result<()> {
-        self.inodes.store.commit_noted();
+        self.inodes.store.journal_noted_errors();
         self.run(|| match self.inodes.store.try_journal() {
             Some(journal) => {
                 journal.commit_running()?;

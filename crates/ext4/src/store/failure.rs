@@ -46,7 +46,7 @@ impl Store {
             let seconds = now().seconds;
             self.superblock
                 .record_error(corrupt, ERROR_CORRUPTED, seconds);
-            self.has_noted.store(true, Ordering::Relaxed);
+            self.has_noted_errors.store(true, Ordering::Relaxed);
             return;
         }
         // The journal's abort calls `stop`, which notes the error. Another reason may be first.
@@ -60,12 +60,12 @@ impl Store {
     /// Adds errors that were recorded in the superblock, while the mount continues, to the running
     /// transaction. Must be called without a handle. Before the journal is attached, they stay
     /// recorded.
-    pub fn commit_noted(&self) {
+    pub fn journal_noted_errors(&self) {
         // Called after every operation, so it writes nothing if nothing was noted.
-        if !self.has_noted.load(Ordering::Relaxed) || self.try_journal().is_none() {
+        if !self.has_noted_errors.load(Ordering::Relaxed) || self.try_journal().is_none() {
             return;
         }
-        if !self.has_noted.swap(false, Ordering::Relaxed) {
+        if !self.has_noted_errors.swap(false, Ordering::Relaxed) {
             return;
         }
         // If the journal has stopped, its own error is noted already.

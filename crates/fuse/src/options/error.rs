@@ -27,7 +27,7 @@ pub enum OptionError {
         wants: &'static str,
     },
     /// An option of `mount(8)` or of ext4 in Linux that is not obeyed here.
-    #[error("option `{option}` cannot be had: {why}")]
+    #[error("option `{option}` is not supported: {why}")]
     Refused {
         /// The option as given.
         option: String,
