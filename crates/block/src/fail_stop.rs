@@ -16,7 +16,7 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 
-use pext4_sync::{Class, Condvar, Mutex};
+use pext4_sync::{Class, Condvar, Mutex, PanicWatch};
 
 use crate::device::Device;
 
@@ -79,6 +79,7 @@ impl Flushes {
         Running {
             flushes: self,
             number,
+            panic: PanicWatch::new(),
         }
     }
 
@@ -101,6 +102,7 @@ impl Flushes {
 struct Running<'a> {
     flushes: &'a Flushes,
     number: u64,
+    panic: PanicWatch,
 }
 
 impl Running<'_> {
@@ -115,7 +117,7 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if self.panic.has_panicked() {
             self.note_failure(&io::Error::other("it panicked"));
         }
         let mut state = self.flushes.state.lock();

@@ -106,21 +106,6 @@ pub fn opened<T>(image: &Path, offset: u64, answer: pext4_edit::Result<T>) -> Re
     })
 }
 
-/// Locks a file that is about to be replaced by another one: a mount of it would continue to write
-/// to a file without a name. `None` if it cannot be opened for another reason than its use; no
-/// mount of ours has it then.
-///
-/// # Errors
-///
-/// The file is in use.
-pub fn claim_to_replace(image: &Path) -> Result<Option<FileDevice>> {
-    match FileDevice::open(image, Access::ReadWrite, Duration::ZERO) {
-        Ok(device) => Ok(Some(device)),
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(add_user(image, error)),
-        Err(_) => Ok(None),
-    }
-}
-
 /// Adds the user of an image to the error that it is in use, if the user can be found.
 pub fn add_user(image: &Path, error: io::Error) -> Error {
     add_user_at(image, 0, error)

@@ -180,11 +180,12 @@ impl EditSession {
         pin_thread(&self.options)
     }
 
-    /// Makes a change, and remembers if it failed.
+    /// Makes a change, and remembers if it failed, or panicked.
     pub(crate) fn change<R>(&mut self, make: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let _pinned = self.pin_thread();
+        let had_failed = std::mem::replace(&mut self.has_failed, true);
         let made = make(self);
-        self.has_failed |= made.is_err();
+        self.has_failed = had_failed || made.is_err();
         made
     }
 

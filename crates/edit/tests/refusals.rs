@@ -4,7 +4,9 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use common::{filled, write};
@@ -279,4 +281,41 @@ fn an_edit_that_fails_does_not_empty_a_log() {
     session.apply(&file).expect("room");
     session.finish().expect("room");
     pext4_testkit::oracle::check::e2fsck(&image).expect("a sound image");
+}
+
+/// An archive that cannot be read to its end: its reader panics.
+struct PanickingReader<'a>(&'a [u8]);
+
+impl std::io::Read for PanickingReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        assert!(!self.0.is_empty(), "of the reader");
+        self.0.read(into)
+    }
+}
+
+#[test]
+fn a_change_that_panicked_is_not_committed_in_part() {
+    let device = filled(&format(Features::Upstream), &mut Random::new(1));
+    let folder = scratch();
+    let image = save(&device, folder.path());
+    let before = fs::read(&image).expect("it was saved");
+    let source = folder.path().join("tree");
+    fs::create_dir(&source).expect("a temporary folder");
+    for number in 0..10 {
+        fs::write(source.join(format!("{number}")), [7; 3000]).expect("a temporary folder");
+    }
+    let archive = folder.path().join("archive.tar");
+    let mut tar = Command::new("tar");
+    let packed = tar.arg("-cf").arg(&archive).arg("-C").arg(&source).arg(".");
+    assert!(packed.status().expect("tar is there").success());
+    let archive = fs::read(&archive).expect("it was packed");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("an image");
+    let half = &archive[..archive.len() / 2];
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        session.apply_tar(&mut PanickingReader(half), b"/")
+    }));
+    assert!(panicked.is_err());
+    let error = session.finish().expect_err("half of an archive");
+    assert!(error.to_string().contains("failed before"), "{error}");
+    assert!(fs::read(&image).expect("it is there") == before);
 }

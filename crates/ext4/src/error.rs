@@ -230,7 +230,9 @@ impl Error {
             Self::Unsupported(_) => libc::EOPNOTSUPP,
             Self::InUse(_) => libc::EBUSY,
             Self::Refused(refusal) => refusal.errno(),
-            Self::Journal(error) => match **error {
+            Self::Journal(error) => match &**error {
+                // A disk to free or a disk to replace.
+                JournalError::Io { cause, .. } if is_without_space(cause) => errno_of(cause),
                 JournalError::Io { .. } => libc::EIO,
                 _ => libc::EROFS,
             },
@@ -271,6 +273,14 @@ impl Error {
     pub fn is(&self, refusal: Refusal) -> bool {
         matches!(self, Self::Refused(this) if *this == refusal)
     }
+}
+
+/// Whether the host has no space for what was written, or none for its owner.
+pub(crate) fn is_without_space(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// The errno of a device's error or of what caused it; else that of its kind.
@@ -320,6 +330,8 @@ impl From<Error> for io::Error {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[derive(Debug, ThisError)]
@@ -337,5 +349,17 @@ mod tests {
         let errors = [missing(), named, twice, refused, strange, kind];
         let errnos = errors.map(|error| Error::Io(error).errno());
         assert_eq!(errnos, [2, 2, 2, 30, 5, 28]);
+    }
+
+    #[test]
+    fn a_journal_on_a_full_host_says_so() {
+        let failed = |kind| {
+            let cause = Arc::new(io::Error::from(kind));
+            let operation = "writing to the log";
+            Error::from(JournalError::Io { operation, cause }).errno()
+        };
+        assert_eq!(failed(io::ErrorKind::StorageFull), libc::ENOSPC);
+        assert_eq!(failed(io::ErrorKind::QuotaExceeded), libc::EDQUOT);
+        assert_eq!(failed(io::ErrorKind::InvalidData), libc::EIO);
     }
 }

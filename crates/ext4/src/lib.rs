@@ -107,7 +107,7 @@ pub use mount::offline::{CommitError, CommitOutcome, OfflineJournal};
 pub use options::MountOptions;
 pub use pext4_block::{Access, Device, FileDevice, OverlayDevice, Page, RamDevice};
 pub use pext4_jbd2::{CommitStep, CommitTimes, JournalError, Statistics as JournalStatistics};
-pub use pext4_ondisk::{BlockNumber, Corrupt};
+pub use pext4_ondisk::{BlockNumber, Corrupt, acl};
 pub use types::{
     AccessTimes, Acls, AllocateMode, Attributes, CreateAttributes, DeviceNumber, DirectoryEntry,
     Entry, FileType, GetAttributes, InodeNumber, LogicalBlock, MappedRange, QuotaLimits,

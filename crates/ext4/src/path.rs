@@ -175,7 +175,7 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     ///
     /// As [`Volume::make_directory`].
     pub fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
+        let (parent, name) = self.parent_of_new(path.as_ref())?;
         let new = self.new_attributes(0o755);
         let entry = self.volume.make_directory(parent.inode, name, &new)?;
         drop(self.adopt(entry));

@@ -86,7 +86,8 @@ impl Volume {
     /// Whether writes are refused: because of the mount options, the image, or an error.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.inodes.store.is_read_only()
+        // A journal that stops says so before the volume gets to know it.
+        self.inodes.store.is_read_only() || self.failure().is_some()
     }
 
     /// Why writing has stopped, if an error of the device or the journal stopped it.

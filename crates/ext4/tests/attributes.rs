@@ -347,6 +347,39 @@ fn invalid_names_are_refused() {
     image.assert_clean();
 }
 
+/// The kernel would let nobody but root use the file.
+#[test]
+fn a_list_that_nobody_could_read_is_refused() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.write("/file", "").expect("room");
+    paths.create_dir("/directory").expect("room");
+    paths.symlink("file", "/link").expect("room");
+    let stored = list_of(3);
+    let of_call = acl::stored_to_call(&stored).expect("sound");
+    let set = |path: &str, name: &[u8], list: &[u8]| {
+        let inode = paths.resolve_link(path).expect("there").inode();
+        volume.set_xattr(inode, name, list, SetXattrMode::Any)
+    };
+    for (path, name, list) in [
+        ("/file", acl::ACCESS, &of_call[..]),
+        ("/file", acl::ACCESS, b"junk"),
+        ("/directory", acl::DEFAULT, b""),
+        ("/file", acl::DEFAULT, &stored),
+        ("/link", acl::ACCESS, &stored),
+    ] {
+        let error = set(path, name, list).expect_err("no such list");
+        assert!(error.is(Refusal::Invalid), "{path}: {error}");
+    }
+    set("/file", acl::ACCESS, &stored).expect("sound");
+    set("/directory", acl::DEFAULT, &stored).expect("sound");
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
 #[test]
 fn a_list_without_room_leaves_the_permissions() {
     let Some(image) = Image::make(&["-b", "4096", "-I", "256"]) else {

@@ -68,6 +68,25 @@ fn a_file_is_made_where_a_link_leads() {
 }
 
 #[test]
+fn what_has_no_name_of_its_own_exists() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    for (path, refusal) in [
+        ("/", Refusal::Exists),
+        ("/lost+found/..", Refusal::Exists),
+        ("/lost+found/.", Refusal::Exists),
+        ("/missing/..", Refusal::NotFound),
+        ("", Refusal::Invalid),
+    ] {
+        let error = paths.create_dir(path).expect_err("no name");
+        assert!(error.is(refusal), "{path}: {error}");
+    }
+}
+
+#[test]
 fn files_are_opened_for_what_was_asked() {
     let Some(image) = Image::make(&[]) else {
         return;

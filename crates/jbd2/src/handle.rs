@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use pext4_block::{Buffer, BufferState, Page, Stamp};
 use pext4_ondisk::{BlockNumber, Tid};
-use pext4_sync::order;
+use pext4_sync::{PanicWatch, order};
 
 use crate::client::{Capture, Owed, Owing};
 use crate::core::Core;
@@ -37,9 +37,9 @@ pub struct Handle<'a> {
     credits: u32,
     /// The number of touches under it.
     changes: u64,
-    /// Whether the thread was panicking already: then the operation is not the one that failed, but
-    /// a destructor's.
-    began_in_panic: bool,
+    /// Whether the operation panics. One of a destructor, after another panic, is not the one that
+    /// failed.
+    panic: PanicWatch,
     /// The thread that started a handle must stop it.
     not_send: PhantomData<*const ()>,
 }
@@ -86,7 +86,7 @@ impl<'a> Handle<'a> {
             shard,
             credits,
             changes: 0,
-            began_in_panic: std::thread::panicking(),
+            panic: PanicWatch::new(),
             not_send: PhantomData,
         }
     }
@@ -395,7 +395,7 @@ impl<'a> Handle<'a> {
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
         // Before it leaves: the transaction cannot be committed until then.
-        if self.changes > 0 && std::thread::panicking() && !self.began_in_panic {
+        if self.changes > 0 && self.panic.has_panicked() {
             let reason = "an operation panicked between two changes";
             self.core.abort(JournalError::Aborted(reason.into()));
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_image::build::{
-    Builder, Free, Map, Owner, Phase, Platform, Progress, Size, Source, Summary,
+    self, Builder, Free, Map, Owner, Phase, Platform, Progress, Size, Source, Summary,
     check_attribute_pattern, check_pattern, parse_owner, parse_time,
 };
 use pext4_image::mkfs::hash_seed;
@@ -19,7 +19,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::count::count;
-use crate::device::claim_to_replace;
+use crate::device::add_user;
 use crate::failure::Misuse;
 use crate::format;
 use crate::moment::source_date_epoch;
@@ -179,10 +179,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                        a file called `-` is `./-`";
         return Err(Misuse(problem.to_owned()).into());
     }
-    let _replaced = match arguments.force {
-        true => claim_to_replace(&arguments.image)?,
-        false => None,
-    };
     let builder = builder(arguments)?;
     let progress = builder.progress();
     let built = progress::watch_until(
@@ -191,7 +187,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         || progress.stop(),
         || builder.build(&arguments.image),
     )?;
-    let summary = built?;
+    let summary = built.map_err(|error| match error {
+        build::Error::InUse(error) => add_user(&arguments.image, error),
+        error => error.into(),
+    })?;
     if arguments.json {
         print_json(&arguments.image, &summary, start.elapsed())?;
     } else if !arguments.quiet {

@@ -30,6 +30,8 @@ impl Groups {
             // Not the group's own state: that changes only when the free or use is folded.
             let mut owed = Owed::default();
             handle.touch(&mut owed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
+        } else {
+            handle.note_change();
         }
     }
 }

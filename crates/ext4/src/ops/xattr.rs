@@ -12,7 +12,9 @@ use crate::volume::Volume;
 use crate::xattr;
 
 impl Volume {
-    /// The value of an extended attribute, by full name (`user.x`).
+    /// The value of an extended attribute, by full name (`user.x`). An access control list is in
+    /// the format that ext4 stores, which [`acl::stored_to_call`] converts to that of
+    /// `getxattr(2)`.
     ///
     /// # Errors
     ///
@@ -63,15 +65,17 @@ impl Volume {
         names.filter_map(value).collect()
     }
 
-    /// Sets an extended attribute. If it has this value already, nothing changes.
+    /// Sets an extended attribute. If it has this value already, nothing changes. An access control
+    /// list must be in the format that ext4 stores ([`acl::call_to_stored`] makes it of that of
+    /// `getxattr(2)`); [`Volume::set_access_list`] sets the permissions that belong to it too.
     ///
     /// # Errors
     ///
     /// `Refused(NoAttribute | Exists)` as `mode` says, `Refused(AttributesFull)` if there is no
     /// room for the value, `Refused(NotPermitted)` for immutable and append-only files, and for
     /// `user.` on anything but files and directories, `Refused(NotSupported | Range | TooBig |
-    /// Invalid)` for names and values that no attribute can have, `Refused(NoSpace | NoInodes |
-    /// ReadOnly)`, `Corrupt`, `Io`.
+    /// Invalid)` for names and values that no attribute can have, such as an access control list of
+    /// another format, `Refused(NoSpace | NoInodes | ReadOnly)`, `Corrupt`, `Io`.
     pub fn set_xattr(
         &self,
         inode: InodeNumber,
@@ -120,6 +124,7 @@ impl Volume {
     ) -> Result<()> {
         self.inodes.store.check_writable()?;
         let inode = self.inodes.get(inode)?;
+        check_list(inode.file_type(), name, value)?;
         let lock = super::lock_exclusive(&inode)?;
         self.check_changeable(&inode)?;
         let is_set = permissions.is_none_or(|new| inode.attributes().mode & 0o7777 == new);
@@ -220,4 +225,13 @@ impl Volume {
         let ended = self.tolerate_failed_reap(self.reap_values());
         result.and(ended)
     }
+}
+
+/// Refuses an access control list that nobody could read: the kernel would let nobody but root use
+/// the file.
+fn check_list(kind: FileType, name: &[u8], value: &[u8]) -> Result<()> {
+    if acl::is_list(name) && (acl::misplaced(kind, name).is_some() || acl::decode(value).is_err()) {
+        return Err(Refusal::Invalid.into());
+    }
+    Ok(())
 }

@@ -101,6 +101,16 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         }
     }
 
+    /// As [`Paths::parent`], for what is about to be made: where the path has no name of its own,
+    /// there is a directory already.
+    pub(super) fn parent_of_new<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<V>, &'p [u8])> {
+        if path.is_empty() || is_name(split(path).1) {
+            return self.parent(path);
+        }
+        self.walk(path, true)?;
+        Err(Refusal::Exists.into())
+    }
+
     /// The parent directory of a path, and the last name.
     pub(super) fn parent<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<V>, &'p [u8])> {
         let (above, name) = split(path);

@@ -5,14 +5,14 @@
 //! is aborted. An abort, or a device that fails, stops all writing: the volume is read-only from
 //! then on, and the error is recorded in the superblock on the device.
 
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, OFFSET, SIZE, Superblock};
 use pext4_sync::atomic::Ordering;
 
 use super::{CorruptionObserver, Store, now};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_without_space};
 use crate::options::OnError;
 
 impl Store {
@@ -136,12 +136,4 @@ impl Store {
                 .and_then(|()| self.device.flush());
         }
     }
-}
-
-/// Whether the host has no space for what was written, or none for its owner.
-fn is_without_space(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }

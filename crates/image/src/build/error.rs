@@ -52,6 +52,10 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
+    /// The image that was to be replaced is in use: its kind is `ResourceBusy`, and the text names
+    /// it.
+    #[error(transparent)]
+    InUse(io::Error),
     /// The request cannot be satisfied. The text says what would work instead.
     #[error("{0}")]
     Impossible(String),

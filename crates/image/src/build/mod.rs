@@ -382,7 +382,7 @@ impl Builder {
     }
 
     /// Sets whether an existing image of that name may be replaced. A file that is neither an ext4
-    /// image nor empty (its first 64 KiB are zeroes) stays, and is an error.
+    /// image nor empty (its first 64 KiB are zeroes) stays, and is an error, as is one in use.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;

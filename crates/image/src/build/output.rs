@@ -9,8 +9,9 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use pext4_block::{Device, copy_permissions, temporary_name};
+use pext4_block::{Access, Device, FileDevice, copy_permissions, temporary_name};
 use pext4_ondisk::superblock::{self, Superblock};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -30,6 +31,9 @@ pub(super) struct Output {
     temporary: Option<PathBuf>,
     /// Whether an existing file of the final name is replaced.
     replace: bool,
+    /// Keeps others from opening the file that is replaced: they would continue to write to a file
+    /// without a name.
+    _replaced: Option<FileDevice>,
     size: u64,
 }
 
@@ -56,6 +60,7 @@ impl Output {
             Ok(_) => check_replaceable(target)?,
             Err(_) => {}
         }
+        let replaced = claim_to_replace(target)?;
         let target = &if replace {
             resolve_link(target)
         } else {
@@ -70,6 +75,7 @@ impl Output {
             target: target.to_owned(),
             temporary,
             replace,
+            _replaced: replaced,
             size: 0,
         };
         if replace {
@@ -191,6 +197,16 @@ fn check_replaceable(target: &Path) -> Result<()> {
     }
     let problem = "it is no ext4 image; remove it first, or was IMAGE forgotten?";
     Err(failed(io::Error::new(io::ErrorKind::InvalidInput, problem)))
+}
+
+/// Locks a file that is replaced. `None` if there is none, or it cannot be opened for another
+/// reason than its use; then no volume of ours writes to it.
+fn claim_to_replace(target: &Path) -> Result<Option<FileDevice>> {
+    match FileDevice::open(target, Access::ReadWrite, Duration::ZERO) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(Error::InUse(error)),
+        Err(_) => Ok(None),
+    }
 }
 
 /// The target of a symbolic link: when an image is replaced, the link stays.
@@ -344,7 +360,13 @@ impl Device for Output {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use super::{Output, create_named, fd_path, is_file_at, rename_by_link, rename_if_absent};
+    use std::time::Duration;
+
+    use pext4_block::{Access, FileDevice};
+
+    use super::{
+        Error, Output, create_named, fd_path, is_file_at, rename_by_link, rename_if_absent,
+    };
 
     /// Without `/proc` a nameless file could not get a name at the end.
     #[test]
@@ -361,6 +383,18 @@ mod tests {
         let target = folder.path().join("gone").join("image");
         let error = Output::sync_folder(&target).expect_err("there is no folder");
         assert!(error.to_string().contains("itself is complete"), "{error}");
+    }
+
+    #[test]
+    fn an_image_in_use_is_not_replaced() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let target = folder.path().join("image");
+        std::fs::write(&target, [0; 4096]).expect("the folder is ours");
+        let user = FileDevice::open(&target, Access::ReadWrite, Duration::ZERO);
+        let refused = Output::create(&target, true).expect_err("it is in use");
+        assert!(matches!(refused, Error::InUse(_)), "{refused}");
+        drop(user);
+        Output::create(&target, true).expect("it is free");
     }
 
     /// Hosts whose file systems have no `RENAME_NOREPLACE` are rare, so this test calls what they
@@ -397,6 +431,7 @@ mod tests {
                 target: target.clone(),
                 temporary: Some(path),
                 replace: false,
+                _replaced: None,
                 size: 0,
             }
         };

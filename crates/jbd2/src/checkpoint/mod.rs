@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use pext4_block::{Cache, Device, Page};
 use pext4_ondisk::{BlockNumber, Tid};
-use pext4_sync::{Class, Condvar, Mutex};
+use pext4_sync::{Class, Condvar, Mutex, PanicWatch};
 
 use crate::error::JournalError;
 use crate::home;
@@ -218,6 +218,7 @@ impl Checkpoint {
             let in_flight = InFlight {
                 checkpoint: self,
                 pages: &pages,
+                panic: PanicWatch::new(),
             };
             let result = home::write(&*self.device, &pages);
             drop(in_flight);
@@ -250,13 +251,14 @@ impl Checkpoint {
 struct InFlight<'a> {
     checkpoint: &'a Checkpoint,
     pages: &'a [(BlockNumber, Page)],
+    panic: PanicWatch,
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let blocks = self.pages.iter().map(|(block, _)| *block);
         let mut homes = self.checkpoint.homes.lock();
-        match std::thread::panicking() {
+        match self.panic.has_panicked() {
             true => homes.is_abandoned = true,
             false => homes.end_writes(blocks),
         }
