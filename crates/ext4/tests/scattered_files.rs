@@ -156,3 +156,28 @@ fn parts_that_come_in_another_order_become_one_run() {
         image.assert_clean();
     }
 }
+
+/// Extents that needed a node, and have become one since, need none.
+#[test]
+fn a_file_whose_extents_have_merged_has_no_node() {
+    for arguments in KINDS {
+        let Some(image) = Image::make(arguments) else {
+            return;
+        };
+        let volume = image.open();
+        let inode = make_file(&volume);
+        let allocated = volume.allocate(inode, AllocateMode::Extend, 0, 64 * BLOCK);
+        allocated.expect("room");
+        let sectors = || volume.attributes(inode).expect("there").sectors;
+        for (first, expected) in [(0, 130), (1, 128)] {
+            for block in (first..64).step_by(2) {
+                let wrote = volume.write(inode, block * BLOCK, &content(block));
+                wrote.expect("a write");
+            }
+            assert_eq!(sectors(), expected, "from block {first}");
+        }
+        check(&volume, inode, &[true; 64]);
+        volume.close().expect("a clean close");
+        image.assert_clean();
+    }
+}

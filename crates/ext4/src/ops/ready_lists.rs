@@ -132,7 +132,7 @@ mod tests {
         let made = volume.create(InodeNumber::ROOT, b"owner", &new);
         let owner = made.expect("room").inode;
         let list = [b'l'; 5000];
-        let set = volume.set_xattr(owner, ACCESS, &list, SetXattrMode::Any);
+        let set = volume.set_xattr(owner, b"user.list", &list, SetXattrMode::Any);
         set.expect("room");
         let new_inode = NewInode {
             acls: Acls {
@@ -146,7 +146,9 @@ mod tests {
         let created = volume.create_with_lists(&root, &new_inode, |ready| {
             tries += 1;
             if tries == 2 {
-                volume.remove_xattr(owner, ACCESS).expect("it was set");
+                volume
+                    .remove_xattr(owner, b"user.list")
+                    .expect("it was set");
             }
             if tries == 3 {
                 volume.sync().expect("the device works");

@@ -45,7 +45,8 @@ enum Step {
 }
 
 /// Converts the blocks among the `length` blocks from `logical` on that are not in `state`. Extents
-/// that extend beyond the range are split; holes stay as they are. An unwritten extent has at most
+/// that extend beyond the range are split, and merged with neighbours that have become alike, so
+/// the tree may lose a level; holes stay as they are. An unwritten extent has at most
 /// [`MAX_UNWRITTEN_LENGTH`](extent::MAX_UNWRITTEN_LENGTH) blocks, so at most as many are converted
 /// to that at a time.
 ///
@@ -177,7 +178,7 @@ fn convert_one<S: NodeStore>(
         ..part
     });
     let parts = [found.left, before, converted, behind, found.right];
-    editor.replace(
+    editor.replace_and_collapse(
         path,
         found.slots.clone(),
         &join(parts.into_iter().flatten()),

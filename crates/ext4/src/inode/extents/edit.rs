@@ -18,6 +18,22 @@ pub(super) struct Editor<'a, S> {
 }
 
 impl<S: NodeStore> Editor<'_, S> {
+    /// As [`Self::replace`]; where there are fewer extents then, the tree loses a level if the rest
+    /// fits into the root.
+    pub fn replace_and_collapse(
+        &mut self,
+        path: &mut Path,
+        slots: Range<usize>,
+        extents: &[Extent],
+    ) -> Result<()> {
+        let are_fewer = extents.len() < slots.len();
+        self.replace(path, slots, extents)?;
+        match are_fewer {
+            true => self.collapse(),
+            false => Ok(()),
+        }
+    }
+
     /// Replaces the extents in `slots` of the leaf at the end of `path` by `extents`, which map
     /// nothing that another extent of the tree maps.
     pub fn replace(

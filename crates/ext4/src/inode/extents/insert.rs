@@ -12,7 +12,7 @@ use super::path::{Path, descend};
 use crate::error::{Refusal, Result};
 
 /// Maps `extent` into a hole of the file, merging it with its neighbours in the leaf if they are
-/// contiguous.
+/// contiguous. If it merges both, the tree may lose a level.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ pub fn insert<S: NodeStore>(
     {
         return Ok(());
     }
-    Editor { root, store }.replace(&mut path, slots, &extents)
+    Editor { root, store }.replace_and_collapse(&mut path, slots, &extents)
 }
 
 /// Whether the leaf at the end of a path has room for extents in the place of those in `slots`.

@@ -357,6 +357,37 @@ fn converting_the_head_of_a_preallocation_moves_the_border() {
     assert_eq!(case.store.check(&case.root), [extent(0, 1000, 1000, false)]);
 }
 
+/// As many extents as the root cannot hold, which one more block makes one.
+#[test]
+fn extents_that_merge_return_to_the_root() {
+    let depth = |case: &Case| Node::parse(&case.root).expect("sound").depth();
+    let mut case = Case::new(1024);
+    for number in 0..5 {
+        case.insert(extent(2 * number, u64::from(1000 + 2 * number), 1, false));
+    }
+    assert_eq!(depth(&case), 1);
+    case.insert(extent(1, 1001, 1, false));
+    assert_eq!(
+        (depth(&case), case.store.nodes.len()),
+        (0, 0),
+        "four are left"
+    );
+    case.check();
+    let mut case = Case::new(1024);
+    case.insert(extent(0, 1000, 5, true));
+    for number in [1, 3] {
+        case.convert(number, 1, BlockState::Written);
+    }
+    assert_eq!(depth(&case), 1);
+    case.convert(2, 1, BlockState::Written);
+    assert_eq!(
+        (depth(&case), case.store.nodes.len()),
+        (0, 0),
+        "three are left"
+    );
+    case.check();
+}
+
 #[test]
 fn converting_beside_a_damaged_leaf_changes_nothing() {
     let mut case = Case::new(TINY);
