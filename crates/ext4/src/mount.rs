@@ -102,9 +102,10 @@ impl Volume {
         let keeper = claim.map(Keeper::start).transpose()?;
         let counting = Arc::new(CountingDevice::new(device));
         let device = Arc::clone(&counting) as Arc<dyn Device>;
+        let is_read_only = device.is_read_only();
         let found = superblock::read(&*device, &mut options, &mut notes)?;
         let before = found.to_seek_the_log();
-        let geometry = check_features(before, &*device, &mut options, &device, &mut notes)?;
+        let geometry = checked_geometry(before, &*device, is_read_only, &mut options, &mut notes)?;
         features::note_state(before, &mut notes);
         let mut journal =
             recovery::find_journal(Arc::clone(&device), before, geometry, &options, &mut notes)?;
@@ -112,7 +113,8 @@ impl Volume {
         let view = journal.view(&found, &options)?;
         let mut superblock = found.as_replayed(&*view, &mut options, &mut notes)?;
         superblock::keep_errors(&mut superblock, before, journal.had_stopped);
-        let geometry = check_features(&superblock, &*view, &mut options, &device, &mut notes)?;
+        let geometry =
+            checked_geometry(&superblock, &*view, is_read_only, &mut options, &mut notes)?;
         check_same_journal(before, &superblock)?;
         if journal.will_write() {
             let search = recovery::search_options(&options);
@@ -247,19 +249,19 @@ impl Volume {
         if self.inodes.store.is_read_only() {
             return Ok(());
         }
-        self.end_nameless();
+        self.end_unnamed();
         Ok(journal.commit_running()?)
     }
 
     /// Deletes inodes without a name, even if they are held.
-    fn end_nameless(&self) {
-        let mut nameless = Vec::new();
+    fn end_unnamed(&self) {
+        let mut unnamed = Vec::new();
         self.inodes.for_each(|inode| {
             if inode.state(|state| state.slot.links == 0 && !state.dead) {
-                nameless.push(Arc::clone(inode));
+                unnamed.push(Arc::clone(inode));
             }
         });
-        for inode in nameless {
+        for inode in unnamed {
             self.inodes.release(inode.number(), u64::MAX);
             // An inode that cannot be deleted stays an orphan, which the next mount finishes.
             let _ = self.run(|| self.reap_if_due(&inode));
@@ -340,20 +342,27 @@ fn to_claim(
     let (mut options, mut notes) = (options.clone(), Vec::new());
     let found = superblock::read(device, &mut options, &mut notes)?;
     let superblock = found.to_seek_the_log();
-    let geometry = check_features(superblock, device, &mut options, device, &mut notes)?;
+    let geometry = checked_geometry(
+        superblock,
+        device,
+        device.is_read_only(),
+        &mut options,
+        &mut notes,
+    )?;
     Ok((!options.read_only).then(|| (superblock.clone(), geometry)))
 }
 
-/// Checks an image's features and then its shape, which unknown features may change. Whether it can
-/// be written is decided by the device itself, not by the view of it.
-fn check_features(
+/// The geometry of an image, after its features were checked, which may make the mount read-only,
+/// and then its shape, which unknown features may change. Whether it can be written is decided by
+/// the device itself, not by the view of it.
+fn checked_geometry(
     superblock: &Superblock,
     view: &dyn Device,
+    is_device_read_only: bool,
     options: &mut MountOptions,
-    device: &Arc<dyn Device>,
     notes: &mut Vec<String>,
 ) -> Result<Geometry> {
-    features::check(superblock, options, device.is_read_only(), notes)?;
+    features::check(superblock, options, is_device_read_only, notes)?;
     check_shape(superblock, view)
 }
 

@@ -180,10 +180,7 @@ impl Store {
     /// The range of blocks in which files may have blocks.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
-        Bounds {
-            first: BlockNumber(u64::from(self.geometry.first_data_block)),
-            end: BlockNumber(self.geometry.blocks_count),
-        }
+        self.geometry.bounds()
     }
 
     /// Whether `count` blocks from `start` on are inside the file system.

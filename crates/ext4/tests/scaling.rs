@@ -172,9 +172,9 @@ fn cut_and_unnamed_files_are_orphans_in_every_design() {
             }
             volume.unlink(ROOT, b"file").expect("its name");
             volume.sync().expect("durable");
-            assert!(volume.unlinked_inodes_fingerprint().is_some(), "it is held");
+            assert!(volume.unnamed_inodes_fingerprint().is_some(), "it is held");
             volume.forget(file, 1);
-            assert!(volume.unlinked_inodes_fingerprint().is_none());
+            assert!(volume.unnamed_inodes_fingerprint().is_none());
             let report = volume.report();
             let count = |name| report.get("orphans", name).expect("counted");
             let (slots, chained) = (count("in slots"), count("on the chain"));
@@ -205,7 +205,7 @@ fn a_slot_is_remembered_while_its_transaction_runs() {
     assert!(remembered >= Some(3), "{report}");
     volume.sync().expect("durable");
     // The slot was empty in that transaction, and is free now.
-    assert!(volume.unlinked_inodes_fingerprint().is_none());
+    assert!(volume.unnamed_inodes_fingerprint().is_none());
     volume.close().expect("it closes");
     assert_clean(&image, &device);
 }

@@ -218,8 +218,8 @@ impl Dispatch {
     /// Runs an operation that may find no space, and repeats it while deleted files may be about to
     /// be freed.
     fn retry_if_full<T>(&self, operation: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        let nameless = || self.volume.unlinked_inodes_fingerprint();
-        self.space_retry.run(operation, nameless, thread::sleep)
+        let unnamed = || self.volume.unnamed_inodes_fingerprint();
+        self.space_retry.run(operation, unnamed, thread::sleep)
     }
 
     /// Whether a change other than of names is answered only when it is durable. The transport's

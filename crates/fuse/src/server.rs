@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pext4_fs::Volume;
 use pext4_fuse_kernel::Session;
-use pext4_sync::thread;
+use pext4_sync::{thread, topology};
 use thiserror::Error;
 
 use crate::access_policy::AccessPolicy;
@@ -200,7 +200,7 @@ impl fmt::Debug for Server {
 }
 
 fn thread_count() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = topology::processors();
     cores.clamp(MIN_THREADS, MAX_THREADS)
 }
 

@@ -7,7 +7,7 @@
 //! not closed before the previous one is durable and completed.
 //!
 //! The committer waits for open handles and for space in the log. Neither waits for it: a handle
-//! never waits for log space, and the checkpointer makes log space (design rule 2).
+//! never waits for log space, and the checkpointer makes log space (rule 2).
 
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::time;
@@ -85,7 +85,7 @@ impl<'a> Committer<'a> {
         self.complete(tid)
     }
 
-    /// Design rule 1: close, drain, open the next.
+    /// Rule 1: close, drain, open the next.
     fn switch(&self) -> Tid {
         let core = self.core;
         let tid = core.epoch.running();
@@ -116,7 +116,7 @@ impl<'a> Committer<'a> {
             Some((log, writer)) => {
                 let logged = write_to_log(self.core, log, writer, tid, &versions.0, revoked)?;
                 log.checkpoint.add(tid, logged, versions.into_durable());
-                // Design rule 6: before the transaction is reported as durable.
+                // Rule 6: before the transaction is reported as durable.
                 log.checkpoint.cancel(revoked);
             }
             None => {
@@ -146,7 +146,7 @@ impl<'a> Committer<'a> {
 }
 
 /// A block that was freed and written again in the same transaction is not revoked: the last
-/// operation decides (D10).
+/// operation decides (rule D10).
 fn only_revoked(mut revoked: Vec<BlockNumber>, versions: &[Version]) -> Vec<BlockNumber> {
     revoked.sort_unstable();
     revoked.dedup();
@@ -200,7 +200,7 @@ fn write_to_log(
     count(&counts.log_waits, usize::from(waited));
     let logged = counts.times.count(CommitStep::Writing, || {
         core.check_not_aborted()?;
-        // Design rule 11.
+        // Rule 11.
         log.superblock.begin(writer.head(), tid)?;
         writer.write_body(tid, versions, revoked)?;
         // The device may have failed to write data that this transaction maps.
@@ -211,7 +211,7 @@ fn write_to_log(
     Ok(logged)
 }
 
-/// Commits without a log (design rule 12): flushes the data, then writes the blocks home.
+/// Commits without a log (rule 12): flushes the data, then writes the blocks home.
 fn write_home(
     core: &Core,
     versions: &[Version],

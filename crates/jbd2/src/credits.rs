@@ -1,4 +1,4 @@
-//! Credits: how much the running transaction may still grow (design rule 7).
+//! Credits: how much the running transaction may still grow (rule 7).
 //!
 //! A credit pays for one block in the log or one revoke record. A transaction has a fixed number of
 //! them, small enough that the transaction with all its descriptors fits half of the log. Shards

@@ -1,4 +1,4 @@
-//! Epochs: which transaction is running, and the guarantee that two never overlap (design rule 1).
+//! Epochs: which transaction is running, and the guarantee that two never overlap (rule 1).
 //!
 //! Every shard has one word: a count of its open handles and a *closed* bit. A start adds one to
 //! the word of the caller's shard, and has entered if the bit was clear; this word is all that a

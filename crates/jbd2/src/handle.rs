@@ -6,7 +6,7 @@
 //! so it precedes the locks of all journalled state (class `HandleStart`), and a thread has at most
 //! one handle.
 //!
-//! There is no undo (design rule 8): an operation must reserve everything that it needs before its
+//! There is no undo (rule 8): an operation must reserve everything that it needs before its
 //! first change. A panic that unwinds through a handle with changes has left half of an operation,
 //! so it aborts the journal before the handle stops.
 
@@ -181,7 +181,7 @@ impl<'a> Handle<'a> {
     /// the change.
     ///
     /// If the object still owes its bytes to the committing transaction, `capture_older` must
-    /// append that version, which is saved for the committer (design rules 2 and 3). The first
+    /// append that version, which is saved for the committer (rules 2 and 3). The first
     /// touch in this transaction charges `home_blocks` credits and puts the object on the
     /// transaction's list; from then on it owes this transaction its bytes.
     pub fn touch(

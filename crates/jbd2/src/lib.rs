@@ -23,7 +23,7 @@
 //! before T is durable. Without a journal on disk the same epochs work with a null log: a commit
 //! writes the blocks home itself. After a crash, [`recovery`] writes home what the log holds.
 //!
-//! The numbers of design rules in comments are those of `docs/RULES.md`.
+//! The numbers of rules in comments are those of `docs/RULES.md`.
 
 #![forbid(unsafe_code)]
 

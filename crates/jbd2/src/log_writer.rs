@@ -3,7 +3,7 @@
 //! First the revoke blocks, then descriptors, each followed by the blocks it names, contiguously
 //! from the head of the ring on; a flush; then the commit block alone, and a flush. The first flush
 //! also covers the data that operations of this transaction wrote to the device before they stopped
-//! (design rule 9).
+//! (rule 9).
 //!
 //! The place of the commit block is cleared before, together with the blocks. All that it says is
 //! in its first sector, so of a torn write, of which only that sector arrives, the whole block is

@@ -8,7 +8,7 @@
 //! commit: after it returns, a recovery shows all of the set; before its last flush, none of it.
 //! [`Committed::finish`] then writes the blocks home and empties the log. Beforehand, the
 //! caller must make durable what the blocks refer to outside of the set, and `recover` in the file
-//! system's superblock (design rule 11).
+//! system's superblock (rule 11).
 
 use std::fmt;
 use std::sync::Arc;

@@ -55,7 +55,7 @@ impl SuperblockFile {
     }
 
     /// Makes an empty log start at `start` with `tid`; does nothing if the log has a start already.
-    /// Design rule 11: this is durable before the first commit record.
+    /// Rule 11: this is durable before the first commit record.
     pub(crate) fn begin(&self, start: u32, tid: Tid) -> Result<(), JournalError> {
         self.change(|superblock| {
             let begins = superblock.start == 0;

@@ -4,7 +4,7 @@
 //! slots, chosen by parity, and each slot has a set of lists per shard. Handles push without locks;
 //! the committer takes everything after the transaction was closed and drained. After that, only
 //! captures are added to the slot of the closed transaction: versions that handles of the next one
-//! save before they change an object (design rules 2 and 3). These are complete once the committer
+//! save before they change an object (rules 2 and 3). These are complete once the committer
 //! has asked every listed object to capture its version, because an object saves its version and
 //! answers the committer under the same lock.
 
@@ -57,7 +57,7 @@ pub(crate) struct Gathered<'a> {
 }
 
 /// The listed objects of a closed transaction. They stay in memory until a reader finds their
-/// versions in the cache (design rule 4). If they are not released, because a commit failed or
+/// versions in the cache (rule 4). If they are not released, because a commit failed or
 /// panicked before, they are listed again when this is dropped, and stay until
 /// [`Transactions::clear`]: their versions will never be committed.
 pub(crate) struct ListedObjects<'a> {

@@ -8,6 +8,7 @@ mod validate;
 
 use crate::checksum::Checksums;
 use crate::corrupt::Corrupt;
+use crate::extent::Bounds;
 use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, GroupNumber, InodeNumber};
 use crate::superblock::Superblock;
@@ -173,6 +174,15 @@ impl Geometry {
     #[must_use]
     pub fn checksum_seed(&self) -> Option<u32> {
         self.checksums.seed()
+    }
+
+    /// The range of blocks in which files may have blocks.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            first: BlockNumber(u64::from(self.first_data_block)),
+            end: BlockNumber(self.blocks_count),
+        }
     }
 
     /// Whether `count` blocks from `start` are all in the file system.

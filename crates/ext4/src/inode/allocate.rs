@@ -66,8 +66,8 @@ impl Inodes {
         }
         self.store.check_writable()?;
         if inode.is_inline() && end <= inode.inline_room()? {
-            let reached = if keep_size { 0 } else { end };
-            if self.extend_inline(inode, reached)? {
+            let size = if keep_size { inode.size() } else { end };
+            if self.extend_inline(inode, size)? {
                 return Ok(());
             }
         }
@@ -83,7 +83,10 @@ impl Inodes {
         let is_noted = self.fill_range(inode, bytes, keep_size, allocated)?;
         if !is_noted || (!keep_size && inode.size() < end) {
             let mut handle = self.store.start(SLOT_CREDITS)?;
-            self.note_written(&mut handle, inode, if keep_size { 0 } else { end });
+            match keep_size {
+                true => self.note_modified(&mut handle, inode),
+                false => self.note_written(&mut handle, inode, end),
+            }
         }
         Ok(())
     }
@@ -113,6 +116,7 @@ impl Inodes {
                     let mut handle = self.store.start(MAP_CREDITS)?;
                     let extent = self.fill_hole(&mut handle, inode, filling, |extent| {
                         let reached = (extent.end() * block_bytes).min(bytes.end);
+                        // With 0 the times alone are noted.
                         Ok(Some(if keep_size { 0 } else { reached }))
                     })?;
                     allocated.add(block..extent.end().min(blocks.end));

@@ -7,7 +7,7 @@
 //!
 //! If a file ends inside a block, the bytes beyond its end must read as zeroes once the file grows.
 //! They are zeroed when the file grows, not when it is truncated, and not before the truncate is
-//! durable, since a crash may bring the longer file back (rule 9 of the design). For the same
+//! durable, since a crash may bring the longer file back (rule 9). For the same
 //! reason a hole in a cluster that the file has is filled only once its unmapping is durable
 //! (`clusters`).
 //!
@@ -344,6 +344,15 @@ impl Inodes {
         inode.edit(handle, reach, |state| written.note(state));
     }
 
+    /// Updates the times after a change of the content that leaves the size.
+    pub(super) fn note_modified(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) {
+        let written = Written {
+            time: now(),
+            size: None,
+        };
+        inode.edit(handle, Reach::Attributes, |state| written.note(state));
+    }
+
     /// What is to be noted when data up to `end` is written now.
     pub(super) fn written(&self, handle: &mut Handle<'_>, inode: &Inode, end: u64) -> Written {
         let size = (end > inode.size()).then_some(end);
@@ -427,7 +436,7 @@ impl Inodes {
             self.unmap_in_steps(inode, first..last)?;
         }
         let mut handle = self.store.start(SLOT_CREDITS)?;
-        self.note_written(&mut handle, inode, 0);
+        self.note_modified(&mut handle, inode);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! its flag and the hash of its content, a first reference and a link. Each attribute entry that
 //! refers to it counts as one reference, however many inodes share the block of the entry. Dropping
 //! the last reference clears the flag and the link in the transaction that removes the entry. Then
-//! the inode is an orphan again, like any other nameless file, and the thread that dropped the
+//! the inode is an orphan again, like any other unnamed file, and the thread that dropped the
 //! reference reaps it when it holds no lock.
 //!
 //! Locking: the content does not change while there is a reference, so a thread that holds the lock

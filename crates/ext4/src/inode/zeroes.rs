@@ -65,7 +65,7 @@ impl Inodes {
             self.zero_written(inode, (whole.end * block_bytes).max(bytes.start), end)?;
         }
         let mut handle = self.store.start(SLOT_CREDITS)?;
-        self.note_written(&mut handle, inode, 0);
+        self.note_modified(&mut handle, inode);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! one before ([`scan`], in the order of [`walk`]). Every criterion except the last skips groups
 //! that are locked; the last one waits, so that space in a busy group is not missed (rule D4). If
 //! nothing is found, preallocations are discarded and the scan is repeated a bounded number of
-//! times (D13).
+//! times (rule D13).
 //!
 //! Freed blocks become allocatable with the commit of the transaction that freed them. An operation
 //! that gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and

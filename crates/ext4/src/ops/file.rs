@@ -89,7 +89,7 @@ impl Volume {
             check_makes_names(&directory)?;
             self.prepare_owners_of_new(&directory, new)?;
             let mut handle = self.inodes.store.start(INODE_CREDITS)?;
-            let inode = self.create_nameless(&mut handle, &directory, new)?;
+            let inode = self.create_unnamed_inode(&mut handle, &directory, new)?;
             Ok(Entry {
                 inode: inode.number(),
                 attributes: inode.attributes(),

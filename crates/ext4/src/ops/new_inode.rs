@@ -111,7 +111,7 @@ impl Volume {
     }
 
     /// As [`Volume::create_inode`], for a regular file without a name, which a crash frees.
-    pub(super) fn create_nameless(
+    pub(super) fn create_unnamed_inode(
         &self,
         handle: &mut Handle<'_>,
         parent: &Inode,

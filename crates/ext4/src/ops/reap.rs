@@ -87,7 +87,7 @@ impl Volume {
     /// space that they use may soon be free. An inode number that is reused counts as another
     /// inode, since its generation differs.
     #[must_use]
-    pub fn unlinked_inodes_fingerprint(&self) -> Option<u64> {
+    pub fn unnamed_inodes_fingerprint(&self) -> Option<u64> {
         let orphans = self.inodes.orphans.snapshot();
         let mut hasher = DefaultHasher::new();
         for (number, _) in &orphans {
@@ -417,26 +417,26 @@ mod tests {
                 volume.unlink(InodeNumber::ROOT, name).expect("its name");
                 number
             };
-            assert_eq!(volume.unlinked_inodes_fingerprint(), None, "{features}");
+            assert_eq!(volume.unnamed_inodes_fingerprint(), None, "{features}");
             let first = unnamed(b"first");
-            let one = volume.unlinked_inodes_fingerprint();
+            let one = volume.unnamed_inodes_fingerprint();
             assert!(
-                one.is_some() && volume.unlinked_inodes_fingerprint() == one,
+                one.is_some() && volume.unnamed_inodes_fingerprint() == one,
                 "{features}"
             );
             let second = unnamed(b"second");
             assert!(
                 volume
-                    .unlinked_inodes_fingerprint()
+                    .unnamed_inodes_fingerprint()
                     .is_some_and(|both| Some(both) != one)
             );
             volume.forget(second, 1);
-            assert_eq!(volume.unlinked_inodes_fingerprint(), one, "{features}");
+            assert_eq!(volume.unnamed_inodes_fingerprint(), one, "{features}");
             volume.forget(first, 1);
-            assert_eq!(volume.unlinked_inodes_fingerprint(), None, "{features}");
+            assert_eq!(volume.unnamed_inodes_fingerprint(), None, "{features}");
             let again = unnamed(b"again");
             assert!(
-                again != first || volume.unlinked_inodes_fingerprint() != one,
+                again != first || volume.unnamed_inodes_fingerprint() != one,
                 "{features}"
             );
         }

@@ -1,7 +1,7 @@
 //! Attributes whose value is stored in an inode of its own (`ea_inode`), because it fits neither
 //! into the inode of the file nor into a block.
 //!
-//! The value is first written to a nameless file, in transactions of its own. The transaction that
+//! The value is first written to an unnamed file, in transactions of its own. The transaction that
 //! sets the attribute then turns that file into a value inode. If the volume remembers an inode
 //! that contains the same value already, the attribute shares it. Either is a [`ReadyValue`] until
 //! then.
@@ -32,7 +32,7 @@ pub(super) struct ReadyValue {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// A new nameless file with that content, held once; no other thread knows it.
+    /// A new unnamed file with that content, held once; no other thread knows it.
     Fresh,
     /// An inode that other attributes share.
     Shared,
@@ -144,7 +144,7 @@ impl Volume {
         found?.ok()
     }
 
-    /// A nameless file with this content, made as if in the directory `near`.
+    /// An unnamed file with this content, made as if in the directory `near`.
     fn make_value(
         &self,
         near: &Arc<Inode>,
@@ -159,7 +159,7 @@ impl Volume {
         self.prepare_owners_of_new(near, &new)?;
         let inode = {
             let mut handle = self.inodes.store.start(INODE_CREDITS)?;
-            self.create_nameless(&mut handle, near, &new)?
+            self.create_unnamed_inode(&mut handle, near, &new)?
         };
         let filled = self.fill_value(&inode, value);
         let made = ReadyValue::new(inode, Origin::Fresh, value, hash)?;

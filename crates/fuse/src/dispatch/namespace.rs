@@ -122,7 +122,7 @@ impl Dispatch {
     /// # Errors
     ///
     /// The volume's.
-    pub fn make_nameless(&self, caller: Caller, parent: u64, mode: NewMode) -> Answer<Found> {
+    pub fn make_unnamed(&self, caller: Caller, parent: u64, mode: NewMode) -> Answer<Found> {
         let parent = Self::inode(parent)?;
         let NewNode { new, access, .. } = self.new_node(caller, parent, mode, false)?;
         let made = self.retry_if_full(|| self.volume.create_unnamed(parent, &new));

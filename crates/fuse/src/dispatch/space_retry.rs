@@ -70,11 +70,11 @@ impl SpaceRetry {
     }
 
     /// Runs `operation`, and repeats it while it finds no space and deleted files are not freed
-    /// yet. `nameless` returns a fingerprint of these files, or `None` if there are none.
+    /// yet. `unnamed` returns a fingerprint of these files, or `None` if there are none.
     pub(super) fn run<T>(
         &self,
         operation: impl Fn() -> Result<T, Error>,
-        nameless: impl Fn() -> Option<u64>,
+        unnamed: impl Fn() -> Option<u64>,
         pause: impl Fn(Duration),
     ) -> Result<T, Error> {
         let mut first = None;
@@ -83,7 +83,7 @@ impl SpaceRetry {
                 Err(error) if is_full(&error) => error,
                 result => return result,
             };
-            let Some(files) = nameless() else {
+            let Some(files) = unnamed() else {
                 // The last of them may have been freed after the operation had looked for space.
                 return operation();
             };
@@ -99,7 +99,7 @@ impl SpaceRetry {
         }
         let last = operation();
         if last.as_ref().is_err_and(is_full)
-            && let Some(files) = nameless()
+            && let Some(files) = unnamed()
             && first == Some(files)
         {
             self.failed_for.store(files, Ordering::Relaxed);
@@ -124,11 +124,11 @@ mod tests {
 
     /// The sum of the pauses of an operation that finds no space, with this fingerprint of the
     /// deleted files.
-    fn paused(retry: &SpaceRetry, nameless: Option<u64>) -> Duration {
+    fn paused(retry: &SpaceRetry, unnamed: Option<u64>) -> Duration {
         let paused = Cell::new(Duration::ZERO);
         let full = || Err::<(), _>(Error::Refused(Refusal::NoSpace));
         let pause = |time| paused.set(paused.get() + time);
-        let refused = retry.run(full, || nameless, pause);
+        let refused = retry.run(full, || unnamed, pause);
         assert!(refused.expect_err("full").is(Refusal::NoSpace));
         paused.get()
     }
@@ -192,13 +192,13 @@ mod tests {
     fn a_thread_that_must_not_wait_cancels_only_requests_that_would_wait() {
         let retry = SpaceRetry::new();
         let tried = Cell::new(0);
-        let request = |error: Refusal, nameless| {
+        let request = |error: Refusal, unnamed| {
             tried.set(0);
             let operation = || {
                 tried.set(tried.get() + 1);
                 Err::<(), _>(Error::Refused(error))
             };
-            without_waiting(|| retry.run(operation, || nameless, |_| panic!("it waits")))
+            without_waiting(|| retry.run(operation, || unnamed, |_| panic!("it waits")))
         };
         assert!(request(Refusal::NoSpace, Some(7)).is_none());
         assert_eq!(tried.get(), 1);

@@ -120,7 +120,7 @@ impl Requests {
             Operation::MakeNameless { mode, umask } => {
                 let make = move |context: Context<'_>, []: [&[u8]; 0]| {
                     let mode = NewMode { mode, umask };
-                    context.dispatch.make_nameless(caller, parent, mode)
+                    context.dispatch.make_unnamed(caller, parent, mode)
                 };
                 self.run_or_offload(false, [], make, opened, reply);
             }

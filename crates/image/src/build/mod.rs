@@ -71,6 +71,7 @@ use std::sync::Arc;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
+use pext4_sync::topology;
 
 pub use error::{Error, ParseError, Result};
 pub use mapping::{Map, Owner, parse_owner};
@@ -189,7 +190,7 @@ impl Builder {
             limit: None,
             platform: None,
             tag: None,
-            threads: std::thread::available_parallelism().map_or(1, Into::into),
+            threads: topology::processors(),
             skip_unreadable: false,
             on_skipped: None,
             one_file_system: false,

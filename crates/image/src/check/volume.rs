@@ -88,10 +88,7 @@ impl Volume {
             device,
             seed: geometry.checksum_seed(),
             format: Format::of(&superblock.features),
-            bounds: Bounds {
-                first: BlockNumber(u64::from(geometry.first_data_block)),
-                end: BlockNumber(geometry.blocks_count),
-            },
+            bounds: geometry.bounds(),
             superblock,
             geometry,
         }

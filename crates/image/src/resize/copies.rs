@@ -80,7 +80,7 @@ fn encode(image: &Image<'_>, geometry: &Geometry, index: u32) -> Vec<u8> {
 }
 
 fn is_on_device(image: &Image<'_>, home: BlockNumber, bytes: &[u8]) -> Result<bool> {
-    Ok(image.geometry.contains(home, 1) && image.read_device(home, 1)? == bytes)
+    Ok(image.geometry.contains(home, 1) && image.read_unchanged(home)? == bytes)
 }
 
 /// The copies of the superblock.

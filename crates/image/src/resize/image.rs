@@ -155,10 +155,7 @@ impl<'d> Image<'d> {
 
     /// The valid range of file blocks.
     pub fn bounds(&self) -> Bounds {
-        Bounds {
-            first: BlockNumber(u64::from(self.geometry.first_data_block)),
-            end: BlockNumber(self.geometry.blocks_count),
-        }
+        self.geometry.bounds()
     }
 
     /// A block, with pending changes.
@@ -166,16 +163,16 @@ impl<'d> Image<'d> {
         if let Some(bytes) = self.changed.get(&block) {
             return Ok(bytes.clone());
         }
-        self.read_device(block, 1)
+        self.read_unchanged(block)
     }
 
-    /// `count` blocks, without pending changes.
-    pub fn read_device(&self, block: BlockNumber, count: usize) -> Result<Vec<u8>> {
+    /// A block, without pending changes.
+    pub fn read_unchanged(&self, block: BlockNumber) -> Result<Vec<u8>> {
         let size = u64::from(self.geometry.block_size);
         let offset = block.get().checked_mul(size).ok_or_else(|| {
             Error::from(Corrupt::new("block", "its number is absurd").in_block(block))
         })?;
-        let mut bytes = vec![0; self.block_size() * count];
+        let mut bytes = vec![0; self.block_size()];
         self.device.read_at(offset, &mut bytes)?;
         Ok(bytes)
     }
@@ -187,7 +184,7 @@ impl<'d> Image<'d> {
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
         if !self.changed.contains_key(&block) {
-            let bytes = self.read_device(block, 1)?;
+            let bytes = self.read_unchanged(block)?;
             self.changed.insert(block, bytes);
         }
         let bytes = self.changed.get_mut(&block).expect("it is there now");

@@ -55,7 +55,7 @@ impl Image<'_> {
             let bits = self.unwritten_block_bitmap(group, descriptor);
             return self.checked_block_bitmap(group, descriptor, bits);
         }
-        let bits = self.read_device(descriptor.block_bitmap, 1)?;
+        let bits = self.read_unchanged(descriptor.block_bitmap)?;
         if let Some(seed) = geometry.checksum_seed() {
             let computed = bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
             verify_checksum(
@@ -250,7 +250,7 @@ impl Image<'_> {
         {
             return self.checked_inode_bitmap(group, descriptor, fresh_inode_bitmap(geometry));
         }
-        let bits = self.read_device(descriptor.inode_bitmap, 1)?;
+        let bits = self.read_unchanged(descriptor.inode_bitmap)?;
         if let Some(seed) = geometry.checksum_seed() {
             let computed = bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group);
             verify_checksum(

@@ -8,7 +8,7 @@
 //!
 //! The checkpointer's thread makes a pass when the log is more than half full, when the versions
 //! take too much of the cache, when the committer needs space, and on request, as at shutdown. It
-//! waits for no other thread, so other threads, the committer too, may wait for it (design rule 2).
+//! waits for no other thread, so other threads, the committer too, may wait for it (rule 2).
 //!
 //! Locking: [`HomeWrites`] is under one lock of class `Checkpoint`, which is not held during I/O;
 //! versions being written are marked as in flight instead.
@@ -98,7 +98,7 @@ impl Checkpoint {
     }
 
     /// Cancels the home writes of blocks that a durable transaction has freed, waiting for those
-    /// being written (design rule 6, D2), and takes them out of the cache.
+    /// being written (rules 6 and D2), and takes them out of the cache.
     pub(crate) fn cancel(&self, freed: &[BlockNumber]) {
         for &block in freed {
             let mut homes = self.homes.lock();

@@ -5,7 +5,7 @@
 //! this changes. These are written as one ordinary transaction, with the number that the fast
 //! commits have. Until it is durable, that is the first number without a transaction, so the area
 //! counts; from then on it is not, and the area is old. A crash at any time leaves one or the
-//! other (design rule 11).
+//! other (rule 11).
 //!
 //! The steps of [`Replay::write_with_fast_commits`]:
 //!
