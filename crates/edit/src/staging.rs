@@ -17,17 +17,15 @@
 //! the journal's committer writes home through this device.
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 
-use pext4_block::{Device, Page};
+use pext4_block::{Device, Page, write_pages};
+use pext4_ondisk::BlockNumber;
 use pext4_sync::{Class, Mutex};
 use rangemap::RangeSet;
 
 use crate::free::FreeMap;
-
-/// The maximum number of blocks in one vectored write.
-const MAX_SLICES: usize = 512;
 
 /// A device that stages its writes.
 pub(crate) struct Staging {
@@ -73,9 +71,9 @@ enum Mode {
 /// The blocks that a session changed.
 pub(crate) struct Changes {
     /// Blocks whose home is in use and has other bytes.
-    pub(crate) used: Vec<(u64, Page)>,
+    pub(crate) used: Vec<(BlockNumber, Page)>,
     /// Blocks whose home is free, all that are in memory.
-    pub(crate) free: Vec<(u64, Page)>,
+    pub(crate) free: Vec<(BlockNumber, Page)>,
 }
 
 impl Staging {
@@ -134,8 +132,8 @@ impl Staging {
     }
 
     /// Writes blocks, which must be sorted, to their homes, which must be free in the image.
-    pub(crate) fn write_free(&self, pages: &[(u64, Page)]) -> io::Result<()> {
-        self.inner.lock().write_free(self.block_size, pages)
+    pub(crate) fn write_free(&self, pages: &[(BlockNumber, Page)]) -> io::Result<()> {
+        self.inner.lock().write_free(pages)
     }
 
     /// The blocks of the image that were written so far. [`Staging::abandon`] does not
@@ -166,12 +164,12 @@ impl Staging {
         let mut old = vec![0; self.page_size()];
         for (&block, staged) in &inner.blocks {
             if staged.free {
-                changes.free.push((block, staged.page.clone()));
+                changes.free.push((BlockNumber(block), staged.page.clone()));
                 continue;
             }
             inner.below.read_at(block * self.block_size, &mut old)?;
             if *old != *staged.page {
-                changes.used.push((block, staged.page.clone()));
+                changes.used.push((BlockNumber(block), staged.page.clone()));
             }
         }
         Ok(changes)
@@ -184,9 +182,9 @@ impl Staging {
         let blocks = std::mem::take(&mut inner.blocks);
         let pages: Vec<_> = blocks
             .into_iter()
-            .map(|(block, staged)| (block, staged.page))
+            .map(|(block, staged)| (BlockNumber(block), staged.page))
             .collect();
-        write_blocks(&*clone, self.block_size, &pages)?;
+        write_pages(&*clone, &pages)?;
         inner.below = clone;
         inner.used = 0;
         inner.mode = Mode::Clone;
@@ -196,21 +194,6 @@ impl Staging {
     fn page_size(&self) -> usize {
         usize::try_from(self.block_size).expect("a block fits memory")
     }
-}
-
-/// Writes blocks, which must be sorted. Neighbouring blocks go into one write.
-fn write_blocks(device: &dyn Device, block_size: u64, pages: &[(u64, Page)]) -> io::Result<()> {
-    let mut rest = pages;
-    while let Some((first, _)) = rest.first() {
-        let follows = |pair: &&[(u64, Page)]| pair[0].0 + 1 == pair[1].0;
-        let pairs = rest.windows(2).take(MAX_SLICES - 1);
-        let count = 1 + pairs.take_while(follows).count();
-        let (now, later) = rest.split_at(count);
-        let slices: Vec<_> = now.iter().map(|(_, page)| IoSlice::new(page)).collect();
-        device.write_vectored_at(first * block_size, &slices)?;
-        rest = later;
-    }
-    Ok(())
 }
 
 impl Inner {
@@ -247,16 +230,16 @@ impl Inner {
         Ok(())
     }
 
-    fn write_free(&mut self, block_size: u64, pages: &[(u64, Page)]) -> io::Result<()> {
+    fn write_free(&mut self, pages: &[(BlockNumber, Page)]) -> io::Result<()> {
         // First, since a write that fails may have been made in part.
         for (block, _) in pages {
-            self.written.insert(*block..block + 1);
+            self.written.insert(block.get()..block.get() + 1);
         }
-        write_blocks(&*self.below, block_size, pages)
+        write_pages(&*self.below, pages)
     }
 
     /// Writes free blocks to their homes once there are more than `max_free`.
-    fn spill(&mut self, block_size: u64) -> io::Result<()> {
+    fn spill(&mut self) -> io::Result<()> {
         if self.mode != Mode::Memory || self.blocks.len() - self.used <= self.max_free {
             return Ok(());
         }
@@ -265,9 +248,9 @@ impl Inner {
             .blocks
             .iter()
             .filter(|(_, staged)| free(staged))
-            .map(|(&block, staged)| (block, staged.page.clone()))
+            .map(|(&block, staged)| (BlockNumber(block), staged.page.clone()))
             .collect();
-        self.write_free(block_size, &pages)?;
+        self.write_free(&pages)?;
         self.blocks.retain(|_, staged| !free(staged));
         self.mode = Mode::WriteThrough;
         Ok(())
@@ -345,7 +328,7 @@ impl Device for Staging {
             }
             (at, rest) = (at + step, later);
         }
-        inner.spill(self.block_size)
+        inner.spill()
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -426,7 +409,10 @@ mod tests {
         assert_eq!(changed > 0, memory == 0, "seed {seed}");
         let used = staging.changes().expect("memory").used;
         let mut is_used = |block| !free.is_free(&*below, block).expect("memory");
-        assert!(used.iter().all(|(block, _)| is_used(*block)), "seed {seed}");
+        assert!(
+            used.iter().all(|(block, _)| is_used(block.get())),
+            "seed {seed}"
+        );
         assert_eq!(staging.is_on_clone(), seed % 2 == 1);
     }
 

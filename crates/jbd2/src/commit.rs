@@ -9,13 +9,13 @@
 //! The committer waits for open handles and for space in the log. Neither waits for it: a handle
 //! never waits for log space, and the checkpointer makes log space (rule 2).
 
+use pext4_block::write_pages;
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::time;
 
 use crate::core::{Command, Core, LogCore};
 use crate::error::JournalError;
 use crate::handle::Handle;
-use crate::home;
 use crate::log_writer::{LogWriter, Logged};
 use crate::merge::{Version, merge};
 use crate::statistics::{CommitStep, count};
@@ -226,7 +226,7 @@ fn write_home(
     let failed = "writing a transaction home";
     device.flush().map_err(JournalError::io(failed))?;
     core.check_not_aborted()?;
-    home::write(device, &pages)
+    write_pages(device, &pages)
         .and_then(|()| device.flush())
         .map_err(JournalError::io(failed))?;
     revoked.iter().for_each(|&block| core.cache.discard(block));

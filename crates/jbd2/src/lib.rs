@@ -39,7 +39,6 @@ mod epoch;
 mod error;
 mod gates;
 mod handle;
-mod home;
 mod hosts;
 mod journal;
 mod ledger;

@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice};
 
-use pext4_block::Device;
+use pext4_block::{Device, MAX_SLICES};
 use pext4_ondisk::{BlockNumber, Corrupt};
 
 /// The device blocks of a journal, in the order of the log. Immutable.
@@ -163,9 +163,6 @@ impl LogArea {
         u32::try_from(bytes / self.block_size as usize).expect("no more than the area has")
     }
 }
-
-/// The maximum number of slices in one vectored write (the usual limit of systems is 1024).
-const MAX_SLICES: usize = 512;
 
 fn bad_area(problem: &'static str, block: BlockNumber) -> Corrupt {
     Corrupt::new("journal area", problem).in_block(block)

@@ -13,13 +13,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pext4_block::{Device, Page};
+use pext4_block::{Device, Page, write_pages};
 use pext4_ondisk::journal::{JournalIncompat, RecordFormat};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 
 use crate::core::prepare;
 use crate::error::JournalError;
-use crate::home;
 use crate::journal::Log;
 use crate::log_area::LogArea;
 use crate::log_writer::LogWriter;
@@ -225,7 +224,7 @@ impl Committed {
             tid,
             ..
         } = self.transaction;
-        home::write(&*device, &self.blocks)
+        write_pages(&*device, &self.blocks)
             .and_then(|()| device.flush())
             .map_err(JournalError::io("writing a transaction home"))?;
         superblock.finish(tid.next().next())

@@ -77,7 +77,7 @@ impl EditSession {
     fn plan(&self, changes: &Changes, is_tuned: bool) -> Result<Plan> {
         if !self.staging.is_on_clone() {
             let home = superblock::OFFSET / u64::from(self.block_size);
-            if !is_tuned && changes.used.iter().all(|(block, _)| *block == home) {
+            if !is_tuned && changes.used.iter().all(|(block, _)| block.get() == home) {
                 return Ok(Plan::Nothing);
             }
             let Some(reason) = self.reason_for_clone(changes.used.len()) else {

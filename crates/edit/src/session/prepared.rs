@@ -3,9 +3,8 @@
 
 use std::fmt;
 
-use pext4_block::{CloneError, CloneMethod, Page, leads_to};
+use pext4_block::{CloneError, CloneMethod, leads_to};
 use pext4_fs::CommitOutcome;
-use pext4_ondisk::BlockNumber;
 
 use super::EditSession;
 use crate::edited_clone::from_clone;
@@ -118,11 +117,7 @@ impl Prepared {
             .with_image(&session.name)?;
         let journal = session.journal.take();
         let journal = journal.expect("a plan of a transaction is made of one");
-        let used = std::mem::take(&mut self.changes.used);
-        let blocks: Vec<(BlockNumber, Page)> = used
-            .into_iter()
-            .map(|(block, page)| (BlockNumber(block), page))
-            .collect();
+        let blocks = std::mem::take(&mut self.changes.used);
         // The transaction refers to these blocks, and a failure may leave it in the log.
         let written = session.staging.take_written();
         journal.write(blocks).map_err(|failed| {

@@ -17,12 +17,11 @@ mod home_writes;
 
 use std::sync::Arc;
 
-use pext4_block::{Cache, Device, Page};
+use pext4_block::{Cache, Device, Page, write_pages};
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{Class, Condvar, Mutex, PanicWatch};
 
 use crate::error::JournalError;
-use crate::home;
 use crate::log_writer::Logged;
 use crate::merge::Version;
 use crate::ring::Ring;
@@ -220,7 +219,7 @@ impl Checkpoint {
                 pages: &pages,
                 panic: PanicWatch::new(),
             };
-            let result = home::write(&*self.device, &pages);
+            let result = write_pages(&*self.device, &pages);
             drop(in_flight);
             written.extend(batch.iter().map(|(block, tid, _)| (*block, *tid)));
             result.map_err(JournalError::io("writing blocks home"))?;

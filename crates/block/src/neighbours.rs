@@ -1,15 +1,21 @@
-//! Writing blocks home: sorted by block, neighbours in one vectored write.
+//! Writing blocks to their places: those that are neighbours on the device in one vectored write.
 
 use std::io::{self, IoSlice};
 
-use pext4_block::{Device, Page};
 use pext4_ondisk::BlockNumber;
 
-/// The maximum number of blocks in one vectored write.
-const MAX_SLICES: usize = 512;
+use crate::device::Device;
+use crate::page::Page;
+
+/// The maximum number of slices in one vectored write (the usual limit of systems is 1024).
+pub const MAX_SLICES: usize = 512;
 
 /// Writes each page to its block. `pages` must be sorted by block. Does not flush.
-pub(crate) fn write(device: &dyn Device, pages: &[(BlockNumber, Page)]) -> io::Result<()> {
+///
+/// # Errors
+///
+/// Those of the device; `InvalidInput` for a block that no device has.
+pub fn write_pages(device: &dyn Device, pages: &[(BlockNumber, Page)]) -> io::Result<()> {
     let mut rest = pages;
     while let Some((first, page)) = rest.first() {
         let count = neighbours(rest);
@@ -35,9 +41,8 @@ fn neighbours(pages: &[(BlockNumber, Page)]) -> usize {
 mod tests {
     use std::sync::Arc;
 
-    use pext4_block::{Device, RamDevice, RecordDevice};
-
-    use super::{BlockNumber, Page, write};
+    use super::{BlockNumber, Page, write_pages};
+    use crate::{Device, RamDevice, RecordDevice};
 
     #[test]
     fn neighbours_go_together() {
@@ -45,7 +50,7 @@ mod tests {
         let pages: Vec<_> = [1u8, 2, 3, 7, 9, 10]
             .map(|block| (BlockNumber(block.into()), Page::from(vec![block; 1024])))
             .into();
-        write(&device, &pages).expect("a ram device works");
+        write_pages(&device, &pages).expect("a ram device works");
         let mut block = [0; 1024];
         for (number, page) in &pages {
             device
