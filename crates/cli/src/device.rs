@@ -13,9 +13,6 @@ use pext4_fuse::mount::{self, Mount, Source};
 
 use crate::{partitions, size};
 
-/// How long to wait for a mount that is closing.
-const MAX_WAIT: Duration = Duration::from_secs(5);
-
 /// An image on the command line.
 #[derive(Args, Clone, Debug)]
 pub struct ImageArgument {
@@ -68,7 +65,7 @@ pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
 fn wait_unless(is_mounted: bool) -> Duration {
     match is_mounted {
         true => Duration::ZERO,
-        false => MAX_WAIT,
+        false => FileDevice::USUAL_WAIT,
     }
 }
 

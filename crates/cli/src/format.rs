@@ -5,11 +5,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use pext4_ondisk::feature::Feature;
+use pext4_ondisk::superblock::LABEL_BYTES;
 
 use crate::size;
-
-/// The most bytes in a label.
-const MAX_LABEL: usize = 16;
 
 /// The bytes in a block.
 ///
@@ -53,9 +51,9 @@ pub fn label(text: &str) -> Result<String, String> {
 /// As [`label`].
 pub fn label_of_bytes(label: OsString) -> Result<OsString, String> {
     match label.as_bytes().len() {
-        0..=MAX_LABEL => Ok(label),
+        0..=LABEL_BYTES => Ok(label),
         length => Err(format!(
-            "a label has at most {MAX_LABEL} bytes, and this one has {length}"
+            "a label has at most {LABEL_BYTES} bytes, and this one has {length}"
         )),
     }
 }

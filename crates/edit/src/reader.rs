@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::{Attributes, FileType, MountOptions, Volume};
@@ -12,9 +11,6 @@ use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::tree_writer::{MAX_DEPTH, TOO_DEEP};
-
-/// How long to wait for another program that changes the image.
-const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// An opened image.
 #[derive(Debug)]
@@ -40,7 +36,7 @@ impl Reader {
     ///
     /// The image cannot be opened, is being changed, or is not an ext4 that this version reads.
     pub fn open(image: impl AsRef<Path>) -> Result<Self> {
-        let device = FileDevice::open(image, Access::ReadOnly, MAX_WAIT);
+        let device = FileDevice::open(image, Access::ReadOnly, FileDevice::USUAL_WAIT);
         Self::from_file(device.map_err(EditError::OpenImage)?)
     }
 
@@ -53,7 +49,8 @@ impl Reader {
         if offset == 0 {
             return Self::open(file);
         }
-        let device = FileDevice::open_range(file, offset, None, Access::ReadOnly, MAX_WAIT);
+        let device =
+            FileDevice::open_range(file, offset, None, Access::ReadOnly, FileDevice::USUAL_WAIT);
         Self::from_file(device.map_err(EditError::OpenImage)?)
     }
 

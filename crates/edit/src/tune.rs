@@ -13,15 +13,13 @@ use pext4_ondisk::checksum::{Checksums, INITIAL, crc32c};
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
-use pext4_ondisk::superblock::{self, ErrorPolicy, Superblock};
+use pext4_ondisk::superblock::{self, ErrorPolicy, LABEL_BYTES, Superblock};
 use pext4_ondisk::{BlockNumber, GroupNumber};
 
 use crate::error::{EditError, Result};
 use crate::free::read_superblock;
 use crate::session::EditSession;
 
-/// The length of the label's field in bytes.
-const MAX_LABEL: usize = 16;
 /// The maximum share of the blocks that can be kept for root, as of tune2fs.
 const MAX_RESERVED_PERCENT: f64 = 50.0;
 
@@ -56,9 +54,9 @@ impl EditSession {
 
     fn check_tuning(&self, tuning: &Tuning) -> Result<()> {
         if let Some(label) = &tuning.label
-            && (label.len() > MAX_LABEL || label.contains(&0))
+            && (label.len() > LABEL_BYTES || label.contains(&0))
         {
-            let problem = format!("a label has at most {MAX_LABEL} bytes, none of them NUL");
+            let problem = format!("a label has at most {LABEL_BYTES} bytes, none of them NUL");
             return Err(EditError::Refused(problem));
         }
         if let Some(percent) = tuning.reserved_percent
@@ -137,7 +135,7 @@ impl Tuning {
 
     fn change(&self, superblock: &mut Superblock) {
         if let Some(label) = &self.label {
-            superblock.volume_name = [0; MAX_LABEL];
+            superblock.volume_name = [0; LABEL_BYTES];
             superblock.volume_name[..label.len()].copy_from_slice(label);
         }
         if let Some(percent) = self.reserved_percent {

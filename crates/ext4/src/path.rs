@@ -26,6 +26,7 @@ use crate::volume::Volume;
 
 pub use file::{File, OpenOptions};
 pub use held::HeldInode;
+pub use walk::MAX_SYMLINKS;
 
 use walk::without_slashes;
 

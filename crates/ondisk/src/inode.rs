@@ -31,7 +31,8 @@ pub const BASE_SIZE: usize = 128;
 pub const BLOCK_AREA: usize = 60;
 /// Bytes of the extra part that are defined today; new inodes get at least this many.
 pub const EXTRA_SIZE: u16 = 32;
-/// Most links of one inode (`EXT4_LINK_MAX`).
+/// Most links of one inode (`EXT4_LINK_MAX`). A directory with an index may have more
+/// subdirectories; then its count is 1.
 pub const MAX_LINKS: u16 = 65000;
 /// The largest major number of a device.
 pub const MAX_MAJOR: u32 = 0xFFF;

@@ -20,6 +20,8 @@ use raw::RawSuperblock;
 
 /// Bytes in a superblock.
 pub const SIZE: usize = 1024;
+/// Bytes of the label's field.
+pub const LABEL_BYTES: usize = 16;
 /// Offset of the first superblock on the device, in bytes, for every block size.
 pub const OFFSET: u64 = 1024;
 
@@ -216,7 +218,7 @@ superblock! {
     /// UUID of the file system.
     uuid: [u8; 16] = s_uuid,
     /// Volume name, padded with NUL bytes; no NUL if it has 16 bytes.
-    volume_name: [u8; 16] = s_volume_name,
+    volume_name: [u8; LABEL_BYTES] = s_volume_name,
     /// The directory of the last mount, padded with NUL bytes.
     last_mounted: [u8; 64] = s_last_mounted,
     /// Blocks to preallocate for directories.

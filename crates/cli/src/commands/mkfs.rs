@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use pext4_block::{Access, Device, FileDevice, open_unlocked};
+use pext4_fs::path::MAX_SYMLINKS;
 use pext4_image::build::{Owner, parse_owner};
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary, hash_seed};
 use serde::Serialize;
@@ -25,9 +26,6 @@ use crate::{size, uuid_text};
 /// The number of bytes at the start and at the end of a file that must be zero for it to count as
 /// empty.
 const LOOKED_AT: u64 = 128 << 10;
-
-/// Maximum number of symbolic links in a path, as in Linux.
-const MAX_LINKS: u32 = 40;
 
 /// Make an empty file system in an image, with upstream's defaults
 #[derive(Args)]
@@ -214,7 +212,7 @@ fn make(
 /// The path to which a path leads if nothing is there. A new file is never made through a link.
 fn end_of_links(path: &Path) -> PathBuf {
     let mut end = path.to_owned();
-    for _ in 0..MAX_LINKS {
+    for _ in 0..MAX_SYMLINKS {
         let Ok(target) = fs::read_link(&end) else {
             break;
         };

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use pext4_fs::path::MAX_SYMLINKS;
 use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
 
-use super::paths::{MAX_LINKS, ParentAndName};
+use super::paths::ParentAndName;
 use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::flags::is_encrypted;
@@ -236,7 +237,7 @@ impl EditSession {
             Err(EditError::AtPath { source, .. }) if source.is(Refusal::NotFound) => {}
             _ => return Ok(()),
         }
-        if depth == MAX_LINKS {
+        if depth == MAX_SYMLINKS {
             return Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).with_path(link);
         }
         let target = self.resolve_link(link)?;

@@ -1,5 +1,6 @@
 //! Paths in the image: of existing files, and of files to be created.
 
+use pext4_fs::path::MAX_SYMLINKS;
 use pext4_fs::{DeviceNumber, FileType, Refusal, Time};
 
 use super::last_name;
@@ -9,9 +10,6 @@ use crate::image_tree::join;
 use crate::session::EditSession;
 use crate::source::FileMetadata;
 use crate::tree_writer::{HeldInode, Overrides, find};
-
-/// The maximum number of symbolic links that are followed at the end of one path.
-pub(super) const MAX_LINKS: u32 = 40;
 
 /// A directory and a name in it, which may not exist.
 pub(super) struct ParentAndName<'v> {
@@ -78,7 +76,7 @@ impl EditSession {
     /// file.
     pub(super) fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
         let mut end = path.to_vec();
-        for _ in 0..=MAX_LINKS {
+        for _ in 0..=MAX_SYMLINKS {
             let entry = self.parent_and_name(&end)?;
             let there = find(self.volume(), entry.parent.inode(), &entry.name, &end)?;
             let Some(link) = there.filter(|there| there.kind() == FileType::Symlink) else {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pext4_block::FileDevice;
+
 use crate::progress::Progress;
 
 /// How a session may apply its changes.
@@ -46,7 +48,7 @@ impl Default for EditOptions {
         Self {
             time: None,
             way: Way::Auto,
-            wait: Duration::from_secs(5),
+            wait: FileDevice::USUAL_WAIT,
             memory: 64 << 20,
             on_clone: None,
             progress: Arc::default(),

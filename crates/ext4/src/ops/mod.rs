@@ -46,9 +46,6 @@ use crate::statistics::Event;
 use crate::types::{Entry, InodeNumber};
 use crate::volume::Volume;
 
-/// Links that an inode may have. A directory with an index may have more subdirectories; then its
-/// count is 1.
-const MAX_LINKS: u16 = 65_000;
 /// How often an operation that failed with a full disk is retried after a commit.
 const FULL_RETRIES: u32 = 3;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::inode::{InodeFlags, MAX_LINKS};
 use pext4_sync::ShardRef;
 
 use super::attempt::{Attempt, AttemptError, LockMode};
@@ -11,8 +11,8 @@ use super::encrypted::{check_makes_names, check_stored_name};
 use super::names::{Change, Located, Part};
 use super::new_inode::NewInode;
 use super::{
-    DIRECTORY_CREDITS, INODE_CREDITS, MAX_LINKS, check_directory, check_new_name,
-    check_not_removed, lock_exclusive, lock_shared, projects,
+    DIRECTORY_CREDITS, INODE_CREDITS, check_directory, check_new_name, check_not_removed,
+    lock_exclusive, lock_shared, projects,
 };
 use crate::dir;
 use crate::error::{Refusal, Result};

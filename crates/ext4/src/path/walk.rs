@@ -12,7 +12,7 @@ use crate::types::FileType;
 use crate::volume::Volume;
 
 /// Maximum number of symbolic links followed in one path, as in Linux.
-pub(super) const MAX_SYMLINKS: u32 = 40;
+pub const MAX_SYMLINKS: u32 = 40;
 
 impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// The inode at a path. Symbolic links are followed.

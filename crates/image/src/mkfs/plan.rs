@@ -7,7 +7,7 @@ use pext4_ondisk::dirhash::HashVersion;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::EXTRA_SIZE;
-use pext4_ondisk::superblock::{ErrorPolicy, Flags, State, Superblock};
+use pext4_ondisk::superblock::{ErrorPolicy, Flags, LABEL_BYTES, State, Superblock};
 use pext4_ondisk::{InodeNumber, checksum, journal};
 use pext4_sync::time;
 use uuid::Uuid;
@@ -20,8 +20,6 @@ use crate::error::{Error, Result};
 
 /// Log2 of the number of groups in a flexible group.
 const LOG_GROUPS_PER_FLEX: u8 = 4;
-/// Maximum length of the label in bytes.
-const MAX_LABEL_BYTES: usize = 16;
 /// The minimum size of a file system in blocks.
 const MIN_BLOCKS: u64 = 64;
 /// The range of block sizes in bytes.
@@ -129,9 +127,9 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "project needs inodes of 256 bytes or more, to hold the project's number",
         ));
     }
-    if options.label.len() > MAX_LABEL_BYTES {
+    if options.label.len() > LABEL_BYTES {
         return Err(impossible(format!(
-            "a label has at most {MAX_LABEL_BYTES} bytes"
+            "a label has at most {LABEL_BYTES} bytes"
         )));
     }
     let mut blocks = size / u64::from(block_size);
@@ -231,7 +229,7 @@ fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Su
     superblock.first_inode = 11;
     superblock.inode_size = options.inode_size;
     superblock.uuid = options.uuid.unwrap_or_else(|| Uuid::new_v4().into_bytes());
-    let length = options.label.len().min(MAX_LABEL_BYTES);
+    let length = options.label.len().min(LABEL_BYTES);
     superblock.volume_name[..length].copy_from_slice(&options.label[..length]);
     superblock.default_hash_version = HashVersion::HalfMd4.to_raw();
     let random_seed = || hash_seed(Uuid::new_v4().into_bytes());
