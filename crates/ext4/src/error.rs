@@ -138,6 +138,8 @@ pub enum Refusal {
     OtherProject,
     /// `ENOKEY`: it is encrypted, and the key is not here.
     NoKey,
+    /// `EBADF`: the file was not opened for this.
+    NotOpen,
 }
 
 impl Refusal {
@@ -169,6 +171,7 @@ impl Refusal {
             Self::Stale => libc::ESTALE,
             Self::OtherProject => libc::EXDEV,
             Self::NoKey => libc::ENOKEY,
+            Self::NotOpen => libc::EBADF,
         }
     }
 
@@ -199,6 +202,7 @@ impl Refusal {
             Self::Stale => "the inode no longer exists",
             Self::OtherProject => "the directory belongs to another project",
             Self::NoKey => "the file or its directory is encrypted, and its key is not here",
+            Self::NotOpen => "the file is not open for this",
         }
     }
 }

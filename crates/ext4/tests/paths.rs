@@ -131,10 +131,12 @@ fn files_are_opened_for_what_was_asked() {
     let mut only_read = paths.open("/file").expect("it is there");
     let error = only_read.write(b"x").expect_err("not open for writing");
     assert_eq!(error.raw_os_error(), Some(9), "EBADF");
-    assert!(only_read.set_len(0).is_err());
+    let error = only_read.set_len(0).expect_err("not open for writing");
+    assert!(error.is(Refusal::NotOpen), "{error}");
     let only_write = OpenOptions::new().write(true).open(&volume, "/file");
     let only_write = only_write.expect("it is there");
-    assert!(only_write.read_at(&mut [0; 1], 0).is_err());
+    let error = only_write.read_at(&mut [0; 1], 0).expect_err("for writing");
+    assert!(error.is(Refusal::NotOpen), "{error}");
     let directory = paths
         .open("/dir")
         .expect("a directory is opened to sync it");

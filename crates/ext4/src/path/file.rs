@@ -217,8 +217,7 @@ impl<V: Deref<Target = Volume>> File<V> {
     ///
     /// # Errors
     ///
-    /// `EBADF` as an `Io` error if the file is not open for writing; as
-    /// [`Volume::set_attributes`].
+    /// `Refused(NotOpen)` if the file is not open for writing; as [`Volume::set_attributes`].
     pub fn set_len(&self, length: u64) -> Result<()> {
         self.check_writable()?;
         set_length(&self.held, length)
@@ -247,10 +246,10 @@ impl<V: Deref<Target = Volume>> File<V> {
     ///
     /// # Errors
     ///
-    /// `EBADF` as an `Io` error if the file is not open for reading; as [`Volume::read`].
+    /// `Refused(NotOpen)` if the file is not open for reading; as [`Volume::read`].
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         if !self.is_readable {
-            return Err(bad_descriptor().into());
+            return Err(Refusal::NotOpen.into());
         }
         self.volume().read(self.held.inode, offset, into)
     }
@@ -261,7 +260,7 @@ impl<V: Deref<Target = Volume>> File<V> {
     ///
     /// # Errors
     ///
-    /// `EBADF` as an `Io` error if the file is not open for writing; as [`Volume::write`].
+    /// `Refused(NotOpen)` if the file is not open for writing; as [`Volume::write`].
     pub fn write_at(&self, from: &[u8], offset: u64) -> Result<usize> {
         Ok(self.write_from(from, offset)?.1)
     }
@@ -279,7 +278,7 @@ impl<V: Deref<Target = Volume>> File<V> {
     fn check_writable(&self) -> Result<()> {
         match self.is_writable {
             true => Ok(()),
-            false => Err(bad_descriptor().into()),
+            false => Err(Refusal::NotOpen.into()),
         }
     }
 }
@@ -291,11 +290,6 @@ fn set_length<V: Deref<Target = Volume>>(held: &HeldInode<V>, length: u64) -> Re
     };
     held.volume.set_attributes(held.inode, &change)?;
     Ok(())
-}
-
-/// The error of a system call on a file that was not opened for this access.
-fn bad_descriptor() -> io::Error {
-    io::Error::from_raw_os_error(libc::EBADF)
 }
 
 impl<V: Deref<Target = Volume>> Read for File<V> {
