@@ -20,7 +20,7 @@ use pext4_ondisk::InodeNumber;
 
 use crate::error::{Refusal, Result};
 use crate::types::{
-    Attributes, CreateAttributes, FileType, RenameMode, SetAttributes, SetXattrMode,
+    Attributes, CreateAttributes, DeviceNumber, FileType, RenameMode, SetAttributes, SetXattrMode,
 };
 use crate::volume::Volume;
 
@@ -183,6 +183,27 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         Ok(())
     }
 
+    /// Makes a fifo, a socket, or a character or block special file, which `device` is for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::make_node`].
+    pub fn make_node(
+        &self,
+        path: impl AsRef<[u8]>,
+        kind: FileType,
+        device: DeviceNumber,
+        permissions: u16,
+    ) -> Result<()> {
+        let (parent, name) = self.parent_of_file(path.as_ref(), Refusal::NotFound)?;
+        let new = self.new_attributes(permissions);
+        let entry = self
+            .volume
+            .make_node(parent.inode, name, &new, kind, device)?;
+        drop(self.adopt(entry));
+        Ok(())
+    }
+
     /// Creates a directory and those of its ancestors that do not exist.
     ///
     /// # Errors
@@ -336,6 +357,20 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     ///
     /// As [`Volume::rename`].
     pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
+        self.rename_with(from, to, RenameMode::Replace)
+    }
+
+    /// Renames `from` to `to`; `mode` says what happens if that exists.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::rename`].
+    pub fn rename_with(
+        &self,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+        mode: RenameMode,
+    ) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let (parent, name) = self.parent(from)?;
         let (new_parent, new_name) = self.parent(to)?;
@@ -344,13 +379,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         if wants_directory && !self.walk(without_slashes(from), false)?.is_directory() {
             return Err(Refusal::NotADirectory.into());
         }
-        self.volume.rename(
-            parent.inode,
-            name,
-            new_parent.inode,
-            new_name,
-            RenameMode::Replace,
-        )
+        self.volume
+            .rename(parent.inode, name, new_parent.inode, new_name, mode)
     }
 
     /// The whole content of a file. Holes count as the zeroes that they are, and a small image may

@@ -7,7 +7,9 @@ use std::io::Write;
 use std::sync::Barrier;
 
 use pext4_fs::path::OpenOptions;
-use pext4_fs::{Refusal, Result, SetAttributes, Volume};
+use pext4_fs::{
+    AllocateMode, DeviceNumber, FileType, Refusal, RenameMode, Result, SetAttributes, Volume,
+};
 
 /// Flags of an inode, as `FS_IOC_GETFLAGS` shows them.
 const IMMUTABLE: u32 = 0x10;
@@ -503,4 +505,40 @@ fn whatever_is_created_for_an_owner_belongs_to_it() {
     assert_eq!(most, b"content");
     let refused = volume.paths().read_up_to("/plain", 6).expect_err("more");
     assert!(refused.is(Refusal::FileTooLarge), "{refused}");
+}
+
+#[test]
+fn what_std_has_no_name_for_goes_by_path_too() {
+    let Some(image) = Image::make(&["-b", "4096"]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.write("/one", "1").expect("room");
+    paths.write("/two", "2").expect("room");
+    let refused = paths.rename_with("/one", "/two", RenameMode::NoReplace);
+    assert!(refused.expect_err("it is taken").is(Refusal::Exists));
+    let exchanged = paths.rename_with("/one", "/two", RenameMode::Exchange);
+    exchanged.expect("both are there");
+    assert_eq!(paths.read("/one").expect("sound"), b"2");
+
+    let device = DeviceNumber { major: 8, minor: 1 };
+    let made = paths.make_node("/disk", FileType::BlockDevice, device, 0o640);
+    made.expect("room");
+    let attributes = paths.metadata("/disk").expect("there");
+    assert_eq!((attributes.mode, attributes.device), (0o060_640, device));
+
+    let file = OpenOptions::new().write(true).open(&volume, "/one");
+    let file = file.expect("there");
+    let allocated = file.allocate(AllocateMode::Extend, 0, 1 << 20);
+    allocated.expect("room");
+    file.write_at(b"far", 500_000).expect("room");
+    assert_eq!(file.seek_data(100_000).expect("there"), 499_712);
+    assert_eq!(file.seek_hole(0).expect("there"), 4096);
+    let reading = paths.open("/one").expect("there");
+    let refused = reading.allocate(AllocateMode::PunchHole, 0, 4096);
+    assert!(refused.expect_err("only read").is(Refusal::NotOpen));
+    drop((file, reading));
+    volume.close().expect("a clean close");
+    image.assert_clean();
 }

@@ -7,7 +7,7 @@ use pext4_ondisk::inode::InodeFlags;
 
 use super::{HeldInode, Paths};
 use crate::error::{Refusal, Result};
-use crate::types::{Attributes, FileType, InodeNumber, SetAttributes};
+use crate::types::{AllocateMode, Attributes, FileType, InodeNumber, SetAttributes};
 use crate::volume::Volume;
 
 /// How a file is opened, in the manner of [`std::fs::OpenOptions`]: at first nothing is allowed.
@@ -221,6 +221,35 @@ impl<V: Deref<Target = Volume>> File<V> {
     pub fn set_len(&self, length: u64) -> Result<()> {
         self.check_writable()?;
         set_length(&self.held, length)
+    }
+
+    /// Allocates a range of bytes, makes it a hole, or zeroes it.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotOpen)` if the file is not open for writing; as [`Volume::allocate`].
+    pub fn allocate(&self, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        self.check_writable()?;
+        self.volume()
+            .allocate(self.held.inode, mode, offset, length)
+    }
+
+    /// The next written byte at or after `offset`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::seek_data`].
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.volume().seek_data(self.held.inode, offset)
+    }
+
+    /// The next hole at or after `offset`; the end of the file counts as one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::seek_hole`].
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.volume().seek_hole(self.held.inode, offset)
     }
 
     /// Makes content and attributes durable.
