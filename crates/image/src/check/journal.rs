@@ -40,8 +40,7 @@ pub(super) fn check(volume: &Volume, groups: &[Group], findings: &Findings) -> S
     }
     let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
     if number.get() == 0 {
-        check_external(superblock, is_dirty, findings);
-        return State::AsIs;
+        return check_external(superblock, is_dirty, findings);
     }
     let Some((area, inode)) = find(volume, groups, number, findings) else {
         return State::AsIs;
@@ -108,21 +107,28 @@ fn check_superblock(number: InodeNumber, journal: &JournalSuperblock, findings: 
 }
 
 /// Checks a journal that lies on another device, which is not read.
-fn check_external(superblock: &Superblock, is_dirty: bool, findings: &Findings) {
+fn check_external(superblock: &Superblock, is_dirty: bool, findings: &Findings) -> State {
     let is_named = superblock.journal_uuid != [0; 16];
-    let (kind, text) = match (is_named, is_dirty) {
-        (true, false) => return,
-        (true, true) => (Kind::JournalUnreplayable, "it lies on another device"),
+    let (kind, text, state) = match (is_named, is_dirty) {
+        (true, false) => return State::AsIs,
+        (true, true) => (
+            Kind::JournalUnsupported,
+            "it lies on another device, which is not read: `e2fsck -j DEVICE` replays it",
+            State::Unknown,
+        ),
         (false, true) => (
             Kind::JournalUnreplayable,
             "there is none, here or elsewhere",
+            State::AsIs,
         ),
         (false, false) => (
             Kind::JournalInode,
             "has_journal is set, and no journal is named, here or elsewhere",
+            State::AsIs,
         ),
     };
     findings.add(kind, Place::whole(), || text.to_owned());
+    state
 }
 
 /// Features that this library does not know, and without which even an empty journal can be neither

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use pext4_image::check::{Grade, Kind};
 use pext4_ondisk::BlockNumber;
+use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::indirect::{entry, set_entry};
 use pext4_ondisk::inode::InodeFlags;
 
@@ -147,6 +148,28 @@ fn what_waits_for_fast_commits_is_not_judged() {
     assert!(!report.is_complete && report.worst() == Some(Grade::Note));
     let told = &report.findings[0].text;
     assert!(told.contains("fast commits that wait"), "{told}");
+}
+
+/// Nor does anything from a state whose replay needs a journal on another device: it is not read.
+#[test]
+fn what_waits_for_an_external_journal_is_not_judged() {
+    let Some(mut image) = base(Base::NoJournal) else {
+        return;
+    };
+    image.edit_superblock(|superblock| {
+        superblock.features.compat |= Compat::HAS_JOURNAL;
+        superblock.journal_uuid = [7; 16];
+    });
+    assert!(image.check().expect("an ext4").is_clean());
+    image.edit_superblock(|superblock| superblock.features.incompat |= Incompat::RECOVER);
+    let small = image.find("/small");
+    image.edit_inode(small, |inode| inode.links = 7);
+    let report = image.check().expect("an ext4");
+    assert_eq!(names(&report), ["journal-unsupported"]);
+    assert!(!report.is_complete && report.worst() == Some(Grade::Note));
+    let told = &report.findings[0].text;
+    assert!(told.contains("on another device"), "{told}");
+    assert!(told.contains("`e2fsck -j DEVICE`"), "{told}");
 }
 
 /// The owners of a shared block are named, even if one is not a file.
