@@ -32,7 +32,6 @@ const HANDLED_READ_ONLY: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::EXTRA_ISIZE)
     .union(ReadOnlyCompat::QUOTA)
     .union(ReadOnlyCompat::METADATA_CSUM)
-    .union(ReadOnlyCompat::READONLY)
     .union(ReadOnlyCompat::PROJECT)
     .union(ReadOnlyCompat::VERITY)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
@@ -123,6 +122,11 @@ pub(super) fn check_features(device: &dyn Device) -> Result<()> {
         return Err(Error::Unsupported(what.to_owned()));
     }
     let features = &superblock.features;
+    if features.has_read_only_compat(ReadOnlyCompat::READONLY) {
+        let what = "it has the feature read-only, which forbids every change of it: `tune2fs -O \
+                    ^read-only` ends that";
+        return Err(Error::Impossible(what.to_owned()));
+    }
     if features.has_compat(Compat::RESIZE_INODE) && features.has_incompat(Incompat::META_BG) {
         let what =
             "it has features that exclude each other, resize_inode and meta_bg: run `e2fsck -f`";

@@ -297,3 +297,20 @@ fn features_that_exclude_each_other_and_a_resize_inode_that_is_none_are_refused(
         device.write(at, &before);
     }
 }
+
+/// The feature forbids writing, to a resize as to everything else.
+#[test]
+fn a_file_system_that_must_not_be_written_keeps_its_size() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 1);
+    let path = image(folder.path(), OPTIONS, 20 * MIB, &tree);
+    let mut tune2fs = std::process::Command::new("tune2fs");
+    let marked = tune2fs.args(["-O", "read-only"]).arg(&path).output();
+    assert!(marked.expect("it runs").status.success());
+    for target in [Target::More(20 * MIB), Target::Less(MIB), Target::Smallest] {
+        refused(&path, target, "read-only");
+    }
+}
