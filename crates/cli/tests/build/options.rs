@@ -334,3 +334,19 @@ fn values_that_no_image_can_have_are_errors_of_the_command_line() {
     let attribute = ["/none", "foo", "bar"];
     fail(pext4(["setxattr"]).arg(&workshop.image).args(attribute), 2);
 }
+
+#[test]
+fn a_build_without_extents_is_refused_by_that_name() {
+    let workshop = small();
+    for features in ["^extent", "^extent,^64bit"] {
+        let told = fail(
+            workshop.build(["-O", features]).arg(workshop.path("tree")),
+            1,
+        );
+        assert!(
+            told.contains("the feature extent cannot be turned off here"),
+            "{told}"
+        );
+    }
+    workshop.is_bare();
+}

@@ -82,7 +82,7 @@ pub use size::{Free, Size};
 pub use sources::Source;
 pub use time::parse_time;
 
-use crate::mkfs::{self, inode_counts, plan};
+use crate::mkfs::{self, features, inode_counts, plan};
 use archive::Limits;
 use output::Output;
 use sources::Sources;
@@ -479,13 +479,15 @@ impl Builder {
                 "a platform or a tag chooses an image of an OCI layout, and no source is one",
             ));
         }
-        let (trial, _) = plan::plan(TRIAL_SIZE, &options)?;
-        size::check_free(self.size, self.format.reserved_percent)?;
-        if !trial.features.has_incompat(Incompat::EXTENTS) {
+        // Before `plan`, which may advise to turn off more.
+        let named = features::named(options.file_system, &options.features)?;
+        if !named.has_incompat(Incompat::EXTENTS) {
             return Err(Error::impossible(
                 "files are laid out in extents: the feature extent cannot be turned off here",
             ));
         }
+        let (trial, _) = plan::plan(TRIAL_SIZE, &options)?;
+        size::check_free(self.size, self.format.reserved_percent)?;
         Ok(trial)
     }
 

@@ -49,8 +49,16 @@ impl FileSystem {
     }
 }
 
-/// The default features of a type, changed by `names`, in their order.
+/// The default features of a type, changed by `names`, with those that they need.
 pub(super) fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
+    let mut features = named(file_system, names)?;
+    resolve_features(&mut features)?;
+    Ok(features)
+}
+
+/// The default features of a type, changed by `names`, in their order. They may not suit each
+/// other.
+pub(crate) fn named(file_system: FileSystem, names: &[String]) -> Result<Features> {
     let mut features = file_system.features();
     for name in names.iter().map(|name| name.trim()) {
         let (name, on) = match name.strip_prefix('^') {
@@ -72,7 +80,6 @@ pub(super) fn features(file_system: FileSystem, names: &[String]) -> Result<Feat
             Feature::parse(name).ok_or_else(|| impossible(format!("unknown feature {name}")))?;
         features.set(feature, on);
     }
-    resolve_features(&mut features)?;
     Ok(features)
 }
 

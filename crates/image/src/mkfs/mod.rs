@@ -9,7 +9,7 @@
 //! The device must read as zeroes, like a new or truncated file.
 
 pub(crate) mod contents;
-mod features;
+pub(crate) mod features;
 pub(crate) mod inode_counts;
 pub(crate) mod layout;
 mod map;
