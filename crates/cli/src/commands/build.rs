@@ -86,7 +86,7 @@ pub struct Arguments {
     #[arg(long, value_name = "OWNER", value_parser = parse_owner)]
     owner: Option<Owner>,
     /// Leave out names that match, or with a slash in it whole paths: as an archive states them,
-    /// and as they are in the image
+    /// and as they are in the image; with a slash at the end directories only
     #[arg(long, value_name = "GLOB", value_parser = check_pattern)]
     exclude: Vec<String>,
     /// Leave out extended attributes whose names match

@@ -335,6 +335,44 @@ fn values_that_no_image_can_have_are_errors_of_the_command_line() {
     fail(pext4(["setxattr"]).arg(&workshop.image).args(attribute), 2);
 }
 
+/// As in `.gitignore`, a slash at the end is for directories, wherever the entry comes from.
+#[test]
+fn a_pattern_that_ends_in_a_slash_leaves_out_directories_alone() {
+    let workshop = Workshop::new();
+    workshop.write("tree/cache/x", b"x");
+    workshop.write("tree/a/cache", b"file");
+    workshop.write("tree/b/cache/y", b"y");
+    std::os::unix::fs::symlink("b", workshop.path("tree/var")).expect("it is ours");
+    let mut build = workshop.build(["-q", "--exclude", "cache/", "--exclude", "/var/"]);
+    succeed(build.arg(workshop.path("tree")));
+    workshop.check();
+    assert_eq!(workshop.names("/"), ["a", "b", "var"]);
+    assert_eq!(workshop.cat("/a/cache"), "file");
+    assert!(workshop.names("/b").is_empty());
+    let archive = Packer::new()
+        .directory("cache/")
+        .file("cache/x", b"x")
+        .file("a/cache", b"file")
+        .file("b/cache/y", b"y")
+        .entry(b'2', "var", "b", b"")
+        .entry(b'1', "c/link", "a/cache", b"")
+        .finish();
+    let words = [
+        "-q",
+        "--force",
+        "--exclude",
+        "cache/",
+        "--exclude",
+        "/var/",
+        "-",
+    ];
+    let built = with_input(&mut workshop.build(words), &archive);
+    assert!(built.status.success(), "{built:?}");
+    workshop.check();
+    assert_eq!(workshop.names("/"), ["a", "c", "var"]);
+    assert_eq!(workshop.cat("/a/cache"), "file");
+}
+
 #[test]
 fn a_build_without_extents_is_refused_by_that_name() {
     let workshop = small();

@@ -149,7 +149,7 @@ impl<'a> DirectoryWriter<'a> {
         if let Some(problem) = name_problem(name) {
             return Err(self.unsound(&landing, name, problem));
         }
-        if self.is_left_out(&landing, name) {
+        if self.is_left_out(&landing, name, found.metadata.is_directory()) {
             return Ok(());
         }
         let mut metadata = found.metadata;
@@ -195,9 +195,11 @@ impl<'a> DirectoryWriter<'a> {
 
     /// Whether the rules exclude the path at which an entry landed. The scan has asked about its
     /// path in the source.
-    fn is_left_out(&self, landing: &Landing, name: &[u8]) -> bool {
-        let is_elsewhere = landing.own_path.is_some() && self.rules.needs_paths();
-        is_elsewhere && super::archive::is_left_out(self.rules, &bytes(self.place(landing, name)))
+    fn is_left_out(&self, landing: &Landing, name: &[u8], is_directory: bool) -> bool {
+        let place = || bytes(self.place(landing, name));
+        landing.own_path.is_some()
+            && self.rules.needs_paths()
+            && super::archive::is_left_out(self.rules, &place(), is_directory)
     }
 
     /// Adds an entry, or merges a directory with an existing one. Of several directories of this

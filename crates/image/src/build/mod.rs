@@ -409,7 +409,8 @@ impl Builder {
 
     fn build_at(mut self, image: &Path) -> Result<Summary> {
         self.rules.latest = self.date;
-        self.rules.exclude = patterns::path_patterns(&self.exclude).map_err(Error::Impossible)?;
+        self.rules.exclude =
+            patterns::PathPatterns::new(&self.exclude).map_err(Error::Impossible)?;
         self.rules.exclude_attributes =
             patterns::name_patterns(&self.exclude_attributes).map_err(Error::Impossible)?;
         let trial = self.trial()?;

@@ -1,7 +1,12 @@
 //! Patterns of paths and names.
 //!
 //! A pattern without a slash matches names at any depth, one with a slash matches whole paths from
-//! the root of the image. `*` and `?` do not match a slash, `**` does.
+//! the root of the image. `*` and `?` do not match a slash, `**` does. A slash at the end, which
+//! does not count as one, restricts a pattern for what is left out to directories.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
@@ -52,17 +57,45 @@ pub fn check_attribute_pattern(pattern: &str) -> Result<String, ParseError> {
     Ok(pattern.to_owned())
 }
 
-/// Compiles patterns for paths.
-///
-/// # Errors
-///
-/// The error names the invalid pattern.
-pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        set.add(path_pattern(pattern)?);
+/// Patterns of paths that are left out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PathPatterns {
+    of_all: GlobSet,
+    of_directories: GlobSet,
+}
+
+impl PathPatterns {
+    /// Compiles patterns.
+    ///
+    /// # Errors
+    ///
+    /// The error names the invalid pattern.
+    pub(super) fn new(patterns: &[String]) -> Result<Self, String> {
+        let (mut of_all, mut of_directories) = (GlobSetBuilder::new(), GlobSetBuilder::new());
+        for pattern in patterns {
+            let set = match pattern.ends_with('/') {
+                true => &mut of_directories,
+                false => &mut of_all,
+            };
+            set.add(path_pattern(pattern)?);
+        }
+        let build = |set: GlobSetBuilder| set.build().map_err(|error| error.to_string());
+        Ok(Self {
+            of_all: build(of_all)?,
+            of_directories: build(of_directories)?,
+        })
     }
-    set.build().map_err(|error| error.to_string())
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.of_all.is_empty() && self.of_directories.is_empty()
+    }
+
+    /// Whether a pattern matches a path, without a leading slash. `is_directory` is called only if
+    /// it matters.
+    pub(super) fn is_match(&self, path: &[u8], is_directory: impl FnOnce() -> bool) -> bool {
+        let path = Path::new(OsStr::from_bytes(path));
+        self.of_all.is_match(path) || (self.of_directories.is_match(path) && is_directory())
+    }
 }
 
 fn path_pattern(pattern: &str) -> Result<Glob, String> {
@@ -92,20 +125,36 @@ fn name_pattern(pattern: &str) -> Result<Glob, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{glob, path_patterns};
+    use super::{PathPatterns, glob};
+
+    fn matches(patterns: &[&str], path: &str, is_directory: bool) -> bool {
+        let patterns: Vec<_> = patterns.iter().map(ToString::to_string).collect();
+        let patterns = PathPatterns::new(&patterns).unwrap();
+        patterns.is_match(path.as_bytes(), || is_directory)
+    }
 
     #[test]
     fn patterns_match_names_or_whole_paths() {
-        let set = path_patterns(&["*.o".into(), "/proc".into(), "var/**/tmp".into()]).unwrap();
+        let patterns = ["*.o", "/proc", "var/**/tmp"];
         for path in ["a.o", "x/y/a.o", "proc", "var/tmp", "var/a/b/tmp"] {
-            assert!(set.is_match(path), "{path}");
+            assert!(matches(&patterns, path, false), "{path}");
         }
         for path in ["a.c", "x/proc", "tmp", "var/tmp2"] {
-            assert!(!set.is_match(path), "{path}");
+            assert!(!matches(&patterns, path, true), "{path}");
         }
         for pattern in ["[", "", "/", "./", "//"] {
-            assert!(path_patterns(&[pattern.into()]).is_err(), "{pattern}");
+            assert!(PathPatterns::new(&[pattern.into()]).is_err(), "{pattern}");
         }
+    }
+
+    #[test]
+    fn a_slash_at_the_end_is_for_directories_and_makes_no_whole_path() {
+        for (pattern, path) in [("cache/", "a/cache"), ("/a/", "a"), ("a/*/", "a/b")] {
+            assert!(matches(&[pattern], path, true), "{pattern}");
+            assert!(!matches(&[pattern], path, false), "{pattern}");
+            assert!(matches(&[pattern, "*"], path, false), "{pattern}");
+        }
+        assert!(!matches(&["/a/"], "b/a", true));
     }
 
     #[test]

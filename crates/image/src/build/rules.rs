@@ -11,12 +11,13 @@ use globset::GlobSet;
 use pext4_ondisk::time::Time;
 
 use super::mapping::{Map, Owner, set_owner};
+use super::patterns::PathPatterns;
 use super::tree::Metadata;
 
 /// All rules of a build.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
-    pub exclude: GlobSet,
+    pub exclude: PathPatterns,
     pub exclude_attributes: GlobSet,
     pub owner: Owner,
     pub mtime: Option<Time>,
@@ -28,9 +29,10 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Whether a path, without a leading slash, is excluded.
-    pub fn excludes(&self, path: &[u8]) -> bool {
-        !self.exclude.is_empty() && self.exclude.is_match(Path::new(OsStr::from_bytes(path)))
+    /// Whether a path, without a leading slash, is excluded. `is_directory` is called only if it
+    /// matters.
+    pub fn excludes(&self, path: &[u8], is_directory: impl FnOnce() -> bool) -> bool {
+        !self.exclude.is_empty() && self.exclude.is_match(path, is_directory)
     }
 
     /// The nearest time that the inodes can store. What is derived from times, as the UUID is, is

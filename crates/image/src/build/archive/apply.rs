@@ -112,7 +112,7 @@ impl<'a> ArchiveWriter<'a> {
         let landing = landing.filter(|landing| *landing != path);
         if landing
             .as_ref()
-            .is_some_and(|landing| self.is_left_out(landing))
+            .is_some_and(|landing| self.is_left_out(landing, record.metadata.is_directory()))
         {
             return Ok(());
         }
@@ -351,10 +351,10 @@ impl<'a> ArchiveWriter<'a> {
     }
 
     /// Whether the rules exclude an entry by the path at which it lands.
-    fn is_left_out(&self, landing: &[u8]) -> bool {
+    fn is_left_out(&self, landing: &[u8], is_directory: bool) -> bool {
         match self.is_layer {
-            true => super::is_left_out(self.rules, &hidden_path(landing)),
-            false => super::is_left_out(self.rules, landing),
+            true => super::is_hidden_left_out(self.rules, landing, is_directory),
+            false => super::is_left_out(self.rules, landing, is_directory),
         }
     }
 
@@ -365,8 +365,8 @@ impl<'a> ArchiveWriter<'a> {
             let destination = locate(tree, folder).ok()?;
             self.landing_path(tree, &destination, name)
         });
-        super::is_left_out(self.rules, path)
-            || landing.is_some_and(|landing| super::is_left_out(self.rules, &landing))
+        super::is_left_out(self.rules, path, false)
+            || landing.is_some_and(|landing| super::is_left_out(self.rules, &landing, false))
     }
 
     /// Creates what is missing of the directory of an entry.
@@ -418,6 +418,11 @@ pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
         Some(Mark::Whiteout(hidden)) if folder.is_empty() => Cow::Borrowed(hidden),
         Some(Mark::Whiteout(hidden)) => Cow::Owned([folder, hidden].join(&b'/')),
     }
+}
+
+/// Whether an entry of a layer is a mark that hides what a directory holds.
+pub(super) fn hides_directory(path: &[u8]) -> bool {
+    matches!(mark(path), Some(Mark::Opaque | Mark::Reserved))
 }
 
 /// The path of a node, as path rules match it.

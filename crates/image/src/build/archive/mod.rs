@@ -107,7 +107,7 @@ impl<'a, I: Input> Reader<'a, I> {
     fn record(&mut self, entry: Entry) -> Result<Option<Record>> {
         let failed = |problem: String| self.unsound_entry(&entry.name, problem);
         let path = checked::path(&entry, self.is_layer).map_err(failed)?;
-        if self.is_left_out(&path) {
+        if self.is_left_out(&path, entry.kind) {
             // The other fields of an excluded entry may be invalid.
             if entry.kind == Kind::File && !self.entries.input().skip(entry.stored)? {
                 return Err(self.ends_inside(&entry.name));
@@ -153,14 +153,13 @@ impl<'a, I: Input> Reader<'a, I> {
     /// Whether the rules exclude an entry by its path in the archive; that at which it lands is
     /// known only when it is applied. For a whiteout the name of the hidden file counts, since the
     /// whiteout's own name is never in the image.
-    fn is_left_out(&self, path: &[u8]) -> bool {
-        if !self.rules.needs_paths() {
-            return false;
-        }
-        match self.is_layer {
-            true => is_left_out(self.rules, &apply::hidden_path(path)),
-            false => is_left_out(self.rules, path),
-        }
+    fn is_left_out(&self, path: &[u8], kind: Kind) -> bool {
+        let is_directory = kind == Kind::Directory;
+        self.rules.needs_paths()
+            && match self.is_layer {
+                true => is_hidden_left_out(self.rules, path, is_directory),
+                false => is_left_out(self.rules, path, is_directory),
+            }
     }
 
     /// Counts an entry against the limits, before its content is read. The map of a sparse file
@@ -244,8 +243,15 @@ fn set_attributes(
 }
 
 /// Whether the rules exclude a path or a directory above it.
-pub(super) fn is_left_out(rules: &Rules, path: &[u8]) -> bool {
+pub(super) fn is_left_out(rules: &Rules, path: &[u8], is_directory: bool) -> bool {
     let ends = (0..path.len()).filter(|&end| path[end] == b'/');
     ends.chain([path.len()])
-        .any(|end| end > 0 && rules.excludes(&path[..end]))
+        .any(|end| end > 0 && rules.excludes(&path[..end], || is_directory || end < path.len()))
+}
+
+/// As [`is_left_out`], for an entry of a layer, of which that counts which it hides. A whiteout is
+/// that of a file: if it hides a directory, the rules have left that out of the layers below.
+fn is_hidden_left_out(rules: &Rules, path: &[u8], is_directory: bool) -> bool {
+    let is_directory = is_directory || apply::hides_directory(path);
+    is_left_out(rules, &apply::hidden_path(path), is_directory)
 }

@@ -27,7 +27,15 @@ impl Scan<'_> {
         buffers: &mut entry::Buffers,
     ) -> Result<Option<(ScannedEntry, u64)>> {
         let rules = self.options.rules;
-        if rules.needs_paths() && rules.excludes(&entry::joined(&open.path, name.to_bytes())) {
+        let path = rules
+            .needs_paths()
+            .then(|| entry::joined(&open.path, name.to_bytes()));
+        let is_excluded = |is_directory| {
+            let excludes = |path: &Vec<u8>| rules.excludes(path, || is_directory);
+            path.as_ref().is_some_and(excludes)
+        };
+        // What is excluded whatever it is need not even be accessible.
+        if is_excluded(false) {
             return Ok(None);
         }
         let failed = |action| {
@@ -40,12 +48,16 @@ impl Scan<'_> {
         // Not statx(2), which not every version of `fakeroot` shows as it shows other calls.
         let stat =
             rustix::fs::statat(directory, name, flags).map_err(failed("read its attributes"))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory && is_excluded(true) {
+            return Ok(None);
+        }
         let (device, number) = entry::key(&stat);
         if self.options.leave_out.contains(&(device, number)) {
             return Ok(None);
         }
         let mut found = ScannedEntry::from_stat(&stat);
-        match FileType::from_raw_mode(stat.st_mode) {
+        match kind {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&open.fd, name, Vec::new())
                     .map_err(failed("read where it leads"))?;
