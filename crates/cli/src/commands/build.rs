@@ -275,7 +275,7 @@ fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
     }
     if let Some(path) = &arguments.map {
         let name = || path.display().to_string();
-        let text = std::fs::read(path).with_context(name)?;
+        let text = std::fs::read(path).with_context(|| format!("{}: cannot read it", name()))?;
         let map = Map::parse(&text).map_err(|error| Misuse(error.to_string()));
         let map = map.with_context(name)?;
         builder = builder.map(map);
@@ -313,7 +313,8 @@ fn source_of(word: &OsStr) -> Result<Source> {
     if word.is_empty() {
         bail!("an empty path is no source");
     }
-    Source::at(Path::new(word)).with_context(|| Shown(word.as_bytes()).to_string())
+    let failed = || format!("{}: cannot look at it", Shown(word.as_bytes()));
+    Source::at(Path::new(word)).with_context(failed)
 }
 
 /// The progress of the build.

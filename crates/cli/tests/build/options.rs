@@ -388,3 +388,28 @@ fn a_build_without_extents_is_refused_by_that_name() {
     }
     workshop.is_bare();
 }
+
+#[test]
+fn a_source_that_is_not_there_says_what_was_tried() {
+    let workshop = small();
+    let missing = workshop.path("none");
+    let name = missing.display();
+    for source in [
+        format!("{name}"),
+        format!("dir:{name}"),
+        format!("tar:{name}"),
+    ] {
+        let told = fail(workshop.build(["-q"]).arg(source), 1);
+        assert!(
+            told.starts_with(&format!("pext4: {name}: cannot ")),
+            "{told}"
+        );
+    }
+    let map = ["-q", "--map", missing.to_str().expect("text")];
+    let told = fail(workshop.build(map).arg(workshop.path("tree")), 1);
+    assert!(
+        told.starts_with(&format!("pext4: {name}: cannot ")),
+        "{told}"
+    );
+    workshop.is_bare();
+}
