@@ -11,6 +11,10 @@ use crate::output::print_error;
 /// The exit status for an invalid command line.
 pub const MISUSE: u8 = 2;
 
+/// The exit status of a command whose output is data and whose reader goes away before the end:
+/// that of a process that the signal of the pipe (SIGPIPE) ends. Its data was cut short.
+const CUT_SHORT: u8 = 141;
+
 /// An error of the command line, which ends with status [`MISUSE`].
 #[derive(Debug)]
 pub struct Misuse(pub String);
@@ -67,6 +71,17 @@ impl ReadErrors {
     }
 }
 
+/// The error of a command whose output is data. If the reader has closed the pipe, the command ends
+/// quietly, but not with the status of success, which would say that all was written.
+pub fn of_data(error: Error) -> Error {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    let is_closed = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    match causes.any(is_closed) {
+        true => Reported(CUT_SHORT).into(),
+        false => error,
+    }
+}
+
 /// Prints an error and returns its exit status.
 pub fn report(error: &Error) -> ExitCode {
     if error.is::<Reported>() {
@@ -74,7 +89,7 @@ pub fn report(error: &Error) -> ExitCode {
     }
     let pipe = error.downcast_ref::<io::Error>().map(io::Error::kind);
     if pipe == Some(io::ErrorKind::BrokenPipe) {
-        // The reader of the output has closed it.
+        // The reader of the output has seen enough of it.
         return ExitCode::SUCCESS;
     }
     print_error(format_args!("pext4: {}{}", line(error), advice(error)));

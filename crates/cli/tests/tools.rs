@@ -410,6 +410,41 @@ fn a_reader_who_has_had_enough_is_no_error() {
     }
 }
 
+/// Of a listing the reader has seen enough; of content a part is missing. The status is that of a
+/// process that the signal of the pipe ends.
+#[test]
+fn content_that_nobody_reads_to_its_end_was_not_written() {
+    let place = Place::empty();
+    let host = place.point.join("host");
+    fs::write(&host, vec![7; 1 << 20]).expect("a fresh place");
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&place.image));
+    succeed(
+        pext4(["put", "-q"])
+            .arg(&place.image)
+            .arg(&host)
+            .arg("/file"),
+    );
+    for (verb, arguments) in [
+        ("cat", &["/file"][..]),
+        ("export", &[]),
+        ("export", &["-o", "-"]),
+        ("export", &["-o", "/dev/stdout"]),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("the system has pipes");
+        drop(reader);
+        let mut command = pext4([verb]);
+        let output = command.arg(&place.image).args(arguments).stdout(writer);
+        let output = output.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            output.status.code(),
+            Some(141),
+            "{verb} {arguments:?}: {said}"
+        );
+        assert!(said.is_empty(), "{verb} {arguments:?}: {said}");
+    }
+}
+
 /// A size beyond the system's maximum is refused before anything is lost.
 #[test]
 fn a_size_that_the_host_refuses_costs_nothing() {

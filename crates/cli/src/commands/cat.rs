@@ -10,7 +10,7 @@ use pext4_fs::{Attributes, FileType};
 
 use crate::device::ImageArgument;
 use crate::viewer::Viewer;
-use crate::{mode, names, output};
+use crate::{failure, mode, names, output};
 
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
@@ -33,12 +33,15 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let viewer = Viewer::open(&arguments.image)?;
     let mut output = output::standard();
-    for path in &arguments.paths {
-        viewer.with(path, |attributes| {
-            copy(&viewer, path, attributes, &mut output)
-        })?;
-    }
-    Ok(output.flush()?)
+    let mut write = || {
+        for path in &arguments.paths {
+            viewer.with(path, |attributes| {
+                copy(&viewer, path, attributes, &mut output)
+            })?;
+        }
+        Ok(output.flush()?)
+    };
+    write().map_err(failure::of_data)
 }
 
 fn copy(viewer: &Viewer, path: &OsStr, attributes: &Attributes, to: &mut dyn Write) -> Result<()> {

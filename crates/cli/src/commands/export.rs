@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::count::count;
 use crate::device::ImageArgument;
-use crate::failure::Misuse;
+use crate::failure::{self, Misuse};
 use crate::names::PathName;
 use crate::output::{print_error, print_result};
 use crate::progress::{self, ProgressState};
@@ -94,7 +94,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         state,
         || progress.stop(),
         || exported(arguments, output, &reader),
-    )??;
+    )?;
+    let exported = exported.map_err(failure::of_data)?;
     if let Some(output) = output.filter(|_| arguments.json) {
         let text = serde_json::to_string_pretty(&Report::of(output, exported))?;
         print_result(text, "the archive was written")?;
@@ -124,18 +125,7 @@ fn exported(arguments: &Arguments, output: Option<&Path>, reader: &Reader) -> Re
     }
     let mut output = BufWriter::with_capacity(BUFFER, output);
     let name = Path::new("standard output");
-    write(arguments, reader, name, &mut output).map_err(|error| {
-        let mut causes = error
-            .chain()
-            .filter_map(<dyn std::error::Error>::downcast_ref);
-        let is_ended = causes.any(|cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe);
-        // The reader has closed the output, which is no error.
-        if is_ended {
-            io::Error::from(io::ErrorKind::BrokenPipe).into()
-        } else {
-            error
-        }
-    })
+    write(arguments, reader, name, &mut output)
 }
 
 /// Refuses to overwrite the image with its own archive.
