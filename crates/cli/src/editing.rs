@@ -23,7 +23,7 @@ use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::{print, print_error, print_result};
 use crate::progress::{self, ProgressState};
-use crate::size;
+use crate::{size, superblock};
 
 /// What a device has behind its file system counts as room from so many bytes on.
 const ROOM: u64 = 1 << 20;
@@ -212,7 +212,7 @@ fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
     })
 }
 
-/// What an image is, if it is no part of a file: what makes the file system larger depends on that.
+/// What an image is, if it is no part of a file and can be made larger: how depends on that.
 struct WholeFile {
     path: PathBuf,
     /// The size of a block device, in bytes.
@@ -220,8 +220,10 @@ struct WholeFile {
 }
 
 impl WholeFile {
+    /// `None` for a part of a file, and for what no resize takes.
     fn of(device: &FileDevice) -> Option<Self> {
-        device.range().is_none().then(|| Self {
+        let can_be_resized = || !superblock::has_clusters(device);
+        (device.range().is_none() && can_be_resized()).then(|| Self {
             path: device.path().to_owned(),
             device: device.is_block_device().then(|| device.size()),
         })

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use pext4_block::open_unlocked;
+use pext4_block::{Device, FileDevice, open_unlocked};
 use pext4_fs::Error::NotExt4;
 use pext4_ondisk::Corrupt;
-use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{self, State, Superblock};
 
 use crate::partitions;
@@ -70,6 +70,21 @@ pub fn find(image: &Path, start: u64) -> Result<Found> {
         superblock: superblock.with_context(name)?,
         damage,
         room: size.saturating_sub(start),
+    })
+}
+
+/// Whether a file system allocates clusters of blocks (`bigalloc`). One that cannot be read does
+/// not.
+pub fn has_clusters(device: &FileDevice) -> bool {
+    let mut bytes = [0; superblock::SIZE];
+    let read = device.read_at(superblock::OFFSET, &mut bytes);
+    let decoded = read.ok().map(|()| Superblock::decode_unverified(&bytes));
+    decoded.is_some_and(|decoded| {
+        decoded.is_ok_and(|found| {
+            found
+                .features
+                .has_read_only_compat(ReadOnlyCompat::BIGALLOC)
+        })
     })
 }
 

@@ -1,8 +1,9 @@
 //! The verbs, and what they refuse.
 
 use std::fs;
+use std::process::Command;
 
-use crate::common::{fail, pext4, succeed, with_input};
+use crate::common::{Place, fail, has, pext4, run, succeed, with_input};
 use crate::images::{cat, image, on, stat};
 
 #[test]
@@ -228,6 +229,31 @@ fn an_image_without_inodes_says_how_many_there_were() {
     assert!(!ended.status.success(), "{told}");
     assert!(told.contains("no inode is free"), "{told}");
     assert!(told.contains(" inodes were free; `pext4 resize"), "{told}");
+    place.check();
+}
+
+/// A resize refuses images with clusters, so nobody is sent to it.
+#[test]
+fn a_full_image_with_clusters_gets_no_advice_that_does_not_help() {
+    if !has("mke2fs") {
+        return;
+    }
+    let place = Place::empty();
+    let mut mke2fs = Command::new("mke2fs");
+    let features = ["-q", "-F", "-t", "ext4", "-O", "bigalloc", "-N", "64"];
+    succeed(mke2fs.args(features).arg(&place.image).arg("16M"));
+    let host = place.point.join("large");
+    fs::write(&host, vec![7; 16 << 20]).expect("a fresh place");
+    let script: String = (0..100)
+        .map(|number| format!("touch /{number}\n"))
+        .collect();
+    let full = run(on(&place, "put", &[]).arg(&host).arg("/large"));
+    let many = with_input(&mut on(&place, "edit", &["-f", "-"]), script.as_bytes());
+    for (ended, says) in [(full, "no space left"), (many, "no inode is free")] {
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success() && told.contains(says), "{told}");
+        assert!(told.ends_with(" inodes were free\n"), "{told}");
+    }
     place.check();
 }
 
