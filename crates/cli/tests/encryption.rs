@@ -355,7 +355,7 @@ fn edits_remove_and_refuse_by_name() {
             (_, [_, new]) => new,
         };
         assert!(
-            error.contains(&format!(" {blamed}: ")),
+            error.contains(&format!(":{blamed}: ")),
             "{command}: {error}"
         );
     }

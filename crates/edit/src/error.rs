@@ -41,8 +41,10 @@ pub enum EditError {
     #[error("{0}")]
     OpenImage(#[source] io::Error),
     /// A file system error at a path in the image.
-    #[error("{}: {source}{}", Shown(&plain(path)), advice(source))]
+    #[error("{}: {source}{}", place(image.as_deref(), path), advice(source))]
     AtPath {
+        /// The image, if it is a file.
+        image: Option<PathBuf>,
         /// The path in the image.
         path: Vec<u8>,
         /// The error of the file system.
@@ -62,8 +64,10 @@ pub enum EditError {
     #[error("tar: {0}")]
     Tar(Malformed),
     /// A change that is refused at a path in the image.
-    #[error("{}: {problem}", Shown(&plain(path)))]
+    #[error("{}: {problem}", place(image.as_deref(), path))]
     RefusedAtPath {
+        /// The image, if it is a file.
+        image: Option<PathBuf>,
         /// The path.
         path: Vec<u8>,
         /// Why.
@@ -83,6 +87,19 @@ pub enum EditError {
     Interrupted,
 }
 
+impl EditError {
+    /// Adds the image to an error at a path, unless it states one: that of the innermost caller,
+    /// which knows it best.
+    pub(crate) fn in_image(mut self, file: Option<&Path>) -> Self {
+        if let Self::AtPath { image, .. } | Self::RefusedAtPath { image, .. } = &mut self
+            && image.is_none()
+        {
+            *image = file.map(Path::to_owned);
+        }
+        self
+    }
+}
+
 fn consequence(outcome: CommitOutcome) -> &'static str {
     match outcome {
         CommitOutcome::NotCommitted => "",
@@ -97,6 +114,17 @@ fn advice(source: &pext4_fs::Error) -> &'static str {
         true => " (`pext4 stat` shows whether a flag forbids it, such as immutable)",
         false => "",
     }
+}
+
+/// A path in an image, as `IMAGE:/path`: a host may have the same path.
+fn place(image: Option<&Path>, path: &[u8]) -> String {
+    let path = plain(path);
+    let Some(image) = image else {
+        return Shown(&path).to_string();
+    };
+    let image = Shown(image.as_os_str().as_bytes());
+    let slash = if path.starts_with(b"/") { "" } else { "/" };
+    format!("{image}:{slash}{}", Shown(&path))
 }
 
 /// A path without the `.` and the slashes that say nothing, which archives and scripts bring.
@@ -125,6 +153,7 @@ pub(crate) trait FsContext<T> {
 impl<T> FsContext<T> for pext4_fs::Result<T> {
     fn with_path(self, path: &[u8]) -> Result<T> {
         self.map_err(|source| EditError::AtPath {
+            image: None,
             path: path.to_vec(),
             source,
         })
@@ -135,6 +164,18 @@ impl<T> FsContext<T> for pext4_fs::Result<T> {
             path: image.to_owned(),
             source,
         })
+    }
+}
+
+/// Adds the file of the image to errors at a path in it.
+pub(crate) trait ImageContext {
+    /// As [`EditError::in_image`].
+    fn in_image(self, file: Option<&Path>) -> Self;
+}
+
+impl<T> ImageContext for Result<T> {
+    fn in_image(self, file: Option<&Path>) -> Self {
+        self.map_err(|error| error.in_image(file))
     }
 }
 
@@ -176,6 +217,7 @@ pub(crate) fn of_attribute<T>(
 /// Fails with [`EditError::RefusedAtPath`].
 pub(crate) fn refuse<T>(path: &[u8], problem: impl Into<String>) -> Result<T> {
     Err(EditError::RefusedAtPath {
+        image: None,
         path: path.to_vec(),
         problem: problem.into(),
     })

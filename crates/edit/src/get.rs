@@ -27,7 +27,7 @@ use pext4_fs::FileType;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{EditError, HostContext, Result, refuse};
+use crate::error::{EditError, HostContext, ImageContext, Result, refuse};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
@@ -101,7 +101,8 @@ impl Reader {
         destination: impl AsRef<Path>,
         options: &GetOptions,
     ) -> Result<Copied> {
-        self.get_with(path.as_ref(), destination.as_ref(), options, None)
+        let got = self.get_with(path.as_ref(), destination.as_ref(), options, None);
+        got.in_image(self.file())
     }
 
     /// As [`Self::get`], but skips files that cannot be read in the image, after calling
@@ -118,12 +119,9 @@ impl Reader {
         options: &GetOptions,
         on_skipped: &mut OnSkipped<'_>,
     ) -> Result<Copied> {
-        self.get_with(
-            path.as_ref(),
-            destination.as_ref(),
-            options,
-            Some(on_skipped),
-        )
+        let (path, destination) = (path.as_ref(), destination.as_ref());
+        let got = self.get_with(path, destination, options, Some(on_skipped));
+        got.in_image(self.file())
     }
 
     fn get_with(
@@ -134,7 +132,7 @@ impl Reader {
         on_skipped: Option<&mut OnSkipped<'_>>,
     ) -> Result<Copied> {
         let source = self.find(path)?;
-        let image = ImageTree::new(self.volume());
+        let image = self.tree();
         let is_tree = image.attributes(&source)?.file_type == FileType::Directory;
         let target = target(path, destination, is_tree)?;
         let parent = match target.parent() {
@@ -383,11 +381,10 @@ impl Extractor<'_, '_> {
         let number = rustix::fs::makedev(metadata.device.major, metadata.device.minor);
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::mknodat(parent, name, kind, mode, number) {
-            Err(Errno::PERM) if is_device => Err(EditError::RefusedAtPath {
-                path: source.path.clone(),
-                problem: "only root can make a device here; --skip-devices leaves devices out"
-                    .to_owned(),
-            }),
+            Err(Errno::PERM) if is_device => refuse(
+                &source.path,
+                "only root can make a device here; --skip-devices leaves devices out",
+            ),
             done => done.with_host_file(&self.host_path(source), "make it"),
         }?;
         self.has_made_top = true;

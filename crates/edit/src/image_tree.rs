@@ -6,11 +6,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::path::Path;
 
 use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
 use pext4_ondisk::Corrupt;
 
-use crate::error::{FsContext, Result};
+use crate::error::{FsContext, ImageContext, Result};
 use crate::flags::is_encrypted;
 use crate::source::{FileMetadata, PIECE, Sink, Source};
 use crate::unreadable::Unreadable;
@@ -18,6 +19,8 @@ use crate::unreadable::Unreadable;
 /// A volume as a source.
 pub(crate) struct ImageTree<'v> {
     volume: &'v Volume,
+    /// What errors name as the image, if it is not the one that is being edited.
+    file: Option<&'v Path>,
     /// Directories that were entered.
     entered: RefCell<HashSet<InodeNumber>>,
 }
@@ -31,14 +34,21 @@ pub(crate) struct ImageFile {
 
 impl<'v> ImageTree<'v> {
     pub(crate) fn new(volume: &'v Volume) -> Self {
+        Self::of_file(volume, None)
+    }
+
+    /// The volume of an image that errors name.
+    pub(crate) fn of_file(volume: &'v Volume, file: Option<&'v Path>) -> Self {
         Self {
             volume,
+            file,
             entered: RefCell::new(HashSet::new()),
         }
     }
 
     pub(crate) fn attributes(&self, file: &ImageFile) -> Result<Attributes> {
-        self.volume.attributes(file.inode).with_path(&file.path)
+        let found = self.volume.attributes(file.inode).with_path(&file.path);
+        found.in_image(self.file)
     }
 
     /// The names of a directory, sorted. If unreadable files may be skipped, only those names that
@@ -49,10 +59,10 @@ impl<'v> ImageTree<'v> {
         unreadable: &mut Unreadable<'_, '_>,
     ) -> Result<Vec<(Vec<u8>, ImageFile)>> {
         let mut names = Vec::new();
-        let entered = self.enter(file);
+        let entered = self.enter(file).in_image(self.file);
         if unreadable.or_skip(entered)?.is_some() {
             let listed = list_into(self.volume, file.inode, &mut names).with_path(&file.path);
-            unreadable.or_skip(listed)?;
+            unreadable.or_skip(listed.in_image(self.file))?;
         }
         names.sort_unstable();
         let mut children = Vec::with_capacity(names.len());
@@ -61,6 +71,7 @@ impl<'v> ImageTree<'v> {
             let is_second = previous.as_ref() == Some(&name);
             previous = Some(name.clone());
             let child = self.child(file, name, inode, is_second);
+            let child = child.in_image(self.file);
             children.extend(unreadable.or_skip(child)?);
         }
         Ok(children)
@@ -111,7 +122,10 @@ impl Source for ImageTree<'_> {
     fn metadata(&self, file: &ImageFile) -> Result<FileMetadata> {
         let found = self.attributes(file)?;
         let target = match found.file_type {
-            FileType::Symlink => self.volume.read_link(file.inode).with_path(&file.path)?,
+            FileType::Symlink => {
+                let target = self.volume.read_link(file.inode).with_path(&file.path);
+                target.in_image(self.file)?
+            }
             _ => Vec::new(),
         };
         let many = found.links > 1 && found.file_type != FileType::Directory;
@@ -125,7 +139,7 @@ impl Source for ImageTree<'_> {
             size: found.size,
             device: found.device,
             target,
-            xattrs: xattrs(self.volume, file)?,
+            xattrs: xattrs(self.volume, file).in_image(self.file)?,
             flags: Some(found.flags),
             identity: many.then(|| (0, u64::from(found.inode.get()))),
         })
@@ -138,11 +152,11 @@ impl Source for ImageTree<'_> {
     fn content(&self, file: &ImageFile, _: &FileMetadata, sink: Sink<'_>) -> Result<()> {
         let mut piece = vec![0; PIECE];
         for run in DataRuns::new(self.volume, file) {
-            let (mut at, end) = run?;
+            let (mut at, end) = run.in_image(self.file)?;
             while at < end {
                 let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
                 let read = self.volume.read(file.inode, at, &mut piece[..length]);
-                let read = read.with_path(&file.path)?;
+                let read = read.with_path(&file.path).in_image(self.file)?;
                 if read == 0 {
                     return Ok(());
                 }

@@ -1,12 +1,12 @@
 //! An image that is only read. Its journal is replayed in memory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 
-use crate::error::{EditError, FsContext, Result, check_path};
+use crate::error::{EditError, FsContext, ImageContext, Result, check_path, refuse};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::source::Source;
@@ -16,6 +16,8 @@ use crate::tree_writer::{MAX_DEPTH, TOO_DEEP};
 #[derive(Debug)]
 pub struct Reader {
     volume: Volume,
+    /// The image's file, if it is one.
+    file: Option<PathBuf>,
     progress: Arc<Progress>,
 }
 
@@ -60,8 +62,12 @@ impl Reader {
     ///
     /// The image is not an ext4 that this version reads.
     pub fn from_file(device: FileDevice) -> Result<Self> {
-        let name = device.path().to_owned();
-        Self::start(Arc::new(device), &name)
+        let file = device.path().to_owned();
+        let reader = Self::start(Arc::new(device), &file)?;
+        Ok(Self {
+            file: Some(file),
+            ..reader
+        })
     }
 
     /// Opens an image on any device.
@@ -80,6 +86,7 @@ impl Reader {
         };
         Ok(Self {
             volume: Volume::open(device, options).with_image(name)?,
+            file: None,
             progress: Arc::default(),
         })
     }
@@ -96,10 +103,21 @@ impl Reader {
         Arc::clone(&self.progress)
     }
 
+    /// The image's file, for errors.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// The image as a source, with errors that name it.
+    pub(crate) fn tree(&self) -> ImageTree<'_> {
+        ImageTree::of_file(&self.volume, self.file())
+    }
+
     /// Finds a path; a symbolic link at its end is not followed.
     pub(crate) fn find(&self, path: &[u8]) -> Result<ImageFile> {
         check_path(path)?;
-        let held = self.volume.paths().resolve_link(path).with_path(path)?;
+        let held = self.volume.paths().resolve_link(path).with_path(path);
+        let held = held.in_image(self.file())?;
         Ok(ImageFile {
             inode: held.inode(),
             path: path.to_vec(),
@@ -117,7 +135,7 @@ impl Reader {
         path: impl AsRef<[u8]>,
         visit: &mut dyn FnMut(&Visited) -> Result<()>,
     ) -> Result<()> {
-        let image = ImageTree::new(&self.volume);
+        let image = self.tree();
         let mut rest = vec![(self.find(path.as_ref())?, 0)];
         while let Some((file, depth)) = rest.pop() {
             self.progress.check()?;
@@ -131,7 +149,7 @@ impl Reader {
             if !is_directory {
                 continue;
             }
-            check_depth(depth, &file.path)?;
+            check_depth(depth, &file.path).in_image(self.file())?;
             let children = image.children(&file)?;
             rest.extend(
                 children
@@ -149,8 +167,5 @@ pub(crate) fn check_depth(depth: u32, path: &[u8]) -> Result<()> {
     if depth < MAX_DEPTH {
         return Ok(());
     }
-    Err(EditError::RefusedAtPath {
-        path: path.to_vec(),
-        problem: TOO_DEEP.to_owned(),
-    })
+    refuse(path, TOO_DEEP)
 }

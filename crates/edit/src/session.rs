@@ -43,7 +43,7 @@ use pext4_sync::{time, topology};
 
 use crate::change::PutTogether;
 use crate::edited_clone::EditedClone;
-use crate::error::{EditError, FsContext, HostContext, Result};
+use crate::error::{EditError, FsContext, HostContext, ImageContext, Result};
 use crate::progress::Progress;
 use crate::staging::Staging;
 use crate::tune::Tuning;
@@ -180,13 +180,13 @@ impl EditSession {
         pin_thread(&self.options)
     }
 
-    /// Makes a change, and remembers if it failed, or panicked.
+    /// Makes a change, and remembers if it failed, or panicked. Errors name the image.
     pub(crate) fn change<R>(&mut self, make: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let _pinned = self.pin_thread();
         let had_failed = std::mem::replace(&mut self.has_failed, true);
         let made = make(self);
         self.has_failed = had_failed || made.is_err();
-        made
+        made.in_image(self.file.as_deref().map(FileDevice::path))
     }
 
     /// Counts an inode that was created, changed or removed, or one write of data. Every

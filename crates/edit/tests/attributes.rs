@@ -110,8 +110,9 @@ fn attributes_without_room_say_what_limits_them() {
         value: vec![7; 2000],
     });
     let told = session.apply(&set).unwrap_err().to_string();
+    let place = format!("{}:/etc/passwd", image.display());
     assert!(
-        told.starts_with("/etc/passwd: no room for more extended"),
+        told.starts_with(&format!("{place}: no room for more extended")),
         "{told}"
     );
     assert!(

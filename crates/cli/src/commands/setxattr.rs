@@ -56,7 +56,10 @@ impl Verb for Arguments {
             }),
         };
         session.apply(&change).map_err(|error| match error {
-            EditError::AtPath { source, .. } => Error::new(source).context(shown),
+            EditError::AtPath { image, source, .. } => {
+                let image = image.map(|image| format!("{}:", image.display()));
+                Error::new(source).context(image.unwrap_or_default() + &shown)
+            }
             error => error.into(),
         })
     }

@@ -252,3 +252,58 @@ fn several_sources_go_into_a_directory() {
     assert_eq!(names(&place, "/c"), ["one", "two"], "nothing has changed");
     place.check();
 }
+
+/// Where one command has paths of two kinds, those of an image are stated with the image.
+#[test]
+fn errors_say_in_which_image_a_path_is() {
+    let place = image("16M");
+    let other = image("16M");
+    let host = place.point.join("file");
+    fs::write(&host, b"content").expect("a fresh place");
+    let (this, that, host) = (text(&place.image), text(&other.image), text(&host));
+    let script = place.point.join("script");
+    fs::write(&script, format!("put '{host}' nowhere/x\n")).expect("a fresh place");
+    let missing = "no such file or directory";
+    for (verb, arguments, says) in [
+        (
+            "put",
+            &[host, "/nowhere/x"][..],
+            format!("{this}:/nowhere: {missing}"),
+        ),
+        (
+            "put",
+            &["/nowhere", "/x"],
+            "/nowhere: cannot look at it: ".to_owned(),
+        ),
+        (
+            "cp",
+            &["--from", that, "/a", "/b"],
+            format!("{that}:/a: {missing}"),
+        ),
+        ("cp", &["/a", "/b"], format!("{this}:/a: {missing}")),
+        ("get", &["/a", host], format!("{this}:/a: {missing}")),
+        ("export", &["/a"], format!("{this}:/a: {missing}")),
+        (
+            "edit",
+            &["-f", text(&script)],
+            format!("{}:1: {this}:/nowhere: {missing}", text(&script)),
+        ),
+    ] {
+        let told = fail(&mut on(&place, verb, arguments), 1);
+        assert!(
+            told.starts_with(&format!("pext4: {says}")),
+            "{verb}: {told}"
+        );
+    }
+    succeed(&mut on(&other, "mkdir", &["/tree"]));
+    let told = fail(&mut on(&place, "cp", &["--from", that, "/tree", "/b"]), 1);
+    assert_eq!(
+        told,
+        format!("pext4: {that}:/tree: is a directory; -r copies it\n")
+    );
+    let told = fail(
+        &mut on(&place, "cp", &["--from", that, "-r", "/tree", "/b/c"]),
+        1,
+    );
+    assert_eq!(told, format!("pext4: {this}:/b: {missing}\n"));
+}

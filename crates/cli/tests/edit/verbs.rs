@@ -47,7 +47,7 @@ fn every_verb_is_a_command() {
     );
     assert_eq!(stat(&place, "/copy/b/c")["mode"], "0744");
     let out = with_input(&mut on(&place, "put", &["-", "/from/nowhere"]), b"x");
-    assert!(String::from_utf8_lossy(&out.stderr).contains(" /from: no such file"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains(":/from: no such file"));
     let out = with_input(&mut on(&place, "put", &["-", "/input", "-q"]), b"piped");
     assert!(out.status.success() && out.stdout.is_empty());
     assert_eq!(cat(&place, "/input"), "piped");

@@ -9,7 +9,7 @@ use pext4_fs::{FileType, InodeNumber};
 
 use super::paths::ParentAndName;
 use super::{Copy, Put, Write, fill, last_name};
-use crate::error::{EditError, HostContext, Result, Shown, refuse};
+use crate::error::{EditError, HostContext, ImageContext, Result, Shown, refuse};
 use crate::host::{self, HostTree};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::reader::Reader;
@@ -170,9 +170,9 @@ impl EditSession {
         let reader = Reader::open_at(image, change.image_offset)?;
         let from = &change.from;
         let file = reader.find(from)?;
-        let source = ImageTree::new(reader.volume());
+        let source = reader.tree();
         let kind = source.attributes(&file)?.file_type;
-        check_kind(kind, from, change.recursive)?;
+        check_kind(kind, from, change.recursive).in_image(reader.file())?;
         let name = || Ok(last_name(from).to_vec());
         let is_directory = || Ok(kind == FileType::Directory);
         let entry = self.destination(&change.to, change.no_target_directory, name, is_directory)?;

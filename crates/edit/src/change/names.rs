@@ -135,6 +135,7 @@ impl EditSession {
                 if error.is(Refusal::Invalid) {
                     let problem = format!("it cannot go into itself, to {}", Shown(&new.path));
                     return EditError::RefusedAtPath {
+                        image: None,
                         path: from.clone(),
                         problem,
                     };
@@ -143,6 +144,7 @@ impl EditSession {
                     || (error.is(Refusal::NoKey) && !self.is_encrypted(parent));
                 let path = if is_there { &new.path } else { from };
                 EditError::AtPath {
+                    image: None,
                     path: path.clone(),
                     source: error,
                 }

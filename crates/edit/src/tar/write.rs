@@ -21,7 +21,7 @@ use pext4_ondisk::acl::text::List;
 use pext4_ondisk::xattr::pax;
 use pext4_tar::{BLOCK, checksum};
 
-use crate::error::{FsContext, HostContext, Result};
+use crate::error::{FsContext, HostContext, ImageContext, Result};
 use crate::image_tree::{DataRuns, ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
@@ -103,9 +103,18 @@ impl Reader {
         output: &mut dyn Write,
         options: ExportOptions<'_, '_>,
     ) -> Result<Exported> {
-        let path = path.as_ref();
+        let exported = self.export_to(path.as_ref(), output, options);
+        exported.in_image(self.file())
+    }
+
+    fn export_to(
+        &self,
+        path: &[u8],
+        output: &mut dyn Write,
+        options: ExportOptions<'_, '_>,
+    ) -> Result<Exported> {
         let mut exporter = Exporter {
-            image: ImageTree::new(self.volume()),
+            image: self.tree(),
             progress: self.progress(),
             reader: self,
             output,
