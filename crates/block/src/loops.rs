@@ -144,10 +144,37 @@ pub fn are_same_place(one: (&Path, u64), other: (&Path, u64)) -> bool {
 /// The directory on which the kernel has mounted a block device, or these bytes of a file through a
 /// loop device.
 pub(crate) fn mounted_on(file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
-    let mounts = mountinfo::mounts().ok()?;
+    among(&mountinfo::mounts().ok()?, file, bytes)
+}
+
+/// The directory on which the kernel has mounted for writing what begins at a byte of a file, also
+/// through loop devices. What it has not written yet is not in the file.
+#[must_use]
+pub fn written_by_kernel(file: &Path, offset: u64) -> Option<PathBuf> {
+    let mut mounts = mountinfo::mounts().ok()?;
+    mounts.retain(|mount| !mount.read_only);
+    let mut metadata = fs::metadata(file).ok()?;
+    let mut bytes = match offset {
+        0 => Bytes::All,
+        start => Bytes::From(start),
+    };
+    for _ in 0..=MAX_LOOP_DEPTH {
+        let directory = among(&mounts, &metadata, bytes);
+        if directory.is_some() {
+            return directory;
+        }
+        let backing = backing_of(&metadata)?;
+        bytes = backing.translate(bytes);
+        metadata = fs::metadata(&backing.file).ok()?;
+    }
+    None
+}
+
+/// As [`mounted_on`], among these mounts.
+fn among(mounts: &[Mount], file: &Metadata, bytes: Bytes) -> Option<PathBuf> {
     match number(file) {
-        Some(number) => mount_of(&mounts, number),
-        None => loop_devices_of(file, bytes).find_map(|number| mount_of(&mounts, number)),
+        Some(number) => mount_of(mounts, number),
+        None => loop_devices_of(file, bytes).find_map(|number| mount_of(mounts, number)),
     }
 }
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::{Error, Result};
 use clap::Args;
 use pext4_block::{Access, FileDevice, holders, loops};
-use pext4_edit::EditError;
+use pext4_edit::{EditError, mounted_by_kernel};
 use pext4_fuse::mount::{self, Mount, Source};
 
+use crate::output::print_error;
 use crate::{partitions, size};
 
 /// An image on the command line.
@@ -47,6 +48,29 @@ impl ImageArgument {
         };
         partitions::refuse_disk(&device, &self.file)?;
         Ok(device)
+    }
+
+    /// Opens the image for reading. Unless the caller is quiet, says so if the kernel writes to it
+    /// meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`ImageArgument::open`].
+    pub fn open_to_read(&self, is_quiet: bool) -> Result<FileDevice> {
+        let device = self.open(Access::ReadOnly)?;
+        if !is_quiet {
+            tell_kernel_mount(&self.file, self.offset);
+        }
+        Ok(device)
+    }
+}
+
+/// Says so if the kernel writes to what begins at a byte of an image: what is read may lack
+/// something.
+pub fn tell_kernel_mount(image: &Path, offset: u64) {
+    if let Some(directory) = loops::written_by_kernel(image, offset) {
+        let text = mounted_by_kernel(&directory);
+        print_error(format_args!("pext4: {}: {text}", image.display()));
     }
 }
 

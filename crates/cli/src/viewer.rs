@@ -6,7 +6,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result, bail};
-use pext4_block::Access;
 use pext4_fs::path::HeldInode;
 use pext4_fs::{Attributes, FileType, InodeNumber, Volume};
 
@@ -32,7 +31,7 @@ impl Viewer {
     ///
     /// The image is in use, not an ext4, or damaged.
     pub fn open(image: &ImageArgument) -> Result<Self> {
-        let device = image.open(Access::ReadOnly)?;
+        let device = image.open_to_read(false)?;
         Ok(Self(pext4_edit::Reader::from_file(device)?))
     }
 

@@ -590,3 +590,98 @@ fn a_check_beside_a_mount_by_the_kernel_says_that_it_means_nothing() {
         assert_eq!(warning.lines().count(), 1, "{warning}");
     }
 }
+
+/// What the kernel has not written yet is not in the image, so what is read may lack it.
+#[test]
+fn reading_beside_a_mount_by_the_kernel_says_that_it_may_lack_something() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&place.image));
+    let other = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&other.image));
+    succeed(pext4(["touch", "-q"]).arg(&place.image).arg("/file"));
+    let Some(device) = Loop::of(&place, &[]) else {
+        return;
+    };
+    let (image, folder) = (place.image.as_os_str(), place.point.clone());
+    let told = |words: &[&OsStr]| {
+        // `get` makes this.
+        let _ = fs::remove_file(folder.join("got"));
+        let output = run(&mut pext4(words));
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {told}");
+        told
+    };
+    let got = place.point.join("got");
+    let to_other = other.image.as_os_str();
+    let word = OsStr::new;
+    let reading: [&[&OsStr]; 9] = [
+        &[word("ls"), image],
+        &[word("tree"), image],
+        &[word("info"), image],
+        &[word("info"), word("--json"), image],
+        &[word("cat"), image, word("/file")],
+        &[word("stat"), image, word("/file")],
+        &[word("export"), image, word("-o"), word("/dev/null")],
+        &[word("get"), image, word("/file"), got.as_os_str()],
+        &[
+            word("cp"),
+            to_other,
+            word("--from"),
+            image,
+            word("/file"),
+            word("/"),
+        ],
+    ];
+    let quiet: [&[&OsStr]; 3] = [
+        &[
+            word("export"),
+            word("-q"),
+            image,
+            word("-o"),
+            word("/dev/null"),
+        ],
+        &[
+            word("get"),
+            word("-q"),
+            image,
+            word("/file"),
+            got.as_os_str(),
+        ],
+        &[
+            word("cp"),
+            word("-q"),
+            to_other,
+            word("--from"),
+            image,
+            word("/file"),
+            word("/"),
+        ],
+    ];
+    for words in reading {
+        assert_eq!(told(words), "", "{words:?}");
+    }
+    let directory = place.point.with_file_name("by the kernel");
+    let Some(mount) = KernelMount::of(&[], &device.0, directory.clone()) else {
+        return;
+    };
+    let says = format!("the kernel has it mounted on {}", directory.display());
+    for words in reading {
+        let told = told(words);
+        assert!(
+            told.contains(&says) && told.contains("may lack"),
+            "{words:?}: {told}"
+        );
+        assert_eq!(told.lines().count(), 1, "{words:?}: {told}");
+    }
+    for words in quiet {
+        assert_eq!(told(words), "", "{words:?}");
+    }
+    drop(mount);
+    // Of a mount that does not write, everything is in the image.
+    let Some(_mount) = KernelMount::of(&["-o", "ro"], &device.0, directory) else {
+        return;
+    };
+    for words in reading {
+        assert_eq!(told(words), "", "{words:?}");
+    }
+}

@@ -94,7 +94,7 @@ pub use pext4_block::CloneMethod;
 pub use pext4_fs::CommitOutcome;
 pub use pext4_ondisk::superblock::ErrorPolicy;
 pub use progress::Progress;
-pub use reader::{Reader, Visited};
+pub use reader::{Reader, Visited, mounted_by_kernel};
 pub use session::{EditOptions, EditSession, OnClone, Plan, Prepared, Way};
 pub use tar::apply::Unpacked;
 pub use tar::write::{ExportOptions, Exported};

@@ -169,3 +169,14 @@ pub(crate) fn check_depth(depth: u32, path: &[u8]) -> Result<()> {
     }
     refuse(path, TOO_DEEP)
 }
+
+/// What is said of an image that the kernel has mounted for writing on a directory, when it is
+/// read.
+#[must_use]
+pub fn mounted_by_kernel(directory: &Path) -> String {
+    format!(
+        "the kernel has it mounted on {}, and writes to it: what is read here may lack something, or \
+         be of different moments",
+        directory.display()
+    )
+}

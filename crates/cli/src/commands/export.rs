@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::{Access, copy_owner_and_permissions, loops, temporary_name};
+use pext4_block::{copy_owner_and_permissions, loops, temporary_name};
 use pext4_edit::{ExportOptions, Exported, Reader};
 use serde::Serialize;
 
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let problem = "--json: standard output is for the archive: give -o FILE";
         return Err(Misuse(problem.to_owned()).into());
     }
-    let reader = Reader::from_file(arguments.image.open(Access::ReadOnly)?)?;
+    let reader = Reader::from_file(arguments.image.open_to_read(arguments.quiet)?)?;
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let state = || ProgressState::of_edit("exporting", &progress);

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_block::Access;
 use pext4_edit::{Copied, GetOptions, Reader};
 use serde::Serialize;
 
@@ -70,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                        `pext4 export` trees, as a tar; a file called `-` is `./-`";
         return Err(Misuse(problem.to_owned()).into());
     }
-    let reader = Reader::from_file(arguments.image.open(Access::ReadOnly)?)?;
+    let reader = Reader::from_file(arguments.image.open_to_read(arguments.quiet)?)?;
     let usual = GetOptions::default();
     let options = GetOptions {
         owners: usual.owners && !arguments.no_owners,

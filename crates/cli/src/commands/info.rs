@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::record;
 use crate::columns::{self, Align};
-use crate::device::ImageArgument;
+use crate::device::{ImageArgument, tell_kernel_mount};
 use crate::output::print_error;
 use crate::superblock::{Found, find, needs_replay};
 use crate::{moment, names, output, size};
@@ -104,6 +104,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(corrupt) = damage {
         print_error(format_args!("pext4: {}: {}", name(), Error::from(corrupt)));
     }
+    tell_kernel_mount(&arguments.image.file, arguments.image.offset);
     let geometry = Geometry::of(&superblock).map_err(Error::from);
     let geometry = geometry.with_context(name)?;
     let info = Info::of(&superblock, &geometry, room);

@@ -410,6 +410,9 @@ fn open(
         _ => error,
     })?;
     partitions::refuse_disk(&device, image)?;
+    if access == Access::ReadOnly {
+        device::tell_kernel_mount(image, offset);
+    }
     options.volume.mounted_on = directory.to_string_lossy().into_owned();
     let device = Arc::new(device);
     let named = Arc::downgrade(&device);

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use pext4_block::loops;
 use pext4_fs::{FileType, InodeNumber};
 
 use super::paths::ParentAndName;
@@ -12,7 +13,7 @@ use super::{Copy, Put, Write, fill, last_name};
 use crate::error::{EditError, HostContext, ImageContext, Result, Shown, refuse};
 use crate::host::{self, HostTree};
 use crate::image_tree::{ImageFile, ImageTree};
-use crate::reader::Reader;
+use crate::reader::{Reader, mounted_by_kernel};
 use crate::session::EditSession;
 use crate::source::{PIECE, Source};
 use crate::tree_writer::{ContentWriter, Overrides, TreeWriter, find};
@@ -89,7 +90,7 @@ impl EditSession {
         TreeWriter::new(self, overrides).apply_metadata(&metadata, held.inode(), &entry.path)
     }
 
-    pub(super) fn copy(&self, change: &Copy) -> Result<()> {
+    pub(super) fn copy(&mut self, change: &Copy) -> Result<()> {
         if let Some(image) = &change.image {
             return self.copy_between(image, change);
         }
@@ -152,7 +153,7 @@ impl EditSession {
         )
     }
 
-    fn copy_between(&self, image: &Path, change: &Copy) -> Result<()> {
+    fn copy_between(&mut self, image: &Path, change: &Copy) -> Result<()> {
         if self.is_of(image, change.image_offset) {
             // This session holds the image's lock, so opening it would wait for the session itself.
             return Err(EditError::Refused(format!(
@@ -168,6 +169,7 @@ impl EditSession {
             )));
         }
         let reader = Reader::open_at(image, change.image_offset)?;
+        self.note_kernel_mount(image, change.image_offset);
         let from = &change.from;
         let file = reader.find(from)?;
         let source = reader.tree();
@@ -178,6 +180,22 @@ impl EditSession {
         let entry = self.destination(&change.to, change.no_target_directory, name, is_directory)?;
         self.check_replaceable(&entry, kind, &Shown(from).to_string())?;
         self.write_tree(&source, &file, &entry, Overrides::default())
+    }
+
+    /// Notes that what the kernel has not written yet is not in an image that is copied from.
+    fn note_kernel_mount(&mut self, image: &Path, offset: u64) {
+        let Some(directory) = loops::written_by_kernel(image, offset) else {
+            return;
+        };
+        let note = format!(
+            "{}: {}",
+            Shown(image.as_os_str().as_bytes()),
+            mounted_by_kernel(&directory)
+        );
+        // Once, from whatever number of changes.
+        if !self.notes().contains(&note) {
+            self.note(note);
+        }
     }
 
     /// Refuses to copy a directory into itself.
