@@ -167,8 +167,9 @@ pub struct MakeDirectory {
     pub path: Vec<u8>,
     /// Also creates missing parents. An existing directory is no error then.
     pub parents: bool,
-    /// Permissions of the directory itself; by default 0755.
-    pub permissions: Option<u16>,
+    /// Permissions of the directory itself, as a change of 0777 with the set-group-ID bit that it
+    /// inherits; by default 0755 with that bit.
+    pub mode: Option<ModeChange>,
 }
 
 /// Creates another name for a file.

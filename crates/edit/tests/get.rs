@@ -140,7 +140,7 @@ fn what_cannot_be_read_is_left_out_if_that_is_wanted() {
         .apply(&Change::MakeDirectory(change::MakeDirectory {
             path: b"/rescue".to_vec(),
             parents: false,
-            permissions: None,
+            mode: None,
         }))
         .expect("room");
     for name in &names {
@@ -383,7 +383,7 @@ fn a_name_that_a_directory_holds_twice_is_refused() {
     let directory = Change::MakeDirectory(change::MakeDirectory {
         path: b"/etc/double2".to_vec(),
         parents: false,
-        permissions: None,
+        mode: None,
     });
     session.apply(&directory).expect("there is room");
     let change = common::write("/etc/double2/inside", 100, &mut Random::new(1));
@@ -442,7 +442,7 @@ fn names_that_are_encrypted_are_not_called_corrupt() {
     let directory = Change::MakeDirectory(change::MakeDirectory {
         path: b"/secret".to_vec(),
         parents: false,
-        permissions: None,
+        mode: None,
     });
     session.apply(&directory).expect("there is room");
     let change = common::write("/secret/abcdefgh", 100, &mut Random::new(1));
@@ -483,7 +483,7 @@ fn a_link_is_not_a_way_out() {
         Change::MakeDirectory(change::MakeDirectory {
             path: b"/t/aab".to_vec(),
             parents: true,
-            permissions: None,
+            mode: None,
         }),
         Change::Symlink(change::Symlink {
             into: pext4_edit::IntoDirectory::Always,

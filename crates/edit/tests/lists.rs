@@ -11,7 +11,7 @@ use std::process::Command;
 use common::archives::{
     apply, archive, build, changed, export, fresh, header, record, records, tree,
 };
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader, change};
+use pext4_edit::{Change, EditOptions, EditSession, ModeChange, Overrides, Reader, change};
 use pext4_ondisk::acl;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
@@ -372,11 +372,11 @@ fn new_files_inherit_their_directorys_list() {
     fs::write(&host, b"from the host").expect("a file");
     fs::set_permissions(&host, fs::Permissions::from_mode(0o640)).expect("ours");
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let directory = |path: &str, permissions| {
+    let directory = |path: &str, permissions: Option<u16>| {
         Change::MakeDirectory(change::MakeDirectory {
             path: path.into(),
             parents: true,
-            permissions,
+            mode: permissions.map(ModeChange::exactly),
         })
     };
     for change in [

@@ -69,7 +69,7 @@ fn refusals_name_the_path() {
             Change::MakeDirectory(change::MakeDirectory {
                 path: path("/usr"),
                 parents: false,
-                permissions: None,
+                mode: None,
             }),
             "/usr: file exists",
         ),
@@ -131,7 +131,7 @@ fn a_session_in_which_a_change_failed_is_not_committed() {
     let kept = Change::MakeDirectory(change::MakeDirectory {
         path: b"/kept".to_vec(),
         parents: false,
-        permissions: None,
+        mode: None,
     });
     let fails: [&dyn Fn(&mut EditSession) -> bool; 4] = [
         &|session| session.apply(&kept).is_err(),

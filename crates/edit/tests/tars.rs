@@ -52,7 +52,7 @@ fn rich(folder: &Path) -> std::path::PathBuf {
         Change::MakeDirectory(change::MakeDirectory {
             path: path(&format!("/usr/{}", "d".repeat(200))),
             parents: true,
-            permissions: None,
+            mode: None,
         }),
         common::write(&long, 2000, &mut Random::new(2)),
         common::write("/caf\u{e9} and blank", 10, &mut Random::new(2)),

@@ -28,7 +28,7 @@ fn directory(path: &str) -> Change {
     Change::MakeDirectory(change::MakeDirectory {
         path: path.into(),
         parents: true,
-        permissions: None,
+        mode: None,
     })
 }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use common::{filled, fixed, mixture, write};
 use pext4_block::RamDevice;
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, Plan, Reader, Way, change};
+use pext4_edit::{
+    Change, EditOptions, EditSession, ModeChange, Overrides, Plan, Reader, Way, change,
+};
 use pext4_fs::{InodeNumber, Time};
 use pext4_testkit::Random;
 use pext4_testkit::effort::{scratch, seeds};
@@ -280,7 +282,7 @@ fn a_file_of_nothing_has_the_group_of_its_directory() {
         Change::MakeDirectory(change::MakeDirectory {
             path: b"/shared".to_vec(),
             parents: false,
-            permissions: Some(0o2775),
+            mode: Some(ModeChange::exactly(0o2775)),
         }),
         Change::SetOwner(change::SetOwner {
             path: b"/shared".to_vec(),

@@ -25,12 +25,11 @@ pub struct Arguments {
 
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
-        let permissions = self.mode.as_ref().map(|mode| mode.apply(0o777, true));
         for name in &self.paths {
             session.apply(&Change::MakeDirectory(change::MakeDirectory {
                 path: path(name),
                 parents: self.parents,
-                permissions,
+                mode: self.mode.clone(),
             }))?;
         }
         Ok(())

@@ -82,6 +82,49 @@ fn new_directories_and_nodes_take_symbolic_modes() {
     place.check();
 }
 
+/// They are those that mkdir of coreutils gives, where it makes no directory more closed than it
+/// was asked to.
+#[test]
+fn a_new_directory_keeps_the_bit_of_its_parent_unless_the_mode_names_it() {
+    let place = image("16M");
+    for list in [false, true] {
+        succeed(&mut on(&place, "mkdir", &["-m", "2755", "/sg"]));
+        if list {
+            let name = "system.posix_acl_default";
+            let value = "0x0200000001000700ffffffff04000500ffffffff20000500ffffffff";
+            succeed(&mut on(&place, "setxattr", &["/sg", name, value]));
+        }
+        for (number, (text, wanted)) in [
+            ("755", "2755"),
+            ("00755", "0755"),
+            ("=755", "0755"),
+            ("g-s", "0777"),
+            ("g+s", "2777"),
+            ("=4755", "4755"),
+            ("u=s", "6077"),
+            ("g=rxs", "2757"),
+            ("+t", "3777"),
+            ("u=rwx,go=", "2700"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let path = format!("/sg/d{number}");
+            succeed(&mut on(&place, "mkdir", &["-m", text, &path]));
+            assert_eq!(mode(&place, &path), wanted, "mkdir -m {text}");
+        }
+        succeed(&mut on(
+            &place,
+            "mkdir",
+            &["-p", "-m", "=700", "/sg/above/below"],
+        ));
+        assert_eq!(mode(&place, "/sg/above/below"), "0700");
+        assert_eq!(&mode(&place, "/sg/above")[..1], "2");
+        place.check();
+        succeed(&mut on(&place, "rm", &["-r", "/sg"]));
+    }
+}
+
 #[test]
 fn nobody_is_no_owner() {
     const NOBODY: &str = "4294967295";

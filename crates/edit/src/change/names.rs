@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 
 use pext4_fs::path::MAX_SYMLINKS;
-use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
+use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode, SetAttributes};
 
 use super::paths::ParentAndName;
 use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::flags::is_encrypted;
 use crate::image_tree::{join, list};
+use crate::mode::ModeChange;
 use crate::session::EditSession;
 use crate::tree_writer::{
     HeldInode, MAX_DEPTH, Overrides, TOO_DEEP, TreeWriter, check_target, find,
@@ -22,6 +23,9 @@ enum DanglingLinks {
     /// After so many links.
     Followed(u32),
 }
+
+/// The bit of a directory that new directories in it inherit.
+const SET_GROUP_ID: u16 = 0o2000;
 
 /// The errors of a rename that concern the new path, not the old one.
 const TARGETS: [Refusal; 5] = [
@@ -181,19 +185,19 @@ impl EditSession {
     }
 
     pub(super) fn make_directory(&self, change: &MakeDirectory) -> Result<()> {
-        let (path, permissions) = (&change.path, change.permissions);
+        let (path, mode) = (&change.path, change.mode.as_ref());
         if change.parents {
-            return self.make_directories(path, permissions, DanglingLinks::Refused);
+            return self.make_directories(path, mode, DanglingLinks::Refused);
         }
         let entry = self.parent_and_name(path)?;
-        self.make_one_directory(entry.parent.inode(), &entry.name, path, permissions)
+        self.make_one_directory(entry.parent.inode(), &entry.name, path, mode)
     }
 
-    /// Creates the missing directories of a path. The permissions are those of the last.
+    /// Creates the missing directories of a path. The mode is that of the last.
     fn make_directories(
         &self,
         path: &[u8],
-        permissions: Option<u16>,
+        mode: Option<&ModeChange>,
         links: DanglingLinks,
     ) -> Result<()> {
         check_path(path)?;
@@ -208,8 +212,8 @@ impl EditSession {
             let last = position + 1 == names.len();
             match find(self.volume(), here.inode(), name, &path)? {
                 None => {
-                    let permissions = permissions.filter(|_| last);
-                    self.make_one_directory(here.inode(), name, &path, permissions)?;
+                    let mode = mode.filter(|_| last);
+                    self.make_one_directory(here.inode(), name, &path, mode)?;
                 }
                 Some(there) => {
                     if let DanglingLinks::Followed(depth) = links
@@ -255,18 +259,31 @@ impl EditSession {
         parent: InodeNumber,
         name: &[u8],
         path: &[u8],
-        permissions: Option<u16>,
+        mode: Option<&ModeChange>,
     ) -> Result<()> {
         if find(self.volume(), parent, name, path)?.is_some() {
             return Err(pext4_fs::Error::from(Refusal::Exists)).with_path(path);
         }
+        let above = self.volume().attributes(parent).with_path(path)?;
+        let inherited = above.mode & SET_GROUP_ID;
         let overrides = Overrides {
-            permissions,
+            permissions: mode.map(|mode| mode.apply(0o777 | inherited, true)),
             ..Overrides::default()
         };
         let mut metadata = self.default_metadata(FileType::Directory, overrides);
-        self.create(&mut metadata, overrides, parent, name, path)
-            .map(|_| ())
+        let made = self.create(&mut metadata, overrides, parent, name, path)?;
+        match overrides.permissions {
+            // A new directory has the bit, whatever it is created with.
+            Some(permissions) if inherited & !permissions != 0 => {
+                let change = SetAttributes {
+                    permissions: Some(permissions),
+                    ..SetAttributes::default()
+                };
+                let set = self.volume().set_attributes(made.inode(), &change);
+                set.with_path(path).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn link(&self, change: &Link) -> Result<()> {

@@ -64,7 +64,7 @@ impl EditSession {
         self.apply(&Change::MakeDirectory(change::MakeDirectory {
             path: into.to_vec(),
             parents: true,
-            permissions: None,
+            mode: None,
         }))?;
         self.change(|session| {
             let mut unpacker = Unpacker {

@@ -7,7 +7,7 @@ pub mod archives;
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, change};
+use pext4_edit::{Change, EditOptions, EditSession, ModeChange, Overrides, change};
 use pext4_fs::{FileType, MountOptions, SetXattrMode, Volume};
 use pext4_testkit::Random;
 use pext4_testkit::oracle::format::Format;
@@ -65,7 +65,7 @@ pub fn mixture(session: &mut EditSession, random: &mut Random) {
         Change::MakeDirectory(change::MakeDirectory {
             path: path("/var/lib/app"),
             parents: true,
-            permissions: Some(0o750),
+            mode: Some(ModeChange::exactly(0o750)),
         }),
         Change::Copy(change::Copy {
             image: None,
