@@ -96,7 +96,8 @@ into_change! {
 /// and hard links. The image itself is left out of a tree, which [`EditSession::notes`] tells.
 #[derive(Clone, Debug)]
 pub struct Put {
-    /// The path on the host.
+    /// The path on the host. One that ends in `.` or `..` stands for what is in the directory: its
+    /// files go into a directory at the destination.
     pub from: PathBuf,
     /// The destination in the image.
     pub to: Vec<u8>,
@@ -126,7 +127,7 @@ pub struct Copy {
     pub image: Option<PathBuf>,
     /// Where the file system begins in the other image, in bytes.
     pub image_offset: u64,
-    /// The path in that image.
+    /// The path in that image; `.` and `..` at its end as in [`Put::from`].
     pub from: Vec<u8>,
     /// The destination in this image.
     pub to: Vec<u8>,

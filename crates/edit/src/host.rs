@@ -12,7 +12,7 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -322,16 +322,6 @@ fn xattrs(reach: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
 
 fn is_ours(name: &[u8]) -> bool {
     acl::is_list(name) || NAMESPACES.iter().any(|space| name.starts_with(space))
-}
-
-/// The name of the file that a host's path leads to, also if the path ends in `.` or `..`.
-pub(crate) fn name_of(path: &Path) -> Result<Vec<u8>> {
-    if let Some(name) = path.file_name() {
-        return Ok(name.as_bytes().to_vec());
-    }
-    let whole = fs::canonicalize(path).with_host_file(path, "find it")?;
-    let name = whole.file_name().map(OsString::from).unwrap_or_default();
-    Ok(name.into_vec())
 }
 
 /// Whether a directory is at a path of the host. A link to one is none: links are copied as links.

@@ -13,7 +13,8 @@ use crate::{device, size};
 /// The arguments behind the image.
 #[derive(Args)]
 pub struct Arguments {
-    /// What to copy, with all its attributes, but not immutable or append-only
+    /// What to copy, with all its attributes, but not immutable or append-only; `/dir/.` is what is
+    /// in a directory
     #[arg(required = true)]
     from: Vec<OsString>,
     /// Where to; a directory that is there takes it in

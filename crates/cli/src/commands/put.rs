@@ -16,7 +16,7 @@ use crate::{input, owner};
 /// The arguments behind the image.
 #[derive(Args)]
 pub struct Arguments {
-    /// The files or directories; `-` is standard input
+    /// The files or directories; `-` is standard input, `DIR/.` what is in DIR
     #[arg(required = true)]
     from: Vec<PathBuf>,
     /// Where they go; into a directory that is there, under their own names

@@ -253,6 +253,68 @@ fn several_sources_go_into_a_directory() {
     place.check();
 }
 
+/// A directory whose path ends in `.` or `..` stands for what is in it, as with `cp -r`.
+#[test]
+fn a_source_that_ends_in_a_dot_is_what_is_in_it() {
+    let place = image("16M");
+    let tree = place.point.join("tree");
+    fs::create_dir_all(tree.join("below")).expect("a fresh place");
+    fs::write(tree.join("file"), b"content").expect("a fresh place");
+    symlink("tree", place.point.join("link")).expect("a fresh place");
+    succeed(&mut on(&place, "mkdir", &["/into", "/above", "/two"]));
+    succeed(&mut on(&place, "ln", &["-s", "into", "/led"]));
+    let put = |from: &str, to: &str| on(&place, "put", &[text(&place.point.join(from)), to]);
+    for (from, to) in [
+        ("tree/.", "/into"),
+        ("tree/./", "/led/"),
+        ("tree/.", "/new"),
+        ("tree/below/..", "/above"),
+        ("link/.", "/linked"),
+    ] {
+        succeed(&mut put(from, to));
+        assert_eq!(names(&place, to), ["below", "file"], "{from}");
+    }
+    succeed(on(&place, "put", &[".", "/"]).current_dir(&tree));
+    let all = [
+        "above", "below", "file", "into", "led", "linked", "new", "two",
+    ];
+    assert_eq!(names(&place, "/"), all);
+    // Without the dot it is the directory itself.
+    succeed(&mut put("tree/", "/into"));
+    assert_eq!(names(&place, "/into"), ["below", "file", "tree"]);
+    succeed(&mut put("tree/below/.", "/two"));
+    assert!(names(&place, "/two").is_empty());
+    let told = fail(&mut put("tree/file/.", "/into"), 1);
+    assert!(told.contains("Not a directory"), "{told}");
+    for (from, to) in [
+        ("/above/.", "/two"),
+        ("above/.", "/copied"),
+        ("/above/below/..", "/two"),
+    ] {
+        succeed(&mut on(&place, "cp", &["-r", from, to]));
+        assert_eq!(names(&place, to), ["below", "file"], "{from}");
+    }
+    let told = fail(&mut on(&place, "cp", &["-r", "/above/.", "/above"]), 1);
+    assert!(told.contains("cannot be copied into itself"), "{told}");
+    let told = fail(&mut on(&place, "cp", &["/above/.", "/two"]), 1);
+    assert!(told.contains("-r copies it"), "{told}");
+    // Two files of one name are told, as without the dot.
+    let told = fail(
+        &mut on(&place, "cp", &["-r", "/new/.", "/two/.", "/led"]),
+        1,
+    );
+    assert!(told.contains("the same"), "{told}");
+    place.check();
+    let other = image("16M");
+    let from = ["--from", text(&place.image), "-r", "/new/.", "/"];
+    succeed(&mut on(&other, "cp", &from));
+    assert_eq!(names(&other, "/"), ["below", "file"]);
+    other.check();
+    let got = place.point.join("got");
+    succeed(on(&place, "get", &["/new/."]).arg(&got));
+    assert!(got.join("file").is_file());
+}
+
 /// Where one command has paths of two kinds, those of an image are stated with the image.
 #[test]
 fn errors_say_in_which_image_a_path_is() {

@@ -57,7 +57,7 @@ impl EditSession {
         let from = &change.from;
         let is_edited = |device, inode| self.is_edited_file(device, inode);
         let source = HostTree::new(change.xattrs, &is_edited);
-        let name = || host::name_of(from);
+        let name = || Ok(last_name(from.as_os_str().as_bytes()).to_vec());
         let is_directory = || host::is_directory(from);
         let entry = self.destination(&change.to, change.no_target_directory, name, is_directory)?;
         let top = HostTree::top(from);
@@ -130,8 +130,12 @@ impl EditSession {
             if there == found.inode() {
                 return refuse(&entry.path, "source and destination are the same file");
             }
-            let above = self.parent_and_name(from)?;
-            if self.is_in(above.parent.inode(), there, from)? {
+            let within = match found.kind() {
+                // Its path may end in `.`, which is no name.
+                FileType::Directory => found.inode(),
+                _ => self.parent_and_name(from)?.parent.inode(),
+            };
+            if self.is_in(within, there, from)? {
                 // What is copied would replace what is still to be copied.
                 return refuse(
                     &entry.path,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use pext4_fs::path::MAX_SYMLINKS;
 use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode, SetAttributes};
 
-use super::paths::ParentAndName;
+use super::paths::{NAMELESS, ParentAndName};
 use super::{IntoDirectory, Link, MakeDirectory, MakeNode, Remove, Rename, Symlink, last_name};
 use crate::error::{EditError, FsContext, Result, Shown, check_path, refuse};
 use crate::flags::is_encrypted;
@@ -390,7 +390,10 @@ impl EditSession {
         if is_itself {
             return self.parent_and_name_of_file(path);
         }
-        let name = || Ok(last_name(target).to_vec());
+        let name = || match last_name(target) {
+            b"." | b".." => refuse(path, NAMELESS),
+            name => Ok(name.to_vec()),
+        };
         self.destination(path, false, name, || Ok(false))
     }
 

@@ -11,6 +11,9 @@ use crate::session::EditSession;
 use crate::source::FileMetadata;
 use crate::tree_writer::{HeldInode, Overrides, find};
 
+/// What is said of a file that goes into a directory, and has no name for that.
+pub(super) const NAMELESS: &str = "what goes here has no name of its own";
+
 /// A directory and a name in it, which may not exist.
 pub(super) struct ParentAndName<'v> {
     pub(super) parent: HeldInode<'v>,
@@ -91,7 +94,8 @@ impl EditSession {
     }
 
     /// The destination of a verb: `name` in an existing directory at the path, or else the path
-    /// itself. With `no_target_directory` it is always the path. `is_directory` tells whether a
+    /// itself. With `no_target_directory` it is always the path. The names `.` and `..` stand for
+    /// what is in a directory, which goes into that at the path. `is_directory` tells whether a
     /// directory goes there.
     pub(super) fn destination(
         &self,
@@ -121,14 +125,15 @@ impl EditSession {
             }
             return self.parent_and_name(path);
         }
-        let name = if no_target_directory {
-            b".".to_vec()
-        } else {
-            name()?
+        let name = match no_target_directory {
+            true => b".".to_vec(),
+            false => name()?,
         };
-        if name.is_empty() || (!no_target_directory && (name == b"." || name == b"..")) {
-            return refuse(path, "what goes here has no name of its own");
-        }
+        let name = match name.as_slice() {
+            b"" => return refuse(path, NAMELESS),
+            b".." => b".".to_vec(),
+            _ => name,
+        };
         Ok(ParentAndName {
             path: join(path, &name),
             parent: there,
