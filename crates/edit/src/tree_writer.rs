@@ -31,6 +31,11 @@ pub(crate) const MAX_DEPTH: u32 = 1024;
 /// What is said beyond that.
 pub(crate) const TOO_DEEP: &str = "more than 1024 directories in one another";
 
+/// What is said of a directory that would replace a symbolic link.
+const LINK_IS_HERE: &str = "a symbolic link is here, which no directory replaces; `pext4 edit \
+                            --tar` goes on where it leads: `tar -C DIR -c . | pext4 edit IMAGE \
+                            --tar -`";
+
 /// Attributes that replace those of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
@@ -273,6 +278,7 @@ impl<'s> TreeWriter<'s> {
                 (FileType::Directory, _) => {
                     return refuse(path, "a directory is here, and what is new is none");
                 }
+                (FileType::Symlink, FileType::Directory) => return refuse(path, LINK_IS_HERE),
                 (_, FileType::Directory) => {
                     return refuse(path, "here is something that is no directory");
                 }

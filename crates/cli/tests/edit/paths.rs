@@ -315,6 +315,29 @@ fn a_source_that_ends_in_a_dot_is_what_is_in_it() {
     assert!(got.join("file").is_file());
 }
 
+/// `put` replaces no link by a directory, and a tar follows it.
+#[test]
+fn a_directory_does_not_replace_a_link_to_one() {
+    let place = image("16M");
+    let module = place.point.join("overlay/lib/modules/one");
+    fs::create_dir_all(module.parent().expect("it lies in a folder")).expect("a fresh place");
+    fs::write(&module, b"module").expect("a fresh place");
+    succeed(&mut on(&place, "mkdir", &["-p", "/usr/lib"]));
+    succeed(&mut on(&place, "ln", &["-s", "usr/lib", "/lib"]));
+    let overlay = place.point.join("overlay");
+    let told = fail(on(&place, "put", &["-T"]).arg(&overlay).arg("/"), 1);
+    assert!(told.contains("/lib: a symbolic link is here"), "{told}");
+    assert!(told.contains("`pext4 edit --tar`"), "{told}");
+    succeed(&mut on(&place, "rm", &["/lib"]));
+    succeed(&mut on(&place, "touch", &["/lib"]));
+    let told = fail(on(&place, "put", &["-T"]).arg(&overlay).arg("/"), 1);
+    assert!(
+        told.contains("/lib: here is something that is no directory"),
+        "{told}"
+    );
+    place.check();
+}
+
 /// Where one command has paths of two kinds, those of an image are stated with the image.
 #[test]
 fn errors_say_in_which_image_a_path_is() {
