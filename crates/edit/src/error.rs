@@ -85,9 +85,36 @@ pub enum EditError {
     /// [`Progress::stop`](crate::Progress::stop) was called.
     #[error("interrupted; nothing was changed and nothing left behind")]
     Interrupted,
+    /// An error of the caller's own code, as of a visitor of [`Reader::walk`](crate::Reader::walk).
+    #[error(transparent)]
+    Caller(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl EditError {
+    /// An error of the caller's own, to end a walk with.
+    pub fn caller(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Caller(error.into())
+    }
+
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Image { source, .. }
+            | Self::Commit { source, .. }
+            | Self::AtPath { source, .. } => io::Error::from_raw_os_error(source.errno()).kind(),
+            Self::OpenImage(source) | Self::Host { source, .. } => source.kind(),
+            Self::Tar(_) => io::ErrorKind::InvalidData,
+            Self::RefusedAtPath { .. } | Self::Refused(_) | Self::InvalidMode(_) => {
+                io::ErrorKind::InvalidInput
+            }
+            Self::Interrupted => io::ErrorKind::Interrupted,
+            Self::ChangeFailed => io::ErrorKind::Other,
+            Self::Caller(error) => {
+                let error = error.downcast_ref::<io::Error>();
+                error.map_or(io::ErrorKind::Other, io::Error::kind)
+            }
+        }
+    }
+
     /// Adds the image to an error at a path, unless it states one: that of the innermost caller,
     /// which knows it best.
     pub(crate) fn in_image(mut self, file: Option<&Path>) -> Self {
@@ -97,6 +124,13 @@ impl EditError {
             *image = file.map(Path::to_owned);
         }
         self
+    }
+}
+
+/// Keeps the kind of what caused it; `error.get_ref()` and a downcast give the error back.
+impl From<EditError> for io::Error {
+    fn from(error: EditError) -> Self {
+        Self::new(error.kind(), error)
     }
 }
 
@@ -231,4 +265,24 @@ pub(crate) fn check_path(path: &[u8]) -> Result<()> {
         return Err(EditError::Refused(problem.to_owned()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EditError, Refusal, io};
+
+    #[test]
+    fn an_error_is_found_again_in_one_of_the_system() {
+        let missing = EditError::AtPath {
+            image: None,
+            path: b"/file".to_vec(),
+            source: Refusal::NotFound.into(),
+        };
+        let missing = io::Error::from(missing);
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let found = missing.get_ref().and_then(|error| error.downcast_ref());
+        assert!(matches!(found, Some(EditError::AtPath { .. })));
+        let callers = EditError::caller(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(io::Error::from(callers).kind(), io::ErrorKind::BrokenPipe);
+    }
 }

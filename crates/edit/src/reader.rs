@@ -128,7 +128,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The errors of `visit`; `AtPath` for a file that cannot be read; `Interrupted` after
+    /// The errors of `visit`, which makes one of its own with [`EditError::caller`]; `AtPath` for a file that cannot be read; `Interrupted` after
     /// [`Progress::stop`]. Directories that form a cycle are corruption.
     pub fn walk(
         &self,

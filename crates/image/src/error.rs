@@ -35,6 +35,26 @@ pub enum Error {
     Interrupted,
 }
 
+impl Error {
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Io(error) => error.kind(),
+            Self::Corrupt(_) => io::ErrorKind::InvalidData,
+            Self::Unsupported(_) => io::ErrorKind::Unsupported,
+            Self::Impossible(_) => io::ErrorKind::InvalidInput,
+            Self::AfterCommit(error) => error.kind(),
+            Self::Interrupted => io::ErrorKind::Interrupted,
+        }
+    }
+}
+
+/// Keeps the kind of a device's error; `error.get_ref()` and a downcast give the error back.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
 impl From<JournalError> for Error {
     fn from(error: JournalError) -> Self {
         match error {
@@ -73,6 +93,17 @@ mod tests {
             }
             other => panic!("{other}"),
         }
+    }
+
+    #[test]
+    fn an_error_is_found_again_in_one_of_the_system() {
+        let full = Error::Io(io::ErrorKind::StorageFull.into());
+        let full = io::Error::from(Error::AfterCommit(Box::new(full)));
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        let impossible = io::Error::from(Error::Impossible("too small".to_owned()));
+        assert_eq!(impossible.kind(), io::ErrorKind::InvalidInput);
+        let found = impossible.get_ref().and_then(|error| error.downcast_ref());
+        assert!(matches!(found, Some(Error::Impossible(_))));
     }
 
     #[test]

@@ -108,6 +108,23 @@ impl Error {
     }
 }
 
+/// Keeps the kind of what caused it; `error.get_ref()` and a downcast give the error back.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Source { cause, .. } | Error::Output { cause, .. } | Error::InUse(cause) => {
+                cause.kind()
+            }
+            Error::Unsound { .. } => io::ErrorKind::InvalidData,
+            Error::Changed { .. } => io::ErrorKind::Other,
+            Error::Impossible(_) => io::ErrorKind::InvalidInput,
+            Error::Layout(error) => error.kind(),
+            Error::Interrupted => io::ErrorKind::Interrupted,
+        };
+        Self::new(kind, error)
+    }
+}
+
 impl From<crate::Error> for Error {
     fn from(error: crate::Error) -> Self {
         match error {

@@ -89,6 +89,19 @@ pub enum Error {
     Interrupted,
 }
 
+/// Keeps the kind of a device's error; `error.get_ref()` and a downcast give the error back.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Io(error) => error.kind(),
+            Error::NoFileSystem(_) => io::ErrorKind::InvalidData,
+            Error::Unsupported(_) => io::ErrorKind::Unsupported,
+            Error::Interrupted => io::ErrorKind::Interrupted,
+        };
+        Self::new(kind, error)
+    }
+}
+
 /// The result of a check.
 pub type Result<T> = std::result::Result<T, Error>;
 
