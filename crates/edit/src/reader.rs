@@ -128,8 +128,9 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The errors of `visit`, which makes one of its own with [`EditError::caller`]; `AtPath` for a file that cannot be read; `Interrupted` after
-    /// [`Progress::stop`]. Directories that form a cycle are corruption.
+    /// The errors of `visit`, which makes one of its own with [`EditError::caller`]; `AtPath` for a
+    /// file that cannot be read; `Interrupted` after [`Progress::stop`]. Directories that form a
+    /// cycle are corruption.
     pub fn walk(
         &self,
         path: impl AsRef<[u8]>,
