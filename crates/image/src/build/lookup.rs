@@ -51,10 +51,27 @@ pub(super) struct Destination {
 
 /// Follows a path. The error says why it cannot be followed.
 pub(super) fn locate(tree: &Tree, path: &[u8]) -> Result<Destination, Obstacle> {
-    locate_from(tree, ROOT, path)
+    locate_from(tree, ROOT, path, |_| {})
 }
 
-fn locate_from(tree: &Tree, start: Id, path: &[u8]) -> Result<Destination, Obstacle> {
+/// Whether a path leads through a symbolic link of a source before `number`, or ends at another
+/// file of one.
+pub(super) fn leads_through_earlier(tree: &Tree, path: &[u8], number: u16) -> bool {
+    let mut is_earlier = false;
+    // An obstacle was passed on as well.
+    let _ = locate_from(tree, ROOT, path, |id| {
+        is_earlier |= tree.node(id).source < number;
+    });
+    is_earlier
+}
+
+/// Follows a path from a directory, and passes on the names on it that are no directories.
+fn locate_from(
+    tree: &Tree,
+    start: Id,
+    path: &[u8],
+    mut meet: impl FnMut(Id),
+) -> Result<Destination, Obstacle> {
     let mut rest: Vec<Vec<u8>> = names(path).map(<[u8]>::to_vec).rev().collect();
     let (mut at, mut missing, mut links) = (start, Vec::new(), 0);
     let mut linked_names = 0;
@@ -69,16 +86,20 @@ fn locate_from(tree: &Tree, start: Id, path: &[u8]) -> Result<Destination, Obsta
             true => tree.child(at, &name),
             false => None,
         };
-        let Some(found) = found.map(|found| tree.owner(found)) else {
+        let Some(named) = found else {
             if name_problem(&name).is_some() {
                 return Err(Obstacle::NoDirectory);
             }
             missing.push(name);
             continue;
         };
+        let found = tree.owner(named);
         if tree.node(found).is_directory() {
             at = found;
-        } else if !tree.node(found).is_symlink() {
+            continue;
+        }
+        meet(named);
+        if !tree.node(found).is_symlink() {
             return Err(Obstacle::NoDirectory);
         } else if links == MAX_SYMLINKS {
             return Err(Obstacle::ManyLinks);
@@ -121,7 +142,7 @@ pub(super) fn directory_behind_link(
     if !link.is_symlink() || link.source >= number {
         return None;
     }
-    let destination = locate_from(tree, parent, name).ok()?;
+    let destination = locate_from(tree, parent, name, |_| {}).ok()?;
     destination.missing.is_empty().then_some(destination.at)
 }
 

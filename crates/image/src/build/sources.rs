@@ -264,7 +264,7 @@ impl<'a> Sources<'a> {
             archive_writer.apply(&mut self.tree, record)
         })?;
         check(packed, Given::Archive(path))?;
-        archive_writer.finish(&mut self.tree);
+        archive_writer.finish(&mut self.tree)?;
         self.contents.push(Contents::File(archive));
         Ok(())
     }
@@ -294,7 +294,7 @@ impl<'a> Sources<'a> {
             })
         })?;
         check(packed, given)?;
-        archive_writer.finish(&mut self.tree);
+        archive_writer.finish(&mut self.tree)?;
         self.push_spooled()
     }
 
@@ -433,7 +433,9 @@ impl LayerReader<'_> {
                         self.fail(error);
                     }
                 }
-                archive_writer.finish(tree);
+                if let Err(error) = archive_writer.finish(tree) {
+                    self.fail(error);
+                }
             }
         });
         self.first_error.finish()?;

@@ -96,7 +96,7 @@ fn links_must_lead_somewhere() {
         .file("file", b"")
         .file("file/below", b"")
         .finish();
-    refused(below, &["file", "no directory"]);
+    refused(below, &["file/below: file: it is no directory"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod e2fsck;
 mod hostile;
 mod layouts;
 mod left_out;
+mod marks;
 mod oracle;
 mod overlays;
 mod quotas;

@@ -7,6 +7,10 @@
 //! GNU tar.) Rules for paths are matched with both paths of such an entry: that in the archive and
 //! that at which it *lands*. In the layers of a container image the names `.wh.NAME` and
 //! `.wh..wh..opq` hide files of lower layers, and a directory replaces a symbolic link.
+//!
+//! A mark may stand behind the entries to which it matters. So an entry of a layer *waits* until
+//! all marks are known if its path leads through a symbolic link of a lower layer, or a file of one
+//! is in its way: the layer may hide either. What follows it waits too, so that the order stays.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -41,6 +45,10 @@ pub(in crate::build) struct ArchiveWriter<'a> {
     /// the latest time of these entries. Directories that existed before are recorded only for a
     /// container's layer.
     implicit: HashMap<Id, (i64, u32)>,
+    /// Entries of a layer that wait for its marks, in their order.
+    waiting: Vec<Record>,
+    /// Marks that wait for others, which may hide what their paths lead through.
+    waiting_marks: Vec<Record>,
 }
 
 /// The time of an implicit directory that contains no entry directly.
@@ -63,6 +71,8 @@ impl<'a> ArchiveWriter<'a> {
             opaque: Vec::new(),
             last_directory: None,
             implicit: HashMap::new(),
+            waiting: Vec::new(),
+            waiting_marks: Vec::new(),
         }
     }
 
@@ -89,7 +99,62 @@ impl<'a> ArchiveWriter<'a> {
     }
 
     /// Applies one record to the tree, unless the rules exclude the path at which it lands.
-    pub fn apply(&mut self, tree: &mut Tree, mut record: Record) -> Result<()> {
+    pub fn apply(&mut self, tree: &mut Tree, record: Record) -> Result<()> {
+        if self.is_layer {
+            let is_mark = mark(&record.path).is_some();
+            let is_earlier = self.leads_through_earlier(tree, &record);
+            if is_mark && is_earlier {
+                self.waiting_marks.push(record);
+                return Ok(());
+            }
+            if !is_mark && (is_earlier || !self.waiting.is_empty()) {
+                self.waiting.push(record);
+                return Ok(());
+            }
+        }
+        self.apply_now(tree, record)
+    }
+
+    /// Whether the path of a record, or of the file to which it is a hard link, leads through what
+    /// is no directory and not of this layer.
+    fn leads_through_earlier(&self, tree: &Tree, record: &Record) -> bool {
+        [Some(&record.path), record.link.as_ref()]
+            .into_iter()
+            .flatten()
+            .filter_map(|path| split(path))
+            .any(|(folder, _)| {
+                let last = self.last_directory.as_ref();
+                last.is_none_or(|(last, _)| last != folder)
+                    && lookup::leads_through_earlier(tree, folder, self.number)
+            })
+    }
+
+    /// Applies what has waited for the marks of the layer.
+    fn apply_waiting(&mut self, tree: &mut Tree) -> Result<()> {
+        if self.waiting.is_empty() && self.waiting_marks.is_empty() {
+            return Ok(());
+        }
+        self.apply_marks(tree);
+        let depth = |record: &Record| record.path.iter().filter(|&&byte| byte == b'/').count();
+        let mut marks = std::mem::take(&mut self.waiting_marks);
+        // A mark above hides the links through which those below would lead.
+        marks.sort_by_key(depth);
+        let mut last_depth = 0;
+        for record in marks {
+            if depth(&record) > last_depth && !self.opaque.is_empty() {
+                self.apply_marks(tree);
+            }
+            last_depth = depth(&record);
+            self.apply_now(tree, record)?;
+        }
+        self.apply_marks(tree);
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting
+            .into_iter()
+            .try_for_each(|record| self.apply_now(tree, record))
+    }
+
+    fn apply_now(&mut self, tree: &mut Tree, mut record: Record) -> Result<()> {
         record.metadata.source = self.number;
         let path = std::mem::take(&mut record.path);
         let Some((folder, name)) = split(&path) else {
@@ -103,7 +168,7 @@ impl<'a> ArchiveWriter<'a> {
         if mark == Some(Mark::Below) {
             return Ok(());
         }
-        let destination = self.destination(tree, folder)?;
+        let destination = self.destination(tree, folder, &path)?;
         let behind_link = self.directory_behind_link(tree, &record, &destination, name);
         let landing = match behind_link {
             Some(id) => self.rules.needs_paths().then(|| bytes_of(tree, id)),
@@ -249,11 +314,20 @@ impl<'a> ArchiveWriter<'a> {
         }
     }
 
-    /// Applies the marks of the layer.
-    pub fn finish(self, tree: &mut Tree) {
-        self.reset_hidden_directories(tree);
+    /// Applies the marks of the layer, and what has waited for them.
+    pub fn finish(mut self, tree: &mut Tree) -> Result<()> {
+        self.apply_waiting(tree)?;
+        self.apply_marks(tree);
         self.set_implicit_times(tree);
+        Ok(())
+    }
+
+    /// Removes what the opaque directories so far hide.
+    fn apply_marks(&mut self, tree: &mut Tree) {
+        self.last_directory = None;
+        self.reset_hidden_directories(tree);
         tree.remove_below(&self.opaque, self.number);
+        self.opaque.clear();
     }
 
     /// Resets directories of earlier layers that are hidden but contain entries of this one.
@@ -319,7 +393,7 @@ impl<'a> ArchiveWriter<'a> {
     }
 
     /// The directory to which an entry's path leads. Creates nothing.
-    fn destination(&self, tree: &Tree, folder: &[u8]) -> Result<Destination> {
+    fn destination(&self, tree: &Tree, folder: &[u8], path: &[u8]) -> Result<Destination> {
         if let Some((last, id)) = &self.last_directory
             && last == folder
         {
@@ -329,7 +403,7 @@ impl<'a> ArchiveWriter<'a> {
             });
         }
         locate(tree, folder).map_err(|obstacle| {
-            let problem = format!("{}: {obstacle}", Shown(folder));
+            let problem = format!("{}: {}: {obstacle}", Shown(path), Shown(folder));
             Error::unsound(self.archive, problem)
         })
     }
