@@ -43,16 +43,36 @@ struct Index {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Manifest {
+    /// What it is, if it is no image.
+    #[serde(default, deserialize_with = "or_default")]
+    artifact_type: String,
     #[serde(default, deserialize_with = "or_default")]
     layers: Vec<Descriptor>,
     /// The configuration, which contains the platform.
     config: Option<Descriptor>,
 }
 
+impl Manifest {
+    /// Whether it is of something else than an image, such as a signature or a list of parts.
+    fn is_artifact(&self) -> bool {
+        let config = self.config.as_ref();
+        !self.artifact_type.is_empty()
+            || config.is_some_and(|config| config.media_type == EMPTY)
+            || !self.layers.is_empty() && !self.layers.iter().any(Descriptor::may_hold_files)
+    }
+}
+
+/// The type of a configuration that says nothing, which no image has.
+const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Descriptor {
+    /// What the manifest is of, if it is no image.
+    #[serde(default, deserialize_with = "or_default")]
+    artifact_type: String,
     #[serde(default, deserialize_with = "or_default")]
     media_type: String,
     digest: String,
@@ -60,6 +80,15 @@ struct Descriptor {
     platform: Option<PlatformDescriptor>,
     #[serde(default, deserialize_with = "or_default")]
     annotations: Annotations,
+}
+
+impl Descriptor {
+    /// Whether a layer of this type may hold files. All types of layers with files have `tar` in
+    /// their names; how one is compressed is found by its first bytes, since builders are not
+    /// careful to say.
+    fn may_hold_files(&self) -> bool {
+        self.media_type.is_empty() || self.media_type.contains("tar")
+    }
 }
 
 /// The names of an image.
@@ -151,12 +180,10 @@ pub(super) fn layers(
 }
 
 /// Refuses layers that hold no files, or hide them: those of attestations, of modules, encrypted
-/// ones. All types of layers with files have `tar` in their names; how one is compressed is found
-/// by its first bytes, since builders are not careful to say.
+/// ones.
 fn check_layer(manifest: &Path, layer: &Descriptor) -> Result<()> {
     let kind = &*layer.media_type;
-    let problem = match (kind.contains("tar"), kind.ends_with("+encrypted")) {
-        _ if kind.is_empty() => return Ok(()),
+    let problem = match (layer.may_hold_files(), kind.ends_with("+encrypted")) {
         (true, false) => return Ok(()),
         (true, true) => "is encrypted",
         (false, _) => "is no archive of files",

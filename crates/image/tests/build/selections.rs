@@ -89,6 +89,66 @@ fn an_image_for_another_platform_is_not_taken_for_the_one_that_is_wanted() {
     assert!(String::from_utf8_lossy(&listed.stdout).contains("/arm64/"));
 }
 
+/// Lists of parts and signatures are stored like images, beside the one that they are about.
+#[test]
+fn an_artifact_is_no_image_to_choose_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let manifest = |text: Value| {
+        let text = serde_json::to_vec(&text).unwrap();
+        layout.blob(&text, "application/vnd.oci.image.manifest.v1+json")
+    };
+    let layer_of = |name: &str| layout.blob(&Packer::new().file(name, b"x").finish(), LAYER);
+    let only = layout.image(&[layer_of("a")]);
+    let empty = layout.blob(b"{}", "application/vnd.oci.empty.v1+json");
+    let config = layout.blob(b"{}", "application/vnd.oci.image.config.v1+json");
+    let text = |kind: &str| [layout.blob(b"{ }", kind)];
+    let mut named = layout.image(&[layer_of("b")]);
+    named["artifactType"] = json!("application/x");
+    let artifacts = [
+        // As ORAS, as cosign, with files in it, and as the index says.
+        manifest(json!({
+            "artifactType": "application/spdx+json", "subject": only, "config": empty,
+            "layers": text("text/spdx+json")
+        })),
+        manifest(json!({
+            "config": config,
+            "layers": text("application/vnd.dev.cosign.simplesigning.v1+json")
+        })),
+        manifest(json!({"config": empty, "layers": [layer_of("c")]})),
+        named,
+    ];
+    let image = folder.path().join("image");
+    let built = || {
+        let source = Source::OciLayout(layout.path.clone());
+        Builder::new().source(source).replace(true).build(&image)
+    };
+    for artifact in &artifacts {
+        for order in [[&only, artifact], [artifact, &only]] {
+            layout.index(&order.map(Value::clone));
+            assert_eq!(built().expect("one image").names, 1, "{artifact}");
+            check(&image);
+            let platform = Platform::parse("linux/amd64").unwrap();
+            let source = Source::OciLayout(layout.path.clone());
+            let builder = Builder::new().source(source).platform(platform);
+            builder.replace(true).build(&image).expect("one image");
+        }
+    }
+    layout.index(&artifacts);
+    let error = built().unwrap_err().to_string();
+    assert!(error.contains("several images"), "{error}");
+    layout.index(&[
+        only.clone(),
+        layout.image(&[layer_of("d")]),
+        artifacts[0].clone(),
+    ]);
+    let error = built().unwrap_err().to_string();
+    assert!(error.contains("several images"), "{error}");
+    // Where it is the only one, its layers decide.
+    layout.index(&artifacts[3..]);
+    assert_eq!(built().expect("files").names, 1);
+}
+
 #[test]
 fn selections_need_a_layout() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,8 @@
 //!
 //! Indexes may be nested, and a hostile layout may refer to the same index again and again. Each is
 //! read once for every name that it has, and their number, depth and size are bounded. Manifests
-//! about other manifests (attestations) are skipped.
+//! about other manifests (attestations) are skipped; artifacts (signatures, lists of parts) as far
+//! as an image would have to be told from them.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -38,6 +39,7 @@ pub(super) fn all(
     if selector.platform.is_some() {
         collection.read_missing_platforms(path, selector)?;
     }
+    collection.drop_artifacts(path, selector)?;
     Ok(collection.found)
 }
 
@@ -144,6 +146,50 @@ impl<'a> Collection<'a> {
         }
         self.found = found;
         Ok(())
+    }
+
+    /// If several manifests without a platform are selected, removes those of artifacts, unless all
+    /// are artifacts.
+    fn drop_artifacts(&mut self, path: &Path, selector: ImageSelector<'_>) -> Result<()> {
+        let is_candidate = |image: &Descriptor| selector.names(image) && selector.may_fit(image);
+        let candidates = self.found.iter().filter(|image| is_candidate(image));
+        let candidates: Vec<Descriptor> = candidates.cloned().collect();
+        let digests: HashSet<&String> = candidates.iter().map(|image| &image.digest).collect();
+        if digests.len() < 2 {
+            return Ok(());
+        }
+        let mut artifacts = HashSet::new();
+        let mut images = 0;
+        for image in &candidates {
+            self.progress.check()?;
+            if artifacts.contains(&image.digest) {
+                continue;
+            }
+            match self.is_artifact(path, image) {
+                true => drop(artifacts.insert(image.digest.clone())),
+                false => images += 1,
+            }
+        }
+        if images > 0 {
+            self.found
+                .retain(|image| !artifacts.contains(&image.digest));
+        }
+        Ok(())
+    }
+
+    /// Whether a manifest is that of an artifact. One that cannot be read counts as an image: the
+    /// error belongs to whoever selects it.
+    fn is_artifact(&mut self, path: &Path, image: &Descriptor) -> bool {
+        if !image.artifact_type.is_empty() {
+            return true;
+        }
+        if image.platform.is_some() {
+            return false;
+        }
+        let Ok((manifest, text)) = self.document(path, image) else {
+            return false;
+        };
+        parse::<Manifest>(&manifest.path, &text).is_ok_and(|manifest| manifest.is_artifact())
     }
 
     /// The platform in an image's configuration. A manifest that is not an image may have another

@@ -29,6 +29,11 @@ impl ImageSelector<'_> {
         platform.is_some_and(|platform| platform.fits(selector))
     }
 
+    /// Whether an image is for the selected platform, or does not say for which it is.
+    pub(super) fn may_fit(&self, image: &Descriptor) -> bool {
+        image.platform.is_none() || self.fits(image)
+    }
+
     /// The image that is selected among `found`, the images of the index at `path`.
     ///
     /// # Errors
