@@ -35,7 +35,8 @@ pub trait Blocks {
     /// An error of the source.
     type Error;
 
-    /// Reads the next block; false at the end of the source.
+    /// Reads the next block; false at the end of the source. If less than a block is left there,
+    /// the start of `block` gets it.
     ///
     /// # Errors
     ///

@@ -92,7 +92,7 @@ impl<I: Blocks> Reader<I> {
             if let Some(peeked) = self.peeked.take() {
                 block = peeked;
             } else if !self.read(&mut block)? {
-                return malformed(b"", self.without_end_mark());
+                return malformed(b"", self.without_end_mark(&block));
             }
             self.has_begun = true;
             if block == [0; BLOCK] {
@@ -140,11 +140,14 @@ impl<I: Blocks> Reader<I> {
         Ok(())
     }
 
-    fn without_end_mark(&self) -> &'static str {
-        match self.has_begun {
-            true => "it ends without an end mark: it was cut short",
-            false => "it has less than a header: it is empty, was cut short, or is no tar archive",
+    /// What is said where the input ends; `rest` begins with what there is of a block.
+    fn without_end_mark(&self, rest: &[u8; BLOCK]) -> String {
+        if self.has_begun {
+            return "it ends without an end mark: it was cut short".to_owned();
         }
+        compressed(rest).unwrap_or_else(|| {
+            "it has less than a header: it is empty, was cut short, or is no tar archive".to_owned()
+        })
     }
 
     fn read(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, I> {
@@ -314,20 +317,22 @@ impl<I: Blocks> Reader<I> {
 
 /// Describes a block that is not a header.
 fn not_a_header(block: &[u8; BLOCK]) -> String {
-    let compressed = [
+    compressed(block).unwrap_or_else(|| {
+        "it is no tar archive, or damaged: a header's checksum is wrong".to_owned()
+    })
+}
+
+/// What helps if a block is the start of a compressed file.
+fn compressed(block: &[u8; BLOCK]) -> Option<String> {
+    let formats = [
         (&b"\x1f\x8b"[..], "gzip -dc"),
         (b"\x28\xb5\x2f\xfd", "zstd -dc"),
         (b"\xfd7zXZ", "xz -dc"),
         (b"BZh", "bzip2 -dc"),
         (b"\x04\x22\x4d\x18", "lz4 -dc"),
     ];
-    let found = compressed
-        .iter()
-        .find(|(magic, _)| block.starts_with(magic));
-    match found {
-        Some((_, command)) => format!("it is compressed: pipe it through `{command}`"),
-        None => "it is no tar archive, or damaged: a header's checksum is wrong".to_owned(),
-    }
+    let found = formats.iter().find(|(magic, _)| block.starts_with(magic));
+    found.map(|(_, command)| format!("it is compressed: pipe it through `{command}`"))
 }
 
 /// The entry that a header and its extensions describe. The stated size is taken for both the size

@@ -117,6 +117,11 @@ fn truncated_or_damaged_archives_are_refused() {
         let gzip = gzip.finish().expect("memory");
         refused(gzip, &["less than a header", "no tar archive"]);
     }
+    // A small archive that is packed in another way has less than a header.
+    for (start, command) in [(&b"\xfd7zXZ\0"[..], "xz -dc"), (b"BZh91AY", "bzip2 -dc")] {
+        refused(start.to_vec(), &["compressed", command]);
+        refused([start, &[7; 600]].concat(), &["compressed", command]);
+    }
     let mut damaged = whole.clone();
     damaged[3] ^= 1;
     refused(damaged, &["sum"]);

@@ -80,9 +80,14 @@ impl<'a> FileInput<'a> {
         Ok(())
     }
 
-    fn in_window(&self) -> Option<&[u8; BLOCK]> {
+    /// What was read from the position on.
+    fn in_window(&self) -> Option<&[u8]> {
         let start = usize::try_from(self.position.checked_sub(self.window_at)?).ok()?;
-        self.window.get(start..)?.first_chunk()
+        self.window.get(start..)
+    }
+
+    fn next_block(&self) -> Option<&[u8; BLOCK]> {
+        self.in_window()?.first_chunk()
     }
 }
 
@@ -90,11 +95,13 @@ impl Blocks for FileInput<'_> {
     type Error = Error;
 
     fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
-        if self.in_window().is_none() {
+        if self.next_block().is_none() {
             self.fill()
                 .map_err(|cause| Error::source(self.path, "read it", cause))?;
         }
-        let Some(found) = self.in_window() else {
+        let Some(found) = self.next_block() else {
+            let rest = self.in_window().unwrap_or_default();
+            block[..rest.len()].copy_from_slice(rest);
             return Ok(false);
         };
         *block = *found;
