@@ -178,6 +178,58 @@ fn access_control_lists_that_cannot_be_kept_are_refused() {
     }
 }
 
+/// GNU tar writes names into the text, and with `--xattrs` the numbers beside it.
+#[test]
+fn a_list_with_names_is_read_from_the_numbers_beside_it() {
+    let folder = scratch();
+    let text = (
+        "SCHILY.acl.access",
+        "user::rw-,user:lisa:rwx,group::r--,mask::rwx,other::r--",
+    );
+    let numbers = (
+        "LIBARCHIVE.xattr.system.posix_acl_access",
+        "AgAAAAEABgD/////AgAHAOgDAAAEAAQA/////xAABwD/////IAAEAP////8=",
+    );
+    for both in [[text, numbers], [numbers, text]] {
+        let bytes = archive(&[
+            records(&both),
+            changed(header("file", b'0', 0, ""), 100, b"0000674\0"),
+        ]);
+        let image = fresh(folder.path(), "image");
+        apply(&image, &bytes).expect("numbers are there");
+        let built = folder.path().join("built");
+        build(&built, &bytes).expect("numbers are there");
+        for image in [&image, &built] {
+            e2fsck(image).expect("sound");
+            let (mode, list) = list_of(image, "file", acl::ACCESS);
+            assert_eq!(mode, 0o674);
+            assert!(list.contains(&acl_entry(acl::USER, 7, 1000)), "{list:?}");
+        }
+        fs::remove_file(&image).expect("there");
+    }
+    let host = folder.path().join("tree");
+    fs::create_dir(&host).expect("fresh");
+    fs::write(host.join("file"), b"x").expect("fresh");
+    let pack = "setfacl -m u:0:rwx,m::rx file && tar --format=posix --xattrs \
+                --xattrs-include='*' --acls -cf ../by-tar file && getfacl -c file | grep user:root";
+    if run("sh", &["-c", pack], &host).is_none() {
+        return;
+    }
+    let bytes = fs::read(folder.path().join("by-tar")).expect("tar made it");
+    let image = fresh(folder.path(), "image");
+    apply(&image, &bytes).expect("numbers are there");
+    let built = folder.path().join("built");
+    build(&built, &bytes).expect("numbers are there");
+    for image in [&image, &built] {
+        let (_, list) = list_of(image, "file", acl::ACCESS);
+        assert!(list.contains(&acl_entry(acl::USER, 7, 0)), "{list:?}");
+        assert!(
+            list.contains(&acl_entry(acl::MASK, 5, acl::NO_ID)),
+            "{list:?}"
+        );
+    }
+}
+
 #[test]
 fn access_control_lists_of_other_programs_come_along() {
     let folder = scratch();

@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-use pext4_ondisk::acl::{self, text::List};
+use pext4_ondisk::acl;
+use pext4_ondisk::acl::text::{List, Problem};
 use pext4_ondisk::directory::{FileType, name_problem};
 use pext4_ondisk::shown::Shown;
 
@@ -119,7 +120,8 @@ impl fmt::Display for AttributeProblem {
 }
 
 /// The attributes of an entry, except those that the caller leaves out, which may be invalid. If an
-/// access control list is present in both forms, the text has precedence.
+/// access control list is present in both forms, the text has precedence, unless it has names
+/// without numbers (as that of GNU tar, which writes the other form beside it with `--xattrs`).
 ///
 /// # Errors
 ///
@@ -150,7 +152,12 @@ pub fn attributes(
         if is_left_out(name) {
             continue;
         }
-        let list = list(entry.kind, name, text).map_err(|problem| AttributeProblem {
+        let parsed = List::parse(text);
+        let has_numbers = found.all.iter().any(|(other, _)| other == name);
+        if has_numbers && matches!(parsed, Err(Problem::Named(_))) {
+            continue;
+        }
+        let list = placed(entry.kind, name, parsed).map_err(|problem| AttributeProblem {
             name: name.to_vec(),
             problem,
         })?;
@@ -180,9 +187,13 @@ fn stored(name: &[u8], value: Vec<u8>) -> Result<Vec<u8>, String> {
         .map_err(|_| format!("its attribute {} is no access control list", Shown(name)))
 }
 
-/// A list of an entry as text; `None` if there is none.
-fn list(kind: Kind, name: &[u8], text: &[u8]) -> Result<Option<List>, String> {
-    let list = List::parse(text).map_err(|problem| problem.to_string())?;
+/// A list of an entry, if its kind of file can have one; `None` if there is none.
+fn placed(
+    kind: Kind,
+    name: &[u8],
+    parsed: Result<Option<List>, Problem>,
+) -> Result<Option<List>, String> {
+    let list = parsed.map_err(|problem| problem.to_string())?;
     let problem = list
         .is_some()
         .then(|| acl::misplaced(kind.file_type(), name))
