@@ -125,6 +125,21 @@ fn hard_links_find_what_has_waited() {
     }
 }
 
+/// A mark behind a hard link hides the file of a lower layer to which it leads.
+#[test]
+fn a_hard_link_keeps_what_a_later_mark_hides() {
+    let folder = tempfile::tempdir().unwrap();
+    for before in ["other", "x/s/n"] {
+        let layer = upper(&[before])
+            .entry(b'1', "hard", "x/a/old", b"")
+            .file("x/a/.wh.old", b"");
+        if let Some(found) = names([lower(), layer], folder.path()) {
+            assert!(found.contains(&"hard low".to_owned()), "{found:?}");
+            assert!(!found.contains(&"x/a/old low".to_owned()), "{found:?}");
+        }
+    }
+}
+
 /// The links of a hidden directory are hidden, however they lead to one another.
 #[test]
 fn links_behind_links_are_hidden() {

@@ -45,8 +45,9 @@ pub(in crate::build) struct ArchiveWriter<'a> {
     /// the latest time of these entries. Directories that existed before are recorded only for a
     /// container's layer.
     implicit: HashMap<Id, (i64, u32)>,
-    /// Entries of a layer that wait for its marks, in their order.
-    waiting: Vec<Record>,
+    /// Entries of a layer that wait for its marks, in their order. For a hard link with the file to
+    /// which it led when it was read, since a mark may hide that.
+    waiting: Vec<(Record, Option<Id>)>,
     /// Marks that wait for others, which may hide what their paths lead through.
     waiting_marks: Vec<Record>,
 }
@@ -108,11 +109,12 @@ impl<'a> ArchiveWriter<'a> {
                 return Ok(());
             }
             if !is_mark && (is_earlier || !self.waiting.is_empty()) {
-                self.waiting.push(record);
+                let target = record.link.as_ref().and_then(|link| find(tree, link));
+                self.waiting.push((record, target));
                 return Ok(());
             }
         }
-        self.apply_now(tree, record)
+        self.apply_now(tree, record, None)
     }
 
     /// Whether the path of a record, or of the file to which it is a hard link, leads through what
@@ -145,16 +147,17 @@ impl<'a> ArchiveWriter<'a> {
                 self.apply_marks(tree);
             }
             last_depth = depth(&record);
-            self.apply_now(tree, record)?;
+            self.apply_now(tree, record, None)?;
         }
         self.apply_marks(tree);
         let waiting = std::mem::take(&mut self.waiting);
         waiting
             .into_iter()
-            .try_for_each(|record| self.apply_now(tree, record))
+            .try_for_each(|(record, target)| self.apply_now(tree, record, target))
     }
 
-    fn apply_now(&mut self, tree: &mut Tree, mut record: Record) -> Result<()> {
+    /// Applies a record. A hard link leads to `target` if nothing has its name.
+    fn apply_now(&mut self, tree: &mut Tree, mut record: Record, target: Option<Id>) -> Result<()> {
         record.metadata.source = self.number;
         let path = std::mem::take(&mut record.path);
         let Some((folder, name)) = split(&path) else {
@@ -192,7 +195,7 @@ impl<'a> ArchiveWriter<'a> {
             return Ok(());
         }
         if let Some(link) = &record.link {
-            let target = self.link_target(tree, &path, link)?;
+            let target = self.link_target(tree, &path, link, target)?;
             return self.link(tree, parent, name, target);
         }
         record.metadata.attributes = tree.sets.intern(std::mem::take(&mut record.attributes));
@@ -232,10 +235,16 @@ impl<'a> ArchiveWriter<'a> {
     }
 
     /// The file to which a hard link leads.
-    fn link_target(&self, tree: &Tree, path: &[u8], link: &[u8]) -> Result<Id> {
+    fn link_target(
+        &self,
+        tree: &Tree,
+        path: &[u8],
+        link: &[u8],
+        earlier: Option<Id>,
+    ) -> Result<Id> {
         let unsound =
             |problem: &str| Error::unsound(self.archive, format!("{}: {problem}", Shown(path)));
-        let target = find(tree, link).ok_or_else(|| {
+        let target = find(tree, link).or(earlier).ok_or_else(|| {
             // The content was skipped together with the excluded name.
             match self.is_target_left_out(tree, link) {
                 true => unsound(&format!(
