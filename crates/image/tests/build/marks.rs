@@ -72,6 +72,11 @@ fn no_entry_goes_through_a_link_that_its_layer_hides() {
             &["x/.wh.f", "x/f/n"],
             &["x/", "x/a/", "x/a/old low", "x/f/", "x/f/n new", "x/s -> a"],
         ),
+        // The directory of the mark takes the place of the file.
+        (
+            &["x/f/.wh.q", "x/f/", "x/f/n"],
+            &["x/", "x/a/", "x/a/old low", "x/f/", "x/f/n new", "x/s -> a"],
+        ),
         // What the link leads to is hidden, and the link is not.
         (
             &["x/.wh.a", "x/s/n"],

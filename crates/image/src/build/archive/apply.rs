@@ -21,7 +21,7 @@ use pext4_tar::marks::{Mark, mark};
 
 use super::super::attributes::apply_mode;
 use super::super::error::{Error, Result};
-use super::super::lookup::{self, Destination, find, locate, split};
+use super::super::lookup::{self, Destination, Obstacle, find, locate, split};
 use super::super::rules::Rules;
 use super::super::tree::{Id, Metadata, ROOT, Tree};
 use super::Record;
@@ -108,7 +108,8 @@ impl<'a> ArchiveWriter<'a> {
                 self.waiting_marks.push(record);
                 return Ok(());
             }
-            if !is_mark && (is_earlier || !self.waiting.is_empty()) {
+            let does_more_wait = !self.waiting_marks.is_empty() || !self.waiting.is_empty();
+            if !is_mark && (is_earlier || does_more_wait) {
                 let target = record.link.as_ref().and_then(|link| find(tree, link));
                 self.waiting.push((record, target));
                 return Ok(());
@@ -141,18 +142,22 @@ impl<'a> ArchiveWriter<'a> {
         let mut marks = std::mem::take(&mut self.waiting_marks);
         // A mark above hides the links through which those below would lead.
         marks.sort_by_key(depth);
-        let mut last_depth = 0;
+        let (mut last_depth, mut blocked) = (0, Vec::new());
         for record in marks {
             if depth(&record) > last_depth && !self.opaque.is_empty() {
                 self.apply_marks(tree);
             }
             last_depth = depth(&record);
-            self.apply_now(tree, record, None)?;
+            // The layer may have a directory there, and below a file there is nothing to hide.
+            match split(&record.path).is_some_and(|(folder, _)| is_blocked(tree, folder)) {
+                true => blocked.push((record, None)),
+                false => self.apply_now(tree, record, None)?,
+            }
         }
         self.apply_marks(tree);
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
         waiting
-            .into_iter()
+            .chain(blocked)
             .try_for_each(|(record, target)| self.apply_now(tree, record, target))
     }
 
@@ -506,6 +511,11 @@ pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
 /// Whether an entry of a layer is a mark that hides what a directory holds.
 pub(super) fn hides_directory(path: &[u8]) -> bool {
     matches!(mark(path), Some(Mark::Opaque | Mark::Reserved))
+}
+
+/// Whether a file is in the way of a directory's path.
+fn is_blocked(tree: &Tree, folder: &[u8]) -> bool {
+    matches!(locate(tree, folder), Err(Obstacle::NoDirectory))
 }
 
 /// The path of a node, as path rules match it.
