@@ -113,6 +113,21 @@ pub struct AttributeProblem {
     problem: String,
 }
 
+impl AttributeProblem {
+    /// What to say of the option that leaves the attribute out.
+    #[must_use]
+    pub fn way_out(&self) -> String {
+        if acl::is_list(&self.name) {
+            return "--exclude-xattr 'system.posix_acl_*' leaves lists out".to_owned();
+        }
+        // No argument contains a NUL byte.
+        let mut parts = self.name.split(|&byte| byte == 0);
+        let start = Shown(parts.next().unwrap_or_default());
+        let rest = if parts.next().is_some() { "*" } else { "" };
+        format!("--exclude-xattr '{start}{rest}' leaves it out")
+    }
+}
+
 impl fmt::Display for AttributeProblem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.problem)

@@ -76,7 +76,7 @@ use pext4_sync::topology;
 pub use error::{Error, ParseError, Result};
 pub use mapping::{Map, Owner, parse_owner};
 pub use oci::Platform;
-pub use patterns::{check_attribute_pattern, check_pattern};
+pub use patterns::{AttributePatterns, check_attribute_pattern, check_pattern};
 pub use progress::{Phase, Progress};
 pub use size::{Free, Size};
 pub use sources::Source;
@@ -411,8 +411,8 @@ impl Builder {
         self.rules.latest = self.date;
         self.rules.exclude =
             patterns::PathPatterns::new(&self.exclude).map_err(Error::Impossible)?;
-        self.rules.exclude_attributes =
-            patterns::name_patterns(&self.exclude_attributes).map_err(Error::Impossible)?;
+        self.rules.exclude_attributes = AttributePatterns::parse(&self.exclude_attributes)
+            .map_err(|error| Error::Impossible(error.0))?;
         let trial = self.trial()?;
         self.rules.has_narrow_times = shape::extra_size(trial.inode_size) == 0;
         if self.sources.iter().any(|source| source.is_file_at(image)) {

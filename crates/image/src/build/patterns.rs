@@ -106,17 +106,32 @@ fn path_pattern(pattern: &str) -> Result<Glob, String> {
     }
 }
 
-/// Compiles patterns for names of attributes.
+/// Patterns for names of attributes, as [`Builder::exclude_attribute`] takes them.
 ///
-/// # Errors
-///
-/// The error names the invalid pattern.
-pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        set.add(name_pattern(pattern)?);
+/// [`Builder::exclude_attribute`]: super::Builder::exclude_attribute
+#[derive(Clone, Debug, Default)]
+pub struct AttributePatterns(GlobSet);
+
+impl AttributePatterns {
+    /// Compiles patterns.
+    ///
+    /// # Errors
+    ///
+    /// The error names the invalid pattern.
+    pub fn parse(patterns: &[String]) -> Result<Self, ParseError> {
+        let mut set = GlobSetBuilder::new();
+        for pattern in patterns {
+            set.add(name_pattern(pattern).map_err(ParseError)?);
+        }
+        let set = set.build().map_err(|error| ParseError(error.to_string()))?;
+        Ok(Self(set))
     }
-    set.build().map_err(|error| error.to_string())
+
+    /// Whether one of the patterns matches a name.
+    #[must_use]
+    pub fn matches(&self, name: &[u8]) -> bool {
+        !self.0.is_empty() && self.0.is_match(Path::new(OsStr::from_bytes(name)))
+    }
 }
 
 fn name_pattern(pattern: &str) -> Result<Glob, String> {

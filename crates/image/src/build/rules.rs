@@ -3,22 +3,17 @@
 //! If a directory is excluded, its contents are excluded too. An entry of an archive has two paths
 //! if symbolic links are on it; a match of either counts.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-
-use globset::GlobSet;
 use pext4_ondisk::time::Time;
 
 use super::mapping::{Map, Owner, set_owner};
-use super::patterns::PathPatterns;
+use super::patterns::{AttributePatterns, PathPatterns};
 use super::tree::Metadata;
 
 /// All rules of a build.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
     pub exclude: PathPatterns,
-    pub exclude_attributes: GlobSet,
+    pub exclude_attributes: AttributePatterns,
     pub owner: Owner,
     pub mtime: Option<Time>,
     /// Later times are reduced to this, in seconds since 1970.
@@ -51,10 +46,7 @@ impl Rules {
 
     /// Whether an attribute is excluded.
     pub fn excludes_attribute(&self, name: &[u8]) -> bool {
-        !self.exclude_attributes.is_empty()
-            && self
-                .exclude_attributes
-                .is_match(Path::new(OsStr::from_bytes(name)))
+        self.exclude_attributes.matches(name)
     }
 
     /// Applies the rules to owner, mode and times; the time becomes one that inodes can store. A

@@ -1,10 +1,7 @@
 //! The extended attributes of an archive's entry, including access control lists.
 
-use pext4_ondisk::acl;
-use pext4_ondisk::shown::Shown;
 use pext4_ondisk::xattr::Attribute;
-use pext4_tar::Entry;
-use pext4_tar::checked::{self, AttributeProblem};
+use pext4_tar::{Entry, checked};
 
 use super::super::attributes;
 use super::super::rules::Rules;
@@ -20,7 +17,7 @@ pub(super) struct Attributes {
 /// that says no more than the mode is left out.
 pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, String> {
     let found = checked::attributes(entry, |name| rules.excludes_attribute(name))
-        .map_err(|problem| format!("{problem}; {}", way_out(&problem)))?;
+        .map_err(|problem| format!("{problem}; {}", problem.way_out()))?;
     let all = found.all.iter();
     let all = all.map(|(name, value)| attributes::of_stored(name, value));
     let mut all = all.collect::<Result<Vec<_>, _>>()?;
@@ -33,22 +30,10 @@ pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, Str
     })
 }
 
-/// The option that leaves out an attribute.
-fn way_out(problem: &AttributeProblem) -> String {
-    if acl::is_list(&problem.name) {
-        return "--exclude-xattr 'system.posix_acl_*' leaves lists out".to_owned();
-    }
-    // No argument contains a NUL byte.
-    let mut parts = problem.name.split(|&byte| byte == 0);
-    let start = Shown(parts.next().unwrap_or_default());
-    let rest = if parts.next().is_some() { "*" } else { "" };
-    format!("--exclude-xattr '{start}{rest}' leaves it out")
-}
-
 #[cfg(test)]
 mod tests {
     use super::attributes;
-    use crate::build::patterns::name_patterns;
+    use crate::build::patterns::AttributePatterns;
     use crate::build::rules::Rules;
 
     /// An entry preceded by one pax record.
@@ -105,7 +90,7 @@ mod tests {
     #[test]
     fn excluded_attributes_may_be_invalid() {
         let rules = |patterns: &[&str]| Rules {
-            exclude_attributes: name_patterns(
+            exclude_attributes: AttributePatterns::parse(
                 &patterns
                     .iter()
                     .copied()
