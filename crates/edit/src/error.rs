@@ -63,6 +63,14 @@ pub enum EditError {
     /// A malformed tar, or one with an entry that no image can get.
     #[error("tar: {0}")]
     Tar(Malformed),
+    /// An entry of a tar that could not be made, with the reason.
+    #[error("tar: {}: {source}", Shown(entry))]
+    TarEntry {
+        /// The name of the entry.
+        entry: Vec<u8>,
+        /// Why, with the path in the image.
+        source: Box<EditError>,
+    },
     /// A change that is refused at a path in the image.
     #[error("{}: {problem}", place(image.as_deref(), path))]
     RefusedAtPath {
@@ -131,6 +139,19 @@ impl EditError {
 impl From<EditError> for io::Error {
     fn from(error: EditError) -> Self {
         Self::new(error.kind(), error)
+    }
+}
+
+impl EditError {
+    /// The error with the name of the entry of a tar that it is about, if it is about a path.
+    pub(crate) fn of_entry(self, entry: &[u8]) -> Self {
+        match self {
+            Self::AtPath { .. } | Self::RefusedAtPath { .. } => Self::TarEntry {
+                entry: entry.to_vec(),
+                source: Box::new(self),
+            },
+            other => other,
+        }
     }
 }
 

@@ -96,7 +96,7 @@ pub use pext4_ondisk::superblock::ErrorPolicy;
 pub use progress::Progress;
 pub use reader::{Reader, Visited, mounted_by_kernel};
 pub use session::{EditOptions, EditSession, OnClone, Plan, Prepared, Way};
-pub use tar::apply::Unpacked;
+pub use tar::apply::{AttributeFilter, UnpackOptions, Unpacked};
 pub use tar::write::{ExportOptions, Exported};
 pub use tree_writer::Overrides;
 pub use tune::Tuning;

@@ -74,7 +74,7 @@ pub(crate) struct HeldInode<'v> {
 
 impl<'v> HeldInode<'v> {
     /// Takes over the reference that a lookup returned.
-    fn of(volume: &'v Volume, entry: Entry) -> Self {
+    pub(crate) fn of(volume: &'v Volume, entry: Entry) -> Self {
         Self {
             kind: entry.attributes.file_type,
             held: volume.paths().adopt(entry),

@@ -132,6 +132,77 @@ fn content_behind_what_has_none_is_passed_over() {
     }
 }
 
+/// A later entry counts, and a directory of an archive follows no link of the same archive.
+#[test]
+fn later_entries_replace_earlier_ones_alike() {
+    let folder = scratch();
+    let link = |name, target| header(name, b'2', 0, target);
+    let directory = |name, mode: &[u8]| {
+        let header = changed(header(name, b'5', 0, ""), 100, mode);
+        changed(header, 108, b"0000007")
+    };
+    let file = |name, mode: &[u8]| {
+        let header = changed(header(name, b'0', 0, ""), 100, mode);
+        changed(header, 108, b"0000011")
+    };
+    let plain = b"0000755";
+    let start = || vec![directory("d/", b"0000700"), link("l", "d")];
+    let with = |rest: &[Vec<u8>]| [start(), rest.to_vec()].concat();
+    for (name, parts) in [
+        ("directory", with(&[directory("l/", b"0002755")])),
+        (
+            "file",
+            with(&[directory("l/", b"0002755"), file("l", b"0000600")]),
+        ),
+        (
+            "full",
+            with(&[
+                directory("l/", plain),
+                file("l/x", plain),
+                file("l", b"0000600"),
+            ]),
+        ),
+        ("unnamed", vec![file("u/v/w", plain), file("u", b"0000600")]),
+        (
+            "hard",
+            vec![
+                directory("h/", plain),
+                file("x", plain),
+                header("h", b'1', 0, "x"),
+            ],
+        ),
+        (
+            "retargeted",
+            with(&[
+                directory("e/", plain),
+                directory("l/s/", b"0002755"),
+                link("l", "e"),
+                file("l/s", b"0000600"),
+            ]),
+        ),
+        ("above", vec![link("d", ".."), directory("d/", b"0002750")]),
+        (
+            "below itself",
+            vec![link("l", "."), directory("l/l/", b"0002750")],
+        ),
+        ("itself", vec![link("d", "."), directory("d/", b"0002750")]),
+    ] {
+        let [edited, built] = both(folder.path(), name, &archive(&parts));
+        let (edited, built) = (edited.expect(name), built.expect(name));
+        let facts = |tree: &Tree| -> BTreeMap<Vec<u8>, _> {
+            let fact = |item: &pext4_testkit::tree::Item| {
+                let facts = &item.facts;
+                (facts.kind, facts.permissions, facts.uid, item.link.clone())
+            };
+            let items = tree.items.iter();
+            items
+                .map(|(path, item)| (path.clone(), fact(item)))
+                .collect()
+        };
+        assert_eq!(facts(&edited), facts(&built), "{name}");
+    }
+}
+
 /// The extended attributes of `file`.
 fn attributes(tree: &Tree) -> BTreeMap<String, Vec<u8>> {
     let item = &tree.items[&b"file"[..]];

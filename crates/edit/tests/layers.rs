@@ -20,7 +20,9 @@ fn directory(name: &str) -> Vec<u8> {
 /// Unpacks archives into an image, the first as files and the others as layers. Returns the image's
 /// paths.
 fn unpacked(folder: &Path, archives: &[&[Vec<u8>]]) -> Vec<String> {
-    let image = fresh(folder, "image");
+    let image = folder.join("image");
+    let _ = std::fs::remove_file(&image);
+    fresh(folder, "image");
     for (index, parts) in archives.iter().enumerate() {
         let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
         let bytes = archive(parts);
@@ -197,14 +199,170 @@ fn without_being_a_layer_an_archive_has_no_marks() {
     assert_eq!(paths, ["/.wh.a", "/a"]);
 }
 
-/// A link of the image through which the layer made something is not the layer's.
+/// Entries of a layer, in this order and with the marks last.
+fn in_both_orders(folder: &Path, lower: &[Vec<u8>], names: &[&str]) -> Vec<String> {
+    let parts = |names: &[&str]| -> Vec<Vec<u8>> {
+        let part = |name: &&str| match name.split_once(" -> ") {
+            Some((name, target)) => header(name, b'2', 0, target),
+            None if name.ends_with('/') => directory(name),
+            None => file(name),
+        };
+        names.iter().map(part).collect()
+    };
+    let first = unpacked(folder, &[lower, &parts(names)]);
+    let mut sorted = names.to_vec();
+    sorted.sort_by_key(|name| name.contains(".wh."));
+    let last = unpacked(folder, &[lower, &parts(&sorted)]);
+    assert_eq!(first, last, "{names:?}");
+    first
+}
+
+/// Whatever the layer has below the name of a link goes through the link, unless it hides that.
 #[test]
-fn a_whiteout_of_a_link_removes_it_whatever_went_through_it() {
+fn no_entry_goes_through_a_link_that_its_layer_hides() {
     let folder = scratch();
-    let lower = [file("b/old"), header("a", b'2', 0, "b")];
-    let layer = [file("a/x"), file(".wh.a")];
+    let lower = [file("x/a/old"), header("x/s", b'2', 0, "a"), file("x/f")];
+    for (names, expected) in [
+        (
+            &["x/", "x/.wh..wh..opq", "x/s/n"][..],
+            &["/x", "/x/s", "/x/s/n"][..],
+        ),
+        (
+            &["x/", "x/.wh..wh..opq", "x/f/n"],
+            &["/x", "/x/f", "/x/f/n"],
+        ),
+        (
+            &["x/.wh.s", "x/s/n"],
+            &["/x", "/x/a", "/x/a/old", "/x/f", "/x/s", "/x/s/n"],
+        ),
+        (
+            &["x/.wh.f", "x/f/n"],
+            &["/x", "/x/a", "/x/a/old", "/x/f", "/x/f/n", "/x/s"],
+        ),
+        // The directory of the mark takes the place of the file.
+        (
+            &["x/f/.wh.q", "x/f/", "x/f/n"],
+            &["/x", "/x/a", "/x/a/old", "/x/f", "/x/f/n", "/x/s"],
+        ),
+        // What the link leads to is hidden, and the link is not.
+        (
+            &["x/.wh.a", "x/s/n"],
+            &["/x", "/x/a", "/x/a/n", "/x/f", "/x/s"],
+        ),
+        // The mark below the hidden link hides nothing beside it.
+        (
+            &["x/.wh.s", "x/s/.wh.old"],
+            &["/x", "/x/a", "/x/a/old", "/x/f", "/x/s"],
+        ),
+        // No mark hides the link.
+        (
+            &["x/s/.wh.old", "x/s/n"],
+            &["/x", "/x/a", "/x/a/n", "/x/f", "/x/s"],
+        ),
+        // A link of the layer itself.
+        (
+            &["x/t -> a", "x/.wh.a", "x/t/n"],
+            &["/x", "/x/a", "/x/a/n", "/x/f", "/x/s", "/x/t"],
+        ),
+        // What is behind an entry that has waited is later.
+        (
+            &["x/.wh.f", "x/s/n", "x/s/n/", "x/s/n/m"],
+            &["/x", "/x/a", "/x/a/n", "/x/a/n/m", "/x/a/old", "/x/s"],
+        ),
+    ] {
+        let paths = in_both_orders(folder.path(), &lower, names);
+        assert_eq!(paths, expected, "{names:?}");
+    }
+    let lower = [
+        file("a/b/old"),
+        header("a/t", b'2', 0, "b"),
+        header("s", b'2', 0, "a"),
+    ];
+    let paths = in_both_orders(folder.path(), &lower, &["s/t/.wh.old", "s/.wh.t", "s/t/n"]);
+    assert_eq!(paths, ["/a", "/a/b", "/a/b/old", "/a/t", "/a/t/n", "/s"]);
+}
+
+/// Such links are the image's, and what takes their place is the layer's.
+#[test]
+fn what_leads_through_a_link_may_replace_or_hide_it() {
+    let folder = scratch();
+    let lower = [file("d/old"), header("here", b'2', 0, "."), file("z")];
+    let paths = in_both_orders(folder.path(), &lower, &["here/.wh..wh..opq", "new"]);
+    assert_eq!(paths, ["/new"]);
+    let paths = in_both_orders(folder.path(), &lower, &["here/here"]);
+    assert_eq!(paths, ["/d", "/d/old", "/here", "/z"]);
+}
+
+/// The content, the attributes and the other names of a file that has waited for the marks.
+#[test]
+fn a_file_that_has_waited_is_whole() {
+    let folder = scratch();
+    let lower = [
+        file("x/a/n"),
+        header("x/s", b'2', 0, "a"),
+        directory("kept/"),
+        header("kept/link", b'2', 0, "../x/a"),
+    ];
+    let content = |byte: u8| {
+        let mut content = vec![byte; 5000];
+        content.resize(5120, 0);
+        content
+    };
+    let first = changed(header("x/s/n", b'0', 5000, ""), 100, b"0004755");
+    let layer = [
+        first,
+        content(b'A'),
+        header("x/s/hard", b'1', 0, "x/s/n"),
+        header("kept/link/m", b'0', 5000, ""),
+        content(b'B'),
+        header("out", b'1', 0, "x/a/m"),
+        changed(directory("x/s/d/"), 100, b"0000711"),
+        file("x/.wh.s"),
+    ];
     let paths = unpacked(folder.path(), &[&lower, &layer]);
-    assert_eq!(paths, ["/b", "/b/old", "/b/x"]);
+    let expected = [
+        "/kept",
+        "/kept/link",
+        "/out",
+        "/x",
+        "/x/a",
+        "/x/a/m",
+        "/x/a/n",
+        "/x/s",
+        "/x/s/d",
+        "/x/s/hard",
+        "/x/s/n",
+    ];
+    assert_eq!(paths, expected);
+    let reader = Reader::open(folder.path().join("image")).expect("sound");
+    let paths = reader.volume().paths();
+    let of = |path: &str| paths.metadata(path).expect("it is there");
+    assert_eq!(paths.read("/x/s/hard").expect("a file"), [b'A'; 5000]);
+    assert_eq!(paths.read("/out").expect("a file"), [b'B'; 5000]);
+    assert_eq!((of("/x/s/n").mode, of("/x/s/n").links), (0o104_755, 2));
+    assert_eq!((of("/x/s/d").mode, of("/x/a/m").links), (0o040_711, 2));
+    assert_eq!(of("/x/a/n").size, 0);
+}
+
+/// The attributes of directories are set at the end, and only theirs.
+#[test]
+fn the_attributes_of_a_directory_go_to_no_other_file() {
+    let folder = scratch();
+    let lower = [directory("d/"), directory("e/"), header("l", b'2', 0, "d")];
+    let layer = [
+        header("m", b'2', 0, "d"),
+        changed(directory("m/s/"), 100, b"0002755"),
+        header("m", b'2', 0, "e"),
+        changed(file("m/s"), 100, b"0000600"),
+        changed(directory("gone/"), 100, b"0002755"),
+        file("gone"),
+        changed(file("again"), 100, b"0000600"),
+    ];
+    unpacked(folder.path(), &[&lower, &layer]);
+    let reader = Reader::open(folder.path().join("image")).expect("sound");
+    let mode = |path: &str| reader.volume().paths().metadata(path).expect("there").mode;
+    assert_eq!((mode("/e/s"), mode("/d/s")), (0o100_600, 0o042_755));
+    assert_eq!((mode("/gone"), mode("/again")), (0o100_644, 0o100_600));
 }
 
 /// e2fsck makes it again where it is missing.

@@ -441,10 +441,11 @@ fn the_last_entry_of_a_directory_counts() {
         entry("both", b"0000700\0", b"00000000100\0"),
         header("both/file", b'0', 0, ""),
         entry("way/", b"0000711\0", b"00000000100\0"),
-        header("link", b'2', 0, "way"),
         entry("both/", b"0000755\0", b"00000000200\0"),
         entry("link/", b"0000750\0", b"00000000200\0"),
     ]);
+    let link = common::archives::archive(&[header("link", b'2', 0, "way")]);
+    apply(&image, &link).expect("a sound archive");
     apply(&image, &archive).expect("a sound archive");
     let reader = Reader::open(&image).expect("sound");
     for (path, mode) in [("both", 0o755), ("way", 0o750)] {
@@ -589,6 +590,36 @@ fn a_directory_replaces_what_is_none() {
     assert!(items.contains_key(&b"d/x"[..]) && items.contains_key(&b"d/kept"[..]));
 }
 
+/// A message names the entry, whatever stands in its way.
+#[test]
+fn an_entry_that_cannot_be_made_is_named() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let parts = [header("d/x", b'0', 0, ""), header("l", b'2', 0, "d")];
+    apply(&image, &archive(&parts)).expect("sound");
+    for (parts, says) in [
+        (
+            vec![header("a", b'0', 0, ""), header("a/b", b'0', 0, "")],
+            "a/b: /a/: not a directory",
+        ),
+        (vec![header("d", b'0', 0, "")], "d: /d: a directory is here"),
+        (
+            vec![header("d/x", b'0', 0, ""), header("d", b'1', 0, "d/x")],
+            "d: /d: a directory is here",
+        ),
+    ] {
+        let error = apply(&image, &archive(&parts)).expect_err(says);
+        assert!(error.contains(&format!("tar: {says}")), "{error}");
+    }
+    for (start, command) in [
+        (&b"\x1f\x8b\x08"[..], "gzip -dc"),
+        (b"\xfd7zXZ\0", "xz -dc"),
+    ] {
+        let error = apply(&image, start).expect_err("it is compressed");
+        assert!(error.contains(command), "{error}");
+    }
+}
+
 /// As `build` does: an image that is made in layers has `/lib` before `/usr/lib`.
 #[test]
 fn what_a_link_on_the_way_leads_to_is_made() {
@@ -612,6 +643,25 @@ fn what_a_link_on_the_way_leads_to_is_made() {
     ];
     let error = apply(&image, &archive(&circle)).expect_err("it leads nowhere");
     assert!(error.contains("too many"), "{error}");
+}
+
+/// As `mkdir -p` makes them.
+#[test]
+fn directories_that_no_entry_names_inherit_from_the_image() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let shared = changed(header("shared/", b'5', 0, ""), 100, b"0002770");
+    apply(&image, &archive(&[changed(shared, 116, b"0000006")])).expect("sound");
+    apply(&image, &archive(&[header("shared/a/b/f", b'0', 0, "")])).expect("sound");
+    let items = tree(&image).items;
+    let of = |path: &str| {
+        let facts = &items[path.as_bytes()].facts;
+        (facts.permissions, facts.uid, facts.gid)
+    };
+    for directory in ["shared/a", "shared/a/b"] {
+        assert_eq!(of(directory), (0o2755, 0, 6), "{directory}");
+    }
+    assert_eq!(of("shared/a/b/f"), (0o644, 0, 0));
 }
 
 /// What they inherit does not depend on the order of the entries.

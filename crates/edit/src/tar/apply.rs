@@ -2,26 +2,32 @@
 //!
 //! Each entry creates a file at its name below a directory of the image. Missing directories on the
 //! way are created; symbolic links on the way are followed inside the image, and what they lead to
-//! is created as well. An existing file is replaced, but a directory only by a directory. A
-//! directory gets its attributes at the end, so those that are made in it do not inherit them. Hard
-//! links to files that do not exist (yet) are refused, and so is what [`checked`] refuses. In a
-//! layer absolute names begin at the directory that it goes to.
+//! is created as well. An existing file is replaced, but a directory of the image only by a
+//! directory. Among the entries of one archive the later one counts: a file replaces a directory
+//! that the archive made, and a directory a symbolic link that it made, as by GNU tar. A directory
+//! gets its attributes at the end, so those that are made in it do not inherit them. Hard links to
+//! files that do not exist (yet) are refused, and so is what [`checked`] refuses. In a layer
+//! absolute names begin at the directory that it goes to, and entries may wait for its marks.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::io::Read;
 
-use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal};
+use pext4_fs::{Attributes, DeviceNumber, FileType, InodeNumber, Refusal};
 use pext4_ondisk::acl::{self, Acl};
 use pext4_tar::marks::{Mark, mark};
 use pext4_tar::{Entry, Kind, Malformed, checked};
 
+use super::directories::Directories;
 use super::layer::Layer;
 use super::read::Archive;
+use super::waiting::Waiting;
+use super::way::Way;
 use crate::change::{self, Change, last_name};
 use crate::error::{EditError, FsContext, Result, refuse};
 use crate::session::EditSession;
 use crate::source::{FileMetadata, PIECE};
-use crate::tree_writer::{ContentWriter, Overrides, TreeWriter};
+use crate::tree_writer::{ContentWriter, HeldInode, Overrides, TreeWriter, find};
 
 /// What was unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,33 +39,65 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
+/// Tells of the name of an extended attribute whether it is left out.
+pub type AttributeFilter<'f> = dyn Fn(&[u8]) -> bool + 'f;
+
+/// How an archive is unpacked.
+#[derive(Clone, Copy, Default)]
+pub struct UnpackOptions<'o> {
+    /// The archive is a layer of a container image (OCI, Docker): its whiteouts remove what they
+    /// hide, and a file of the layer replaces whatever has its name, except that directories are
+    /// merged.
+    pub is_layer: bool,
+    /// Whether the extended attribute of this name is left out, also if it is invalid.
+    pub excludes_attribute: Option<&'o AttributeFilter<'o>>,
+}
+
+impl fmt::Debug for UnpackOptions<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("UnpackOptions")
+            .field("is_layer", &self.is_layer)
+            .field("excludes_attributes", &self.excludes_attribute.is_some())
+            .finish()
+    }
+}
+
 impl EditSession {
     /// Unpacks a tar archive into the directory `into`, which is created if it is missing.
     ///
     /// # Errors
     ///
     /// `Tar` for an archive that is damaged or cut short, or has names outside of the directory;
-    /// the errors of a [`Change`] of the same kind, with the path.
+    /// `TarEntry` with the errors of a [`Change`] of the same kind.
     pub fn apply_tar(&mut self, archive: &mut dyn Read, into: &[u8]) -> Result<Unpacked> {
-        self.unpack(archive, into, None)
+        self.apply_tar_with(archive, into, UnpackOptions::default())
     }
 
-    /// Unpacks a layer of a container image (OCI, Docker) over the directory `into`, which is
-    /// created if it is missing. Its whiteouts remove what they hide, and a file of the layer
-    /// replaces whatever has its name, except that directories are merged.
+    /// As [`EditSession::apply_tar`], for a layer of a container image
+    /// ([`UnpackOptions::is_layer`]).
     ///
     /// # Errors
     ///
     /// As [`EditSession::apply_tar`].
     pub fn apply_layer(&mut self, archive: &mut dyn Read, into: &[u8]) -> Result<Unpacked> {
-        self.unpack(archive, into, Some(Layer::default()))
+        let options = UnpackOptions {
+            is_layer: true,
+            ..UnpackOptions::default()
+        };
+        self.apply_tar_with(archive, into, options)
     }
 
-    fn unpack(
+    /// As [`EditSession::apply_tar`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`EditSession::apply_tar`].
+    pub fn apply_tar_with(
         &mut self,
         archive: &mut dyn Read,
         into: &[u8],
-        layer: Option<Layer>,
+        options: UnpackOptions<'_>,
     ) -> Result<Unpacked> {
         self.apply(&Change::MakeDirectory(change::MakeDirectory {
             path: into.to_vec(),
@@ -70,42 +108,72 @@ impl EditSession {
             let mut unpacker = Unpacker {
                 session,
                 into,
-                layer,
+                layer: options.is_layer.then(Layer::default),
+                options,
                 piece: vec![0; PIECE],
-                directories: Vec::new(),
+                made: HashSet::new(),
+                directories: Directories::default(),
+                waiting: Waiting::default(),
                 done: Unpacked::default(),
             };
             let mut archive = Archive::new(archive);
             while let Some(entry) = archive.next()? {
-                unpacker.unpack(&mut archive, &entry)?;
+                let unpacked = unpacker.unpack(&mut archive, &entry);
+                unpacked.map_err(|error| error.of_entry(&entry.name))?;
             }
+            unpacker.apply_waiting()?;
             unpacker.apply_directory_metadata()?;
             Ok(unpacker.done)
         })
     }
 }
 
-struct Unpacker<'s> {
-    session: &'s EditSession,
-    into: &'s [u8],
+/// Where the content of an entry is.
+pub(super) enum Content<'c, 'r, 's> {
+    /// Next in the archive.
+    Next(&'c mut Archive<'r>),
+    /// In a file without a name. For a hard link, the file to which it led when it was read.
+    Kept(Option<HeldInode<'s>>),
+}
+
+pub(super) struct Unpacker<'s> {
+    pub(super) session: &'s EditSession,
+    pub(super) into: &'s [u8],
+    options: UnpackOptions<'s>,
     /// If the archive is a layer of a container image.
-    layer: Option<Layer>,
+    pub(super) layer: Option<Layer>,
     piece: Vec<u8>,
-    /// Directories whose attributes are set at the end, when all their entries exist.
-    directories: Vec<(Vec<u8>, FileMetadata)>,
+    /// Numbers of directories and symbolic links that the archive made. What has such a number is
+    /// the archive's, even if the number was freed and used again.
+    made: HashSet<InodeNumber>,
+    directories: Directories,
+    pub(super) waiting: Waiting<'s>,
     done: Unpacked,
 }
 
-impl Unpacker<'_> {
+impl<'s> Unpacker<'s> {
     fn unpack(&mut self, archive: &mut Archive<'_>, entry: &Entry) -> Result<()> {
         let is_layer = self.layer.is_some();
         let inside = checked::path(entry, is_layer).map_err(|problem| bad(entry, problem))?;
-        let path = self.path_of(&inside);
         if is_layer && let Some(mark) = mark(&inside) {
-            return self.apply_mark(mark, &path);
+            return self.take_mark(mark, &inside);
         }
+        let path = self.path_of(&inside);
+        if is_layer && self.must_wait(entry, &path)? {
+            return self.wait(archive, entry, &path);
+        }
+        self.make(entry, &path, Content::Next(archive))
+    }
+
+    /// Makes the file of an entry.
+    pub(super) fn make(
+        &mut self,
+        entry: &Entry,
+        path: &[u8],
+        content: Content<'_, '_, 's>,
+    ) -> Result<()> {
         if entry.kind == Kind::HardLink {
-            return self.link(entry, &path);
+            return self.link(entry, path, content);
         }
         let kind = entry.kind.file_type();
         if kind == FileType::Symlink {
@@ -113,63 +181,65 @@ impl Unpacker<'_> {
         }
         self.done.files += 1;
         let metadata = self.metadata(entry, kind)?;
-        self.clear_way(&path, kind)?;
         if kind == FileType::Directory {
             return self.directory(path, metadata);
         }
-        let (parent, name) = self.parent(&path)?;
+        let (parent, name) = self.parent(path)?;
+        self.remove_directory(parent, name, path)?;
+        // The file may take the place of a link on its own path.
+        self.note(path)?;
         let writer = TreeWriter::new(self.session, Overrides::default());
-        let held = writer.make(&metadata, parent, name, &path)?;
-        self.note(&path)?;
-        if kind == FileType::Regular {
-            let mut content_writer = ContentWriter::new(self.session, held.inode(), &path);
-            self.copy(archive, entry, &mut content_writer)?;
-            content_writer.finish(entry.size)?;
+        let held = match content {
+            Content::Kept(Some(held)) => {
+                writer.link(held.inode(), parent, name, path)?;
+                held
+            }
+            Content::Kept(None) => writer.make(&metadata, parent, name, path)?,
+            Content::Next(archive) => {
+                let held = writer.make(&metadata, parent, name, path)?;
+                if kind == FileType::Regular {
+                    self.write_content(archive, entry, held.inode(), path)?;
+                }
+                held
+            }
+        };
+        if kind == FileType::Symlink {
+            self.made.insert(held.inode());
         }
-        self.apply_metadata(&writer, metadata, held.inode(), &path)
+        self.apply_metadata(&writer, metadata, held.inode(), path)
     }
 
     /// Hides what the mark at this path of the image hides.
-    fn apply_mark(&mut self, mark: Mark<'_>, path: &[u8]) -> Result<()> {
-        if mark == Mark::Below {
-            return Ok(());
-        }
+    pub(super) fn apply_mark(&mut self, mark: Mark<'_>, path: &[u8]) -> Result<()> {
         // Like any entry, a mark has its directory made, which is one of the layer's then.
         let (_, name) = self.parent(path)?;
         self.note(path)?;
-        let directory = &path[..path.len() - name.len()];
+        // The mark may hide a link on its own path.
+        let directory = Way::plain_path(self.session, &path[..path.len() - name.len()])?;
         match (mark, &self.layer) {
             (Mark::Whiteout(hidden), Some(layer)) => {
-                layer.hide(self.session, &[directory, hidden].concat())
+                layer.hide(self.session, &[&directory, hidden].concat())
             }
-            (Mark::Opaque, Some(layer)) => layer.hide_in(self.session, directory),
+            (Mark::Opaque, Some(layer)) => layer.hide_in(self.session, &directory),
             _ => Ok(()),
         }
     }
 
-    /// Removes what a file of a layer replaces and a file of another archive would not: a directory
-    /// by anything else, and anything else by a directory.
-    fn clear_way(&mut self, path: &[u8], kind: FileType) -> Result<()> {
-        if self.layer.is_none() {
-            return Ok(());
-        }
-        let there = match self.session.volume().paths().symlink_metadata(path) {
-            Err(error) if error.is(Refusal::NotFound) => return Ok(()),
-            there => there.with_path(path)?.file_type,
+    /// Removes a directory that a file is to replace: in a layer any, else one that this archive
+    /// made.
+    fn remove_directory(&self, parent: InodeNumber, name: &[u8], path: &[u8]) -> Result<()> {
+        let there = find(self.session.volume(), parent, name, path)?;
+        let is_replaced = |there: HeldInode<'_>| {
+            there.kind() == FileType::Directory
+                && (self.layer.is_some() || self.made.contains(&there.inode()))
         };
-        let directory = FileType::Directory;
-        if (there == directory) != (kind == directory) {
-            self.session.remove_all(path)?;
-            let is_below = |entry: &[u8]| {
-                let rest = entry.strip_prefix(path);
-                rest.is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b'/'))
-            };
-            self.directories.retain(|(entry, _)| !is_below(entry));
+        match there.is_some_and(is_replaced) {
+            true => self.session.remove_all(path),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    /// Notes a file that was made, so that a mark of the same layer does not hide it.
+    /// Notes a file that is made, so that a mark of the same layer does not hide it.
     fn note(&mut self, path: &[u8]) -> Result<()> {
         match &mut self.layer {
             Some(layer) => layer.note(self.session, path),
@@ -206,12 +276,15 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    fn copy(
+    /// Writes the content of an entry, which is next in the archive.
+    pub(super) fn write_content(
         &mut self,
         archive: &mut Archive<'_>,
         entry: &Entry,
-        content_writer: &mut ContentWriter<'_>,
+        inode: InodeNumber,
+        path: &[u8],
     ) -> Result<()> {
+        let mut content_writer = ContentWriter::new(self.session, inode, path);
         let whole = 0..entry.stored;
         let runs = entry.segments.as_deref();
         for run in runs.unwrap_or(std::slice::from_ref(&whole)) {
@@ -224,28 +297,40 @@ impl Unpacker<'_> {
                 self.done.bytes += read as u64;
             }
         }
+        content_writer.finish(entry.size)
+    }
+
+    fn directory(&mut self, path: &[u8], metadata: FileMetadata) -> Result<()> {
+        let there = match self.session.volume().paths().metadata(path) {
+            Ok(there) if there.file_type == FileType::Directory && !self.replaces_link(path)? => {
+                self.session.step_file()?;
+                self.note(path)?;
+                there
+            }
+            Err(error) if !leads_nowhere(&error) => return Err(error).with_path(path),
+            _ => self.make_directory(path, &metadata)?,
+        };
+        self.directories.push(&there, path, metadata);
         Ok(())
     }
 
-    fn directory(&mut self, path: Vec<u8>, metadata: FileMetadata) -> Result<()> {
-        match self.session.volume().paths().metadata(&path) {
-            Ok(there) if there.file_type == FileType::Directory => self.session.step_file()?,
-            Err(error) if !leads_nowhere(&error) => return Err(error).with_path(&path),
-            _ => self.make_directory(&path, &metadata)?,
-        }
-        self.note(&path)?;
-        self.directories.push((path, metadata));
-        Ok(())
+    /// Whether a symbolic link is at a path that a directory replaces, although it leads to one: in
+    /// a layer any, else one that this archive made.
+    fn replaces_link(&self, path: &[u8]) -> Result<bool> {
+        let there = self.session.volume().paths().symlink_metadata(path);
+        let there = there.with_path(path)?;
+        Ok(there.file_type == FileType::Symlink
+            && (self.layer.is_some() || self.made.contains(&there.inode)))
     }
 
     /// Makes a directory, in the place of anything else that is there.
-    fn make_directory(&self, path: &[u8], metadata: &FileMetadata) -> Result<()> {
-        match self.session.volume().paths().symlink_metadata(path) {
-            Ok(_) => self.session.remove_all(path)?,
-            Err(error) if error.is(Refusal::NotFound) => {}
-            Err(error) => return Err(error).with_path(path),
-        }
+    fn make_directory(&mut self, path: &[u8], metadata: &FileMetadata) -> Result<Attributes> {
+        // First of all, since it may take the place of a link on its own path.
         let (parent, name) = self.parent(path)?;
+        self.note(path)?;
+        if find(self.session.volume(), parent, name, path)?.is_some() {
+            self.session.remove_all(path)?;
+        }
         let first = FileMetadata {
             permissions: 0o755,
             uid: 0,
@@ -254,62 +339,50 @@ impl Unpacker<'_> {
             ..metadata.clone()
         };
         let writer = TreeWriter::new(self.session, Overrides::default());
-        writer.make(&first, parent, name, path).map(drop)
+        let held = writer.make(&first, parent, name, path)?;
+        self.made.insert(held.inode());
+        let attributes = self.session.volume().attributes(held.inode());
+        attributes.with_path(path)
     }
 
-    /// Sets the attributes of directories, children before their parents. If a directory has
-    /// several entries, under any names, the last one counts. One that a later entry of a layer has
-    /// replaced is left out.
     fn apply_directory_metadata(&mut self) -> Result<()> {
         let writer = TreeWriter::new(self.session, Overrides::default());
-        let mut done = HashSet::new();
-        for (path, metadata) in std::mem::take(&mut self.directories).into_iter().rev() {
-            if self.layer.is_some() && !self.is_directory(&path)? {
-                continue;
-            }
-            let held = self
-                .session
-                .volume()
-                .paths()
-                .resolve(&path)
-                .with_path(&path)?;
-            if !done.insert(held.inode()) {
-                continue;
-            }
-            self.apply_metadata(&writer, metadata, held.inode(), &path)?;
-        }
-        Ok(())
+        let directories = std::mem::take(&mut self.directories);
+        directories.for_each(self.session.volume(), |inode, metadata, path| {
+            self.apply_metadata(&writer, metadata, inode, path)
+        })
     }
 
-    fn is_directory(&self, path: &[u8]) -> Result<bool> {
-        match self.session.volume().paths().symlink_metadata(path) {
-            Err(error) if leads_nowhere(&error) => Ok(false),
-            there => Ok(there.with_path(path)?.file_type == FileType::Directory),
-        }
-    }
-
-    fn link(&mut self, entry: &Entry, path: &[u8]) -> Result<()> {
-        self.clear_way(path, FileType::Regular)?;
-        let target = checked::hard_link(entry, self.layer.is_some())
-            .map_err(|problem| bad(entry, problem))?;
-        let target = self.path_of(&target);
-        let first = match self.session.volume().paths().resolve_link(&target) {
-            Ok(first) => first,
-            Err(error) if error.is(Refusal::NotFound) => {
-                let problem = "it is a hard link to a file that is not there (yet)";
-                return Err(bad(entry, problem));
-            }
-            Err(error) => return Err(error).with_path(&target),
+    fn link(&mut self, entry: &Entry, path: &[u8], content: Content<'_, '_, 's>) -> Result<()> {
+        let first = match (self.link_target(entry), content) {
+            (Err(EditError::Tar(_)), Content::Kept(Some(first))) => first,
+            (first, _) => first?,
         };
         self.done.files += 1;
         let (parent, name) = self.parent(path)?;
+        self.remove_directory(parent, name, path)?;
+        self.note(path)?;
         let writer = TreeWriter::new(self.session, Overrides::default());
-        writer.link(first.inode(), parent, name, path)?;
-        self.note(path)
+        writer.link(first.inode(), parent, name, path)
+    }
+
+    /// The file to which a hard link leads.
+    pub(super) fn link_target(&self, entry: &Entry) -> Result<HeldInode<'s>> {
+        let target = checked::hard_link(entry, self.layer.is_some())
+            .map_err(|problem| bad(entry, problem))?;
+        let target = self.path_of(&target);
+        let found = self.session.volume().paths().resolve_link(&target);
+        match found.and_then(HeldInode::new) {
+            Err(error) if error.is(Refusal::NotFound) => {
+                let problem = "it is a hard link to a file that is not there (yet)";
+                Err(bad(entry, problem))
+            }
+            found => found.with_path(&target),
+        }
     }
 
     /// The directory of a path, which is created if it is missing, and the path's last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> Result<(InodeNumber, &'p [u8])> {
+    fn parent<'p>(&mut self, path: &'p [u8]) -> Result<(InodeNumber, &'p [u8])> {
         let name = last_name(path);
         if name.is_empty() {
             return refuse(path, "the image's root is a directory");
@@ -318,7 +391,7 @@ impl Unpacker<'_> {
         let paths = self.session.volume().paths();
         let held = match paths.resolve(directory) {
             Err(error) if error.is(Refusal::NotFound) => {
-                self.session.make_missing(directory)?;
+                self.make_missing(directory)?;
                 paths.resolve(directory).with_path(directory)?
             }
             found => found.with_path(directory)?,
@@ -326,8 +399,23 @@ impl Unpacker<'_> {
         Ok((held.inode(), name))
     }
 
+    /// Creates the missing directories of a path. Those with its names are the archive's.
+    fn make_missing(&mut self, directory: &[u8]) -> Result<()> {
+        let paths = self.session.volume().paths();
+        let ends = (1..directory.len()).filter(|&end| directory[end] == b'/');
+        let ends: Vec<usize> = ends.collect();
+        let is_there = |&end: &usize| paths.resolve(&directory[..end]).is_ok();
+        let first = ends.partition_point(is_there);
+        self.session.make_missing(directory)?;
+        for &end in &ends[first..] {
+            let made = paths.resolve(&directory[..end]).with_path(directory)?;
+            self.made.insert(made.inode());
+        }
+        Ok(())
+    }
+
     /// The path in the image of a path in the archive.
-    fn path_of(&self, inside: &[u8]) -> Vec<u8> {
+    pub(super) fn path_of(&self, inside: &[u8]) -> Vec<u8> {
         let mut path = self.into.to_vec();
         while path.last() == Some(&b'/') {
             path.pop();
@@ -337,9 +425,14 @@ impl Unpacker<'_> {
         path
     }
 
+    fn excludes_attribute(&self, name: &[u8]) -> bool {
+        let excludes = self.options.excludes_attribute;
+        excludes.is_some_and(|excludes| excludes(name))
+    }
+
     fn metadata(&self, entry: &Entry, kind: FileType) -> Result<FileMetadata> {
-        let attributes = checked::attributes(entry, |_| false)
-            .map_err(|problem| bad(entry, problem.to_string()))?;
+        let attributes = checked::attributes(entry, |name| self.excludes_attribute(name))
+            .map_err(|problem| bad(entry, format!("{problem}; {}", problem.way_out())))?;
         let permissions = match attributes.permissions {
             Some(of_list) => entry.permissions & 0o7000 | of_list,
             None => entry.permissions,

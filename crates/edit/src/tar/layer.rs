@@ -2,8 +2,9 @@
 //!
 //! They hide files of the image only, never those of the layer itself, wherever the mark stands
 //! among its entries: so the names that it made are remembered, with those of the directories that
-//! lead to them and to its marks. (A link of the image on the way is not the layer's.) The root's
-//! `lost+found` stays, since e2fsck needs it.
+//! lead to them and to its marks. (A link of the image on the way is not the layer's, so what leads
+//! through one waits until all marks are known.) The root's `lost+found` stays, since e2fsck needs
+//! it.
 
 use std::collections::HashSet;
 
@@ -14,6 +15,8 @@ use crate::error::{FsContext, Result};
 use crate::image_tree::{ImageFile, ImageTree, join};
 use crate::session::EditSession;
 use crate::source::Source as _;
+
+use super::way::Way;
 
 /// A layer that is being unpacked.
 #[derive(Default)]
@@ -34,17 +37,32 @@ impl Layer {
         if self.last_directory.as_deref() == Some(directory) {
             return Ok(());
         }
-        let mut start = 0;
-        while let Some(length) = directory[start..].iter().position(|&byte| byte == b'/') {
-            let name = &directory[start..start + length];
-            if !name.is_empty() && is_directory(session, &directory[..start + length])? {
-                let parent = directory_at(session, &directory[..start])?;
-                self.own.insert((parent, name.to_vec()));
-            }
-            start += length + 1;
-        }
+        let mut way = Way::new(directory, 0);
+        while way.follow(session, path)?.is_some() {}
+        self.own.extend(way.directories);
         self.last_directory = Some(directory.to_vec());
         Ok(())
+    }
+
+    /// Whether the path of an entry leads through a symbolic link of the image, or a file of the
+    /// image is in its way. The first bytes of the path, so many, are not the entry's.
+    pub(super) fn leads_through_image(
+        &self,
+        session: &EditSession,
+        path: &[u8],
+        before: usize,
+    ) -> Result<bool> {
+        let directory = &path[..path.len() - last_name(path).len()];
+        if self.last_directory.as_deref() == Some(directory) {
+            return Ok(false);
+        }
+        let mut way = Way::new(directory, before);
+        while let Some(obstacle) = way.follow(session, path)? {
+            if obstacle.is_of_entry && !self.own.contains(&obstacle.name) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Removes what a whiteout hides.
@@ -105,12 +123,6 @@ impl Layer {
 
 fn is_lost_found(directory: InodeNumber, name: &[u8]) -> bool {
     directory == InodeNumber::ROOT && name == b"lost+found"
-}
-
-/// Whether a directory is at a path; a link to one is none.
-fn is_directory(session: &EditSession, path: &[u8]) -> Result<bool> {
-    let there = session.volume().paths().symlink_metadata(path);
-    Ok(there.with_path(path)?.file_type == FileType::Directory)
 }
 
 fn directory_at(session: &EditSession, path: &[u8]) -> Result<InodeNumber> {
