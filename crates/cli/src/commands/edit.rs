@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
-use pext4_edit::{EditError, EditSession};
+use pext4_edit::{EditError, EditSession, UnpackOptions};
+use pext4_image::build::{AttributePatterns, check_attribute_pattern};
 use pext4_image::words::words;
 use pext4_ondisk::shown::Shown;
 
@@ -44,6 +45,14 @@ pub struct Arguments {
     /// The tar is a layer of a container image: its whiteouts remove files
     #[arg(long, conflicts_with = "script")]
     layer: bool,
+    /// Leave out extended attributes of the tar whose names match
+    #[arg(
+        long,
+        value_name = "GLOB",
+        conflicts_with = "script",
+        value_parser = check_attribute_pattern
+    )]
+    exclude_xattr: Vec<String>,
     #[command(flatten)]
     how: How,
 }
@@ -114,13 +123,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let tar = arguments.tar.as_deref().unwrap_or(Path::new("-"));
     let file = open(tar)?;
+    let patterns = AttributePatterns::parse(&arguments.exclude_xattr)?;
     arguments.how.run(&arguments.image, |session| {
         let into = crate::editing::path(&arguments.into);
         let mut input = input::stoppable(file, session.progress());
-        let done = match arguments.layer {
-            true => session.apply_layer(&mut input, &into),
-            false => session.apply_tar(&mut input, &into),
+        let options = UnpackOptions {
+            is_layer: arguments.layer,
+            excludes_attribute: Some(&|name| patterns.matches(name)),
         };
+        let done = session.apply_tar_with(&mut input, &into, options);
         done.map(drop).map_err(|error| named(error, tar))
     })
 }
@@ -187,7 +198,7 @@ fn open(path: &Path) -> Result<File> {
 fn named(error: EditError, tar: &Path) -> Error {
     let standard = Path::new("-");
     match error {
-        EditError::Tar(_) if tar != standard => {
+        EditError::Tar(_) | EditError::TarEntry { .. } if tar != standard => {
             Error::new(error).context(tar.display().to_string())
         }
         // The library reads a stream and calls it `-`.

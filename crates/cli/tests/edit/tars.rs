@@ -34,6 +34,39 @@ fn an_exported_image_comes_back_from_its_tar() {
     assert!(error.contains("cut short"), "{error}");
 }
 
+#[test]
+fn attributes_of_a_tar_are_left_out_if_that_is_wanted() {
+    let place = image("16M");
+    let again = image("16M");
+    with_input(&mut on(&place, "put", &["-", "/file"]), b"x");
+    for name in ["user.kept", "user.left"] {
+        succeed(&mut on(&place, "setxattr", &["/file", name, "value"]));
+    }
+    let tar = place.point.join("tar");
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    succeed(on(&again, "edit", &["--exclude-xattr", "*.left", "--tar"]).arg(&tar));
+    again.check();
+    let told = run(&mut on(&again, "stat", &["/file"]));
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(
+        told.contains("user.kept") && !told.contains("user.left"),
+        "{told}"
+    );
+}
+
+#[test]
+fn an_error_of_a_tar_names_archive_and_entry() {
+    let place = image("16M");
+    let over = image("16M");
+    succeed(&mut on(&place, "mkdir", &["/d"]));
+    with_input(&mut on(&over, "put", &["-", "/d"]), b"x");
+    let tar = place.point.join("tar");
+    succeed(on(&over, "export", &["-o"]).arg(&tar));
+    let told = fail(on(&place, "edit", &["--tar"]).arg(&tar), 1);
+    let named = format!("{}: tar: d: /d: a directory is here", tar.display());
+    assert!(told.contains(&named), "{told}");
+}
+
 /// Temporary files beside an image have their own names, however long the image's name is.
 #[test]
 fn names_on_the_host_may_be_of_any_length() {
