@@ -110,6 +110,7 @@ impl EditError {
             | Self::Commit { source, .. }
             | Self::AtPath { source, .. } => io::Error::from_raw_os_error(source.errno()).kind(),
             Self::OpenImage(source) | Self::Host { source, .. } => source.kind(),
+            Self::TarEntry { source, .. } => source.kind(),
             Self::Tar(_) => io::ErrorKind::InvalidData,
             Self::RefusedAtPath { .. } | Self::Refused(_) | Self::InvalidMode(_) => {
                 io::ErrorKind::InvalidInput
@@ -126,23 +127,20 @@ impl EditError {
     /// Adds the image to an error at a path, unless it states one: that of the innermost caller,
     /// which knows it best.
     pub(crate) fn in_image(mut self, file: Option<&Path>) -> Self {
-        if let Self::AtPath { image, .. } | Self::RefusedAtPath { image, .. } = &mut self
-            && image.is_none()
-        {
-            *image = file.map(Path::to_owned);
-        }
+        self.add_image(file);
         self
     }
-}
 
-/// Keeps the kind of what caused it; `error.get_ref()` and a downcast give the error back.
-impl From<EditError> for io::Error {
-    fn from(error: EditError) -> Self {
-        Self::new(error.kind(), error)
+    fn add_image(&mut self, file: Option<&Path>) {
+        match self {
+            Self::AtPath { image, .. } | Self::RefusedAtPath { image, .. } if image.is_none() => {
+                *image = file.map(Path::to_owned);
+            }
+            Self::TarEntry { source, .. } => source.add_image(file),
+            _ => {}
+        }
     }
-}
 
-impl EditError {
     /// The error with the name of the entry of a tar that it is about, if it is about a path.
     pub(crate) fn of_entry(self, entry: &[u8]) -> Self {
         match self {
@@ -152,6 +150,13 @@ impl EditError {
             },
             other => other,
         }
+    }
+}
+
+/// Keeps the kind of what caused it; `error.get_ref()` and a downcast give the error back.
+impl From<EditError> for io::Error {
+    fn from(error: EditError) -> Self {
+        Self::new(error.kind(), error)
     }
 }
 
