@@ -54,9 +54,7 @@ fn a_call_without_space_leaves_no_blocks_behind_the_size() {
     let before = state(&volume, inode);
     for mode in [
         AllocateMode::Extend,
-        AllocateMode::KeepSize,
         AllocateMode::ZeroRange { keep_size: false },
-        AllocateMode::ZeroRange { keep_size: true },
     ] {
         let error = volume
             .allocate(inode, mode, 5 * BLOCK as u64, 100 << 20)

@@ -1,13 +1,11 @@
 //! The way of a path through the image, name by name.
 
+use pext4_fs::path::MAX_SYMLINKS;
 use pext4_fs::{FileType, InodeNumber};
 
 use crate::error::{FsContext, Result};
 use crate::session::EditSession;
 use crate::tree_writer::find;
-
-/// Maximum number of symbolic links that one path may lead through, as in Linux.
-const MAX_LINKS: u32 = 40;
 
 /// A name, with the inode of its directory.
 pub(super) type Name = (InodeNumber, Vec<u8>);
@@ -86,7 +84,7 @@ impl Way {
                 continue;
             }
             let is_link = found.kind() == FileType::Symlink;
-            if is_link && self.links < MAX_LINKS {
+            if is_link && self.links < MAX_SYMLINKS {
                 self.links += 1;
                 let target = volume.read_link(found.inode()).with_path(path)?;
                 if target.starts_with(b"/") {

@@ -267,7 +267,12 @@ impl Volume {
         let kept_times = (writer == Writer::Cache).then(|| times_of_change(inode));
         let mut allocated = Allocated::nothing(inode);
         let result = self.run_locked(|| self.allocate_locked(inode, mode, &bytes, &mut allocated));
-        if result.is_err() {
+        // Where the size stays, blocks behind it are what was asked for, and stay too, as in Linux.
+        let keeps_size = matches!(
+            mode,
+            AllocateMode::KeepSize | AllocateMode::ZeroRange { keep_size: true }
+        );
+        if result.is_err() && !keeps_size {
             // If this fails too, the first error is the one to tell.
             let _ = self.run_locked(|| self.inodes.take_back(inode, &allocated));
         }
