@@ -331,7 +331,7 @@ mod tests {
             ("X-mount.subdir=a", "`mount --bind`"),
         ] {
             let text = parsed(option).unwrap_err().to_string();
-            let start = format!("option `{option}` cannot be had: ");
+            let start = format!("option `{option}` is not supported: ");
             assert!(text.starts_with(&start) && text.contains(why), "{text}");
         }
         assert!(parsed("X-mount.mkdir,usrjquota=,noquota").is_ok());
