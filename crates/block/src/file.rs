@@ -83,8 +83,8 @@ fn claim_new(path: &Path, options: &mut OpenOptions) -> io::Result<Claim> {
 }
 
 impl FileDevice {
-    /// How long a program waits that somebody started: as long as a mount that ends may need to
-    /// close its image, if little is to be written.
+    /// How long a command waits for an image in use: as long as a mount that ends may need to close
+    /// it, if little is to be written.
     pub const USUAL_WAIT: Duration = Duration::from_secs(5);
 
     /// Opens a file or block device. If it is in use, waits for that to end, up to `wait`.

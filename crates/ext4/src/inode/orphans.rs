@@ -56,7 +56,8 @@ impl Inodes {
 
     /// Removes an inode from the orphans, if it is one (at most [`ORPHAN_CREDITS`]). An inode that
     /// still has links may keep its slot while the transaction runs. No other thread adds or
-    /// removes it at the same time: the caller holds its lock, or has claimed its reaping.
+    /// removes it at the same time: the caller holds its lock, has claimed its reaping, or is the
+    /// only one who knows it.
     ///
     /// # Errors
     ///
