@@ -1,11 +1,11 @@
 //! Mounting and unmounting: from a device to a volume and back.
 //!
-//! Mounting: a device that other machines may use is claimed (`multi_mount`); the superblock is read
-//! and checked (features, absurd counts, the device's size); the journal is found and its replay
-//! planned; what the replay will leave is checked, and only then it is done, or for a read-only
-//! mount shown without being done; then the layers are built from the bottom up, `recover` and
-//! `orphan_present` are set durably before the first commit can happen (rule 11), and orphans are
-//! finished.
+//! Mounting: a device that other machines may use is claimed (`multi_mount`); the superblock is
+//! read and checked (features, absurd counts, the device's size); the journal is found and its
+//! replay planned; what the replay will leave is checked, and only then it is done, or for a
+//! read-only mount shown without being done; then the layers are built from the bottom up,
+//! `recover` and `orphan_present` are set durably before the first commit can happen (rule 11), and
+//! orphans are finished.
 //!
 //! Closing: inodes without a name are deleted, everything is committed and written home, the log is
 //! emptied, and only then is the superblock marked clean, with exact counts. If a step fails, the

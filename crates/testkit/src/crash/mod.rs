@@ -4,8 +4,8 @@
 //! A run is recorded ([`recording`]), and its log is cut into windows and images ([`window`]). Each
 //! image is recovered by our own replay and, separately, by e2fsck's, since a mistake made both in
 //! writing and in replaying would cancel out. After either recovery e2fsck must find nothing, and
-//! the tree must be one that the cut can explain ([`judge()`]). Some recoveries are cut as well, and
-//! some volumes go on after theirs (`life`).
+//! the tree must be one that the cut can explain ([`judge()`]). Some recoveries are cut as well,
+//! and some volumes go on after theirs (`life`).
 
 pub mod judge;
 mod life;
