@@ -119,9 +119,15 @@ impl Mount {
         Ok(())
     }
 
-    /// The exit status of the server, if it has ended.
+    /// The exit status of the server, if it has ended by itself. A server that an interruption
+    /// killed has no status of its own: the interruption is the error.
     fn ended(&self) -> Result<Option<ExitStatus>> {
-        self.server.ended()
+        let status = self.server.ended()?;
+        if status.is_some() {
+            // Asked after the status: an interruption is noted before it kills.
+            self.interrupt.check()?;
+        }
+        Ok(status)
     }
 
     fn unmount(&mut self) -> Result<()> {
@@ -292,7 +298,8 @@ mod tests {
         assert!(test_kill_process(process).is_err(), "its server lives on");
     }
 
-    /// The thread that could end the mount may itself wait for an answer of its server.
+    /// The thread that could end the mount may itself wait for an answer of its server. Whoever
+    /// notices the end is told of the interruption, not of the signal that followed from it.
     #[test]
     fn a_server_is_killed_also_where_nobody_comes_to_end_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -301,9 +308,14 @@ mod tests {
         let mount = Mount::served_by(server, folder.path().to_owned(), interrupt.clone());
         interrupt.ask();
         within(Duration::from_secs(60), "the server lives on", move || {
-            while mount.ended().unwrap().is_none() {
-                std::thread::sleep(POLL_INTERVAL);
-            }
+            let told = loop {
+                match mount.ended() {
+                    Ok(None) => std::thread::sleep(POLL_INTERVAL),
+                    Ok(Some(status)) => panic!("its server ended with {status}"),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert!(told.contains("interrupted"), "{told}");
         });
     }
 }
