@@ -11,9 +11,11 @@ use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_fs::path::MAX_SYMLINKS;
 use pext4_image::build::{Owner, parse_owner};
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary, hash_seed};
+use pext4_sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::clear::clear;
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
 use crate::format;
@@ -21,6 +23,7 @@ use crate::interrupt::Interrupt;
 use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::print_result;
+use crate::progress::{self, Measure, ProgressState};
 use crate::{size, uuid_text};
 
 /// The number of bytes at the start and at the end of a file that must be zero for it to count as
@@ -160,15 +163,15 @@ enum Target {
     File(u64),
     /// A file of this size where there is none.
     NewFile(u64),
-    /// A block device.
-    Device(FileDevice),
+    /// A block device, and whether the progress of clearing it is shown.
+    Device(FileDevice, bool),
 }
 
 impl Target {
     fn size(&self) -> u64 {
         match self {
             Self::File(size) | Self::NewFile(size) => *size,
-            Self::Device(device) => device.size(),
+            Self::Device(device, _) => device.size(),
         }
     }
 }
@@ -191,7 +194,12 @@ fn make(
         Target::NewFile(size) => {
             FileDevice::create_new(end_of_links(image), size).map_err(named)?
         }
-        Target::Device(device) => cleared(image, device)?,
+        Target::Device(device, is_shown) => {
+            if !clear_device(&device, is_shown, &is_stopped).with_context(name)? {
+                bail!("{}: interrupted: it is partly cleared", name());
+            }
+            device
+        }
     };
     let written = design.write_unless(&device, &is_stopped);
     let is_interrupted = matches!(written, Err(pext4_image::Error::Interrupted));
@@ -279,7 +287,9 @@ fn target(arguments: &Arguments) -> Result<Target> {
             if arguments.size.is_some() {
                 return Err(Misuse("--size: a block device has its size".to_owned()).into());
             }
-            Ok(Target::Device(device::open(image, Access::ReadWrite)?))
+            let device = device::open(image, Access::ReadWrite)?;
+            let is_shown = progress::is_wanted(arguments.quiet, arguments.json);
+            Ok(Target::Device(device, is_shown))
         }
         Some(existing) => Ok(Target::File(arguments.size.unwrap_or(existing.len()))),
         None => match arguments.size {
@@ -290,15 +300,22 @@ fn target(arguments: &Arguments) -> Result<Target> {
     }
 }
 
-/// Zeroes a block device by a discard. An error if the device cannot do that.
-fn cleared(image: &Path, device: FileDevice) -> Result<FileDevice> {
-    if !device.discard(0, device.size())? {
-        bail!(
-            "{}: the device cannot be cleared quickly; `blkdiscard -z` clears it slowly",
-            image.display()
-        );
-    }
-    Ok(device)
+/// Clears a block device, and shows the progress where that takes long. Returns whether it is
+/// cleared; it is not if that was interrupted.
+fn clear_device(
+    device: &FileDevice,
+    is_shown: bool,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<bool> {
+    let cleared = AtomicU64::new(0);
+    let state = || ProgressState {
+        measure: Measure::Bytes,
+        position: cleared.load(Ordering::Relaxed),
+        length: device.size(),
+        ..ProgressState::elapsed("clearing")
+    };
+    let clear = || clear(device, &cleared, is_stopped);
+    Ok(progress::watch(is_shown, state, clear)?)
 }
 
 /// Whether the start and the end of a file or device are all zeroes. Most formats have their magic
