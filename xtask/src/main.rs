@@ -30,7 +30,7 @@ Chores of the pext4 workspace.
   cargo xtask loom              exhaustive interleavings of the lock-free pieces
   cargo xtask tsan              the engine's tests, watched by ThreadSanitizer; wants nightly with
                                 rust-src
-  cargo xtask suites [SEEDS]    other people's tests, on mounts of every format; fsx with SEEDS (3)
+  cargo xtask suites [SEEDS]    other people's tests, on mounts of five formats; fsx with SEEDS (3)
                                 seeds; wants root, pjdfstest and fsx
   cargo xtask bench build       images of the same trees by pext4 and by other tools
   cargo xtask virtual WORKLOAD [OPTIONS]

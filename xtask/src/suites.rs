@@ -62,7 +62,7 @@ copy_file_range = 3.0
 /// Calls of one run of fsx.
 const FSX_CALLS: &str = "8000";
 
-/// Runs both on every format, fsx with this many seeds.
+/// Runs both on mounts of five formats, fsx with this many seeds.
 pub fn run(seeds: u64) -> Result<()> {
     if !is_root() {
         bail!("pjdfstest changes users, so this wants root");

@@ -7,8 +7,8 @@
 //! There are two backends: `parking_lot` with the standard atomics, and `loom`. The feature `meter`
 //! adds observers: the [`meter`], and traces for tests. With the feature `virtual` the caller may
 //! be one of hundreds of cores in virtual time. This is the only crate of the core with `unsafe`
-//! code, in these modules: [`stack`], `biased`, `fresh_memory`, `watch::ticks`, [`scheduling`],
-//! [`thread`], [`topology`], and of `virtual_cores` its root, `lend` and `memory`.
+//! code, in these modules: [`stack`], `biased`, `fresh_memory`, [`memory`], `watch::ticks`,
+//! [`scheduling`], [`thread`], [`topology`], and of `virtual_cores` its root, `lend` and `memory`.
 
 #![deny(unsafe_code)]
 

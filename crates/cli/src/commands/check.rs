@@ -42,7 +42,7 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Say nothing about a sound image
+    /// Say nothing if nothing is found, not even a note
     #[arg(short, long)]
     quiet: bool,
     /// Tell how long each pass took

@@ -48,7 +48,7 @@ pub struct Arguments {
         default_value = "1,2,4,8,16,32,64"
     )]
     tasks: Vec<u32>,
-    /// In process on this: `ram`, `slow` (memory with a disk's delays), or an image
+    /// In process on this: `ram`, `slow` (memory with an SSD's delays), or an image
     #[arg(long, value_name = "DEVICE", default_value = "ram", conflicts_with_all = ["path", "compare"])]
     device: String,
     /// Processes in this directory, of any file system
