@@ -19,6 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pext4_lab::results::{Evidence, FORMAT, Machine, Point, Results, Series, Validation};
 use pext4_lab::setup::{Setting, settings};
 use pext4_lab::show;
+use pext4_lab::sides::check::Verdict;
 use pext4_lab::workloads::{Plan, Workload};
 use pext4_sync::topology;
 use pext4_sync::virtual_cores::{LineAllocator, Model, Stretches};
@@ -187,10 +188,13 @@ impl Session {
                 validation.extend(self.validate(setting, stretches, real, &mut notes)?);
             }
             let bar = self.bar(setting);
-            let mut points = Vec::new();
+            let (mut points, mut verdict) = (Vec::new(), Verdict::Clean);
             for &tasks in &self.arguments.tasks {
                 let outcome = self.point(setting, tasks, &self.machine.model, stretches)?;
                 points.push(as_point(tasks, &outcome, lists));
+                if outcome.verdict != Verdict::Clean {
+                    verdict = outcome.verdict;
+                }
                 bar.inc(1);
             }
             if self.arguments.sensitivity {
@@ -202,7 +206,7 @@ impl Session {
                 side: "library".to_owned(),
                 scaling: Some(setting.name.clone()),
                 points,
-                check: String::new(),
+                check: verdict.to_string(),
             });
         }
         Ok(Results {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use crossbeam_utils::CachePadded;
-use pext4_block::RamDevice;
+use pext4_block::{Device, RamDevice};
 use pext4_fs::{MountOptions, Volume};
 use pext4_image::mkfs;
 use pext4_lab::fill::make_ready;
@@ -53,15 +53,26 @@ struct Crew {
     failure: Mutex<Option<anyhow::Error>>,
 }
 
+/// What a measurement leaves.
+pub struct Measured<O> {
+    /// The counts of the tasks.
+    pub counted: Counted,
+    /// The observer, which has seen both ends of the window.
+    pub observer: O,
+    /// The image, closed.
+    pub device: Arc<RamDevice>,
+}
+
 /// Runs the measurement that `setup` describes; `observer` is called at the ends of the window.
 ///
 /// # Errors
 ///
 /// Errors of the image, the volume or a task.
-pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, O)> {
+pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<Measured<O>> {
     let tasks = setup.plan.tasks as usize;
     let hands = setup.threads();
-    let library = Library::new(open(setup)?)?;
+    let device = Arc::new(RamDevice::new(u64::from(setup.groups) * GROUP));
+    let library = Library::new(open(&device, setup)?)?;
     make_ready(&library, setup.workload, &setup.plan)?;
     make_due(&library, setup.journal_blocks)?;
     let crew = Arc::new(Crew {
@@ -109,11 +120,15 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
     counted.cpu = Duration::from_nanos(crew.cpu.load(Ordering::Relaxed));
     setup.workload.clean(&crew.library)?;
     crew.library.close()?;
-    Ok((counted, observer))
+    Ok(Measured {
+        counted,
+        observer,
+        device,
+    })
 }
 
-fn open(setup: &Setup) -> Result<Volume> {
-    let device = Arc::new(RamDevice::new(u64::from(setup.groups) * GROUP));
+/// Makes the image that the workload needs, and mounts it.
+fn open(device: &Arc<RamDevice>, setup: &Setup) -> Result<Volume> {
     let needs = setup.workload.needs(&setup.plan);
     let options = mkfs::Options {
         inode_size: if needs.small_inodes { 128 } else { 256 },
@@ -124,14 +139,17 @@ fn open(setup: &Setup) -> Result<Volume> {
         time: Some(1_700_000_000),
         ..mkfs::Options::default()
     };
-    mkfs::mkfs(&*device, &options)?;
+    mkfs::mkfs(&**device, &options)?;
     let options = MountOptions {
         commit_interval: setup.commit_interval,
         cache_size: u64::from(setup.cache_mib) << 20,
         scaling: setup.scaling,
         ..MountOptions::default()
     };
-    Ok(Volume::open(device, options)?)
+    Ok(Volume::open(
+        Arc::clone(device) as Arc<dyn Device>,
+        options,
+    )?)
 }
 
 impl Crew {

@@ -57,7 +57,7 @@ fn main() -> Result<()> {
         in_turn: false,
         imitated: false,
     };
-    let (counted, NoObserver) = measure(&setup, NoObserver)?;
-    println!("{}", serde_json::to_string(&counted)?);
+    let measured = measure(&setup, NoObserver)?;
+    println!("{}", serde_json::to_string(&measured.counted)?);
     Ok(())
 }

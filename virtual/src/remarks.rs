@@ -33,6 +33,7 @@ pub fn as_point(tasks: u32, outcome: &Outcome, lists: Lists) -> Point {
     });
     let mut notes = vec![summary(counted, analysis)];
     notes.extend(waits_for_the_log(counted));
+    notes.extend(analysis.in_turn().map(|locks| locks.describe()));
     if lists.stations {
         notes.extend(stations(analysis));
     }

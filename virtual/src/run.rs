@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use pext4_lab::sides::check::{Verdict, e2fsck_of_memory};
 use pext4_sync::virtual_cores::{Model, Recording, Stretches, Usage};
 use pext4_sync::virtual_cores::{begin_part, calibrate, close_window, move_to, open_window};
 use pext4_sync::virtual_cores::{reference, run};
 
-use crate::measure::measure;
+use crate::measure::{Measured, measure};
 use crate::setup::{Counted, Observer, Setup};
 use crate::theory::Analysis;
 
@@ -19,6 +20,8 @@ pub struct Outcome {
     pub analysis: Analysis,
     /// The usage of the window.
     pub usage: Usage,
+    /// Whether the image was checked afterwards.
+    pub verdict: Verdict,
 }
 
 /// An observer that puts tasks on their processors and keeps the usage of the window.
@@ -43,11 +46,11 @@ impl Observer for Watcher {
     }
 }
 
-/// Runs one point on virtual cores.
+/// Runs one point on virtual cores, and checks its image.
 ///
 /// # Errors
 ///
-/// Errors of the measurement.
+/// Errors of the measurement; a fault that e2fsck finds in the image.
 pub fn point(
     model: &Model,
     stretches: &Arc<Stretches>,
@@ -60,13 +63,18 @@ pub fn point(
     let measured = run(model.clone(), stretches, seed, move || {
         measure(&setup, Watcher::default())
     });
-    let (counted, Watcher(usage)) = measured?;
+    let Measured {
+        counted,
+        observer: Watcher(usage),
+        device,
+    } = measured?;
     let usage = usage.expect("a measurement closes its window");
     let analysis = Analysis::of(&usage, counted.operations, tasks);
     Ok(Outcome {
         counted,
         analysis,
         usage,
+        verdict: e2fsck_of_memory(&device)?,
     })
 }
 
@@ -95,6 +103,7 @@ impl Observer for Reference {
 ///
 /// Errors of the measurement.
 pub fn calibration(setup: &Setup) -> Result<(Recording, u64)> {
-    let (measured, recording) = calibrate(|| measure(setup, Reference).map(|(counted, _)| counted));
+    let (measured, recording) =
+        calibrate(|| measure(setup, Reference).map(|measured| measured.counted));
     Ok((recording, measured?.all_operations))
 }

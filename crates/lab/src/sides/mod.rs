@@ -5,7 +5,7 @@
 //! everything that it created: mounts, images, folders.
 
 mod apart;
-mod check;
+pub mod check;
 mod control;
 mod image;
 mod library;
