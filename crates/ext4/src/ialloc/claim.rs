@@ -9,6 +9,9 @@
 //!   has opened the group's inodes. A thread that loses a race continues with the next bit, and its
 //!   shard uses a lane of its own from then on ([`super::lanes`]).
 //!
+//! A free clears the bit, and changes the counts, likewise: under one hold of the lock in the first
+//! two designs, without it in the third.
+//!
 //! The lock is that of the whole group, which block allocations take too.
 
 use pext4_jbd2::Handle;
@@ -198,21 +201,35 @@ impl Groups {
         was_directory: bool,
     ) {
         self.make_room_for_inodes(group);
-        let given = match self.store.options.scaling.inode_bits {
+        let freed = match self.store.options.scaling.inode_bits {
             options::InodeBits::Atomic => self
                 .open_inodes(handle, group, || Some(self.lock(group)))
-                .map(|bits| bits.free(index)),
+                .map(|bits| self.free_and_count(bits, group, index, was_directory)),
             options::InodeBits::TestThenLock | options::InodeBits::FindUnderLock => {
                 let mut held = self.lock(group);
                 let opened = held.open_inodes(handle);
                 let bits = self.info(group).inodes.get().filter(|_| opened);
-                bits.map(|bits| bits.free(index))
+                // Counted before the hold ends, as Linux does.
+                bits.map(|bits| self.free_and_count(bits, group, index, was_directory))
             }
         };
-        match given {
-            Some(true) => self.count_freed(group, was_directory),
-            Some(false) => self.mark_inodes_corrupt(group, index),
-            None => {}
+        if freed == Some(false) {
+            self.mark_inodes_corrupt(group, index);
         }
+    }
+
+    /// Clears an inode's bit and updates the counts; returns whether the bit was set.
+    fn free_and_count(
+        &self,
+        bits: &InodeBits,
+        group: GroupNumber,
+        index: u32,
+        was_directory: bool,
+    ) -> bool {
+        let was_used = bits.free(index);
+        if was_used {
+            self.count_freed(group, was_directory);
+        }
+        was_used
     }
 }
