@@ -55,21 +55,13 @@ pub fn soak(effort: u64) -> Result<()> {
     execute(cargo(&arguments).env("PEXT4_TEST_EFFORT", effort.to_string()))
 }
 
-/// Settings of the scaling mechanisms that [`settings`] tests: the named ones, and some that
-/// together cover every other value of every switch.
-const SETTINGS: [&str; 7] = [
-    "full",
-    "seeds",
-    "base",
-    "full,mb_optimize_scan=0,orphan=locked,stream-goals=inode",
-    "full,-try-lock,inode-bits=find-under-lock,frees=merged,group-index=ordered",
-    "base,directory=leaves,frees=deferred,orphan=lockless,handle-shards=2",
-    "seeds,mb_optimize_scan=0,attribute-cache=split,inode-bits=atomic",
-];
+/// Settings of the scaling mechanisms that together have every value of every switch, one a line; a
+/// test beside the file checks that.
+const SETTINGS: &str = include_str!("../../crates/ext4/tests/settings.txt");
 
 /// Random operations, many threads and power cuts in every setting of the scaling mechanisms.
 pub fn settings(effort: u64) -> Result<()> {
-    for setting in SETTINGS {
+    for setting in SETTINGS.lines() {
         eprintln!("setting {setting}");
         let modules = [
             "single::",

@@ -23,18 +23,14 @@ const BLOCK: u64 = 4096;
 /// The flag of `chattr +T`.
 const TOPDIR: u32 = 0x2_0000;
 
-/// Settings that together cover every value of every switch.
-fn settings() -> Vec<Scaling> {
-    let parse = |text| Scaling::parse(text).expect("a setting");
-    vec![
-        Scaling::FULL,
-        Scaling::SEEDS,
-        Scaling::BASE,
-        parse("full,orphan=locked,inode-bits=find-under-lock,mb_optimize_scan=0,stream-goals=2"),
-        parse("base,directory=leaves,stream-goals=inode,handle-shards=3,frees=deferred"),
-        parse("seeds,stream-goals=spread,attribute-cache=split,commit-threads=2"),
-        parse("full,attribute-cache=off"),
-    ]
+/// Settings that together have every value of every switch, one a line. The campaigns that try all
+/// settings read the same file.
+const SETTINGS: &str = include_str!("settings.txt");
+
+fn settings() -> impl Iterator<Item = Scaling> {
+    SETTINGS
+        .lines()
+        .map(|line| Scaling::parse(line).expect("a setting"))
 }
 
 #[test]
@@ -42,7 +38,7 @@ fn the_settings_cover_every_value_of_every_switch() {
     const NUMBERS: std::ops::Range<u32> = 1..9;
     for switch in &SWITCHES {
         let has = |value: &str| {
-            settings().into_iter().any(|scaling| {
+            settings().any(|scaling| {
                 let same = Scaling::parse(&format!("{scaling},{}={value}", switch.name));
                 same.expect("a setting") == scaling
             })

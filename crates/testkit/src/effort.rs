@@ -43,14 +43,15 @@ pub fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Settings that together have every value of every switch.
-const SETTINGS: [&str; 5] = [
-    "full",
-    "base",
-    "seeds",
-    "full,mb_optimize_scan=0,orphan=locked,inode-bits=find-under-lock,stream-goals=inode",
-    "base,directory=leaves,frees=deferred,orphan=lockless,handle-shards=2,try-lock=skip",
-];
+/// Settings that together have every value of every switch, one a line; a test beside the file
+/// checks that.
+const SETTINGS: &str = include_str!("../../ext4/tests/settings.txt");
+
+/// The number of seeds, from 1 on, that together select every setting.
+#[must_use]
+pub fn settings() -> u64 {
+    SETTINGS.lines().count() as u64
+}
 
 /// The setting of the scaling mechanisms that a seed selects.
 ///
@@ -59,9 +60,10 @@ const SETTINGS: [&str; 5] = [
 /// If `PEXT4_TEST_SCALING` is no setting.
 #[must_use]
 pub fn setting(seed: u64) -> Scaling {
+    let turn = usize::try_from(seed.wrapping_sub(1) % settings()).unwrap_or(0);
+    let selected = SETTINGS.lines().nth(turn).expect("one of them");
     let named = std::env::var("PEXT4_TEST_SCALING").ok();
-    let turn = usize::try_from(seed.wrapping_sub(1) % SETTINGS.len() as u64).unwrap_or(0);
-    let text = named.as_deref().unwrap_or(SETTINGS[turn]);
+    let text = named.as_deref().unwrap_or(selected);
     Scaling::parse(text).unwrap_or_else(|error| panic!("PEXT4_TEST_SCALING={text}: {error}"))
 }
 
