@@ -5,7 +5,7 @@ use std::time::Duration;
 use pext4_testkit::campaign::Stage;
 use pext4_testkit::crash::window::Budget;
 use pext4_testkit::crash::{self, recording::Recording};
-use pext4_testkit::effort::{effort, seeds};
+use pext4_testkit::effort::{effort, seeds, settings};
 use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::text;
 use pext4_testkit::oracle::format::{Features, Format};
@@ -166,22 +166,25 @@ fn a_log_that_wraps() {
     }
 }
 
-/// Threads in directories of their own: whatever order the journal gave them, the state of each
-/// thread's directory is one that it went through.
+/// Threads in directories of their own, in every setting of the scaling mechanisms: whatever order
+/// the journal gave them, the state of each thread's directory is one that it went through.
 #[test]
 fn several_threads() {
-    for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
-        for seed in seeds(1) {
-            let profile = Profile {
-                syncs: 4,
-                ..Profile::crashes()
-            };
-            let stage = stage(block_size, features).with_setting_of(seed);
-            let recording = Recording::threads(&stage, profile, seed, 4, 60);
-            let recording = recording.unwrap_or_else(|text| panic!("seed {seed}: {text}"));
-            let report = crash::examine(&recording, "crashthreads", seed, budget(80));
-            report.unwrap_or_else(|text| panic!("seed {seed}, {features:?}: {text}"));
-        }
+    let profile = Profile {
+        syncs: 4,
+        ..Profile::crashes()
+    };
+    let stages = [
+        stage(1024, Features::Upstream),
+        stage(4096, Features::Debian12),
+    ];
+    for seed in seeds(settings()) {
+        let stage = &stages[usize::from(seed.is_multiple_of(2))];
+        let stage = stage.with_setting_of(seed);
+        let recording = Recording::threads(&stage, profile, seed, 8, 30);
+        let recording = recording.unwrap_or_else(|text| panic!("seed {seed}: {text}"));
+        let report = crash::examine(&recording, "crashthreads", seed, budget(24));
+        report.unwrap_or_else(|text| panic!("seed {seed}, {}: {text}", stage.describe()));
     }
 }
 
