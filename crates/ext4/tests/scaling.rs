@@ -20,6 +20,8 @@ use pext4_sync::topology;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: u64 = 4096;
+/// Threads that fill a volume together.
+const CROWD: u64 = 64;
 /// The flag of `chattr +T`.
 const TOPDIR: u32 = 0x2_0000;
 
@@ -210,14 +212,13 @@ fn a_slot_is_remembered_while_its_transaction_runs() {
 /// free enough, none waits forever, and the last block can be used.
 #[test]
 fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
-    const THREADS: usize = 64;
     for scaling in settings() {
         let Some(image) = Image::make(&["-b", "4096", "-g", "2048", "-m", "0"]) else {
             return;
         };
         let (volume, device) = open(&image, scaling);
         let free = volume.statfs().free_blocks;
-        let files: Vec<InodeNumber> = (0..THREADS)
+        let files: Vec<InodeNumber> = (0..CROWD)
             .map(|number| new_file(&volume, &format!("f{number}")))
             .collect();
         let last = new_file(&volume, "last");
@@ -304,6 +305,79 @@ fn nobody_is_refused_while_a_commit_would_free_enough() {
         volume.close().expect("it closes");
         assert_clean(&image, &device);
     }
+}
+
+/// Threads whose files together fit the volume free space and use it again at once. What they want
+/// often waits for a commit, and others may take it first: none is refused.
+#[test]
+fn nobody_is_refused_what_fits_beside_what_all_others_may_have() {
+    for scaling in settings() {
+        let Some(image) = Image::make(&["-b", "4096", "-g", "2048", "-m", "0"]) else {
+            return;
+        };
+        let (volume, device) = open(&image, scaling);
+        // Each file may need a node for its extents, which has room for more of them than the file
+        // may have blocks. The names fit the root's block; nothing else takes space.
+        let quota = volume.statfs().free_blocks / CROWD - 1;
+        assert!((100..340).contains(&quota), "{quota}");
+        thread::scope(|scope| {
+            for number in 0..CROWD {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let _pin = topology::pin(number as usize);
+                    fill_again_and_again(volume, &format!("f{number}"), quota, number);
+                });
+            }
+        });
+        volume.close().expect("it closes");
+        assert_clean(&image, &device);
+    }
+}
+
+/// Fills a file with as many blocks as it may have, by writes and allocations of different lengths,
+/// frees a part, and fills it again.
+fn fill_again_and_again(volume: &Volume, name: &str, quota: u64, seed: u64) {
+    let mut random = Rng::with_seed(seed);
+    let mut file = new_file(volume, name);
+    let mut blocks = 0;
+    for _ in 0..12 {
+        while blocks < quota {
+            let length = random.u64(1..=quota - blocks);
+            extend(volume, file, (blocks, length), &mut random);
+            blocks += length;
+        }
+        match random.u32(..3) {
+            0 => {
+                volume.unlink(ROOT, name.as_bytes()).expect("its name");
+                volume.forget(file, 1);
+                file = new_file(volume, name);
+                blocks = 0;
+            }
+            1 => {
+                blocks = random.u64(..quota);
+                let cut = volume.set_attributes(file, &size(blocks * BLOCK));
+                cut.expect("cut");
+            }
+            _ => {
+                volume.set_attributes(file, &size(0)).expect("cut");
+                blocks = 0;
+            }
+        }
+    }
+    volume.forget(file, 1);
+}
+
+/// Appends blocks to a file of so many blocks, by a write or an allocation.
+fn extend(volume: &Volume, file: InodeNumber, (blocks, length): (u64, u64), random: &mut Rng) {
+    let (at, bytes) = (blocks * BLOCK, length * BLOCK);
+    if random.bool() {
+        let allocated = volume.allocate(file, AllocateMode::Extend, at, bytes);
+        allocated.expect("there is room for all");
+        return;
+    }
+    let data = vec![7; usize::try_from(bytes).expect("few blocks")];
+    let written = volume.write(file, at, &data).expect("there is room");
+    assert_eq!(written, data.len(), "there is room for all");
 }
 
 /// A group whose bitmap is corrupt is not used: the other groups serve all requests.

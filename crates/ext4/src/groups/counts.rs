@@ -87,10 +87,15 @@ impl Counts {
         if before.saturating_add(u64::from(wanted)) <= gate.slack.load(Ordering::Relaxed) {
             return None;
         }
-        let available = sum(&self.free_blocks).saturating_sub(gate.reserved);
+        let available = self.available();
         gate.set_slack(available);
         granted.store(u64::from(wanted), Ordering::Relaxed);
         Some(available)
+    }
+
+    /// The free blocks besides the reserve.
+    pub fn available(&self) -> u64 {
+        sum(&self.free_blocks).saturating_sub(self.gate.reserved)
     }
 
     /// Makes every shard sum before it grants anything: much less is available than before.

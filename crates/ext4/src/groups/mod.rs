@@ -161,6 +161,12 @@ impl Groups {
         sum(&self.counts.pending) > 0
     }
 
+    /// Whether blocks besides the reserve are free, or will be with the next commit.
+    #[must_use]
+    pub fn has_free_blocks(&self) -> bool {
+        self.counts.available() > 0
+    }
+
     /// Whether space may have become allocatable since the last call with this `activity`; the
     /// first call returns whether any block is free. A commit may have released blocks after a
     /// search for them, so that they are not pending any more although the search did not find

@@ -48,6 +48,9 @@ use crate::volume::Volume;
 
 /// How often an operation that failed with a full disk is retried after a commit.
 const FULL_RETRIES: u32 = 3;
+/// How often it is retried where blocks are free, if only with the next commit: each time, others
+/// have taken what the last commit released.
+const CROWDED_RETRIES: u32 = 100;
 
 /// Metadata blocks that a change of one directory may dirty: leaf splits and the index path, for
 /// each new block its bitmap, descriptor and way through the extent tree, the directory's inode.
@@ -61,8 +64,9 @@ const INODE_CREDITS: u32 = 10;
 impl Volume {
     /// Runs an operation and applies the volume's error policy to corruption that it finds. If the
     /// operation fails with a full disk although a commit would release freed space, it is retried
-    /// after that commit. It is also retried if space became free while it searched. The caller
-    /// holds no lock, and the operation has released its own at its end.
+    /// after that commit. It is also retried if space became free while it searched. Where others
+    /// take that space first, it goes on for many commits, but not forever. The caller holds no
+    /// lock, and the operation has released its own at its end.
     pub(crate) fn run<R>(&self, operation: impl FnMut() -> Result<R>) -> Result<R> {
         let result = self.run_locked(operation);
         self.reap_forgotten();
@@ -79,7 +83,7 @@ impl Volume {
             let result = operation();
             if let Err(error) = &result
                 && error.is(Refusal::NoSpace)
-                && tries < FULL_RETRIES
+                && tries < self.retries_of_full()
             {
                 tries += 1;
                 if self.inodes.may_free_by_commit() {
@@ -94,6 +98,14 @@ impl Volume {
             let result = result.map_err(|error| store.apply_error_policy(error));
             store.journal_noted_errors();
             return result;
+        }
+    }
+
+    /// How often an operation may be retried with the space that there is now.
+    fn retries_of_full(&self) -> u32 {
+        match self.inodes.groups.has_free_blocks() {
+            true => CROWDED_RETRIES,
+            false => FULL_RETRIES,
         }
     }
 
