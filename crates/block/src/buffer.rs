@@ -147,7 +147,8 @@ pub struct Buffer {
     removed: AtomicBool,
     /// [atomic] Used since the clock hand last passed.
     used: AtomicBool,
-    /// [atomic; set once, under the shard's lock] It was removed because its block was discarded.
+    /// [atomic; set once, under the locks of the shard and of the state] It was removed because its
+    /// block was discarded.
     discarded: AtomicBool,
 }
 

@@ -183,10 +183,12 @@ impl Cache {
         self.wait_until_loaded(&buffer).then_some(buffer)
     }
 
-    /// Removes the buffer of `block`, clean or not. Existing references stay valid, but the next
-    /// get makes another buffer: only for blocks that are not in use any more.
+    /// Removes the buffer of `block`, unless it is dirty: only for blocks whose use has ended.
+    /// Existing references stay valid, but the next get makes another buffer. A dirty one belongs
+    /// to a use that has begun since. Who begins one makes the buffer dirty under its lock, if it
+    /// finds there that it is not [discarded](Buffer::is_discarded).
     pub fn discard(&self, block: BlockNumber) {
-        self.shard(block).write().remove(block);
+        self.shard(block).write().discard(block);
     }
 
     /// Evicts every buffer that may be evicted; returns their number.
@@ -376,6 +378,20 @@ impl Shard {
     fn may_evict(&mut self, place: usize) -> bool {
         let buffer = &mut self.ring[place];
         !buffer.take_use() && Arc::get_mut(buffer).is_some_and(Buffer::is_idle)
+    }
+
+    fn discard(&mut self, block: BlockNumber) {
+        let Some(place) = self.places.get(&block).copied() else {
+            return;
+        };
+        let buffer = Arc::clone(&self.ring[place]);
+        let state = buffer.write();
+        if state.dirty_in.is_none() {
+            // Under the lock: who makes it dirty later has seen it.
+            buffer.set_discarded();
+            drop(state);
+            self.remove_at(place);
+        }
     }
 
     fn remove(&mut self, block: BlockNumber) {

@@ -301,12 +301,17 @@ impl<'a> Handle<'a> {
         born_in: Option<Tid>,
     ) -> Arc<Buffer> {
         let cache = &self.core.cache;
-        let (buffer, used) = match cache.peek(block) {
-            Some(buffer) => (buffer, true),
-            None => (cache.get_zeroed(block), false),
-        };
-        {
+        loop {
+            let (buffer, used) = match cache.peek(block) {
+                Some(buffer) => (buffer, true),
+                None => (cache.get_zeroed(block), false),
+            };
             let mut state = buffer.write();
+            // A block in a cluster that its file has kept may begin a life while the commit of the
+            // transaction that ended the last one discards it.
+            if buffer.is_discarded() {
+                continue;
+            }
             // Before zeroing: the block may still owe its previous content to the committing
             // transaction.
             self.touch_buffer(&buffer, &mut state);
@@ -315,9 +320,10 @@ impl<'a> Handle<'a> {
             if used {
                 *state.page_mut() = Page::zeroed(state.page().len());
             }
+            drop(state);
+            buffer.set_verified();
+            return buffer;
         }
-        buffer.set_verified();
-        buffer
     }
 
     /// Ends the life of a metadata block: this transaction does not write it any more, earlier
@@ -407,7 +413,8 @@ impl Drop for Handle<'_> {
 /// Whether versions of a forgotten block may exist outside memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgotten {
-    /// It may be in the log: the block must not be reused before the transaction is durable.
+    /// It may be in the log: the block must not be reused as data before the transaction is
+    /// durable.
     Revoked,
     /// Its life began in this transaction: no version is in the log or being written home, and its
     /// previous life was revoked when that ended. The block may be reused at once.

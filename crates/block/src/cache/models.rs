@@ -126,6 +126,27 @@ fn a_change_outlives_the_eviction_of_its_neighbours() {
     });
 }
 
+/// The block is discarded since its last use has ended, and its next one begins.
+#[test]
+fn a_use_that_begins_beside_a_discard_has_the_buffer_of_the_cache() {
+    model(|| {
+        let (_, cache) = cache(0);
+        drop(cache.get_zeroed(FIRST));
+        let other = beside(&cache, |cache| cache.discard(FIRST));
+        loop {
+            let buffer = cache.get_zeroed(FIRST);
+            let mut state = buffer.write();
+            if !buffer.is_discarded() {
+                state.dirty_in = Some(Tid(1));
+                break;
+            }
+        }
+        other();
+        let buffer = cache.peek(FIRST).expect("it is dirty");
+        assert_eq!(buffer.read().dirty_in, Some(Tid(1)));
+    });
+}
+
 /// A block that has been changed has a stale checksum: a thread that read the block before it was
 /// checked must not check it afterwards.
 #[test]

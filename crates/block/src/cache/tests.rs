@@ -187,12 +187,23 @@ fn a_new_block_is_zero_and_not_read() {
 #[test]
 fn a_discarded_block_is_read_again() {
     let cache = cache(numbered(), 100);
-    get(&cache, 6).write().dirty_in = Some(Tid(1));
+    let old = get(&cache, 6);
     cache.discard(BlockNumber(6));
     cache.discard(BlockNumber(7));
+    assert!(old.is_discarded());
     assert!(cache.peek(BlockNumber(6)).is_none());
-    assert_eq!(get(&cache, 6).read().dirty_in, None);
+    assert!(!Arc::ptr_eq(&old, &get(&cache, 6)));
     assert_eq!(used_blocks(&cache), 1);
+}
+
+#[test]
+fn a_block_with_a_new_use_is_not_discarded() {
+    let cache = cache(numbered(), 100);
+    let buffer = get(&cache, 6);
+    buffer.write().dirty_in = Some(Tid(1));
+    cache.discard(BlockNumber(6));
+    assert!(!buffer.is_discarded());
+    assert!(Arc::ptr_eq(&buffer, &get(&cache, 6)));
 }
 
 #[test]

@@ -97,7 +97,8 @@ impl Checkpoint {
     }
 
     /// Cancels the home writes of blocks that a durable transaction has freed, waiting for those
-    /// being written (rules 6 and D2), and takes them out of the cache.
+    /// being written (rules 6 and D2), and takes them out of the cache, unless the next transaction
+    /// has begun to use them again.
     pub(crate) fn cancel(&self, freed: &[BlockNumber]) {
         for &block in freed {
             let mut homes = self.homes.lock();

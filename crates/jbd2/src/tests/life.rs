@@ -3,6 +3,7 @@
 use pext4_block::fault::Operation;
 use pext4_block::{Event, FaultDevice, RecordDevice};
 use pext4_ondisk::journal::JournalIncompat;
+use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{thread, topology};
 
 use super::*;
@@ -512,6 +513,69 @@ fn a_freed_block_is_cold_when_its_transaction_is_durable() {
     toy.write_data(21, 9);
     toy.journal.shutdown().expect("the device works");
     assert_data(&*device, 21, 9);
+}
+
+/// Writes only while it may.
+struct HoldsWrites {
+    below: RamDevice,
+    is_holding: AtomicBool,
+    has_waited: AtomicBool,
+}
+
+impl Device for HoldsWrites {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.below.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> std::io::Result<()> {
+        while self.is_holding.load(Ordering::SeqCst) {
+            self.has_waited.store(true, Ordering::SeqCst);
+            thread::yield_now();
+        }
+        self.below.write_at(offset, from)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.below.flush()
+    }
+}
+
+/// A file may keep the cluster in which it has unmapped a block, and fill the block again at once.
+#[test]
+fn a_forgotten_block_that_the_next_transaction_begins_again_stays_in_the_cache() {
+    for log in [Some(LOG), None] {
+        let device = Arc::new(HoldsWrites {
+            below: blank(LOG),
+            is_holding: AtomicBool::new(false),
+            has_waited: AtomicBool::new(false),
+        });
+        let toy = Toy::open(Arc::clone(&device) as Arc<dyn Device>, log);
+        let mut handle = toy.journal.start(3).expect("the journal runs");
+        toy.set_cell(&mut handle, 5, 1);
+        assert_eq!(handle.forget(BlockNumber(21)), Forgotten::Revoked);
+        drop(handle);
+        device.is_holding.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let commit = scope.spawn(|| toy.journal.commit_running());
+            while !device.has_waited.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            let mut handle = toy.journal.start(3).expect("the next transaction is open");
+            toy.create(&mut handle, 21, 2);
+            drop(handle);
+            device.is_holding.store(false, Ordering::SeqCst);
+            let committed = commit.join().expect("no panic");
+            committed.expect("the device works");
+        });
+        let page = toy.cache.get(BlockNumber(21)).expect("it is there").page();
+        assert_eq!(page[..BLOCK - 4], pattern(2)[..BLOCK - 4], "{log:?}");
+        toy.journal.shutdown().expect("the device works");
+        assert_metadata(&*device, 21, 2);
+    }
 }
 
 #[test]
