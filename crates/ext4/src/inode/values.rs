@@ -268,24 +268,31 @@ impl Inodes {
         self.hold_number(number);
         let dropped = self.drop_held_reference(handle, owner, &inode);
         self.release(number, 1);
-        match dropped? {
-            None => self.leave_value(too_few(number)),
-            Some(false) => Ok(()),
-            Some(true) => {
-                self.values.defer_reaping(inode);
-                Ok(())
-            }
+        self.end_drop(inode, dropped?)
+    }
+
+    /// Ends [`Inodes::drop_value_reference`], which dropped a reference, or found none to drop, and
+    /// gave its hold back. Has the inode reaped if nothing refers to it, whoever dropped the last
+    /// reference: while it was held here, nobody could reap it.
+    fn end_drop(&self, inode: Arc<Inode>, has_dropped: bool) -> Result<()> {
+        let number = inode.number();
+        if inode.state(|state| state.slot.links == 0) {
+            self.values.defer_reaping(inode);
+        }
+        match has_dropped {
+            true => Ok(()),
+            false => self.leave_value(too_few(number)),
         }
     }
 
-    /// Drops one reference of a value inode, and makes it an orphan if that was the last. Returns
-    /// whether it was; `None` if the inode counts none.
+    /// Drops one reference of a value inode, and makes it an orphan if that was the last. False if
+    /// the inode counts none.
     fn drop_held_reference(
         &self,
         handle: &mut Handle<'_>,
         owner: &Inode,
         inode: &Arc<Inode>,
-    ) -> Result<Option<bool>> {
+    ) -> Result<bool> {
         let attributes = owner.attributes();
         let has_ended = inode.edit(handle, Reach::Attributes, |state| {
             let slot = &mut state.slot;
@@ -303,7 +310,7 @@ impl Inodes {
         if has_ended == Some(true) {
             self.add_orphan(handle, inode)?;
         }
-        Ok(has_ended)
+        Ok(has_ended.is_some())
     }
 
     /// Notes the damage of a value, which is left as it is. The entry that named it may be gone
@@ -326,7 +333,55 @@ fn too_few(number: InodeNumber) -> Error {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{InodeNumber, MAX_REMEMBERED, Values};
+    use std::sync::Arc;
+
+    use super::{CREDITS, InodeFlags, InodeNumber, MAX_REMEMBERED, Values};
+    use crate::groups::testing::image;
+    use crate::{CreateAttributes, MountOptions, SetXattrMode, Volume};
+
+    /// Two threads drop the two references of a value. The second one is done before the first one
+    /// gives its hold back.
+    #[test]
+    fn a_value_that_is_held_when_its_last_reference_goes_is_reaped_by_who_held_it() {
+        let Some(device) = image(&["-O", "ea_inode"], "16M") else {
+            return;
+        };
+        let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+        let [first, second] = [b"first-", b"second"].map(|name| {
+            let new = CreateAttributes::default();
+            let file = volume.create(InodeNumber::ROOT, name, &new);
+            let file = file.expect("room").inode;
+            let set = volume.set_xattr(file, b"user.a", &[7; 5000], SetXattrMode::Any);
+            set.expect("room");
+            file
+        });
+        let inodes = &volume.inodes;
+        let mut value = None;
+        inodes.for_each(|inode| {
+            if inode.flags().contains(InodeFlags::EA_INODE) {
+                value = Some(Arc::clone(inode));
+            }
+        });
+        let value = value.expect("the value has an inode");
+        assert_eq!(value.state(|state| state.slot.value_references()), 2);
+
+        inodes.hold_number(value.number());
+        let owner = inodes.get(first).expect("it is held");
+        let mut handle = inodes.store.start(CREDITS).expect("a journal that runs");
+        let dropped = inodes.drop_held_reference(&mut handle, &owner, &value);
+        let dropped = dropped.expect("it is no orphan");
+        drop(handle);
+        volume.remove_xattr(second, b"user.a").expect("it is there");
+        assert!(!value.is_dead(), "it is held");
+        inodes.release(value.number(), 1);
+        let ended = inodes.end_drop(Arc::clone(&value), dropped);
+        ended.expect("it counted a reference");
+        // As the end of the first operation; nothing else is due to be reaped.
+        let set = volume.set_xattr(second, b"user.b", b"short", SetXattrMode::Any);
+        set.expect("room");
+        assert!(value.is_dead(), "somebody ends it");
+        assert!(inodes.orphans.snapshot().is_empty());
+    }
 
     #[test]
     fn the_memory_of_values_is_bounded_and_keeps_the_last() {
