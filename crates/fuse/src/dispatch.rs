@@ -200,12 +200,14 @@ impl Dispatch {
         self.volume.forget(inode, count);
         let is_held = || self.volume.is_held(inode);
         self.append_gaps.forget_unless(inode, is_held);
-        let is_gone = !is_held();
-        if is_gone {
-            // The next directory with this number has nothing to do with them.
-            self.listing_errors.forget(node);
-        }
-        is_gone
+        // The next directory with this number has nothing to do with them.
+        self.listing_errors.forget_unless(node, is_held);
+        !is_held()
+    }
+
+    /// Whether somebody holds a node.
+    pub(crate) fn is_held(&self, node: u64) -> bool {
+        inode_of(node).is_some_and(|inode| self.volume.is_held(inode))
     }
 
     /// Runs a request on a thread of the transport. `None` if it found no space and deleted files

@@ -68,14 +68,16 @@ impl<E> PendingErrors<E> {
         taken
     }
 
-    /// Drops the errors of a node that nobody has any more.
-    pub(crate) fn forget(&self, node: u64) {
+    /// Drops the errors of a node if nobody holds it now: an error is added for somebody who does.
+    pub(crate) fn forget_unless(&self, node: u64, is_held: impl FnOnce() -> bool) {
         if !self.has_any.load(Ordering::Acquire) {
             return;
         }
         let mut errors = self.errors.lock();
-        errors.remove(&node);
-        self.has_any.store(!errors.is_empty(), Ordering::Release);
+        if !is_held() {
+            errors.remove(&node);
+            self.has_any.store(!errors.is_empty(), Ordering::Release);
+        }
     }
 }
 
@@ -118,11 +120,16 @@ mod tests {
         errors.add(5, "of a listing");
         errors.add(5, "of another");
         errors.add(6, "of another directory");
-        errors.forget(5);
+        errors.forget_unless(5, || {
+            let is_locked = errors.errors.try_lock().is_none();
+            assert!(is_locked, "no error can be added now");
+            false
+        });
+        errors.forget_unless(6, || true);
         assert_eq!(
             (errors.take(5), errors.take(6)),
             (None, Some("of another directory"))
         );
-        errors.forget(6);
+        errors.forget_unless(6, || unreachable!("there are no errors"));
     }
 }

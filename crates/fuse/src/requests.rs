@@ -248,10 +248,7 @@ impl Serve for Requests {
 
     fn forget(&self, forgotten: Forgotten<'_>) {
         for (node, count) in forgotten.iter() {
-            if self.dispatch.forget(node, count) {
-                self.writeback_errors.forget(node);
-                self.listings.forget(node);
-            }
+            self.context().forget(node, count);
         }
     }
 }

@@ -96,9 +96,15 @@ impl Listings {
         });
     }
 
-    /// Drops what is known of a node that the kernel does not have any more.
-    pub(super) fn forget(&self, node: u64) {
-        self.directories.remove(&node);
+    /// Drops what is known of a node if nobody holds it now: who opens it does.
+    pub(super) fn forget_unless(&self, node: u64, is_held: impl FnOnce() -> bool) {
+        self.directories.at(node, |place| {
+            if let Entry::Occupied(place) = place
+                && !is_held()
+            {
+                place.remove();
+            }
+        });
     }
 }
 
@@ -150,7 +156,7 @@ mod tests {
     fn a_node_that_was_forgotten_begins_anew() {
         let listings = Listings::new();
         assert_eq!(listings.open(NODE), REFILL);
-        listings.forget(NODE);
+        listings.forget_unless(NODE, || false);
         listings.close(NODE, CACHED);
         assert_eq!(listings.open(NODE), REFILL);
     }

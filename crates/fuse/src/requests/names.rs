@@ -173,6 +173,52 @@ fn note_new_parents(context: Context<'_>, names: [(u64, &[u8]); 2]) {
         };
         let node = node_of(found.attributes.inode);
         context.listings.note_change(node);
-        context.dispatch.forget(node, 1);
+        // The kernel may have forgotten the directory meanwhile.
+        context.forget(node, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pext4_fuse_kernel::OpenFlags;
+
+    use super::{Context, note_new_parents};
+    use crate::dispatch::{Caller, NewMode};
+    use crate::node::{ROOT_NODE, node_of};
+    use crate::pending_errors::PendingErrors;
+    use crate::requests::KernelCache;
+    use crate::requests::listings::Listings;
+    use crate::testing;
+
+    #[test]
+    fn a_moved_directory_that_the_kernel_has_forgotten_leaves_nothing_behind() {
+        let volume = Arc::new(testing::volume());
+        let dispatch = testing::dispatch(&volume);
+        let (kernel, listings) = (KernelCache::default(), Listings::new());
+        let context = Context {
+            dispatch: &dispatch,
+            kernel: &kernel,
+            listings: &listings,
+            writeback_errors: &PendingErrors::new(),
+        };
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            thread: 0,
+        };
+        let mode = NewMode {
+            mode: 0o755,
+            umask: 0,
+        };
+        let made = dispatch.make_directory(caller, ROOT_NODE, b"moved", mode);
+        let node = node_of(made.expect("room").attributes.inode);
+        listings.open(node);
+        // The kernel forgets it while the server has looked it up.
+        dispatch.forget(node, 1);
+        note_new_parents(context, [(ROOT_NODE, b"moved"), (ROOT_NODE, b"none")]);
+        let (_, flags) = listings.open(node);
+        assert_eq!(flags, OpenFlags::CACHE_ENTRIES, "it begins anew");
     }
 }

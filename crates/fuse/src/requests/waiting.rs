@@ -103,6 +103,17 @@ impl Requests {
 }
 
 impl Context<'_> {
+    /// Releases `count` holds on a node, and drops what is kept for it if none is left. The number
+    /// may have its next life at any moment: so whether it is held is asked under the lock of what
+    /// is dropped.
+    pub(super) fn forget(self, node: u64, count: u64) {
+        if self.dispatch.forget(node, count) {
+            let is_held = || self.dispatch.is_held(node);
+            self.writeback_errors.forget_unless(node, is_held);
+            self.listings.forget_unless(node, is_held);
+        }
+    }
+
     /// Clears the set-id bits of a file whose content `caller` changes, if `is_due`. The kernel
     /// leaves that to the server, and still has the bits in its cached attributes. It must drop
     /// these before the caller continues; the caller's open file keeps the node, so the kernel has
