@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use pext4_fs::InodeNumber;
+use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{Class, Mutex};
 
 /// Maximum number of gaps of a file.
@@ -24,6 +25,9 @@ const MAX_GAPS: usize = 16 << 10;
 /// The gaps of all files that have some.
 pub struct AppendGaps {
     files: Mutex<HashMap<InodeNumber, Vec<Range<u64>>>>,
+    /// Whether there may be any, so that a file that is forgotten mostly costs one load only.
+    /// [atomic; written under `files`]
+    has_any: AtomicBool,
 }
 
 impl AppendGaps {
@@ -31,6 +35,7 @@ impl AppendGaps {
     pub fn new() -> Self {
         Self {
             files: Mutex::new(Class::Leaf, HashMap::new()),
+            has_any: AtomicBool::new(false),
         }
     }
 
@@ -41,6 +46,7 @@ impl AppendGaps {
             return;
         }
         let mut files = self.files.lock();
+        self.has_any.store(true, Ordering::Release);
         let gaps = files.entry(inode).or_default();
         match gaps.last_mut() {
             Some(last) if gap.start <= last.end && last.start <= gap.end => {
@@ -88,10 +94,14 @@ impl AppendGaps {
 
     /// Forgets all gaps of a file if nobody holds it now: who adds one holds the file.
     pub fn forget_unless(&self, inode: InodeNumber, is_held: impl FnOnce() -> bool) {
+        if !self.has_any.load(Ordering::Acquire) {
+            return;
+        }
         let mut files = self.files.lock();
         if !is_held() {
             files.remove(&inode);
         }
+        self.has_any.store(!files.is_empty(), Ordering::Release);
     }
 }
 
@@ -146,6 +156,7 @@ mod tests {
             false
         });
         assert!(gaps.files.lock().is_empty());
+        gaps.forget_unless(FILE, || unreachable!("there are no gaps"));
     }
 
     #[test]
