@@ -17,16 +17,22 @@
 use std::collections::hash_map::Entry;
 
 use pext4_fuse_kernel::OpenFlags;
-use pext4_sync::{Class, Map};
+use pext4_sync::hash::{NumberMap, spread};
+use pext4_sync::{BiasedLock, Class, Sharded, topology};
 
 /// The handle of an open directory that uses the cache; those that do not have the handle 0.
 const CACHED: u64 = 1;
 
 /// What the kernel has of each directory.
 pub(super) struct Listings {
-    /// Without an entry: nothing, or nothing that is still current.
-    directories: Map<u64, Listed>,
+    /// Each change of a name looks at the shard of its directory, and mostly finds nothing to do.
+    /// So that the cores that change names in one directory write no common line, these locks are
+    /// biased towards readers.
+    shards: Sharded<Shard>,
 }
+
+/// Some of the directories. Without an entry: nothing, or nothing that is still current.
+type Shard = BiasedLock<NumberMap<u64, Listed>>;
 
 /// A directory whose entries the kernel may have.
 struct Listed {
@@ -38,14 +44,24 @@ struct Listed {
 
 impl Listings {
     pub(super) fn new() -> Self {
+        let new = |_| BiasedLock::new(Class::Leaf, NumberMap::default());
         Self {
-            directories: Map::new(Class::Leaf),
+            shards: Sharded::with_count(4 * topology::shard_count(), new),
         }
+    }
+
+    fn shard(&self, node: u64) -> &Shard {
+        self.shards.get(spread(node) as usize % self.shards.count())
+    }
+
+    /// Calls `change` with the place of a directory.
+    fn at<R>(&self, node: u64, change: impl FnOnce(Entry<'_, u64, Listed>) -> R) -> R {
+        change(self.shard(node).write().entry(node))
     }
 
     /// Opens a directory; returns the handle and what the kernel may do.
     pub(super) fn open(&self, node: u64) -> (u64, OpenFlags) {
-        self.directories.at(node, |place| match place {
+        self.at(node, |place| match place {
             Entry::Vacant(place) => {
                 place.insert(Listed {
                     users: 1,
@@ -66,7 +82,7 @@ impl Listings {
         if handle != CACHED {
             return;
         }
-        self.directories.at(node, |place| {
+        self.at(node, |place| {
             if let Entry::Occupied(mut place) = place {
                 let listed = place.get_mut();
                 listed.users = listed.users.saturating_sub(1);
@@ -80,13 +96,15 @@ impl Listings {
     /// Notes that names in a directory have changed.
     pub(super) fn note_change(&self, node: u64) {
         // Most changes are in directories that nobody has listed since the last one.
-        let is_known = self
-            .directories
-            .get_with(&node, |listed| !listed.has_changed);
-        if is_known != Some(true) {
+        let is_current = {
+            let directories = self.shard(node).read();
+            let listed = directories.get(&node);
+            listed.is_some_and(|listed| !listed.has_changed)
+        };
+        if !is_current {
             return;
         }
-        self.directories.at(node, |place| {
+        self.at(node, |place| {
             if let Entry::Occupied(mut place) = place {
                 match place.get().users {
                     0 => drop(place.remove()),
@@ -98,13 +116,15 @@ impl Listings {
 
     /// Drops what is known of a node if nobody holds it now: who opens it does.
     pub(super) fn forget_unless(&self, node: u64, is_held: impl FnOnce() -> bool) {
-        self.directories.at(node, |place| {
-            if let Entry::Occupied(place) = place
-                && !is_held()
-            {
-                place.remove();
-            }
-        });
+        let shard = self.shard(node);
+        // Most nodes are files.
+        if !shard.read().contains_key(&node) {
+            return;
+        }
+        let mut directories = shard.write();
+        if !is_held() {
+            directories.remove(&node);
+        }
     }
 }
 
@@ -158,6 +178,20 @@ mod tests {
         assert_eq!(listings.open(NODE), REFILL);
         listings.forget_unless(NODE, || false);
         listings.close(NODE, CACHED);
+        assert_eq!(listings.open(NODE), REFILL);
+    }
+
+    #[test]
+    fn a_node_that_is_opened_while_it_is_forgotten_stays() {
+        let listings = Listings::new();
+        assert_eq!(listings.open(NODE), REFILL);
+        listings.forget_unless(NODE, || true);
+        assert_eq!(listings.open(NODE), KEEP, "it is held again");
+        listings.forget_unless(NODE, || {
+            let is_locked = listings.shard(NODE).try_read().is_none();
+            assert!(is_locked, "nobody can open it now");
+            false
+        });
         assert_eq!(listings.open(NODE), REFILL);
     }
 }
