@@ -14,6 +14,8 @@ use crate::held;
 /// The classes of locks, in the order in which they are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
+    /// The zeroing of the ends of files that were truncated.
+    Tails,
     /// One rename between directories at a time, so that the tree does not change while it is
     /// walked.
     Rename,
@@ -70,6 +72,7 @@ impl Class {
 
     /// All classes, in order.
     pub const ALL: [Self; Self::COUNT] = [
+        Self::Tails,
         Self::Rename,
         Self::Directory,
         Self::Inode,
@@ -139,7 +142,7 @@ mod tests {
         drop(first);
         drop(second);
         drop(third);
-        check(Class::Rename);
+        check(Class::Tails);
     }
 
     #[test]
@@ -200,7 +203,7 @@ mod tests {
     fn a_stopped_handle_is_forgotten() {
         handle_started();
         handle_stopped();
-        check(Class::Rename);
+        check(Class::Tails);
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //! grown removes such duplicates.
 //!
 //! Locking: the lists are per shard, of class `Leaf`; no list is locked while a file is processed.
+//! Who has taken the lists holds the lock of class `Tails` until all files that were on them are
+//! done, so that a later `sync` does not return before them.
 
 use pext4_ondisk::InodeNumber;
 use pext4_sync::order::Class;
@@ -24,6 +26,8 @@ const MIN_LOOKED_THROUGH: usize = 1024;
 /// Inodes with old bytes beyond the end in their last block.
 pub struct Tails {
     listed: Sharded<Mutex<List>>,
+    /// Held while the files of the lists are processed.
+    zeroing: Mutex<()>,
 }
 
 /// The list of one shard.
@@ -56,6 +60,7 @@ impl Tails {
     pub(crate) fn new() -> Self {
         Self {
             listed: Sharded::new(|_| Mutex::new(Class::Leaf, List::new())),
+            zeroing: Mutex::new(Class::Tails, ()),
         }
     }
 
@@ -81,6 +86,7 @@ impl Inodes {
     /// The first `Corrupt` or `Io`. After an error of the device the file stays listed for the next
     /// call; a damaged file is reported once.
     pub fn zero_tails(&self) -> Result<()> {
+        let _zeroing = self.tails.zeroing.lock();
         let mut outcome = Ok(());
         let mut wrote = false;
         for number in self.tails.take() {
@@ -118,6 +124,7 @@ impl Inodes {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use pext4_block::Device;
 
@@ -135,6 +142,46 @@ mod tests {
         list.numbers.sort_unstable();
         list.numbers.dedup();
         assert_eq!(list.numbers.len(), 7);
+    }
+
+    #[test]
+    fn a_sync_waits_for_the_ends_that_another_one_zeroes() {
+        let Some(device) = image(&[], "16M") else {
+            return;
+        };
+        let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+        let new = CreateAttributes::default();
+        let file = volume.create(InodeNumber::ROOT, b"file", &new);
+        let file = file.expect("room").inode;
+        let written = volume.write(file, 0, &[0xA5; 900]);
+        assert_eq!(written.expect("room"), 900);
+        let cut = SetAttributes {
+            size: Some(5),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(file, &cut).expect("cut");
+        let inode = volume.inodes.get(file).expect("it is held");
+        let is_taken = || {
+            let mut lists = volume.inodes.tails.listed.iter();
+            lists.all(|list| list.lock().numbers.is_empty())
+        };
+        assert!(!is_taken());
+        std::thread::scope(|scope| {
+            let lock = inode.lock.write_keyed(u64::from(file.get()));
+            let first = scope.spawn(|| volume.sync());
+            while !is_taken() {
+                std::thread::yield_now();
+            }
+            let second = scope.spawn(|| volume.sync());
+            // Gives it time to do what it must not do.
+            std::thread::sleep(Duration::from_millis(50));
+            let is_early = second.is_finished();
+            drop(lock);
+            for sync in [first, second] {
+                sync.join().expect("no panic").expect("durable");
+            }
+            assert!(!is_early, "it has returned before the end was zero");
+        });
     }
 
     #[test]
