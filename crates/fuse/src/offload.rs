@@ -6,12 +6,14 @@
 //! run in an [`Offload`]; any thread can send their reply. Requests that wait for the kernel have a
 //! pool of their own, since the kernel's requests may need a worker of the other pool.
 //!
-//! If a job finds no idle worker, the pool starts one, up to [`MAX_WORKERS`]. Dropping the pool
+//! If a job finds no idle worker, the pool starts one, up to [`MAX_WORKERS`]. A worker outlives a
+//! job that panics: a pool whose workers were gone would run nothing any more. Dropping the pool
 //! runs the jobs that are left and ends the workers. Workers may run on all cores, even if the
 //! thread that starts them is kept on its caller's core ([`placement`]).
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use pext4_sync::order::Class;
@@ -107,7 +109,8 @@ impl Shared {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                job();
+                // The panic is reported where it occurs, and the job's reply is an error then.
+                let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.state.lock();
             } else if state.closed {
                 return;
@@ -129,7 +132,7 @@ impl Drop for Offload {
         };
         self.shared.changed.notify_all();
         for worker in workers {
-            // A panic was reported when it occurred; the job's reply was an error.
+            // It does not panic, as no job's panic leaves it.
             let _ = worker.join();
         }
     }
@@ -140,6 +143,7 @@ mod tests {
     use super::{MAX_WORKERS, Offload};
     use crate::placement;
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use std::panic::resume_unwind;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Barrier, mpsc};
     use std::thread;
@@ -215,6 +219,21 @@ mod tests {
             });
         });
         assert_eq!(receiver.recv().expect("the job ran"), everywhere);
+    }
+
+    #[test]
+    fn workers_outlive_jobs_that_panic() {
+        let pool = Offload::new();
+        for _ in 0..2 * MAX_WORKERS {
+            pool.run(|| resume_unwind(Box::new("a bug")));
+        }
+        let done = Arc::new(AtomicUsize::new(0));
+        let own = Arc::clone(&done);
+        pool.run(move || {
+            own.fetch_add(1, Ordering::Relaxed);
+        });
+        drop(pool);
+        assert_eq!(done.load(Ordering::Relaxed), 1);
     }
 
     #[test]
