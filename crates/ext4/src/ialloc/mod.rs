@@ -3,7 +3,7 @@
 //! [`orlov`] chooses the group to begin with; [`claim`] allocates a number of one group, in the way
 //! that the switch `inode-bits` selects; [`lanes`] separates threads that race for numbers. The
 //! first round skips groups that are locked and the second one waits for them, so that threads that
-//! create many files do not queue at one bitmap. A third round tries every group regardless of its
+//! create many files do not queue at one bitmap. A third round tries groups regardless of their
 //! hints, so that no free inode is missed.
 //!
 //! Without contention the lowest free inode is taken, so that the never used part of a table
@@ -15,6 +15,8 @@ mod claim;
 mod known;
 mod lanes;
 mod orlov;
+
+use std::cell::OnceCell;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::{Corrupt, GroupNumber, InodeNumber};
@@ -81,10 +83,24 @@ impl Groups {
             .find_map(|group| claim(group, Busy::Skip));
         near.or_else(|| candidates().find_map(|group| claim(group, Busy::Wait)))
             .or_else(|| {
-                let any = self.free_inodes() > 0;
-                let all = self.order_from(start).filter(|_| any);
-                all.into_iter().find_map(|group| claim(group, Busy::Wait))
+                let mut rest = self.order_from(start).filter(self.may_have_inodes());
+                rest.find_map(|group| claim(group, Busy::Wait))
             })
+    }
+
+    /// Whether a group may have free inodes that its hint does not show. The bits of a group tell
+    /// that, and looking at them costs little. If they are not in memory, nobody has claimed or
+    /// freed an inode there, and only a damaged descriptor can hide one: of a volume that has no
+    /// free inode no bitmaps are read for that. (Elsewhere the sum does not count: while one thread
+    /// frees an inode and another claims one, it may read as 0 although there is always one.)
+    fn may_have_inodes(&self) -> impl FnMut(&GroupNumber) -> bool {
+        let has_any = OnceCell::new();
+        move |&group| {
+            let info = self.info(group);
+            info.inodes.get().is_some()
+                || info.free_inodes_hint() > 0
+                || *has_any.get_or_init(|| self.free_inodes() > 0)
+        }
     }
 
     /// Frees an inode under `handle`. In a group whose inode bitmap is corrupt it is lost instead,

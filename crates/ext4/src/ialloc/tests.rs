@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
+use pext4_sync::atomic::Ordering;
 use pext4_sync::{thread, topology};
 
 use super::Placement;
@@ -179,6 +180,33 @@ fn a_full_group_sends_files_on() {
         .filter(|&&file| group(&ground, file) != home)
         .count();
     assert!((150..300).contains(&elsewhere), "{elsewhere}");
+}
+
+/// While one thread frees an inode and another claims one, the sum may read as 0.
+#[test]
+fn a_free_inode_is_found_whatever_hints_and_sum_say() {
+    let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let infos = || (0..4).map(|group| groups.info(GroupNumber(group)));
+    let hide = || {
+        let sum = i64::try_from(groups.free_inodes()).expect("a small volume");
+        groups.counts.free_inodes.add(-sum);
+        infos().for_each(|info| info.free_inodes.store(0, Ordering::Relaxed));
+    };
+    let mut handle = ground.handle();
+    let mut claim = || groups.allocate_inode(&mut handle, InodeNumber::ROOT, Placement::File);
+    let loaded = || infos().filter(|info| info.inodes.get().is_some()).count();
+    hide();
+    let refused = claim().expect_err("each descriptor says so");
+    assert!(refused.is(Refusal::NoInodes), "{refused}");
+    assert_eq!(loaded(), 0, "no bitmap is read for that");
+    infos().for_each(|info| info.free_inodes.store(1, Ordering::Relaxed));
+    claim().expect("there is one");
+    assert_eq!(loaded(), 1);
+    hide();
+    claim().expect("there is one in the same bitmap");
 }
 
 #[test]
