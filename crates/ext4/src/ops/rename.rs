@@ -315,7 +315,7 @@ impl Volume {
         let has_ended = done?;
         drop((handle, locks));
         if let Some(left) = left {
-            self.forget(left.number(), 1);
+            self.forget_under_lock(left.number());
         }
         Ok(has_ended)
     }
