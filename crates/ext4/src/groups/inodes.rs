@@ -20,7 +20,7 @@ use pext4_ondisk::feature::Compat;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{Corrupt, GroupNumber, InodeNumber};
 use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use pext4_sync::{Bits, time};
+use pext4_sync::{Bits, CachePadded, time};
 
 use super::Groups;
 use super::info::{GroupInfo, mark};
@@ -35,8 +35,9 @@ const RECENT: Duration = Duration::from_secs(5);
 /// Which inodes of a group are used.
 pub struct InodeBits {
     bits: Bits,
-    /// Every inode before this one is probably used. [atomic; a hint]
-    first_free: AtomicU32,
+    /// Every inode before this one is probably used. Each claim writes it, while all cores read the
+    /// other fields: so it is on a line of its own. [atomic; a hint]
+    first_free: CachePadded<AtomicU32>,
     /// Whether slots may be used in any order, because those never used are zero on disk.
     /// [immutable after loading]
     is_zeroed: bool,
@@ -61,7 +62,7 @@ impl InodeBits {
         };
         Self {
             bits: Bits::from_bytes(bytes, count),
-            first_free: AtomicU32::new(0),
+            first_free: CachePadded::new(AtomicU32::new(0)),
             is_zeroed: descriptor.flags.contains(GroupFlags::INODE_ZEROED),
             recent: (!has_journal).then(recent),
         }
