@@ -95,13 +95,24 @@ impl InodeBits {
         let from = self.first_free.load(Ordering::Relaxed);
         let taken = self.bits.set(index);
         if taken && index >= from && self.recent.is_none() {
-            // This fails if another thread has freed a lower one meanwhile.
-            let next = index + 1;
-            let _ =
-                self.first_free
-                    .compare_exchange(from, next, Ordering::Relaxed, Ordering::Relaxed);
+            self.raise_first_free(from, index + 1);
         }
         taken
+    }
+
+    /// Raises the hint from `from` to `next`, behind an inode that was taken; those in between were
+    /// used.
+    fn raise_first_free(&self, from: u32, next: u32) {
+        let hint = &self.first_free;
+        let raised = hint.compare_exchange(from, next, Ordering::Relaxed, Ordering::Relaxed);
+        // This fails if another thread has freed one before `from` meanwhile. One that has freed a
+        // later one before the hint was raised has left the hint to this thread.
+        if raised.is_ok()
+            && next > from + 1
+            && let Some(freed) = self.bits.next_clear(from).filter(|&freed| freed < next)
+        {
+            hint.fetch_min(freed, Ordering::Relaxed);
+        }
     }
 
     /// Whether an inode is used.
@@ -334,5 +345,31 @@ impl Groups {
             .in_inode(inode.unwrap_or(InodeNumber(0)));
         self.lock(group)
             .mark_corrupt(mark::INODES_CORRUPT, corrupt.into());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{AtomicU32, Bits, CachePadded, InodeBits};
+
+    #[test]
+    fn an_inode_freed_while_a_later_one_is_taken_is_chosen_next() {
+        // Numbers 0 to 10 are used.
+        let bits = InodeBits {
+            bits: Bits::from_bytes(&[0xFF, 0x07], 16),
+            first_free: CachePadded::new(AtomicU32::new(5)),
+            is_zeroed: true,
+            recent: None,
+        };
+        // Number 10 was taken just now, and before the hint shows that, number 7 is freed.
+        assert!(bits.free(7));
+        bits.raise_first_free(5, 11);
+        assert_eq!(bits.choose(0), Some(7));
+        assert!(bits.take(7));
+        assert!(bits.free(9));
+        bits.raise_first_free(8, 11);
+        assert_eq!(bits.choose(0), Some(9));
+        assert!(bits.take(9));
+        assert_eq!(bits.choose(0), Some(11));
     }
 }
