@@ -36,6 +36,7 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::mmp::{Mmp, SEQUENCE_CLEAN, SEQUENCE_MAX, SIZE, Use};
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, Corrupt};
+use pext4_sync::time;
 
 use crate::error::{Error, ErrorText, Result};
 use crate::store::now;
@@ -62,6 +63,8 @@ pub struct Claim {
     mmp: Mmp,
     /// The sequence of a write that failed, and may have reached the device all the same.
     attempted: Option<u32>,
+    /// When the last write that succeeded began, by this machine's clock.
+    renewed: Duration,
     /// Time between two updates.
     interval: Duration,
     /// The interval that the block named before, in seconds.
@@ -179,6 +182,7 @@ impl Claim {
             fence,
             mmp,
             attempted: None,
+            renewed: time::now(),
             interval: Duration::from_secs(interval.into()),
             found_interval,
             is_released: false,
@@ -186,6 +190,8 @@ impl Claim {
         claim.write()?;
         wait(time_to_pass);
         claim.check()?;
+        // Nobody else has claimed it until now.
+        claim.renewed = time::now();
         claim.block.device.forget(0..claim.block.device.size());
         Ok(Some(claim))
     }
@@ -206,9 +212,24 @@ impl Claim {
         Ok(())
     }
 
-    /// Writes the next sequence. If that fails, the claim is kept, and this may be called again.
+    /// Writes the next sequence. If that fails with `Io`, the claim is kept, and this may be called
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` if another machine has claimed the file system, or could have because this one was
+    /// silent for too long. A write that ends too late may have replaced another's sequence.
     fn renew(&mut self) -> Result<()> {
         self.check()?;
+        self.check_in_time()?;
+        let began = time::now();
+        self.write_next()?;
+        self.check_in_time()?;
+        self.renewed = began;
+        Ok(())
+    }
+
+    fn write_next(&mut self) -> Result<()> {
         let before = self.mmp.sequence;
         let next = match before {
             SEQUENCE_MAX => 1,
@@ -221,6 +242,31 @@ impl Claim {
             self.attempted = Some(next);
         }
         written
+    }
+
+    /// Fails if another machine could have claimed the file system since the last renewal.
+    fn check_in_time(&self) -> Result<()> {
+        if self.is_overdue() {
+            let number = self.block.number.get();
+            return Err(Error::InUse(ErrorText::new(format!(
+                "another machine may have claimed it: block {number} (mmp) was not renewed for \
+                 more than {} s",
+                self.longest_silence().as_secs()
+            ))));
+        }
+        Ok(())
+    }
+
+    /// Whether updates have failed or waited for so long that another machine could claim the file
+    /// system.
+    fn is_overdue(&self) -> bool {
+        time::now().saturating_sub(self.renewed) > self.longest_silence()
+    }
+
+    /// For how long there may be no update. Others wait for longer before they claim what is not
+    /// renewed.
+    fn longest_silence(&self) -> Duration {
+        Duration::from_secs(self.mmp.check_interval.into())
     }
 
     fn write(&mut self) -> Result<()> {

@@ -85,12 +85,10 @@ impl Drop for Keeper {
 impl Shared {
     /// Renews the claim at intervals until it is to end, or is lost.
     fn keep(&self, mut claim: Claim) -> Claim {
-        let mut renewed = time::now();
         while self.passes(claim.interval) {
             match claim.renew() {
-                Ok(()) => renewed = time::now(),
-                // Others wait for longer than this before they claim what is not renewed.
-                Err(Error::Io(_)) if time::now() - renewed < claim.longest_silence() => {}
+                Ok(()) => {}
+                Err(Error::Io(_)) if !claim.is_overdue() => {}
                 Err(error) => {
                     claim.fence.fence(&error.to_string());
                     self.stop(&error);
@@ -125,12 +123,5 @@ impl Shared {
             self.ends.wait_for(&mut is_ending, left);
         }
         false
-    }
-}
-
-impl Claim {
-    /// For how long updates may fail before another machine could claim the file system.
-    fn longest_silence(&self) -> Duration {
-        Duration::from_secs(self.mmp.check_interval.into())
     }
 }

@@ -146,6 +146,58 @@ fn a_claim_outlives_writes_that_fail() {
     assert!(refusal(claim.renew().map(|()| claim)).contains("\"other\""));
 }
 
+/// A device whose writes take so long.
+struct LateWrites {
+    below: Arc<RamDevice>,
+    by: Duration,
+}
+
+impl Device for LateWrites {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.below.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> std::io::Result<()> {
+        std::thread::sleep(self.by);
+        self.below.write_at(offset, from)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.below.flush()
+    }
+}
+
+#[test]
+fn a_claim_that_is_renewed_too_late_is_lost() {
+    let Some(shared) = Shared::make() else {
+        return;
+    };
+    let (claim, _) = shared.claim(|_| ());
+    let mut claim = claim.expect("nobody has it");
+    claim.renew().expect("it is in time");
+    let before = shared.block().sequence;
+    claim.mmp.check_interval = 0;
+    let refused = claim.renew().expect_err("others wait for less");
+    assert!(matches!(refused, Error::InUse(_)), "{refused}");
+    assert_eq!(shared.block().sequence, before, "nothing was written");
+    drop(claim);
+
+    let device = Arc::new(LateWrites {
+        below: Arc::clone(&shared.device),
+        by: Duration::from_millis(1100),
+    });
+    let over = device as Arc<dyn Device>;
+    let claim = Claim::take(&over, &shared.superblock, &shared.geometry, &mut |_| ());
+    let mut claim = claim.expect("nobody has it").expect("the feature");
+    claim.mmp.check_interval = 1;
+    let refused = claim.renew().expect_err("its write ended too late");
+    assert!(matches!(refused, Error::InUse(_)), "{refused}");
+}
+
 #[test]
 fn a_machine_that_crashed_is_waited_for() {
     let Some(shared) = Shared::make() else {
