@@ -228,19 +228,26 @@ fn lint() -> Result<()> {
     // The command with its meters, which no test builds.
     let metered = ["clippy", "-p", "pext4", "--features", "meter"];
     execute(cargo(&metered).args(["--", "-D", "warnings"]))?;
+    // The library alone, as others depend on it.
+    let library = ["clippy", "-p", "pext4", "--no-default-features"];
+    execute(cargo(&library).args(["--", "-D", "warnings"]))?;
+    // Rustdoc passes by a program that has the name of its library. The library's pages, which are
+    // made next, take the place of these.
+    check_private_docs(&["-p", "pext4", "--bin", "pext4"])?;
     let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     execute(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
-    check_private_docs()?;
+    check_private_docs(&["--workspace"])?;
     check_tidy()
 }
 
 /// Words in brackets that are no links: they name the guard of a field.
 const GUARDS: [&str; 4] = ["atomic", "group", "immutable", "list"];
 
-/// Fails if rustdoc warns of a comment on a private item: mostly of a link that leads nowhere.
-fn check_private_docs() -> Result<()> {
-    let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
-    doc.args(["--document-private-items", "--message-format", "short"]);
+/// Fails if rustdoc warns of a comment on a private item of these targets: mostly of a link that
+/// leads nowhere.
+fn check_private_docs(targets: &[&str]) -> Result<()> {
+    let mut doc = cargo(&["doc", "--no-deps", "--document-private-items"]);
+    doc.args(["--message-format", "short"]).args(targets);
     let output = doc.stderr(Stdio::piped()).output()?;
     let text = String::from_utf8_lossy(&output.stderr);
     let found: Vec<&str> = wrong_docs(&text).collect();

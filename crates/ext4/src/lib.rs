@@ -58,7 +58,7 @@
 //!
 //! `pext4-image` makes images (`mkfs`, `build`), checks and resizes them; `pext4-edit` changes them
 //! all or nothing, and reads those of strangers; `pext4-fuse` mounts a volume on a directory;
-//! `pext4-block` has the devices.
+//! `pext4-block` has the devices. `pext4` shows all of them under one name.
 //!
 //! # Layers
 //!

@@ -1,12 +1,12 @@
 //! Writes a file into an image, makes it durable, and lists what the image holds:
 //!
 //! ```text
-//! cargo run -p pext4-fs --example hello -- IMAGE
+//! cargo run -p pext4 --example hello -- IMAGE
 //! ```
 
 use std::io::Write;
 
-use pext4_fs::{MountOptions, Volume};
+use pext4::{MountOptions, Volume};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let image = std::env::args().nth(1).ok_or("usage: hello IMAGE")?;
