@@ -86,12 +86,62 @@ fn a_mount_takes_a_setting_and_tells_what_its_mechanisms_did() {
     let longest = "\nfree runs\n  groups with a longest of ";
     assert!(said.contains(longest), "{said}");
     assert!(!said.contains("\nlocks\n"), "nobody asked for it: {said}");
+    assert!(said.contains("\nlocks: not counted; "), "{said}");
     let said = stats(&["--json", "--mb-optimize-scan", "1"]);
     assert!(said.starts_with("{\"scaling\":\"seeds,frees=deferred\",\"allocator\":{"));
     assert!(said.contains("\"claimed\":10,"), "{said}");
     assert!(said.ends_with(",\"messages\":[]}\n"), "{said}");
     let said = fail(pext4(["stats"]).arg(place.image.parent().unwrap()), 1);
     assert!(said.contains("no mount of pext4"), "{said}");
+    mount.unmount();
+}
+
+#[test]
+fn a_mount_shows_the_free_runs_of_its_groups_and_reads_none_for_it() {
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let mut file = File::create(mount.path("file")).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let stats = |arguments: &[&str]| succeed(pext4(["stats"]).args(arguments).arg(&place.point));
+    let parsed = |text: &str| -> serde_json::Value { serde_json::from_str(text).expect("JSON") };
+    let json = parsed(&stats(&["--groups", "--json"]));
+    let groups = json["block_groups"].as_array().expect("a list");
+    let counters = &parsed(&stats(&["--json"]))["groups"];
+    assert_eq!(counters["groups"], groups.len());
+    let loaded: Vec<_> = groups
+        .iter()
+        .filter(|group| group["state"] == "loaded")
+        .collect();
+    assert_eq!(counters["bitmaps in memory"], loaded.len());
+    assert!(!loaded.is_empty() && loaded.len() < groups.len(), "{json}");
+    for group in loaded {
+        let counts = group["runs_by_order"].as_array().expect("a list");
+        let counts = counts.iter().map(|count| count.as_u64().expect("a number"));
+        let blocks = (0..).zip(counts).map(|(order, count)| count << order);
+        assert_eq!(group["free_blocks"], blocks.sum::<u64>(), "{group}");
+    }
+
+    let text = stats(&["--groups"]);
+    let (head, lines) = text.split_once('\n').expect("a table");
+    assert!(head.ends_with("blocks"), "{text}");
+    assert_eq!(lines.lines().count(), groups.len(), "{text}");
+    for (line, group) in lines.lines().zip(groups) {
+        let mut words = line.split_whitespace();
+        let mut next = || words.next().expect("a column").parse().ok();
+        assert_eq!(
+            (next(), next()),
+            (group["group"].as_u64(), group["free_blocks"].as_u64())
+        );
+        assert_eq!(next(), group["free_runs"].as_u64(), "{line}");
+        assert_eq!(next(), group["first_free"].as_u64(), "{line}");
+        let is_loaded = group["state"] == "loaded";
+        assert_eq!(line.ends_with(']'), is_loaded, "{line}");
+        assert_eq!(line.ends_with("not loaded"), !is_loaded, "{line}");
+    }
     mount.unmount();
 }
 

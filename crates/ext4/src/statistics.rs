@@ -3,12 +3,16 @@
 //! Counting writes a cache line that no other core writes. Each counter is an `Event` with a
 //! section and a name. A [`Report`] has the values of all of them and other numbers of a volume,
 //! for a person ([`Display`](fmt::Display)) or a program ([`Report::to_json`]). A sum that is read
-//! while other threads count includes some of their events.
+//! while other threads count includes some of their events. A [`GroupReport`] is of one group.
+
+mod groups;
 
 use std::borrow::Cow;
 use std::fmt;
 
 use pext4_sync::Counters;
+
+pub use groups::{FreeRuns, GroupBlocks, GroupReport};
 
 macro_rules! events {
     ($($section:literal { $($(#[$about:meta])* $event:ident = $name:literal,)+ })+) => {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pext4_block::CountingDevice;
 use pext4_jbd2::{CommitStep, Statistics as JournalStatistics};
-use pext4_ondisk::Corrupt;
+use pext4_ondisk::{Corrupt, GroupNumber};
 use pext4_sync::atomic::AtomicU32;
 use pext4_sync::meter::Tallies;
 use pext4_sync::{Mutex, meter};
@@ -22,7 +22,7 @@ use crate::inode::inodes::Inodes;
 use crate::mbcache::AttributeCacheStatistics;
 use crate::multi_mount::Keeper;
 use crate::quota::Quotas;
-use crate::statistics::{Report, Section};
+use crate::statistics::{GroupReport, Report, Section};
 use crate::types::InodeNumber;
 
 /// A mounted ext4 file system.
@@ -158,6 +158,15 @@ impl Volume {
             scaling: scaling.to_string(),
             sections,
         }
+    }
+
+    /// The free space of the group with this number, as the allocator knows it; `None` if there is
+    /// no such group. Nothing is read for it. The lock of the group is held while its counts are
+    /// copied, and not taken if the group is not in memory.
+    #[must_use]
+    pub fn group_report(&self, number: u32) -> Option<GroupReport> {
+        let groups = &self.inodes.groups;
+        (number < groups.count()).then(|| groups.report_on(GroupNumber(number)))
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! They are the value of an extended attribute that the mount does not list. Any user can read it
 //! from any file of the mount, and nothing appears in the directory. So are the messages of the
-//! server, which otherwise are only in the system's log.
+//! server, which otherwise are only in the system's log, and a list of the groups.
+
+mod groups;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +17,10 @@ use rustix::io::Errno;
 
 use crate::{names, output};
 
+/// The line in place of the section of locks. The mount may be of another build than this command.
+const NO_METERS: &str = "locks: not counted; a build with `cargo build --release --features meter` \
+                         does, on a mount with `--meter`";
+
 /// Show what the mechanisms of a mounted volume did: allocator, frees, inodes, orphans, journal
 #[derive(Args)]
 pub struct Arguments {
@@ -23,6 +29,10 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Show the free space of each group instead, a line each, as /proc/fs/ext4/*/mb_groups does
+    /// in Linux
+    #[arg(long)]
+    groups: bool,
     /// First let searches for blocks go by the index of groups (1) or one by one (0); on the
     /// mount's own directory
     #[arg(long, value_name = "0|1", value_parser = ["0", "1"])]
@@ -51,6 +61,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         })
         .with_context(name)?;
     }
+    if arguments.groups {
+        return groups::print(directory, arguments.json).with_context(name);
+    }
     let read = |attribute| read(directory, attribute).with_context(name);
     let messages = read(MESSAGES)?;
     let messages: Vec<&str> = messages.lines().collect();
@@ -61,7 +74,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let messages = serde_json::to_string(&messages)?;
         writeln!(output, "{counters},\"messages\":{messages}}}")?;
     } else {
-        output.write_all(read(REPORT)?.as_bytes())?;
+        let report = read(REPORT)?;
+        output.write_all(report.as_bytes())?;
+        if !report.contains("\nlocks\n") {
+            writeln!(output, "\n{NO_METERS}")?;
+        }
         write_messages(&mut output, &messages)?;
     }
     Ok(output.flush()?)

@@ -132,6 +132,20 @@ impl Buddy {
         u32::try_from(order).ok()
     }
 
+    /// The first free block.
+    #[must_use]
+    pub fn first_free(&self) -> Option<u32> {
+        bits::next_set(&self.levels[0], 0, self.blocks)
+    }
+
+    /// How many runs of each order there are if the free blocks are divided into as few aligned
+    /// runs as possible: of each order those that are not half of a larger one.
+    #[must_use]
+    pub fn runs_by_order(&self) -> [u32; ORDERS] {
+        let above = |order: usize| self.counts.get(order + 1).copied().unwrap_or(0);
+        std::array::from_fn(|order| self.counts[order] - 2 * above(order))
+    }
+
     /// Whether a block is free.
     #[must_use]
     pub fn is_free(&self, block: u32) -> bool {

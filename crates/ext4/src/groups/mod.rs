@@ -36,6 +36,7 @@ mod locked;
 pub mod metadata;
 pub mod open;
 mod preallocation;
+mod report;
 mod stream_goals;
 mod trim;
 mod visit;

@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use pext4_block::{Device, Stamp};
 use pext4_jbd2::{Capture, Handle, Owing};
-use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, bitmap};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, LogicalBlock, bitmap};
 use pext4_sync::atomic::Ordering;
 
 use super::Preallocation;
 use super::buddy::Span;
 use super::freed::{FreedExtent, Reuse};
+use super::info::mark;
 use super::testing::{Ground, image};
 use crate::mballoc::{Purpose, Request};
 use crate::options::MountOptions;
+use crate::statistics::GroupBlocks;
 
 /// Common shapes of images.
 const SHAPES: [&[&str]; 6] = [
@@ -87,6 +89,81 @@ fn groups_are_shown_by_their_free_runs_without_locks_or_reads() {
     };
     assert!(short(&after) <= short(&before));
     assert_ne!(after, before, "a group's average run is shorter");
+}
+
+/// A volume whose space is allocated in clusters of four blocks.
+const BIGALLOC: &[&str] = &["-b", "1024", "-O", "bigalloc", "-C", "4096"];
+
+#[test]
+fn a_group_is_reported_by_its_free_runs_if_it_is_in_memory() {
+    for (shape, bits) in [(SHAPES[2], 0), (BIGALLOC, 2)] {
+        let Some(ground) = Ground::make(shape, "64M") else {
+            return;
+        };
+        let (groups, number) = (&ground.groups, GroupNumber(1));
+        let free = ground.on_disk()[1].descriptor.free_clusters;
+        let unread = groups.report_on(number);
+        assert_eq!(unread.free_blocks, u64::from(free) << bits);
+        assert_eq!(unread.blocks, GroupBlocks::NotLoaded);
+        assert_eq!(groups.resident(), 0, "no bitmap is read for it");
+
+        let mut handle = ground.handle();
+        let mut held = groups.lock(number);
+        assert!(held.load_blocks());
+        let start = held.blocks().buddy.find_run(0, 100).expect("room").start;
+        let (taken, length) = (start + 7, 10);
+        let span = Span {
+            start: taken,
+            length,
+        };
+        held.take(&mut handle, span, length);
+        let clusters = ground.store.geometry.clusters_in(number);
+        let buddy = &held.blocks().buddy;
+        let is_free: Vec<bool> = (0..clusters).map(|bit| buddy.is_free(bit)).collect();
+        drop(held);
+
+        let report = groups.report_on(number);
+        assert_eq!(report.free_blocks, u64::from(free - length) << bits);
+        let GroupBlocks::Loaded(runs) = report.blocks else {
+            panic!("{report:?}");
+        };
+        let count = is_free
+            .chunk_by(|one, next| one == next)
+            .filter(|run| run[0]);
+        assert_eq!(runs.count as usize, count.count());
+        let first = is_free.iter().position(|free| *free).expect("room") as u64;
+        assert_eq!(runs.first, Some(first << bits));
+        let blocks = (0..)
+            .zip(&runs.by_order)
+            .map(|(order, &count)| u64::from(count) << order);
+        assert_eq!(blocks.sum::<u64>(), report.free_blocks);
+        let whole_group = ground.store.geometry.clusters_per_group << bits;
+        assert_eq!(runs.by_order.len() as u32, whole_group.ilog2() + 1);
+        assert!(runs.by_order[..bits].iter().all(|count| *count == 0));
+    }
+}
+
+#[test]
+fn a_corrupt_group_is_reported_as_one() {
+    let Some(ground) = Ground::make(SHAPES[2], "64M") else {
+        return;
+    };
+    let (groups, number) = (&ground.groups, GroupNumber(1));
+    let corrupt = || Corrupt::new("inode bitmap", "is wrong").into();
+    let mut held = groups.lock(number);
+    assert!(held.load_blocks());
+    held.mark_corrupt(mark::INODES_CORRUPT, corrupt());
+    drop(held);
+    let report = groups.report_on(number);
+    assert!(report.has_corrupt_inodes && matches!(report.blocks, GroupBlocks::Loaded(_)));
+    groups
+        .lock(number)
+        .mark_corrupt(mark::BLOCKS_CORRUPT, corrupt());
+    let report = groups.report_on(number);
+    assert_eq!(
+        (report.free_blocks, report.blocks),
+        (0, GroupBlocks::Corrupt)
+    );
 }
 
 #[test]

@@ -9,7 +9,9 @@ use pext4_fs::{Error, InodeNumber, Refusal, SetXattrMode};
 use pext4_ondisk::acl::{self, Acl, is_list};
 
 use super::{Answer, Caller, Capability, Dispatch, Errno};
-use crate::report::{MAX_VALUE, MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON};
+use crate::report::{
+    MAX_VALUE, MESSAGES, OPTIMIZE_SCAN, REPORT, REPORT_JSON, first_group, list_groups,
+};
 
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -79,7 +81,8 @@ impl Dispatch {
             let digit = u8::from(self.volume.optimizes_scan());
             Some(vec![b'0' + digit])
         } else {
-            None
+            let first = first_group(name)?;
+            Some(list_groups(&self.volume, first, MAX_VALUE).into_bytes())
         }
     }
 

@@ -1,6 +1,6 @@
 //! The buddy compared with an array of flags.
 
-use super::{Buddy, Span};
+use super::{Buddy, ORDERS, Span};
 use fastrand::Rng;
 
 /// A plain array of "free" flags with the same operations.
@@ -43,11 +43,28 @@ impl Model {
     }
 }
 
+/// How many runs of each order there are after cutting off the largest aligned run from the start
+/// of each run, again and again.
+fn aligned_runs(runs: &[Span]) -> [u32; ORDERS] {
+    let mut counts = [0; ORDERS];
+    for run in runs {
+        let mut start = run.start;
+        while start < run.end() {
+            let order = (run.end() - start).ilog2().min(start.trailing_zeros());
+            counts[order as usize] += 1;
+            start += 1 << order;
+        }
+    }
+    counts
+}
+
 fn compare(buddy: &Buddy, model: &Model, random: &mut Rng) {
     buddy.check().expect("whole");
     let runs = model.runs();
     assert_eq!(buddy.fragments() as usize, runs.len());
     assert_eq!(buddy.free(), runs.iter().map(|run| run.length).sum::<u32>());
+    assert_eq!(buddy.first_free(), runs.first().map(|run| run.start));
+    assert_eq!(buddy.runs_by_order(), aligned_runs(&runs));
     let from = random.u32(..buddy.blocks());
     let length = 1 + random.u32(..40);
     assert_eq!(
