@@ -4,6 +4,8 @@
 //!
 //! Names of other programs are allowed where the documents explain them: in the first column of the
 //! glossary, and those in [`FOREIGN`].
+//!
+//! The example in the README must be the file that it claims to be.
 
 use std::collections::HashSet;
 use std::fs;
@@ -46,8 +48,24 @@ pub fn complaints(workspace: &Path, known: &HashSet<String>) -> Result<Vec<Strin
         let of_file = in_document(&text, name == GLOSSARY, known);
         found.extend(of_file.map(|text| format!("docs/{name}:{text}")));
     }
+    let readme = fs::read_to_string(workspace.join("README.md")).context("README.md")?;
+    let read = |path: &str| fs::read_to_string(workspace.join(path)).unwrap_or_default();
+    found.extend(in_readme(&readme, read));
     found.sort();
     Ok(found)
+}
+
+/// The complaint about the README's example, if it is not the source that is named before it,
+/// without the comment at its head.
+fn in_readme(readme: &str, read: impl Fn(&str) -> String) -> Option<String> {
+    let (before, after) = readme.split_once("```rust\n")?;
+    let (shown, _) = after.split_once("```")?;
+    let path = before.rsplit('`').find(|quoted| quoted.ends_with(".rs"))?;
+    let source = read(path);
+    let lines = source.lines().skip_while(|line| line.starts_with("//!"));
+    let code: Vec<&str> = lines.skip_while(|line| line.is_empty()).collect();
+    let is_same = shown.lines().eq(code);
+    (!is_same).then(|| format!("README.md: the example is not `{path}`"))
 }
 
 /// Complaints about one document, each starting with its line.
@@ -95,7 +113,26 @@ fn is_name(quoted: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{in_document, words};
+    use super::{in_document, in_readme, words};
+
+    #[test]
+    fn an_example_that_differs_from_its_file_is_found() {
+        let readme = "This is `a/b.rs`; run `it`:\n\n```rust\nfn main() {\n}\n```\nMore `words`.\n";
+        let source = "//! A contract.\n\nfn main() {\n}\n";
+        let told = |source: &str| {
+            in_readme(readme, |path| match path {
+                "a/b.rs" => source.to_owned(),
+                _ => String::new(),
+            })
+        };
+        assert_eq!(told(source), None);
+        let expected = "README.md: the example is not `a/b.rs`";
+        assert_eq!(
+            told(&source.replace('}', "    run();\n}")).as_deref(),
+            Some(expected)
+        );
+        assert_eq!(told("").as_deref(), Some(expected));
+    }
 
     #[test]
     fn names_that_no_source_has_are_found() {
