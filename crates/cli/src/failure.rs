@@ -171,7 +171,10 @@ mod tests {
             "edit: root.img: cannot open it: there is none"
         );
         let failed = pext4_image::Error::Io(io::Error::other("no answer"));
-        let built = anyhow!(pext4_image::build::Error::from(failed));
-        assert_eq!(line(&built), "device error: no answer");
+        let built = anyhow!(pext4_image::build::Error::Layout {
+            image: "root.img".into(),
+            cause: failed,
+        });
+        assert_eq!(line(&built), "root.img: device error: no answer");
     }
 }

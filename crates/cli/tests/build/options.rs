@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{fail, pext4, succeed, with_input};
-use crate::images::{Workshop, json};
+use crate::common::{fail, pext4, run, succeed, with_input};
+use crate::images::{Workshop, complaint, json, names};
 use crate::pack::Packer;
 
 fn small() -> Workshop {
@@ -260,6 +260,38 @@ fn what_no_file_system_can_have_names_the_limit() {
     workshop.check();
     succeed(&mut build(&["-I", "4096", "--size", "64M"]));
     workshop.check();
+}
+
+/// Where no source is to blame, the image is named, by `mkfs` and `resize` too.
+#[test]
+fn what_cannot_be_made_is_said_of_the_image() {
+    let workshop = small();
+    let map = workshop.write("map", b"path /none mode=0600\n");
+    let map = map.to_str().expect("text");
+    for (options, says) in [
+        (["--size", "1M"], "1048576 bytes are too small: "),
+        (["-N", "1"], "too few inodes: at least 22 are needed"),
+        (["--journal-size", "1"], "are possible"),
+        (["-O", "^extent"], "the feature extent cannot be"),
+        (["-O", "encrypt,bigalloc"], "with the features: bigalloc"),
+        (["--tag", "latest"], "no source is one"),
+        (["--map", map], "line 1 of the mapping: "),
+    ] {
+        let mut build = workshop.build(options);
+        let told = complaint(&run(build.arg(workshop.path("tree"))));
+        names(&told, &workshop.image);
+        assert!(told.contains(says), "{told}");
+        let image = workshop.image.display().to_string();
+        assert_eq!(told.matches(&image).count(), 1, "{told}");
+        workshop.is_bare();
+    }
+    let mut mkfs = pext4(["mkfs", "--size", "1K"]);
+    names(&complaint(&run(mkfs.arg(&workshop.image))), &workshop.image);
+    workshop.is_bare();
+    succeed(workshop.build(["-q"]).arg(workshop.path("tree")));
+    let mut resize = pext4(["resize"]);
+    let resize = resize.arg(&workshop.image).arg("1K");
+    names(&complaint(&run(resize)), &workshop.image);
 }
 
 #[test]

@@ -56,12 +56,18 @@ pub enum Error {
     /// it.
     #[error(transparent)]
     InUse(io::Error),
-    /// The request cannot be satisfied. The text says what would work instead.
+    /// The request cannot be satisfied. The text names the image and says what would work instead.
     #[error("{0}")]
     Impossible(String),
     /// The file system of the image cannot be laid out.
-    #[error(transparent)]
-    Layout(crate::Error),
+    #[error("{}: {cause}", shown(image))]
+    Layout {
+        /// The image.
+        image: PathBuf,
+        /// Why not.
+        #[source]
+        cause: crate::Error,
+    },
     /// The caller asked to stop.
     #[error("interrupted; nothing was left behind")]
     Interrupted,
@@ -103,8 +109,30 @@ impl Error {
         }
     }
 
+    /// An error that does not name the image yet: see [`Self::in_image`].
     pub(super) fn impossible(text: impl Into<String>) -> Self {
         Self::Impossible(text.into())
+    }
+
+    /// An error of the layout of this image. [`Self::in_image`] names it where this does not.
+    pub(super) fn layout(image: &Path, cause: crate::Error) -> Self {
+        match cause {
+            crate::Error::Impossible(text) => Self::Impossible(text),
+            crate::Error::Interrupted => Self::Interrupted,
+            cause => Self::Layout {
+                image: image.to_owned(),
+                cause,
+            },
+        }
+    }
+
+    /// Names the image in an error of which no source is the cause: what plans an image does not
+    /// know its name.
+    pub(super) fn in_image(self, image: &Path) -> Self {
+        match self {
+            Self::Impossible(text) => Self::Impossible(format!("{}: {text}", shown(image))),
+            error => error,
+        }
     }
 }
 
@@ -118,20 +146,10 @@ impl From<Error> for io::Error {
             Error::Unsound { .. } => io::ErrorKind::InvalidData,
             Error::Changed { .. } => io::ErrorKind::Other,
             Error::Impossible(_) => io::ErrorKind::InvalidInput,
-            Error::Layout(error) => error.kind(),
+            Error::Layout { cause, .. } => cause.kind(),
             Error::Interrupted => io::ErrorKind::Interrupted,
         };
         Self::new(kind, error)
-    }
-}
-
-impl From<crate::Error> for Error {
-    fn from(error: crate::Error) -> Self {
-        match error {
-            crate::Error::Impossible(text) => Self::Impossible(text),
-            crate::Error::Interrupted => Self::Interrupted,
-            other => Self::Layout(other),
-        }
     }
 }
 
@@ -144,22 +162,23 @@ pub struct ParseError(pub(super) String);
 mod tests {
     use std::error::Error as _;
     use std::io;
+    use std::path::Path;
 
     use super::Error;
 
     #[test]
     fn an_error_of_the_layout_keeps_who_is_to_blame() {
-        let failed = crate::Error::Io(io::Error::other("no answer"));
-        let text = failed.to_string();
-        let error = Error::from(failed);
-        assert_eq!(error.to_string(), text);
-        assert_eq!(
-            error.source().expect("the device's").to_string(),
-            "no answer"
-        );
-        let stopped = Error::from(crate::Error::Interrupted);
+        let layout = |cause| Error::layout(Path::new("x.img"), cause);
+        let error = layout(crate::Error::Io(io::ErrorKind::StorageFull.into()));
+        let cause = error.source().expect("the layout's");
+        assert_eq!(error.to_string(), format!("x.img: {cause}"));
+        let kept = cause.downcast_ref::<crate::Error>();
+        assert!(matches!(kept, Some(crate::Error::Io(_))), "{cause}");
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::StorageFull);
+        let stopped = layout(crate::Error::Interrupted);
         assert!(matches!(stopped, Error::Interrupted));
-        let refused = Error::from(crate::Error::Impossible("too small".to_owned()));
-        assert!(matches!(refused, Error::Impossible(text) if text == "too small"));
+        let refused = layout(crate::Error::Impossible("too small".to_owned()));
+        let refused = refused.in_image(Path::new("x.img"));
+        assert!(matches!(refused, Error::Impossible(text) if text == "x.img: too small"));
     }
 }

@@ -404,7 +404,8 @@ impl Builder {
     /// The error names the path and the problem. Nothing is left behind then, and an existing image
     /// is unchanged, except as [`Error`] says.
     pub fn build(self, image: impl AsRef<Path>) -> Result<Summary> {
-        self.build_at(image.as_ref())
+        let image = image.as_ref();
+        self.build_at(image).map_err(|error| error.in_image(image))
     }
 
     fn build_at(mut self, image: &Path) -> Result<Summary> {
@@ -413,7 +414,7 @@ impl Builder {
             patterns::PathPatterns::new(&self.exclude).map_err(Error::Impossible)?;
         self.rules.exclude_attributes = AttributePatterns::parse(&self.exclude_attributes)
             .map_err(|error| Error::Impossible(error.0))?;
-        let trial = self.trial()?;
+        let trial = self.trial(image)?;
         self.rules.has_narrow_times = shape::extra_size(trial.inode_size) == 0;
         if self.sources.iter().any(|source| source.is_file_at(image)) {
             let problem = "it is one of the sources, or was IMAGE forgotten?";
@@ -460,8 +461,9 @@ impl Builder {
 
     /// A superblock with the features of the options. Fails if the options cannot be satisfied at
     /// any size.
-    fn trial(&self) -> Result<Superblock> {
-        inode_counts::check_inodes(self.format.inodes)?;
+    fn trial(&self, image: &Path) -> Result<Superblock> {
+        let failed = |error| Error::layout(image, error);
+        inode_counts::check_inodes(self.format.inodes).map_err(failed)?;
         let options = mkfs::Options {
             // The minimum: whether the inodes fit depends on the size, which is determined later.
             inodes: Some(1),
@@ -481,13 +483,13 @@ impl Builder {
             ));
         }
         // Before `plan`, which may advise to turn off more.
-        let named = features::named(options.file_system, &options.features)?;
+        let named = features::named(options.file_system, &options.features).map_err(failed)?;
         if !named.has_incompat(Incompat::EXTENTS) {
             return Err(Error::impossible(
                 "files are laid out in extents: the feature extent cannot be turned off here",
             ));
         }
-        let (trial, _) = plan::plan(TRIAL_SIZE, &options)?;
+        let (trial, _) = plan::plan(TRIAL_SIZE, &options).map_err(failed)?;
         size::check_free(self.size, self.format.reserved_percent)?;
         Ok(trial)
     }

@@ -81,7 +81,7 @@ impl Image<'_> {
     fn write_metadata(&self, superblock: &Superblock) -> Result<()> {
         let failed = |error: crate::Error| match error {
             crate::Error::Io(cause) => Error::output(self.output.target(), "write", cause),
-            other => other.into(),
+            other => Error::layout(self.output.target(), other),
         };
         write_metadata(
             self.output,
