@@ -32,6 +32,13 @@ pub(crate) fn is_encrypted(flags: u32) -> bool {
     InodeFlags::from_bits_retain(flags).contains(InodeFlags::ENCRYPT)
 }
 
+/// Whether an inode has flags that say more than how it is stored: those that no archive keeps.
+pub(crate) fn has_more_than_storage(flags: u32) -> bool {
+    let stated = InodeFlags::USER_MODIFIABLE | InodeFlags::JOURNAL_DATA | InodeFlags::VERITY;
+    let stated = stated.difference(InodeFlags::EXTENTS);
+    InodeFlags::from_bits_retain(flags).intersects(stated)
+}
+
 /// A change of an inode's flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlagChange {

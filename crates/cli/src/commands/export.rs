@@ -25,7 +25,8 @@ const BUFFER: usize = 1 << 20;
 
 /// Write an image as a tar archive from which `pext4 build` makes the same tree
 ///
-/// No tar archive has sockets and file flags, and a build keeps at most 8 KiB of attributes a file.
+/// The archive has no sockets and no flags of chattr, and a build keeps at most 8 KiB of attributes
+/// a file.
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -58,6 +59,7 @@ struct Report {
     files: u64,
     bytes: u64,
     sockets_left: u64,
+    flags_left: u64,
     unreadable_left: u64,
 }
 
@@ -68,6 +70,7 @@ impl Report {
             files: exported.files,
             bytes: exported.bytes,
             sockets_left: exported.sockets_skipped,
+            flags_left: exported.flags_skipped,
             unreadable_left: exported.unreadable_skipped,
         }
     }
@@ -99,13 +102,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(output) = output.filter(|_| arguments.json) {
         let text = serde_json::to_string_pretty(&Report::of(output, exported))?;
         print_result(text, "the archive was written")?;
-    } else if exported.sockets_skipped > 0 && !arguments.quiet {
+    } else if !arguments.quiet {
+        print_omissions(exported);
+    }
+    Ok(())
+}
+
+/// Says what is not in the archive.
+fn print_omissions(exported: Exported) {
+    if exported.sockets_skipped > 0 {
         print_error(format_args!(
             "pext4: {} left out: tar has no form for them",
             count(exported.sockets_skipped, "socket was", "sockets were")
         ));
     }
-    Ok(())
+    if exported.flags_skipped > 0 {
+        print_error(format_args!(
+            "pext4: {} flags of chattr, which are not in the archive",
+            count(exported.flags_skipped, "file has", "files have")
+        ));
+    }
 }
 
 /// Writes the archive to a file, or else to standard output.

@@ -204,10 +204,16 @@ fn an_export_says_what_is_missing() {
     let tar = place.point.join(name);
     let said = succeed(on(&place, "export", &["--json", "-q", "-o"]).arg(&tar));
     let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-    let numbers = ["files", "bytes", "sockets_left", "unreadable_left"];
+    let numbers = [
+        "files",
+        "bytes",
+        "sockets_left",
+        "flags_left",
+        "unreadable_left",
+    ];
     let numbers = numbers.map(|name| report[name].as_u64().expect("a number"));
     // The root, lost+found and the file.
-    assert_eq!(numbers, [3, 5000, 1, 0], "{report}");
+    assert_eq!(numbers, [3, 5000, 1, 0, 0], "{report}");
     let path = report["path_hex"].as_str().expect("it is no UTF-8");
     assert!(path.ends_with("6f6464ff2e746172"), "{path}");
     for more in [&[][..], &["-o", "-"]] {
@@ -220,6 +226,35 @@ fn an_export_says_what_is_missing() {
     let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     let path = report["path_hex"].as_str().expect("it is no UTF-8");
     assert!(path.ends_with("636f7079ff"), "{path}");
+}
+
+/// A file counts once, whatever the number of its names, and how it is stored does not count.
+#[test]
+fn an_export_tells_of_flags() {
+    let place = image("16M");
+    succeed(&mut on(&place, "mkdir", &["/directory"]));
+    for file in ["/plain", "/file", "/directory/other"] {
+        with_input(&mut on(&place, "put", &["-", file]), b"content");
+    }
+    succeed(&mut on(&place, "ln", &["/file", "/second"]));
+    let told = |options: &[&str]| {
+        let mut export = on(&place, "export", options);
+        let output = run(export.arg("-o").arg(place.point.join("tar")));
+        assert!(output.status.success(), "{output:?}");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        (told, String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(told(&[]).0, "");
+    succeed(&mut on(&place, "chattr", &["+i", "/file"]));
+    let one = "pext4: 1 file has flags of chattr, which are not in the archive\n";
+    assert_eq!(told(&[]).0, one);
+    succeed(&mut on(&place, "chattr", &["+D", "/directory"]));
+    let two = "pext4: 2 files have flags of chattr, which are not in the archive\n";
+    assert_eq!(told(&[]).0, two);
+    assert_eq!(told(&["-q"]).0, "");
+    let (said, report) = told(&["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!((&*said, &report["flags_left"]), ("", &2.into()));
 }
 
 #[test]

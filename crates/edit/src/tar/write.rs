@@ -7,7 +7,8 @@
 //! `tar --acls` reads. Files with holes are written in GNU's sparse form, which GNU tar, bsdtar and
 //! the libraries of Go and Python read, or in full ([`ExportOptions::whole_files`]). A file with
 //! several names is written once, then as links. Sockets have no form in tar and are left out and
-//! counted.
+//! counted. So are the flags of files: bsdtar writes them as `SCHILY.fflags`, but GNU tar warns of
+//! each such record, and nothing here would read them back.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,6 +23,7 @@ use pext4_ondisk::xattr::pax;
 use pext4_tar::{BLOCK, checksum};
 
 use crate::error::{FsContext, HostContext, ImageContext, Result};
+use crate::flags::has_more_than_storage;
 use crate::image_tree::{DataRuns, ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
@@ -50,6 +52,8 @@ pub struct Exported {
     pub bytes: u64,
     /// The number of sockets, which have no form in tar and are left out.
     pub sockets_skipped: u64,
+    /// The number of files with flags of chattr, which are not in the archive.
+    pub flags_skipped: u64,
     /// The number of files that could not be read and were left out.
     pub unreadable_skipped: u64,
 }
@@ -225,6 +229,9 @@ impl Exporter<'_, '_> {
             self.links.insert(key, name.to_vec());
         }
         header.add_attributes(metadata);
+        if metadata.flags.is_some_and(has_more_than_storage) {
+            self.exported.flags_skipped += 1;
+        }
         match metadata.kind {
             FileType::Regular => return self.write_file(header, name, file, metadata),
             FileType::Directory => header.bytes[156] = b'5',
