@@ -5,7 +5,8 @@
 //! missing ones are named. Runs alternate between the contenders, so that a busy moment affects
 //! all. A figure is the best of a contender's runs and covers the whole process. Memory is the
 //! largest resident size, sampled during the first run; no other run is sampled, since sampling
-//! takes a processor. e2fsck checks every first image of a contender.
+//! takes a processor. e2fsck checks every first image of a contender; a complaint about an image of
+//! pext4, or no image, is an error.
 
 use std::fs;
 use std::io::Write as _;
@@ -178,6 +179,13 @@ struct Contender {
     command: Box<Making>,
 }
 
+impl Contender {
+    /// Whether it is pext4 itself.
+    fn is_ours(&self) -> bool {
+        self.bar.is_none()
+    }
+}
+
 /// The figures of one contender.
 struct Row {
     workload: &'static str,
@@ -331,13 +339,14 @@ fn measure(
             let figures = time(&mut (contender.command)(source, &image), run == 0);
             let (seconds, memory) = match figures {
                 Ok(figures) => figures,
+                Err(error) if contender.is_ours() => return Err(error),
                 Err(error) => {
                     eprintln!("left out: {}: {error:#}", contender.name);
                     continue;
                 }
             };
             if run == 0 {
-                check(&image, contender.name);
+                check(&image, contender)?;
             }
             let (least, most) = best.unwrap_or((f64::INFINITY, 0));
             *best = Some((least.min(seconds), most.max(memory)));
@@ -351,9 +360,9 @@ fn measure(
 
 fn rows(workload: &Workload, contenders: &[Contender], best: &[Option<(f64, u64)>]) -> Vec<Row> {
     let own = |from_archive| {
-        let place = contenders.iter().position(|contender| {
-            contender.bar.is_none() && contender.from_archive == from_archive
-        })?;
+        let place = contenders
+            .iter()
+            .position(|contender| contender.is_ours() && contender.from_archive == from_archive)?;
         best[place].map(|(seconds, _)| seconds)
     };
     contenders
@@ -415,15 +424,25 @@ fn watch(child: &Child) -> u64 {
     }
 }
 
-fn check(image: &Path, name: &str) {
-    match Command::new("e2fsck").arg("-fn").arg(image).output() {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => eprintln!(
-            "e2fsck on {name}'s image:\n{}",
-            String::from_utf8_lossy(&output.stdout)
-        ),
-        Err(_) => eprintln!("e2fsck is not installed, so the images are not checked"),
+/// Has e2fsck check an image. Complaints are shown, and are an error if pext4 made the image.
+fn check(image: &Path, contender: &Contender) -> Result<()> {
+    let Ok(output) = Command::new("e2fsck").arg("-fn").arg(image).output() else {
+        eprintln!("e2fsck is not installed, so the images are not checked");
+        return Ok(());
+    };
+    if output.status.success() {
+        return Ok(());
     }
+    let name = contender.name;
+    eprintln!(
+        "e2fsck on {name}'s image:\n{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    ensure!(
+        !contender.is_ours(),
+        "e2fsck complains about {name}'s image"
+    );
+    Ok(())
 }
 
 fn table(rows: &[Row]) -> String {
@@ -469,7 +488,9 @@ fn json(rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, json, parse, table};
+    use std::path::Path;
+
+    use super::{Row, check, json, parse, pext4_build, table, tar2ext4};
 
     fn row() -> Row {
         Row {
@@ -492,6 +513,16 @@ mod tests {
         );
         assert!(text.contains("0.25") && text.contains("5 MiB"), "{text}");
         assert!(json(&[row()]).contains("\"ratio\": 0.2500"));
+    }
+
+    #[test]
+    fn a_complaint_about_an_image_of_ours_is_an_error() {
+        // e2fsck complains that it is not there.
+        let (image, program) = (Path::new("/none"), Path::new("none"));
+        assert!(check(image, &tar2ext4(program)).is_ok());
+        let error = check(image, &pext4_build("pext4 build", program, false));
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("pext4 build's image"), "{text}");
     }
 
     #[test]
