@@ -112,7 +112,7 @@ fn execute(command: &mut Command) -> Result<()> {
 
 /// Tools that the tests use: without a required one (`true`) the tests fail; without another, some
 /// skip themselves and say so.
-const TOOLS: [(&str, &str, bool); 7] = [
+const TOOLS: [(&str, &str, bool); 8] = [
     ("mke2fs", "e2fsprogs", true),
     ("e2fsck", "e2fsprogs", true),
     ("debugfs", "e2fsprogs", true),
@@ -120,6 +120,7 @@ const TOOLS: [(&str, &str, bool); 7] = [
     ("fusermount3", "fuse3", false),
     ("getfattr", "attr", false),
     ("getfacl", "acl", false),
+    ("strace", "strace", false),
 ];
 
 fn is_installed(tool: &str) -> bool {

@@ -4,6 +4,7 @@
 mod archives;
 #[path = "../common/mod.rs"]
 mod common;
+mod durable;
 mod extents;
 mod failures;
 mod fakeroot;

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its share")]
 
+pub mod traced;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod copies_out;
+mod durable;
 mod flags;
 mod images;
 mod interrupted;
