@@ -19,6 +19,16 @@ use validate::{
 
 /// Most blocks that extents can address: 2^48.
 pub const MAX_BLOCKS: u64 = 1 << 48;
+/// Most clusters of a group: descriptors of 32 bytes count them with 16 bits, and a bitmap has
+/// whole bytes.
+pub const MAX_CLUSTERS_PER_GROUP: u32 = (1 << 16) - 8;
+
+/// Most inodes of a group: descriptors of 32 bytes count them with 16 bits, a table has whole
+/// blocks of `inodes_per_block`, and a bitmap is one block.
+#[must_use]
+pub fn max_inodes_per_group(block_size: u64, inodes_per_block: u64) -> u64 {
+    (8 * block_size).min((1 << 16) - inodes_per_block)
+}
 
 /// The layout of one file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

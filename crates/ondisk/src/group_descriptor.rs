@@ -65,6 +65,26 @@ struct RawDescriptor {
     bg_reserved: U32,
 }
 
+impl RawDescriptor {
+    /// Whether the short form, which has no high halves, holds all places and counts. Of the
+    /// checksums of bitmaps it holds the low halves.
+    fn fits_short_form(&self) -> bool {
+        let places = [
+            self.bg_block_bitmap_hi,
+            self.bg_inode_bitmap_hi,
+            self.bg_inode_table_hi,
+            self.bg_exclude_bitmap_hi,
+        ];
+        let counts = [
+            self.bg_free_blocks_count_hi,
+            self.bg_free_inodes_count_hi,
+            self.bg_used_dirs_count_hi,
+            self.bg_itable_unused_hi,
+        ];
+        places.iter().all(|high| high.get() == 0) && counts.iter().all(|high| high.get() == 0)
+    }
+}
+
 const _: () = {
     use std::mem::{offset_of, size_of};
     assert!(size_of::<RawDescriptor>() == LONG_SIZE);
@@ -164,11 +184,12 @@ impl GroupDescriptor {
     }
 
     /// Writes the descriptor and its checksum to `slot`, which has `geometry.descriptor_size`
-    /// bytes. The short form drops the high halves.
+    /// bytes. The short form drops the high halves of the checksums of bitmaps.
     ///
     /// # Panics
     ///
-    /// If `slot` has another size.
+    /// If `slot` has another size, or a place or count does not fit the short form: a [`Geometry`]
+    /// allows none that would not.
     pub fn encode(&self, slot: &mut [u8], geometry: &Geometry, group: GroupNumber) {
         assert_eq!(
             slot.len(),
@@ -176,6 +197,10 @@ impl GroupDescriptor {
             "the slot is a descriptor"
         );
         let raw = self.to_raw();
+        assert!(
+            slot.len() >= LONG_SIZE || raw.fits_short_form(),
+            "the short form holds all numbers"
+        );
         let used = slot.len().min(LONG_SIZE);
         let (known, rest) = slot.split_at_mut(used);
         known.copy_from_slice(&raw.as_bytes()[..used]);
@@ -463,6 +488,17 @@ mod tests {
         assert!(GroupDescriptor::matches(0x1234, 0xABCD_1234, &short));
         let long = geometry(64, Checksums::None);
         assert!(!GroupDescriptor::matches(0x1234, 0xABCD_1234, &long));
+    }
+
+    #[test]
+    #[should_panic(expected = "the short form holds all numbers")]
+    fn a_short_descriptor_drops_no_bits_of_a_count() {
+        let descriptor = GroupDescriptor {
+            free_clusters: 1 << 16,
+            ..Default::default()
+        };
+        let geometry = geometry(32, Checksums::None);
+        descriptor.encode(&mut [0; 32], &geometry, GroupNumber(0));
     }
 
     proptest! {

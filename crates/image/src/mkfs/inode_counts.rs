@@ -1,6 +1,8 @@
 //! How many inodes a new file system gets: the same in every group, in whole blocks of the table
 //! and whole bytes of the bitmap.
 
+use pext4_ondisk::geometry;
+use pext4_ondisk::geometry::max_inodes_per_group;
 use pext4_ondisk::superblock::Superblock;
 
 use super::plan::{Options, impossible};
@@ -98,7 +100,7 @@ impl InodeCounts {
         let share = share.unwrap_or_else(|| default_bytes_per_inode(size, block_size));
         let wanted = options.inodes.unwrap_or(size / share).max(16);
         let step = per_block.max(8);
-        let max_per_group = (8 * block_size).min(65536 - per_block) / step * step;
+        let max_per_group = max_inodes_per_group(block_size, per_block) / step * step;
         let countable = u64::from(u32::MAX) / groups / step * step;
         let max_per_group = max_per_group.min(countable);
         let share = wanted.div_ceil(groups).max(MIN_INODES);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use pext4_ondisk::casefold;
 use pext4_ondisk::dirhash::HashVersion;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
-use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::geometry::{Geometry, MAX_CLUSTERS_PER_GROUP};
 use pext4_ondisk::inode::EXTRA_SIZE;
 use pext4_ondisk::superblock::{ErrorPolicy, Flags, LABEL_BYTES, State, Superblock};
 use pext4_ondisk::{InodeNumber, checksum, journal};
@@ -24,8 +24,6 @@ const LOG_GROUPS_PER_FLEX: u8 = 4;
 const MIN_BLOCKS: u64 = 64;
 /// The range of block sizes in bytes.
 const BLOCK_SIZES: RangeInclusive<u32> = 1024..=65536;
-/// The maximum number of blocks in a group: older descriptors count free blocks in 16 bits.
-const MAX_GROUP_BLOCKS: u32 = (1 << 16) - 8;
 /// `user_xattr` and `acl`, which upstream turns on.
 const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
 /// The modes of encryption that upstream notes, which no implementation reads: AES-256-XTS for
@@ -222,7 +220,7 @@ fn new_superblock(options: &Options, features: &Features, block_size: u32) -> Su
     superblock.log_block_size = log_block_size;
     superblock.log_cluster_size = log_block_size;
     superblock.first_data_block = u32::from(block_size == 1024);
-    superblock.blocks_per_group = (8 * block_size).min(MAX_GROUP_BLOCKS);
+    superblock.blocks_per_group = (8 * block_size).min(MAX_CLUSTERS_PER_GROUP);
     superblock.clusters_per_group = superblock.blocks_per_group;
     superblock.max_mount_count = u16::MAX;
     superblock.revision = 1;

@@ -117,6 +117,23 @@ fn flexible_groups_that_are_too_large_and_not_used() {
     });
 }
 
+/// Descriptors of 32 bytes count the blocks of a group with 16 bits.
+#[test]
+fn groups_of_more_blocks_than_can_be_counted() {
+    let Some(mut image) = make(32 << 20, &["-b", "16384", "-O", "^64bit"]) else {
+        return;
+    };
+    image.edit_superblock(|superblock| {
+        superblock.blocks_per_group = 131_072;
+        superblock.clusters_per_group = 131_072;
+    });
+    let (status, told) = image.e2fsck();
+    assert_ne!(status, 0, "{told}");
+    let error = image.check().expect_err("no such groups");
+    let says = "131072 blocks in a group";
+    assert!(error.to_string().contains(says), "{error}");
+}
+
 /// The checker finds this; e2fsck asks about it and ends as if nothing were wrong.
 fn asked_about(kind: &str, options: &str, change: impl FnOnce(&mut Image)) {
     if let Some((found, _)) = judged(options, change) {

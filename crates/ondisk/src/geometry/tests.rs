@@ -187,6 +187,21 @@ fn bigalloc_with_one_kib_blocks_keeps_the_boot_block_in_group_zero() {
     );
 }
 
+/// The largest groups that mke2fs makes: what they count fits 16 bits.
+#[test]
+fn groups_are_as_large_as_descriptors_can_count() {
+    let mut superblock = ordinary();
+    (superblock.log_block_size, superblock.log_cluster_size) = (4, 4);
+    superblock.blocks_per_group = 65528;
+    superblock.clusters_per_group = 65528;
+    superblock.blocks_count = 65528 * 3;
+    superblock.inodes_per_group = 65536 - 64;
+    superblock.inodes_count = superblock.inodes_per_group * 3;
+    let geometry = Geometry::of(&superblock).expect("as mke2fs makes it");
+    assert_eq!(geometry.clusters_per_group, 65528);
+    assert_eq!(geometry.inode_table_blocks, 1023);
+}
+
 #[test]
 fn absurdities_are_refused_by_name() {
     type Damage = fn(&mut Superblock);
@@ -198,6 +213,10 @@ fn absurdities_are_refused_by_name() {
         ("blocks in a group", |s| s.blocks_per_group = 0),
         ("blocks in a group", |s| s.blocks_per_group = 32776),
         ("blocks in a group", |s| s.blocks_per_group = 32767),
+        ("blocks in a group", |s| {
+            (s.log_block_size, s.log_cluster_size) = (4, 4);
+            s.blocks_per_group = 65536;
+        }),
         ("blocks", |s| s.blocks_count = 0),
         ("blocks", |s| s.blocks_count = (1 << 48) + 1),
         ("too many groups", |s| {
@@ -209,6 +228,10 @@ fn absurdities_are_refused_by_name() {
         ("inode size", |s| s.inode_size = 8192),
         ("inodes in a group", |s| s.inodes_per_group = 0),
         ("inodes in a group", |s| s.inodes_per_group = 32776),
+        ("inodes in a group", |s| {
+            (s.log_block_size, s.log_cluster_size) = (4, 4);
+            s.inodes_per_group = 65536 - 64 + 8;
+        }),
         ("inodes, but", |s| s.inodes_count -= 1),
         ("first free inode", |s| s.first_inode = 10),
         ("first free inode", |s| s.first_inode = u32::MAX),

@@ -1,6 +1,6 @@
 //! Validation of a superblock's numbers, field by field; every refusal names the field.
 
-use super::MAX_BLOCKS;
+use super::{MAX_BLOCKS, MAX_CLUSTERS_PER_GROUP, max_inodes_per_group};
 use crate::checksum::Checksums;
 use crate::corrupt::Corrupt;
 use crate::feature::{Incompat, ReadOnlyCompat};
@@ -62,10 +62,10 @@ impl Groups {
     pub(super) fn of(superblock: &Superblock, sizes: &BlockSizes) -> Result<Self, Corrupt> {
         let blocks_per_group = superblock.blocks_per_group;
         let clusters_per_group = blocks_per_group / sizes.blocks_per_cluster;
-        let bitmap_bits = 8 * sizes.block_size;
+        let max_clusters = MAX_CLUSTERS_PER_GROUP.min(8 * sizes.block_size);
         require(
             clusters_per_group > 0
-                && clusters_per_group <= bitmap_bits
+                && clusters_per_group <= max_clusters
                 && clusters_per_group.is_multiple_of(8)
                 && blocks_per_group.is_multiple_of(sizes.blocks_per_cluster),
             || format!("{blocks_per_group} blocks in a group"),
@@ -109,8 +109,9 @@ pub(super) fn check_inode_counts(
 ) -> Result<u32, Corrupt> {
     let per_group = superblock.inodes_per_group;
     let per_block = block_size / u32::from(inode_size);
+    let most = max_inodes_per_group(block_size.into(), per_block.into());
     require(
-        per_group > 0 && per_group.is_multiple_of(8) && per_group <= 8 * block_size,
+        per_group > 0 && per_group.is_multiple_of(8) && u64::from(per_group) <= most,
         || format!("{per_group} inodes in a group"),
     )?;
     let total = u64::from(per_group) * u64::from(group_count);
