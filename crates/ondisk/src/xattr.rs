@@ -31,7 +31,10 @@ use crate::number::{BlockNumber, InodeNumber};
 
 pub use content::Content;
 use list::{ENTRY_SIZE, Encoded, Region, TERMINATOR_SIZE, decode_list};
-pub use name::{INDEX_SYSTEM, full_name, is_bare_prefix, is_visible, split_name};
+pub use name::{
+    INDEX_SYSTEM, MAX_FULL_NAME, callable_name, full_name, is_bare_prefix, is_unnameable,
+    is_visible, split_name,
+};
 pub use replace::{Replaced, replace_value};
 
 /// First word of a block and of an inode's list (`EXT4_XATTR_MAGIC`).

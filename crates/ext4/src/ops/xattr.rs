@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use pext4_ondisk::shown::Shown;
-use pext4_ondisk::{Corrupt, acl};
+use pext4_ondisk::acl;
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::Inode;
@@ -29,7 +28,7 @@ impl Volume {
         })
     }
 
-    /// Full names of all extended attributes.
+    /// Full names of all extended attributes, without those whose names no call takes.
     ///
     /// # Errors
     ///
@@ -46,20 +45,13 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Corrupt`, also for a name that no attribute can have; `Refused(TooBig)` for a value that no
-    /// system call can return, `Io`.
+    /// `Corrupt`, `Refused(TooBig)` for a value that no system call can return, `Io`.
     pub fn xattrs(&self, inode: InodeNumber) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let names = self.xattr_names(inode)?.into_iter();
         let value = |name: Vec<u8>| match self.xattr(inode, &name) {
             Ok(value) => Some(Ok((name, value))),
             // Another thread has removed it meanwhile.
             Err(Error::Refused(Refusal::NoAttribute)) => None,
-            Err(Error::Refused(Refusal::Invalid | Refusal::NotSupported | Refusal::Range)) => {
-                let problem = format!("no attribute can be called `{}`", Shown(&name));
-                Some(Err(Corrupt::new("attribute", problem)
-                    .in_inode(inode)
-                    .into()))
-            }
             Err(error) => Some(Err(error)),
         };
         names.filter_map(value).collect()

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::xattr::{
-    Attribute, MAX_NAME, Value, decode_inode_area, entry_hash_of_value_inode, full_name,
-    is_bare_prefix, is_visible, split_name,
+    Attribute, MAX_FULL_NAME, MAX_NAME, Value, callable_name, decode_inode_area,
+    entry_hash_of_value_inode, is_bare_prefix, is_visible, split_name,
 };
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
@@ -56,8 +56,6 @@ struct Read {
 /// block, a new or shared block, and what freeing each of these two blocks may dirty.
 pub const CREDITS: u32 = 4 + 2 * counting::CREDITS_AT_END;
 
-/// Longest full name in bytes.
-const MAX_FULL_NAME: usize = 255;
 /// The number of `user.`.
 const INDEX_USER: u8 = 1;
 
@@ -94,16 +92,17 @@ pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// Full names of all attributes.
+/// Full names of all attributes that [`get`] can find. Of a damaged image there may be others,
+/// which the checker reports: they stay where they are.
 ///
 /// # Errors
 ///
 /// `Corrupt`, `Io`.
 pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let places = read(inodes, inode)?.places;
-    let visible = places.all().filter(|attribute| is_visible(attribute.index));
-    Ok(visible
-        .filter_map(|attribute| full_name(attribute.index, &attribute.name))
+    Ok(places
+        .all()
+        .filter_map(|attribute| callable_name(attribute.index, &attribute.name))
         .collect())
 }
 

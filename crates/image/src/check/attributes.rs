@@ -285,6 +285,9 @@ fn check_list(
         if !is_hash_valid(attribute) {
             findings.add(Kind::XattrHash, place.clone(), || shown(attribute));
         }
+        if xattr::is_unnameable(attribute.index, &attribute.name) {
+            findings.add(Kind::XattrName, place.clone(), || shown(attribute));
+        }
         if let Value::Inode { inode, size } = attribute.value
             && let Err(problem) = check_value(examination, attribute, inode, size)
         {

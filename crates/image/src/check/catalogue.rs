@@ -202,6 +202,8 @@ catalogue! {
     XattrHash = "xattr-hash", Problem;
     /// A name stands twice in one list of extended attributes.
     XattrDuplicate = "xattr-duplicate", Problem;
+    /// No call can ask for an extended attribute by its name, so no list has it.
+    XattrName = "xattr-name", Note;
     /// A block of extended attributes counts another number of users than it has.
     XattrReferences = "xattr-references", Problem;
     /// An extended attribute's value should lie in an inode that does not hold it.

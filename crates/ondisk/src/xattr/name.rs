@@ -3,6 +3,9 @@
 /// The number of `system.`; inline data is the attribute `system.data`.
 pub const INDEX_SYSTEM: u8 = 7;
 
+/// Longest full name in bytes (`XATTR_NAME_MAX`).
+pub const MAX_FULL_NAME: usize = 255;
+
 /// The number of `system.richacl`, which nothing uses.
 const INDEX_RICHACL: u8 = 8;
 
@@ -57,4 +60,22 @@ pub fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
         .find(|(number, _)| *number == index)?
         .1;
     Some([prefix, rest].concat())
+}
+
+/// The full name by which callers get an attribute; `None` if no call can name it: one that is
+/// hidden ([`is_visible`]), one of an unknown prefix, or one that [`is_unnameable`].
+#[must_use]
+pub fn callable_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
+    let full = full_name(index, rest).filter(|_| is_visible(index))?;
+    let is_split_so = split_name(&full) == Some((index, rest));
+    (is_split_so && full.len() <= MAX_FULL_NAME).then_some(full)
+}
+
+/// Whether an attribute that callers would see has a name that no call takes: a prefix that nothing
+/// follows, an access control list whose name goes on, or too many bytes. Nothing makes them.
+#[must_use]
+pub fn is_unnameable(index: u8, rest: &[u8]) -> bool {
+    is_visible(index)
+        && full_name(index, rest).is_some()
+        && callable_name(index, rest).is_none()
 }

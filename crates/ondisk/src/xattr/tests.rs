@@ -222,6 +222,31 @@ fn names_split_and_join() {
 }
 
 #[test]
+fn only_names_that_come_apart_as_they_were_put_together_can_be_called() {
+    let long = [b'x'; 255];
+    for (index, rest, is_callable, is_odd) in [
+        (1, &b"x"[..], true, false),
+        (1, &long[..250], true, false),
+        (2, b"", true, false),
+        (1, b"", false, true),
+        (1, &long[..251], false, true),
+        (2, b"x", false, true),
+        (3, b"x", false, true),
+        // Hidden, or without a prefix.
+        (7, b"data", false, false),
+        (8, b"", false, false),
+        (9, b"c", false, false),
+        (0, b"btrfs.compression", false, false),
+    ] {
+        let name = callable_name(index, rest);
+        assert_eq!(name.is_some(), is_callable, "{index}");
+        assert_eq!(is_unnameable(index, rest), is_odd, "{index}");
+        let again = name.as_deref().and_then(split_name);
+        assert_eq!(again, name.as_ref().map(|_| (index, rest)));
+    }
+}
+
+#[test]
 fn a_content_without_its_gap_holds_what_its_block_does() {
     for odd in [&b""[..], b"1", b"12345", &[7; 300]] {
         let mut all = list();

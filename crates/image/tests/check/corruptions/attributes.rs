@@ -6,7 +6,7 @@ use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::xattr::{self, Value};
 
 use super::Beside::{Complains, Silent};
-use super::Corruption;
+use super::{Corruption, NOTE};
 use crate::bases::Base;
 use crate::image::Image;
 
@@ -21,6 +21,15 @@ fn edit_attributes(image: &mut Image, edit: impl FnOnce(&mut [u8])) {
     let bytes = image.block(block);
     edit(bytes);
     xattr::stamp_block(seed, BlockNumber(block), bytes);
+}
+
+/// Adds attributes to the block of `/large`.
+fn add_to_block(image: &mut Image, attributes: &[xattr::Attribute]) {
+    edit_attributes(image, |bytes| {
+        let mut block = xattr::Block::decode(bytes).expect("sound");
+        block.attributes.extend_from_slice(attributes);
+        block.encode(bytes).expect("it fits");
+    });
 }
 
 /// The inode that holds the value of the long attribute of `/small`.
@@ -68,14 +77,16 @@ pub fn attributes() -> Vec<Corruption> {
             Base::Plain,
             Silent("it does not compare names of attributes"),
             |image| {
-                edit_attributes(image, |bytes| {
-                    let mut block = xattr::Block::decode(bytes).expect("sound");
-                    let twice = xattr::Attribute::new(1, b"twice", b"value");
-                    block.attributes.extend([twice.clone(), twice]);
-                    block.encode(bytes).expect("it fits");
-                });
+                let twice = xattr::Attribute::new(1, b"twice", b"value");
+                add_to_block(image, &[twice.clone(), twice]);
             },
         ),
+        (Kind::XattrName, Base::Plain, Silent(NOTE), |image| {
+            add_to_block(image, &[xattr::Attribute::new(1, b"", b"value")]);
+        }),
+        (Kind::XattrName, Base::Plain, Silent(NOTE), |image| {
+            add_to_block(image, &[xattr::Attribute::new(2, b"goes on", b"value")]);
+        }),
         (Kind::XattrReferences, Base::Plain, Complains, |image| {
             edit_attributes(image, |bytes| xattr::set_references(bytes, 2));
         }),
