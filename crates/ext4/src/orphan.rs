@@ -44,6 +44,9 @@ use crate::options::OrphanSlots;
 use crate::statistics::Event;
 use crate::store::Store;
 
+/// Blocks of the orphan file whose slots are used: as many as mke2fs makes unless asked for more.
+/// Of others only those that hold an orphan at mount are kept in memory.
+const USED_BLOCKS: usize = 512;
 /// Shards start this many blocks apart, so that neighbours do not meet.
 const SHARD_STRIDE: usize = 13;
 /// Shards that use the same block start this many slots apart: one cache line.
@@ -57,7 +60,7 @@ const ONE_BLOCK: u64 = 1;
 pub enum OrphanPlace {
     /// A slot of the orphan file.
     Slot {
-        /// Block of the file.
+        /// Block of the file, counted among those that are kept in memory.
         block: u32,
         /// Slot in the block.
         slot: u32,
@@ -125,7 +128,10 @@ impl Orphans {
         let mut blocks = Vec::new();
         if let Some((file, homes)) = file {
             for home in homes {
-                blocks.push(Arc::new(SlotBlock::load(&store, file, home)?));
+                let block = SlotBlock::load(&store, file, home)?;
+                if blocks.len() < USED_BLOCKS || block.slots.iter().any(|number| number != 0) {
+                    blocks.push(Arc::new(block));
+                }
             }
         }
         Ok(Self {

@@ -3,10 +3,13 @@
 
 mod images;
 
+use std::sync::Arc;
+
 use images::{Image, inode};
+use pext4_block::RamDevice;
 use pext4_fs::{
-    AllocateMode, CreateAttributes, Error, InodeNumber, Refusal, RenameMode, SetAttributes,
-    SetXattrMode, Volume,
+    AllocateMode, CreateAttributes, Error, InodeNumber, MountOptions, Refusal, RenameMode,
+    SetAttributes, SetXattrMode, Volume,
 };
 use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::superblock::Superblock;
@@ -239,13 +242,21 @@ fn upper_halves_without_their_features_are_not_looked_at() {
     image.assert_clean();
 }
 
-/// Lists `numbers` in the orphan file of an image with blocks of 4 KiB.
+/// Lists `numbers` in the first block of the orphan file of an image with blocks of 4 KiB.
 fn list_orphans(image: &Image, numbers: &[u32]) {
-    let block: usize = image
-        .debugfs("bmap <12> 0")
-        .lines()
-        .find_map(|line| line.trim().parse().ok())
-        .expect("the orphan file's block");
+    list_orphans_in(image, 0, numbers);
+}
+
+/// The number of a block of the orphan file.
+fn orphan_block(image: &Image, logical: u32) -> usize {
+    let told = image.debugfs(&format!("bmap <12> {logical}"));
+    let mut numbers = told.lines().filter_map(|line| line.trim().parse().ok());
+    numbers.next().expect("the orphan file's block")
+}
+
+/// Lists `numbers` in a block of the orphan file of an image with blocks of 4 KiB.
+fn list_orphans_in(image: &Image, logical: u32, numbers: &[u32]) {
+    let block = orphan_block(image, logical);
     image.change(|bytes| {
         for (slot, number) in numbers.iter().enumerate() {
             let at = block * 4096 + 4 * slot;
@@ -271,22 +282,22 @@ fn notes_about_orphans_are_few() {
     volume.close().expect("it closes");
 }
 
-#[test]
-fn an_orphan_that_is_listed_twice_leaves_no_place_behind() {
+/// An image with blocks of 4 KiB, an orphan file and these options, and the number of a file in it
+/// that has lost its name.
+fn image_with_unnamed(options: &[&str]) -> Option<(Image, u32)> {
     let mut number = 0;
-    let made = image_with(
-        &["-b", "4096", "-O", "orphan_file,^metadata_csum"],
-        |volume| {
-            volume.paths().write("/file", [7; 5000]).expect("room");
-            number = inode(volume, "/file").get();
-        },
-    );
-    let Some(image) = made else {
-        return;
-    };
+    let common = ["-b", "4096", "-O", "orphan_file,^metadata_csum"];
+    let image = image_with(&[&common[..], options].concat(), |volume| {
+        volume.paths().write("/file", [7; 5000]).expect("room");
+        number = inode(volume, "/file").get();
+    })?;
     image.debugfs_write("unlink file");
     image.debugfs_write(&format!("sif <{number}> links_count 0"));
-    list_orphans(&image, &[number, number]);
+    Some((image, number))
+}
+
+/// Mounts an image with one orphan, which the mount deletes.
+fn assert_finishes_one(image: &Image) {
     let volume = image.open();
     let notes = volume.notes().join("\n");
     assert!(notes.starts_with("finished 1 "), "{notes}");
@@ -294,4 +305,53 @@ fn an_orphan_that_is_listed_twice_leaves_no_place_behind() {
     image.assert_clean();
     let volume = image.open();
     assert_eq!(volume.notes(), [""; 0], "nothing is listed any more");
+}
+
+#[test]
+fn an_orphan_that_is_listed_twice_leaves_no_place_behind() {
+    let Some((image, number)) = image_with_unnamed(&[]) else {
+        return;
+    };
+    list_orphans(&image, &[number, number]);
+    assert_finishes_one(&image);
+}
+
+/// e2fsck takes them, and mke2fs makes them if asked to.
+#[test]
+fn long_orphan_files_are_read_to_their_end() {
+    let Some((image, number)) = image_with_unnamed(&["-E", "orphan_file_size=40M"]) else {
+        return;
+    };
+    list_orphans_in(&image, (40 << 8) - 1, &[number]);
+    assert_finishes_one(&image);
+}
+
+#[test]
+fn an_orphan_file_that_has_a_block_twice_is_damage() {
+    let features = ["orphan_file,^metadata_csum,^extent,^64bit", "orphan_file,^metadata_csum"];
+    for features in features {
+        let Some(image) = Image::make(&["-b", "4096", "-O", features]) else {
+            return;
+        };
+        let (first, second) = (orphan_block(&image, 0), orphan_block(&image, 1));
+        // A pointer, or a second extent, to blocks that the file has already.
+        let requests = if features.contains("^extent") {
+            vec![format!("block[0] {second}")]
+        } else {
+            vec![
+                "block[0] 0x0002F30A".to_owned(),
+                "block[6] 32".to_owned(),
+                "block[7] 32".to_owned(),
+                format!("block[8] {first}"),
+                format!("size {}", 64 * 4096),
+            ]
+        };
+        for request in requests {
+            image.debugfs_write(&format!("sif <12> {request}"));
+        }
+        let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+        let error = Volume::open(device, MountOptions::default());
+        let error = error.err().expect("the file is damaged");
+        assert!(matches!(error, Error::Corrupt(_)), "{features}: {error}");
+    }
 }

@@ -12,6 +12,10 @@ use crate::number::{BlockNumber, InodeNumber};
 
 /// The magic number after the slots (`EXT4_ORPHAN_BLOCK_MAGIC`).
 pub const MAGIC: u32 = 0x0B10_CA04;
+/// The most blocks of an orphan file that programs here read. mke2fs makes up to 512 unless asked
+/// for more, and e2fsck accepts any number; Linux mounts none of more than 512 blocks for writing,
+/// older versions up to 8 MiB.
+pub const MAX_BLOCKS: u64 = 1 << 16;
 /// Bytes after the slots.
 pub const TAIL_SIZE: usize = 8;
 

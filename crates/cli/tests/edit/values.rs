@@ -241,6 +241,23 @@ fn an_attribute_whose_name_cannot_be_is_left_out() {
     assert!(told.contains("xattr-name"), "{told}");
 }
 
+/// e2fsck accepts it, so the message does not name a repair.
+#[test]
+fn an_orphan_file_that_is_too_long_is_called_so() {
+    let place = Place::empty();
+    if !has("mke2fs") {
+        return;
+    }
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-t", "ext4", "-b", "1024", "-O", "orphan_file"]);
+    mke2fs.args(["-E", "orphan_file_size=65M"]);
+    succeed(mke2fs.arg(&place.image).arg("80M"));
+    let told = fail(&mut on(&place, "mkdir", &["/x"]), 1);
+    let says = "an orphan file of 66560 blocks: up to 65536 are read";
+    assert!(told.contains(says) && !told.contains("e2fsck"), "{told}");
+    succeed(&mut on(&place, "ls", &["/"]));
+}
+
 fn text(path: &std::path::Path) -> &str {
     path.to_str().expect("text")
 }

@@ -4,12 +4,14 @@
 use std::collections::HashSet;
 
 use pext4_ondisk::feature::Compat;
+use pext4_ondisk::orphan_file::MAX_BLOCKS;
 use pext4_ondisk::superblock::State;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
 use super::MAX_NOTES;
 use super::raw_files::{file_blocks, raw_slot};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::inode::extents::Extent;
 use crate::orphan::{OrphanFile, OrphanPlace};
 use crate::store::Store;
 use crate::volume::Volume;
@@ -48,15 +50,20 @@ pub(super) fn find(store: &Store) -> Result<FoundOrphans> {
 }
 
 fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<BlockNumber>)> {
-    /// Linux refuses larger orphan files.
-    const MAX_BLOCKS: u64 = 8 << 10;
     let slot = raw_slot(store, inode)?;
-    if slot.size / u64::from(store.block_size()) > MAX_BLOCKS {
-        return Err(Corrupt::new("orphan file", "is absurdly large")
-            .in_inode(inode)
-            .into());
+    let count = slot.size / u64::from(store.block_size());
+    // One that is longer than the file system is damage.
+    if (MAX_BLOCKS + 1..=store.geometry.blocks_count).contains(&count) {
+        return Err(Error::unsupported(format!(
+            "an orphan file of {count} blocks: up to {MAX_BLOCKS} are read; `tune2fs -O \
+             ^orphan_file` removes it"
+        )));
     }
     let runs = file_blocks(store, inode, &slot, "orphan file")?;
+    if share_blocks(&runs) {
+        let corrupt = Corrupt::new("orphan file", "has a block in two places");
+        return Err(corrupt.in_inode(inode).into());
+    }
     let blocks = runs
         .iter()
         .flat_map(|run| (0..run.length).filter_map(|step| run.start.checked_add(step)))
@@ -68,6 +75,18 @@ fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<Blo
         },
         blocks,
     ))
+}
+
+/// Whether runs overlap: then what is kept of them would not be bounded by the image.
+fn share_blocks(runs: &[Extent]) -> bool {
+    let mut places: Vec<(u64, u64)> = runs
+        .iter()
+        .map(|run| (run.start.get(), u64::from(run.length)))
+        .collect();
+    places.sort_unstable();
+    places
+        .windows(2)
+        .any(|pair| pair[0].0 + pair[0].1 > pair[1].0)
 }
 
 fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {

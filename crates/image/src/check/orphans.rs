@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::inode::Inode;
-use pext4_ondisk::orphan_file::OrphanBlock;
+use pext4_ondisk::orphan_file::{MAX_BLOCKS, OrphanBlock};
 use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::catalogue::Kind;
@@ -16,8 +16,6 @@ use super::volume::{Group, Volume};
 
 /// The maximum number of orphans that are kept.
 const MAX_ORPHANS: usize = 1 << 22;
-/// The maximum number of blocks of an orphan file.
-const MAX_BLOCKS: u64 = 1 << 16;
 
 /// The orphans.
 #[derive(Default)]
@@ -148,11 +146,15 @@ impl Search<'_> {
         if inode.file_type() != Some(FileType::Regular)
             || inode.links == 0
             || blocks == 0
-            || blocks > MAX_BLOCKS
             || !inode.size.is_multiple_of(block_size)
         {
             let (mode, size) = (inode.mode, inode.size);
             return self.report(format!("mode {mode:06o}, {size} bytes"));
+        }
+        if blocks > MAX_BLOCKS {
+            let text = || format!("an orphan file of {blocks} blocks, which was not read");
+            let place = Place::inode(number);
+            return self.findings.add(Kind::LimitReached, place, text);
         }
         let collected = Collector::collect(self.volume, number, &inode);
         let mut entries = 0u64;

@@ -13,10 +13,9 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{self, Superblock};
-use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, orphan_file};
 
 use super::journal::{self, runs};
-use super::orphans;
 use super::structures::Structures;
 use crate::error::{Error, Result};
 
@@ -79,7 +78,7 @@ impl<'d> Image<'d> {
         let (journal, orphans) = (superblock.journal_inode, superblock.orphan_file_inode);
         let files = [
             (Compat::HAS_JOURNAL, journal, journal::MAX_BLOCKS),
-            (Compat::ORPHAN_FILE, orphans, orphans::MAX_BLOCKS),
+            (Compat::ORPHAN_FILE, orphans, orphan_file::MAX_BLOCKS),
         ];
         files
             .into_iter()

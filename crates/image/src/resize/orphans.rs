@@ -6,16 +6,13 @@
 //! either changes.
 
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
-use pext4_ondisk::orphan_file::{self, OrphanBlock};
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use pext4_ondisk::orphan_file::{self, MAX_BLOCKS, OrphanBlock};
+use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::image::Image;
 use super::journal::runs;
 use super::shape::Shape;
 use crate::error::{Error, Result};
-
-/// The maximum size of an orphan file in blocks. Other implementations refuse larger ones too.
-pub(super) const MAX_BLOCKS: u64 = 8 << 10;
 
 /// Refuses an image with orphans.
 pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
@@ -53,9 +50,10 @@ fn blocks(image: &Image<'_>, number: InodeNumber) -> Result<Vec<BlockNumber>> {
     let runs = runs(image, number, MAX_BLOCKS)?;
     let count: u64 = runs.iter().map(|&(_, length)| u64::from(length)).sum();
     if count > MAX_BLOCKS {
-        return Err(Corrupt::new("orphan file", "is absurdly large")
-            .in_inode(number)
-            .into());
+        return Err(Error::Unsupported(format!(
+            "an orphan file of {count} blocks: up to {MAX_BLOCKS} are read; `tune2fs -O \
+             ^orphan_file` removes it"
+        )));
     }
     Ok(runs
         .iter()

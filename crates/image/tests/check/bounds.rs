@@ -239,6 +239,18 @@ fn a_block_of_orphans_in_many_places_is_read_once() {
     assert!(report.findings.iter().any(is_one), "{:?}", report.findings);
 }
 
+#[test]
+fn an_orphan_file_that_is_not_read_is_said_to_be_none_that_was_checked() {
+    let options = ["-b", "1024", "-O", "orphan_file", "-E", "orphan_file_size=65M"];
+    let Some(image) = make(80 << 20, &options) else {
+        return;
+    };
+    let report = image.check().expect("it can be checked");
+    let is_it = |one: &check::Finding| one.kind == Kind::LimitReached;
+    assert!(report.findings.iter().any(is_it), "{:?}", report.findings);
+    assert!(!report.is_complete);
+}
+
 /// A mount would cut or delete what an orphan slot names.
 #[test]
 fn the_file_systems_own_files_are_no_orphans() {

@@ -177,3 +177,19 @@ fn a_missing_block_of_the_resize_inode_is_created() {
     assert_clean(&path, "the resize inode has its block");
     assert_holds(&path, &tree, "the resize inode has its block");
 }
+
+/// Longer than Linux takes, and e2fsck has nothing against it.
+#[test]
+fn an_orphan_file_that_is_longer_than_usual() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 1 << 20);
+    let options = "-t ext4 -b 1024 -O orphan_file -E orphan_file_size=9M";
+    let path = image(folder.path(), options, 40 * MIB, &tree);
+    let resized = resize(&path, Target::Bytes(60 * MIB), false);
+    resized.expect("its blocks are rewritten");
+    assert_clean(&path, options);
+    assert_holds(&path, &tree, options);
+}
