@@ -316,6 +316,17 @@ fn an_orphan_that_is_listed_twice_leaves_no_place_behind() {
     assert_finishes_one(&image);
 }
 
+/// Only in the chain is a deletion time a link. e2fsck deletes such an orphan as well.
+#[test]
+fn an_orphan_in_the_file_has_any_deletion_time() {
+    let Some((image, number)) = image_with_unnamed(&[]) else {
+        return;
+    };
+    image.debugfs_write(&format!("sif <{number}> dtime 1700000000"));
+    list_orphans(&image, &[number]);
+    assert_finishes_one(&image);
+}
+
 /// e2fsck takes them, and mke2fs makes them if asked to.
 #[test]
 fn long_orphan_files_are_read_to_their_end() {

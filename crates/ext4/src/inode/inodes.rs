@@ -21,7 +21,7 @@ use crate::inode::tails::Tails;
 use crate::inode::values::Values;
 use crate::inode::{Inode, Reach};
 use crate::mbcache::SharedBlocks;
-use crate::orphan::Orphans;
+use crate::orphan::{OrphanPlace, Orphans};
 use crate::store::Store;
 use crate::types::FileType;
 
@@ -112,15 +112,24 @@ impl Inodes {
         Ok(ShardRef::Own(inode))
     }
 
-    /// The inode of a number that is listed as an orphan: it may have no links.
+    /// The inode of a number that is listed as an orphan at `place`, or perhaps is one: it may have
+    /// no links.
     ///
     /// # Errors
     ///
     /// As [`Inodes::get`].
-    pub fn get_orphan(&self, number: InodeNumber) -> Result<Arc<Inode>> {
-        // The deletion time of a chained orphan is the number of the next one.
+    pub fn get_orphan(
+        &self,
+        number: InodeNumber,
+        place: Option<OrphanPlace>,
+    ) -> Result<Arc<Inode>> {
+        // The deletion time of a chained orphan is the number of the next one. In the orphan file
+        // it has no meaning: the slot alone says that the inode waits for its deletion.
+        let is_in_file = matches!(place, Some(OrphanPlace::Slot { .. }));
         let most = self.store.geometry.inodes_count;
-        self.load(number, |slot| slot.links > 0 || slot.deletion_time <= most)
+        self.load(number, |slot| {
+            slot.links > 0 || is_in_file || slot.deletion_time <= most
+        })
     }
 
     /// An inode in memory, or else one whose slot is `expected`: others are not in use.

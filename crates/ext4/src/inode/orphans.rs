@@ -93,7 +93,7 @@ impl Inodes {
 
 impl Chain for Inodes {
     fn set_next(&self, handle: &mut Handle<'_>, inode: InodeNumber, next: u32) -> Result<()> {
-        let inode = self.get_orphan(inode)?;
+        let inode = self.get_orphan(inode, Some(OrphanPlace::Chained))?;
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.deletion_time = next;
             // One of before the mount that is not finished yet may not know it.

@@ -174,7 +174,7 @@ impl Volume {
                 .in_inode(number)
                 .into());
         }
-        let inode = self.inodes.get_orphan(number)?;
+        let inode = self.inodes.get_orphan(number, Some(place))?;
         if inode.is_dead() {
             // It is listed twice, and finished. A place that stays would name whatever file gets
             // the number next.

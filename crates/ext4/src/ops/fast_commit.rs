@@ -205,15 +205,14 @@ impl Application<'_> {
         if !inodes.groups.is_inode_claimed(number)? {
             return Ok(None);
         }
-        let inode = match inodes.get_orphan(number) {
+        let place = self.orphans.get(&number).copied();
+        let inode = match inodes.get_orphan(number, place) {
             Ok(inode) if inode.is_dead() => return Ok(None),
             Err(error) if error.is(Refusal::Stale) => return Ok(None),
             found => found?,
         };
-        if let Some(place) = self.orphans.get(&number)
-            && !inode.is_orphan()
-        {
-            inode.note(|state| state.orphan = Some(*place));
+        if place.is_some() && !inode.is_orphan() {
+            inode.note(|state| state.orphan = place);
         }
         Ok(Some(inode))
     }
