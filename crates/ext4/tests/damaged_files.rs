@@ -327,6 +327,41 @@ fn an_orphan_in_the_file_has_any_deletion_time() {
     assert_finishes_one(&image);
 }
 
+/// Its blocks may be free as well, or another file's.
+#[test]
+fn an_orphan_whose_number_is_free_is_not_cut() {
+    for links in [0, 1] {
+        let Some((image, number)) = image_with_unnamed(&[]) else {
+            return;
+        };
+        image.debugfs_write(&format!("sif <{number}> links_count {links}"));
+        image.debugfs_write(&format!("sif <{number}> size 100"));
+        image.debugfs_write(&format!("freei <{number}>"));
+        list_orphans(&image, &[number]);
+        let blocks = image.debugfs(&format!("blocks <{number}>"));
+        let volume = image.open();
+        let notes = volume.notes().join("\n");
+        assert!(notes.contains("marked free"), "{links}: {notes}");
+        volume.close().expect("it closes");
+        assert_eq!(image.debugfs(&format!("blocks <{number}>")), blocks);
+    }
+}
+
+/// What was deleted already leaves nothing to do.
+#[test]
+fn an_orphan_that_was_deleted_is_listed_no_more() {
+    let Some((image, number)) = image_with_unnamed(&[]) else {
+        return;
+    };
+    list_orphans(&image, &[number]);
+    assert_finishes_one(&image);
+    list_orphans(&image, &[number]);
+    let volume = image.open();
+    assert_eq!(volume.notes(), [""; 0], "nothing was left to do");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
 /// e2fsck takes them, and mke2fs makes them if asked to.
 #[test]
 fn long_orphan_files_are_read_to_their_end() {

@@ -192,7 +192,8 @@ impl Inodes {
         Ok(inode)
     }
 
-    fn wrongly_free(&self, number: InodeNumber) -> Error {
+    /// The error for an inode in use that its bitmap says is free: its group allocates no more.
+    pub(crate) fn wrongly_free(&self, number: InodeNumber) -> Error {
         if let Some((group, index)) = self.store.geometry.inode_group(number) {
             self.groups.mark_inodes_corrupt(group, index);
         }

@@ -174,6 +174,11 @@ impl Volume {
                 .in_inode(number)
                 .into());
         }
+        if !self.inodes.groups.is_inode_claimed(number)? {
+            self.check_finished(number)?;
+            self.inodes.remove_orphan_place(number, place)?;
+            return Ok(false);
+        }
         let inode = self.inodes.get_orphan(number, Some(place))?;
         if inode.is_dead() {
             // It is listed twice, and finished. A place that stays would name whatever file gets
@@ -188,5 +193,24 @@ impl Volume {
             self.inodes.finish_truncate(&inode)?;
         }
         Ok(true)
+    }
+
+    /// Fails unless an orphan whose number is free was deleted, at another place where it is
+    /// listed. Others are damage: their blocks may be free too, so they are not freed again.
+    fn check_finished(&self, number: InodeNumber) -> Result<()> {
+        let store = &self.inodes.store;
+        let is_deleted = match self.inodes.loaded_inode(number) {
+            Some(inode) => inode.is_dead(),
+            None => {
+                let slot = raw_slot(store, number)?;
+                let is_link = slot.deletion_time <= store.geometry.inodes_count;
+                slot.mode == 0 || slot.links == 0 && !is_link
+            }
+        };
+        if is_deleted {
+            Ok(())
+        } else {
+            Err(self.inodes.wrongly_free(number))
+        }
     }
 }
