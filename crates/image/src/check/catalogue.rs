@@ -227,6 +227,8 @@ catalogue! {
     DirectoryHole = "directory-hole", Problem;
     /// A directory does not begin with '.', or that leads elsewhere.
     DirectoryDot = "directory-dot", Problem;
+    /// The record of '.' is so long that names would fit behind it.
+    DirectoryDotLong = "directory-dot-long", Note;
     /// A directory has no '..' in its place, or that does not lead to its parent.
     DirectoryDotDot = "directory-dot-dot", Problem;
     /// A name holds bytes that no name can.

@@ -54,6 +54,9 @@ pub(super) fn block(
             (0 | 1, entry) => {
                 check_file_type(subject, &record, bytes, Some(block));
                 check_dot_record(subject, position, entry.as_ref(), block);
+                if position == 0 {
+                    check_dot_length(subject, record.length, block);
+                }
             }
             (_, entry) => {
                 check_record_length(subject, &record, bytes, Some(block));
@@ -190,6 +193,15 @@ fn check_dot_record(
             });
             format!("{found} in its place")
         }),
+    }
+}
+
+/// Notes a record of '.' that e2fsck would split: what is behind the name would make a record.
+fn check_dot_length(subject: &DirectorySubject<'_>, length: usize, block: u64) {
+    if length > 2 * MIN_RECORD {
+        subject.report(Kind::DirectoryDotLong, Some(block), || {
+            format!("{length} bytes")
+        });
     }
 }
 

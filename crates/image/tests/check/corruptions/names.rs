@@ -91,6 +91,17 @@ pub fn names_of() -> Vec<Corruption> {
         (Kind::DirectoryRecord, Base::Plain, Complains, |image| {
             edit_directory(image, "/dir", |bytes, _| bytes[28] = 6);
         }),
+        (Kind::DirectoryDotLong, Base::Plain, Complains, |image| {
+            // It is empty, so the record of '..' is the last.
+            edit_directory(image, "/dir/deeper", |bytes, _| {
+                let mut last: [u8; 12] = bytes[12..24].try_into().expect("12 bytes");
+                let length = u16::from_le_bytes([last[4], last[5]]) - 16;
+                last[4..6].copy_from_slice(&length.to_le_bytes());
+                bytes[4] = 28;
+                bytes[12..28].fill(0);
+                bytes[28..40].copy_from_slice(&last);
+            });
+        }),
         (Kind::DirectoryRecord, Base::Plain, Complains, |image| {
             // Free, and shorter than the name that it says it had.
             edit_directory(image, "/dir", |bytes, _| {
