@@ -88,6 +88,12 @@ impl RootInfo {
         HashVersion::from_raw(self.raw_version)
     }
 
+    /// Whether the flags leave the index of a known kind: those without a meaning do.
+    #[must_use]
+    pub fn has_known_flags(&self) -> bool {
+        self.flags & UNSUPPORTED_FLAG == 0
+    }
+
     /// Checks that the index is of a known kind with at most `max_levels` levels of nodes (1, or 2
     /// with `large_dir`); returns the hash version.
     ///
@@ -95,7 +101,7 @@ impl RootInfo {
     ///
     /// [`Corrupt`], naming the field with an unknown value.
     pub fn check(&self, max_levels: u8) -> Result<HashVersion, Corrupt> {
-        if self.flags & UNSUPPORTED_FLAG != 0 {
+        if !self.has_known_flags() {
             return Err(Corrupt::new(ROOT, format!("flags are {:#x}", self.flags)));
         }
         if self.indirect_levels > max_levels {

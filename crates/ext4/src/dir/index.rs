@@ -290,7 +290,7 @@ fn known_hasher(info: &RootInfo, settings: &DirectorySettings) -> Option<Hasher>
     let hasher = info
         .hash_version()
         .and_then(|version| settings.hasher_of(version));
-    hasher.filter(|_| info.flags == 0)
+    hasher.filter(|_| info.has_known_flags())
 }
 
 /// Checks the entries of a block of an index in a directory of `count` blocks: a search in hashes

@@ -303,7 +303,7 @@ fn names_that_no_entry_can_hold() {
 fn estrange(directory: &mut Memory, how: usize) {
     match how {
         0 => directory.blocks[0].0[0x1C] = 6,
-        1 => directory.blocks[0].0[0x1F] = 1,
+        1 => directory.blocks[0].0[0x1F] = 3,
         _ => directory.settings.indexing = false,
     }
 }
@@ -333,6 +333,22 @@ fn an_unknown_index_is_searched_leaf_by_leaf() {
         }
         assert_eq!(super::listings::names(&directory).len(), 8000 - 160);
     }
+}
+
+/// Linux and e2fsck ignore them, and so does the checker.
+#[test]
+fn flags_of_an_index_without_a_meaning_change_nothing() {
+    let mut directory = Memory::new(settings(1024));
+    for number in 0..100 {
+        enter(&mut directory, number, format!("n{number}").as_bytes());
+    }
+    directory.blocks[0].0[0x1F] = 0xFE;
+    for number in 100..8000 {
+        enter(&mut directory, number, format!("n{number}").as_bytes());
+    }
+    assert_eq!(levels(&directory), 1);
+    assert_eq!(directory.blocks[0].0[0x1F], 0xFE);
+    assert_eq!(check(&directory).len(), 8000);
 }
 
 #[test]
