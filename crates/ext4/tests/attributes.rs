@@ -420,3 +420,43 @@ fn a_list_without_room_leaves_the_permissions() {
     volume.close().expect("it closes");
     image.assert_clean();
 }
+
+/// An image where both places of a file's attributes have `user.twice`: no program leaves that.
+#[test]
+fn a_name_in_the_inode_hides_the_same_in_the_block() {
+    let arguments = ["-b", "1024", "-I", "256", "-O", "^metadata_csum,^ea_inode"];
+    let Some(image) = Image::with_file(&arguments, b"x", &[]) else {
+        return;
+    };
+    let volume = image.open();
+    let file = inode_of(&volume, "/file");
+    let set = |name: &[u8], value: &[u8]| {
+        let set = volume.set_xattr(file, name, value, SetXattrMode::Any);
+        set.expect("there is room");
+    };
+    set(b"user.twice", b"in the inode");
+    set(b"user.other", &[b'o'; 300]);
+    volume.close().expect("it closes");
+    image.change(|bytes| {
+        let starts = (0..bytes.len()).step_by(1024);
+        let mut blocks = starts.filter(|&at| xattr::references(&bytes[at..at + 1024]).is_ok());
+        let at = blocks.next().expect("a block of attributes");
+        let list = &mut bytes[at..at + 1024];
+        let mut block = xattr::Block::decode(list).expect("sound");
+        let hidden = xattr::Attribute::new(1, b"twice", b"in the block");
+        block.attributes.push(hidden);
+        block.encode(list).expect("it fits");
+    });
+    let volume = image.open();
+    let mut names = volume.xattr_names(file).expect("a list");
+    names.sort_unstable();
+    assert_eq!(names, [&b"user.other"[..], b"user.twice"]);
+    let value = volume.xattr(file, b"user.twice").expect("a value");
+    assert_eq!(value, b"in the inode");
+    let set = volume.set_xattr(file, b"user.twice", b"once", SetXattrMode::Any);
+    set.expect("there is room");
+    volume.remove_xattr(file, b"user.twice").expect("it is there");
+    assert!(volume.xattr(file, b"user.twice").is_err(), "both are gone");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}

@@ -28,7 +28,8 @@ impl Volume {
         })
     }
 
-    /// Full names of all extended attributes, without those whose names no call takes.
+    /// Full names of all extended attributes, each once, without those whose names no call
+    /// takes.
     ///
     /// # Errors
     ///

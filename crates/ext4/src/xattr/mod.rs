@@ -24,6 +24,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
@@ -92,16 +93,19 @@ pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// Full names of all attributes that [`get`] can find. Of a damaged image there may be others,
-/// which the checker reports: they stay where they are.
+/// Full names of all attributes that [`get`] can find. In a damaged image there may be others,
+/// which the checker reports and which stay where they are: of a name that no call takes, or in the
+/// block with a name of the inode.
 ///
 /// # Errors
 ///
 /// `Corrupt`, `Io`.
 pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let places = read(inodes, inode)?.places;
-    Ok(places
-        .all()
+    let mut seen = HashSet::new();
+    let found = places.all();
+    Ok(found
+        .filter(|attribute| seen.insert((attribute.index, &*attribute.name)))
         .filter_map(|attribute| callable_name(attribute.index, &attribute.name))
         .collect())
 }

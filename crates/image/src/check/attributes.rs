@@ -4,7 +4,7 @@
 //! kinds of users are counted during the pass and compared with the stored counts after it. A block
 //! is checked and claimed for the first inode that refers to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::inode::InodeFlags;
@@ -116,32 +116,26 @@ pub(super) fn check(subject: &InodeSubject<'_>) -> Attributes {
     let examination = subject.examination;
     let place = Place::inode(subject.number);
     let is_encrypted = subject.inode.flags.contains(InodeFlags::ENCRYPT);
-    let mut context = None;
-    match xattr::decode_inode_area(&subject.inode.tail) {
-        Ok(list) => {
-            context = Context::among(&list);
-            attributes.inline = list.iter().find_map(inline_length);
-            if attributes.inline.is_some() {
-                check_empty_values(subject);
-            }
-            attributes.count_values(examination, &list);
-            check_list(
-                examination,
-                &list,
-                &place,
-                Attribute::has_valid_hash_in_inode,
-            );
-        }
+    let own = match xattr::decode_inode_area(&subject.inode.tail) {
+        Ok(list) => list,
         Err(corrupt) => {
             attributes.is_partial = true;
-            examination
-                .findings
-                .corrupt(Kind::XattrEntry, place, &corrupt);
+            let findings = &examination.findings;
+            findings.corrupt(Kind::XattrEntry, place.clone(), &corrupt);
+            Vec::new()
         }
+    };
+    let mut context = Context::among(&own);
+    attributes.inline = own.iter().find_map(inline_length);
+    if attributes.inline.is_some() {
+        check_empty_values(subject);
     }
+    attributes.count_values(examination, &own);
+    let is_hash_valid = Attribute::has_valid_hash_in_inode;
+    check_list(examination, &own, &place, is_hash_valid);
     let block = subject.inode.file_acl;
     if block.get() != 0 {
-        check_reference(subject, block, &mut attributes);
+        check_reference(subject, block, &own, &mut attributes);
         if is_encrypted && context.is_none() {
             context = context_in(examination, block);
         }
@@ -205,7 +199,13 @@ fn check_empty_values(subject: &InodeSubject<'_>) {
     }
 }
 
-fn check_reference(subject: &InodeSubject<'_>, block: BlockNumber, attributes: &mut Attributes) {
+/// Checks an inode's reference to a block of attributes; `own` are those in the inode.
+fn check_reference(
+    subject: &InodeSubject<'_>,
+    block: BlockNumber,
+    own: &[Attribute],
+    attributes: &mut Attributes,
+) {
     if !subject.features().has_compat(Compat::EXT_ATTR) {
         subject.report(Kind::FeatureMissing, || {
             format!("attributes in block {block}, without ext_attr")
@@ -223,14 +223,43 @@ fn check_reference(subject: &InodeSubject<'_>, block: BlockNumber, attributes: &
         examination.claims.claim(block, 1);
         check_block(examination, subject.number, block);
     }
-    // Each user of a block counts the values of all its entries.
-    if subject.features().has_incompat(Incompat::EA_INODE) {
-        let bytes = examination.volume.block(block).ok();
-        match bytes.and_then(|bytes| xattr::Block::decode(&bytes).ok()) {
-            Some(decoded) => attributes.count_values(examination, &decoded.attributes),
-            None => attributes.is_partial = true,
-        }
+    let has_values = subject.features().has_incompat(Incompat::EA_INODE);
+    if !has_values && own.is_empty() {
+        return;
     }
+    let bytes = examination.volume.block(block).ok();
+    let Some(decoded) = bytes.and_then(|bytes| xattr::Block::decode(&bytes).ok()) else {
+        attributes.is_partial |= has_values;
+        return;
+    };
+    // Each user of a block counts the values of all its entries.
+    if has_values {
+        attributes.count_values(examination, &decoded.attributes);
+    }
+    check_hidden(subject, block, own, &decoded.attributes);
+}
+
+/// Notes attributes of a block whose names are also in the inode, where they are looked for first.
+fn check_hidden(
+    subject: &InodeSubject<'_>,
+    block: BlockNumber,
+    own: &[Attribute],
+    others: &[Attribute],
+) {
+    let names: HashSet<(u8, &[u8])> = own.iter().map(name_of).collect();
+    for hidden in others.iter().filter(|other| names.contains(&name_of(other))) {
+        let place = Place::inode(subject.number).block(block);
+        let findings = &subject.examination.findings;
+        findings.add(Kind::XattrHidden, place, || shown(hidden));
+    }
+}
+
+fn name_of(attribute: &Attribute) -> (u8, &[u8]) {
+    (attribute.index, &attribute.name)
+}
+
+fn shown(attribute: &Attribute) -> String {
+    format!("{}:{}", attribute.index, attribute.name.escape_ascii())
 }
 
 /// Checks an attribute block, for its first user only.
@@ -279,8 +308,6 @@ fn check_list(
     is_hash_valid: impl Fn(&Attribute) -> bool,
 ) {
     let findings = &examination.findings;
-    let shown =
-        |attribute: &Attribute| format!("{}:{}", attribute.index, attribute.name.escape_ascii());
     for attribute in list {
         if !is_hash_valid(attribute) {
             findings.add(Kind::XattrHash, place.clone(), || shown(attribute));
@@ -296,10 +323,7 @@ fn check_list(
             });
         }
     }
-    let mut names: Vec<(u8, &[u8])> = list
-        .iter()
-        .map(|attribute| (attribute.index, &*attribute.name))
-        .collect();
+    let mut names: Vec<(u8, &[u8])> = list.iter().map(name_of).collect();
     names.sort_unstable();
     for pair in names.windows(2).filter(|pair| pair[0] == pair[1]) {
         findings.add(Kind::XattrDuplicate, place.clone(), || {

@@ -202,6 +202,8 @@ catalogue! {
     XattrHash = "xattr-hash", Problem;
     /// A name stands twice in one list of extended attributes.
     XattrDuplicate = "xattr-duplicate", Problem;
+    /// An extended attribute in a block is hidden by one of the same name in the inode.
+    XattrHidden = "xattr-hidden", Note;
     /// No call can ask for an extended attribute by its name, so no list has it.
     XattrName = "xattr-name", Note;
     /// A block of extended attributes counts another number of users than it has.
