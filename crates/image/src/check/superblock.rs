@@ -17,6 +17,7 @@ use super::{Error, Result};
 
 /// The features that this checker knows. Others may change the rules.
 const KNOWN_COMPAT: Compat = Compat::DIR_PREALLOC
+    .union(Compat::IMAGIC_INODES)
     .union(Compat::HAS_JOURNAL)
     .union(Compat::EXT_ATTR)
     .union(Compat::RESIZE_INODE)

@@ -36,6 +36,7 @@ const HANDLED_READ_ONLY: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::VERITY)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
 const HANDLED_COMPAT: Compat = Compat::DIR_PREALLOC
+    .union(Compat::IMAGIC_INODES)
     .union(Compat::HAS_JOURNAL)
     .union(Compat::EXT_ATTR)
     .union(Compat::RESIZE_INODE)

@@ -1,6 +1,7 @@
 //! Images on which the checker and e2fsck once disagreed: both find the same wrong, or nothing.
 
 use pext4_ondisk::extent::Extent;
+use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, LogicalBlock, mmp};
 
 use super::image::{Image, make, names};
@@ -161,6 +162,15 @@ fn extra_sizes_that_no_feature_promises() {
 fn an_attribute_without_a_prefix_is_no_damage() {
     neither_finds("-b 1024", |image| {
         image.debugfs(&["ea_set /large btrfs.compression zstd"]);
+    });
+}
+
+#[test]
+fn inodes_of_afs_are_no_damage_where_the_feature_is() {
+    neither_finds("-b 1024", |image| {
+        image.debugfs(&["feature imagic_inodes"]);
+        let large = image.find("/large");
+        image.edit_inode(large, |inode| inode.flags |= InodeFlags::IMAGIC);
     });
 }
 

@@ -1,6 +1,7 @@
 //! Growing, with every set of features that affects the location of metadata.
 
 use std::path::Path;
+use std::process::Command;
 
 use super::rig::{
     KIB, MIB, assert_clean, assert_holds, field, image, resize, scratch, source, text, tools,
@@ -192,4 +193,21 @@ fn an_orphan_file_that_is_longer_than_usual() {
     resized.expect("its blocks are rewritten");
     assert_clean(&path, options);
     assert_holds(&path, &tree, options);
+}
+
+#[test]
+fn an_image_that_may_have_inodes_of_afs() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 1 << 20);
+    let path = image(folder.path(), "-t ext4 -b 1024", 20 * MIB, &tree);
+    let request = ["-w", "-R", "feature imagic_inodes"];
+    let mut debugfs = Command::new("debugfs");
+    let status = debugfs.args(request).arg(&path).status();
+    assert!(status.expect("it is there").success());
+    resize(&path, Target::Bytes(30 * MIB), false).expect("it is left alone");
+    assert_clean(&path, "imagic_inodes");
+    assert_holds(&path, &tree, "imagic_inodes");
 }

@@ -56,8 +56,8 @@ fn flag_rules(subject: &InodeSubject<'_>) -> [FlagRule; 11] {
         ),
         (
             InodeFlags::IMAGIC,
-            !is_own(subject),
-            "an inode of AFS, which needs a feature that is not known here",
+            !is_own(subject) && !subject.features().has_compat(Compat::IMAGIC_INODES),
+            "an inode of AFS without the feature",
         ),
         (
             InodeFlags::EA_INODE,
