@@ -40,10 +40,11 @@ mod name;
 mod range;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use pext4_ondisk::inode::MAX_LINKS;
 use pext4_ondisk::journal::fast_commit::Record;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 use rangemap::RangeSet;
@@ -69,6 +70,9 @@ struct Application<'a> {
     unnamed_directories: BTreeMap<InodeNumber, bool>,
     /// The orphans of the last full commit.
     orphans: HashMap<InodeNumber, OrphanPlace>,
+    /// Files that had more links than the format counts. One that is renamed has one too many
+    /// between the new name and the end of the old one.
+    overfull: BTreeSet<InodeNumber>,
 }
 
 /// The links of an inode whose attributes are applied.
@@ -136,6 +140,7 @@ impl Volume {
             filled: 0,
             unnamed_directories: BTreeMap::new(),
             orphans: orphans.into_iter().collect(),
+            overfull: BTreeSet::new(),
         };
         for record in commits.iter().flatten() {
             if let Record::AddRange { extent, .. } = record {
@@ -232,9 +237,28 @@ impl Application<'_> {
         Ok(())
     }
 
+    /// Notes a file that has more links than the format counts, to be checked in the end.
+    fn note_links(&mut self, inode: &Inode) {
+        if !inode.is_directory() && inode.links() > u32::from(MAX_LINKS) {
+            self.overfull.insert(inode.number());
+        }
+    }
+
+    fn check_links(&mut self) -> Result<()> {
+        for number in std::mem::take(&mut self.overfull) {
+            let inode = self.in_use(number)?;
+            if inode.is_some_and(|inode| inode.links() > u32::from(MAX_LINKS)) {
+                let problem = "gives a file more links than the format counts";
+                return Err(contradiction(problem, number).into());
+            }
+        }
+        Ok(())
+    }
+
     /// Ends directories that have no name, and frees the blocks that no file has. Files without a
     /// name end when the volume is closed.
     fn finish(mut self) -> Result<()> {
+        self.check_links()?;
         for number in std::mem::take(&mut self.unnamed_directories).into_keys() {
             if let Some(directory) = self.in_use(number)? {
                 self.end(&directory)?;

@@ -120,6 +120,29 @@ impl Base {
         area
     }
 
+    /// The base after its replay, with an empty log, changed by debugfs.
+    fn changed(self, requests: &[String]) -> Self {
+        let replayed = Arc::new(self.device.fork());
+        let below = Arc::<RamDevice>::clone(&replayed);
+        let volume = Volume::open(below, MountOptions::default()).expect("a replay");
+        volume.close().expect("memory");
+        let folder = scratch();
+        let path = folder.path().join("image");
+        replayed.save(&path).expect("there is room");
+        debugfs::command(&path, requests).expect("debugfs is there");
+        let device = RamDevice::load(&path).expect("the image");
+        let mut superblock = superblock(&device);
+        superblock.features.incompat |= Incompat::RECOVER;
+        let encoded = superblock.encode();
+        device.write_at(OFFSET, &encoded).expect("memory");
+        let journal = read_superblock(&device, &self.log).expect("sound");
+        Self {
+            device,
+            next: journal.sequence,
+            ..self
+        }
+    }
+
     /// The image with this area behind its log.
     fn with(&self, area: &AreaWriter) -> RamDevice {
         let device = self.device.fork();
@@ -466,6 +489,32 @@ fn records_that_cannot_be_true_are_refused() {
         let told = base.refused(&area);
         assert!(told.contains(expected), "{expected}: {told}");
     }
+}
+
+#[test]
+fn links_that_the_format_does_not_count_are_refused() {
+    let base = Base::new();
+    let (file, directory, [new, ..]) = (base.file, base.directory, NEW);
+    let full = |inode: InodeNumber| format!("sif <{inode}> links_count 65000");
+    let base = base.changed(&[full(file), full(directory)]);
+    let mut area = base.area();
+    area.link(ROOT, file, b"another").tail(base.next);
+    let told = base.refused(&area);
+    assert!(told.contains("more links than"), "{told}");
+    let mut area = base.area();
+    area.inode(new, &slot(DIRECTORY, 2, 1024, 7));
+    area.create(directory, new, b"another").tail(base.next);
+    let told = base.refused(&area);
+    assert!(told.contains("where no more are counted"), "{told}");
+    // Renamed: it has one too many only until it loses the old name.
+    let mut area = base.area();
+    area.link(ROOT, file, b"renamed")
+        .unlink(ROOT, file, b"file")
+        .tail(base.next);
+    let volume = Volume::open(Arc::new(base.with(&area)), MountOptions::default());
+    let volume = volume.expect("in the end it has as many as before");
+    volume.lookup(ROOT, b"renamed").expect("it is there");
+    volume.close().expect("memory");
 }
 
 /// A record about one of a few inodes, true or not.

@@ -111,6 +111,7 @@ impl Application<'_> {
             }
         });
         drop(handle);
+        self.note_links(inode);
         let checked = inode.state(|state| inodes.check_slot(&state.slot, inode.file_type()));
         Ok(checked.map_err(|corrupt| corrupt.in_inode(inode.number()))?)
     }
@@ -179,7 +180,8 @@ impl Application<'_> {
         let inodes = &self.volume.inodes;
         let checked = inodes.check_slot(&slot, file_type);
         checked.map_err(|corrupt| corrupt.in_inode(number))?;
-        self.put(number, slot, file_type)?;
+        let inode = self.put(number, slot, file_type)?;
+        self.note_links(&inode);
         Ok(())
     }
 

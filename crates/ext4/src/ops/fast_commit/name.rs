@@ -19,6 +19,10 @@ impl Application<'_> {
             return Ok(());
         };
         if inode.is_directory() {
+            if self.volume.check_room_for_subdirectory(&directory).is_err() {
+                let problem = "makes a directory where no more are counted";
+                return Err(contradiction(problem, directory.number()).into());
+            }
             let Some(is_inline) = self.unnamed_directories.remove(&inode.number()) else {
                 return Err(second_name(inode));
             };
@@ -45,6 +49,8 @@ impl Application<'_> {
         inode.edit(&mut handle, Reach::Attributes, |state| {
             state.slot.links = state.slot.links.saturating_add(1);
         });
+        drop(handle);
+        self.note_links(inode);
         Ok(())
     }
 
