@@ -6,6 +6,7 @@
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::Compat;
+use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{GroupNumber, InodeNumber, bitmap, extent};
 
@@ -59,6 +60,10 @@ fn allocate(
             let descriptor = &mut image.descriptors[group.get() as usize];
             if inode.file_type() == Some(FileType::Directory) {
                 descriptor.used_directories += 1;
+            }
+            // As a mount does: a group with inodes has both bitmaps.
+            if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+                image.block_bitmap(group)?.is_changed = true;
             }
             return Ok(geometry.inode_at(group, index).expect("inside the group"));
         }

@@ -2,12 +2,13 @@
 //! location of metadata.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use super::rig::{
     MIB, NAMED_JOURNAL, assert_attributes, assert_clean, assert_holds, assert_journal_backup,
     field, image, image_with_gaps, journal_number, open, resize, scattered_image, scratch, source,
-    tools,
+    text, tools,
 };
 use pext4_block::{Access, FileDevice};
 use pext4_image::Error;
@@ -269,4 +270,40 @@ fn the_smallest_size_under_quota() {
         assert_clean(&path, &when);
         assert_holds(&path, &tree, &when);
     }
+}
+
+/// An inode of the last group gets a number in one of which nothing was ever written.
+#[test]
+fn a_group_that_gets_an_inode_gets_both_bitmaps() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = folder.path().join("source");
+    std::fs::create_dir(&tree).expect("a folder");
+    // With the reserved ones, all inodes of the first group.
+    for index in 0..53 {
+        std::fs::write(tree.join(format!("{index}")), b"").expect("a file");
+    }
+    let options = "-t ext4 -b 1024 -g 8192 -N 256 -O ^flex_bg,^resize_inode,^has_journal";
+    let path = image(folder.path(), options, 32 * MIB, &tree);
+    for request in ["copy_inode <12> <200>", "seti <200>", "link <200> far"] {
+        let mut debugfs = Command::new("debugfs");
+        debugfs.args(["-w", "-R", request]).arg(&path);
+        assert!(debugfs.status().expect("it is there").success());
+    }
+    let repaired = Command::new("e2fsck").arg("-fy").arg(&path).output();
+    assert!(repaired.is_ok());
+    let flags = |group: &str| {
+        let told = Command::new("dumpe2fs").arg(&path).output();
+        let told = text(&told.expect("it is there"));
+        let line = told.lines().find(|line| line.starts_with(group));
+        line.expect("the group").to_owned()
+    };
+    assert!(flags("Group 1:").contains("INODE_UNINIT, BLOCK_UNINIT"));
+    let (summary, ..) = resize(&path, Target::Bytes(24 * MIB), false).expect("it can be");
+    assert_eq!(summary.moved_inodes, 1);
+    let after = flags("Group 1:");
+    assert!(!after.contains("UNINIT"), "{after}");
+    assert_clean(&path, "after the resize");
 }
