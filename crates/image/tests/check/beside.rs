@@ -21,7 +21,8 @@ const SEEDS: u64 = 600;
 /// Number of inodes whose slots may be changed; the first user inode is 11.
 const INODES: u32 = 40;
 
-/// Options of mke2fs, and whether e2fsck builds indexes afterwards.
+/// Options of mke2fs, and whether e2fsck builds indexes afterwards. Blocks have 1 KiB unless they say
+/// otherwise.
 const BASES: &[(&str, bool)] = &[
     ("-O orphan_file,metadata_csum_seed", true),
     ("-O ^metadata_csum,uninit_bg", true),
@@ -47,6 +48,8 @@ const BASES: &[(&str, bool)] = &[
         "-O quota,project,ea_inode -E quotatype=usrquota:grpquota:prjquota",
         true,
     ),
+    ("-b 4096 -O orphan_file,mmp", true),
+    ("-b 4096 -O ^extents,^64bit,^metadata_csum,uninit_bg", true),
 ];
 
 /// A structure of an image whose checksum can be updated.
@@ -65,6 +68,7 @@ enum Place {
     Journal(u64),
     OrphanFile(u32, u64),
     Quota(u64),
+    Mmp(u64),
 }
 
 impl Place {
@@ -85,19 +89,24 @@ impl Place {
             Self::Journal(_) => 11,
             Self::OrphanFile(..) => 12,
             Self::Quota(_) => 13,
+            Self::Mmp(_) => 14,
         }
     }
 
     fn range(self, image: &mut Image) -> Range<usize> {
-        let block = |number: u64| {
-            let start = usize::try_from(number * 1024).expect("small");
-            start..start + 1024
+        // Before the superblock is changed: it is the last of several structures.
+        let size = |image: &Image| image.geometry().block_size as usize;
+        let start_of =
+            |image: &Image, number: u64| usize::try_from(number).expect("small") * size(image);
+        let block = |image: &Image, number: u64| {
+            let start = start_of(image, number);
+            start..start + size(image)
         };
         match self {
             Self::Superblock => 1024..2048,
             Self::Descriptor(group) => image.descriptor_range(group),
-            Self::BlockBitmap(group) => block(image.descriptor(group).block_bitmap.get()),
-            Self::InodeBitmap(group) => block(image.descriptor(group).inode_bitmap.get()),
+            Self::BlockBitmap(group) => block(image, image.descriptor(group).block_bitmap.get()),
+            Self::InodeBitmap(group) => block(image, image.descriptor(group).inode_bitmap.get()),
             Self::Slot(number) => image.slot_range(number),
             Self::Leaf(_, number)
             | Self::Index(_, number)
@@ -106,7 +115,12 @@ impl Place {
             | Self::Attributes(number)
             | Self::Journal(number)
             | Self::Quota(number)
-            | Self::OrphanFile(_, number) => block(number),
+            | Self::OrphanFile(_, number) => block(image, number),
+            // The rest of its block has no meaning.
+            Self::Mmp(number) => {
+                let start = start_of(image, number);
+                start..start + 1024
+            }
         }
     }
 
@@ -134,6 +148,14 @@ impl Place {
                 }
             }
             Self::OrphanFile(inode, number) => stamp_orphans(image, inode, number),
+            Self::Mmp(number) => {
+                let seed = image.seed();
+                let bytes = image.block(number);
+                if let Some(seed) = seed {
+                    let sum = checksum::crc32c(seed, &bytes[..1020]);
+                    bytes[1020..1024].copy_from_slice(&sum.to_le_bytes());
+                }
+            }
             Self::Pointers(_) | Self::Journal(_) | Self::Quota(_) => {}
         }
     }
@@ -160,8 +182,10 @@ fn stamp_orphans(image: &mut Image, inode: u32, number: u64) {
         let state = checksum::crc32c(seed, &inode.to_le_bytes());
         let state = checksum::crc32c(state, &generation.to_le_bytes());
         let state = checksum::crc32c(state, &number.to_le_bytes());
-        let sum = checksum::crc32c(state, &bytes[..1016]);
-        bytes[1020..].copy_from_slice(&sum.to_le_bytes());
+        // The slots, a magic number, and the checksum.
+        let end = bytes.len() - 4;
+        let sum = checksum::crc32c(state, &bytes[..end - 4]);
+        bytes[end..].copy_from_slice(&sum.to_le_bytes());
     }
 }
 
@@ -199,7 +223,10 @@ fn base(index: usize) -> Option<&'static Base> {
 
 fn make_base(index: usize) -> Option<Base> {
     let (options, is_indexed) = BASES[index];
-    let mut words = vec!["-b", "1024", "-N", "1024"];
+    let mut words = vec!["-N", "1024"];
+    if !options.contains("-b ") {
+        words.extend(["-b", "1024"]);
+    }
     words.extend(options.split(' '));
     let size = if options.contains("bigalloc") { 64 } else { 10 };
     let mut image = make(size << 20, &words)?;
@@ -253,6 +280,10 @@ fn places(image: &mut Image) -> Vec<Place> {
                 .take(2)
                 .map(|block| Place::OrphanFile(orphans, block)),
         );
+    }
+    let protection = superblock.mmp_block.get();
+    if protection != 0 {
+        places.push(Place::Mmp(protection));
     }
     let quotas = [
         superblock.user_quota_inode,
