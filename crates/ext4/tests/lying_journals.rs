@@ -198,3 +198,19 @@ fn an_empty_log_has_checksums_where_the_file_system_has_some() {
         assert_eq!(bytes[at + 3] & CHECKSUMS, expected, "{features}");
     }
 }
+
+/// As Linux, which says nothing; `check` reports such a log.
+#[test]
+fn a_log_whose_replay_the_superblock_does_not_ask_for_is_dropped_with_a_note() {
+    const RECOVER: u8 = 4;
+    let Some(image) = image("^metadata_csum,^64bit") else {
+        return;
+    };
+    image.write_to_journal(&[(9000, &[0; BLOCK])]);
+    image.change(|bytes| bytes[1024 + 0x60] &= !RECOVER);
+    let volume = open(&image, MountOptions::default()).1;
+    let volume = assert_reads(volume);
+    let notes = volume.notes().join("\n");
+    assert!(notes.contains("they are dropped"), "{notes}");
+    volume.close().expect("memory");
+}

@@ -74,6 +74,12 @@ impl EditSession {
         refuse_noted_errors(&before, name)?;
         refuse_other_machines(&before, name)?;
         let journal = OfflineJournal::open(Arc::clone(&below)).with_image(name)?;
+        notes.extend(
+            journal
+                .iter()
+                .filter_map(|journal| journal.note())
+                .map(str::to_owned),
+        );
         let free = FreeMap::open(&*below).with_image(name)?;
         let block_size = 1024u32
             .checked_shl(before.log_block_size)

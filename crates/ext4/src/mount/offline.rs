@@ -103,6 +103,12 @@ impl From<CommitFailure> for CommitError {
 }
 
 impl OfflineJournal {
+    /// What to tell whoever writes to the image: whether that drops what the log holds.
+    #[must_use]
+    pub fn note(&self) -> Option<&'static str> {
+        self.stale.is_some().then_some(recovery::IGNORED_LOG)
+    }
+
     /// The journal of an image; `None` if it has none.
     ///
     /// # Errors

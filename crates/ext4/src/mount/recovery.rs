@@ -26,6 +26,10 @@ use crate::store::Store;
 /// The cache size for the search, in bytes: it reads only a few blocks.
 const SEARCH_CACHE: u64 = 1 << 20;
 
+/// What is said of a log that is not replayed, because the superblock does not ask for it.
+pub(super) const IGNORED_LOG: &str = "the journal holds transactions whose replay the superblock \
+                                      does not ask for: they are dropped";
+
 /// The journal of an image, and what is to be done with it.
 pub(super) struct FoundJournal {
     device: Arc<dyn Device>,
@@ -121,6 +125,7 @@ impl FoundJournal {
             }
             // The log must be durably empty before this mount sets `recover`.
             None if log.superblock.start != 0 => {
+                notes.push(IGNORED_LOG.to_owned());
                 recovery::discard(&*self.device, &log.area, &mut log.superblock)
                     .map_err(Error::opening)?;
             }
