@@ -455,7 +455,9 @@ fn a_name_in_the_inode_hides_the_same_in_the_block() {
     assert_eq!(value, b"in the inode");
     let set = volume.set_xattr(file, b"user.twice", b"once", SetXattrMode::Any);
     set.expect("there is room");
-    volume.remove_xattr(file, b"user.twice").expect("it is there");
+    volume
+        .remove_xattr(file, b"user.twice")
+        .expect("it is there");
     assert!(volume.xattr(file, b"user.twice").is_err(), "both are gone");
     volume.close().expect("it closes");
     image.assert_clean();

@@ -374,7 +374,10 @@ fn long_orphan_files_are_read_to_their_end() {
 
 #[test]
 fn an_orphan_file_that_has_a_block_twice_is_damage() {
-    let features = ["orphan_file,^metadata_csum,^extent,^64bit", "orphan_file,^metadata_csum"];
+    let features = [
+        "orphan_file,^metadata_csum,^extent,^64bit",
+        "orphan_file,^metadata_csum",
+    ];
     for features in features {
         let Some(image) = Image::make(&["-b", "4096", "-O", features]) else {
             return;
@@ -396,8 +399,8 @@ fn an_orphan_file_that_has_a_block_twice_is_damage() {
             image.debugfs_write(&format!("sif <12> {request}"));
         }
         let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
-        let error = Volume::open(device, MountOptions::default());
-        let error = error.err().expect("the file is damaged");
+        let opened = Volume::open(device, MountOptions::default());
+        let error = opened.expect_err("the file is damaged");
         assert!(matches!(error, Error::Corrupt(_)), "{features}: {error}");
     }
 }

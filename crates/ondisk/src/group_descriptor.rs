@@ -65,26 +65,6 @@ struct RawDescriptor {
     bg_reserved: U32,
 }
 
-impl RawDescriptor {
-    /// Whether the short form, which has no high halves, holds all places and counts. Of the
-    /// checksums of bitmaps it holds the low halves.
-    fn fits_short_form(&self) -> bool {
-        let places = [
-            self.bg_block_bitmap_hi,
-            self.bg_inode_bitmap_hi,
-            self.bg_inode_table_hi,
-            self.bg_exclude_bitmap_hi,
-        ];
-        let counts = [
-            self.bg_free_blocks_count_hi,
-            self.bg_free_inodes_count_hi,
-            self.bg_used_dirs_count_hi,
-            self.bg_itable_unused_hi,
-        ];
-        places.iter().all(|high| high.get() == 0) && counts.iter().all(|high| high.get() == 0)
-    }
-}
-
 const _: () = {
     use std::mem::{offset_of, size_of};
     assert!(size_of::<RawDescriptor>() == LONG_SIZE);
@@ -184,23 +164,24 @@ impl GroupDescriptor {
     }
 
     /// Writes the descriptor and its checksum to `slot`, which has `geometry.descriptor_size`
-    /// bytes. The short form drops the high halves of the checksums of bitmaps.
+    /// bytes. The short form has the low halves of the checksums of bitmaps, and counts up to
+    /// 65535: a [`Geometry`] allows no more, so a larger count follows from a wrong one.
     ///
     /// # Panics
     ///
-    /// If `slot` has another size, or a place or count does not fit the short form: a [`Geometry`]
-    /// allows none that would not.
+    /// If `slot` has another size.
     pub fn encode(&self, slot: &mut [u8], geometry: &Geometry, group: GroupNumber) {
         assert_eq!(
             slot.len(),
             usize::from(geometry.descriptor_size),
             "the slot is a descriptor"
         );
-        let raw = self.to_raw();
-        assert!(
-            slot.len() >= LONG_SIZE || raw.fits_short_form(),
-            "the short form holds all numbers"
-        );
+        let most = if slot.len() >= LONG_SIZE {
+            u32::MAX
+        } else {
+            u16::MAX.into()
+        };
+        let raw = self.to_raw(most);
         let used = slot.len().min(LONG_SIZE);
         let (known, rest) = slot.split_at_mut(used);
         known.copy_from_slice(&raw.as_bytes()[..used]);
@@ -212,15 +193,16 @@ impl GroupDescriptor {
         }
     }
 
-    fn to_raw(&self) -> RawDescriptor {
+    /// The fields in their halves, with counts up to `most`.
+    fn to_raw(&self, most: u32) -> RawDescriptor {
         let [block_bitmap_lo, block_bitmap_hi] = split_words(self.block_bitmap.get());
         let [inode_bitmap_lo, inode_bitmap_hi] = split_words(self.inode_bitmap.get());
         let [inode_table_lo, inode_table_hi] = split_words(self.inode_table.get());
         let [exclude_bitmap_lo, exclude_bitmap_hi] = split_words(self.exclude_bitmap);
-        let [free_blocks_lo, free_blocks_hi] = split(self.free_clusters);
-        let [free_inodes_lo, free_inodes_hi] = split(self.free_inodes);
-        let [used_dirs_lo, used_dirs_hi] = split(self.used_directories);
-        let [unused_lo, unused_hi] = split(self.unused_inodes);
+        let [free_blocks_lo, free_blocks_hi] = split(self.free_clusters.min(most));
+        let [free_inodes_lo, free_inodes_hi] = split(self.free_inodes.min(most));
+        let [used_dirs_lo, used_dirs_hi] = split(self.used_directories.min(most));
+        let [unused_lo, unused_hi] = split(self.unused_inodes.min(most));
         let [block_csum_lo, block_csum_hi] = split(self.block_bitmap_checksum);
         let [inode_csum_lo, inode_csum_hi] = split(self.inode_bitmap_checksum);
         RawDescriptor {
@@ -490,15 +472,20 @@ mod tests {
         assert!(!GroupDescriptor::matches(0x1234, 0xABCD_1234, &long));
     }
 
+    /// A count that was wrong when it was read may grow beyond what the short form holds.
     #[test]
-    #[should_panic(expected = "the short form holds all numbers")]
-    fn a_short_descriptor_drops_no_bits_of_a_count() {
+    fn a_count_that_does_not_fit_a_short_descriptor_becomes_the_largest() {
         let descriptor = GroupDescriptor {
-            free_clusters: 1 << 16,
+            used_directories: 1 << 16,
             ..Default::default()
         };
-        let geometry = geometry(32, Checksums::None);
-        descriptor.encode(&mut [0; 32], &geometry, GroupNumber(0));
+        for (size, written) in [(32, (1 << 16) - 1), (64, 1 << 16)] {
+            let mut slot = vec![0; size.into()];
+            let geometry = geometry(size, Checksums::None);
+            descriptor.encode(&mut slot, &geometry, GroupNumber(0));
+            let decoded = GroupDescriptor::decode(&slot, &geometry, GroupNumber(0));
+            assert_eq!(decoded.expect("no checksum").used_directories, written);
+        }
     }
 
     proptest! {

@@ -232,7 +232,10 @@ fn an_attribute_whose_name_cannot_be_is_left_out() {
     let tar = place.point.join("tar");
     succeed(on(&place, "export", &["-o"]).arg(&tar));
     let told = succeed(&mut on(&place, "stat", &["/slow"]));
-    assert!(told.contains("user.plain") && !told.contains("curious"), "{told}");
+    assert!(
+        told.contains("user.plain") && !told.contains("curious"),
+        "{told}"
+    );
     succeed(&mut on(&place, "cp", &["-r", "/slow", "/copy"]));
     let names = stat(&place, "/copy")["xattrs"].clone();
     assert_eq!(names.as_array().map(Vec::len), Some(1), "{names}");

@@ -247,7 +247,10 @@ fn check_hidden(
     others: &[Attribute],
 ) {
     let names: HashSet<(u8, &[u8])> = own.iter().map(name_of).collect();
-    for hidden in others.iter().filter(|other| names.contains(&name_of(other))) {
+    for hidden in others
+        .iter()
+        .filter(|other| names.contains(&name_of(other)))
+    {
         let place = Place::inode(subject.number).block(block);
         let findings = &subject.examination.findings;
         findings.add(Kind::XattrHidden, place, || shown(hidden));

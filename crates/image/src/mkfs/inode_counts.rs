@@ -1,7 +1,6 @@
 //! How many inodes a new file system gets: the same in every group, in whole blocks of the table
 //! and whole bytes of the bitmap.
 
-use pext4_ondisk::geometry;
 use pext4_ondisk::geometry::max_inodes_per_group;
 use pext4_ondisk::superblock::Superblock;
 

@@ -21,8 +21,8 @@ const SEEDS: u64 = 600;
 /// Number of inodes whose slots may be changed; the first user inode is 11.
 const INODES: u32 = 40;
 
-/// Options of mke2fs, and whether e2fsck builds indexes afterwards. Blocks have 1 KiB unless they say
-/// otherwise.
+/// Options of mke2fs, and whether e2fsck builds indexes afterwards. Blocks have 1 KiB unless the
+/// options say otherwise.
 const BASES: &[(&str, bool)] = &[
     ("-O orphan_file,metadata_csum_seed", true),
     ("-O ^metadata_csum,uninit_bg", true),

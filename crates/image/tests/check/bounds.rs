@@ -241,7 +241,14 @@ fn a_block_of_orphans_in_many_places_is_read_once() {
 
 #[test]
 fn an_orphan_file_that_is_not_read_is_said_to_be_none_that_was_checked() {
-    let options = ["-b", "1024", "-O", "orphan_file", "-E", "orphan_file_size=65M"];
+    let options = [
+        "-b",
+        "1024",
+        "-O",
+        "orphan_file",
+        "-E",
+        "orphan_file_size=65M",
+    ];
     let Some(image) = make(80 << 20, &options) else {
         return;
     };

@@ -75,7 +75,5 @@ pub fn callable_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
 /// follows, an access control list whose name goes on, or too many bytes. Nothing makes them.
 #[must_use]
 pub fn is_unnameable(index: u8, rest: &[u8]) -> bool {
-    is_visible(index)
-        && full_name(index, rest).is_some()
-        && callable_name(index, rest).is_none()
+    is_visible(index) && full_name(index, rest).is_some() && callable_name(index, rest).is_none()
 }

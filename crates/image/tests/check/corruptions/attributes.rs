@@ -85,7 +85,10 @@ pub fn attributes() -> Vec<Corruption> {
             image.debugfs(&["ea_set /large user.twice 1"]);
             let large = image.find("/large");
             let own = xattr::decode_inode_area(&image.inode(large).tail).expect("sound");
-            assert!(own.iter().any(|one| one.is_named(1, b"twice")), "there is room");
+            assert!(
+                own.iter().any(|one| one.is_named(1, b"twice")),
+                "there is room"
+            );
             add_to_block(image, &[xattr::Attribute::new(1, b"twice", b"2")]);
         }),
         (Kind::XattrName, Base::Plain, Silent(NOTE), |image| {
