@@ -23,12 +23,12 @@ const DATA: [Range<u64>; 4] = [
 /// Small files, larger ones, one that several threads copy, one with holes, and hundreds in a
 /// directory. Returns the paths in the image and the data of each.
 fn mixed(workshop: &Workshop) -> Vec<(String, Vec<Range<u64>>)> {
-    let mut files = Vec::new();
+    let mut files = vec![("/sparse".to_owned(), DATA.to_vec())];
     let mut write = |path: String, size: u64| {
         let size = usize::try_from(size).expect("it fits into memory");
         workshop.write(&format!("tree{path}"), &vec![7; size]);
         let end = (size as u64).next_multiple_of(BLOCK);
-        files.push((path, vec![0..end]));
+        files.push((path, Vec::from([0..end])));
     };
     for number in 0..400 {
         write(format!("/many/{number}"), 1 + number * 61);
@@ -47,7 +47,6 @@ fn mixed(workshop: &Workshop) -> Vec<(String, Vec<Range<u64>>)> {
         let written = sparse.write_all_at(&vec![9; length], data.start);
         written.expect("there is room");
     }
-    files.push(("/sparse".to_owned(), DATA.to_vec()));
     files
 }
 

@@ -156,7 +156,8 @@ fn free_and_reserved_space_that_take_everything_are_told_beforehand() {
     }
     // There is no room for the metadata.
     let error = build(955, 4.499).unwrap_err().to_string();
-    assert!(error.starts_with("no size of the image holds"), "{error}");
+    let said = format!("{}: no size of the image holds", image.display());
+    assert!(error.starts_with(&said), "{error}");
     let summary = build(400, 30.0).unwrap();
     assert!(summary.free_blocks * 10 >= summary.blocks * 7);
     check(&image);
