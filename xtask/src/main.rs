@@ -232,23 +232,28 @@ fn lint() -> Result<()> {
     // The library alone, as others depend on it.
     let library = ["clippy", "-p", "pext4", "--no-default-features"];
     execute(cargo(&library).args(["--", "-D", "warnings"]))?;
-    // Rustdoc passes by a program that has the name of its library. The library's pages, which are
-    // made next, take the place of these.
-    check_private_docs(&["-p", "pext4", "--bin", "pext4"])?;
+    // `cargo doc` passes by a program that has the name of its library. The library's pages, which
+    // are made next, take the place of these, which have private items anyway.
+    check_private_docs(&["rustdoc", "-p", "pext4", "--bin", "pext4"])?;
     let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     execute(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
-    check_private_docs(&["--workspace"])?;
+    check_private_docs(&[
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ])?;
     check_tidy()
 }
 
 /// Words in brackets that are no links: they name the guard of a field.
 const GUARDS: [&str; 4] = ["atomic", "group", "immutable", "list"];
 
-/// Fails if rustdoc warns of a comment on a private item of these targets: mostly of a link that
-/// leads nowhere.
-fn check_private_docs(targets: &[&str]) -> Result<()> {
-    let mut doc = cargo(&["doc", "--no-deps", "--document-private-items"]);
-    doc.args(["--message-format", "short"]).args(targets);
+/// Fails if rustdoc, called by this command of cargo, warns of a comment on a private item: mostly
+/// of a link that leads nowhere.
+fn check_private_docs(command: &[&str]) -> Result<()> {
+    let mut doc = cargo(command);
+    doc.args(["--message-format", "short"]);
     let output = doc.stderr(Stdio::piped()).output()?;
     let text = String::from_utf8_lossy(&output.stderr);
     let found: Vec<&str> = wrong_docs(&text).collect();

@@ -103,11 +103,12 @@ pub use pext4_fuse as fuse;
 #[doc(inline)]
 pub use pext4_image::{Error as ImageError, build, check, mkfs, resize};
 
-/// Devices: what a file system is on.
-///
-/// [`FileDevice`] is a file or a block device, [`RamDevice`] memory. The others are stacked on a
-/// device and change one thing. Any implementation of [`Device`] will do.
 pub mod device {
+    //! Devices: what a file system is on.
+    //!
+    //! [`FileDevice`] is a file or a block device, [`RamDevice`] memory. The others are stacked on
+    //! a device and change one thing. Any implementation of [`Device`] will do.
+
     #[doc(inline)]
     pub use pext4_block::{
         Access, CountingDevice, Device, Event, FailStopDevice, FaultDevice, FencedDevice,

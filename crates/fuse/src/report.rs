@@ -33,7 +33,7 @@ pub(crate) fn first_group(name: &[u8]) -> Option<u32> {
 /// The list of groups from `first` on, as many as fit into `room` bytes.
 pub(crate) fn list_groups(volume: &Volume, first: u32, room: usize) -> String {
     let mut list = "[".to_owned();
-    for group in (first..).map_while(|number| volume.group_report(number)) {
+    for group in (first..u32::MAX).map_while(|number| volume.group_report(number)) {
         let group = group.to_json();
         // With a comma and the end.
         if list.len() + group.len() + 2 > room {
