@@ -28,7 +28,7 @@ fn mixed(workshop: &Workshop) -> Vec<(String, Vec<Range<u64>>)> {
         let size = usize::try_from(size).expect("it fits into memory");
         workshop.write(&format!("tree{path}"), &vec![7; size]);
         let end = (size as u64).next_multiple_of(BLOCK);
-        files.push((path, Vec::from([0..end])));
+        files.push((path, std::iter::once(0..end).collect()));
     };
     for number in 0..400 {
         write(format!("/many/{number}"), 1 + number * 61);
