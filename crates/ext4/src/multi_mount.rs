@@ -10,9 +10,9 @@
 //!   its own. The second wait is as long as the first, or a second if nobody used the file system
 //!   (Linux does not wait then, and finds out at the first renewal).
 //! - *Keeping* ([`keeper`]): a thread looks at the sequence in each interval and writes the next
-//!   one. If another machine has changed it, or it could not be written for too long, this one has
-//!   lost the file system: all its further writes are refused, also those of buffers that it still
-//!   holds, and the volume is read-only.
+//!   one. If another machine has changed it, or it was not written for too long (also if the write
+//!   then succeeds), this one has lost the file system: all its further writes are refused, also
+//!   those of buffers that it still holds, and the volume is read-only.
 //! - *Releasing*: the block says that nobody uses the file system. It is left alone if another
 //!   machine does.
 //!

@@ -5,6 +5,23 @@ use pext4_sync::virtual_cores::{LineUsage, LockUsage, Usage};
 
 use super::{Analysis, Station, mean_value};
 
+/// The usage of a window of a millisecond.
+fn window(locks: Vec<LockUsage>, lines: Vec<LineUsage>) -> Usage {
+    Usage {
+        elapsed: Duration::from_millis(1),
+        locks,
+        lines,
+        freed_lines: Vec::new(),
+        other_waits: Vec::new(),
+        lock_waits: Vec::new(),
+        steps: 1,
+        work: Vec::new(),
+        unknown_steps: 0,
+        stretches: Duration::from_millis(1),
+        unknown_stretches: Duration::ZERO,
+    }
+}
+
 #[test]
 fn what_a_task_has_nearly_to_itself_is_no_station() {
     let lock = |lead, cores| LockUsage {
@@ -29,23 +46,13 @@ fn what_a_task_has_nearly_to_itself_is_no_station() {
         waited: Duration::ZERO,
         cores,
     };
-    let usage = Usage {
-        elapsed: Duration::from_millis(1),
-        locks: vec![lock(90, 2), lock(10, 8), lock(100, 1)],
-        lines: vec![
-            line("crates/a.rs:1", 2),
-            line("crates/a.rs:1", 3),
-            line("src/barrier.rs:50", 9),
-        ],
-        freed_lines: Vec::new(),
-        other_waits: Vec::new(),
-        lock_waits: Vec::new(),
-        steps: 1,
-        work: Vec::new(),
-        unknown_steps: 0,
-        stretches: Duration::from_millis(1),
-        unknown_stretches: Duration::ZERO,
-    };
+    let locks = vec![lock(90, 2), lock(10, 8), lock(100, 1)];
+    let lines = vec![
+        line("crates/a.rs:1", 2),
+        line("crates/a.rs:1", 3),
+        line("src/barrier.rs:50", 9),
+    ];
+    let usage = window(locks, lines);
     let names = |tasks| {
         let analysis = Analysis::of(&usage, 10, tasks);
         let stations = analysis.stations.into_iter();
@@ -163,19 +170,7 @@ fn a_lock_that_is_handed_over_is_busy_and_not_while_its_holder_waits_elsewhere()
         hand_over: Duration::from_micros(300),
         cores: 8,
     };
-    let usage = Usage {
-        elapsed: Duration::from_millis(1),
-        locks: vec![lock],
-        lines: Vec::new(),
-        freed_lines: Vec::new(),
-        other_waits: Vec::new(),
-        lock_waits: Vec::new(),
-        steps: 1,
-        work: Vec::new(),
-        unknown_steps: 0,
-        stretches: Duration::from_millis(1),
-        unknown_stretches: Duration::ZERO,
-    };
+    let usage = window(vec![lock], Vec::new());
     let analysis = Analysis::of(&usage, 10, 2);
     assert!((analysis.stations[0].demand - 70_000.0).abs() < 1e-6);
     assert!((analysis.stations[0].utilisation - 0.7).abs() < 1e-9);
