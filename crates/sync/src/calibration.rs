@@ -167,6 +167,18 @@ impl Recording {
         self.pairs.values().map(|samples| samples.reference).sum()
     }
 
+    /// How long the reference's stretches of a part take together, in nanoseconds, where each costs
+    /// what `stretches` says.
+    #[must_use]
+    pub fn reference_nanoseconds(&self, part: u8, stretches: &Stretches) -> f64 {
+        let own = self.pairs.iter().filter(|(pair, _)| pair.0 == part);
+        let picoseconds = own.map(|(&(part, from, to), samples)| {
+            let (cost, _) = stretches.cost(part, from, to);
+            cost.mean as f64 * samples.reference as f64
+        });
+        picoseconds.sum::<f64>() / 1000.0
+    }
+
     /// The cost of one observation in a part, in nanoseconds, as [`Recording::stretches`] computes
     /// it.
     #[must_use]
@@ -438,6 +450,22 @@ mod tests {
         assert_eq!(cost(&middle, 1), cost(&lists[1], 1));
         assert_eq!(cost(&middle, 2), cost(&lists[3], 2));
         assert_eq!(middle.len(), 2);
+    }
+
+    #[test]
+    fn the_reference_takes_what_its_stretches_cost_as_often_as_it_was_there() {
+        let [few, many] = [20, 30].map(|count| seen(count, count as usize, 1000));
+        let mut recording = few.clone();
+        recording.learn(many);
+        let own = |stretches| recording.reference_nanoseconds(0, stretches);
+        let cost = |stretches: &Stretches| stretches.cost(0, Step(20), Step(1)).0.mean as f64;
+        let stretches = few.stretches(&[]);
+        let exact = cost(&stretches) * 20.0 / 1000.0;
+        assert!((own(&stretches) - exact).abs() < 1e-6 * exact);
+        let scaled = stretches.scaled(&[1.5]);
+        assert!((own(&scaled) - 1.5 * exact).abs() < 0.001 * exact);
+        assert_eq!(recording.reference_nanoseconds(1, &stretches), 0.0);
+        assert_eq!(cost(&stretches.scaled(&[])), cost(&stretches));
     }
 
     #[test]

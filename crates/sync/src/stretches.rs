@@ -122,6 +122,17 @@ impl Stretches {
         Self::from_costs(middles(all, |pair| pair))
     }
 
+    /// The same with the costs of part N times `factors[N]`; those of a part without a factor stay.
+    #[must_use]
+    pub fn scaled(&self, factors: &[f64]) -> Self {
+        let costs = self.pairs.iter().map(|(&pair, &cost)| {
+            let factor = factors.get(usize::from(pair.0)).copied().unwrap_or(1.0);
+            let mean = (cost.mean as f64 * factor) as u64;
+            (pair, Cost { mean, ..cost })
+        });
+        Self::from_costs(costs.collect())
+    }
+
     /// The cost from one step to another, and whether this pair was seen, in this part or another
     /// one.
     pub(crate) fn cost(&self, part: Part, from: Step, to: Step) -> (Cost, bool) {
