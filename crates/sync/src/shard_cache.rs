@@ -32,6 +32,10 @@ const MAX_CREDIT: u8 = 15;
 /// The associativity: two keys of one set that are both requested often do not evict each other.
 const WAYS: usize = 2;
 
+/// 2^64 over the golden ratio: a multiple of it spreads equidistant keys evenly (Knuth, The Art of
+/// Computer Programming, 6.4).
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Caches, by shard, values that are requested often.
 pub struct ShardCache<V> {
     shards: Sharded<Mutex<Ways<V>>>,
@@ -196,9 +200,11 @@ impl<V> ShardCache<V> {
     }
 }
 
+/// The places of a key's set. All bits of the key count: directories are spread over groups, and
+/// the numbers of their inodes and blocks often differ by multiples of a large power of two.
 fn at<V>(places: &mut [Way<V>], key: u64) -> &mut [Way<V>] {
     let mask = places.len() / WAYS - 1;
-    let set = (key ^ (key >> 17)) as usize & mask;
+    let set = (key.wrapping_mul(SPREAD) >> 32) as usize & mask;
     &mut places[set * WAYS..][..WAYS]
 }
 
@@ -270,6 +276,20 @@ mod tests {
             values.iter().for_each(|value| drop(ask(&cache, value)));
         }
         assert_eq!(values.each_ref().map(Arc::strong_count), [2, 2]);
+    }
+
+    #[test]
+    fn keys_at_equal_distances_are_all_remembered() {
+        let _pin = topology::pin(0);
+        for distance in [1, 8, 32, 8192, 32768, 1 << 17] {
+            let cache = ShardCache::new(256);
+            let values: Vec<_> = (0..32).map(|step| Arc::new(11 + step * distance)).collect();
+            for _ in 0..=PATIENCE {
+                values.iter().for_each(|value| drop(ask(&cache, value)));
+            }
+            let remembered = values.iter().filter(|value| Arc::strong_count(value) == 2);
+            assert_eq!(remembered.count(), 32, "{distance} apart");
+        }
     }
 
     #[test]
