@@ -22,7 +22,8 @@ use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, LogicalBlock};
 
 pub use node::{
-    Node, empty_root, is_empty_root, set_logical, splice, stamp_node, verify_node, write_node,
+    Node, empty_root, is_empty_root, set_entry, set_logical, splice, stamp_node, verify_node,
+    write_node,
 };
 
 /// First two bytes of every node (`EXT4_EXT_MAGIC`).

@@ -226,6 +226,23 @@ pub fn set_logical(bytes: &mut [u8], slot: usize, logical: LogicalBlock) -> Resu
     Ok(())
 }
 
+/// Replaces entry `slot`, in place.
+///
+/// # Errors
+///
+/// If the node is invalid or has no such entry.
+pub fn set_entry(bytes: &mut [u8], slot: usize, entry: &EntryBytes) -> Result<(), Corrupt> {
+    if slot >= Node::parse(bytes)?.len() {
+        return Err(Corrupt::new(
+            STRUCTURE,
+            "has fewer entries than a moment ago",
+        ));
+    }
+    let at = HEADER_SIZE + slot * ENTRY_SIZE;
+    bytes[at..at + ENTRY_SIZE].copy_from_slice(entry);
+    Ok(())
+}
+
 /// Bytes of the checksum after the room for entries.
 const CHECKSUM_SIZE: usize = 4;
 

@@ -153,6 +153,9 @@ fn splices_move_what_follows() {
     assert_eq!(logicals(&bytes), [4]);
     assert_eq!(bytes[24..], [0; 40], "no remains of old entries");
     assert!(set_logical(&mut bytes, 1, LogicalBlock(5)).is_err());
+    set_entry(&mut bytes, 0, &entry(6)).expect("it is there");
+    assert_eq!(logicals(&bytes), [6]);
+    assert!(set_entry(&mut bytes, 1, &entry(7)).is_err());
 }
 
 #[test]

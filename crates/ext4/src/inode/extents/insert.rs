@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pext4_ondisk::extent::{Extent, ROOT_SIZE};
+use pext4_ondisk::extent::{self, Bounds, Extent, Node, ROOT_SIZE};
 use pext4_ondisk::{Corrupt, LogicalBlock};
 
 use super::Few;
@@ -24,8 +24,12 @@ pub fn insert<S: NodeStore>(
     store: &mut S,
     extent: Extent,
 ) -> Result<()> {
-    if !extent.is_valid() || !store.bounds().contains(extent.start, extent.length) {
+    let bounds = store.bounds();
+    if !extent.is_valid() || !bounds.contains(extent.start, extent.length) {
         return Err(Refusal::Invalid.into());
+    }
+    if continues_last(root, &bounds, &extent)? {
+        return Ok(());
     }
     let mut path = Path::start();
     let (slot, left, right, end) = descend(root, store, extent.logical, &mut path, |leaf| {
@@ -48,6 +52,21 @@ pub fn insert<S: NodeStore>(
         return Ok(());
     }
     Editor { root, store }.replace_and_collapse(&mut path, slots, &extents)
+}
+
+/// Maps an extent that continues the last one of a tree without index nodes, as an append to most
+/// files does. Returns whether it is done. This needs no path, and no other entry moves.
+fn continues_last(root: &mut [u8; ROOT_SIZE], bounds: &Bounds, extent: &Extent) -> Result<bool> {
+    let node = Node::parse(root)?;
+    let Some(slot) = node.len().checked_sub(1).filter(|_| node.depth() == 0) else {
+        return Ok(false);
+    };
+    node.check_entries(bounds)?;
+    let Some(both) = node.extent(slot, bounds)?.joined(extent) else {
+        return Ok(false);
+    };
+    extent::set_entry(root, slot, &both.encode())?;
+    Ok(true)
 }
 
 /// Whether the leaf at the end of a path has room for extents in the place of those in `slots`.
