@@ -26,7 +26,7 @@ pub use changes::{
 };
 pub use file_type::FileType;
 pub use fingerprints::Fingerprints;
-pub use records::{Record, Records, entries, find, record_at, records};
+pub use records::{Record, Records, entries, find, has_more_records, record_at, records};
 pub use tail::{has_tail, stamp_leaf, verify_leaf};
 
 use crate::bytes::{read_u16, read_u32, write_u32};

@@ -63,18 +63,29 @@ pub fn insert_at(
     offset: usize,
     entry: &Entry<'_>,
 ) -> Result<Inserted, Corrupt> {
-    check_entry(entry);
     let record = record_at(block, format, offset)?;
-    let (length, free) = (record.length, record.free());
+    let (place, free) = (record.place(), record.free());
+    Ok(insert_in(block, format, &place, free, entry))
+}
+
+/// As [`insert_at`], in the space of `free` bytes of a record that was read.
+pub(super) fn insert_in(
+    block: &mut [u8],
+    format: Format,
+    record: &Place,
+    free: usize,
+    entry: &Entry<'_>,
+) -> Inserted {
+    check_entry(entry);
     if free < record_length(entry.name.len()) {
-        return Ok(Inserted::Full);
+        return Inserted::Full;
     }
-    let used = length - free;
+    let (offset, used) = (record.offset, record.length - free);
     if used > 0 {
         write_u16(block, offset + 4, encode_length(used));
     }
     write_record(block, format, offset + used, free, entry);
-    Ok(Inserted::At(offset + used))
+    Inserted::At(offset + used)
 }
 
 fn check_entry(entry: &Entry<'_>) {

@@ -12,7 +12,7 @@
 //! do not describe, the functions find nothing or are [`Corrupt`], but do not panic.
 //!
 //! Invariant: after each change they are what [`Fingerprints::of`] would compute, and the bytes are
-//! what [`insert_at`] and [`remove`](super::remove) would have made.
+//! what [`insert_at`](super::insert_at) and [`remove`](super::remove) would have made.
 
 mod columns;
 mod starts;
@@ -21,10 +21,9 @@ use memchr::memchr_iter;
 
 use self::columns::Columns;
 use self::starts::{Starts, UNIT};
-use super::changes::absorb;
+use super::changes::{absorb, insert_in};
 use super::{
-    Entry, FileType, Format, Inserted, Record, STRUCTURE, insert_at, record_at, record_length,
-    records,
+    Entry, FileType, Format, Inserted, Record, STRUCTURE, record_at, record_length, records,
 };
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
@@ -169,15 +168,15 @@ impl Fingerprints {
         (&tags[first..], &rooms[first..], self.starts.word_of(offset))
     }
 
-    /// As [`insert_at`], in the leaf that these describe.
+    /// As [`insert_at`](super::insert_at), in the leaf that these describe.
     ///
     /// # Errors
     ///
-    /// As [`insert_at`].
+    /// As [`insert_at`](super::insert_at).
     ///
     /// # Panics
     ///
-    /// As [`insert_at`].
+    /// As [`insert_at`](super::insert_at).
     pub fn insert_at(
         &mut self,
         leaf: &mut [u8],
@@ -190,8 +189,9 @@ impl Fingerprints {
             return Err(Corrupt::new(STRUCTURE, problem));
         }
         let index = self.starts.count_before(offset);
-        let room = record_at(leaf, format, offset)?.free();
-        let inserted = insert_at(leaf, format, offset, entry)?;
+        let record = record_at(leaf, format, offset)?;
+        let (place, room) = (record.place(), record.free());
+        let inserted = insert_in(leaf, format, &place, room, entry);
         let Inserted::At(start) = inserted else {
             return Ok(inserted);
         };

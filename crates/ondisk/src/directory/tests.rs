@@ -129,6 +129,21 @@ fn an_entry_is_inserted_only_where_a_record_has_room() {
 }
 
 #[test]
+fn a_leaf_has_as_many_records_as_it_is_read_as() {
+    let mut block = [0; 1024];
+    init_first_block(&mut block, TAILED, InodeNumber(12), InodeNumber(2));
+    for number in 0..20 {
+        let count = records(&block, TAILED).count();
+        assert!(has_more_records(&block, TAILED, count - 1));
+        assert!(!has_more_records(&block, TAILED, count));
+        let name = format!("name {number}");
+        insert(&mut block, TAILED, &entry(13, name.as_bytes())).expect("sound");
+    }
+    // Records without a length: the answer does not matter, but there is one.
+    assert!(!has_more_records(&[0; 1024], TAILED, usize::MAX));
+}
+
+#[test]
 fn records_that_lie_are_refused() {
     let mut good = [0; 1024];
     init_first_block(&mut good, TAILED, InodeNumber(12), InodeNumber(2));

@@ -51,11 +51,13 @@ impl Starts {
     pub(super) fn before(&self, offset: usize) -> Option<usize> {
         let (number, bit) = place(offset);
         let part = self.0.get(number).map_or(0, |word| word & (bit - 1));
-        let whole = self.0.iter().enumerate().take(number).rev();
-        let words = whole.map(|(number, word)| (number, *word));
-        let (number, word) = std::iter::once((number, part))
-            .chain(words)
-            .find(|(_, word)| *word != 0)?;
+        let (number, word) = if part == 0 {
+            let whole = &self.0[..number.min(self.0.len())];
+            let number = whole.iter().rposition(|word| *word != 0)?;
+            (number, whole[number])
+        } else {
+            (number, part)
+        };
         Some((number * 64 + word.ilog2() as usize) * UNIT)
     }
 
