@@ -25,10 +25,9 @@ use crate::journal::{Config, Log};
 use crate::ledger::Ledger;
 use crate::log_area::LogArea;
 use crate::log_writer::LogWriter;
-use crate::recovery::check_writable;
 use crate::ring::Ring;
 use crate::statistics::{Counts, count};
-use crate::superblock::SuperblockFile;
+use crate::superblock::{SuperblockFile, check_writable};
 use crate::transaction::Transactions;
 
 /// What the journal's threads and its handles share.

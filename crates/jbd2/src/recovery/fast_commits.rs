@@ -23,10 +23,11 @@ use pext4_ondisk::journal::JournalSuperblock;
 use pext4_ondisk::journal::fast_commit::{Record, Scan};
 use pext4_ondisk::{BlockNumber, Tid};
 
-use super::{LogReader, Recovered, Replay, check_writable, read_superblock};
+use super::{LogReader, Recovered, Replay};
 use crate::error::JournalError;
 use crate::journal::Log;
 use crate::offline::OfflineTransaction;
+use crate::superblock::{check_writable, read_superblock};
 
 /// The whole fast commits of the transaction `next`.
 pub(super) fn read(
@@ -125,10 +126,11 @@ mod tests {
     use pext4_ondisk::journal::JournalIncompat;
 
     use super::super::tests::{self, BLOCK, DEVICE_BLOCKS, RUNS, with_fast_commits};
-    use super::super::{Replay, read_superblock, write_superblock};
+    use super::super::Replay;
     use crate::error::JournalError;
     use crate::journal::Log;
     use crate::log_area::LogArea;
+    use crate::superblock::{read_superblock, write_superblock};
 
     fn log_of(device: &dyn Device) -> Log {
         let area = LogArea::new(BLOCK as u32, &RUNS).expect("runs are apart");

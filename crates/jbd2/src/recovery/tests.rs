@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
-use pext4_ondisk::checksum;
 use pext4_ondisk::journal::fast_commit::AreaWriter;
 use pext4_ondisk::journal::{
     BlockType, Commit, DescriptorWriter, Header, JournalCompat, JournalIncompat, RecordChecksum,
     RevokeWriter, TagFlags, TransactionSum,
 };
-use pext4_ondisk::number::{InodeNumber, Tid};
+use pext4_ondisk::number::{BlockNumber, InodeNumber, Tid};
+use pext4_ondisk::{checksum, journal::header};
 
 use super::*;
-use pext4_ondisk::journal::header;
+use crate::superblock::write_superblock;
 
 pub(super) const BLOCK: usize = 1024;
 pub(super) const DEVICE_BLOCKS: u64 = 200;

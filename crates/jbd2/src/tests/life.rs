@@ -373,7 +373,7 @@ fn a_journal_with_room_for_fast_commits_goes_on_without_them_over_its_whole_leng
     superblock.upgrade(true);
     superblock.incompat.insert(JournalIncompat::FAST_COMMIT);
     superblock.num_fast_commit_blocks = 5;
-    recovery::write_superblock(&*device, &area, &superblock).expect("a ram device works");
+    write_superblock(&*device, &area, &superblock).expect("a ram device works");
     let toy = Toy::open(Arc::clone(&device), Some(LOG));
     for number in 1..30 {
         let tid = one_operation(&toy, number);

@@ -21,6 +21,7 @@ use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{Class, Mutex};
 
 use crate::recovery::{self, Recovered};
+use crate::superblock::write_superblock;
 use crate::{Capture, Client, Config, Handle, Journal, JournalError, Log, LogArea, Owed};
 
 pub(super) const BLOCK: usize = 1024;

@@ -24,7 +24,7 @@ fn device() -> RamDevice {
             .expect("memory");
     }
     let superblock = JournalSuperblock::new(BLOCK as u32, LOG_BLOCKS, [7; 16]);
-    recovery::write_superblock(&device, &area(), &superblock).expect("memory");
+    write_superblock(&device, &area(), &superblock).expect("memory");
     device
 }
 
