@@ -62,7 +62,9 @@ impl From<JournalError> for Error {
             JournalError::Corrupt(corrupt) => Self::Corrupt(corrupt),
             JournalError::Unsupported(_) => Self::Unsupported(error.to_string()),
             // The text says that the journal is too small.
-            JournalError::TooLarge { .. } => Self::Impossible(error.to_string()),
+            JournalError::TooLarge { .. } | JournalError::LogTooSmall { .. } => {
+                Self::Impossible(error.to_string())
+            }
             _ if error.is_device_error() => Self::Io(io::Error::other(error)),
             // It has stopped, or its log is not what it says: no other request would help.
             _ => Self::Corrupt(Corrupt::new("journal", error.to_string())),
@@ -112,6 +114,15 @@ mod tests {
         let text = unsupported.to_string();
         match Error::from(unsupported) {
             Error::Unsupported(told) => assert_eq!(told, text),
+            other => panic!("{other}"),
+        }
+        let small = JournalError::LogTooSmall {
+            blocks: 1020,
+            needed: 1026,
+            log: 1023,
+        };
+        match Error::from(small) {
+            Error::Impossible(told) => assert!(told.contains("1026 of the 1023"), "{told}"),
             other => panic!("{other}"),
         }
         let device = JournalError::AbortedByDevice("no answer".into());

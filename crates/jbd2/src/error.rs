@@ -37,6 +37,19 @@ pub enum JournalError {
         /// Credits of a whole transaction.
         limit: u32,
     },
+    /// A transaction that was prepared as a whole does not fit the log.
+    #[error(
+        "a transaction of {blocks} blocks takes {needed} of the {log} blocks of the log: the \
+         journal is too small"
+    )]
+    LogTooSmall {
+        /// Blocks that it changes.
+        blocks: usize,
+        /// Blocks it would take in the log, with those that describe it.
+        needed: usize,
+        /// Blocks of the whole log.
+        log: u32,
+    },
     /// A transaction needs more blocks than the log has, although its credits should prevent this.
     #[error("transaction {tid} needs {needed} blocks of a log of {log}")]
     Overflow {

@@ -159,14 +159,19 @@ impl OfflineTransaction {
     /// Whether a transaction of this many blocks fits the log.
     #[must_use]
     pub fn fits(&self, blocks: usize) -> bool {
-        self.format.footprint(blocks, 0) < self.ring.blocks() as usize
+        self.needs(blocks) <= self.ring.blocks() as usize
+    }
+
+    /// Blocks of the log that a transaction of this many blocks takes.
+    fn needs(&self, blocks: usize) -> usize {
+        self.format.footprint(blocks, 0)
     }
 
     /// Makes all of the blocks durable in the log, or none.
     ///
     /// # Errors
     ///
-    /// `TooLarge` if they do not fit and `Corrupt` if one belongs to the journal, both before
+    /// `LogTooSmall` if they do not fit and `Corrupt` if one belongs to the journal, both before
     /// anything is written; `Io`, with whether the transaction may be durable.
     pub fn commit(
         mut self,
@@ -196,9 +201,10 @@ impl OfflineTransaction {
     /// Fails if these blocks do not fit the log, or one belongs to it.
     pub(crate) fn check(&self, blocks: &[(BlockNumber, Page)]) -> Result<(), JournalError> {
         if !self.fits(blocks.len()) {
-            return Err(JournalError::TooLarge {
-                asked: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
-                limit: self.ring.blocks(),
+            return Err(JournalError::LogTooSmall {
+                blocks: blocks.len(),
+                needed: self.needs(blocks.len()),
+                log: self.ring.blocks(),
             });
         }
         match blocks.iter().find(|(block, _)| self.area.contains(*block)) {
@@ -227,6 +233,7 @@ impl Committed {
         write_pages(&*device, &self.blocks)
             .and_then(|()| device.flush())
             .map_err(JournalError::io("writing a transaction home"))?;
+        // The number that a recovery would have left, which may come instead of this.
         superblock.finish(tid.next().next())
     }
 }

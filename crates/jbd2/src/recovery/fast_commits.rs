@@ -97,7 +97,7 @@ impl Replay {
         }
         let transaction = OfflineTransaction::of_fast_commits(Arc::clone(device), log, self.next)?;
         transaction.check(&changes).map_err(|error| match error {
-            JournalError::TooLarge { .. } => too_many(changes.len()),
+            JournalError::LogTooSmall { .. } => too_many(changes.len()),
             error => error,
         })?;
         let written = self.write_home(&**device, blocks, amend)?;
