@@ -63,10 +63,7 @@ impl LockProbe {
         Ok(Self {
             file,
             path: path.to_owned(),
-            bytes: match start {
-                0 => Bytes::All,
-                start => Bytes::From(start),
-            },
+            bytes: Bytes::beginning_at(start),
             access,
         })
     }
@@ -156,7 +153,7 @@ fn try_claim(
             // A file that cannot be opened cannot be locked.
             Err(_) => break,
         };
-        if !lock(&file, path, bytes, access)? {
+        if !lock(&file, &next, bytes, access)? {
             return Ok(busy());
         }
         refuse_if_mounted(path, &next, file.metadata().ok(), bytes, access)?;

@@ -154,10 +154,7 @@ pub fn written_by_kernel(file: &Path, offset: u64) -> Option<PathBuf> {
     let mut mounts = mountinfo::mounts().ok()?;
     mounts.retain(|mount| !mount.read_only);
     let mut metadata = fs::metadata(file).ok()?;
-    let mut bytes = match offset {
-        0 => Bytes::All,
-        start => Bytes::From(start),
-    };
+    let mut bytes = Bytes::beginning_at(offset);
     for _ in 0..=MAX_LOOP_DEPTH {
         let directory = among(&mounts, &metadata, bytes);
         if directory.is_some() {

@@ -22,6 +22,16 @@ pub(crate) enum Bytes {
     From(u64),
 }
 
+impl Bytes {
+    /// Those of a file system that begins at this byte: all, if that is the first one.
+    pub(crate) fn beginning_at(start: u64) -> Self {
+        match start {
+            0 => Self::All,
+            start => Self::From(start),
+        }
+    }
+}
+
 /// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeLock {
