@@ -8,13 +8,14 @@
 //! of a stored entry therefore depends on its tag, and an unknown tag cannot be skipped: it is an
 //! error in both forms, since otherwise one form would accept what the other cannot.
 //!
-//! This module does not interpret a list. [`Acl`] and [`text`] check for missing and duplicate
-//! entries and apply a list to permission bits. Both forms keep the order of entries.
+//! The functions of this file do not interpret a list, and both forms keep the order of entries. An
+//! [`Acl`] is a list that was checked; it says what the list means for permission bits. [`text`] is
+//! a third form, of archives.
 
 mod list;
 pub mod text;
 
-pub use list::{Acl, Inherited};
+pub use list::{Acl, Inherited, Problem};
 
 use crate::corrupt::Corrupt;
 use crate::directory::FileType;

@@ -4,8 +4,7 @@
 
 use std::fmt;
 
-use pext4_ondisk::acl;
-use pext4_ondisk::acl::text::{List, Problem};
+use pext4_ondisk::acl::{self, Acl, Problem};
 use pext4_ondisk::directory::{FileType, name_problem};
 use pext4_ondisk::shown::Shown;
 
@@ -167,7 +166,7 @@ pub fn attributes(
         if is_left_out(name) {
             continue;
         }
-        let parsed = List::parse(text);
+        let parsed = acl::text::parse(text);
         let has_numbers = found.all.iter().any(|(other, _)| other == name);
         if has_numbers && matches!(parsed, Err(Problem::Named(_))) {
             continue;
@@ -178,10 +177,10 @@ pub fn attributes(
         })?;
         let Some(list) = list else { continue };
         if name == acl::ACCESS {
-            found.permissions = Some(list.permissions());
+            found.permissions = Some(list.mode_bits());
         }
         found.all.retain(|(other, _)| other != name);
-        found.all.push((name.to_vec(), list.stored()));
+        found.all.push((name.to_vec(), list.to_disk()));
     }
     Ok(found)
 }
@@ -206,8 +205,8 @@ fn stored(name: &[u8], value: Vec<u8>) -> Result<Vec<u8>, String> {
 fn placed(
     kind: Kind,
     name: &[u8],
-    parsed: Result<Option<List>, Problem>,
-) -> Result<Option<List>, String> {
+    parsed: Result<Option<Acl>, Problem>,
+) -> Result<Option<Acl>, String> {
     let list = parsed.map_err(|problem| problem.to_string())?;
     let problem = list
         .is_some()
@@ -323,15 +322,15 @@ mod tests {
     #[test]
     fn a_list_as_text_takes_precedence_and_gives_the_permissions() {
         let mut entry = entry(Kind::File, b"x", b"");
-        let other = acl::text::List::parse(b"user::r--,group::r--,other::r--").unwrap();
-        let decoded = acl::decode(&other.unwrap().stored()).unwrap();
+        let other = acl::text::parse(b"user::r--,group::r--,other::r--").unwrap();
+        let decoded = acl::decode(&other.unwrap().to_disk()).unwrap();
         let key = [b"SCHILY.xattr.", acl::ACCESS].concat();
         entry.attributes.take(&key, &acl::encode_call(&decoded));
         entry.access_list = MINIMAL.to_vec();
         let found = attributes(&entry, |_| false).unwrap();
         assert_eq!(found.permissions, Some(0o750));
-        let text = acl::text::List::parse(MINIMAL).unwrap().unwrap();
-        assert_eq!(found.all, [(acl::ACCESS.to_vec(), text.stored())]);
+        let text = acl::text::parse(MINIMAL).unwrap().unwrap();
+        assert_eq!(found.all, [(acl::ACCESS.to_vec(), text.to_disk())]);
         assert!(attributes(&entry, |_| true).unwrap().all.is_empty());
     }
 

@@ -17,8 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pext4_fs::{FileType, Refusal, Time};
-use pext4_ondisk::acl;
-use pext4_ondisk::acl::text::List;
+use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::xattr::pax;
 use pext4_tar::{BLOCK, checksum};
 
@@ -479,15 +478,12 @@ impl Header {
 /// The text of a stored list; `None` if the text would mean something else: for an invalid list, or
 /// one that the permission bits contradict.
 fn list_text(attribute: &[u8], stored: &[u8], metadata: &FileMetadata) -> Option<String> {
-    let list = List::of(acl::decode(stored).ok()?).ok()?;
-    let text = list.text();
-    let is_whole = List::parse(text.as_bytes()).is_ok_and(|list| {
-        let list = list.as_ref().map(List::stored);
-        list.as_deref() == Some(stored)
-    });
+    let list = Acl::from_disk(stored)?;
+    let text = acl::text::text(&list);
+    let is_whole = matches!(acl::text::parse(text.as_bytes()), Ok(Some(again)) if again == list);
     let is_in_place = match attribute == acl::ACCESS {
         true => {
-            metadata.kind != FileType::Symlink && metadata.permissions & 0o777 == list.permissions()
+            metadata.kind != FileType::Symlink && metadata.permissions & 0o777 == list.mode_bits()
         }
         false => metadata.kind == FileType::Directory,
     };

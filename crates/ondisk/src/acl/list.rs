@@ -1,11 +1,47 @@
-//! The meaning of access control lists: their effect on permission bits, and their inheritance.
+//! The meaning of access control lists: which are valid, their effect on permission bits, and their
+//! inheritance.
 
 use super::{
-    Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT, apply_mode, decode, decode_call, encode,
+    Entry, GROUP_OBJECT, MASK, NO_ID, OTHER, USER_OBJECT, apply_mode, decode, decode_call, encode,
     encode_call,
 };
 
-/// A valid access control list (see acl(5)).
+/// The reason why a list is refused. Messages escape quoted text, so that no terminal interprets
+/// it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It is not UTF-8.
+    #[error("its access control list is no text")]
+    NotText,
+    /// An entry cannot be parsed; the entry.
+    #[error("its access control list has the entry `{}`, which makes no sense", .0.escape_debug())]
+    Entry(String),
+    /// An entry names a user or group without a number; the name.
+    #[error(
+        "its access control list names `{}` without a number, and only numbers can be kept; bsdtar \
+         writes them (--acls --format pax), GNU tar does not",
+        .0.escape_debug()
+    )]
+    Named(String),
+    /// An entry is for the id that stands for nobody ([`NO_ID`]).
+    #[error("its access control list has an entry for the id {NO_ID}, which is nobody's")]
+    Nobody,
+    /// An entry permits what is not reading, writing or executing; its permissions.
+    #[error("its access control list has an entry with the permissions {0:#o}")]
+    Permissions(u16),
+    /// Two entries are for the same subject.
+    #[error("its access control list has an entry twice")]
+    Twice,
+    /// The entries are not in the order of their tags.
+    #[error("its access control list has its entries out of order")]
+    Order,
+    /// A mandatory entry is missing; the start of that entry.
+    #[error("its access control list lacks the entry `{0}`")]
+    Missing(&'static str),
+}
+
+/// A valid access control list (see acl(5)). Its entries are in the order of their tags, unless it
+/// was [read from an image](Acl::from_disk).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<Entry>,
@@ -24,24 +60,65 @@ impl Acl {
     /// Decodes the form of system calls; `None` if the value is no valid list.
     #[must_use]
     pub fn from_call(bytes: &[u8]) -> Option<Self> {
-        Self::checked(decode_call(bytes).ok()?)
+        Self::new(decode_call(bytes).ok()?).ok()
     }
 
-    /// Decodes the stored form; `None` if the value is no valid list.
+    /// Decodes the stored form; `None` if the value is no valid list. Its entries may be in any
+    /// order: an image may have such a list already, and it means the same.
     #[must_use]
     pub fn from_disk(bytes: &[u8]) -> Option<Self> {
-        Self::checked(decode(bytes).ok()?)
+        let list = Self {
+            entries: decode(bytes).ok()?,
+        };
+        list.check_entries().is_ok().then_some(list)
+    }
+
+    /// A list of these entries, if it is one that Linux takes from `setxattr`. Linux looks at
+    /// the order of tags, but not at that of ids, nor whether one is there twice.
+    ///
+    /// # Errors
+    ///
+    /// The first problem of the list.
+    pub fn new(entries: Vec<Entry>) -> Result<Self, Problem> {
+        let list = Self { entries };
+        list.check_entries()?;
+        if !list.entries.is_sorted_by_key(|entry| entry.tag) {
+            return Err(Problem::Order);
+        }
+        Ok(list)
     }
 
     /// Checks that there is exactly one entry each for owner, group and others, at most one mask,
-    /// only known permissions, and a mask if users or groups are named.
-    fn checked(entries: Vec<Entry>) -> Option<Self> {
-        let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
-        let known = entries.iter().all(|entry| entry.permissions <= 7);
-        let named = entries.iter().any(|entry| entry.is_named());
-        let whole = count(USER_OBJECT) == 1 && count(GROUP_OBJECT) == 1 && count(OTHER) == 1;
-        let masked = count(MASK) == 1 || (count(MASK) == 0 && !named);
-        (known && whole && masked).then_some(Self { entries })
+    /// only known permissions and ids of somebody, and a mask if users or groups are named.
+    fn check_entries(&self) -> Result<(), Problem> {
+        for entry in &self.entries {
+            if entry.permissions > 7 {
+                return Err(Problem::Permissions(entry.permissions));
+            }
+            if entry.is_named() && entry.id == NO_ID {
+                return Err(Problem::Nobody);
+            }
+        }
+        let is_named = self.entries.iter().any(|entry| entry.is_named());
+        for (tag, name, is_needed) in [
+            (USER_OBJECT, "user::", true),
+            (GROUP_OBJECT, "group::", true),
+            (MASK, "mask::", is_named),
+            (OTHER, "other::", true),
+        ] {
+            match self.entries.iter().filter(|entry| entry.tag == tag).count() {
+                0 if is_needed => return Err(Problem::Missing(name)),
+                0 | 1 => {}
+                _ => return Err(Problem::Twice),
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
     }
 
     /// The list in the form of system calls.
@@ -113,19 +190,21 @@ impl Acl {
 
 #[cfg(test)]
 mod tests {
-    use super::{Acl, Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT};
-    use crate::acl::{NO_ID, USER};
+    use super::{Acl, Entry, GROUP_OBJECT, MASK, OTHER, Problem, USER_OBJECT};
+    use crate::acl::{GROUP, NO_ID, USER, encode, encode_call};
 
-    fn list(entries: &[(u16, u16, u32)]) -> Acl {
-        let entries = entries
-            .iter()
-            .map(|&(tag, permissions, id)| Entry {
-                tag,
-                permissions,
-                id,
-            })
-            .collect();
-        Acl::checked(entries).expect("a valid list")
+    fn entries(entries: &[(u16, u16, u32)]) -> Vec<Entry> {
+        let entry = |&(tag, permissions, id)| Entry {
+            tag,
+            permissions,
+            id,
+        };
+        entries.iter().map(entry).collect()
+    }
+
+    fn list(these: &[(u16, u16, u32)]) -> Acl {
+        let entries = entries(these);
+        Acl::new(entries).expect("a valid list")
     }
 
     fn with_a_named_user() -> Acl {
@@ -174,6 +253,48 @@ mod tests {
         let mut wrong = call;
         wrong[4] = 0x40;
         assert_eq!(Acl::from_call(&wrong), None, "unknown tag");
+    }
+
+    /// What Linux 6.18 answers to `setxattr` on ext4 for each of these.
+    #[test]
+    fn a_list_of_a_call_is_valid_where_linux_takes_it() {
+        const OWNER: (u16, u16, u32) = (USER_OBJECT, 6, NO_ID);
+        const TEAM: (u16, u16, u32) = (GROUP_OBJECT, 4, NO_ID);
+        const LIMIT: (u16, u16, u32) = (MASK, 7, NO_ID);
+        const ALL: (u16, u16, u32) = (OTHER, 4, NO_ID);
+        for taken in [
+            &[OWNER, (USER, 4, 1), (USER, 6, 1), TEAM, LIMIT, ALL][..],
+            &[OWNER, (USER, 4, 2), (USER, 6, 1), TEAM, LIMIT, ALL],
+            &[OWNER, TEAM, (GROUP, 4, 2), (GROUP, 4, 1), LIMIT, ALL],
+            &[OWNER, TEAM, LIMIT, ALL],
+        ] {
+            let call = encode_call(&entries(taken));
+            assert!(Acl::from_call(&call).is_some(), "{taken:?}");
+        }
+        for (refused, problem) in [
+            (&[TEAM, OWNER, ALL][..], Problem::Order),
+            (&[OWNER, (GROUP, 4, 2), TEAM, LIMIT, ALL], Problem::Order),
+            (&[OWNER, TEAM, (USER, 4, 2), LIMIT, ALL], Problem::Order),
+            (&[OWNER, (USER, 4, 2), TEAM, ALL, LIMIT], Problem::Order),
+            (
+                &[OWNER, (USER, 4, 2), TEAM, ALL],
+                Problem::Missing("mask::"),
+            ),
+            (&[OWNER, OWNER, TEAM, ALL], Problem::Twice),
+            (&[OWNER, TEAM, LIMIT, LIMIT, ALL], Problem::Twice),
+            (&[OWNER, (USER, 4, NO_ID), TEAM, LIMIT, ALL], Problem::Nobody),
+            (
+                &[(USER_OBJECT, 14, NO_ID), TEAM, ALL],
+                Problem::Permissions(14),
+            ),
+        ] {
+            let (refused, is_order) = (entries(refused), problem == Problem::Order);
+            assert_eq!(Acl::new(refused.clone()), Err(problem), "{refused:?}");
+            assert_eq!(Acl::from_call(&encode_call(&refused)), None);
+            // What is stored may be out of order.
+            let stored = Acl::from_disk(&encode(&refused));
+            assert_eq!(stored.is_some(), is_order, "{refused:?}");
+        }
     }
 
     #[test]

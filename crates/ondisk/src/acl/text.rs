@@ -4,136 +4,61 @@
 //! libarchive's tar(5); the long and the short form of acl(5)). An entry ends at a comma or at the
 //! end of the line. A `#` begins a comment that ends with its line, such as getfacl's
 //! `#effective:r--`. star and bsdtar write a fourth part, the numeric id. An image stores only
-//! numeric ids, so a name without a number is refused. A list that Linux would not accept, because
-//! an entry is missing or duplicate, is refused as well.
+//! numeric ids, so a name without a number is refused. A list that is not valid is refused as well,
+//! and one with two entries for one user or group.
 
 use std::fmt::Write as _;
 
-use super::{Entry, GROUP, GROUP_OBJECT, MASK, NO_ID, OTHER, USER, USER_OBJECT, encode};
+use super::{Acl, Entry, GROUP, GROUP_OBJECT, MASK, NO_ID, OTHER, Problem, USER, USER_OBJECT};
 
-/// The reason why a list is refused. Messages escape quoted text, so that no terminal interprets
-/// it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// It is not UTF-8.
-    #[error("its access control list is no text")]
-    NotText,
-    /// An entry cannot be parsed; the entry.
-    #[error("its access control list has the entry `{}`, which makes no sense", .0.escape_debug())]
-    Entry(String),
-    /// An entry names a user or group without a number; the name.
-    #[error(
-        "its access control list names `{}` without a number, and only numbers can be kept; bsdtar \
-         writes them (--acls --format pax), GNU tar does not",
-        .0.escape_debug()
-    )]
-    Named(String),
-    /// Two entries are for the same subject.
-    #[error("its access control list has an entry twice")]
-    Twice,
-    /// A mandatory entry is missing; the start of that entry.
-    #[error("its access control list lacks the entry `{0}`")]
-    Missing(&'static str),
+/// Parses a list, with entries in any order; `None` if the text has no entries.
+///
+/// # Errors
+///
+/// The first problem of the text or the list.
+pub fn parse(text: &[u8]) -> Result<Option<Acl>, Problem> {
+    let text = std::str::from_utf8(text).map_err(|_| Problem::NotText)?;
+    let mut entries = Vec::new();
+    for line in text.split('\n') {
+        let line = line.split('#').next().unwrap_or_default();
+        for part in line.split(',').map(str::trim) {
+            if !part.is_empty() {
+                entries.push(entry(part)?);
+            }
+        }
+    }
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    entries.sort_unstable_by_key(|entry| (entry.tag, entry.id));
+    // Linux takes such a list from a call, but acl(5) has none, and it is hardly meant.
+    let same = |pair: &[Entry]| (pair[0].tag, pair[0].id) == (pair[1].tag, pair[1].id);
+    if entries.windows(2).any(same) {
+        return Err(Problem::Twice);
+    }
+    Acl::new(entries).map(Some)
 }
 
-/// A valid list, with its entries in the order in which they are stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct List(Vec<Entry>);
-
-impl List {
-    /// Parses a list; `None` if the text has no entries.
-    ///
-    /// # Errors
-    ///
-    /// The first problem of the text or the list.
-    pub fn parse(text: &[u8]) -> Result<Option<Self>, Problem> {
-        let text = std::str::from_utf8(text).map_err(|_| Problem::NotText)?;
-        let mut entries = Vec::new();
-        for line in text.split('\n') {
-            let line = line.split('#').next().unwrap_or_default();
-            for part in line.split(',').map(str::trim) {
-                if !part.is_empty() {
-                    entries.push(entry(part)?);
-                }
-            }
-        }
-        if entries.is_empty() {
-            return Ok(None);
-        }
-        Self::of(entries).map(Some)
+/// The list as text with numeric ids, which every reader of such texts accepts.
+#[must_use]
+pub fn text(list: &Acl) -> String {
+    let mut text = String::new();
+    for entry in list.entries() {
+        let kind = match entry.tag {
+            USER_OBJECT | USER => "user",
+            GROUP_OBJECT | GROUP => "group",
+            MASK => "mask",
+            _ => "other",
+        };
+        let comma = if text.is_empty() { "" } else { "," };
+        let letters = letters(entry.permissions);
+        // Writing to a string cannot fail.
+        let _ = match entry.is_named() {
+            true => write!(text, "{comma}{kind}:{}:{letters}", entry.id),
+            false => write!(text, "{comma}{kind}::{letters}"),
+        };
     }
-
-    /// Makes a list of entries in any order.
-    ///
-    /// # Errors
-    ///
-    /// The first problem of the list.
-    pub fn of(mut entries: Vec<Entry>) -> Result<Self, Problem> {
-        entries.sort_unstable_by_key(|entry| (entry.tag, entry.id));
-        let list = Self(entries);
-        list.check()?;
-        Ok(list)
-    }
-
-    /// The list in the form that ext4 stores.
-    #[must_use]
-    pub fn stored(&self) -> Vec<u8> {
-        encode(&self.0)
-    }
-
-    /// The list as text with numeric ids, which every reader of such texts accepts.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        for entry in &self.0 {
-            let kind = match entry.tag {
-                USER_OBJECT | USER => "user",
-                GROUP_OBJECT | GROUP => "group",
-                MASK => "mask",
-                _ => "other",
-            };
-            let comma = if text.is_empty() { "" } else { "," };
-            let letters = letters(entry.permissions);
-            // Writing to a string cannot fail.
-            let _ = match entry.is_named() {
-                true => write!(text, "{comma}{kind}:{}:{letters}", entry.id),
-                false => write!(text, "{comma}{kind}::{letters}"),
-            };
-        }
-        text
-    }
-
-    /// The permission bits (0777) of a file with this list; the group bits are those of the mask.
-    #[must_use]
-    pub fn permissions(&self) -> u16 {
-        let of = |tag| self.find(tag).unwrap_or(0);
-        let group = self.find(MASK).unwrap_or_else(|| of(GROUP_OBJECT));
-        of(USER_OBJECT) << 6 | group << 3 | of(OTHER)
-    }
-
-    fn find(&self, tag: u16) -> Option<u16> {
-        let found = self.0.iter().find(|entry| entry.tag == tag);
-        found.map(|entry| entry.permissions)
-    }
-
-    fn check(&self) -> Result<(), Problem> {
-        let same = |pair: &[Entry]| pair[0].tag == pair[1].tag && pair[0].id == pair[1].id;
-        if self.0.windows(2).any(same) {
-            return Err(Problem::Twice);
-        }
-        let is_named = self.0.iter().any(|entry| entry.is_named());
-        for (tag, name, is_needed) in [
-            (USER_OBJECT, "user::", true),
-            (GROUP_OBJECT, "group::", true),
-            (MASK, "mask::", is_named),
-            (OTHER, "other::", true),
-        ] {
-            if is_needed && self.find(tag).is_none() {
-                return Err(Problem::Missing(name));
-            }
-        }
-        Ok(())
-    }
+    text
 }
 
 fn entry(text: &str) -> Result<Entry, Problem> {
@@ -190,7 +115,7 @@ fn letters(permissions: u16) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{List, Problem};
+    use super::{Problem, parse};
 
     const STORED: [u8; 28] = [
         1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 4, 0, 0xE8, 3, 0, 0, 4, 0, 4, 0, 0x10, 0, 4, 0, 0x20, 0, 0, 0,
@@ -206,10 +131,10 @@ mod tests {
             // A number takes precedence over a name, whatever the name looks like.
             "user::rw-,user:77:r--:1000,group::r--,mask::r--,other::---",
         ] {
-            let list = List::parse(text.as_bytes()).expect(text).expect(text);
-            assert_eq!(list.stored(), STORED, "{text}");
-            assert_eq!(list.permissions(), 0o640, "{text}");
-            assert_eq!(list.text(), plain);
+            let list = parse(text.as_bytes()).expect(text).expect(text);
+            assert_eq!(list.to_disk(), STORED, "{text}");
+            assert_eq!(list.mode_bits(), 0o640, "{text}");
+            assert_eq!(super::text(&list), plain);
         }
     }
 
@@ -226,15 +151,15 @@ mod tests {
                 0o604,
             ),
         ] {
-            let list = List::parse(text.as_bytes()).expect(text).expect(text);
-            assert_eq!(list.permissions(), mode, "{text}");
+            let list = parse(text.as_bytes()).expect(text).expect(text);
+            assert_eq!(list.mode_bits(), mode, "{text}");
         }
     }
 
     #[test]
     fn nothing_is_no_list_and_nonsense_is_refused() {
         for text in [&b""[..], b"\n,\n", b"# nothing"] {
-            assert_eq!(List::parse(text), Ok(None));
+            assert_eq!(parse(text), Ok(None));
         }
         for text in [
             &b"\xFF"[..],
@@ -248,7 +173,7 @@ mod tests {
             b"user:99999999999:r",
             b"user:lisa:r:4294967295",
         ] {
-            assert!(List::parse(text).is_err(), "{}", text.escape_ascii());
+            assert!(parse(text).is_err(), "{}", text.escape_ascii());
         }
     }
 
@@ -263,11 +188,11 @@ mod tests {
             (",group:wheel:rwx", Problem::Named("wheel".to_owned())),
         ] {
             let text = format!("{base}{more}");
-            assert_eq!(List::parse(text.as_bytes()), Err(problem), "{text}");
+            assert_eq!(parse(text.as_bytes()), Err(problem), "{text}");
         }
-        let told = List::parse(b"user::rwx,group::r-x");
+        let told = parse(b"user::rwx,group::r-x");
         assert_eq!(told, Err(Problem::Missing("other::")));
-        let told = List::parse(b"user:\x1b[31m:rwx").unwrap_err().to_string();
+        let told = parse(b"user:\x1b[31m:rwx").unwrap_err().to_string();
         assert!(told.contains("`\\u{1b}[31m`"), "{told}");
     }
 }
