@@ -396,7 +396,6 @@ impl Shard {
 
     fn remove(&mut self, block: BlockNumber) {
         if let Some(place) = self.places.get(&block).copied() {
-            self.ring[place].set_discarded();
             self.remove_at(place);
         }
     }
