@@ -32,8 +32,9 @@ pub use range::RangeEnd;
 /// Once a file is open, it means nothing.
 const UNLESS_LEASED: OFlags = OFlags::NONBLOCK;
 
-/// Maximal number of pieces in one system call (`IOV_MAX`).
-const MAX_PIECES: usize = 1024;
+/// Maximal number of slices in one system call (Linux' `IOV_MAX`). A write of more takes several
+/// calls; the writers of blocks stay below it ([`MAX_SLICES`](crate::MAX_SLICES)).
+const MAX_SLICES_OF_CALL: usize = 1024;
 
 /// The access for which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,10 +277,7 @@ impl FileDevice {
     /// loop device. Opening it for writing would be refused then.
     #[must_use]
     pub fn kernel_mount(&self) -> Option<PathBuf> {
-        let mut bytes = match self.start {
-            0 => Bytes::All,
-            start => Bytes::From(start),
-        };
+        let mut bytes = Bytes::beginning_at(self.start);
         for file in std::iter::once(&self.file).chain(&self.backing) {
             let metadata = file.metadata().ok()?;
             let directory = loops::mounted_on(&metadata, bytes);
@@ -369,11 +367,11 @@ impl FileDevice {
         }
     }
 
-    /// Writes pieces until all are written. After a short write, the rest of a partly written piece
+    /// Writes slices until all are written. After a short write, the rest of a partly written slice
     /// is written alone.
-    fn write_pieces(&self, mut offset: u64, mut pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        while !pieces.is_empty() {
-            let batch = &pieces[..pieces.len().min(MAX_PIECES)];
+    fn write_slices(&self, mut offset: u64, mut slices: &[IoSlice<'_>]) -> io::Result<()> {
+        while !slices.is_empty() {
+            let batch = &slices[..slices.len().min(MAX_SLICES_OF_CALL)];
             let written = match rustix::io::pwritev(&self.file, batch, offset) {
                 Ok(0) if total_length(batch) > 0 => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => written,
@@ -381,12 +379,12 @@ impl FileDevice {
                 Err(errno) => return Err(errno.into()),
             };
             let (whole, rest) = count_written(batch, written);
-            offset += total_length(&pieces[..whole]);
-            pieces = &pieces[whole..];
-            if let (Some(piece), 1..) = (pieces.first(), rest) {
-                self.write_all(offset + rest as u64, &piece[rest..])?;
-                offset += piece.len() as u64;
-                pieces = &pieces[1..];
+            offset += total_length(&slices[..whole]);
+            slices = &slices[whole..];
+            if let (Some(slice), 1..) = (slices.first(), rest) {
+                self.write_all(offset + rest as u64, &slice[rest..])?;
+                offset += slice.len() as u64;
+                slices = &slices[1..];
             }
         }
         Ok(())
@@ -397,12 +395,12 @@ fn data_sync(file: &File) -> rustix::io::Result<()> {
     rustix::fs::fdatasync(file)
 }
 
-/// The number of whole pieces in `written` bytes, and of bytes of the next piece.
-fn count_written(pieces: &[IoSlice<'_>], written: usize) -> (usize, usize) {
+/// The number of whole slices in `written` bytes, and of bytes of the next slice.
+fn count_written(slices: &[IoSlice<'_>], written: usize) -> (usize, usize) {
     let mut rest = written;
-    let whole = pieces
+    let whole = slices
         .iter()
-        .take_while(|piece| match rest.checked_sub(piece.len()) {
+        .take_while(|slice| match rest.checked_sub(slice.len()) {
             Some(less) => {
                 rest = less;
                 true
@@ -433,7 +431,7 @@ impl Device for FileDevice {
     fn write_vectored_at(&self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
         let length = total_length(from);
         self.check("write", offset, length)?;
-        self.write_pieces(self.start + offset, from)
+        self.write_slices(self.start + offset, from)
             .map_err(|source| self.failed("write", offset, length as usize, source))
     }
 

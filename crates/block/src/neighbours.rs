@@ -7,7 +7,8 @@ use pext4_ondisk::BlockNumber;
 use crate::device::Device;
 use crate::page::Page;
 
-/// The maximum number of slices in one vectored write (the usual limit of systems is 1024).
+/// The maximum number of slices in one vectored write. Systems take 1024 in one call, so this is
+/// never more than one call.
 pub const MAX_SLICES: usize = 512;
 
 /// Writes each page to its block. `pages` must be sorted by block. Does not flush.

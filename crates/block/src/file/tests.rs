@@ -6,7 +6,7 @@ use std::time::Duration;
 use pext4_sync::thread;
 use tempfile::TempDir;
 
-use super::{Access, Errno, FileDevice, MAX_PIECES, RangeEnd, count_written, data_sync};
+use super::{Access, Errno, FileDevice, MAX_SLICES_OF_CALL, RangeEnd, count_written, data_sync};
 use crate::device::Device;
 
 fn directory() -> TempDir {
@@ -53,29 +53,29 @@ fn after_a_failed_flush_none_succeeds() {
 }
 
 #[test]
-fn more_pieces_than_one_call_takes_are_all_written() {
+fn more_slices_than_one_call_takes_are_all_written() {
     let directory = directory();
     let device = FileDevice::create(directory.path().join("image"), 1 << 20).expect("it is made");
-    let bytes: Vec<u8> = (0..=255).cycle().take(3 * MAX_PIECES + 5).collect();
-    // Pieces of two bytes, and one of none; more than one call takes.
-    let mut pieces: Vec<IoSlice<'_>> = bytes.chunks(2).map(IoSlice::new).collect();
-    pieces.insert(1, IoSlice::new(&[]));
-    device.write_vectored_at(77, &pieces).expect("it fits");
+    let bytes: Vec<u8> = (0..=255).cycle().take(3 * MAX_SLICES_OF_CALL + 5).collect();
+    // Slices of two bytes, and one of none; more than one call takes.
+    let mut slices: Vec<IoSlice<'_>> = bytes.chunks(2).map(IoSlice::new).collect();
+    slices.insert(1, IoSlice::new(&[]));
+    device.write_vectored_at(77, &slices).expect("it fits");
     let mut read = vec![0; bytes.len()];
     device
         .read_at(77, &mut read)
         .expect("the range lies within");
     assert_eq!(read, bytes);
-    assert!(device.write_vectored_at((1 << 20) - 10, &pieces).is_err());
+    assert!(device.write_vectored_at((1 << 20) - 10, &slices).is_err());
 }
 
 #[test]
 fn a_short_write_ends_anywhere() {
-    let pieces = [&b"abc"[..], b"", b"de", b"f"].map(IoSlice::new);
+    let slices = [&b"abc"[..], b"", b"de", b"f"].map(IoSlice::new);
     let expected = [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (3, 0), (4, 0)];
     for (written, expected) in expected.into_iter().enumerate() {
         assert_eq!(
-            count_written(&pieces, written),
+            count_written(&slices, written),
             expected,
             "after {written} bytes"
         );
@@ -168,8 +168,8 @@ fn a_range_is_a_device_of_its_own() {
         .expect("so does this");
     assert_eq!((part.size(), part.range()), (7000, Some(2000..9000)));
     part.write_at(0, b"begin").expect("it fits");
-    let pieces = [&b"e"[..], b"nd"].map(IoSlice::new);
-    part.write_vectored_at(6997, &pieces).expect("it fits");
+    let slices = [&b"e"[..], b"nd"].map(IoSlice::new);
+    part.write_vectored_at(6997, &slices).expect("it fits");
     assert!(part.write_at(6998, b"end").is_err());
     assert!(part.read_at(7000, &mut [0]).is_err());
     assert!(part.set_length(100).is_err(), "others have the rest");
