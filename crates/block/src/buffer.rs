@@ -106,18 +106,24 @@ impl BufferState {
         self.fingerprints = Some(fingerprints);
     }
 
-    /// Tells virtual cores that the page and what is known of it are read, or changed within a
-    /// transaction.
-    pub fn tell(&self, is_change: bool) {
+    /// Tells virtual cores that the page and what is known of it are read.
+    pub fn tell_read(&self) {
         memory::used(|used| {
             used.read(std::slice::from_ref(&self.page));
             used.read(std::slice::from_ref(&self.fingerprints));
-            if is_change {
-                used.written(std::slice::from_ref(&self.page));
-                used.written(std::slice::from_ref(&self.fingerprints));
-                used.written(std::slice::from_ref(&self.dirty_in));
-                used.written(std::slice::from_ref(&self.stamp));
-            }
+        });
+    }
+
+    /// Tells virtual cores that the page and what is known of it are read, and changed within a
+    /// transaction.
+    pub fn tell_change(&self) {
+        memory::used(|used| {
+            used.read(std::slice::from_ref(&self.page));
+            used.read(std::slice::from_ref(&self.fingerprints));
+            used.written(std::slice::from_ref(&self.page));
+            used.written(std::slice::from_ref(&self.fingerprints));
+            used.written(std::slice::from_ref(&self.dirty_in));
+            used.written(std::slice::from_ref(&self.stamp));
         });
     }
 

@@ -173,7 +173,7 @@ impl LockedLeaf<'_, '_> {
 
 /// The leaf that is in a buffer.
 pub(super) fn view(state: &BufferState) -> LeafView<'_> {
-    state.tell(false);
+    state.tell_read();
     LeafView::new(state.page(), state.fingerprints())
 }
 
@@ -191,7 +191,7 @@ pub(super) fn edit<'a>(
     state: &'a mut BufferState,
     stamp: Stamp,
 ) -> LeafEdit<'a> {
-    state.tell(true);
+    state.tell_change();
     handle.touch_locked(buffer, state, stamp);
     let (page, fingerprints) = state.leaf_mut();
     LeafEdit {
