@@ -45,14 +45,14 @@ pub(crate) struct LogWriter {
 }
 
 /// A block as a transaction writes it.
-pub(crate) trait Sealed {
+pub(crate) trait SealedBlock {
     /// The block's home.
     fn home(&self) -> BlockNumber;
     /// The block's bytes.
     fn bytes(&self) -> &Page;
 }
 
-impl Sealed for Version {
+impl SealedBlock for Version {
     fn home(&self) -> BlockNumber {
         self.block
     }
@@ -62,7 +62,7 @@ impl Sealed for Version {
     }
 }
 
-impl Sealed for (BlockNumber, Page) {
+impl SealedBlock for (BlockNumber, Page) {
     fn home(&self) -> BlockNumber {
         self.0
     }
@@ -99,7 +99,7 @@ impl LogWriter {
     }
 
     /// The exact number of log blocks that this transaction will take.
-    pub(crate) fn needs(&self, versions: &[impl Sealed], revoked: &[BlockNumber]) -> usize {
+    pub(crate) fn needs(&self, versions: &[impl SealedBlock], revoked: &[BlockNumber]) -> usize {
         self.format.footprint(versions.len(), revoked.len())
     }
 
@@ -113,7 +113,7 @@ impl LogWriter {
     pub(crate) fn write_body(
         &self,
         tid: Tid,
-        versions: &[impl Sealed],
+        versions: &[impl SealedBlock],
         revoked: &[BlockNumber],
     ) -> Result<(), JournalError> {
         let mut row = Vec::with_capacity(self.needs(versions, revoked));
@@ -129,7 +129,7 @@ impl LogWriter {
     pub(crate) fn write_commit(
         &mut self,
         tid: Tid,
-        versions: &[impl Sealed],
+        versions: &[impl SealedBlock],
         revoked: &[BlockNumber],
     ) -> Result<Logged, JournalError> {
         let needs = self.needs(versions, revoked);
@@ -169,7 +169,7 @@ impl LogWriter {
         }
     }
 
-    fn push_blocks(&self, tid: Tid, versions: &[impl Sealed], row: &mut Vec<Page>) {
+    fn push_blocks(&self, tid: Tid, versions: &[impl SealedBlock], row: &mut Vec<Page>) {
         for described in versions.chunks(self.format.tags_per_block()) {
             let mut writer = DescriptorWriter::new(&self.format, tid, self.uuid);
             let descriptor = row.len();
