@@ -9,7 +9,6 @@
 //! Each thread has counters of its own, which only it writes, so that counting does not make cores
 //! share a cache line. A snapshot adds them up while threads continue to count.
 
-use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use crate::order::Class;
@@ -29,10 +28,10 @@ pub struct Tally {
     pub held: Duration,
 }
 
-impl Add for Tally {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
+impl Tally {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
         Self {
             acquisitions: self.acquisitions + other.acquisitions,
             contended: self.contended + other.contended,
@@ -41,13 +40,10 @@ impl Add for Tally {
             held: self.held + other.held,
         }
     }
-}
-
-impl Sub for Tally {
-    type Output = Self;
 
     /// The difference to `earlier`.
-    fn sub(self, earlier: Self) -> Self {
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
         Self {
             acquisitions: self.acquisitions.saturating_sub(earlier.acquisitions),
             contended: self.contended.saturating_sub(earlier.contended),
@@ -80,7 +76,7 @@ impl Tallies {
     pub fn plus(&self, other: &Self) -> Self {
         let mut sum = self.clone();
         for (mine, theirs) in sum.0.iter_mut().zip(other.0) {
-            *mine = *mine + theirs;
+            *mine = mine.plus(theirs);
         }
         sum
     }
@@ -96,7 +92,7 @@ impl Tallies {
     pub fn since(&self, earlier: &Self) -> Self {
         let mut difference = self.clone();
         for (mine, theirs) in difference.0.iter_mut().zip(earlier.0) {
-            *mine = *mine - theirs;
+            *mine = mine.since(theirs);
         }
         difference
     }
@@ -188,7 +184,7 @@ mod counting {
     impl Counts {
         fn add_to(&self, sums: &mut Tallies) {
             for (sum, count) in sums.0.iter_mut().zip(&self.0) {
-                *sum = *sum + count.tally();
+                *sum = sum.plus(count.tally());
             }
         }
     }

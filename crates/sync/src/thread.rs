@@ -1,4 +1,8 @@
-//! Starting threads.
+//! Threads: starting them, work on several at once, and what a thread does to itself (it sleeps,
+//! yields, has a working directory of its own).
+//!
+//! In a model they are loom's threads; on virtual cores they are cores of the machine, and their
+//! sleep passes in its time.
 
 use std::io;
 use std::time::Duration;
