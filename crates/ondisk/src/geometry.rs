@@ -305,17 +305,14 @@ impl Geometry {
         if !self.has_superblock(group) {
             return None;
         }
-        let boot = if group.get() == 0 {
-            self.boot_blocks()
-        } else {
-            0
-        };
-        self.first_block(group).checked_add(boot)
+        self.first_block(group)
+            .checked_add(self.boot_blocks_of(group))
     }
 
-    /// Blocks of group 0 before the superblock's: 1 with 1 KiB blocks and bigalloc, otherwise 0.
-    fn boot_blocks(&self) -> u32 {
-        u32::from(self.block_size == 1024 && self.first_data_block == 0)
+    /// Blocks of a group before the superblock's: 1 in group 0 with 1 KiB blocks and bigalloc,
+    /// otherwise 0.
+    fn boot_blocks_of(&self, group: GroupNumber) -> u32 {
+        u32::from(group.get() == 0 && self.block_size == 1024 && self.first_data_block == 0)
     }
 
     /// The location of a group's descriptor: its block and the byte offset in the block.
@@ -332,30 +329,26 @@ impl Geometry {
     /// The location of descriptor block `index`, the primary copy.
     #[must_use]
     pub fn descriptor_block(&self, index: u32) -> BlockNumber {
-        if self.has_meta_bg() && index >= self.first_meta_bg {
+        if self.is_meta_index(index) {
             let group = GroupNumber(index.saturating_mul(self.descriptors_per_block));
             return self.meta_descriptor_block(group);
         }
-        let start = u64::from(self.first_data_block) + u64::from(self.boot_blocks());
+        let boot = self.boot_blocks_of(GroupNumber(0));
+        let start = u64::from(self.first_data_block) + u64::from(boot);
         BlockNumber(start + 1 + u64::from(index))
     }
 
     /// The block of the `meta_bg` descriptors in a group that has them: after the superblock, if
     /// any.
     fn meta_descriptor_block(&self, group: GroupNumber) -> BlockNumber {
-        let start = self.first_block(group).get();
-        let boot = if group.get() == 0 {
-            self.boot_blocks()
-        } else {
-            0
-        };
-        BlockNumber(start + u64::from(boot) + u64::from(self.has_superblock(group)))
+        let start = self.first_block(group).get() + u64::from(self.boot_blocks_of(group));
+        BlockNumber(start + u64::from(self.has_superblock(group)))
     }
 
     /// The locations of the copies of descriptor block `index`, without the primary.
     #[must_use]
     pub fn descriptor_block_copies(&self, index: u32) -> Vec<BlockNumber> {
-        if self.has_meta_bg() && index >= self.first_meta_bg {
+        if self.is_meta_index(index) {
             let first = u64::from(index) * u64::from(self.descriptors_per_block);
             let last = first + u64::from(self.descriptors_per_block) - 1;
             let mut groups = vec![first + 1, last];
@@ -377,7 +370,12 @@ impl Geometry {
     /// Whether a group's descriptors use the `meta_bg` layout: its superblock copy, if any, is not
     /// followed by copies of all descriptors.
     fn is_in_meta_group(&self, group: GroupNumber) -> bool {
-        self.has_meta_bg() && group.get() / self.descriptors_per_block >= self.first_meta_bg
+        self.is_meta_index(group.get() / self.descriptors_per_block)
+    }
+
+    /// Whether descriptor block `index` is where the `meta_bg` layout has it.
+    fn is_meta_index(&self, index: u32) -> bool {
+        self.has_meta_bg() && index >= self.first_meta_bg
     }
 
     /// Blocks of the superblocks, the descriptors, the bitmaps and the inode tables of all groups,
@@ -396,14 +394,9 @@ impl Geometry {
     #[must_use]
     pub fn superblock_overhead(&self, group: GroupNumber) -> u32 {
         let has_superblock = self.has_superblock(group);
-        let boot = if group.get() == 0 {
-            self.boot_blocks()
-        } else {
-            0
-        };
-        let own = boot + u32::from(has_superblock);
+        let own = self.boot_blocks_of(group) + u32::from(has_superblock);
         let index = group.get() / self.descriptors_per_block;
-        if self.has_meta_bg() && index >= self.first_meta_bg {
+        if self.is_meta_index(index) {
             let slot = group.get() % self.descriptors_per_block;
             let holds = slot <= 1 || slot == self.descriptors_per_block - 1;
             return own + u32::from(holds);

@@ -259,9 +259,9 @@ impl GroupDescriptor {
     /// [`Corrupt`], naming the structure that is out of place.
     pub fn check_places(&self, geometry: &Geometry, group: GroupNumber) -> Result<(), Corrupt> {
         let table_blocks = u64::from(geometry.inode_table_blocks);
-        self.check_place("block bitmap", self.block_bitmap, 1, geometry, group)?;
-        self.check_place("inode bitmap", self.inode_bitmap, 1, geometry, group)?;
-        self.check_place(
+        check_place("block bitmap", self.block_bitmap, 1, geometry, group)?;
+        check_place("inode bitmap", self.inode_bitmap, 1, geometry, group)?;
+        check_place(
             "inode table",
             self.inode_table,
             table_blocks,
@@ -299,26 +299,26 @@ impl GroupDescriptor {
         }
         Ok(())
     }
+}
 
-    fn check_place(
-        &self,
-        what: &str,
-        start: BlockNumber,
-        count: u64,
-        geometry: &Geometry,
-        group: GroupNumber,
-    ) -> Result<(), Corrupt> {
-        let own_start = geometry.first_block(group).get();
-        let own_end = own_start + u64::from(geometry.blocks_in(group));
-        let flexible = geometry.features.has_incompat(Incompat::FLEX_BG);
-        let inside = geometry.contains(start, count)
-            && (flexible || (start.get() >= own_start && start.get() + count <= own_end));
-        if inside {
-            return Ok(());
-        }
-        let problem = format!("{what} at block {start}, {count} long, is out of place");
-        Err(Corrupt::new(STRUCTURE, problem).in_group(group))
+/// Checks that a structure of a group lies in the file system, and without `flex_bg` in the group.
+fn check_place(
+    what: &str,
+    start: BlockNumber,
+    count: u64,
+    geometry: &Geometry,
+    group: GroupNumber,
+) -> Result<(), Corrupt> {
+    let own_start = geometry.first_block(group).get();
+    let own_end = own_start + u64::from(geometry.blocks_in(group));
+    let flexible = geometry.features.has_incompat(Incompat::FLEX_BG);
+    let inside = geometry.contains(start, count)
+        && (flexible || (start.get() >= own_start && start.get() + count <= own_end));
+    if inside {
+        return Ok(());
     }
+    let problem = format!("{what} at block {start}, {count} long, is out of place");
+    Err(Corrupt::new(STRUCTURE, problem).in_group(group))
 }
 
 fn check_count(what: &str, count: u32, most: u32, group: GroupNumber) -> Result<(), Corrupt> {

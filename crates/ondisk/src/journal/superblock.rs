@@ -91,8 +91,6 @@ impl JournalSuperblock {
     /// A new, empty journal of `max_len` blocks, as mke2fs creates it.
     #[must_use]
     pub fn new(block_size: u32, max_len: u32, uuid: [u8; 16]) -> Self {
-        let mut raw = [0; SUPERBLOCK_SIZE];
-        raw[0x40..0x44].copy_from_slice(&1u32.to_be_bytes());
         Self {
             block_size,
             max_len,
@@ -107,7 +105,7 @@ impl JournalSuperblock {
             users: 1,
             num_fast_commit_blocks: 0,
             block_type: BlockType::SuperblockV2,
-            raw,
+            raw: [0; SUPERBLOCK_SIZE],
         }
     }
 
@@ -232,6 +230,7 @@ impl JournalSuperblock {
             raw.s_feature_incompat = U32::new(self.incompat.bits());
             raw.s_feature_ro_compat = U32::new(self.read_only_compat.bits());
             raw.s_uuid = self.uuid;
+            raw.s_nr_users = U32::new(self.users);
             raw.s_num_fc_blks = U32::new(self.num_fast_commit_blocks);
         }
         if self.is_summed() {
@@ -253,7 +252,6 @@ impl JournalSuperblock {
         if self.block_type == BlockType::SuperblockV1 {
             self.block_type = BlockType::SuperblockV2;
             self.raw[VERSION_1_END..].fill(0);
-            self.raw[0x40..0x44].copy_from_slice(&1u32.to_be_bytes());
         }
         self.compat.remove(JournalCompat::CHECKSUM);
         self.incompat.remove(
