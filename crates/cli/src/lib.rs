@@ -94,7 +94,7 @@ pub use pext4_fs::{
     CommitError, CommitOutcome, CommitStep, CommitTimes, Corrupt, CreateAttributes, DeviceNumber,
     DirectoryEntry, Entry, Error, ErrorText, FileType, GetAttributes, InodeNumber, JournalError,
     JournalStatistics, LogicalBlock, MappedRange, MountOptions, OfflineJournal, QuotaLimits,
-    QuotaOwner, Refusal, RenameMode, Result, SetAttributes, SetTime, SetXattrMode, StatFs, Time,
+    OwnerKind, Refusal, RenameMode, Result, SetAttributes, SetTime, SetXattrMode, StatFs, Time,
     Usage, Volume, Whiteout, acl, options, path, statistics,
 };
 #[cfg(feature = "fuse")]

@@ -111,6 +111,6 @@ pub use pext4_ondisk::{BlockNumber, Corrupt, acl};
 pub use types::{
     AccessTimes, Acls, AllocateMode, Attributes, CreateAttributes, DeviceNumber, DirectoryEntry,
     Entry, FileType, GetAttributes, InodeNumber, LogicalBlock, MappedRange, QuotaLimits,
-    QuotaOwner, RenameMode, SetAttributes, SetTime, SetXattrMode, StatFs, Time, Usage, Whiteout,
+    OwnerKind, RenameMode, SetAttributes, SetTime, SetXattrMode, StatFs, Time, Usage, Whiteout,
 };
 pub use volume::Volume;

@@ -19,7 +19,7 @@ use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
-use pext4_ondisk::quota::Owner;
+use pext4_ondisk::quota::OwnerKind;
 use pext4_ondisk::superblock::{BSD_GROUPS, DISCARD, Superblock};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
@@ -75,7 +75,8 @@ pub struct Store {
     /// Inodes of the file system itself that need not be among the reserved ones: journal, orphan
     /// file, quota files. [immutable after mount]
     system_inodes: [InodeNumber; 5],
-    /// The quota file of each kind of owner, in the order of [`Owner::ALL`]; 0 if there is none.
+    /// The quota file of each kind of owner, in the order of [`OwnerKind::ALL`]; 0 if there is
+    /// none.
     /// [immutable after mount]
     quota_inodes: [InodeNumber; 3],
     /// See [`Store::quota_credits`]. [immutable after mount]
@@ -297,13 +298,13 @@ impl Store {
 
     /// The quota file of a kind of owner, if there is one.
     #[must_use]
-    pub fn quota_inode(&self, owner: Owner) -> Option<InodeNumber> {
-        let number = self.quota_inodes[owner as usize];
+    pub fn quota_inode(&self, kind: OwnerKind) -> Option<InodeNumber> {
+        let number = self.quota_inodes[kind as usize];
         (number.get() != 0).then_some(number)
     }
 
-    /// The kinds of owners that have a quota file, in the order of [`Owner::ALL`]; `None` if none
-    /// has.
+    /// The kinds of owners that have a quota file, in the order of [`OwnerKind::ALL`]; `None` if
+    /// none has.
     #[must_use]
     pub fn quota_kinds(&self) -> Option<[bool; 3]> {
         let kinds = self.quota_inodes.map(|number| number.get() != 0);
@@ -358,7 +359,7 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 5] {
     ]
 }
 
-/// The quota files that count, in the order of [`Owner::ALL`].
+/// The quota files that count, in the order of [`OwnerKind::ALL`].
 fn quota_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
     let features = &superblock.features;
     let has_projects = features.has_read_only_compat(ReadOnlyCompat::PROJECT);

@@ -4,7 +4,7 @@
 //! modes are those of `stat(2)`, type bits included where a whole mode is given.
 
 pub use pext4_ondisk::directory::FileType;
-pub use pext4_ondisk::quota::{Limits as QuotaLimits, Owner as QuotaOwner};
+pub use pext4_ondisk::quota::{Limits as QuotaLimits, OwnerKind};
 pub use pext4_ondisk::time::Time;
 pub use pext4_ondisk::{InodeNumber, LogicalBlock};
 

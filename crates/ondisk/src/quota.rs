@@ -33,7 +33,7 @@ const ENTRY: usize = 72;
 
 /// The kind of owner whose usage a file counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum OwnerKind {
     /// Users.
     User,
     /// Groups.
@@ -42,7 +42,7 @@ pub enum Owner {
     Project,
 }
 
-impl Owner {
+impl OwnerKind {
     /// All kinds, in the order of the format.
     pub const ALL: [Self; 3] = [Self::User, Self::Group, Self::Project];
 
@@ -127,16 +127,16 @@ impl Header {
     ///
     /// [`Corrupt`] if the magic number or the version is wrong, or the header counts blocks that
     /// the file does not have.
-    pub fn decode(block: &[u8], owner: Owner, size: u64) -> Result<Self, Corrupt> {
+    pub fn decode(block: &[u8], kind: OwnerKind, size: u64) -> Result<Self, Corrupt> {
         let corrupt = |problem| Err(Corrupt::new(STRUCTURE, problem));
         let Ok((raw, _)) = RawHeader::read_from_prefix(block) else {
             return corrupt(format!("{} bytes", block.len()));
         };
         let (magic, version) = (raw.dqh_magic.get(), raw.dqh_version.get());
-        if magic != owner.magic() {
+        if magic != kind.magic() {
             return corrupt(format!(
                 "magic is {magic:#010X}, not {:#010X}",
-                owner.magic()
+                kind.magic()
             ));
         }
         if version != VERSION {
@@ -343,7 +343,7 @@ fn with_entry(block: &mut [u8], offset: usize, change: impl FnOnce(&mut RawEntry
 #[cfg(test)]
 mod tests {
     use super::{
-        BLOCK_SIZE, ENTRIES, Entry, Header, LeafHeader, Limits, Owner, add_usage, empty_place,
+        BLOCK_SIZE, ENTRIES, Entry, Header, LeafHeader, Limits, OwnerKind, add_usage, empty_place,
         entries, entry_at, index_of, put_entry, references, set_reference,
     };
 
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn headers_are_of_their_owner_and_speak_of_their_file() {
-        let decode = |words, size| Header::decode(&header(words), Owner::User, size);
+        let decode = |words, size| Header::decode(&header(words), OwnerKind::User, size);
         assert_eq!(decode(HEADER, 6144).expect("sound").blocks, 6);
         assert_eq!(decode(HEADER, 5121).expect("begun").blocks, 6);
         let problem = |words, size| {
@@ -375,7 +375,7 @@ mod tests {
             words[word] = value;
             assert_eq!(problem(words, 6144), says);
         }
-        assert!(Header::decode(&[0; 31], Owner::User, 6144).is_err());
+        assert!(Header::decode(&[0; 31], OwnerKind::User, 6144).is_err());
     }
 
     #[test]
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn a_header_keeps_its_other_fields() {
         let mut block = header(HEADER);
-        let mut found = Header::decode(&block, Owner::User, 8192).expect("it is sound");
+        let mut found = Header::decode(&block, OwnerKind::User, 8192).expect("it is sound");
         (found.blocks, found.free_leaf) = (8, 7);
         found.store(&mut block);
         let mut expected = HEADER;

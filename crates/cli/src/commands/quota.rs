@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use pext4_fs::{QuotaOwner, Usage};
+use pext4_fs::{OwnerKind, Usage};
 use serde::Serialize;
 
 use super::record;
@@ -58,14 +58,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Ok(usage.map(|usage| usage.iter().map(account).collect()))
     };
     let report = Report {
-        users: accounts(QuotaOwner::User)?,
-        groups: accounts(QuotaOwner::Group)?,
-        projects: accounts(QuotaOwner::Project)?,
+        users: accounts(OwnerKind::User)?,
+        groups: accounts(OwnerKind::Group)?,
+        projects: accounts(OwnerKind::Project)?,
     };
     let kinds = [
-        (QuotaOwner::User, &report.users),
-        (QuotaOwner::Group, &report.groups),
-        (QuotaOwner::Project, &report.projects),
+        (OwnerKind::User, &report.users),
+        (OwnerKind::Group, &report.groups),
+        (OwnerKind::Project, &report.projects),
     ];
     if kinds.iter().all(|(_, accounts)| accounts.is_none()) {
         bail!(
@@ -116,7 +116,7 @@ fn titles() -> Vec<String> {
     titles.map(str::to_owned).to_vec()
 }
 
-fn row(owner: QuotaOwner, account: &Account) -> Vec<String> {
+fn row(owner: OwnerKind, account: &Account) -> Vec<String> {
     let limit = |limit: u64, show: fn(u64) -> String| match limit {
         0 => "-".to_owned(),
         limit => show(limit),

@@ -15,7 +15,7 @@
 use pext4_jbd2::{Amounts, Handle};
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
-use pext4_ondisk::quota::Owner;
+use pext4_ondisk::quota::OwnerKind;
 
 use crate::store::Store;
 
@@ -35,7 +35,7 @@ pub struct Account {
 /// What owners are charged for one inode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Charge {
-    /// By kind, in the order of [`Owner::ALL`].
+    /// By kind, in the order of [`OwnerKind::ALL`].
     owners: [u32; 3],
     bytes: i64,
     inodes: i64,
@@ -43,16 +43,16 @@ struct Charge {
 
 /// The key under which handles note the usage of an owner: its kind, and its id in the lower 32
 /// bits.
-pub(crate) fn key_of(owner: Owner, id: u32) -> u64 {
-    (owner as u64) << 32 | u64::from(id)
+pub(crate) fn key_of(kind: OwnerKind, id: u32) -> u64 {
+    (kind as u64) << 32 | u64::from(id)
 }
 
-/// The owner of a key.
-pub(crate) fn owner_of(key: u64) -> Option<(Owner, u32)> {
-    let owner = Owner::ALL
+/// The kind and the id of the owner of a key.
+pub(crate) fn owner_of(key: u64) -> Option<(OwnerKind, u32)> {
+    let kind = OwnerKind::ALL
         .into_iter()
-        .find(|owner| *owner as u64 == key >> 32)?;
-    Some((owner, u32::try_from(key & u64::from(u32::MAX)).ok()?))
+        .find(|kind| *kind as u64 == key >> 32)?;
+    Some((kind, u32::try_from(key & u64::from(u32::MAX)).ok()?))
 }
 
 impl Account {
@@ -105,10 +105,10 @@ impl Account {
             return;
         }
         let before = std::mem::replace(&mut self.charged, due);
-        for (kind, owner) in Owner::ALL.into_iter().enumerate() {
-            if self.kinds[kind] {
+        for kind in OwnerKind::ALL {
+            if self.kinds[kind as usize] {
                 settle_kind(handle, before, due, |charge| {
-                    key_of(owner, charge.owners[kind])
+                    key_of(kind, charge.owners[kind as usize])
                 });
             }
         }

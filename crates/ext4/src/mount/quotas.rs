@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pext4_ondisk::quota::Owner;
+use pext4_ondisk::quota::OwnerKind;
 use pext4_ondisk::{BlockNumber, Corrupt};
 
 use super::raw_files;
@@ -23,8 +23,8 @@ pub(super) fn open(groups: &Groups) -> Result<Option<Arc<Quotas>>> {
     }
     let mut files = [None, None, None];
     let mut blocks = Vec::new();
-    for (file, owner) in files.iter_mut().zip(Owner::ALL) {
-        *file = open_one(groups, owner, &mut blocks)?;
+    for (file, kind) in files.iter_mut().zip(OwnerKind::ALL) {
+        *file = open_one(groups, kind, &mut blocks)?;
     }
     if let (_, Some(shared)) = metadata::merge(blocks) {
         let corrupt = Corrupt::new("quota file", "has a block twice, or shares it with another");
@@ -34,9 +34,9 @@ pub(super) fn open(groups: &Groups) -> Result<Option<Arc<Quotas>>> {
 }
 
 /// Reads one quota file, and adds its blocks to those of the others.
-fn open_one(groups: &Groups, owner: Owner, blocks: &mut Vec<Range<u64>>) -> Result<Option<File>> {
+fn open_one(groups: &Groups, kind: OwnerKind, blocks: &mut Vec<Range<u64>>) -> Result<Option<File>> {
     let store = &groups.store;
-    let Some(number) = store.quota_inode(owner) else {
+    let Some(number) = store.quota_inode(kind) else {
         return Ok(None);
     };
     let mut slot = raw_files::raw_slot(store, number)?;
@@ -49,5 +49,5 @@ fn open_one(groups: &Groups, owner: Owner, blocks: &mut Vec<Range<u64>>) -> Resu
         let start = run.start.get();
         start..start.saturating_add(run.length.into())
     }));
-    File::open(groups, (owner, number), size, &runs).map(Some)
+    File::open(groups, (kind, number), size, &runs).map(Some)
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::quota::read_usage;
-use crate::types::{QuotaOwner, Usage};
+use crate::types::{OwnerKind, Usage};
 use crate::volume::Volume;
 
 impl Volume {
@@ -13,11 +13,11 @@ impl Volume {
     /// # Errors
     ///
     /// `Corrupt` if the quota file of a volume that is only read cannot be true; `Io`.
-    pub fn usage(&self, owner: QuotaOwner) -> Result<Option<Vec<Usage>>> {
+    pub fn usage(&self, kind: OwnerKind) -> Result<Option<Vec<Usage>>> {
         let store = &self.inodes.store;
-        self.run(|| match (&self.quotas, store.quota_inode(owner)) {
-            (Some(quotas), _) => quotas.usage(store, owner),
-            (None, Some(number)) => read_usage(&self.inodes, owner, number).map(Some),
+        self.run(|| match (&self.quotas, store.quota_inode(kind)) {
+            (Some(quotas), _) => quotas.usage(store, kind),
+            (None, Some(number)) => read_usage(&self.inodes, kind, number).map(Some),
             (None, None) => Ok(None),
         })
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pext4_block::{Buffer, Stamp};
 use pext4_jbd2::Handle;
-use pext4_ondisk::quota::{self, BLOCK_SIZE, DEPTH, ENTRIES, Header, LeafHeader, Owner, ROOT};
+use pext4_ondisk::quota::{self, BLOCK_SIZE, DEPTH, ENTRIES, Header, LeafHeader, OwnerKind, ROOT};
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
 use pext4_sync::hash::NumberMap;
 use pext4_sync::{Class, Mutex};
@@ -28,6 +28,9 @@ use crate::store::Store;
 /// Metadata blocks that a new entry may dirty: those of two runs of new blocks, the header, nodes,
 /// two leaves, and the inode.
 const CREDITS: u32 = 2 * MAP_CREDITS + DEPTH + 8;
+
+/// What an error that stops the store says was being done.
+const HALF_CHANGED: &str = "a quota file was left half changed";
 
 /// A place in a block of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +62,7 @@ impl File {
     /// Reads the quota file in inode `number`, which has `size` bytes in these runs of blocks.
     pub(crate) fn open(
         groups: &Groups,
-        (owner, number): (Owner, InodeNumber),
+        (kind, number): (OwnerKind, InodeNumber),
         size: u64,
         runs: &[Extent],
     ) -> Result<Self> {
@@ -86,7 +89,7 @@ impl File {
         };
         let opened = || -> Result<Self> {
             let (header, _) = read(0)?;
-            let header = Header::decode(&header, owner, size)?;
+            let header = Header::decode(&header, kind, size)?;
             let (tree, places) = Tree::read(header, &read)?;
             Ok(Self {
                 number,
@@ -140,8 +143,7 @@ impl File {
         let place = way.build(tree, &mut handle, &added, id);
         place.ok_or_else(|| {
             let error = corrupt("has blocks in two places of the file").into();
-            let what = "a quota file was left half changed";
-            inodes.store.stop_half_done(what, &error);
+            inodes.store.stop_half_done(HALF_CHANGED, &error);
             error
         })
     }
@@ -254,8 +256,7 @@ impl<'a> Blocks<'a> {
         self.map(handle, mapped..bytes.div_ceil(block_size))?;
         for number in (first..end).filter(|number| !is_old(number)) {
             let part = self.get(number).inspect_err(|error| {
-                let what = "a quota file was left half changed";
-                self.store().stop_half_done(what, error);
+                self.store().stop_half_done(HALF_CHANGED, error);
             });
             parts.push((number, part?));
         }
@@ -305,8 +306,7 @@ impl<'a> Blocks<'a> {
     ) -> Result<()> {
         let is_half_done = matches!(error, Error::Io(_) | Error::Corrupt(_));
         if is_half_done && handle.changes() > before {
-            let what = "a quota file was left half changed";
-            self.store().stop_half_done(what, error);
+            self.store().stop_half_done(HALF_CHANGED, error);
             return Ok(());
         }
         let mut map = self.inode.map.lock();

@@ -26,7 +26,7 @@ use std::collections::HashSet;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::Corrupt;
-use pext4_ondisk::quota::{self, Owner};
+use pext4_ondisk::quota::{self, OwnerKind};
 use pext4_sync::hash::NumberHash;
 use pext4_sync::{Class, Mutex, Sharded};
 
@@ -42,7 +42,7 @@ const MAX_REMEMBERED: usize = 4096;
 
 /// The quota files of a volume that is written.
 pub struct Quotas {
-    /// By kind of owner, in the order of [`Owner::ALL`].
+    /// By kind of owner, in the order of [`OwnerKind::ALL`].
     files: [Option<File>; 3],
     /// Owners that are known to have entries, by core.
     remembered: Sharded<Mutex<HashSet<u64, NumberHash>>>,
@@ -65,17 +65,17 @@ impl Quotas {
     ///
     /// `Refused(NoSpace)`, `Corrupt`, `Io`; nothing is changed then.
     pub(crate) fn prepare(&self, inodes: &Inodes, owners: [u32; 3]) -> Result<()> {
-        let kinds = self.files.iter().zip(Owner::ALL).zip(owners);
-        for ((file, owner), id) in kinds {
+        let kinds = self.files.iter().zip(OwnerKind::ALL).zip(owners);
+        for ((file, kind), id) in kinds {
             if let Some(file) = file {
-                self.prepare_one(inodes, file, (owner, id))?;
+                self.prepare_one(inodes, file, (kind, id))?;
             }
         }
         Ok(())
     }
 
-    fn prepare_one(&self, inodes: &Inodes, file: &File, (owner, id): (Owner, u32)) -> Result<()> {
-        let key = key_of(owner, id);
+    fn prepare_one(&self, inodes: &Inodes, file: &File, (kind, id): (OwnerKind, u32)) -> Result<()> {
+        let key = key_of(kind, id);
         let shard = self.remembered.local();
         if shard.lock().contains(&key) {
             return Ok(());
@@ -115,15 +115,15 @@ impl Quotas {
         space: i64,
         inodes: i64,
     ) -> Result<()> {
-        let owner = owner_of(key).and_then(|(owner, id)| {
-            let file = self.files[owner as usize].as_ref()?;
-            Some((owner, id, file))
+        let owner = owner_of(key).and_then(|(kind, id)| {
+            let file = self.files[kind as usize].as_ref()?;
+            Some((kind, id, file))
         });
-        let Some((owner, id, file)) = owner else {
+        let Some((kind, id, file)) = owner else {
             return Ok(());
         };
         let Place { block, offset } = file.place(id).ok_or_else(|| {
-            let problem = format!("has no entry for {} {id}, who owns files", owner.name());
+            let problem = format!("has no entry for {} {id}, who owns files", kind.name());
             Corrupt::new("quota file", problem).in_inode(file.number())
         })?;
         let buffer = store.read_block(block)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pext4_ondisk::InodeNumber;
-use pext4_ondisk::quota::{self, Header, Owner};
+use pext4_ondisk::quota::{self, Header, OwnerKind};
 
 use super::Quotas;
 use super::file::{Blocks, Place};
@@ -20,8 +20,8 @@ impl Quotas {
     /// # Errors
     ///
     /// `Io`.
-    pub(crate) fn usage(&self, store: &Store, owner: Owner) -> Result<Option<Vec<Usage>>> {
-        let file = self.files[owner as usize].as_ref();
+    pub(crate) fn usage(&self, store: &Store, kind: OwnerKind) -> Result<Option<Vec<Usage>>> {
+        let file = self.files[kind as usize].as_ref();
         file.map(|file| told(store, file.number(), file.places()))
             .transpose()
     }
@@ -32,11 +32,11 @@ impl Quotas {
 /// # Errors
 ///
 /// `Corrupt` or `Io`.
-pub(crate) fn read_usage(inodes: &Inodes, owner: Owner, number: InodeNumber) -> Result<Vec<Usage>> {
+pub(crate) fn read_usage(inodes: &Inodes, kind: OwnerKind, number: InodeNumber) -> Result<Vec<Usage>> {
     let inode = Arc::clone(&*inodes.get(number)?);
     let blocks = Blocks::new(inodes, &inode);
     let places = || -> Result<Vec<Place>> {
-        let header = Header::decode(&blocks.read(0)?.0, owner, inode.size())?;
+        let header = Header::decode(&blocks.read(0)?.0, kind, inode.size())?;
         let (_, places) = Tree::read(header, &|number| blocks.read(number))?;
         Ok(places.into_values().collect())
     };

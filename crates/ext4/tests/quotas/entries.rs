@@ -3,7 +3,7 @@
 use crate::images::{Image, inode};
 use crate::{ROOT, chown, create, listed, owned_by, set_size};
 use pext4_fs::{Refusal, SetAttributes};
-use pext4_ondisk::quota::{Header, LeafHeader, Owner};
+use pext4_ondisk::quota::{Header, LeafHeader, OwnerKind};
 
 /// Owners whose numbers share no byte need nodes of their own, and those that differ in the last
 /// byte a leaf of fourteen.
@@ -90,7 +90,7 @@ fn the_list_of_leaves_with_empty_places_is_kept() {
         image.debugfs(&format!("dump <3> {}", dump.display()));
         let file = std::fs::read(dump).expect("debugfs wrote it");
         let size = file.len() as u64;
-        let header = Header::decode(&file, Owner::User, size).expect("it is sound");
+        let header = Header::decode(&file, OwnerKind::User, size).expect("it is sound");
         let block = |number: u32| &file[number as usize * 1024..][..1024];
         // Owner 0 has an entry from the beginning.
         let is_full = (owners + 1) % 14 == 0;

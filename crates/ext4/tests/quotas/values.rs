@@ -6,7 +6,7 @@ use crate::images::{Image, inode};
 use crate::{ROOT, chown, listed, owned_by, set_long_attribute};
 use pext4_fs::{MountOptions, SetAttributes};
 use pext4_ondisk::inode::InodeFlags;
-use pext4_ondisk::quota::{Entry, Owner, encode_file};
+use pext4_ondisk::quota::{Entry, OwnerKind, encode_file};
 
 /// Puts another content of the same length into a quota file of an image with blocks of 1 KiB.
 fn rewrite(image: &Image, inode: u32, file: &[u8]) {
@@ -37,7 +37,7 @@ fn a_value_ends_without_the_owners_that_it_was_made_for() {
         chown(&volume, file, Some(0), Some(0));
     }
     volume.close().expect("it closes");
-    for (inode, owner) in [(3, Owner::User), (4, Owner::Group)] {
+    for (inode, owner) in [(3, OwnerKind::User), (4, OwnerKind::Group)] {
         let (space, inodes) = listed(&image, owner.name())[&0];
         let entry = Entry {
             id: 0,
@@ -83,7 +83,7 @@ fn the_inode_of_a_value_may_have_a_project_without_an_entry() {
         space,
         inodes,
     };
-    let file = encode_file(Owner::Project, &[entry]);
+    let file = encode_file(OwnerKind::Project, &[entry]);
     rewrite(&image, 12, &file);
     assert!(!listed(&image, "project").contains_key(&0));
     // Commits everywhere: also between the making of the inode and its becoming a value.

@@ -9,7 +9,7 @@ use pext4_ondisk::InodeNumber;
 use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::dirhash::{Hasher, Signedness};
 use pext4_ondisk::feature::{Compat, Features};
-use pext4_ondisk::quota::Owner;
+use pext4_ondisk::quota::OwnerKind;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
 use sha2::{Digest as _, Sha256};
@@ -56,7 +56,7 @@ impl Builder {
         };
         (root.seconds, root.nanoseconds) = (root_time.seconds, root_time.nanoseconds);
         let has_orphan_file = trial.features.has_compat(Compat::ORPHAN_FILE);
-        let counts_projects = quotas::kinds(&trial.features).any(|owner| owner == Owner::Project);
+        let counts_projects = quotas::kinds(&trial.features).any(|owner| owner == OwnerKind::Project);
         let first = order::LOST_FOUND + 1 + u32::from(has_orphan_file) + u32::from(counts_projects);
         let lost_found = Metadata {
             mode: 0o040_700,

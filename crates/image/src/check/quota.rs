@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Features, ReadOnlyCompat};
 use pext4_ondisk::inode::{Inode, InodeFlags};
-use pext4_ondisk::quota::{BLOCK_SIZE, Header, Owner};
+use pext4_ondisk::quota::{BLOCK_SIZE, Header, OwnerKind};
 use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::Examination;
@@ -54,7 +54,7 @@ impl Usage {
             space: sectors.saturating_mul(512),
             inodes: values.saturating_add(1),
         };
-        for (owner, accounts) in Owner::ALL.into_iter().zip(&mut self.0) {
+        for (owner, accounts) in OwnerKind::ALL.into_iter().zip(&mut self.0) {
             if volume.quota_inode(owner).get() != 0 {
                 accounts
                     .entry(number_of(owner, inode))
@@ -89,21 +89,21 @@ fn is_not_charged(subject: &InodeSubject<'_>) -> bool {
 }
 
 /// The number of an inode's owner.
-fn number_of(owner: Owner, inode: &Inode) -> u32 {
+fn number_of(owner: OwnerKind, inode: &Inode) -> u32 {
     match owner {
-        Owner::User => inode.uid,
-        Owner::Group => inode.gid,
-        Owner::Project => inode.project,
+        OwnerKind::User => inode.uid,
+        OwnerKind::Group => inode.gid,
+        OwnerKind::Project => inode.project,
     }
 }
 
 impl Volume {
     /// The quota file for a kind of owner; 0 for none.
-    fn quota_inode(&self, owner: Owner) -> InodeNumber {
+    fn quota_inode(&self, owner: OwnerKind) -> InodeNumber {
         match owner {
-            Owner::User => self.superblock.user_quota_inode,
-            Owner::Group => self.superblock.group_quota_inode,
-            Owner::Project => self.superblock.project_quota_inode,
+            OwnerKind::User => self.superblock.user_quota_inode,
+            OwnerKind::Group => self.superblock.group_quota_inode,
+            OwnerKind::Project => self.superblock.project_quota_inode,
         }
     }
 }
@@ -112,7 +112,7 @@ impl Volume {
 pub(super) fn check(examination: &Examination, usage: &Usage) {
     let volume = &examination.volume;
     let has_quota = has_quota(&volume.geometry.features);
-    for (owner, accounts) in Owner::ALL.into_iter().zip(&usage.0) {
+    for (owner, accounts) in OwnerKind::ALL.into_iter().zip(&usage.0) {
         let number = volume.quota_inode(owner);
         if number.get() == 0 {
             continue;
@@ -154,7 +154,7 @@ fn may_count(volume: &Volume, number: InodeNumber) -> bool {
 
 fn check_file(
     examination: &Examination,
-    owner: Owner,
+    owner: OwnerKind,
     number: InodeNumber,
     accounts: &BTreeMap<u32, Taken>,
 ) {
@@ -198,7 +198,7 @@ fn shown(taken: Taken) -> String {
 /// The file and its header, or a block and the problem with it.
 fn open<'a>(
     examination: &'a Examination,
-    owner: Owner,
+    owner: OwnerKind,
     number: InodeNumber,
 ) -> Result<(File<'a>, Header), (Option<BlockNumber>, String)> {
     let volume = &examination.volume;

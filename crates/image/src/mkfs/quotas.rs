@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use pext4_ondisk::feature::{Features, ReadOnlyCompat};
 use pext4_ondisk::inode::InodeFlags;
-use pext4_ondisk::quota::{Entry, Owner, encode_file};
+use pext4_ondisk::quota::{Entry, OwnerKind, encode_file};
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 
@@ -38,23 +38,23 @@ impl Usage {
         }
     }
 
-    fn file(&self, owner: Owner) -> Vec<u8> {
+    fn file(&self, owner: OwnerKind) -> Vec<u8> {
         let entries: Vec<Entry> = self.0[owner as usize].values().copied().collect();
         encode_file(owner, &entries)
     }
 }
 
 /// The kinds of owners that a file system with these features counts.
-pub(crate) fn kinds(features: &Features) -> impl Iterator<Item = Owner> + use<> {
+pub(crate) fn kinds(features: &Features) -> impl Iterator<Item = OwnerKind> + use<> {
     let counts = features.has_read_only_compat(ReadOnlyCompat::QUOTA);
     let has_projects = features.has_read_only_compat(ReadOnlyCompat::PROJECT);
-    let kinds = Owner::ALL.into_iter().filter(move |_| counts);
-    kinds.filter(move |owner| *owner != Owner::Project || has_projects)
+    let kinds = OwnerKind::ALL.into_iter().filter(move |_| counts);
+    kinds.filter(move |owner| *owner != OwnerKind::Project || has_projects)
 }
 
 /// The place of a quota file.
 pub(crate) struct Placed {
-    owner: Owner,
+    owner: OwnerKind,
     runs: Vec<Run>,
 }
 
@@ -69,9 +69,9 @@ pub(super) fn place(
     for owner in kinds(&superblock.features) {
         let length = owners.file(owner).len() as u64;
         let number = match owner {
-            Owner::User => USERS,
-            Owner::Group => GROUPS,
-            Owner::Project => layout.allocate_inode(),
+            OwnerKind::User => USERS,
+            OwnerKind::Group => GROUPS,
+            OwnerKind::Project => layout.allocate_inode(),
         };
         let runs = layout.allocate(0, length.div_ceil(block_size))?;
         let mut inode = new_inode(superblock, 0o100_600, 1);
@@ -80,9 +80,9 @@ pub(super) fn place(
         inode.flags |= InodeFlags::IMMUTABLE;
         files.inodes.push((number, inode));
         let field = match owner {
-            Owner::User => &mut superblock.user_quota_inode,
-            Owner::Group => &mut superblock.group_quota_inode,
-            Owner::Project => &mut superblock.project_quota_inode,
+            OwnerKind::User => &mut superblock.user_quota_inode,
+            OwnerKind::Group => &mut superblock.group_quota_inode,
+            OwnerKind::Project => &mut superblock.project_quota_inode,
         };
         *field = number;
         files.quotas.push(Placed { owner, runs });

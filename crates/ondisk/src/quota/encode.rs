@@ -1,7 +1,7 @@
 //! Whole quota files, for images that are made.
 
 use super::{
-    BLOCK_SIZE, DEPTH, ENTRIES, Entry, Header, LeafHeader, Owner, ROOT, RawHeader, VERSION,
+    BLOCK_SIZE, DEPTH, ENTRIES, Entry, Header, LeafHeader, OwnerKind, ROOT, RawHeader, VERSION,
     add_usage, empty_place, index_of, put_entry, set_reference,
 };
 use zerocopy::{FromZeros, IntoBytes};
@@ -11,7 +11,7 @@ const GRACE: u32 = 7 * 24 * 60 * 60;
 
 /// A quota file with these entries, which are in the order of their ids, each of them once.
 #[must_use]
-pub fn encode_file(owner: Owner, entries: &[Entry]) -> Vec<u8> {
+pub fn encode_file(kind: OwnerKind, entries: &[Entry]) -> Vec<u8> {
     let mut file = Encoder {
         bytes: vec![0; 2 * BLOCK_SIZE],
     };
@@ -40,7 +40,7 @@ pub fn encode_file(owner: Owner, entries: &[Entry]) -> Vec<u8> {
     }
     let is_full = usize::from(leaf.entries) == ENTRIES;
     let free_leaf = if is_full { 0 } else { leaf_number };
-    file.finish(owner, free_leaf)
+    file.finish(kind, free_leaf)
 }
 
 struct Encoder {
@@ -76,9 +76,9 @@ impl Encoder {
         add_usage(block, place, amount(entry.space), amount(entry.inodes));
     }
 
-    fn finish(mut self, owner: Owner, free_leaf: u32) -> Vec<u8> {
+    fn finish(mut self, kind: OwnerKind, free_leaf: u32) -> Vec<u8> {
         let mut raw = RawHeader::new_zeroed();
-        raw.dqh_magic = owner.magic().into();
+        raw.dqh_magic = kind.magic().into();
         raw.dqh_version = VERSION.into();
         (raw.dqi_bgrace, raw.dqi_igrace) = (GRACE.into(), GRACE.into());
         let blocks = self.count();
@@ -92,7 +92,7 @@ impl Encoder {
 #[cfg(test)]
 mod tests {
     use super::super::{entries, references};
-    use super::{BLOCK_SIZE, Entry, Header, Owner, encode_file, index_of};
+    use super::{BLOCK_SIZE, Entry, Header, OwnerKind, encode_file, index_of};
 
     /// Follows the tree to an owner's leaf.
     fn leaf_of(file: &[u8], id: u32) -> Option<&[u8]> {
@@ -122,9 +122,9 @@ mod tests {
                     inodes: u64::from(id % 5),
                 })
                 .collect();
-            let file = encode_file(Owner::Group, &all);
+            let file = encode_file(OwnerKind::Group, &all);
             let size = file.len() as u64;
-            let header = Header::decode(&file, Owner::Group, size).expect("it is sound");
+            let header = Header::decode(&file, OwnerKind::Group, size).expect("it is sound");
             assert_eq!(u64::from(header.blocks) * 1024, size);
             assert_eq!(header.free_leaf == 0, count % 14 == 0);
             for entry in &all {
