@@ -166,7 +166,7 @@ impl Encoded {
 fn gap(region: &[u8], start: usize) -> Option<Range<usize>> {
     let mut entries = Entries::new(Region::whole(region), start, "");
     let mut values_from = region.len();
-    while let Some((raw, _)) = entries.next().ok()? {
+    while let Some((raw, _)) = entries.read_next().ok()? {
         let value = value_range(&raw).map_or(values_from, |(start, _)| start);
         values_from = values_from.min(value);
     }
@@ -240,7 +240,7 @@ impl<'a> Entries<'a> {
     }
 
     /// The next entry and its name.
-    pub fn next(&mut self) -> Result<Option<(RawEntry, &'a [u8])>, Corrupt> {
+    pub fn read_next(&mut self) -> Result<Option<(RawEntry, &'a [u8])>, Corrupt> {
         let rest = self.region.from(self.at);
         let Some(word) = rest.first_chunk::<TERMINATOR_SIZE>() else {
             let problem = "the list of entries has no end";
@@ -279,7 +279,7 @@ pub(super) fn decode_list(
     let mut list = Vec::new();
     let mut ranges = SmallVec::<[(usize, usize); 8]>::new();
     let mut room = region.len();
-    while let Some((raw, name)) = entries.next()? {
+    while let Some((raw, name)) = entries.read_next()? {
         if let Some((start, end)) = padded_range(&raw) {
             // Before they are copied: many entries may name one large range.
             let left = room.checked_sub(end - start);

@@ -88,7 +88,7 @@ impl Layout {
         let mut before = None;
         loop {
             let at = entries.at();
-            let Some((raw, name)) = entries.next().ok()? else {
+            let Some((raw, name)) = entries.read_next().ok()? else {
                 break;
             };
             let order = (raw.e_name_index, name.len(), name);
