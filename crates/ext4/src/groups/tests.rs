@@ -473,7 +473,7 @@ fn what_a_transaction_used_it_may_free_and_others_may_discard() {
         .free(&mut handle, start, 24)
         .expect("all are the file's");
     drop(handle);
-    groups.release(&preallocation);
+    groups.discard(&preallocation);
     ground.commit();
     assert_eq!(groups.free_blocks(), at_first);
     assert_eq!(

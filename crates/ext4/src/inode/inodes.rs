@@ -234,7 +234,7 @@ impl Inodes {
             return false;
         };
         if let Some(preallocation) = map.preallocation.take() {
-            self.groups.release(&preallocation);
+            self.groups.discard(&preallocation);
         }
         true
     }

@@ -464,7 +464,7 @@ impl Inodes {
         inode.note_preallocation(&map);
         drop(map);
         if let Some(preallocation) = taken {
-            self.groups.release(&preallocation);
+            self.groups.discard(&preallocation);
         }
     }
 }

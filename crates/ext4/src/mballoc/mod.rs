@@ -74,7 +74,7 @@ impl Groups {
             {
                 *preallocation = Some(held);
             } else {
-                self.release(&held);
+                self.discard(&held);
             }
             if let Some(run) = run {
                 self.count_event(Event::FromPreallocation);
@@ -93,7 +93,7 @@ impl Groups {
         if let Some(surplus) = surplus
             && let Some(before) = preallocation.replace(surplus)
         {
-            self.release(&before);
+            self.discard(&before);
         }
         Ok(run)
     }
@@ -140,7 +140,9 @@ impl Groups {
                     return Ok(Some(run));
                 }
                 SmallUse::Busy => return Ok(None),
-                SmallUse::Short => self.release(&held),
+                SmallUse::Short => {
+                    self.discard(&held);
+                }
             }
         }
         let Some(plan) = self.plan_for_locality(request, length) else {
@@ -148,7 +150,7 @@ impl Groups {
         };
         let (run, surplus) = self.scan_with_retries(handle, &plan)?;
         if let Some(before) = self.hints.set_locality(surplus) {
-            self.release(&before);
+            self.discard(&before);
         }
         Ok(Some(run))
     }

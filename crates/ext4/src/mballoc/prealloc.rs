@@ -180,13 +180,9 @@ impl Groups {
         preallocation.lock().is_some()
     }
 
-    /// Makes the blocks of a preallocation allocatable. Its owner drops it afterwards.
-    pub fn release(&self, preallocation: &Preallocation) {
-        self.discard(preallocation);
-    }
-
-    /// Empties a preallocation; returns how many blocks became allocatable.
-    fn discard(&self, preallocation: &Preallocation) -> u32 {
+    /// Empties a preallocation, of which its owner has no more use then; returns how many blocks
+    /// became allocatable.
+    pub fn discard(&self, preallocation: &Preallocation) -> u32 {
         let mut state = preallocation.lock();
         let Some(aside) = state.take() else {
             return 0;

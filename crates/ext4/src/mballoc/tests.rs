@@ -334,7 +334,7 @@ fn live_together(ground: &Ground) {
             }
         }
         if let Some(preallocation) = preallocation {
-            ground.groups.release(&preallocation);
+            ground.groups.discard(&preallocation);
         }
         runs
     };
@@ -423,7 +423,7 @@ fn a_request_for_a_zone_gets_only_blocks_of_the_zone() {
                 .all(|group| groups.info(group).free_hint() == 0)
         );
         if let Some(aside) = aside {
-            groups.release(&aside);
+            groups.discard(&aside);
         }
         free_all(&ground, &runs);
     }
@@ -546,7 +546,7 @@ fn append_in_turns(ground: &Ground, files: u32, pieces: u32, length: u32) -> Vec
     for (_, preallocation) in &state {
         preallocation
             .iter()
-            .for_each(|preallocation| ground.groups.release(preallocation));
+            .for_each(|preallocation| drop(ground.groups.discard(preallocation)));
     }
     state.into_iter().map(|(runs, _)| runs).collect()
 }

@@ -241,7 +241,7 @@ fn preallocations_of_a_corrupt_group_are_not_used() {
         let used = groups.use_preallocation(&mut handle, &preallocation, LogicalBlock(20), 5);
         assert!(used.is_none(), "{scaling:?}");
         drop(handle);
-        groups.release(&preallocation);
+        groups.discard(&preallocation);
         assert_eq!(groups.free_blocks(), healthy, "{scaling:?}");
     }
 }
