@@ -146,7 +146,7 @@ pub struct Inode {
     /// Extent root, block map, link target, device number or inline data.
     pub block: [u8; BLOCK_AREA],
     /// The attribute block, or 0.
-    pub file_acl: BlockNumber,
+    pub attribute_block: BlockNumber,
     /// Number of changes; the upper half exists only if the extra part covers it.
     pub version: u64,
     /// Bytes of the extra part: 0, or a multiple of 4.
@@ -181,7 +181,7 @@ impl Default for Inode {
             flags: InodeFlags::empty(),
             generation: 0,
             block: [0; BLOCK_AREA],
-            file_acl: BlockNumber(0),
+            attribute_block: BlockNumber(0),
             version: 0,
             extra_isize: 0,
             project: 0,
@@ -236,7 +236,7 @@ impl Inode {
     #[must_use]
     pub fn as_of_hurd(mut self) -> Self {
         self.blocks &= u64::from(u32::MAX);
-        self.file_acl = BlockNumber(self.file_acl.get() & u64::from(u32::MAX));
+        self.attribute_block = BlockNumber(self.attribute_block.get() & u64::from(u32::MAX));
         self
     }
 
@@ -256,7 +256,7 @@ impl Inode {
             self.size &= LOWER_HALF;
         }
         if !features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
-            self.file_acl = BlockNumber(self.file_acl.get() & LOWER_HALF);
+            self.attribute_block = BlockNumber(self.attribute_block.get() & LOWER_HALF);
         }
         if !features.has_read_only_compat(ReadOnlyCompat::PROJECT) {
             self.project = 0;
@@ -298,7 +298,7 @@ impl Inode {
             flags: InodeFlags::from_bits_retain(raw.i_flags.get()),
             generation: raw.i_generation.get(),
             block: raw.i_block,
-            file_acl: BlockNumber(
+            attribute_block: BlockNumber(
                 u64::from(raw.i_file_acl_lo.get()) | u64::from(raw.l_i_file_acl_high.get()) << 32,
             ),
             version: u64::from(raw.l_i_version.get()),
@@ -369,7 +369,7 @@ impl Inode {
         let (uid, uid_high) = split(self.uid);
         let (gid, gid_high) = split(self.gid);
         let (blocks, blocks_high) = split_48(self.blocks);
-        let (file_acl, file_acl_high) = split_48(self.file_acl.get());
+        let (file_acl_low, file_acl_high) = split_48(self.attribute_block.get());
         let (size, size_high) = split_64(self.size);
         let first_word = |time: Time, end| {
             if covers(self.extra_isize, end) {
@@ -393,7 +393,7 @@ impl Inode {
             l_i_version: split_64(self.version).0.into(),
             i_block: self.block,
             i_generation: self.generation.into(),
-            i_file_acl_lo: file_acl.into(),
+            i_file_acl_lo: file_acl_low.into(),
             i_size_high: size_high.into(),
             i_obso_faddr: self.obsolete_address.into(),
             l_i_blocks_high: blocks_high.into(),

@@ -132,7 +132,7 @@ impl PublishedFields {
         self.links.store(u32::from(slot.links), Ordering::Release);
         self.generation.store(slot.generation, Ordering::Release);
         self.attribute_block
-            .store(slot.file_acl.get(), Ordering::Release);
+            .store(slot.attribute_block.get(), Ordering::Release);
         if self.root.expire_unless(|| words_of(&slot.block)) {
             self.extent.expire_if_shown();
         }

@@ -94,7 +94,7 @@ impl Volume {
             let inode = self.inodes.loaded_inode(*number);
             (number.get(), inode.map(|inode| inode.generation())).hash(&mut hasher);
         }
-        (!orphans.is_empty()).then(|| hasher.finish().max(1))
+        (!orphans.is_empty()).then(|| hasher.finish())
     }
 
     /// Starts a handle that removes one name of an inode and, if it was the last, may free the
@@ -207,7 +207,7 @@ impl Volume {
 
     /// Frees the attributes and the number of an inode without blocks.
     fn finish_reaping(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        xattr::release(&self.inodes, handle, inode)?;
+        xattr::end(&self.inodes, handle, inode)?;
         self.inodes.remove_orphan(handle, inode)?;
         // 0 means "not deleted", and a number of an inode would be read as the next orphan of the
         // chain; so the time is later than both.

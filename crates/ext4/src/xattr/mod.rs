@@ -75,8 +75,9 @@ pub struct ValuePlace {
 ///
 /// # Errors
 ///
-/// `Refused(NoAttribute)` if there is none, `Refused(NotSupported)` for a prefix that ext4 does not
-/// know, `Refused(TooBig)` for a value that no system call can return, `Corrupt`, `Io`.
+/// `Refused(NoAttribute)` if there is none; `Refused(NotSupported | Range | Invalid)` for a name
+/// that no attribute can have: of a prefix that ext4 does not know, too long, only a prefix;
+/// `Refused(TooBig)` for a value that no system call can return; `Corrupt`, `Io`.
 pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (index, rest) = parse_name(name)?;
     let places = read(inodes, inode)?.places;
@@ -217,8 +218,9 @@ fn replacing(
 ///
 /// # Errors
 ///
-/// `Refused(NoAttribute)` if there is none, `Refused(NotSupported)` for a prefix that ext4 does not
-/// know, `Corrupt`, `Io`.
+/// `Refused(NoAttribute)` if there is none; `Refused(NotSupported | Range | Invalid)` for a name
+/// that no attribute can have, as in [`get`]; `Refused(NoSpace)` if the other attributes are in a
+/// block that is shared and there is no block for a copy of them; `Corrupt`, `Io`.
 pub fn remove(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -298,7 +300,7 @@ pub fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
 /// # Errors
 ///
 /// `Corrupt`, `Io`.
-pub fn release(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+pub fn end(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
     if inodes.has_values() {
         let read = read(inodes, inode)?;
         let plan = plan::end(&read.places, &read.room);
@@ -372,7 +374,7 @@ fn read_own(inodes: &Inodes, inode: &Inode) -> Result<Own> {
         } else {
             &slot.tail
         };
-        (decode_inode_area(area), area.len(), slot.file_acl)
+        (decode_inode_area(area), area.len(), slot.attribute_block)
     });
     let room = Room {
         inode: own_room,
@@ -487,7 +489,7 @@ fn change_slot(
         let mut blocks = plan.values.charge.blocks;
         state.add_values(plan.values.charge.inodes);
         if let Outcome::Moved { to, .. } = outcome {
-            let old = std::mem::replace(&mut state.slot.file_acl, to);
+            let old = std::mem::replace(&mut state.slot.attribute_block, to);
             let cluster = i64::from(inodes.store.geometry.blocks_per_cluster);
             blocks += cluster * (i64::from(to.get() != 0) - i64::from(old.get() != 0));
         }

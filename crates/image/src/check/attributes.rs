@@ -133,7 +133,7 @@ pub(super) fn check(subject: &InodeSubject<'_>) -> Attributes {
     attributes.count_values(examination, &own);
     let is_hash_valid = Attribute::has_valid_hash_in_inode;
     check_list(examination, &own, &place, is_hash_valid);
-    let block = subject.inode.file_acl;
+    let block = subject.inode.attribute_block;
     if block.get() != 0 {
         check_reference(subject, block, &own, &mut attributes);
         if is_encrypted && context.is_none() {

@@ -85,7 +85,7 @@ pub(super) fn claim(examination: &Examination) {
 /// An attribute block inside the file system is a finding about the inode, which has no attributes
 /// (`special`).
 fn check_attribute_block(examination: &Examination, inode: &Inode) {
-    let block = inode.file_acl;
+    let block = inode.attribute_block;
     if block.get() != 0 && !examination.volume.contains(block, 1) {
         report(examination, Kind::BlockOutside, None, || {
             format!("attributes in block {block}")

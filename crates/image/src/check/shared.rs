@@ -157,8 +157,8 @@ impl Finder<'_, '_> {
         } else if has_map(&subject) {
             mapping::walk(&self.examination.volume, self.number, inode, self);
         }
-        if inode.file_acl.get() != 0 {
-            self.note(inode.file_acl, 1);
+        if inode.attribute_block.get() != 0 {
+            self.note(inode.attribute_block, 1);
         }
     }
 

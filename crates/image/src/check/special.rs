@@ -124,7 +124,7 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
         return;
     }
     // In an inode without links an impossible attribute block is ignored.
-    let has_xattrs = inode.file_acl.get() != 0 && volume.contains(inode.file_acl, 1);
+    let has_xattrs = inode.attribute_block.get() != 0 && volume.contains(inode.attribute_block, 1);
     let (has_mode, has_blocks) = (inode.mode != 0, has_blocks(volume, number, inode));
     let is_owned = inode.uid & 0xFFFF != 0 || inode.gid & 0xFFFF != 0;
     let has_map = indirect::entry(&inode.block, 0) != 0;
@@ -137,7 +137,7 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
     };
     if is_wrong {
         let text = || {
-            let (mode, sectors, block) = (inode.mode, inode.blocks, inode.file_acl);
+            let (mode, sectors, block) = (inode.mode, inode.blocks, inode.attribute_block);
             format!("mode {mode:06o}, {sectors} sectors, attributes in block {block}, and unused")
         };
         let place = Place::inode(number);
@@ -199,14 +199,14 @@ pub(super) fn check_resize(examination: &Examination) {
         slots.any(|&slot| indirect::entry(&inode.block, slot) != 0)
     };
     if !volume.geometry.features.has_compat(Compat::RESIZE_INODE) {
-        let has_content = inode.blocks != 0 || inode.file_acl.get() != 0 || is_mapped(&SLOTS);
+        let has_content = inode.blocks != 0 || inode.attribute_block.get() != 0 || is_mapped(&SLOTS);
         if inode.links != 0 || inode.mode != 0 || has_content {
             report("in use, without the feature".to_owned());
         }
         return;
     }
     let others = SLOTS.map(|slot| if slot == DOUBLE_INDIRECT { 0 } else { slot });
-    if is_mapped(&others) || inode.file_acl.get() != 0 {
+    if is_mapped(&others) || inode.attribute_block.get() != 0 {
         report("it maps more than its double-indirect block".to_owned());
     }
     if inode.file_type() != Some(FileType::Regular) || inode.links == 0 || inode.has_extents() {

@@ -96,7 +96,7 @@ fn check(inode: &Inode) -> Result<()> {
     let is_other = |slot| slot != DOUBLE && indirect::entry(&inode.block, slot) != 0;
     let problem = if !is_file {
         format!("mode {:06o}, {} links", inode.mode, inode.links)
-    } else if inode.file_acl.get() != 0 {
+    } else if inode.attribute_block.get() != 0 {
         "it has a block of attributes".to_owned()
     } else if slots.any(is_other) {
         "it has other blocks than the double-indirect one".to_owned()

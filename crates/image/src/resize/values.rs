@@ -28,7 +28,7 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
     for group in shape.geometry.groups() {
         for number in image.used_inodes(group)? {
             let mut inode = image.inode(number)?;
-            let block = inode.file_acl;
+            let block = inode.attribute_block;
             if block.get() != 0 && seen.insert(block) {
                 update_block(image, block, renumbered).map_err(|error| match error {
                     Error::Corrupt(corrupt) => corrupt.in_inode(number).in_block(block).into(),

@@ -223,7 +223,7 @@ fn bytes_behind_a_value_that_its_hash_leaves_out() {
 fn attribute_block(image: &mut Image) -> u64 {
     image.debugfs(&["ea_set /sparse user.a abc"]);
     let file = image.find("/sparse");
-    let block = image.inode(file).file_acl.get();
+    let block = image.inode(file).attribute_block.get();
     assert_ne!(block, 0, "an inode of 128 bytes has no room");
     block
 }

@@ -308,8 +308,8 @@ fn places_of(image: &mut Image, number: u32) -> Vec<Place> {
         return Vec::new();
     }
     let mut places = Vec::new();
-    if inode.file_acl.get() != 0 {
-        places.push(Place::Attributes(inode.file_acl.get()));
+    if inode.attribute_block.get() != 0 {
+        places.push(Place::Attributes(inode.attribute_block.get()));
     }
     let kind = inode.mode >> 12;
     if !matches!(kind, 4 | 8) || inode.has_inline_data() {

@@ -185,7 +185,7 @@ fn blocks_shared_with_lists_of_the_system_name_them() {
     // And one with the map of descriptors' copies.
     let map = u64::from(entry(&image.inode(7).block, 13));
     let other = image.find("/small");
-    image.edit_inode(other, |inode| inode.file_acl = BlockNumber(map));
+    image.edit_inode(other, |inode| inode.attribute_block = BlockNumber(map));
     let report = image.check().expect("an ext4");
     let texts: Vec<&str> = report.findings.iter().map(|one| &*one.text).collect();
     for expected in [

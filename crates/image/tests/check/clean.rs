@@ -495,7 +495,7 @@ fn trifles_are_clean() {
         ("the bytes behind a value that ends in a word", |image| {
             // They affect the hash. An even number of equal additional words cancels out.
             let large = image.find("/large");
-            let block = image.inode(large).file_acl.get();
+            let block = image.inode(large).attribute_block.get();
             let bytes = image.block(block);
             let at = (32..512).find(|&at| bytes[at..at + 4] == 500u32.to_le_bytes());
             bytes[at.expect("the size of a value")..][..2].copy_from_slice(&[58, 1]);

@@ -39,7 +39,7 @@ fn spots(image: &mut Image) -> Vec<Range<usize>> {
         }
     }
     let large = image.find("/large");
-    let attributes = image.inode(large).file_acl.get();
+    let attributes = image.inode(large).attribute_block.get();
     if attributes != 0 {
         let start = usize::try_from(attributes * 1024).expect("small");
         spots.push(start..start + 1024);
@@ -146,7 +146,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_checked() {
         descriptor.block_bitmap.get(),
         descriptor.inode_bitmap.get(),
         image.blocks(many)[3],
-        image.inode(large).file_acl.get(),
+        image.inode(large).attribute_block.get(),
         8193,
         2,
     ];

@@ -202,10 +202,10 @@ fn attributes(image: &Image, number: InodeNumber, inode: &Inode, seen: &mut Seen
         value_inodes(image, &list, seen);
         seen.attribute_areas += 1;
     }
-    if inode.file_acl.get() == 0 {
+    if inode.attribute_block.get() == 0 {
         return;
     }
-    let bytes = image.block(inode.file_acl);
+    let bytes = image.block(inode.attribute_block);
     let block = xattr::Block::decode(bytes).expect("sound");
     assert!(
         block
@@ -220,8 +220,8 @@ fn attributes(image: &Image, number: InodeNumber, inode: &Inode, seen: &mut Seen
     assert_eq!(bytes[12..16], [0; 4]);
     again[12..16].fill(0);
     if let Some(seed) = image.geometry.checksum_seed() {
-        xattr::verify_block(seed, inode.file_acl, bytes).expect("sound");
-        xattr::stamp_block(seed, inode.file_acl, &mut again);
+        xattr::verify_block(seed, inode.attribute_block, bytes).expect("sound");
+        xattr::stamp_block(seed, inode.attribute_block, &mut again);
     }
     assert_same(&again, bytes, format_args!("attribute block of {number:?}"));
     value_inodes(image, &block.attributes, seen);

@@ -147,11 +147,11 @@ impl Application<'_> {
 
     /// Makes a new inode.
     fn make(&mut self, number: InodeNumber, new: Slot, file_type: FileType) -> Result<()> {
-        if new.links == 0 && new.file_acl != BlockNumber(0) {
+        if new.links == 0 && new.attribute_block != BlockNumber(0) {
             // It was synced when its last name had gone, with which it ended here.
             return Ok(());
         }
-        if new.file_acl != BlockNumber(0) {
+        if new.attribute_block != BlockNumber(0) {
             let problem = "makes an inode with a block of attributes, which none can bring";
             return Err(contradiction(problem, number).into());
         }

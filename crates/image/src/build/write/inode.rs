@@ -60,7 +60,7 @@ impl<'a> InodeEncoder<'a> {
         (inode.accessed, inode.changed, inode.modified) = (time, time, time);
         inode.created = inode.created.map(|_| time);
         inode.clamp_times();
-        inode.file_acl = BlockNumber(placed.block);
+        inode.attribute_block = BlockNumber(placed.block);
         if placed.set != 0 {
             if self.last_set.0 != placed.set {
                 self.last_set = (placed.set, image.split_set(placed.set).tail);

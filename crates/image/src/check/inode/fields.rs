@@ -25,7 +25,7 @@ pub(super) fn check_zeroes(subject: &InodeSubject<'_>, slot: &[u8]) {
             "the address of a fragment",
         ),
         (
-            !is_wide && inode.file_acl.get() >> 32 != 0,
+            !is_wide && inode.attribute_block.get() >> 32 != 0,
             "the upper half of the attribute block",
         ),
         (

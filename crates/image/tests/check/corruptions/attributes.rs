@@ -13,7 +13,7 @@ use crate::image::Image;
 /// The attribute block of `/large`.
 fn attribute_block(image: &mut Image) -> u64 {
     let large = image.find("/large");
-    image.inode(large).file_acl.get()
+    image.inode(large).attribute_block.get()
 }
 
 fn edit_attributes(image: &mut Image, edit: impl FnOnce(&mut [u8])) {
@@ -127,7 +127,7 @@ pub fn attributes() -> Vec<Corruption> {
             let value = value_inode(image);
             let small = image.find("/small");
             image.edit_inode(small, |inode| {
-                assert_eq!(inode.file_acl, BlockNumber(0));
+                assert_eq!(inode.attribute_block, BlockNumber(0));
                 inode.tail.fill(0);
                 assert!(inode.set_sectors(2, 1024, true), "its content, a block");
             });

@@ -196,7 +196,7 @@ pub fn reserved() -> Vec<Corruption> {
             image.edit_inode(1, |inode| set_entry(&mut inode.block, 12, table + 9));
         }),
         (Kind::BlockOutside, Base::NoSums, Complains, |image| {
-            image.edit_inode(1, |inode| inode.file_acl = BlockNumber(4_000_000));
+            image.edit_inode(1, |inode| inode.attribute_block = BlockNumber(4_000_000));
         }),
         (Kind::BlockShared, Base::Plain, Complains, |image| {
             let large = image.find("/large");
@@ -231,7 +231,7 @@ pub fn reserved() -> Vec<Corruption> {
             image.edit_inode(10, |inode| inode.blocks = 8);
         }),
         (Kind::ReservedInode, Base::Plain, Complains, |image| {
-            image.edit_inode(5, |inode| inode.file_acl = BlockNumber(5000));
+            image.edit_inode(5, |inode| inode.attribute_block = BlockNumber(5000));
         }),
         (Kind::ResizeInode, Base::Plain, Complains, |image| {
             image.edit_inode(7, |inode| set_entry(&mut inode.block, 2, 5000));
