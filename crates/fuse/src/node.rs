@@ -17,7 +17,7 @@ pub(crate) fn inode_of(node: u64) -> Option<InodeNumber> {
     match u32::try_from(node).ok()? {
         0 | 2 => None,
         1 => Some(InodeNumber::ROOT),
-        number => Some(InodeNumber::new(number)),
+        number => Some(InodeNumber(number)),
     }
 }
 
@@ -55,14 +55,14 @@ mod tests {
     fn root_trades_its_number_and_all_others_keep_theirs() {
         assert_eq!(inode_of(ROOT_NODE), Some(InodeNumber::ROOT));
         assert_eq!(node_of(InodeNumber::ROOT), ROOT_NODE);
-        for inode in [1, 2].map(InodeNumber::new) {
+        for inode in [1, 2].map(InodeNumber) {
             assert!(!is_own_node(inode));
             assert_eq!(inode_of(unreadable_node(inode)), None);
         }
         for number in [3, 11, 12, u32::MAX] {
-            assert_eq!(inode_of(u64::from(number)), Some(InodeNumber::new(number)));
-            assert_eq!(node_of(InodeNumber::new(number)), u64::from(number));
-            assert_eq!(unreadable_node(InodeNumber::new(number)), u64::from(number));
+            assert_eq!(inode_of(u64::from(number)), Some(InodeNumber(number)));
+            assert_eq!(node_of(InodeNumber(number)), u64::from(number));
+            assert_eq!(unreadable_node(InodeNumber(number)), u64::from(number));
         }
     }
 

@@ -1,8 +1,9 @@
 //! The numbers of the format, each with its own type, so that a block of the device cannot be
 //! confused with a block of a file, or a group with an inode.
 //!
-//! Arithmetic is checked, since numbers from the disk may have any value. `get` and `new` convert
-//! from and to these types; nothing converts implicitly.
+//! Arithmetic is checked, since numbers from the disk may have any value. A plain number is made
+//! one of these by the type's name (`BlockNumber(7)`) and given back by `get`; nothing converts
+//! implicitly.
 
 use std::fmt;
 
@@ -14,12 +15,6 @@ macro_rules! number {
         pub struct $name(pub $inner);
 
         impl $name {
-            #[doc = concat!("A ", $what, " from its number.")]
-            #[must_use]
-            pub const fn new(number: $inner) -> Self {
-                Self(number)
-            }
-
             /// The plain number.
             #[must_use]
             pub const fn get(self) -> $inner {

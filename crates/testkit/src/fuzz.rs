@@ -59,7 +59,7 @@ fn groups(block: &[u8]) {
         return;
     };
     let length = usize::from(geometry.descriptor_size).min(block.len());
-    let group = GroupNumber::new(0);
+    let group = GroupNumber(0);
     if let Ok(descriptor) = GroupDescriptor::decode_unverified(&block[..length], &geometry, group) {
         let _ = descriptor.check(&geometry, group);
     }
@@ -67,10 +67,10 @@ fn groups(block: &[u8]) {
 
 fn files(block: &[u8]) {
     for length in [128, 256, BLOCK] {
-        if let Ok(inode) = Inode::decode(&block[..length], InodeNumber::new(12), None) {
+        if let Ok(inode) = Inode::decode(&block[..length], InodeNumber(12), None) {
             let mut slot = vec![0; length];
-            inode.encode(&mut slot, InodeNumber::new(12), None);
-            let again = Inode::decode(&slot, InodeNumber::new(12), None);
+            inode.encode(&mut slot, InodeNumber(12), None);
+            let again = Inode::decode(&slot, InodeNumber(12), None);
             assert_eq!(
                 again.ok(),
                 Some(inode),
@@ -82,13 +82,13 @@ fn files(block: &[u8]) {
         let Ok(node) = extent::Node::parse(&block[..length]) else {
             continue;
         };
-        let _ = node.count_up_to(LogicalBlock::new(77));
+        let _ = node.count_up_to(LogicalBlock(77));
         for entry in node.entries() {
             let _ = extent::Extent::decode(entry);
         }
     }
-    let home = BlockNumber::new(9);
-    let _ = OrphanBlock::decode(block, InodeNumber::new(12), 1, home, None);
+    let home = BlockNumber(9);
+    let _ = OrphanBlock::decode(block, InodeNumber(12), 1, home, None);
     let _ = Mmp::decode(block, None);
 }
 
@@ -110,7 +110,7 @@ fn directories(block: &[u8]) {
         let _ = directory::is_empty(block, format);
         let mut copy = block.to_vec();
         let entry = Entry {
-            inode: InodeNumber::new(12),
+            inode: InodeNumber(12),
             file_type: Some(FileType::Regular),
             name: b"new-name",
         };
@@ -189,7 +189,7 @@ pub fn recovery(data: &[u8]) {
     device
         .write_at(start * BLOCK as u64, bytes)
         .expect("it fits");
-    let runs = [(BlockNumber::new(start), LOG_BLOCKS)];
+    let runs = [(BlockNumber(start), LOG_BLOCKS)];
     let Ok(area) = LogArea::new(BLOCK as u32, &runs) else {
         return;
     };

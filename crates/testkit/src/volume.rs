@@ -101,7 +101,7 @@ impl VolumeSubject {
             device: Arc::clone(&self.device),
             options: self.options.clone(),
             volume: self.volume.clone(),
-            root: InodeNumber::new(root),
+            root: InodeNumber(root),
             slots: BTreeMap::new(),
         }
     }
@@ -161,7 +161,7 @@ impl VolumeSubject {
                 let slot = self.slots.get(&slot).ok_or_else(|| Failure::new(EBADF))?;
                 Ok(slot.inode)
             }
-            Base::Inode(number) => Ok(InodeNumber::new(number)),
+            Base::Inode(number) => Ok(InodeNumber(number)),
         }
     }
 

@@ -295,7 +295,7 @@ mod tests {
     fn entry(name: &[u8], next_cookie: u64) -> DirectoryEntry<'_> {
         let file_type = Some(FileType::Regular);
         DirectoryEntry {
-            inode: InodeNumber::new(12),
+            inode: InodeNumber(12),
             file_type,
             name,
             next_cookie,

@@ -412,7 +412,7 @@ mod tests {
         };
         assert_eq!(inode_at(b".."), Ok(Some(InodeNumber::ROOT)));
         assert_eq!(volume.held(), [], "the kernel never forgets the root");
-        assert_eq!(inode_at(b"."), Ok(Some(InodeNumber::new(node as u32))));
+        assert_eq!(inode_at(b"."), Ok(Some(InodeNumber(node as u32))));
         dispatch.forget(node, 1);
         let removed = dispatch.remove_directory(ROOT_NODE, b"directory");
         assert_eq!(removed, Ok(()));

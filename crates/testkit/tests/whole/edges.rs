@@ -178,7 +178,7 @@ fn a_read_only_volume_writes_nothing_and_says_so() {
     );
     assert!(volume.unlink(root, b"lost+found").is_err());
     assert!(volume.lookup(root, b"lost+found").is_ok());
-    volume.forget(InodeNumber::new(11), 1);
+    volume.forget(InodeNumber(11), 1);
     volume.close().expect("it closes");
     assert_eq!(device.mark(), 0);
 }
