@@ -217,6 +217,10 @@ impl Inodes {
         let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
         let wanted_end = position + data.len() as u64;
         let end = self.mapping_end(&mapping).min(wanted_end);
+        let piece = Piece {
+            start: position,
+            end,
+        };
         match mapping {
             Mapping::Mapped(extent) if !extent.unwritten => {
                 let data = &data[..bytes(end - position)];
@@ -225,24 +229,10 @@ impl Inodes {
                 Ok((end, false))
             }
             Mapping::Mapped(extent) => {
-                self.write_unwritten(
-                    inode,
-                    &extent,
-                    &Piece {
-                        start: position,
-                        end,
-                    },
-                    data,
-                )?;
+                self.write_unwritten(inode, &extent, &piece, data)?;
                 Ok((end, true))
             }
-            Mapping::Hole(hole) => {
-                let piece = Piece {
-                    start: position,
-                    end,
-                };
-                Ok((self.write_hole(inode, hole, &piece, data)?, true))
-            }
+            Mapping::Hole(hole) => Ok((self.write_hole(inode, hole, &piece, data)?, true)),
         }
     }
 

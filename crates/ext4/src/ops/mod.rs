@@ -23,6 +23,7 @@ mod projects;
 mod ready_lists;
 mod reap;
 mod rename;
+mod statfs;
 mod symlink;
 mod sync;
 mod trim;
@@ -45,6 +46,7 @@ use crate::inode::Inode;
 use crate::statistics::Event;
 use crate::types::{Entry, InodeNumber};
 use crate::volume::Volume;
+use names::Change;
 
 /// How often an operation that failed with a full disk is retried after a commit.
 const FULL_RETRIES: u32 = 3;
@@ -288,13 +290,18 @@ fn check_new_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses changes of a directory that was removed or is immutable.
-fn check_directory(directory: &Inode, removes: bool) -> Result<()> {
+/// Refuses this change of names in a directory that was removed or is immutable, and a removal from
+/// one that is append-only.
+fn check_directory(directory: &Inode, change: Change) -> Result<()> {
     let flags = directory.flags();
     if directory.links() == 0 {
         return Err(Refusal::NotFound.into());
     }
-    if flags.contains(InodeFlags::IMMUTABLE) || (removes && flags.contains(InodeFlags::APPEND)) {
+    let is_kept = match change {
+        Change::Add => flags.contains(InodeFlags::IMMUTABLE),
+        Change::Remove => flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND),
+    };
+    if is_kept {
         return Err(Refusal::NotPermitted.into());
     }
     Ok(())

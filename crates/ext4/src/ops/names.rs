@@ -153,7 +153,7 @@ impl Volume {
             return self.locate_in_leaf(directory, name, change);
         }
         let guard = lock_exclusive(directory)?;
-        check_directory(directory, change == Change::Remove)?;
+        check_directory(directory, change)?;
         let names = self.names(directory).for_update();
         let (found, vacancy) = match change {
             Change::Add => entry_or_vacancy(dir::seek(&names, name)?),
@@ -176,7 +176,7 @@ impl Volume {
         change: Change,
     ) -> Attempt<Located<'a>> {
         let guard = lock_shared(directory)?;
-        check_directory(directory, change == Change::Remove)?;
+        check_directory(directory, change)?;
         let names = self.names(directory);
         let name_leaf = dir::leaf_of(&names, name)?.ok_or(AttemptError::Restart)?;
         let names = names.for_update();

@@ -17,6 +17,7 @@ use pext4_sync::ShardRef;
 
 use super::attempt::{Attempt, LockMode, last_attempt};
 use super::encrypted::check_makes_names;
+use super::names::Change;
 use super::new_inode::NewInode;
 use super::{
     DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_directory, check_name, lock_exclusive,
@@ -189,8 +190,12 @@ impl Volume {
         options: RenameOptions<'_>,
         ancestors: &Ancestors,
     ) -> Attempt<Option<Arc<Inode>>> {
-        check_directory(source.directory, true)?;
-        check_directory(target.directory, options.mode == RenameMode::Exchange)?;
+        check_directory(source.directory, Change::Remove)?;
+        let of_target = match options.mode {
+            RenameMode::Exchange => Change::Remove,
+            _ => Change::Add,
+        };
+        check_directory(target.directory, of_target)?;
         self.check_encoded(source.directory, source.name)?;
         self.check_encoding_of_new(target.directory, target.name)?;
         let found =
@@ -227,7 +232,9 @@ impl Volume {
             }
             (_, Some(other)) if other.number() == moved.number() => Ok(None),
             (_, other) => {
-                check_directory(target.directory, other.is_some())?;
+                if other.is_some() {
+                    check_directory(target.directory, Change::Remove)?;
+                }
                 let other = other.map(ShardRef::into_own);
                 let change = Move {
                     source,

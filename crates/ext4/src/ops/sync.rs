@@ -1,17 +1,9 @@
-//! Durability and totals.
-
-use std::time::Duration;
-
-use pext4_ondisk::directory::NAME_MAX;
-use pext4_ondisk::inode;
+//! Durability: of one inode, and of everything.
 
 use crate::error::Result;
 use crate::inode::Reach;
-use crate::types::{InodeNumber, StatFs};
+use crate::types::InodeNumber;
 use crate::volume::Volume;
-
-/// [`NAME_MAX`] as `statfs(2)` gives it.
-const NAME_LENGTH: u32 = NAME_MAX as u32;
 
 impl Volume {
     /// Makes a file's content and attributes durable; of a directory, its names.
@@ -92,36 +84,5 @@ impl Volume {
             Some(journal) if !self.inodes.store.is_read_only() => Ok(journal.checkpoint()?),
             _ => Ok(()),
         })
-    }
-
-    /// The smallest difference between two times of an inode that the image can hold: a second if
-    /// its inodes have 128 bytes, else a nanosecond.
-    #[must_use]
-    pub fn time_granularity(&self) -> Duration {
-        match usize::from(self.inodes.store.geometry.inode_size) {
-            inode::BASE_SIZE => Duration::from_secs(1),
-            _ => Duration::from_nanos(1),
-        }
-    }
-
-    /// What `statfs(2)` tells.
-    #[must_use]
-    pub fn statfs(&self) -> StatFs {
-        let store = &self.inodes.store;
-        let groups = &self.inodes.groups;
-        let free_blocks = groups.free_blocks();
-        let reserved = store.superblock(|superblock| superblock.reserved_blocks);
-        StatFs {
-            block_size: store.block_size(),
-            blocks: store
-                .geometry
-                .blocks_count
-                .saturating_sub(self.overhead_blocks),
-            free_blocks,
-            available_blocks: free_blocks.saturating_sub(reserved),
-            inodes: u64::from(store.geometry.inodes_count),
-            free_inodes: groups.free_inodes(),
-            name_length: NAME_LENGTH,
-        }
     }
 }
