@@ -183,7 +183,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
         Ok(())
     }
 
-    /// Makes a fifo, a socket, or a character or block special file, which `device` is for.
+    /// Makes an empty file of any kind but a directory or a symbolic link, as mknod(2); `device` is
+    /// that of a special file.
     ///
     /// # Errors
     ///

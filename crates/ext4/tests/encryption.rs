@@ -239,7 +239,7 @@ fn the_content_stays_and_the_rest_changes() {
         ..SetAttributes::default()
     };
     refused(volume.write(file, 0, b"x").map(drop), "written");
-    refused(volume.write_back(file, 0, b"x").map(drop), "written back");
+    refused(volume.write_from_cache(file, 0, b"x").map(drop), "written back");
     refused(volume.append(file, b"x").map(drop), "appended");
     for size in [0, 4999, 5000, 6000] {
         refused(
@@ -260,7 +260,7 @@ fn the_content_stays_and_the_rest_changes() {
         nanoseconds: 0,
     };
     refused(
-        volume.write_back_times(file, late, late).map(drop),
+        volume.set_times_from_cache(file, late, late).map(drop),
         "the times of a write",
     );
     let _ = volume.link(file, ROOT, b"out").expect("a name outside");

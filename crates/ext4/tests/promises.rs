@@ -262,10 +262,10 @@ fn an_immutable_file_takes_the_time_of_a_write_just_before() {
         let seconds = locked.seconds + i64::from(sum / 1_000_000_000);
         time(seconds, sum % 1_000_000_000)
     };
-    let a_tick = volume.write_back_times(inode, after(8_000_000), after(8_000_000));
+    let a_tick = volume.set_times_from_cache(inode, after(8_000_000), after(8_000_000));
     let told = a_tick.expect("the write came before");
     assert_eq!((told.modified, told.changed), (after(8_000_000), locked));
-    let later = volume.write_back_times(inode, after(20_000_000), after(20_000_000));
+    let later = volume.set_times_from_cache(inode, after(20_000_000), after(20_000_000));
     assert!(later.is_err(), "that one came after");
 }
 
@@ -291,7 +291,7 @@ fn an_append_only_file_takes_the_times_of_its_writers() {
     };
     let (then, later) = (time(1_000_000, 5), time(1_000_001, 0));
     let told = volume
-        .write_back_times(inode, then, later)
+        .set_times_from_cache(inode, then, later)
         .expect("written");
     assert_eq!((told.modified, told.changed), (then, later));
     let refused = [

@@ -114,14 +114,14 @@ fn what_a_cache_writes_back_late_leaves_the_times() {
     let born = volume.attributes(file).expect("it is held");
     clock += Duration::from_secs(6);
     let _frozen = time::freeze(clock);
-    let written = volume.write_back(file, 0, &[7; 10_000]);
+    let written = volume.write_from_cache(file, 0, &[7; 10_000]);
     assert_eq!(written.expect("room for content"), 10_000);
     let told = volume.attributes(file).expect("it is held");
     assert_eq!(told.size, 10_000);
     assert_eq!((told.modified, told.changed), (born.modified, born.changed));
     let whole = AllocateMode::ZeroRange { keep_size: false };
     for mode in [AllocateMode::Extend, AllocateMode::PunchHole, whole] {
-        let allocated = volume.allocate_back(file, mode, 0, 20_000);
+        let allocated = volume.allocate_from_cache(file, mode, 0, 20_000);
         allocated.expect("room for content");
         let told = volume.attributes(file).expect("it is held");
         let times = (told.modified, told.changed);

@@ -79,7 +79,7 @@ fn the_content_cannot_change() {
         assert_refused(result, Refusal::NotPermitted, what);
     };
     refused(volume.write(file, 0, b"x").map(drop), "written");
-    refused(volume.write_back(file, 0, b"x").map(drop), "written back");
+    refused(volume.write_from_cache(file, 0, b"x").map(drop), "written back");
     refused(volume.append(file, b"x").map(drop), "appended");
     for size in [0, SIZE - 1, SIZE, SIZE + 1, HASHES_AT] {
         refused(set(&volume, file, &resize(size)), "a size");
@@ -93,13 +93,13 @@ fn the_content_cannot_change() {
     ] {
         let (start, length) = (HASHES_AT as u64, 4096);
         refused(volume.allocate(file, mode, start, length), "allocated");
-        refused(volume.allocate_back(file, mode, start, length), "allocated");
+        refused(volume.allocate_from_cache(file, mode, start, length), "allocated");
     }
     let late = Time {
         seconds: 4_000_000_000,
         nanoseconds: 0,
     };
-    let times = volume.write_back_times(file, late, late);
+    let times = volume.set_times_from_cache(file, late, late);
     refused(times.map(drop), "the times of a write");
     let opened = OpenOptions::new().write(true).open(&volume, "/file");
     refused(opened.map(drop), "opened");

@@ -94,7 +94,7 @@ impl Volume {
     }
 
     /// Sets the times of modification and change, for a cache above the volume that sends the times
-    /// of a write some time after it (see [`Volume::write_back`]).
+    /// of a write some time after it (see [`Volume::write_from_cache`]).
     ///
     /// An immutable file takes the modification time if it is not later than the last change of the
     /// inode: the write came before the change that made the file immutable, whose time remains.
@@ -104,7 +104,7 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NotPermitted | NoKey)` for a later write to such a file, `Refused(ReadOnly)`.
-    pub fn write_back_times(
+    pub fn set_times_from_cache(
         &self,
         inode: InodeNumber,
         modified: Time,
@@ -240,7 +240,7 @@ fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
 /// Whether a change sets both times to the present and nothing else, as `touch` does, or only that
 /// of the last change: an append could do the same. A caller that keeps the times of a file itself
 /// says what the present is; then the times of modification and change are equal. Times of appends
-/// that it writes back come by [`Volume::write_back_times`].
+/// that it writes back come by [`Volume::set_times_from_cache`].
 fn is_touch(change: &SetAttributes) -> bool {
     let present = change.changed.unwrap_or(SetTime::Now);
     let touch = SetAttributes {

@@ -9,6 +9,7 @@ use pext4_sync::ShardRef;
 
 use super::encrypted::check_makes_names;
 use super::kept_content::check_content_changes;
+use super::names::Change;
 use super::{INODE_CREDITS, check_directory};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::allocate::Allocated;
@@ -85,7 +86,7 @@ impl Volume {
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
             let _names = super::lock_shared(&directory)?;
-            check_directory(&directory, false)?;
+            check_directory(&directory, Change::Add)?;
             check_makes_names(&directory)?;
             self.prepare_owners_of_new(&directory, new)?;
             let mut handle = self.inodes.store.start(INODE_CREDITS)?;
@@ -132,7 +133,7 @@ impl Volume {
     /// # Errors
     ///
     /// As [`Volume::write`].
-    pub fn write_back(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
+    pub fn write_from_cache(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
         self.write_by(Writer::Cache, inode, offset, from)
     }
 
@@ -222,12 +223,12 @@ impl Volume {
     }
 
     /// As [`Volume::allocate`], for a cache above the volume that sets the times itself (see
-    /// [`Volume::write_back`]).
+    /// [`Volume::write_from_cache`]).
     ///
     /// # Errors
     ///
     /// As [`Volume::allocate`].
-    pub fn allocate_back(
+    pub fn allocate_from_cache(
         &self,
         inode: InodeNumber,
         mode: AllocateMode,

@@ -2,9 +2,9 @@
 //!
 //! A file with fs-verity has the hashes of its blocks in blocks of its own behind its end, where no
 //! read reaches (`Documentation/filesystems/ext4/verity.rst` of Linux). Its content cannot change
-//! and nothing may free those blocks. The hashes are not compared with what is read. That of an
-//! encrypted file cannot change without its key. Names, owner, permissions, times and attributes of
-//! both are as those of any file.
+//! and nothing may free those blocks. The hashes are not compared with what is read. The content of
+//! an encrypted file cannot change without its key. Names, owner, permissions, times and attributes
+//! of both are as those of any file.
 
 use pext4_ondisk::inode::InodeFlags;
 

@@ -104,11 +104,12 @@ impl Volume {
         self.make(parent, name, &NewInode::new(FileType::Regular, new))
     }
 
-    /// Makes a fifo, socket, or character or block special file.
+    /// Makes an empty file of any kind but a directory or a symbolic link, as mknod(2); `device` is
+    /// that of a special file.
     ///
     /// # Errors
     ///
-    /// As [`Volume::create`]; `Refused(Invalid)` for another kind of file.
+    /// As [`Volume::create`]; `Refused(Invalid)` for a directory or a symbolic link.
     pub fn make_node(
         &self,
         parent: InodeNumber,
@@ -477,7 +478,7 @@ impl Volume {
         check_stored_name(&directory, name)?;
         self.check_encoded(&directory, name)?;
         let _names = lock_exclusive(&directory)?;
-        check_directory(&directory, true)?;
+        check_directory(&directory, Change::Remove)?;
         let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
         let inode = self.entry_inode(&directory, found.inode)?;
         if !inode.is_directory() {

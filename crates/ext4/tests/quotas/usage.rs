@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pext4_block::Device;
-use pext4_fs::{MountOptions, QuotaLimits, QuotaOwner, SetAttributes, Volume};
+use pext4_fs::{MountOptions, QuotaLimits, OwnerKind, SetAttributes, Volume};
 use pext4_ondisk::inode::InodeFlags;
 
 use crate::images::{Image, inode};
@@ -243,7 +243,7 @@ fn a_volume_tells_what_owners_use() {
         volume.close().expect("it closes");
         let volume = image.open();
         let told = |volume: &Volume| {
-            QuotaOwner::ALL.map(|owner| volume.usage(owner).expect("the files are sound"))
+            OwnerKind::ALL.map(|owner| volume.usage(owner).expect("the files are sound"))
         };
         let written = told(&volume);
         volume.close().expect("it closes");
@@ -292,8 +292,8 @@ fn usage_of_a_damaged_file_is_refused() {
     };
     let volume = image.open_with(options);
     let refused = volume
-        .usage(QuotaOwner::User)
+        .usage(OwnerKind::User)
         .expect_err("the magic number is wrong");
     assert!(refused.to_string().contains("magic"), "{refused}");
-    volume.usage(QuotaOwner::Group).expect("this one is sound");
+    volume.usage(OwnerKind::Group).expect("this one is sound");
 }

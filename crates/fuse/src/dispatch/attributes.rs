@@ -209,7 +209,7 @@ impl Dispatch {
             }
             // The file may become immutable at any moment, which refuses other changes of times.
             if named == Named::OpenFile {
-                let written = self.volume.write_back_times(inode, modified, changed);
+                let written = self.volume.set_times_from_cache(inode, modified, changed);
                 let attributes = self.answer(written)?;
                 self.commit_change()?;
                 return Ok(attributes);
@@ -329,7 +329,7 @@ mod tests {
 
     fn file(file_type: FileType, mode: u16) -> Attributes {
         Attributes {
-            inode: InodeNumber::new(12),
+            inode: InodeNumber(12),
             generation: 0,
             file_type,
             mode,

@@ -238,7 +238,7 @@ impl Dispatch {
     ) -> (usize, Option<Error>) {
         let write = |at, rest: &[u8]| {
             if is_writeback {
-                self.volume.write_back(inode, at, rest)
+                self.volume.write_from_cache(inode, at, rest)
             } else {
                 self.volume.write(inode, at, rest)
             }
@@ -283,7 +283,7 @@ impl Dispatch {
         kernel_stamps: bool,
     ) -> Answer<()> {
         let allocate = || match kernel_stamps {
-            true => self.volume.allocate_back(inode, mode, offset, length),
+            true => self.volume.allocate_from_cache(inode, mode, offset, length),
             false => self.volume.allocate(inode, mode, offset, length),
         };
         self.answer(self.retry_if_full(allocate))
