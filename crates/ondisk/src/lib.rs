@@ -1,9 +1,11 @@
-//! The on-disk structures of ext4 and jbd2: one file for each.
+//! The on-disk structures of ext4 and jbd2, one file for each, and the texts that the tools share:
+//! of access control lists ([`acl::text`]), of attributes in archives ([`xattr::pax`]), of owners
+//! ([`owner`]), and of what an image or an archive names ([`shown`]).
 //!
 //! Raw structures keep the kernel's field names and check their sizes at compile time; decoded ones
-//! have Rust names; one function converts a raw structure and returns `Result<T, Corrupt>`. This
-//! crate has no I/O and no locks, so that the file system, the journal, the image tools and the
-//! checker can share it, and all of it can be fuzzed.
+//! have Rust names. Where a structure may be invalid, the one function that decodes it returns
+//! `Result<T, Corrupt>`. This crate has no I/O and no locks, so that the file system, the journal,
+//! the image tools and the checker can share it, and all of it can be fuzzed.
 
 #![forbid(unsafe_code)]
 

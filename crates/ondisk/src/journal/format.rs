@@ -98,8 +98,8 @@ impl RecordFormat {
         (self.block_size - REVOKE_HEADER_SIZE - self.tail_size()) / self.revoke_size()
     }
 
-    /// Most log blocks of a transaction: those that it logs and revokes, the descriptor and revoke
-    /// blocks for them, and the commit block.
+    /// The log blocks of a transaction as pext4 writes it: those that it logs, the descriptor and
+    /// revoke blocks for what it logs and revokes, and the commit block.
     #[must_use]
     pub fn footprint(&self, blocks: usize, revokes: usize) -> usize {
         blocks
