@@ -326,7 +326,7 @@ impl Orphans {
 impl SlotBlock {
     fn load(store: &Store, file: OrphanFile, home: BlockNumber) -> Result<Self> {
         let buffer = store.read_block(home)?;
-        let seed = store.metadata_csum.then_some(store.checksum_seed);
+        let seed = store.geometry.checksum_seed();
         let decoded = OrphanBlock::decode(
             buffer.read().page(),
             file.inode,

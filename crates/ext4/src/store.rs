@@ -6,17 +6,18 @@
 //! caller has to check a pointer read from disk a second time.
 //!
 //! What it does about errors is in `failure`; the superblock, as the journalled object that it is,
-//! in `superblock`.
+//! in `superblock`; the inodes that it names in `system_inodes`.
 
 mod failure;
 mod superblock;
+mod system_inodes;
 
 use std::sync::{Arc, OnceLock};
 
 use pext4_block::{Buffer, Cache, Device};
 use pext4_jbd2::{Handle, Journal};
 use pext4_ondisk::extent::Bounds;
-use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
+use pext4_ondisk::feature::{Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::quota::OwnerKind;
@@ -27,6 +28,7 @@ use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{ShardRef, time};
 
 use self::superblock::SuperblockState;
+use self::system_inodes::SystemInodes;
 use crate::error::{Refusal, Result};
 use crate::options::{MountOptions, Reserve};
 use crate::statistics::Tally;
@@ -47,10 +49,6 @@ pub struct Store {
     pub geometry: Geometry,
     /// Features the image was mounted with. [immutable after mount]
     pub features: Features,
-    /// Seed of all metadata checksums. [immutable after mount]
-    pub checksum_seed: u32,
-    /// Whether metadata carries checksums. [immutable after mount]
-    pub metadata_csum: bool,
     /// Whether inodes are the Hurd's. [immutable after mount]
     pub is_for_hurd: bool,
     /// How it was mounted. [immutable after mount]
@@ -72,13 +70,8 @@ pub struct Store {
     stopped_for: OnceLock<Corrupt>,
     /// Whether the superblock in memory records errors that are in no transaction yet.
     has_noted_errors: AtomicBool,
-    /// Inodes of the file system itself that need not be among the reserved ones: journal, orphan
-    /// file, quota files. [immutable after mount]
-    system_inodes: [InodeNumber; 5],
-    /// The quota file of each kind of owner, in the order of [`OwnerKind::ALL`]; 0 if there is
-    /// none.
-    /// [immutable after mount]
-    quota_inodes: [InodeNumber; 3],
+    /// Inodes of the file system itself. [immutable after mount]
+    system_inodes: SystemInodes,
     /// See [`Store::quota_credits`]. [immutable after mount]
     quota_credits: u32,
 }
@@ -93,28 +86,23 @@ impl Store {
         superblock: Superblock,
         options: MountOptions,
     ) -> Self {
-        let quota_inodes = quota_inodes(&superblock);
+        let system_inodes = SystemInodes::of(&superblock);
         let superblock_state = SuperblockState::new(superblock.clone(), geometry.block_size);
         Self {
             device,
             cache,
             features: superblock.features,
-            checksum_seed: superblock.metadata_checksum_seed(),
-            metadata_csum: superblock
-                .features
-                .has_read_only_compat(ReadOnlyCompat::METADATA_CSUM),
             geometry,
             read_only: AtomicBool::new(options.read_only),
             observer: OnceLock::new(),
             stopped_for: OnceLock::new(),
             has_noted_errors: AtomicBool::new(false),
             is_for_hurd: superblock.is_for_hurd(),
-            system_inodes: system_inodes(&superblock),
-            quota_inodes,
-            quota_credits: match quota_inodes == [InodeNumber(0); 3] {
-                true => 0,
-                false => QUOTA_CREDITS,
+            quota_credits: match system_inodes.quota_kinds() {
+                Some(_) => QUOTA_CREDITS,
+                None => 0,
             },
+            system_inodes,
             inherits_group: options
                 .inherit_group
                 .unwrap_or(superblock.default_mount_options & BSD_GROUPS != 0),
@@ -232,8 +220,8 @@ impl Store {
         bytes: &[u8],
         number: InodeNumber,
     ) -> std::result::Result<Inode, Corrupt> {
-        let seed = self.metadata_csum.then_some(self.checksum_seed);
-        let slot = Inode::decode(bytes, number, seed)?.as_read_with(&self.features);
+        let slot = Inode::decode(bytes, number, self.geometry.checksum_seed())?;
+        let slot = slot.as_read_with(&self.features);
         Ok(match self.is_for_hurd {
             true => slot.as_of_hurd(),
             false => slot,
@@ -244,7 +232,7 @@ impl Store {
     /// [named journal](Self::is_named_journal).
     #[must_use]
     pub fn is_system_inode(&self, number: InodeNumber) -> bool {
-        self.system_inodes.contains(&number)
+        self.system_inodes.contains(number)
     }
 
     /// Whether a name may refer to an inode of this number, other than the root.
@@ -258,8 +246,7 @@ impl Store {
     /// `tune2fs -j` makes where the file system is mounted, and which e2fsck makes nameless later.
     #[must_use]
     pub fn is_named_journal(&self, number: InodeNumber) -> bool {
-        let [journal, ..] = self.system_inodes;
-        number == journal && number >= self.geometry.first_inode
+        self.system_inodes.journal == Some(number) && number >= self.geometry.first_inode
     }
 
     /// Fails if the volume refuses writes.
@@ -299,16 +286,14 @@ impl Store {
     /// The quota file of a kind of owner, if there is one.
     #[must_use]
     pub fn quota_inode(&self, kind: OwnerKind) -> Option<InodeNumber> {
-        let number = self.quota_inodes[kind as usize];
-        (number.get() != 0).then_some(number)
+        self.system_inodes.quota(kind)
     }
 
     /// The kinds of owners that have a quota file, in the order of [`OwnerKind::ALL`]; `None` if
     /// none has.
     #[must_use]
     pub fn quota_kinds(&self) -> Option<[bool; 3]> {
-        let kinds = self.quota_inodes.map(|number| number.get() != 0);
-        kinds.contains(&true).then_some(kinds)
+        self.system_inodes.quota_kinds()
     }
 
     /// Blocks of quota files that an operation may dirty besides its own: mostly it changes the
@@ -333,43 +318,6 @@ impl Store {
             before.saturating_add(change)
         };
         slot.set_sectors(sectors, block_size, huge)
-    }
-}
-
-/// The inodes to which the superblock refers; 0 for those that the image does not have.
-fn system_inodes(superblock: &Superblock) -> [InodeNumber; 5] {
-    let features = &superblock.features;
-    let [users, groups, _] = quota_inodes(superblock);
-    let named = |is_used: bool, inode: InodeNumber| if is_used { inode } else { InodeNumber(0) };
-    [
-        named(
-            features.has_compat(Compat::HAS_JOURNAL),
-            superblock.journal_inode,
-        ),
-        named(
-            features.has_compat(Compat::ORPHAN_FILE),
-            superblock.orphan_file_inode,
-        ),
-        users,
-        groups,
-        named(
-            features.has_read_only_compat(ReadOnlyCompat::PROJECT),
-            superblock.project_quota_inode,
-        ),
-    ]
-}
-
-/// The quota files that count, in the order of [`OwnerKind::ALL`].
-fn quota_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
-    let features = &superblock.features;
-    let has_projects = features.has_read_only_compat(ReadOnlyCompat::PROJECT);
-    match features.has_read_only_compat(ReadOnlyCompat::QUOTA) {
-        true => [
-            superblock.user_quota_inode,
-            superblock.group_quota_inode,
-            InodeNumber(superblock.project_quota_inode.get() * u32::from(has_projects)),
-        ],
-        false => [InodeNumber(0); 3],
     }
 }
 

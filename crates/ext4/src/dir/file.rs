@@ -191,12 +191,12 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         (block, home): (LogicalBlock, BlockNumber),
         kind: BlockKind,
     ) -> Result<()> {
-        let has_sums = self.inodes.store.metadata_csum;
+        let seed = self.inodes.store.geometry.checksum_seed();
         // Only a block that was checked as a whole is marked so, since only such a block is
         // changed: from then on its checksum is stale, and a leaf may become the root of an index.
         let check = |page: &[u8]| {
-            if has_sums {
-                self.check_sum(page, kind)?;
+            if let Some(seed) = seed {
+                self.check_sum(seed, page, kind)?;
             }
             if kind == BlockKind::Index {
                 index::check(page, block, self.settings(), self.count())?;
@@ -208,8 +208,13 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         verified.map_err(|corrupt| corrupt.in_block(home).in_inode(inode).into())
     }
 
-    fn check_sum(&self, page: &[u8], kind: BlockKind) -> std::result::Result<(), Corrupt> {
-        let (seed, inode) = (self.inodes.store.checksum_seed, self.inode.number());
+    fn check_sum(
+        &self,
+        seed: u32,
+        page: &[u8],
+        kind: BlockKind,
+    ) -> std::result::Result<(), Corrupt> {
+        let inode = self.inode.number();
         let kind = match kind {
             BlockKind::Either => kind_of(page),
             known => known,

@@ -125,7 +125,7 @@ impl Inode {
             home: place.block,
             offset: place.offset,
             host: table::host_of(number, place, store.geometry.inode_size),
-            checksum_seed: store.metadata_csum.then_some(store.checksum_seed),
+            checksum_seed: store.geometry.checksum_seed(),
             block_size: store.block_size(),
             lock: BiasedLock::new(class, ()),
             map: Mutex::new(Class::InodeMap, Map::default()),

@@ -136,16 +136,10 @@ impl<'a, 'h> Nodes<'a, 'h> {
     }
 
     fn verify_sum(&self, page: &[u8]) -> std::result::Result<(), Corrupt> {
-        let store = &self.inodes.store;
-        if store.metadata_csum {
-            extent::verify_node(
-                store.checksum_seed,
-                self.inode.number(),
-                self.generation,
-                page,
-            )?;
+        match self.inodes.store.geometry.checksum_seed() {
+            Some(seed) => extent::verify_node(seed, self.inode.number(), self.generation, page),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether a node must still be verified. A pointer block has nothing to verify: each pointer

@@ -92,7 +92,7 @@ pub(super) fn begin(layers: &Layers<'_>, log: Option<Log>) -> Result<()> {
         attribute_blocks: Arc::clone(layers.attribute_blocks),
         quotas: layers.quotas.map(Arc::clone),
         inodes_per_block: store.geometry.inodes_per_block(),
-        seed: store.metadata_csum.then_some(store.checksum_seed),
+        seed: store.geometry.checksum_seed(),
     };
     let journal = Journal::open(Config {
         cache: Arc::clone(&store.cache),

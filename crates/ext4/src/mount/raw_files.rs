@@ -150,8 +150,8 @@ impl NodeStore for RawNodes<'_> {
     ) -> Result<R> {
         let buffer = self.store.read_block(block)?;
         let page = buffer.page();
-        if self.store.metadata_csum {
-            extent::verify_node(self.store.checksum_seed, self.inode, self.generation, &page)
+        if let Some(seed) = self.store.geometry.checksum_seed() {
+            extent::verify_node(seed, self.inode, self.generation, &page)
                 .map_err(|corrupt| corrupt.in_block(block))?;
         }
         extents::check_node(&page, depth, &self.bounds())

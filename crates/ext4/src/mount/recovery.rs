@@ -256,7 +256,7 @@ pub(super) fn log_of(
     let log = Log {
         area,
         superblock: journal,
-        keeps_checksums: store.metadata_csum,
+        keeps_checksums: store.geometry.checksum_seed().is_some(),
     };
     Ok((log, journal_blocks))
 }

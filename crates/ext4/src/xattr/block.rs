@@ -129,8 +129,8 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
     let store = &inodes.store;
     inodes.check_not_metadata(block, 1)?;
     let buffer = store.read_block(block)?;
-    if store.metadata_csum {
-        buffer.verify(|page| xattr::verify_block(store.checksum_seed, block, page))?;
+    if let Some(seed) = store.geometry.checksum_seed() {
+        buffer.verify(|page| xattr::verify_block(seed, block, page))?;
     }
     Ok(buffer)
 }

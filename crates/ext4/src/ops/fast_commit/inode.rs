@@ -82,7 +82,7 @@ impl Application<'_> {
     fn update(&mut self, inode: &Arc<Inode>, new: &Slot, links: Links) -> Result<()> {
         let inodes = &self.volume.inodes;
         // With checksums it is in those of the blocks, and Linux refuses to change it.
-        if inode.generation() != new.generation && inodes.store.metadata_csum {
+        if inode.generation() != new.generation && inodes.store.geometry.checksum_seed().is_some() {
             let problem = "changes the generation of an inode";
             return Err(contradiction(problem, inode.number()).into());
         }
