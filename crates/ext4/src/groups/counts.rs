@@ -1,4 +1,4 @@
-//! The volume's sums: free blocks, free inodes, directories; and how much of the free space an
+//! The volume's sums: free clusters, free inodes, directories; and how much of the free space an
 //! ordinary request may take.
 //!
 //! Every sum is a sharded counter, since each operation changes one. Comparing a sum with the
@@ -15,15 +15,15 @@ use crate::options::Frees;
 
 /// The sums of a volume.
 pub struct Counts {
-    /// Blocks that are free in the bitmaps, or freed and not folded yet. Preallocated blocks count
+    /// Clusters that are free in the bitmaps, or freed and not folded yet. Preallocated ones count
     /// as free.
-    pub free_blocks: Counter,
+    pub free_clusters: Counter,
     /// Free inodes.
     pub free_inodes: Counter,
     /// Directories.
     pub directories: Counter,
-    /// Blocks freed by transactions that are not durable: free, but not allocatable yet.
-    pub pending: Counter,
+    /// Clusters freed by transactions that are not durable: free, but not allocatable yet.
+    pub pending_clusters: Counter,
     /// Incremented whenever space becomes allocatable or a preallocation is discarded: an allocator
     /// that found nothing checks whether it has changed meanwhile (rule D13).
     pub activity: Counter,
@@ -31,8 +31,8 @@ pub struct Counts {
 }
 
 struct Gate {
-    /// Blocks kept for the privileged. [immutable after mount]
-    reserved: u64,
+    /// Clusters kept for the privileged. [immutable after mount]
+    reserved_clusters: u64,
     /// On a cache line of its own: beside it is what every operation reads. [atomic]
     slack: CachePadded<AtomicU64>,
     /// Granted by each shard since it last summed.
@@ -40,13 +40,13 @@ struct Gate {
 }
 
 impl Counts {
-    /// The sums of the descriptors, with `reserved` blocks for privileged requests. Pending frees
+    /// The sums of the descriptors, with `reserved_clusters` for privileged requests. Pending frees
     /// are counted by shard only in the setting where nothing else about them is shared.
     pub fn new(
-        free_blocks: u64,
+        free_clusters: u64,
         free_inodes: u64,
         directories: u64,
-        reserved: u64,
+        reserved_clusters: u64,
         frees: Frees,
     ) -> Self {
         let starting_at = |value: u64| {
@@ -55,30 +55,30 @@ impl Counts {
             counter
         };
         Self {
-            free_blocks: starting_at(free_blocks),
+            free_clusters: starting_at(free_clusters),
             free_inodes: starting_at(free_inodes),
             directories: starting_at(directories),
-            pending: match frees {
+            pending_clusters: match frees {
                 Frees::Listed | Frees::Merged => Counter::with_count(1),
                 Frees::Deferred => Counter::new(),
             },
             activity: Counter::new(),
             gate: Gate {
-                reserved,
+                reserved_clusters,
                 slack: CachePadded::new(AtomicU64::new(0)),
                 granted: Sharded::new(|_| AtomicU64::new(0)),
             },
         }
     }
 
-    /// How many of `wanted` blocks an ordinary request may have: fewer, or none, if little more
+    /// How many of `wanted` clusters an ordinary request may have: fewer, or none, if little more
     /// than the reserve is left.
     pub fn grant(&self, wanted: u32) -> u32 {
         let available = self.note_taken(wanted).unwrap_or(u64::MAX);
         u32::try_from(available).map_or(wanted, |available| wanted.min(available))
     }
 
-    /// Notes that a request takes `wanted` blocks, which may be of the reserve. Returns how many
+    /// Notes that a request takes `wanted` clusters, which may be of the reserve. Returns how many
     /// are available besides it, if it was time to sum.
     pub fn note_taken(&self, wanted: u32) -> Option<u64> {
         let gate = &self.gate;
@@ -93,9 +93,9 @@ impl Counts {
         Some(available)
     }
 
-    /// The free blocks besides the reserve.
+    /// The free clusters besides the reserve.
     pub fn available(&self) -> u64 {
-        sum(&self.free_blocks).saturating_sub(self.gate.reserved)
+        sum(&self.free_clusters).saturating_sub(self.gate.reserved_clusters)
     }
 
     /// Makes every shard sum before it grants anything: much less is available than before.
@@ -105,7 +105,7 @@ impl Counts {
 }
 
 impl Gate {
-    /// Stores the slack for `available` blocks, rounded as the head says.
+    /// Stores the slack for `available` clusters, rounded as the head says.
     fn set_slack(&self, available: u64) {
         let shards = u64::try_from(self.granted.count()).unwrap_or(u64::MAX);
         let exact = available / 2 / shards;
@@ -136,14 +136,14 @@ mod tests {
             let _pin = topology::pin(turn % 7);
             turn += 1;
             let granted = counts.grant(13);
-            counts.free_blocks.add(-i64::from(granted));
+            counts.free_clusters.add(-i64::from(granted));
             taken += u64::from(granted);
             if granted == 0 {
                 break;
             }
         }
-        assert_eq!((taken, sum(&counts.free_blocks)), (9_000, 1_000));
-        counts.free_blocks.add(5);
+        assert_eq!((taken, sum(&counts.free_clusters)), (9_000, 1_000));
+        counts.free_clusters.add(5);
         assert_eq!(counts.grant(13), 5);
     }
 
@@ -156,26 +156,26 @@ mod tests {
             assert_eq!(counts.grant(1), 1);
             let mut others = 8_990;
             if is_lost {
-                counts.free_blocks.add(-others);
+                counts.free_clusters.add(-others);
                 counts.sum_before_next_grant();
             }
             while !is_lost && others > 0 {
                 let _pin = topology::pin(usize::try_from(others % 5).expect("small"));
                 let wanted = others.min(31);
                 counts.note_taken(u32::try_from(wanted).expect("small"));
-                counts.free_blocks.add(-wanted);
+                counts.free_clusters.add(-wanted);
                 others -= wanted;
             }
-            counts.free_blocks.add(-1);
+            counts.free_clusters.add(-1);
             let granted: u32 = (0..100)
                 .map(|shard| {
                     let _pin = topology::pin(shard % 5);
                     let granted = counts.grant(1);
-                    counts.free_blocks.add(-i64::from(granted));
+                    counts.free_clusters.add(-i64::from(granted));
                     granted
                 })
                 .sum();
-            assert_eq!((granted, sum(&counts.free_blocks)), (9, 1_000));
+            assert_eq!((granted, sum(&counts.free_clusters)), (9, 1_000));
         }
     }
 

@@ -64,8 +64,8 @@ pub struct GroupInfo {
 /// line of its own.
 #[repr(align(64))]
 pub struct Written {
-    /// Blocks that can be allocated. [atomic; exact under group, as the four that follow]
-    pub free_blocks: AtomicU32,
+    /// Clusters that can be allocated. [atomic; exact under group, as the four that follow]
+    pub free_clusters: AtomicU32,
     /// Free runs.
     pub fragments: AtomicU32,
     /// The order of the largest aligned free run plus one; 0 if nothing is free.
@@ -73,7 +73,7 @@ pub struct Written {
     /// The orders under which the index has the group; see
     /// [`Orders::packed`](super::index::Orders::packed).
     pub filed: AtomicU32,
-    /// Blocks set aside in preallocations.
+    /// Clusters set aside in preallocations.
     pub aside: AtomicU32,
     /// Directories. [atomic; captured with the group]
     pub directories: AtomicU32,
@@ -99,7 +99,7 @@ impl GroupInfo {
             marks: AtomicU32::new(0),
             noted: AtomicTid::new(),
             written: Written {
-                free_blocks: AtomicU32::new(free),
+                free_clusters: AtomicU32::new(free),
                 fragments: AtomicU32::new(u32::from(free > 0)),
                 largest: AtomicU32::new(free.checked_ilog2().map_or(0, |order| order + 1)),
                 filed: AtomicU32::new(0),
@@ -141,12 +141,12 @@ impl GroupInfo {
         self.marks.fetch_and(!marks, Ordering::AcqRel) & marks
     }
 
-    /// The number of allocatable blocks, possibly stale without the lock; 0 in corrupt groups.
+    /// The number of allocatable clusters, possibly stale without the lock; 0 in corrupt groups.
     pub fn free_hint(&self) -> u32 {
         if self.is(mark::BLOCKS_CORRUPT) {
             0
         } else {
-            self.written.free_blocks.load(Ordering::Relaxed)
+            self.written.free_clusters.load(Ordering::Relaxed)
         }
     }
 

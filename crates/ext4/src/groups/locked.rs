@@ -219,9 +219,9 @@ impl LockedGroup<'_> {
             // The group's hint may be older than the last change under this hold.
             let loaded = self.state.as_deref();
             let blocks = loaded.and_then(|loaded| loaded.blocks.as_ref());
-            let hint = || info.written.free_blocks.load(Ordering::Relaxed);
+            let hint = || info.written.free_clusters.load(Ordering::Relaxed);
             let free = blocks.map_or_else(hint, |blocks| blocks.buddy.free());
-            counts.free_blocks.add(-i64::from(free));
+            counts.free_clusters.add(-i64::from(free));
             counts.sum_before_next_grant();
         }
         if newly_corrupt & mark::INODES_CORRUPT != 0 {
@@ -262,7 +262,7 @@ impl LockedGroup<'_> {
         };
         let buddy = &blocks.buddy;
         info.written
-            .free_blocks
+            .free_clusters
             .store(buddy.free(), Ordering::Relaxed);
         info.written
             .fragments
@@ -292,7 +292,7 @@ impl LockedGroup<'_> {
         }
         fence(Ordering::Release);
         if pending != 0 {
-            self.groups.counts.pending.add(-pending);
+            self.groups.counts.pending_clusters.add(-pending);
         }
         if aside != 0 {
             self.info.written.aside.fetch_sub(aside, Ordering::Relaxed);

@@ -6,6 +6,10 @@
 //! when the last transaction that changed them is durable and memory is short. While a group is in
 //! memory, memory is the truth; its bytes are made at capture.
 //!
+//! Where space is allocated in clusters of several blocks (`bigalloc`), what is called a block of a
+//! group here and in `mballoc` is a cluster, of which the bitmap has a bit: bits, spans, hints and
+//! sums count clusters. [`Groups::free_blocks`] and the reports multiply.
+//!
 //! This module has the state and its invariants. `mballoc` decides which blocks a request gets, and
 //! `ialloc` which inode; both add their operations to [`Groups`].
 //!
@@ -140,7 +144,7 @@ impl Groups {
 
     /// Free clusters.
     pub(crate) fn free_clusters(&self) -> u64 {
-        sum(&self.counts.free_blocks)
+        sum(&self.counts.free_clusters)
     }
 
     /// Free inodes.
@@ -159,7 +163,7 @@ impl Groups {
     /// found the disk full should be retried after it.
     #[must_use]
     pub fn has_pending_frees(&self) -> bool {
-        sum(&self.counts.pending) > 0
+        sum(&self.counts.pending_clusters) > 0
     }
 
     /// Whether blocks besides the reserve are free, or will be with the next commit.
@@ -225,7 +229,7 @@ impl Groups {
             u64::try_from(marked).unwrap_or(0)
         };
         let bits = self.store.geometry.cluster_bits;
-        let pending = sum(&self.counts.pending) << bits;
+        let pending = sum(&self.counts.pending_clusters) << bits;
         let full = self.infos.iter().filter(|info| info.free_hint() == 0);
         Section::new(
             "groups",

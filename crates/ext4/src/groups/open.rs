@@ -78,7 +78,7 @@ impl Groups {
             overlap,
             protected: OnceLock::new(),
             counts: Counts::new(
-                table.free_blocks,
+                table.free_clusters,
                 table.free_inodes,
                 table.directories,
                 reserved >> store.geometry.cluster_bits,
@@ -101,7 +101,7 @@ struct Table {
     infos: Vec<GroupInfo>,
     /// The blocks of all metadata.
     runs: Vec<Range<u64>>,
-    free_blocks: u64,
+    free_clusters: u64,
     free_inodes: u64,
     directories: u64,
     /// The errors of corrupt descriptors.
@@ -159,7 +159,7 @@ impl Table {
         let mut table = Self {
             infos: Vec::with_capacity(groups),
             runs: Vec::with_capacity(4 * groups),
-            free_blocks: 0,
+            free_clusters: 0,
             free_inodes: 0,
             directories: 0,
             damaged: BTreeMap::new(),
@@ -274,7 +274,7 @@ impl Table {
             let problem = format!("{unused} inodes were never used, but only {free} are free");
             return Err(Corrupt::new("group descriptor", problem).in_group(group));
         }
-        self.free_blocks += u64::from(descriptor.free_clusters);
+        self.free_clusters += u64::from(descriptor.free_clusters);
         self.free_inodes += u64::from(descriptor.free_inodes);
         self.directories += u64::from(descriptor.used_directories);
         let own = store.geometry.first_block(group).get();

@@ -219,8 +219,8 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
     // As if the previous transaction had freed and its committer had not captured the group yet.
     let mut handle = ground.handle();
     let older = handle.tid().previous();
-    groups.counts.pending.add(4);
-    groups.counts.free_blocks.add(4);
+    groups.counts.pending_clusters.add(4);
+    groups.counts.free_clusters.add(4);
     let span = Span {
         start: first,
         length: 4,
@@ -385,7 +385,7 @@ fn sums_change_when_the_hints_show_what_became_free() {
     let info = groups.info(group);
     let seen = || {
         let aside = info.written.aside.load(Ordering::Relaxed);
-        let (activity, pending) = (groups.counts.activity.sum(), groups.counts.pending.sum());
+        let (activity, pending) = (groups.counts.activity.sum(), groups.counts.pending_clusters.sum());
         (info.free_hint(), aside, activity, pending)
     };
     let (free, aside, activity, pending) = seen();

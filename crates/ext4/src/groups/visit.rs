@@ -39,7 +39,7 @@ impl Groups {
         drop(held);
         // Who does not find them pending any more sees that they were released: `has_new_space`.
         fence(Ordering::Release);
-        self.counts.pending.add(-released);
+        self.counts.pending_clusters.add(-released);
         if waits {
             self.waiting.keep(number);
         }

@@ -29,7 +29,7 @@ pub(super) const NEAR: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Region {
     free_inodes: u64,
-    free_blocks: u64,
+    free_clusters: u64,
     directories: u64,
 }
 
@@ -37,7 +37,7 @@ struct Region {
 struct Limits {
     average: Region,
     least_inodes: u64,
-    least_blocks: u64,
+    least_clusters: u64,
     most_directories: u64,
 }
 
@@ -102,7 +102,7 @@ impl Groups {
             .map(|region| (region, self.region(region)))
             .filter(|(_, has)| {
                 has.free_inodes >= limits.average.free_inodes.max(1)
-                    && has.free_blocks >= limits.average.free_blocks
+                    && has.free_clusters >= limits.average.free_clusters
             })
             .min_by_key(|(_, has)| has.directories);
         self.best_member(fewest.map_or(first, |(region, _)| region))
@@ -117,7 +117,7 @@ impl Groups {
             .find(|&region| {
                 let has = self.region(region);
                 has.free_inodes >= limits.least_inodes
-                    && has.free_blocks >= limits.least_blocks
+                    && has.free_clusters >= limits.least_clusters
                     && has.directories < limits.most_directories
             });
         self.best_member(acceptable.unwrap_or(first))
@@ -139,7 +139,7 @@ impl Groups {
             let info = self.info(group);
             Region {
                 free_inodes: sum.free_inodes + u64::from(info.free_inodes_hint()),
-                free_blocks: sum.free_blocks + u64::from(info.free_hint()),
+                free_clusters: sum.free_clusters + u64::from(info.free_hint()),
                 directories: sum.directories
                     + u64::from(info.written.directories.load(Ordering::Relaxed)),
             }
@@ -150,19 +150,19 @@ impl Groups {
         let geometry = &self.store.geometry;
         let regions = u64::from(self.regions());
         let sums = || [self.free_inodes(), self.free_clusters(), self.directories()];
-        let [free_inodes, free_blocks, directories] =
+        let [free_inodes, free_clusters, directories] =
             self.hints.recent_sums(sums).map(|sum| sum / regions);
         let average = Region {
             free_inodes,
-            free_blocks,
+            free_clusters,
             directories,
         };
         let size = u64::from(geometry.groups_per_flex);
         let inodes = u64::from(geometry.inodes_per_group) * size;
-        let blocks = u64::from(geometry.clusters_per_group) * size;
+        let clusters = u64::from(geometry.clusters_per_group) * size;
         Limits {
             least_inodes: average.free_inodes.saturating_sub(inodes / 4).max(1),
-            least_blocks: average.free_blocks.saturating_sub(blocks / 4),
+            least_clusters: average.free_clusters.saturating_sub(clusters / 4),
             most_directories: average.directories + inodes / 16 + 1,
             average,
         }

@@ -117,7 +117,7 @@ impl Groups {
     /// Counts freed blocks as pending. Must precede the push: an allocation that does not find the
     /// blocks must see that they are pending.
     fn count_free(&self, span: Span) {
-        self.counts.pending.add(i64::from(span.length));
-        self.counts.free_blocks.add(i64::from(span.length));
+        self.counts.pending_clusters.add(i64::from(span.length));
+        self.counts.free_clusters.add(i64::from(span.length));
     }
 }

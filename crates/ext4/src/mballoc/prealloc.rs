@@ -115,7 +115,7 @@ impl Groups {
         let length = length.min(aside.span.length);
         let group = preallocation.group();
         self.note_deferred(handle, group);
-        self.counts.free_blocks.add(-i64::from(length));
+        self.counts.free_clusters.add(-i64::from(length));
         let start = aside.span.start;
         aside.logical += length;
         aside.span = Span {

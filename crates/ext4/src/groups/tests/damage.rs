@@ -229,7 +229,7 @@ fn preallocations_of_a_corrupt_group_are_not_used() {
         let groups = &ground.groups;
         let (preallocation, group, _) = file_with_preallocation(&ground);
         let info = groups.info(group);
-        let [free, aside] = [&info.written.free_blocks, &info.written.aside]
+        let [free, aside] = [&info.written.free_clusters, &info.written.aside]
             .map(|count| count.load(Ordering::Relaxed));
         assert!(aside > 0 && free > 0);
         let healthy = groups.free_blocks() - u64::from(free + aside);
