@@ -46,6 +46,11 @@ pub(super) struct Unmapped {
     pub(super) beside: Beside,
 }
 
+/// Runs of clusters of the device: the first block of each run, and how many clusters it has. Where
+/// a cluster is one block, these are runs of blocks.
+#[derive(Default)]
+pub(super) struct ClusterRuns(pub(super) Runs);
+
 /// The clusters of the device in which blocks of the file lie before and behind a range that begins
 /// or ends inside a cluster of the file.
 pub(super) type Beside = [Option<BlockNumber>; 2];
@@ -130,19 +135,18 @@ impl Inodes {
         }
     }
 
-    /// The clusters of the device that unmapped blocks leave: the first block of each run of them,
-    /// and their number. `root` is that of the map without the blocks. Where a cluster is one
-    /// block, these are the blocks' own runs, taken.
+    /// The clusters of the device that unmapped blocks leave. `root` is that of the map without the
+    /// blocks. Where a cluster is one block, these are the blocks' own runs, taken.
     pub(super) fn left_clusters(
         &self,
         handle: &Handle<'_>,
         inode: &Inode,
         root: &Root,
         unmapped: &mut Unmapped,
-    ) -> Runs {
+    ) -> ClusterRuns {
         let cluster = self.cluster();
         if cluster == 1 || unmapped.runs.is_empty() {
-            return std::mem::take(&mut unmapped.runs);
+            return ClusterRuns(std::mem::take(&mut unmapped.runs));
         }
         let mut left: Vec<u64> = unmapped
             .runs
@@ -173,7 +177,7 @@ impl Inodes {
                 _ => runs.push((BlockNumber(first), 1)),
             }
         }
-        runs
+        ClusterRuns(runs)
     }
 
     /// The cluster of the device that still holds blocks before `end`, where the change of a map
@@ -194,8 +198,9 @@ impl Inodes {
     }
 
     /// The number of blocks in runs of clusters.
-    pub(super) fn blocks_in(&self, clusters: &Runs) -> i64 {
-        let count: u64 = clusters.iter().map(|&(_, count)| u64::from(count)).sum();
+    pub(super) fn blocks_in(&self, clusters: &ClusterRuns) -> i64 {
+        let runs = clusters.0.iter();
+        let count: u64 = runs.map(|&(_, count)| u64::from(count)).sum();
         i64::try_from(count * self.cluster()).unwrap_or(i64::MAX)
     }
 

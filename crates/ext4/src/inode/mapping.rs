@@ -17,7 +17,7 @@ use pext4_ondisk::extent::MAX_WRITTEN_LENGTH;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
-use super::clusters::Unmapped;
+use super::clusters::{ClusterRuns, Unmapped};
 use super::data::Written;
 use super::nodes::{Nodes, Runs};
 use crate::error::{Refusal, Result};
@@ -59,8 +59,8 @@ pub(crate) struct New {
 /// What a change of a tree has unmapped.
 #[derive(Default)]
 struct Freed {
-    /// Runs of clusters that the file has no more: the first block of each, and their number.
-    clusters: Runs,
+    /// The clusters that the file has no more.
+    clusters: ClusterRuns,
     /// Runs of blocks, unless these are the same.
     blocks: Runs,
 }
@@ -225,7 +225,7 @@ impl Inodes {
         }
         let (result, clusters) = result.map_err(|error| error.in_inode(inode.number()))?;
         let freed = Freed {
-            clusters: change.to_free(clusters),
+            clusters: ClusterRuns(change.to_free(clusters.0)),
             blocks: unmapped.runs,
         };
         Ok((result, freed))
@@ -285,7 +285,7 @@ impl Inodes {
             }
             Ok(())
         })?;
-        for (start, count) in freed.clusters {
+        for (start, count) in freed.clusters.0 {
             self.groups.free(handle, start, count)?;
         }
         Ok(())
@@ -349,7 +349,7 @@ impl Inodes {
         // After an error the others are freed too: no map refers to any of them any more.
         let mut outcome = Ok(());
         if is_metadata && self.cluster() == 1 {
-            for block in blocks_of(&freed.clusters) {
+            for block in blocks_of(&freed.clusters.0) {
                 outcome = outcome.and(self.groups.free_metadata(handle, block));
             }
             return outcome.map(|()| left);
@@ -357,7 +357,7 @@ impl Inodes {
         for block in blocks_of(&freed.blocks).filter(|_| is_metadata) {
             let _ = handle.forget(block);
         }
-        for (start, count) in freed.clusters {
+        for (start, count) in freed.clusters.0 {
             outcome = outcome.and(self.groups.free(handle, start, count));
         }
         outcome.map(|()| left)
@@ -378,7 +378,7 @@ impl Inodes {
         budget: u32,
     ) -> Result<(Option<u64>, Runs)> {
         let (left, freed) = self.unmap_in(handle, inode, range, budget, 0..0)?;
-        Ok((left, freed.clusters))
+        Ok((left, freed.clusters.0))
     }
 
     /// Unmaps blocks of a range. Where the volume is full, new nodes are made of `spare` blocks.
