@@ -65,16 +65,13 @@ pub fn image(arguments: &[&str], size: &str) -> Option<Arc<RamDevice>> {
     Some(Arc::new(RamDevice::load(&path).expect("mke2fs made it")))
 }
 
-/// Settings that together cover every value of every switch of the allocators.
-pub fn settings() -> [Scaling; 5] {
-    let parse = |text| Scaling::parse(text).expect("a setting");
-    [
-        Scaling::FULL,
-        Scaling::SEEDS,
-        Scaling::BASE,
-        parse("seeds,mb_optimize_scan=0,stream-goals=inode"),
-        parse("full,mb_optimize_scan=0,try-lock=wait,stream-goals=2,inode-bits=find-under-lock"),
-    ]
+/// Settings that together cover every value of every switch.
+const SETTINGS: &str = include_str!("../../tests/settings.txt");
+
+/// Each of [`SETTINGS`].
+pub fn settings() -> impl Iterator<Item = Scaling> {
+    let lines = SETTINGS.lines();
+    lines.map(|line| Scaling::parse(line).expect("a setting"))
 }
 
 impl Ground {
