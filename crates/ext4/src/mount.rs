@@ -56,6 +56,17 @@ use crate::quota::Quotas;
 use crate::store::{Store, now};
 use crate::volume::Volume;
 
+/// What a mount has opened and found out; the fields are those of the [`Volume`].
+struct Parts {
+    inodes: Inodes,
+    quotas: Option<Arc<Quotas>>,
+    device: Arc<CountingDevice>,
+    overhead_blocks: u64,
+    was_clean: bool,
+    notes: Vec<String>,
+    keeper: Option<Keeper>,
+}
+
 impl Volume {
     /// Mounts the file system on `device`, after replaying its journal if necessary.
     ///
@@ -148,26 +159,27 @@ impl Volume {
             keeper.attach(Arc::downgrade(&store));
         }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
-        Ok(Self::assemble(
+        Ok(Self::assemble(Parts {
             inodes,
             quotas,
-            counting,
+            device: counting,
             overhead_blocks,
             was_clean,
             notes,
             keeper,
-        ))
+        }))
     }
 
-    fn assemble(
-        inodes: Inodes,
-        quotas: Option<Arc<Quotas>>,
-        device: Arc<CountingDevice>,
-        overhead_blocks: u64,
-        was_clean: bool,
-        notes: Vec<String>,
-        keeper: Option<Keeper>,
-    ) -> Self {
+    fn assemble(parts: Parts) -> Self {
+        let Parts {
+            inodes,
+            quotas,
+            device,
+            overhead_blocks,
+            was_clean,
+            notes,
+            keeper,
+        } = parts;
         let store = &inodes.store;
         let folds = store.features.has_incompat(Incompat::CASEFOLD);
         let directories = VolumeDirectories::new(directory_settings(store), folds);
