@@ -127,22 +127,22 @@ impl InodeBits {
 
     /// Claims a free inode with an index of at least `least`: the preferred one, or the next one if
     /// another thread took it first.
-    pub fn claim(&self, least: u32) -> Claimed {
+    pub fn claim(&self, least: u32) -> Result<Claimed, NoneFree> {
         let mut races = 0;
-        loop {
-            let index = self.choose(least);
-            if index.is_none_or(|index| self.take(index)) {
-                return Claimed { index, races };
+        while let Some(index) = self.choose(least) {
+            if self.take(index) {
+                return Ok(Claimed { index, races });
             }
             races += 1;
         }
+        Err(NoneFree { races })
     }
 
     /// Claims a free inode of one line of [`Bits::LINE`].
     pub fn claim_in_line(&self, line: u32) -> Option<Claimed> {
         let claim = self.bits.claim_in_line(line)?;
         Some(Claimed {
-            index: Some(claim.bit),
+            index: claim.bit,
             races: claim.races,
         })
     }
@@ -151,11 +151,7 @@ impl InodeBits {
     pub fn claim_start(&self, line: u32) -> Option<Claimed> {
         let index = line * Bits::LINE;
         let taken = self.allows_any_order() && self.bits.set(index);
-        let index = taken.then_some(index)?;
-        Some(Claimed {
-            index: Some(index),
-            races: 0,
-        })
+        taken.then_some(Claimed { index, races: 0 })
     }
 
     /// Whether inodes may be taken in any order.
@@ -221,10 +217,16 @@ impl InodeBits {
     }
 }
 
-/// The result of a claim.
+/// An inode that was claimed.
 pub struct Claimed {
-    /// The claimed inode's index, if there was one.
-    pub index: Option<u32>,
+    /// Its index.
+    pub index: u32,
+    /// How many inodes other threads took first.
+    pub races: u32,
+}
+
+/// Why a claim got nothing: no inode is free, or none any more.
+pub struct NoneFree {
     /// How many inodes other threads took first.
     pub races: u32,
 }

@@ -18,7 +18,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::{GroupNumber, InodeNumber};
 use pext4_sync::atomic::Ordering;
 
-use crate::groups::inodes::{Claimed, InodeBits};
+use crate::groups::inodes::{Claimed, InodeBits, NoneFree};
 use crate::groups::{Groups, LockedGroup};
 use crate::options;
 use crate::statistics::Event;
@@ -64,9 +64,14 @@ impl Groups {
                 self.claim_tested(handle, group, least, kind)?
             }
         };
-        if claimed.index.is_none() {
-            info.free_inodes.store(0, Ordering::Relaxed);
-        }
+        let claimed = match claimed {
+            Ok(claimed) => claimed,
+            Err(NoneFree { races }) => {
+                self.note_races(races);
+                info.free_inodes.store(0, Ordering::Relaxed);
+                return None;
+            }
+        };
         if design != options::InodeBits::Atomic {
             return self.note_claim_by_lock(group, &claimed, kind);
         }
@@ -83,8 +88,8 @@ impl Groups {
         claimed: &Claimed,
         is_directory: bool,
     ) -> Option<InodeNumber> {
-        self.note_races(claimed);
-        let index = claimed.index?;
+        self.note_races(claimed.races);
+        let index = claimed.index;
         self.count_claimed(group, index, is_directory);
         self.store.geometry.inode_at(group, index)
     }
@@ -97,8 +102,8 @@ impl Groups {
         claimed: &Claimed,
         (design, is_directory): (options::InodeBits, bool),
     ) -> Option<InodeNumber> {
-        self.note_races(claimed);
-        let index = claimed.index?;
+        self.note_races(claimed.races);
+        let index = claimed.index;
         self.count_event(Event::InodesLocked);
         if design == options::InodeBits::TestThenLock {
             let _held = self.lock(group);
@@ -107,10 +112,11 @@ impl Groups {
         self.store.geometry.inode_at(group, index)
     }
 
-    fn note_races(&self, claimed: &Claimed) {
-        if claimed.races > 0 {
-            let races = u64::from(claimed.races);
-            self.store.tally.add([(Event::InodeRaces, races)]);
+    fn note_races(&self, races: u32) {
+        if races > 0 {
+            self.store
+                .tally
+                .add([(Event::InodeRaces, u64::from(races))]);
         }
     }
 
@@ -151,13 +157,13 @@ impl Groups {
         group: GroupNumber,
         least: u32,
         (design, is_directory): (options::InodeBits, bool),
-    ) -> Option<Claimed> {
+    ) -> Option<Result<Claimed, NoneFree>> {
         let counts_here = design == options::InodeBits::FindUnderLock;
         let bits = self.inode_bits(group)?;
         let mut races = 0;
         loop {
             let Some(index) = bits.choose(least) else {
-                return Some(Claimed { index: None, races });
+                return Some(Err(NoneFree { races }));
             };
             let mut held = self.lock(group);
             if !held.open_inodes(handle) {
@@ -172,13 +178,13 @@ impl Groups {
                 // In this setting bits are taken only under this lock, so this attempt cannot lose.
                 taken = bits.choose(least).filter(|&index| bits.take(index));
             }
-            if let Some(index) = taken.filter(|_| counts_here) {
+            let Some(index) = taken else {
+                return Some(Err(NoneFree { races }));
+            };
+            if counts_here {
                 self.count_claimed(group, index, is_directory);
             }
-            return Some(Claimed {
-                index: taken,
-                races,
-            });
+            return Some(Ok(Claimed { index, races }));
         }
     }
 
