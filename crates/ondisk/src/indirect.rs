@@ -24,53 +24,84 @@ pub const fn pointers_per_block(block_size: u32) -> u32 {
     block_size / 4
 }
 
+/// Blocks of a file below a pointer with so many levels of pointer blocks below it; 1 for none.
+#[must_use]
+pub fn span(fan_out: u64, levels: usize) -> u64 {
+    (0..levels).fold(1, |span, _| span * fan_out)
+}
+
 /// The path from the inode to a block: the index of a pointer in the inode, then in each pointer
 /// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     depth: usize,
+    offset: u64,
     steps: [usize; MAX_DEPTH + 1],
 }
 
 impl Path {
-    /// The path to a logical block; `None` if the map cannot reach it.
+    /// The path to a logical block, where a pointer block has `fan_out` pointers
+    /// ([`pointers_per_block`]); `None` if the map cannot reach it.
     #[must_use]
-    pub fn to(logical: LogicalBlock, block_size: u32) -> Option<Self> {
-        let fan_out = u64::from(pointers_per_block(block_size));
-        let direct = u64::try_from(DIRECT).ok()?;
-        let logical = u64::from(logical.get());
-        if logical < direct {
-            return Some(Self {
-                depth: 0,
-                steps: [usize::try_from(logical).ok()?, 0, 0, 0],
-            });
-        }
-        let mut rest = logical - direct;
-        let mut reach = fan_out;
-        for depth in 1..=MAX_DEPTH {
-            if rest < reach {
-                return Self::below(depth, rest, fan_out);
+    pub fn to(logical: LogicalBlock, fan_out: u64) -> Option<Self> {
+        let mut offset = u64::from(logical.get());
+        let mut reach = DIRECT as u64;
+        for depth in 0..=MAX_DEPTH {
+            if offset < reach {
+                return Some(Self::below(depth, offset, fan_out));
             }
-            rest -= reach;
-            reach *= fan_out;
+            offset -= reach;
+            reach = span(fan_out, depth + 1);
         }
         None
     }
 
-    fn below(depth: usize, mut rest: u64, fan_out: u64) -> Option<Self> {
+    fn below(depth: usize, offset: u64, fan_out: u64) -> Self {
+        let index = |offset| usize::try_from(offset).expect("below the pointers of a block");
         let mut steps = [0; MAX_DEPTH + 1];
-        steps[0] = DIRECT + depth - 1;
-        for level in (1..=depth).rev() {
-            steps[level] = usize::try_from(rest % fan_out).ok()?;
+        let mut rest = offset;
+        for step in steps[1..=depth].iter_mut().rev() {
+            *step = index(rest % fan_out);
             rest /= fan_out;
         }
-        Some(Self { depth, steps })
+        steps[0] = match depth {
+            0 => index(offset),
+            depth => DIRECT + depth - 1,
+        };
+        Self {
+            depth,
+            offset,
+            steps,
+        }
     }
 
     /// Number of pointer blocks on the path: 0 for the first 12 blocks.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.depth
+    }
+
+    /// The index of the block among those below the same pointer of the inode, or of the first 12.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The index of the inode's pointer.
+    #[must_use]
+    pub fn slot(&self) -> usize {
+        self.steps[0]
+    }
+
+    /// The index of the pointer in the pointer block at `level`, from [`Path::depth`] below the
+    /// inode down to 1, which points to data.
+    ///
+    /// # Panics
+    ///
+    /// If the path has no such level.
+    #[must_use]
+    pub fn step(&self, level: usize) -> usize {
+        self.steps()[self.depth + 1 - level]
     }
 
     /// The indices of the pointers: the first in the inode, each further one in the block that the
@@ -120,11 +151,12 @@ pub fn lookup<E: From<Corrupt>>(
     logical: LogicalBlock,
     mut read: impl FnMut(BlockNumber, usize) -> Result<u32, E>,
 ) -> Result<Option<BlockNumber>, E> {
-    let Some(path) = Path::to(logical, block_size) else {
+    let fan_out = u64::from(pointers_per_block(block_size));
+    let Some(path) = Path::to(logical, fan_out) else {
         let problem = format!("{logical:?} is past what it can reach");
         return Err(Corrupt::new("block map", problem).into());
     };
-    let mut pointer = entry(root, path.steps[0]);
+    let mut pointer = entry(root, path.slot());
     for &step in &path.steps()[1..] {
         if pointer == 0 {
             return Ok(None);
@@ -136,15 +168,14 @@ pub fn lookup<E: From<Corrupt>>(
 
 #[cfg(test)]
 mod tests {
-    use super::{Path, ROOT_SIZE, end, entry, lookup, set_entry};
+    use super::{Path, ROOT_SIZE, end, entry, lookup, pointers_per_block, set_entry, span};
     use crate::corrupt::Corrupt;
     use crate::number::{BlockNumber, LogicalBlock};
     use proptest::prelude::*;
 
     #[test]
     fn paths_change_depth_where_the_format_says() {
-        let steps =
-            |logical| Path::to(LogicalBlock(logical), 1024).map(|path| path.steps().to_vec());
+        let steps = |logical| Path::to(LogicalBlock(logical), 256).map(|path| path.steps().to_vec());
         assert_eq!(steps(11), Some(vec![11]));
         assert_eq!(steps(12), Some(vec![12, 0]));
         assert_eq!(steps(12 + 255), Some(vec![12, 255]));
@@ -177,10 +208,15 @@ mod tests {
     proptest! {
         #[test]
         fn paths_ascend_with_the_blocks(logical in 0u32..20_000_000, power in 10u32..17) {
-            let block_size = 1 << power;
-            let path = |logical| Path::to(LogicalBlock(logical), block_size);
+            let fan_out = u64::from(pointers_per_block(1 << power));
+            let path = |logical| Path::to(LogicalBlock(logical), fan_out);
             if let (Some(here), Some(next)) = (path(logical), path(logical + 1)) {
                 prop_assert!(here.steps() < next.steps());
+                for (level, &step) in (1..=here.depth()).rev().zip(&here.steps()[1..]) {
+                    prop_assert_eq!(here.step(level), step);
+                    let of_each = span(fan_out, level - 1);
+                    prop_assert_eq!(here.offset() / of_each % fan_out, step as u64);
+                }
             }
             let _ = entry(&[0; 7], usize::MAX);
         }

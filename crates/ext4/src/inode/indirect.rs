@@ -11,56 +11,15 @@
 
 use std::ops::Range;
 
-use pext4_ondisk::indirect::{self, DIRECT, MAX_DEPTH, entry, set_entry};
+use pext4_ondisk::indirect::{self, DIRECT, MAX_DEPTH, Path, entry, set_entry, span};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
 use super::Root;
 use super::extents::{Extent, Hole, Mapping, NodeStore};
 use crate::error::{Error, Refusal, Result};
 
-/// The position of a logical block: the levels of pointer blocks above it, and its index among the
-/// blocks below the same pointer of the inode.
-#[derive(Clone, Copy, Debug)]
-struct PointerPath {
-    levels: usize,
-    offset: u64,
-}
-
-impl PointerPath {
-    fn of(logical: LogicalBlock, fan_out: u64) -> Option<Self> {
-        let mut offset = u64::from(logical.get());
-        let mut reach = DIRECT as u64;
-        for levels in 0..=MAX_DEPTH {
-            if offset < reach {
-                return Some(Self { levels, offset });
-            }
-            offset -= reach;
-            reach = span(fan_out, levels + 1);
-        }
-        None
-    }
-
-    /// The index of the inode's pointer to it or to the tree above it.
-    fn slot(self) -> usize {
-        match self.levels {
-            0 => index(self.offset),
-            levels => DIRECT + levels - 1,
-        }
-    }
-
-    /// The index of the pointer to follow in the pointer block at `level`; level 1 points to data.
-    fn step(self, fan_out: u64, level: usize) -> usize {
-        index(self.offset / span(fan_out, level - 1) % fan_out)
-    }
-}
-
 fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("below the pointers of a block")
-}
-
-/// Blocks of a file below a pointer at this level; 1 for level 0.
-fn span(fan_out: u64, levels: usize) -> u64 {
-    (0..levels).fold(1, |span, _| span * fan_out)
 }
 
 fn fan_out<N: NodeStore>(nodes: &N) -> u64 {
@@ -120,10 +79,10 @@ pub(crate) fn direct_blocks(root: &Root) -> impl Iterator<Item = BlockNumber> + 
 /// mapped at once. `None` beyond what the map can map.
 pub(crate) fn room(logical: LogicalBlock, block_size: u32) -> Option<u32> {
     let fan_out = u64::from(indirect::pointers_per_block(block_size));
-    let place = PointerPath::of(logical, fan_out)?;
-    let room = match place.levels {
-        0 => DIRECT as u64 - place.offset,
-        _ => fan_out - place.offset % fan_out,
+    let place = Path::to(logical, fan_out)?;
+    let room = match place.depth() {
+        0 => DIRECT as u64 - place.offset(),
+        _ => fan_out - place.offset() % fan_out,
     };
     u32::try_from(room).ok()
 }
@@ -156,22 +115,22 @@ pub(crate) fn lookup<N: NodeStore>(
     logical: LogicalBlock,
 ) -> Result<Mapping> {
     let fan_out = fan_out(nodes);
-    let Some(place) = PointerPath::of(logical, fan_out) else {
+    let Some(place) = Path::to(logical, fan_out) else {
         return Ok(hole(logical, extent::LOGICAL_END));
     };
-    if place.levels == 0 {
+    if place.depth() == 0 {
         return run(nodes, &root[..DIRECT * 4], place.slot(), logical);
     }
     let mut pointer = entry(root, place.slot());
     // The number of adjacent pointers that are 0, from the one that was followed on.
     let mut zeroes = u64::from(pointer == 0);
-    for level in (1..=place.levels).rev() {
+    for level in (1..=place.depth()).rev() {
         if zeroes > 0 {
             let below = span(fan_out, level);
-            return Ok(hole(logical, zeroes * below - place.offset % below));
+            return Ok(hole(logical, zeroes * below - place.offset() % below));
         }
         let block = checked(nodes, pointer, 1)?;
-        let step = place.step(fan_out, level);
+        let step = place.step(level);
         if level == 1 {
             return nodes.read(block, 0, |page| run(nodes, page, step, logical));
         }
@@ -239,7 +198,7 @@ fn run<N: NodeStore>(
 /// Nothing is changed then.
 pub(crate) fn insert<N: NodeStore>(root: &mut Root, nodes: &mut N, run: Extent) -> Result<()> {
     let fan_out = fan_out(nodes);
-    let place = PointerPath::of(run.logical, fan_out).ok_or(Refusal::FileTooLarge)?;
+    let place = Path::to(run.logical, fan_out).ok_or(Refusal::FileTooLarge)?;
     let end = run.start.get() + u64::from(run.length);
     let Ok(start) = u32::try_from(run.start.get()).map_err(drop) else {
         return Err(Refusal::NoSpace.into());
@@ -260,49 +219,48 @@ pub(crate) fn insert<N: NodeStore>(root: &mut Root, nodes: &mut N, run: Extent) 
             false => Err(corrupt("maps a block twice")),
         }
     };
-    if place.levels == 0 {
+    if place.depth() == 0 {
         is_free(root, place.slot())?;
         put(root, place.slot());
         return Ok(());
     }
-    let mut path = existing_path(root, nodes, place)?;
-    let last = place.step(fan_out, 1);
-    if path.len() == place.levels {
-        nodes.read(path[place.levels - 1], 0, |page| is_free(page, last))?;
+    let mut path = existing_path(root, nodes, &place)?;
+    let last = place.step(1);
+    if path.len() == place.depth() {
+        nodes.read(path[place.depth() - 1], 0, |page| is_free(page, last))?;
     }
-    nodes.reserve(u32::try_from(place.levels - path.len()).expect("three at most"))?;
-    while path.len() < place.levels {
+    nodes.reserve(u32::try_from(place.depth() - path.len()).expect("three at most"))?;
+    while path.len() < place.depth() {
         let block = nodes.allocate()?;
         let pointer = u32::try_from(block.get()).map_err(|_| Refusal::NoSpace)?;
         match path.last() {
             None => set_entry(root, place.slot(), pointer),
             Some(&above) => {
-                let step = place.step(fan_out, place.levels - path.len() + 1);
+                let step = place.step(place.depth() - path.len() + 1);
                 nodes.edit(above, |page| set_entry(page, step, pointer))?;
             }
         }
         path.push(block);
     }
-    nodes.edit(path[place.levels - 1], |page| put(page, last))
+    nodes.edit(path[place.depth() - 1], |page| put(page, last))
 }
 
 /// The existing pointer blocks on the path from the inode to a place.
 fn existing_path<N: NodeStore>(
     root: &Root,
     nodes: &N,
-    wanted: PointerPath,
+    wanted: &Path,
 ) -> Result<Vec<BlockNumber>> {
-    let fan_out = fan_out(nodes);
     let mut path = Vec::with_capacity(MAX_DEPTH);
     let mut pointer = entry(root, wanted.slot());
-    for level in (1..=wanted.levels).rev() {
+    for level in (1..=wanted.depth()).rev() {
         if pointer == 0 {
             break;
         }
         let block = checked(nodes, pointer, 1)?;
         path.push(block);
         if level > 1 {
-            let step = wanted.step(fan_out, level);
+            let step = wanted.step(level);
             pointer = nodes.read(block, depth(level), |page| Ok(entry(page, step)))?;
         }
     }
