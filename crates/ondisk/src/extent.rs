@@ -19,6 +19,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::corrupt::Corrupt;
+use crate::inode;
 use crate::number::{BlockNumber, LogicalBlock};
 
 pub use node::{
@@ -32,8 +33,8 @@ pub const MAGIC: u16 = 0xF30A;
 pub const HEADER_SIZE: usize = 12;
 /// Bytes of an entry, in leaves and in index nodes.
 pub const ENTRY_SIZE: usize = 12;
-/// Bytes of the root, the inode's `i_block`.
-pub const ROOT_SIZE: usize = 60;
+/// Bytes of the root, which is the inode's `i_block`.
+pub const ROOT_SIZE: usize = inode::BLOCK_AREA;
 /// Depth of the tallest tree: a root above five levels of blocks.
 pub const MAX_DEPTH: u16 = 5;
 /// Most blocks in a written extent (`EXT_INIT_MAX_LEN`).

@@ -7,12 +7,13 @@
 
 use crate::bytes::{read_u32, write_u32};
 use crate::corrupt::Corrupt;
+use crate::inode;
 use crate::number::{BlockNumber, LogicalBlock};
 
 /// Number of pointers in the inode that point to data.
 pub const DIRECT: usize = 12;
 /// Bytes of the map in the inode: 15 pointers.
-pub const ROOT_SIZE: usize = 60;
+pub const ROOT_SIZE: usize = inode::BLOCK_AREA;
 /// Most levels of pointer blocks.
 pub const MAX_DEPTH: usize = 3;
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_ondisk::extent;
 use pext4_ondisk::feature::Incompat;
-use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
+use pext4_ondisk::inode::{BLOCK_AREA, Inode as Slot, InodeFlags};
 use pext4_ondisk::{BlockNumber, Corrupt};
 
 use crate::error::{Error, Refusal, Result};
@@ -104,7 +104,7 @@ impl Inode {
                 slot.end_inline(extent::empty_root())?;
                 slot.flags.insert(InodeFlags::EXTENTS);
             } else {
-                slot.end_inline([0; 60])?;
+                slot.end_inline([0; BLOCK_AREA])?;
             }
             slot.size = size;
             Ok::<(), Corrupt>(())

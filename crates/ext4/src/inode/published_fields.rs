@@ -9,7 +9,7 @@
 
 use bitflags::bitflags;
 use pext4_ondisk::extent::{self, Extent};
-use pext4_ondisk::inode::Inode as Slot;
+use pext4_ondisk::inode::{BLOCK_AREA, Inode as Slot};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
 use pext4_sync::Published;
@@ -21,8 +21,7 @@ use crate::types::{Attributes, DeviceNumber, FileType};
 
 /// Words of [`Attributes`].
 const ATTRIBUTE_WORDS: usize = 13;
-const ROOT_WORDS: usize = ROOT_BYTES.div_ceil(8);
-const ROOT_BYTES: usize = 60;
+const ROOT_WORDS: usize = BLOCK_AREA.div_ceil(8);
 const EXTENT_WORDS: usize = 2;
 /// Set if the attributes contain a creation time.
 const HAS_CREATED: u64 = 1 << 32;
@@ -66,7 +65,7 @@ fn maps_blocks(slot: &Slot) -> bool {
     let is_empty = if slot.has_extents() {
         extent::is_empty_root(&slot.block)
     } else {
-        slot.block == [0; ROOT_BYTES]
+        slot.block == [0; BLOCK_AREA]
     };
     let has_map = matches!(
         slot.file_type(),
@@ -204,9 +203,9 @@ impl PublishedFields {
     }
 
     /// The published root of the map.
-    pub(super) fn root(&self) -> Option<[u8; ROOT_BYTES]> {
+    pub(super) fn root(&self) -> Option<[u8; BLOCK_AREA]> {
         let words = self.root.read()?;
-        let mut root = [0; ROOT_BYTES];
+        let mut root = [0; BLOCK_AREA];
         for (bytes, word) in root.chunks_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
         }
@@ -239,7 +238,7 @@ impl PublishedFields {
     }
 
     /// Publishes the root of the map and returns it. The caller holds the lock of the state.
-    pub(super) fn publish_root(&self, state: &State) -> [u8; ROOT_BYTES] {
+    pub(super) fn publish_root(&self, state: &State) -> [u8; BLOCK_AREA] {
         self.root.offer(|| words_of(&state.slot.block));
         state.slot.block
     }
@@ -258,7 +257,7 @@ fn with_names(attributes: Attributes, names: Option<Time>) -> Attributes {
     }
 }
 
-fn words_of(root: &[u8; ROOT_BYTES]) -> [u64; ROOT_WORDS] {
+fn words_of(root: &[u8; BLOCK_AREA]) -> [u64; ROOT_WORDS] {
     let mut words = [0; ROOT_WORDS];
     for (word, bytes) in words.iter_mut().zip(root.chunks(8)) {
         let mut whole = [0; 8];

@@ -6,7 +6,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::acl::{ACCESS, DEFAULT};
 use pext4_ondisk::extent;
 use pext4_ondisk::feature::Incompat;
-use pext4_ondisk::inode::{Inode as Slot, InodeFlags, inline};
+use pext4_ondisk::inode::{BLOCK_AREA, Inode as Slot, InodeFlags, inline};
 use pext4_sync::atomic::Ordering;
 use pext4_sync::time;
 
@@ -24,7 +24,7 @@ use crate::xattr;
 /// Permission bit of a directory: new inodes in it get its group.
 const SET_GROUP_ID: u16 = 0o2000;
 /// Targets of symbolic links with fewer bytes than this are stored in the inode.
-pub(super) const FAST_SYMLINK_END: usize = 60;
+pub(super) const FAST_SYMLINK_END: usize = BLOCK_AREA;
 
 /// The properties of an inode to be created.
 pub(super) struct NewInode<'a> {

@@ -3,6 +3,8 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::BLOCK_AREA;
+
 /// The 128 bytes that every inode has.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -19,7 +21,7 @@ pub(super) struct RawInode {
     pub i_blocks_lo: U32,
     pub i_flags: U32,
     pub l_i_version: U32,
-    pub i_block: [u8; 60],
+    pub i_block: [u8; BLOCK_AREA],
     pub i_generation: U32,
     pub i_file_acl_lo: U32,
     pub i_size_high: U32,
