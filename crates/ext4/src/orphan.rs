@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 use pext4_block::{Page, Stamp};
 use pext4_jbd2::{Capture, Handle, Opened, Owed, Owing};
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::orphan_file::{self, OrphanBlock};
 use pext4_ondisk::{BlockNumber, InodeNumber, Tid};
 use pext4_sync::order::Class;
@@ -99,9 +100,8 @@ pub struct Orphans {
 
 struct SlotBlock {
     home: BlockNumber,
-    file: OrphanFile,
     /// Seed of the checksums, where metadata carries them.
-    seed: Option<u32>,
+    seed: Option<InodeSeed>,
     block_size: usize,
     /// The numbers. [atomic; changed within a handle for which the block is opened]
     slots: Slots,
@@ -326,20 +326,13 @@ impl Orphans {
 impl SlotBlock {
     fn load(store: &Store, file: OrphanFile, home: BlockNumber) -> Result<Self> {
         let buffer = store.read_block(home)?;
-        let seed = store.geometry.checksum_seed();
-        let decoded = OrphanBlock::decode(
-            buffer.read().page(),
-            file.inode,
-            file.generation,
-            home,
-            seed,
-        )
-        .map_err(|corrupt| corrupt.in_block(home).in_inode(file.inode))?;
+        let seed = store.geometry.inode_seed(file.inode, file.generation);
+        let decoded = OrphanBlock::decode(buffer.read().page(), file.inode, home, seed)
+            .map_err(|corrupt| corrupt.in_block(home).in_inode(file.inode))?;
         let count = u32::try_from(decoded.slots.len()).unwrap_or(u32::MAX);
         let none = vec![0; decoded.slots.len().div_ceil(8)];
         Ok(Self {
             home,
-            file,
             seed,
             block_size: store.block_size() as usize,
             slots: Slots::new(&decoded.slots),
@@ -402,14 +395,7 @@ impl SlotBlock {
             self.slots.clear(slot);
         }
         let mut bytes = vec![0; self.block_size];
-        orphan_file::encode(
-            &mut bytes,
-            &numbers,
-            self.file.inode,
-            self.file.generation,
-            self.home,
-            self.seed,
-        );
+        orphan_file::encode(&mut bytes, &numbers, self.home, self.seed);
         Capture::Block {
             block: self.home,
             page: Page::from(bytes),

@@ -2,6 +2,7 @@
 //! sealing computes it when the block is written, once per transaction.
 
 use pext4_block::Stamp;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::{BlockNumber, InodeNumber, directory, extent, htree, xattr};
 
 const EXTENT_NODE: u32 = 1;
@@ -43,11 +44,11 @@ pub fn xattr_block() -> Stamp {
 
 /// Computes the checksum that `stamp` selects and stores it in `page`, the sealed copy of `block`.
 pub fn seal(seed: u32, block: BlockNumber, stamp: Stamp, page: &mut [u8]) {
-    let inode = InodeNumber(stamp.inode);
+    let of_inode = InodeSeed::new(seed, InodeNumber(stamp.inode), stamp.generation);
     match stamp.kind {
-        EXTENT_NODE => extent::stamp_node(seed, inode, stamp.generation, page),
-        DIRECTORY_LEAF => directory::stamp_leaf(seed, inode, stamp.generation, page),
-        DIRECTORY_INDEX => htree::stamp(seed, inode, stamp.generation, page),
+        EXTENT_NODE => extent::stamp_node(of_inode, page),
+        DIRECTORY_LEAF => directory::stamp_leaf(of_inode, page),
+        DIRECTORY_INDEX => htree::stamp(of_inode, page),
         XATTR_BLOCK => xattr::stamp_block(seed, block, page),
         _ => {}
     }

@@ -156,14 +156,36 @@ impl Checksums {
     }
 }
 
-/// The initial state for the blocks of an inode: crc32c of the number and the generation, from
-/// `seed`.
-#[must_use]
-pub fn inode_state(seed: u32, inode: InodeNumber, generation: u32) -> u32 {
-    let mut input = [0; 8];
-    input[..4].copy_from_slice(&inode.get().to_le_bytes());
-    input[4..].copy_from_slice(&generation.to_le_bytes());
-    crc32c(seed, &input)
+/// What the checksums of an inode and of its blocks begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeSeed {
+    /// The seed of the file system.
+    pub seed: u32,
+    /// The inode.
+    pub inode: InodeNumber,
+    /// The inode's generation.
+    pub generation: u32,
+}
+
+impl InodeSeed {
+    /// That of an inode of this generation, in a file system with this seed.
+    #[must_use]
+    pub const fn new(seed: u32, inode: InodeNumber, generation: u32) -> Self {
+        Self {
+            seed,
+            inode,
+            generation,
+        }
+    }
+
+    /// The state: crc32c of the number and the generation, from the seed.
+    #[must_use]
+    pub fn state(self) -> u32 {
+        let mut input = [0; 8];
+        input[..4].copy_from_slice(&self.inode.get().to_le_bytes());
+        input[4..].copy_from_slice(&self.generation.to_le_bytes());
+        crc32c(self.seed, &input)
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 mod validate;
 
-use crate::checksum::Checksums;
+use crate::checksum::{Checksums, InodeSeed};
 use crate::corrupt::Corrupt;
 use crate::extent::Bounds;
 use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
@@ -184,6 +184,14 @@ impl Geometry {
     #[must_use]
     pub fn checksum_seed(&self) -> Option<u32> {
         self.checksums.seed()
+    }
+
+    /// What the checksums of an inode and of its blocks begin with; `None` without
+    /// `metadata_csum`.
+    #[must_use]
+    pub fn inode_seed(&self, inode: InodeNumber, generation: u32) -> Option<InodeSeed> {
+        let seed = self.checksum_seed()?;
+        Some(InodeSeed::new(seed, inode, generation))
     }
 
     /// The range of blocks in which files may have blocks.

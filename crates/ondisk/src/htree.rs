@@ -18,11 +18,11 @@ pub use build::{BuiltBlock, Kind, Plan, TooMany};
 pub use edit::{IndexMut, deepen, index_hash, init_root, write_node};
 
 use crate::bytes::{read_u16, read_u32, write_u32};
-use crate::checksum::{crc32c, inode_state};
+use crate::checksum::{InodeSeed, crc32c};
 use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::directory;
 use crate::dirhash::HashVersion;
-use crate::number::{InodeNumber, LogicalBlock};
+use crate::number::LogicalBlock;
 
 /// Bytes of an entry: a hash and a block number, 4 bytes each.
 pub const ENTRY_SIZE: usize = 8;
@@ -305,13 +305,13 @@ fn entries_start(block: &[u8]) -> usize {
 
 /// Stores the checksum of a root or node in its tail; a block that cannot be an index block is
 /// unchanged.
-pub fn stamp(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
+pub fn stamp(seed: InodeSeed, block: &mut [u8]) {
     let start = entries_start(block);
     let Ok(index) = Index::at(block, start, true, NODE) else {
         return;
     };
     let tail = start + index.limit * ENTRY_SIZE;
-    let computed = checksum(&index, seed, inode, generation);
+    let computed = checksum(&index, seed);
     write_u32(block, tail + 4, computed);
 }
 
@@ -320,28 +320,28 @@ pub fn stamp(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
 /// # Errors
 ///
 /// [`Corrupt`] if limit, count or checksum is wrong.
-pub fn verify(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> Result<(), Corrupt> {
+pub fn verify(seed: InodeSeed, block: &[u8]) -> Result<(), Corrupt> {
     let start = entries_start(block);
     let structure = if start == NODE_ENTRIES_OFFSET {
         NODE
     } else {
         ROOT
     };
-    let index = Index::at(block, start, true, structure).map_err(|c| c.in_inode(inode))?;
+    let index = Index::at(block, start, true, structure).map_err(|c| c.in_inode(seed.inode))?;
     let stored = read_u32(block, start + index.limit * ENTRY_SIZE + 4);
-    let computed = checksum(&index, seed, inode, generation);
+    let computed = checksum(&index, seed);
     if stored == computed {
         return Ok(());
     }
     let problem = wrong_checksum(stored, computed);
-    Err(Corrupt::new(structure, problem).in_inode(inode))
+    Err(Corrupt::new(structure, problem).in_inode(seed.inode))
 }
 
 /// crc32c over the block up to the last entry in use, then the tail with its checksum field as 0.
-fn checksum(index: &Index<'_>, seed: u32, inode: InodeNumber, generation: u32) -> u32 {
+fn checksum(index: &Index<'_>, seed: InodeSeed) -> u32 {
     let used = index.start + index.count * ENTRY_SIZE;
     let tail = index.start + index.limit * ENTRY_SIZE;
-    let state = crc32c(inode_state(seed, inode, generation), &index.block[..used]);
+    let state = crc32c(seed.state(), &index.block[..used]);
     crc32c(crc32c(state, &index.block[tail..tail + 4]), &[0; 4])
 }
 

@@ -17,7 +17,7 @@ mod special;
 use bitflags::bitflags;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::checksum::{crc32c, inode_state};
+use crate::checksum::{InodeSeed, crc32c};
 use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::directory::FileType;
 use crate::feature::{Features, Incompat, ReadOnlyCompat};
@@ -277,7 +277,8 @@ impl Inode {
         if let Some(seed) = seed
             && slot.iter().any(|&byte| byte != 0)
         {
-            verify(slot, extra, raw.i_generation.get(), inode, seed)?;
+            let seed = InodeSeed::new(seed, inode, raw.i_generation.get());
+            verify(slot, extra, seed)?;
         }
         check_extra_isize(extra, slot.len())?;
         let mut decoded = Self::from_base(raw);
@@ -361,7 +362,8 @@ impl Inode {
             tail.copy_from_slice(&self.tail);
         }
         if let Some(seed) = seed {
-            set_checksum(slot, self.extra_isize, self.generation, inode, seed);
+            let seed = InodeSeed::new(seed, inode, self.generation);
+            set_checksum(slot, self.extra_isize, seed);
         }
     }
 
@@ -498,8 +500,8 @@ fn has_high_checksum(slot: &[u8], extra: u16) -> bool {
 const USUAL_SLOT: usize = 256;
 
 /// The checksum of a slot, with its own fields as 0.
-fn checksum(slot: &[u8], extra: u16, generation: u32, inode: InodeNumber, seed: u32) -> u32 {
-    let state = inode_state(seed, inode, generation);
+fn checksum(slot: &[u8], extra: u16, seed: InodeSeed) -> u32 {
+    let state = seed.state();
     let has_high = has_high_checksum(slot, extra);
     let mut copy = [0; USUAL_SLOT];
     if let Some(copy) = copy.get_mut(..slot.len()) {
@@ -518,14 +520,8 @@ fn checksum(slot: &[u8], extra: u16, generation: u32, inode: InodeNumber, seed: 
     crc32c(crc32c(state, &[0; 2]), &slot[CHECKSUM_HIGH_AT + 2..])
 }
 
-fn verify(
-    slot: &[u8],
-    extra: u16,
-    generation: u32,
-    inode: InodeNumber,
-    seed: u32,
-) -> Result<(), Corrupt> {
-    let computed = checksum(slot, extra, generation, inode, seed);
+fn verify(slot: &[u8], extra: u16, seed: InodeSeed) -> Result<(), Corrupt> {
+    let computed = checksum(slot, extra, seed);
     let low = crate::bytes::read_u16(slot, CHECKSUM_LOW_AT);
     let (stored, computed) = if has_high_checksum(slot, extra) {
         (
@@ -542,10 +538,10 @@ fn verify(
     Err(Corrupt::new(STRUCTURE, problem))
 }
 
-/// Fills in the checksum of a slot that was encoded without one. `extra` and `generation` are those
-/// of the encoded inode, `seed` is the file system's.
-pub fn set_checksum(slot: &mut [u8], extra: u16, generation: u32, inode: InodeNumber, seed: u32) {
-    let (low, high) = split(checksum(slot, extra, generation, inode, seed));
+/// Fills in the checksum of a slot that was encoded without one. `extra` and the generation of the
+/// seed are those of the encoded inode.
+pub fn set_checksum(slot: &mut [u8], extra: u16, seed: InodeSeed) {
+    let (low, high) = split(checksum(slot, extra, seed));
     crate::bytes::write_u16(slot, CHECKSUM_LOW_AT, low);
     if has_high_checksum(slot, extra) {
         crate::bytes::write_u16(slot, CHECKSUM_HIGH_AT, high);

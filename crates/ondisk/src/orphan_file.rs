@@ -6,7 +6,7 @@
 //! `Documentation/filesystems/ext4/orphan.rst`.
 
 use crate::bytes::{read_u32, write_u32};
-use crate::checksum::{crc32c, inode_state};
+use crate::checksum::{InodeSeed, crc32c};
 use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::number::{BlockNumber, InodeNumber};
 
@@ -54,9 +54,8 @@ impl OrphanBlock {
     pub fn decode(
         block: &[u8],
         inode: InodeNumber,
-        generation: u32,
         home: BlockNumber,
-        seed: Option<u32>,
+        seed: Option<InodeSeed>,
     ) -> Result<Self, Corrupt> {
         let fail = |problem: String| {
             Corrupt::new(STRUCTURE, problem)
@@ -73,7 +72,7 @@ impl OrphanBlock {
         }
         if let Some(seed) = seed {
             let stored = read_u32(block, slots_end + 4);
-            let computed = checksum(&block[..slots_end], inode, generation, home, seed);
+            let computed = checksum(&block[..slots_end], home, seed);
             if stored != computed {
                 return Err(fail(wrong_checksum(stored, computed)));
             }
@@ -85,8 +84,8 @@ impl OrphanBlock {
     }
 }
 
-/// Encodes a block of orphan file `inode` with these slots for device block `home`; with a seed,
-/// with its checksum.
+/// Encodes a block of an orphan file with these slots for device block `home`; with the seed of its
+/// inode, with its checksum.
 ///
 /// # Panics
 ///
@@ -94,10 +93,8 @@ impl OrphanBlock {
 pub fn encode(
     block: &mut [u8],
     slots: &[u32],
-    inode: InodeNumber,
-    generation: u32,
     home: BlockNumber,
-    seed: Option<u32>,
+    seed: Option<InodeSeed>,
 ) {
     let slots_end = 4 * slots.len();
     assert_eq!(slots_end + TAIL_SIZE, block.len(), "slots fill a block");
@@ -107,27 +104,23 @@ pub fn encode(
     }
     write_u32(block, slots_end, MAGIC);
     let computed = seed.map_or(0, |seed| {
-        checksum(&block[..slots_end], inode, generation, home, seed)
+        checksum(&block[..slots_end], home, seed)
     });
     write_u32(block, slots_end + 4, computed);
 }
 
-fn checksum(
-    slots: &[u8],
-    inode: InodeNumber,
-    generation: u32,
-    home: BlockNumber,
-    seed: u32,
-) -> u32 {
-    let state = inode_state(seed, inode, generation);
-    crc32c(crc32c(state, &home.get().to_le_bytes()), slots)
+fn checksum(slots: &[u8], home: BlockNumber, seed: InodeSeed) -> u32 {
+    crc32c(crc32c(seed.state(), &home.get().to_le_bytes()), slots)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{OrphanBlock, encode, slots_per_block};
     use crate::number::{BlockNumber, InodeNumber};
+    use crate::checksum::InodeSeed;
     use proptest::prelude::*;
+
+    const SEED: InodeSeed = InodeSeed::new(7, InodeNumber(12), 5);
 
     #[test]
     fn a_block_knows_its_place() {
@@ -136,20 +129,22 @@ mod tests {
         assert_eq!(slots.len(), 254);
         slots[7] = 99;
         let home = BlockNumber(1234);
-        encode(&mut block, &slots, InodeNumber(12), 5, home, Some(7));
-        let decode = |home, seed| OrphanBlock::decode(&block, InodeNumber(12), 5, home, seed);
+        encode(&mut block, &slots, home, Some(SEED));
+        let decode = |home, seed| OrphanBlock::decode(&block, SEED.inode, home, seed);
         assert_eq!(
-            decode(home, Some(7)).map(|block| block.slots),
+            decode(home, Some(SEED)).map(|block| block.slots),
             Ok(slots.clone())
         );
-        assert!(decode(BlockNumber(1235), Some(7)).is_err());
+        assert!(decode(BlockNumber(1235), Some(SEED)).is_err());
+        let other = InodeSeed::new(7, SEED.inode, 6);
+        assert!(decode(home, Some(other)).is_err());
         assert!(decode(BlockNumber(1235), None).is_ok());
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(block in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let _ = OrphanBlock::decode(&block, InodeNumber(1), 1, BlockNumber(1), Some(1));
+            let _ = OrphanBlock::decode(&block, InodeNumber(1), BlockNumber(1), Some(SEED));
         }
     }
 }

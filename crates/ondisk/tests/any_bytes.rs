@@ -1,6 +1,7 @@
 //! Decodes random bytes as extent nodes, attributes and superblocks: an error or a value, never a
 //! panic, and an accepted value survives encoding.
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::acl;
 use pext4_ondisk::extent::{self, Bounds, Extent, Index, Node};
 use pext4_ondisk::superblock::Superblock;
@@ -65,8 +66,8 @@ proptest! {
             }
             let _ = parsed.count_up_to(LogicalBlock(7));
         }
-        let _ = extent::verify_node(1, InodeNumber(12), 1, &node);
-        extent::stamp_node(1, InodeNumber(12), 1, &mut node);
+        let _ = extent::verify_node(InodeSeed::new(1, InodeNumber(12), 1), &node);
+        extent::stamp_node(InodeSeed::new(1, InodeNumber(12), 1), &mut node);
         let _ = extent::set_logical(&mut node, from, LogicalBlock(1));
         let _ = extent::splice(&mut node, from..from + 2, &[[0; 12]; 3]);
     }

@@ -88,7 +88,7 @@ fn files(block: &[u8]) {
         }
     }
     let home = BlockNumber(9);
-    let _ = OrphanBlock::decode(block, InodeNumber(12), 1, home, None);
+    let _ = OrphanBlock::decode(block, InodeNumber(12), home, None);
     let _ = Mmp::decode(block, None);
 }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use pext4_block::{Buffer, BufferState, Stamp};
 use pext4_jbd2::Handle;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::Fingerprints;
 use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags, inline};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, directory, htree};
@@ -191,12 +192,13 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         (block, home): (LogicalBlock, BlockNumber),
         kind: BlockKind,
     ) -> Result<()> {
-        let seed = self.inodes.store.geometry.checksum_seed();
+        let geometry = &self.inodes.store.geometry;
+        let seed = geometry.inode_seed(self.inode.number(), self.generation);
         // Only a block that was checked as a whole is marked so, since only such a block is
         // changed: from then on its checksum is stale, and a leaf may become the root of an index.
         let check = |page: &[u8]| {
             if let Some(seed) = seed {
-                self.check_sum(seed, page, kind)?;
+                check_sum(seed, page, kind)?;
             }
             if kind == BlockKind::Index {
                 index::check(page, block, self.settings(), self.count())?;
@@ -206,23 +208,6 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         let verified = buffer.verify_partly(check);
         let inode = self.inode.number();
         verified.map_err(|corrupt| corrupt.in_block(home).in_inode(inode).into())
-    }
-
-    fn check_sum(
-        &self,
-        seed: u32,
-        page: &[u8],
-        kind: BlockKind,
-    ) -> std::result::Result<(), Corrupt> {
-        let inode = self.inode.number();
-        let kind = match kind {
-            BlockKind::Either => kind_of(page),
-            known => known,
-        };
-        match kind {
-            BlockKind::Index | BlockKind::Dots => htree::verify(seed, inode, self.generation, page),
-            _ => directory::verify_leaf(seed, inode, self.generation, page),
-        }
     }
 
     fn stamp(&self, kind: BlockKind) -> Stamp {
@@ -497,4 +482,16 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
 #[must_use]
 pub fn is_indexed(inode: &Inode) -> bool {
     inode.flags().contains(InodeFlags::INDEX)
+}
+
+/// Checks the checksum of a directory's block.
+fn check_sum(seed: InodeSeed, page: &[u8], kind: BlockKind) -> std::result::Result<(), Corrupt> {
+    let kind = match kind {
+        BlockKind::Either => kind_of(page),
+        known => known,
+    };
+    match kind {
+        BlockKind::Index | BlockKind::Dots => htree::verify(seed, page),
+        _ => directory::verify_leaf(seed, page),
+    }
 }

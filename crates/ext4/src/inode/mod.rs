@@ -47,6 +47,7 @@ mod zeroes;
 use std::sync::Arc;
 
 use pext4_jbd2::{Capture, Handle};
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::extent::{self, Extent, ROOT_SIZE};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags, set_checksum};
 use pext4_ondisk::time::Time;
@@ -479,7 +480,8 @@ impl Inode {
             // Whoever waits for the state needs no checksum.
             drop(state);
             if let Some(seed) = self.checksum_seed {
-                set_checksum(bytes, extra, generation, self.number, seed);
+                let seed = InodeSeed::new(seed, self.number, generation);
+                set_checksum(bytes, extra, seed);
             }
         });
     }

@@ -136,8 +136,9 @@ impl<'a, 'h> Nodes<'a, 'h> {
     }
 
     fn verify_sum(&self, page: &[u8]) -> std::result::Result<(), Corrupt> {
-        match self.inodes.store.geometry.checksum_seed() {
-            Some(seed) => extent::verify_node(seed, self.inode.number(), self.generation, page),
+        let geometry = &self.inodes.store.geometry;
+        match geometry.inode_seed(self.inode.number(), self.generation) {
+            Some(seed) => extent::verify_node(seed, page),
             None => Ok(()),
         }
     }

@@ -150,8 +150,9 @@ impl NodeStore for RawNodes<'_> {
     ) -> Result<R> {
         let buffer = self.store.read_block(block)?;
         let page = buffer.page();
-        if let Some(seed) = self.store.geometry.checksum_seed() {
-            extent::verify_node(seed, self.inode, self.generation, &page)
+        let geometry = &self.store.geometry;
+        if let Some(seed) = geometry.inode_seed(self.inode, self.generation) {
+            extent::verify_node(seed, &page)
                 .map_err(|corrupt| corrupt.in_block(block))?;
         }
         extents::check_node(&page, depth, &self.bounds())

@@ -8,6 +8,7 @@
 
 mod entries;
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::{BlockNumber, InodeNumber};
@@ -347,7 +348,7 @@ impl DirectorySubject<'_> {
                 pext4_ondisk::directory::init_empty(bytes, volume.format);
                 if let Some(seed) = volume.seed {
                     let generation = self.directory.generation;
-                    pext4_ondisk::directory::stamp_leaf(seed, self.number(), generation, bytes);
+                    pext4_ondisk::directory::stamp_leaf(InodeSeed::new(seed, self.number(), generation), bytes);
                 }
             }
         }

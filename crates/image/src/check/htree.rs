@@ -3,6 +3,7 @@
 
 use std::io;
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::bitmap;
 use pext4_ondisk::directory;
@@ -163,7 +164,7 @@ impl Walk<'_> {
         let directory = self.subject.directory;
         if let Some(seed) = self.subject.tree.examination.volume.seed
             && let Err(corrupt) =
-                htree::verify(seed, self.subject.number(), directory.generation, bytes)
+                htree::verify(InodeSeed::new(seed, self.subject.number(), directory.generation), bytes)
         {
             self.subject.report(Kind::HtreeChecksum, Some(block), || {
                 corrupt.problem().to_owned()

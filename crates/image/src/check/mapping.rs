@@ -4,6 +4,7 @@
 //! ends on any bytes: the depth decreases with each step, and the visitor decides for each block of
 //! the map whether to enter it, which it allows only once.
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::extent::{Extent, Header, Index, Node, verify_node};
 use pext4_ondisk::indirect::{self, DIRECT};
 use pext4_ondisk::inode::Inode;
@@ -189,7 +190,7 @@ impl<V: Visitor> Tree<'_, V> {
             }
         };
         if let Some(seed) = self.volume.seed
-            && let Err(corrupt) = verify_node(seed, self.number, self.generation, &bytes)
+            && let Err(corrupt) = verify_node(InodeSeed::new(seed, self.number, self.generation), &bytes)
         {
             let text = corrupt.problem().to_owned();
             self.visitor.flaw(Kind::ExtentChecksum, Some(block), text);

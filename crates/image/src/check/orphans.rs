@@ -182,8 +182,8 @@ impl Search<'_> {
                 return 0;
             }
         };
-        let decoded =
-            OrphanBlock::decode(&bytes, number, inode.generation, block, self.volume.seed);
+        let seed = self.volume.geometry.inode_seed(number, inode.generation);
+        let decoded = OrphanBlock::decode(&bytes, number, block, seed);
         let decoded = match decoded {
             Ok(decoded) => decoded,
             Err(corrupt) => {

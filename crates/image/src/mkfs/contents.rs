@@ -2,6 +2,7 @@
 //! quota files, the inode that reserves descriptor blocks, and the block of multiple mount
 //! protection.
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::{self, Entry, Format};
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::inode::{EXTRA_SIZE, Inode};
@@ -115,7 +116,7 @@ pub(super) fn new_inode(superblock: &Superblock, mode: u16, links: u16) -> Inode
 
 fn stamp_leaf(layout: &Layout, number: InodeNumber, bytes: &mut [u8]) {
     if let Some(seed) = layout.geometry.checksum_seed() {
-        directory::stamp_leaf(seed, number, 0, bytes);
+        directory::stamp_leaf(InodeSeed::new(seed, number, 0), bytes);
     }
 }
 
@@ -198,11 +199,11 @@ fn place_orphan_file(
     let count = orphan_file::default_blocks(layout.geometry.blocks_count);
     let runs = layout.allocate(0, count)?;
     let block_size = layout.geometry.block_size as usize;
-    let seed = layout.geometry.checksum_seed();
+    let seed = layout.geometry.inode_seed(number, 0);
     let slots = vec![0; orphan_file::slots_per_block(block_size)];
     for block in runs.iter().flat_map(Clone::clone) {
         let mut bytes = vec![0; block_size];
-        orphan_file::encode(&mut bytes, &slots, number, 0, BlockNumber(block), seed);
+        orphan_file::encode(&mut bytes, &slots, BlockNumber(block), seed);
         files.blocks.push((BlockNumber(block), bytes));
     }
     let mut inode = new_inode(superblock, 0o100_600, 1);

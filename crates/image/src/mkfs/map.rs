@@ -1,6 +1,7 @@
 //! Maps the blocks of the files of an empty file system: by extents, or by pointers without that
 //! feature.
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::extent::{self, Extent};
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::indirect::{self, DIRECT, MAX_DEPTH};
@@ -71,7 +72,7 @@ fn map_extents(
     let mut bytes = vec![0; block_size];
     extent::write_node(&mut bytes, 0, &entries);
     if let Some(seed) = layout.geometry.checksum_seed() {
-        extent::stamp_node(seed, number, inode.generation, &mut bytes);
+        extent::stamp_node(InodeSeed::new(seed, number, inode.generation), &mut bytes);
     }
     files.blocks.push((BlockNumber(node), bytes));
     let index = extent::Index {

@@ -2,6 +2,7 @@
 //! including `.` and `..`, in blocks and in inodes, and updates the checksums of the blocks of
 //! renumbered directories.
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::{self, FileType, Format};
 use pext4_ondisk::extent::Extent;
 use pext4_ondisk::inode::{Inode, InodeFlags, inline};
@@ -173,18 +174,18 @@ fn write_numbers(bytes: &mut [u8], matches: &[(usize, InodeNumber)]) {
 impl Directory {
     fn verify(&self, seed: u32, is_index: bool, bytes: &[u8]) -> Result<()> {
         if is_index {
-            htree::verify(seed, self.old_number, self.generation, bytes)?;
+            htree::verify(InodeSeed::new(seed, self.old_number, self.generation), bytes)?;
         } else {
-            directory::verify_leaf(seed, self.old_number, self.generation, bytes)?;
+            directory::verify_leaf(InodeSeed::new(seed, self.old_number, self.generation), bytes)?;
         }
         Ok(())
     }
 
     fn stamp(&self, seed: u32, is_index: bool, bytes: &mut [u8]) {
         if is_index {
-            htree::stamp(seed, self.number, self.generation, bytes);
+            htree::stamp(InodeSeed::new(seed, self.number, self.generation), bytes);
         } else {
-            directory::stamp_leaf(seed, self.number, self.generation, bytes);
+            directory::stamp_leaf(InodeSeed::new(seed, self.number, self.generation), bytes);
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::extent::{self, Extent};
 use pext4_ondisk::feature::ReadOnlyCompat;
@@ -230,7 +231,7 @@ impl<'a> Mover<'a> {
             Error::from(Corrupt::new("extent tree", "is too large to move").in_inode(number))
         })?;
         if let Some(seed) = image.geometry.checksum_seed() {
-            built.stamp(seed, number, inode.generation);
+            built.stamp(InodeSeed::new(seed, number, inode.generation));
         }
         inode.block = built.root;
         for (block, bytes) in built.nodes {

@@ -3,6 +3,7 @@
 //! An extent node is visited at most once, since it must begin where its parent says; the walk of
 //! an indirect map is bounded by what its caller allows, and keeps nothing that it has passed.
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::extent::{self, Extent, Node};
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
@@ -66,7 +67,7 @@ impl ExtentReader<'_, '_> {
         let block = Some(index.child);
         let bytes = self.image.read(index.child)?;
         if let Some(seed) = self.image.geometry.checksum_seed() {
-            extent::verify_node(seed, self.number, self.generation, &bytes)
+            extent::verify_node(InodeSeed::new(seed, self.number, self.generation), &bytes)
                 .map_err(|corrupt| self.with_location(corrupt, block))?;
         }
         let node = Node::parse(&bytes).map_err(|corrupt| self.with_location(corrupt, block))?;

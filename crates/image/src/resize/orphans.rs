@@ -36,9 +36,9 @@ pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
     let number = superblock.orphan_file_inode;
     let generation = image.inode(number)?.generation;
     for block in blocks(image, number)? {
-        let seed = image.geometry.checksum_seed();
+        let seed = image.geometry.inode_seed(number, generation);
         let bytes = image.read(block)?;
-        let decoded = OrphanBlock::decode(&bytes, number, generation, block, seed)?;
+        let decoded = OrphanBlock::decode(&bytes, number, block, seed)?;
         if decoded.slots.iter().any(|&slot| slot != 0) {
             return Err(refusal());
         }
@@ -68,11 +68,11 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape) -> Result<()> {
     }
     let number = shape.superblock.orphan_file_inode;
     let generation = image.inode(number)?.generation;
-    let seed = image.geometry.checksum_seed();
+    let seed = image.geometry.inode_seed(number, generation);
     let slots = vec![0; orphan_file::slots_per_block(image.block_size())];
     for block in blocks(image, number)? {
         let mut bytes = vec![0; image.block_size()];
-        orphan_file::encode(&mut bytes, &slots, number, generation, block, seed);
+        orphan_file::encode(&mut bytes, &slots, block, seed);
         image.put(block, bytes);
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! blocks. This module updates the tree nodes; [`super::entries`] updates directories, and
 //! [`super::values`] attributes whose values are inodes.
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::Compat;
 use pext4_ondisk::group_descriptor::GroupFlags;
@@ -88,7 +89,7 @@ fn stamp_nodes(
     }
     for node in map::extents(image, old, inode)?.nodes {
         image.edit(node, |bytes| {
-            extent::stamp_node(seed, new, inode.generation, bytes);
+            extent::stamp_node(InodeSeed::new(seed, new, inode.generation), bytes);
         })?;
     }
     Ok(())

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use pext4_image::check::Grade;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, checksum, extent, htree, xattr};
 
@@ -137,7 +138,7 @@ impl Place {
                 let (seed, generation) = (image.seed(), image.inode(inode).generation);
                 let bytes = image.block(number);
                 if let Some(seed) = seed {
-                    htree::stamp(seed, InodeNumber(inode), generation, bytes);
+                    htree::stamp(InodeSeed::new(seed, InodeNumber(inode), generation), bytes);
                 }
             }
             Self::Attributes(number) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
 use pext4_image::check::{self, Kind, Options, Pass, Step};
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
@@ -221,8 +222,8 @@ fn a_block_of_orphans_in_many_places_is_read_once() {
     let (generation, seed) = (image.inode(number).generation, image.seed());
     let mut slots = vec![0; orphan_file::slots_per_block(1024)];
     slots[0] = small;
-    let (file, place) = (InodeNumber(number), BlockNumber(home));
-    orphan_file::encode(image.block(home), &slots, file, generation, place, seed);
+    let seed = seed.map(|seed| InodeSeed::new(seed, InodeNumber(number), generation));
+    orphan_file::encode(image.block(home), &slots, BlockNumber(home), seed);
     image.edit_inode(number, |inode| {
         inode.flags.remove(InodeFlags::EXTENTS);
         inode.block = [0; BLOCK_AREA];
@@ -273,8 +274,8 @@ fn the_file_systems_own_files_are_no_orphans() {
     let own = [image.find("/lost+found"), number];
     let mut slots = vec![0; orphan_file::slots_per_block(1024)];
     slots[..2].copy_from_slice(&own);
-    let (file, place) = (InodeNumber(number), BlockNumber(home));
-    orphan_file::encode(image.block(home), &slots, file, generation, place, seed);
+    let seed = seed.map(|seed| InodeSeed::new(seed, InodeNumber(number), generation));
+    orphan_file::encode(image.block(home), &slots, BlockNumber(home), seed);
     image.edit_superblock(|superblock| {
         superblock.features.read_only_compat |= ReadOnlyCompat::ORPHAN_PRESENT;
     });

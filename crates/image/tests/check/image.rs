@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
 use pext4_image::check::{self, Options, Report};
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::inode::Inode;
@@ -354,7 +355,7 @@ impl Image {
         let bytes = self.block(block);
         edit(bytes);
         if let Some(seed) = seed {
-            directory::stamp_leaf(seed, InodeNumber(inode), generation, bytes);
+            directory::stamp_leaf(InodeSeed::new(seed, InodeNumber(inode), generation), bytes);
         }
     }
 
@@ -364,7 +365,7 @@ impl Image {
         let bytes = self.block(block);
         edit(bytes);
         if let Some(seed) = seed {
-            extent::stamp_node(seed, InodeNumber(inode), generation, bytes);
+            extent::stamp_node(InodeSeed::new(seed, InodeNumber(inode), generation), bytes);
         }
     }
 

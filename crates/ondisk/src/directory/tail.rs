@@ -3,9 +3,8 @@
 use super::changes::write_free;
 use super::{Format, STRUCTURE, TAIL_SIZE};
 use crate::bytes::{read_u32, write_u32};
-use crate::checksum::{crc32c, inode_state};
+use crate::checksum::{InodeSeed, crc32c};
 use crate::corrupt::{Corrupt, wrong_checksum};
-use crate::number::InodeNumber;
 
 /// The file type that marks a tail (`EXT4_FT_DIR_CSUM`).
 const TAIL_KIND: u8 = 0xDE;
@@ -32,9 +31,9 @@ pub fn has_tail(block: &[u8]) -> bool {
 /// # Panics
 ///
 /// If the block is shorter than a tail.
-pub fn stamp_leaf(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
+pub fn stamp_leaf(seed: InodeSeed, block: &mut [u8]) {
     let at = block.len() - 4;
-    let computed = leaf_checksum(seed, inode, generation, block);
+    let computed = leaf_checksum(seed, block);
     write_u32(block, at, computed);
 }
 
@@ -43,27 +42,19 @@ pub fn stamp_leaf(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u
 /// # Errors
 ///
 /// [`Corrupt`] if the tail is missing or the checksum is wrong.
-pub fn verify_leaf(
-    seed: u32,
-    inode: InodeNumber,
-    generation: u32,
-    block: &[u8],
-) -> Result<(), Corrupt> {
+pub fn verify_leaf(seed: InodeSeed, block: &[u8]) -> Result<(), Corrupt> {
     if !has_tail(block) {
-        return Err(Corrupt::new(STRUCTURE, "has no checksum tail").in_inode(inode));
+        return Err(Corrupt::new(STRUCTURE, "has no checksum tail").in_inode(seed.inode));
     }
     let stored = read_u32(block, block.len() - 4);
-    let computed = leaf_checksum(seed, inode, generation, block);
+    let computed = leaf_checksum(seed, block);
     if stored != computed {
         let problem = wrong_checksum(stored, computed);
-        return Err(Corrupt::new(STRUCTURE, problem).in_inode(inode));
+        return Err(Corrupt::new(STRUCTURE, problem).in_inode(seed.inode));
     }
     Ok(())
 }
 
-fn leaf_checksum(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> u32 {
-    crc32c(
-        inode_state(seed, inode, generation),
-        &block[..block.len() - TAIL_SIZE],
-    )
+fn leaf_checksum(seed: InodeSeed, block: &[u8]) -> u32 {
+    crc32c(seed.state(), &block[..block.len() - TAIL_SIZE])
 }

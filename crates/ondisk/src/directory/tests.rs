@@ -9,6 +9,7 @@ use super::records::encode_length;
 use super::*;
 use crate::bytes::write_u16;
 use crate::casefold::Naming;
+use crate::checksum::InodeSeed;
 
 const PLAIN: Format = Format {
     has_tail: false,
@@ -253,13 +254,13 @@ fn without_the_feature_no_kind_is_written_or_read() {
 fn checksums_know_their_directory() {
     let mut block = [0; 1024];
     init_first_block(&mut block, TAILED, InodeNumber(12), InodeNumber(2));
-    stamp_leaf(7, InodeNumber(12), 99, &mut block);
-    assert!(verify_leaf(7, InodeNumber(12), 99, &block).is_ok());
-    assert!(verify_leaf(7, InodeNumber(12), 98, &block).is_err());
-    assert!(verify_leaf(7, InodeNumber(13), 99, &block).is_err());
+    stamp_leaf(InodeSeed::new(7, InodeNumber(12), 99), &mut block);
+    assert!(verify_leaf(InodeSeed::new(7, InodeNumber(12), 99), &block).is_ok());
+    assert!(verify_leaf(InodeSeed::new(7, InodeNumber(12), 98), &block).is_err());
+    assert!(verify_leaf(InodeSeed::new(7, InodeNumber(13), 99), &block).is_err());
     block[1019] = 0;
     assert!(
-        verify_leaf(7, InodeNumber(12), 99, &block).is_err(),
+        verify_leaf(InodeSeed::new(7, InodeNumber(12), 99), &block).is_err(),
         "no tail"
     );
 }
@@ -361,6 +362,6 @@ proptest! {
         let _ = insert(&mut block, format, &entry(9, b"name"));
         let _ = remove(&mut block, format, b"name");
         let _ = dots(&block);
-        let _ = verify_leaf(1, InodeNumber(1), 1, &block);
+        let _ = verify_leaf(InodeSeed::new(1, InodeNumber(1), 1), &block);
     }
 }

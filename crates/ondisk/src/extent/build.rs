@@ -4,7 +4,8 @@
 //! lowest level first, in the order of the file.
 
 use super::{ENTRY_SIZE, EntryBytes, Extent, Index, MAX_DEPTH, ROOT_SIZE, capacity, write_node};
-use crate::number::{BlockNumber, InodeNumber, LogicalBlock};
+use crate::checksum::InodeSeed;
+use crate::number::{BlockNumber, LogicalBlock};
 
 /// Number of entries in the root.
 const ROOT_CAPACITY: usize = (ROOT_SIZE - super::HEADER_SIZE) / ENTRY_SIZE;
@@ -33,9 +34,9 @@ pub struct Built {
 
 impl Built {
     /// Stores the checksum of every node.
-    pub fn stamp(&mut self, seed: u32, inode: InodeNumber, generation: u32) {
+    pub fn stamp(&mut self, seed: InodeSeed) {
         for (_, node) in &mut self.nodes {
-            super::stamp_node(seed, inode, generation, node);
+            super::stamp_node(seed, node);
         }
     }
 }

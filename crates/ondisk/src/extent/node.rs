@@ -6,9 +6,9 @@ use super::{
     Bounds, ENTRY_SIZE, EntryBytes, Extent, HEADER_SIZE, Header, Index, MAGIC, MAX_DEPTH,
     ROOT_SIZE, STRUCTURE, capacity, first_logical,
 };
-use crate::checksum::{crc32c, inode_state};
+use crate::checksum::{InodeSeed, crc32c};
 use crate::corrupt::Corrupt;
-use crate::number::{InodeNumber, LogicalBlock};
+use crate::number::LogicalBlock;
 
 /// A node with a valid header.
 #[derive(Clone, Copy, Debug)]
@@ -256,10 +256,10 @@ fn checksum_place(bytes: &[u8]) -> Result<usize, Corrupt> {
 }
 
 /// Stores the checksum of a node that fills a block; a block with an invalid header is unchanged.
-pub fn stamp_node(seed: u32, inode: InodeNumber, generation: u32, bytes: &mut [u8]) {
+pub fn stamp_node(seed: InodeSeed, bytes: &mut [u8]) {
     if let Ok(place) = checksum_place(bytes) {
         let (summed, rest) = bytes.split_at_mut(place);
-        let sum = crc32c(inode_state(seed, inode, generation), summed);
+        let sum = crc32c(seed.state(), summed);
         rest[..CHECKSUM_SIZE].copy_from_slice(&sum.to_le_bytes());
     }
 }
@@ -269,16 +269,11 @@ pub fn stamp_node(seed: u32, inode: InodeNumber, generation: u32, bytes: &mut [u
 /// # Errors
 ///
 /// If it is wrong, or the header leaves no room for one.
-pub fn verify_node(
-    seed: u32,
-    inode: InodeNumber,
-    generation: u32,
-    bytes: &[u8],
-) -> Result<(), Corrupt> {
+pub fn verify_node(seed: InodeSeed, bytes: &[u8]) -> Result<(), Corrupt> {
     let (summed, rest) = bytes.split_at(checksum_place(bytes)?);
-    let sum = crc32c(inode_state(seed, inode, generation), summed);
+    let sum = crc32c(seed.state(), summed);
     if !rest.starts_with(&sum.to_le_bytes()) {
-        return Err(Corrupt::new(STRUCTURE, "wrong checksum").in_inode(inode));
+        return Err(Corrupt::new(STRUCTURE, "wrong checksum").in_inode(seed.inode));
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::checksum::InodeSeed;
 use crate::number::InodeNumber;
 
 const BOUNDS: Bounds = Bounds {
@@ -112,17 +113,17 @@ fn the_checksum_lies_behind_the_room_that_the_header_claims() {
     write_node(&mut bytes, 0, &[extent(1, 9, 1, false).encode()]);
     bytes[4] = 83;
     bytes[1020..].fill(0xEE);
-    stamp_node(1, InodeNumber(12), 5, &mut bytes);
+    stamp_node(InodeSeed::new(1, InodeNumber(12), 5), &mut bytes);
     assert_ne!(bytes[12 + 83 * 12..][..4], [0; 4]);
     assert_eq!(bytes[1020..], [0xEE; 4]);
-    assert!(verify_node(1, InodeNumber(12), 5, &bytes).is_ok());
-    assert!(verify_node(1, InodeNumber(12), 6, &bytes).is_err());
-    assert!(verify_node(1, InodeNumber(13), 5, &bytes).is_err());
+    assert!(verify_node(InodeSeed::new(1, InodeNumber(12), 5), &bytes).is_ok());
+    assert!(verify_node(InodeSeed::new(1, InodeNumber(12), 6), &bytes).is_err());
+    assert!(verify_node(InodeSeed::new(1, InodeNumber(13), 5), &bytes).is_err());
     bytes[20] ^= 1;
-    assert!(verify_node(1, InodeNumber(12), 5, &bytes).is_err());
+    assert!(verify_node(InodeSeed::new(1, InodeNumber(12), 5), &bytes).is_err());
     bytes[4] = 200;
     assert!(
-        verify_node(1, InodeNumber(12), 5, &bytes).is_err(),
+        verify_node(InodeSeed::new(1, InodeNumber(12), 5), &bytes).is_err(),
         "beyond the block"
     );
 }

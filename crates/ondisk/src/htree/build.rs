@@ -8,6 +8,7 @@ use std::ops::Range;
 use super::edit::{index_hash, write_entries};
 use super::{IndexEntry, NODE_ENTRIES_OFFSET, ROOT_ENTRIES_OFFSET, capacity};
 use super::{init_root, write_node};
+use crate::checksum::InodeSeed;
 use crate::directory::{self, Entry, Format, record_length, usable_length};
 use crate::dirhash::{Hash, Hasher};
 use crate::number::{InodeNumber, LogicalBlock};
@@ -32,10 +33,10 @@ pub struct BuiltBlock {
 
 impl BuiltBlock {
     /// Stores the checksum for the block's kind.
-    pub fn stamp(&mut self, seed: u32, inode: InodeNumber, generation: u32) {
+    pub fn stamp(&mut self, seed: InodeSeed) {
         match self.kind {
-            Kind::Leaf => directory::stamp_leaf(seed, inode, generation, &mut self.bytes),
-            Kind::Index => super::stamp(seed, inode, generation, &mut self.bytes),
+            Kind::Leaf => directory::stamp_leaf(seed, &mut self.bytes),
+            Kind::Index => super::stamp(seed, &mut self.bytes),
         }
     }
 }

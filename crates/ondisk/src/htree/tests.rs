@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::casefold::Naming;
+use crate::checksum::InodeSeed;
+use crate::number::InodeNumber;
 use crate::directory::{self, Entry, FileType, Format};
 use crate::dirhash::{Hasher, Signedness};
 
@@ -161,18 +163,18 @@ fn checksums_cover_the_entries_in_use_and_the_tail() {
     let mut node = vec![0; 1024];
     write_node(&mut node, true, &[index.as_index().entry(1)]);
     for mut block in [root, node] {
-        stamp(7, OWN, 99, &mut block);
-        assert_eq!(verify(7, OWN, 99, &block), Ok(()));
-        assert!(verify(7, OWN, 98, &block).is_err());
+        stamp(InodeSeed::new(7, OWN, 99), &mut block);
+        assert_eq!(verify(InodeSeed::new(7, OWN, 99), &block), Ok(()));
+        assert!(verify(InodeSeed::new(7, OWN, 98), &block).is_err());
         block[900] ^= 1;
         assert_eq!(
-            verify(7, OWN, 99, &block),
+            verify(InodeSeed::new(7, OWN, 99), &block),
             Ok(()),
             "room for entries is not covered"
         );
         block[1016] ^= 1;
         assert!(
-            verify(7, OWN, 99, &block).is_err(),
+            verify(InodeSeed::new(7, OWN, 99), &block).is_err(),
             "the tail's reserved word is"
         );
     }
@@ -282,10 +284,10 @@ proptest! {
         prop_assert_eq!(&build_names(&names, 1).expect("room"), &built);
         for block in &built {
             let mut block = block.clone();
-            block.stamp(7, OWN, 1);
+            block.stamp(InodeSeed::new(7, OWN, 1));
             let verdict = match block.kind {
-                Kind::Leaf => directory::verify_leaf(7, OWN, 1, &block.bytes),
-                Kind::Index => verify(7, OWN, 1, &block.bytes),
+                Kind::Leaf => directory::verify_leaf(InodeSeed::new(7, OWN, 1), &block.bytes),
+                Kind::Index => verify(InodeSeed::new(7, OWN, 1), &block.bytes),
             };
             prop_assert_eq!(verdict, Ok(()));
         }
@@ -307,7 +309,7 @@ proptest! {
             block[9..12].copy_from_slice(&[0, u8::try_from(hash % 30).expect("small"), 0]);
         }
         let _ = RootInfo::decode(&block);
-        let _ = verify(1, OWN, 1, &block);
+        let _ = verify(InodeSeed::new(1, OWN, 1), &block);
         for index in [Index::root(&block, true), Index::node(&block, true)].into_iter().flatten() {
             let _ = index.check(5);
             let _ = index.entry(index.search(hash));

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::{Entry, FileType};
 use pext4_ondisk::dirhash::Hasher;
@@ -84,7 +85,7 @@ fn put_directory(image: &mut Image, names: &[Vec<u8>]) {
     assert_eq!(homes.len(), built.len());
     let seed = image.geometry.checksum_seed().expect("metadata_csum is on");
     for (home, mut block) in homes.into_iter().zip(built) {
-        block.stamp(seed, own, inode.generation);
+        block.stamp(InodeSeed::new(seed, own, inode.generation));
         image.block_mut(home).copy_from_slice(&block.bytes);
     }
     inode.flags.insert(InodeFlags::INDEX);
@@ -124,7 +125,7 @@ fn rebuild_extents(image: &mut Image) {
     let mut free = nodes.into_iter();
     let mut built = extent::build(&extents, size, || free.next()).expect("no more than before");
     let seed = image.geometry.checksum_seed().expect("metadata_csum is on");
-    built.stamp(seed, number, inode.generation);
+    built.stamp(InodeSeed::new(seed, number, inode.generation));
     inode.block = built.root;
     for (home, bytes) in built.nodes {
         image.block_mut(home).copy_from_slice(&bytes);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory::{self, FileType};
 use pext4_ondisk::dirhash::Hasher;
@@ -277,9 +278,9 @@ fn extent_nodes(image: &Image, number: InodeNumber, inode: &Inode, seen: &mut Se
             format_args!("extent node {block:?} of {number:?}"),
         );
         if let Some(seed) = image.geometry.checksum_seed() {
-            extent::verify_node(seed, number, inode.generation, bytes).expect("sound");
+            extent::verify_node(InodeSeed::new(seed, number, inode.generation), bytes).expect("sound");
             let mut stamped = bytes.to_vec();
-            extent::stamp_node(seed, number, inode.generation, &mut stamped);
+            extent::stamp_node(InodeSeed::new(seed, number, inode.generation), &mut stamped);
             assert_same(
                 &stamped,
                 bytes,
@@ -389,8 +390,8 @@ fn compare_index(
     bytes: &[u8],
 ) {
     if let Some(seed) = image.geometry.checksum_seed() {
-        htree::verify(seed, number, inode.generation, bytes).expect("sound");
-        htree::stamp(seed, number, inode.generation, again);
+        htree::verify(InodeSeed::new(seed, number, inode.generation), bytes).expect("sound");
+        htree::stamp(InodeSeed::new(seed, number, inode.generation), again);
     }
     assert_same(again, bytes, format_args!("index block of {number:?}"));
 }
@@ -405,9 +406,9 @@ fn leaf(
 ) -> Vec<Vec<u8>> {
     let format = image.directory_format();
     if let Some(seed) = image.geometry.checksum_seed() {
-        directory::verify_leaf(seed, number, inode.generation, bytes).expect("sound");
+        directory::verify_leaf(InodeSeed::new(seed, number, inode.generation), bytes).expect("sound");
         let mut stamped = bytes.to_vec();
-        directory::stamp_leaf(seed, number, inode.generation, &mut stamped);
+        directory::stamp_leaf(InodeSeed::new(seed, number, inode.generation), &mut stamped);
         assert_same(&stamped, bytes, format_args!("leaf of {number:?}"));
     }
     let mut names = Vec::new();
@@ -436,14 +437,12 @@ fn orphan_file(image: &Image, seen: &mut Seen) {
     }
     let number = image.superblock.orphan_file_inode;
     let inode = image.inode(number);
-    let seed = image.geometry.checksum_seed();
+    let seed = image.geometry.inode_seed(number, inode.generation);
     for home in image.blocks_of(&inode) {
         let bytes = image.block(home);
-        let decoded =
-            OrphanBlock::decode(bytes, number, inode.generation, home, seed).expect("sound");
+        let decoded = OrphanBlock::decode(bytes, number, home, seed).expect("sound");
         let mut again = vec![0xAA; bytes.len()];
-        let generation = inode.generation;
-        orphan_file::encode(&mut again, &decoded.slots, number, generation, home, seed);
+        orphan_file::encode(&mut again, &decoded.slots, home, seed);
         assert_same(&again, bytes, format_args!("orphan file block {home:?}"));
         seen.orphan_blocks += 1;
     }

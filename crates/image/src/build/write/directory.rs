@@ -1,5 +1,6 @@
 //! Writes directories.
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::directory::{self, Entry, FileType};
 use pext4_ondisk::htree::{BuiltBlock, Plan};
@@ -138,7 +139,7 @@ impl Writer<'_, '_> {
 
     fn put(&mut self, mut block: BuiltBlock) -> Result<()> {
         if let Some(seed) = self.image.geometry().checksum_seed() {
-            block.stamp(seed, self.own, 0);
+            block.stamp(InodeSeed::new(seed, self.own, 0));
         }
         self.next_block()?.copy_from_slice(&block.bytes);
         Ok(())
@@ -200,7 +201,7 @@ impl Writer<'_, '_> {
             assert!(fits, "the entries of a block were cut to fit");
         }
         if let Some(seed) = seed {
-            directory::stamp_leaf(seed, own, 0, block);
+            directory::stamp_leaf(InodeSeed::new(seed, own, 0), block);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ mod data;
 mod directory;
 mod inode;
 
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::extent;
 use pext4_ondisk::geometry::Geometry;
@@ -309,7 +310,7 @@ impl Worker<'_> {
         };
         let mut built = build_tree(map, image.block_size());
         if let Some(seed) = image.geometry().checksum_seed() {
-            built.stamp(seed, number, 0);
+            built.stamp(InodeSeed::new(seed, number, 0));
         }
         for (block, bytes) in &built.nodes {
             image.write_block(block.get(), bytes)?;

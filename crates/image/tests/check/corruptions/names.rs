@@ -1,6 +1,7 @@
 //! Corruptions of directories, their indexes, and of links.
 
 use pext4_image::check::Kind;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::casefold::Naming;
 use pext4_ondisk::directory;
 use pext4_ondisk::directory::{Entry, FileType, Format};
@@ -224,7 +225,7 @@ fn edit_root(image: &mut Image, edit: impl FnOnce(&mut [u8])) {
     let generation = image.inode(many).generation;
     let bytes = image.block(block);
     edit(bytes);
-    htree::stamp(seed, InodeNumber(many), generation, bytes);
+    htree::stamp(InodeSeed::new(seed, InodeNumber(many), generation), bytes);
 }
 
 pub fn indexes() -> Vec<Corruption> {
