@@ -93,8 +93,8 @@ pub use pext4_fs::{
     AccessTimes, Acls, AllocateMode, AttributeCacheStatistics, Attributes, BlockNumber,
     CommitError, CommitOutcome, CommitStep, CommitTimes, Corrupt, CreateAttributes, DeviceNumber,
     DirectoryEntry, Entry, Error, ErrorText, FileType, GetAttributes, InodeNumber, JournalError,
-    JournalStatistics, LogicalBlock, MappedRange, MountOptions, OfflineJournal, QuotaLimits,
-    OwnerKind, Refusal, RenameMode, Result, SetAttributes, SetTime, SetXattrMode, StatFs, Time,
+    JournalStatistics, LogicalBlock, MappedRange, MountOptions, OfflineJournal, OwnerKind,
+    QuotaLimits, Refusal, RenameMode, Result, SetAttributes, SetTime, SetXattrMode, StatFs, Time,
     Usage, Volume, Whiteout, acl, options, path, statistics,
 };
 #[cfg(feature = "fuse")]

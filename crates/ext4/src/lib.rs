@@ -110,7 +110,7 @@ pub use pext4_jbd2::{CommitStep, CommitTimes, JournalError, Statistics as Journa
 pub use pext4_ondisk::{BlockNumber, Corrupt, acl};
 pub use types::{
     AccessTimes, Acls, AllocateMode, Attributes, CreateAttributes, DeviceNumber, DirectoryEntry,
-    Entry, FileType, GetAttributes, InodeNumber, LogicalBlock, MappedRange, QuotaLimits,
-    OwnerKind, RenameMode, SetAttributes, SetTime, SetXattrMode, StatFs, Time, Usage, Whiteout,
+    Entry, FileType, GetAttributes, InodeNumber, LogicalBlock, MappedRange, OwnerKind, QuotaLimits,
+    RenameMode, SetAttributes, SetTime, SetXattrMode, StatFs, Time, Usage, Whiteout,
 };
 pub use volume::Volume;

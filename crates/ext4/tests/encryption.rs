@@ -239,7 +239,10 @@ fn the_content_stays_and_the_rest_changes() {
         ..SetAttributes::default()
     };
     refused(volume.write(file, 0, b"x").map(drop), "written");
-    refused(volume.write_from_cache(file, 0, b"x").map(drop), "written back");
+    refused(
+        volume.write_from_cache(file, 0, b"x").map(drop),
+        "written back",
+    );
     refused(volume.append(file, b"x").map(drop), "appended");
     for size in [0, 4999, 5000, 6000] {
         refused(

@@ -79,7 +79,10 @@ fn the_content_cannot_change() {
         assert_refused(result, Refusal::NotPermitted, what);
     };
     refused(volume.write(file, 0, b"x").map(drop), "written");
-    refused(volume.write_from_cache(file, 0, b"x").map(drop), "written back");
+    refused(
+        volume.write_from_cache(file, 0, b"x").map(drop),
+        "written back",
+    );
     refused(volume.append(file, b"x").map(drop), "appended");
     for size in [0, SIZE - 1, SIZE, SIZE + 1, HASHES_AT] {
         refused(set(&volume, file, &resize(size)), "a size");
@@ -93,7 +96,10 @@ fn the_content_cannot_change() {
     ] {
         let (start, length) = (HASHES_AT as u64, 4096);
         refused(volume.allocate(file, mode, start, length), "allocated");
-        refused(volume.allocate_from_cache(file, mode, start, length), "allocated");
+        refused(
+            volume.allocate_from_cache(file, mode, start, length),
+            "allocated",
+        );
     }
     let late = Time {
         seconds: 4_000_000_000,

@@ -1,9 +1,10 @@
 //! The journal's superblock: where replay has to begin.
 //!
 //! The functions read it, check it and write it while the journal does not run; [`SuperblockFile`]
-//! has it while the journal runs. Then the committer sets the start of the log, the checkpointer moves it, and an abort records an
-//! error. Each change is durable before the call returns; changes are serialised. The error of an
-//! abort is the last change, so the next recovery begins at the start that was valid at the abort.
+//! has it while the journal runs. Then the committer sets the start of the log, the checkpointer
+//! moves it, and an abort records an error. Each change is durable before the call returns; changes
+//! are serialised. The error of an abort is the last change, so the next recovery begins at the
+//! start that was valid at the abort.
 
 use std::sync::Arc;
 

@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn paths_change_depth_where_the_format_says() {
-        let steps = |logical| Path::to(LogicalBlock(logical), 256).map(|path| path.steps().to_vec());
+        let steps =
+            |logical| Path::to(LogicalBlock(logical), 256).map(|path| path.steps().to_vec());
         assert_eq!(steps(11), Some(vec![11]));
         assert_eq!(steps(12), Some(vec![12, 0]));
         assert_eq!(steps(12 + 255), Some(vec![12, 255]));

@@ -90,12 +90,7 @@ impl OrphanBlock {
 /// # Panics
 ///
 /// If the number of slots does not match the block.
-pub fn encode(
-    block: &mut [u8],
-    slots: &[u32],
-    home: BlockNumber,
-    seed: Option<InodeSeed>,
-) {
+pub fn encode(block: &mut [u8], slots: &[u32], home: BlockNumber, seed: Option<InodeSeed>) {
     let slots_end = 4 * slots.len();
     assert_eq!(slots_end + TAIL_SIZE, block.len(), "slots fill a block");
     let (words, _) = block[..slots_end].as_chunks_mut();
@@ -103,9 +98,7 @@ pub fn encode(
         *word = slot.to_le_bytes();
     }
     write_u32(block, slots_end, MAGIC);
-    let computed = seed.map_or(0, |seed| {
-        checksum(&block[..slots_end], home, seed)
-    });
+    let computed = seed.map_or(0, |seed| checksum(&block[..slots_end], home, seed));
     write_u32(block, slots_end + 4, computed);
 }
 
@@ -116,8 +109,8 @@ fn checksum(slots: &[u8], home: BlockNumber, seed: InodeSeed) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::{OrphanBlock, encode, slots_per_block};
-    use crate::number::{BlockNumber, InodeNumber};
     use crate::checksum::InodeSeed;
+    use crate::number::{BlockNumber, InodeNumber};
     use proptest::prelude::*;
 
     const SEED: InodeSeed = InodeSeed::new(7, InodeNumber(12), 5);

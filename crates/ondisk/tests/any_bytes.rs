@@ -1,8 +1,8 @@
 //! Decodes random bytes as extent nodes, attributes and superblocks: an error or a value, never a
 //! panic, and an accepted value survives encoding.
 
-use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::acl;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::extent::{self, Bounds, Extent, Index, Node};
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::xattr::{self, Attribute, Block};

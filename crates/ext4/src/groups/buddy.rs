@@ -1,5 +1,5 @@
-//! The free blocks of one group, by power of two; with `bigalloc` its clusters, which are the blocks
-//! spoken of here.
+//! The free blocks of one group, by power of two; with `bigalloc` its clusters, which are then what
+//! is called blocks here.
 //!
 //! Level `k` has one bit for each aligned run of 2^k blocks, which is set if all of them are free.
 //! So a bit is the AND of two bits of the level below. Both kinds of search (for an aligned power

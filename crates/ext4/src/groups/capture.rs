@@ -171,8 +171,14 @@ impl LockedGroup<'_> {
     /// Subtracts a free that cannot be applied from the volume's sums: the blocks are lost until
     /// the image is repaired.
     fn uncount_free(&self, span: Span) {
-        self.groups.counts.pending_clusters.add(-i64::from(span.length));
-        self.groups.counts.free_clusters.add(-i64::from(span.length));
+        self.groups
+            .counts
+            .pending_clusters
+            .add(-i64::from(span.length));
+        self.groups
+            .counts
+            .free_clusters
+            .add(-i64::from(span.length));
     }
 
     fn report_double_free(&self, bit: u32) {

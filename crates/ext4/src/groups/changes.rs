@@ -32,7 +32,10 @@ impl LockedGroup<'_> {
     /// Marks blocks used on disk that are used in the buddy already.
     pub fn mark_used(&mut self, handle: &mut Handle<'_>, span: Span) {
         self.touch(handle);
-        self.groups.counts.free_clusters.add(-i64::from(span.length));
+        self.groups
+            .counts
+            .free_clusters
+            .add(-i64::from(span.length));
         self.set_used(span);
     }
 

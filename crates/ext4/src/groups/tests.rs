@@ -385,7 +385,10 @@ fn sums_change_when_the_hints_show_what_became_free() {
     let info = groups.info(group);
     let seen = || {
         let aside = info.written.aside.load(Ordering::Relaxed);
-        let (activity, pending) = (groups.counts.activity.sum(), groups.counts.pending_clusters.sum());
+        let (activity, pending) = (
+            groups.counts.activity.sum(),
+            groups.counts.pending_clusters.sum(),
+        );
         (info.free_hint(), aside, activity, pending)
     };
     let (free, aside, activity, pending) = seen();

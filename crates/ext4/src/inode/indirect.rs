@@ -246,11 +246,7 @@ pub(crate) fn insert<N: NodeStore>(root: &mut Root, nodes: &mut N, run: Extent) 
 }
 
 /// The existing pointer blocks on the path from the inode to a place.
-fn existing_path<N: NodeStore>(
-    root: &Root,
-    nodes: &N,
-    wanted: &Path,
-) -> Result<Vec<BlockNumber>> {
+fn existing_path<N: NodeStore>(root: &Root, nodes: &N, wanted: &Path) -> Result<Vec<BlockNumber>> {
     let mut path = Vec::with_capacity(MAX_DEPTH);
     let mut pointer = entry(root, wanted.slot());
     for level in (1..=wanted.depth()).rev() {

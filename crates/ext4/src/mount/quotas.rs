@@ -34,7 +34,11 @@ pub(super) fn open(groups: &Groups) -> Result<Option<Arc<Quotas>>> {
 }
 
 /// Reads one quota file, and adds its blocks to those of the others.
-fn open_one(groups: &Groups, kind: OwnerKind, blocks: &mut Vec<Range<u64>>) -> Result<Option<File>> {
+fn open_one(
+    groups: &Groups,
+    kind: OwnerKind,
+    blocks: &mut Vec<Range<u64>>,
+) -> Result<Option<File>> {
     let store = &groups.store;
     let Some(number) = store.quota_inode(kind) else {
         return Ok(None);

@@ -152,8 +152,7 @@ impl NodeStore for RawNodes<'_> {
         let page = buffer.page();
         let geometry = &self.store.geometry;
         if let Some(seed) = geometry.inode_seed(self.inode, self.generation) {
-            extent::verify_node(seed, &page)
-                .map_err(|corrupt| corrupt.in_block(block))?;
+            extent::verify_node(seed, &page).map_err(|corrupt| corrupt.in_block(block))?;
         }
         extents::check_node(&page, depth, &self.bounds())
             .map_err(|corrupt| corrupt.in_block(block))?;

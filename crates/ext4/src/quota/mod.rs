@@ -74,7 +74,12 @@ impl Quotas {
         Ok(())
     }
 
-    fn prepare_one(&self, inodes: &Inodes, file: &File, (kind, id): (OwnerKind, u32)) -> Result<()> {
+    fn prepare_one(
+        &self,
+        inodes: &Inodes,
+        file: &File,
+        (kind, id): (OwnerKind, u32),
+    ) -> Result<()> {
         let key = key_of(kind, id);
         let shard = self.remembered.local();
         if shard.lock().contains(&key) {

@@ -32,7 +32,11 @@ impl Quotas {
 /// # Errors
 ///
 /// `Corrupt` or `Io`.
-pub(crate) fn read_usage(inodes: &Inodes, kind: OwnerKind, number: InodeNumber) -> Result<Vec<Usage>> {
+pub(crate) fn read_usage(
+    inodes: &Inodes,
+    kind: OwnerKind,
+    number: InodeNumber,
+) -> Result<Vec<Usage>> {
     let inode = Arc::clone(&*inodes.get(number)?);
     let blocks = Blocks::new(inodes, &inode);
     let places = || -> Result<Vec<Place>> {

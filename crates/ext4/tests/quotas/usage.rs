@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pext4_block::Device;
-use pext4_fs::{MountOptions, QuotaLimits, OwnerKind, SetAttributes, Volume};
+use pext4_fs::{MountOptions, OwnerKind, QuotaLimits, SetAttributes, Volume};
 use pext4_ondisk::inode::InodeFlags;
 
 use crate::images::{Image, inode};

@@ -56,7 +56,8 @@ impl Builder {
         };
         (root.seconds, root.nanoseconds) = (root_time.seconds, root_time.nanoseconds);
         let has_orphan_file = trial.features.has_compat(Compat::ORPHAN_FILE);
-        let counts_projects = quotas::kinds(&trial.features).any(|owner| owner == OwnerKind::Project);
+        let counts_projects =
+            quotas::kinds(&trial.features).any(|owner| owner == OwnerKind::Project);
         let first = order::LOST_FOUND + 1 + u32::from(has_orphan_file) + u32::from(counts_projects);
         let lost_found = Metadata {
             mode: 0o040_700,

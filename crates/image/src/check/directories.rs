@@ -348,7 +348,10 @@ impl DirectorySubject<'_> {
                 pext4_ondisk::directory::init_empty(bytes, volume.format);
                 if let Some(seed) = volume.seed {
                     let generation = self.directory.generation;
-                    pext4_ondisk::directory::stamp_leaf(InodeSeed::new(seed, self.number(), generation), bytes);
+                    pext4_ondisk::directory::stamp_leaf(
+                        InodeSeed::new(seed, self.number(), generation),
+                        bytes,
+                    );
                 }
             }
         }

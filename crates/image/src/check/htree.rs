@@ -3,9 +3,9 @@
 
 use std::io;
 
-use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::bitmap;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory;
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 use pext4_ondisk::feature::Incompat;
@@ -163,8 +163,10 @@ impl Walk<'_> {
     fn check_sum(&self, block: u64, bytes: &[u8]) {
         let directory = self.subject.directory;
         if let Some(seed) = self.subject.tree.examination.volume.seed
-            && let Err(corrupt) =
-                htree::verify(InodeSeed::new(seed, self.subject.number(), directory.generation), bytes)
+            && let Err(corrupt) = htree::verify(
+                InodeSeed::new(seed, self.subject.number(), directory.generation),
+                bytes,
+            )
         {
             self.subject.report(Kind::HtreeChecksum, Some(block), || {
                 corrupt.problem().to_owned()

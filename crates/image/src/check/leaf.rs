@@ -1,8 +1,8 @@
 //! Pass 2, one block of directory entries.
 
-use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::casefold;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::{self, Entry, Format, HEADER_SIZE, Record, is_valid_name};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::inode::Inode;
@@ -92,7 +92,9 @@ fn check_sum(subject: &DirectorySubject<'_>, block: u64, bytes: &[u8]) -> Format
         };
     }
     let generation = subject.directory.generation;
-    if let Err(corrupt) = directory::verify_leaf(InodeSeed::new(seed, subject.number(), generation), bytes) {
+    if let Err(corrupt) =
+        directory::verify_leaf(InodeSeed::new(seed, subject.number(), generation), bytes)
+    {
         subject.report(Kind::DirectoryChecksum, Some(block), || {
             corrupt.problem().to_owned()
         });

@@ -190,7 +190,8 @@ impl<V: Visitor> Tree<'_, V> {
             }
         };
         if let Some(seed) = self.volume.seed
-            && let Err(corrupt) = verify_node(InodeSeed::new(seed, self.number, self.generation), &bytes)
+            && let Err(corrupt) =
+                verify_node(InodeSeed::new(seed, self.number, self.generation), &bytes)
         {
             let text = corrupt.problem().to_owned();
             self.visitor.flaw(Kind::ExtentChecksum, Some(block), text);

@@ -199,7 +199,8 @@ pub(super) fn check_resize(examination: &Examination) {
         slots.any(|&slot| indirect::entry(&inode.block, slot) != 0)
     };
     if !volume.geometry.features.has_compat(Compat::RESIZE_INODE) {
-        let has_content = inode.blocks != 0 || inode.attribute_block.get() != 0 || is_mapped(&SLOTS);
+        let has_content =
+            inode.blocks != 0 || inode.attribute_block.get() != 0 || is_mapped(&SLOTS);
         if inode.links != 0 || inode.mode != 0 || has_content {
             report("in use, without the feature".to_owned());
         }

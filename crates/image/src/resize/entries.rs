@@ -174,9 +174,15 @@ fn write_numbers(bytes: &mut [u8], matches: &[(usize, InodeNumber)]) {
 impl Directory {
     fn verify(&self, seed: u32, is_index: bool, bytes: &[u8]) -> Result<()> {
         if is_index {
-            htree::verify(InodeSeed::new(seed, self.old_number, self.generation), bytes)?;
+            htree::verify(
+                InodeSeed::new(seed, self.old_number, self.generation),
+                bytes,
+            )?;
         } else {
-            directory::verify_leaf(InodeSeed::new(seed, self.old_number, self.generation), bytes)?;
+            directory::verify_leaf(
+                InodeSeed::new(seed, self.old_number, self.generation),
+                bytes,
+            )?;
         }
         Ok(())
     }

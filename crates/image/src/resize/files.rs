@@ -74,7 +74,8 @@ impl<'a> Mover<'a> {
     fn move_file(&mut self, image: &mut Image<'_>, number: InodeNumber, old: Inode) -> Result<()> {
         let mut inode = old.clone();
         if inode.attribute_block.get() != 0 && self.vacated.contains(inode.attribute_block.get()) {
-            inode.attribute_block = self.move_attribute_block(image, number, inode.attribute_block)?;
+            inode.attribute_block =
+                self.move_attribute_block(image, number, inode.attribute_block)?;
         }
         if has_map(&inode) {
             if inode.has_extents() {

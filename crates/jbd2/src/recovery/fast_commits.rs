@@ -125,8 +125,8 @@ mod tests {
     use pext4_ondisk::BlockNumber;
     use pext4_ondisk::journal::JournalIncompat;
 
-    use super::super::tests::{self, BLOCK, DEVICE_BLOCKS, RUNS, with_fast_commits};
     use super::super::Replay;
+    use super::super::tests::{self, BLOCK, DEVICE_BLOCKS, RUNS, with_fast_commits};
     use crate::error::JournalError;
     use crate::journal::Log;
     use crate::log_area::LogArea;

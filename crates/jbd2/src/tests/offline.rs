@@ -145,7 +145,10 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     assert!((30..LOG_BLOCKS as usize).contains(&most), "{most}");
     let refused = |blocks| transaction().commit(blocks).expect_err("it is refused");
     let error = refused(versions(most as u64 + 1)).error;
-    let told = format!("a transaction of {} blocks takes {LOG_BLOCKS} of the 39", most + 1);
+    let told = format!(
+        "a transaction of {} blocks takes {LOG_BLOCKS} of the 39",
+        most + 1
+    );
     assert!(error.to_string().starts_with(&told), "{error}");
     let own = vec![(BlockNumber(LOG_START + 3), Page::zeroed(BLOCK))];
     let error = refused(own).error;

@@ -282,7 +282,10 @@ mod tests {
             ),
             (&[OWNER, OWNER, TEAM, ALL], Problem::Twice),
             (&[OWNER, TEAM, LIMIT, LIMIT, ALL], Problem::Twice),
-            (&[OWNER, (USER, 4, NO_ID), TEAM, LIMIT, ALL], Problem::Nobody),
+            (
+                &[OWNER, (USER, 4, NO_ID), TEAM, LIMIT, ALL],
+                Problem::Nobody,
+            ),
             (
                 &[(USER_OBJECT, 14, NO_ID), TEAM, ALL],
                 Problem::Permissions(14),

@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::casefold::Naming;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::{Entry, FileType};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::extent::{self, Node, Run};

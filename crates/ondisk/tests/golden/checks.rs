@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::casefold::Naming;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::{self, FileType};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::extent::{self, Node};
@@ -278,7 +278,8 @@ fn extent_nodes(image: &Image, number: InodeNumber, inode: &Inode, seen: &mut Se
             format_args!("extent node {block:?} of {number:?}"),
         );
         if let Some(seed) = image.geometry.checksum_seed() {
-            extent::verify_node(InodeSeed::new(seed, number, inode.generation), bytes).expect("sound");
+            extent::verify_node(InodeSeed::new(seed, number, inode.generation), bytes)
+                .expect("sound");
             let mut stamped = bytes.to_vec();
             extent::stamp_node(InodeSeed::new(seed, number, inode.generation), &mut stamped);
             assert_same(
@@ -406,7 +407,8 @@ fn leaf(
 ) -> Vec<Vec<u8>> {
     let format = image.directory_format();
     if let Some(seed) = image.geometry.checksum_seed() {
-        directory::verify_leaf(InodeSeed::new(seed, number, inode.generation), bytes).expect("sound");
+        directory::verify_leaf(InodeSeed::new(seed, number, inode.generation), bytes)
+            .expect("sound");
         let mut stamped = bytes.to_vec();
         directory::stamp_leaf(InodeSeed::new(seed, number, inode.generation), &mut stamped);
         assert_same(&stamped, bytes, format_args!("leaf of {number:?}"));

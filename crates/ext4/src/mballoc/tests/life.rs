@@ -8,9 +8,7 @@ use fastrand::Rng;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 use pext4_sync::{thread, topology};
 
-use super::{
-    GROUPS_OF_16_MIB, GROUPS_OF_512_KIB, blocks_of, check_disk, data, free_all, metadata,
-};
+use super::{GROUPS_OF_16_MIB, GROUPS_OF_512_KIB, blocks_of, check_disk, data, free_all, metadata};
 use crate::groups::index::{By, Orders, orders};
 use crate::groups::info::mark;
 use crate::groups::testing::{Ground, image, settings};

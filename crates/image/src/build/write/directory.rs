@@ -1,7 +1,7 @@
 //! Writes directories.
 
-use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::InodeNumber;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::{self, Entry, FileType};
 use pext4_ondisk::htree::{BuiltBlock, Plan};
 use pext4_ondisk::inode::{BLOCK_AREA, inline};

@@ -1,8 +1,8 @@
 //! Corruptions of directories, their indexes, and of links.
 
 use pext4_image::check::Kind;
-use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::casefold::Naming;
+use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory;
 use pext4_ondisk::directory::{Entry, FileType, Format};
 use pext4_ondisk::extent;
