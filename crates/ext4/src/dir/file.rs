@@ -192,12 +192,11 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         (block, home): (LogicalBlock, BlockNumber),
         kind: BlockKind,
     ) -> Result<()> {
-        let geometry = &self.inodes.store.geometry;
-        let seed = geometry.inode_seed(self.inode.number(), self.generation);
+        let (geometry, inode) = (&self.inodes.store.geometry, self.inode.number());
         // Only a block that was checked as a whole is marked so, since only such a block is
         // changed: from then on its checksum is stale, and a leaf may become the root of an index.
         let check = |page: &[u8]| {
-            if let Some(seed) = seed {
+            if let Some(seed) = geometry.inode_seed(inode, self.generation) {
                 check_sum(seed, page, kind)?;
             }
             if kind == BlockKind::Index {
@@ -206,7 +205,6 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             Ok::<bool, Corrupt>(matches!(kind, BlockKind::Leaf | BlockKind::Index))
         };
         let verified = buffer.verify_partly(check);
-        let inode = self.inode.number();
         verified.map_err(|corrupt| corrupt.in_block(home).in_inode(inode).into())
     }
 
