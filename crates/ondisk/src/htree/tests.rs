@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::casefold::Naming;
 use crate::checksum::InodeSeed;
-use crate::number::InodeNumber;
 use crate::directory::{self, Entry, FileType, Format};
 use crate::dirhash::{Hasher, Signedness};
+use crate::number::InodeNumber;
 
 const FORMAT: Format = Format {
     has_tail: true,
