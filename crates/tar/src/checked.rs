@@ -325,7 +325,7 @@ mod tests {
         let other = acl::text::parse(b"user::r--,group::r--,other::r--").unwrap();
         let decoded = acl::decode(&other.unwrap().to_disk()).unwrap();
         let key = [b"SCHILY.xattr.", acl::ACCESS].concat();
-        entry.attributes.take(&key, &acl::encode_call(&decoded));
+        entry.attributes.set(&key, &acl::encode_call(&decoded));
         entry.access_list = MINIMAL.to_vec();
         let found = attributes(&entry, |_| false).unwrap();
         assert_eq!(found.permissions, Some(0o750));
@@ -359,7 +359,7 @@ mod tests {
             (b"SCHILY.xattr.system.posix_acl_access", b"x", acl::ACCESS),
         ] {
             let mut entry = entry(Kind::File, b"x", b"");
-            entry.attributes.take(key, value);
+            entry.attributes.set(key, value);
             assert_eq!(attributes(&entry, |_| false).unwrap_err().name, name);
         }
     }

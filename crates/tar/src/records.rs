@@ -34,7 +34,7 @@ impl Records {
         let mut rest = bytes;
         while !rest.is_empty() && rest[0] != 0 {
             let (key, value, next) = record(rest).ok_or("an extension header makes no sense")?;
-            self.take(key, value)?;
+            self.set(key, value)?;
             rest = next;
         }
         Ok(())
@@ -50,7 +50,7 @@ impl Records {
     }
 
     /// Sets the value of a key. An empty value removes the value from an earlier header.
-    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         let given = (!value.is_empty()).then_some(value);
         let whole = || given.map(|value| number(key, value)).transpose();
         let small = || given.map(|value| small(key, value)).transpose();
@@ -68,10 +68,10 @@ impl Records {
             b"SCHILY.acl.access" => self.access_list = value.to_vec(),
             b"SCHILY.acl.default" => self.default_list = value.to_vec(),
             _ => {
-                if !self.attributes.take(key, value)
+                if !self.attributes.set(key, value)
                     && let Some(rest) = key.strip_prefix(b"GNU.sparse.")
                 {
-                    self.sparse.take(rest, value)?;
+                    self.sparse.set(rest, value)?;
                 }
             }
         }

@@ -108,7 +108,7 @@ pub(crate) struct PaxMap {
 
 impl PaxMap {
     /// Sets the value of the key `GNU.sparse.` followed by `key`.
-    pub fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         match key {
             b"name" => self.name = Some(value.to_vec()),
             b"realsize" | b"size" => {

@@ -42,9 +42,9 @@ pub struct Records {
 }
 
 impl Records {
-    /// Adds a record; false if its key does not concern attributes. Of several records with one
-    /// key, the last one counts.
-    pub fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
+    /// Sets the value of a key; false if the key does not concern attributes. Of several values of
+    /// one key, the last one counts.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> bool {
         if key == LABEL {
             self.label = value.to_vec();
             return true;
@@ -179,7 +179,7 @@ mod tests {
     fn attributes(records: &[(&[u8], &[u8])]) -> Vec<Named> {
         let mut taken = Records::default();
         for (key, value) in records {
-            assert!(taken.take(key, value));
+            assert!(taken.set(key, value));
         }
         taken.attributes().collect()
     }
@@ -205,8 +205,8 @@ mod tests {
         let key = b"SCHILY.xattr.user.q%41%3d%2";
         let expected = (b"user.q%41%3d%2".to_vec(), Ok(b"1".to_vec()));
         assert_eq!(attributes(&[(key, b"1")]), [expected]);
-        assert!(!Records::default().take(b"SCHILY.xattr", b""));
-        assert!(!Records::default().take(b"path", b"x"));
+        assert!(!Records::default().set(b"SCHILY.xattr", b""));
+        assert!(!Records::default().set(b"path", b"x"));
     }
 
     #[test]
