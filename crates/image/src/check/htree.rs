@@ -155,12 +155,12 @@ impl Walk<'_> {
             seed: volume.superblock.hash_seed,
             naming: directory.naming(),
         });
-        self.check_sum(block, &bytes);
+        self.check_checksum(block, &bytes);
         self.entries(&entries, block, info.indirect_levels, (0, END));
     }
 
     /// Checks the checksum of a node. The index is followed even if it is wrong.
-    fn check_sum(&self, block: u64, bytes: &[u8]) {
+    fn check_checksum(&self, block: u64, bytes: &[u8]) {
         let directory = self.subject.directory;
         if let Some(seed) = self.subject.tree.examination.volume.seed
             && let Err(corrupt) = htree::verify(
@@ -267,7 +267,7 @@ impl Walk<'_> {
         self.index.nodes.push(logical);
         match htree::Index::node(&bytes, self.has_tail) {
             Ok(entries) => {
-                self.check_sum(block, &bytes);
+                self.check_checksum(block, &bytes);
                 self.entries(&entries, block, levels, range);
             }
             Err(corrupt) => {

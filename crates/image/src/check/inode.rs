@@ -11,7 +11,7 @@ use pext4_ondisk::inode::{Inode, InodeFlags};
 
 use super::catalogue::Kind;
 use super::findings::Place;
-use super::inodes::{Directory, Gathered, State};
+use super::inodes::{Directory, Gathered, InodeState};
 use super::volume::decode_leniently;
 use super::{Examination, attributes, content, special};
 pub(super) use blocks::Mapped;
@@ -23,7 +23,7 @@ const LARGE: u64 = 1 << 31;
 /// The result for one slot of an inode table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Examined {
-    pub(super) state: State,
+    pub(super) state: InodeState,
     pub(super) links: u16,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn examine(
     let mapped = map(&subject, gathered);
     check_contents(&subject, gathered, &mapped);
     note_directory(&subject, gathered, &mapped);
-    let mut state = State::used(subject.kind.map_or(0, FileType::to_entry));
+    let mut state = InodeState::used(subject.kind.map_or(0, FileType::to_entry));
     if inode.flags.contains(InodeFlags::EA_INODE) {
         state = state.with_value();
     }

@@ -21,9 +21,9 @@ const CHUNK: usize = 1 << 20;
 
 /// The state of an inode for later passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct State(u8);
+pub(super) struct InodeState(u8);
 
-impl State {
+impl InodeState {
     const KIND: u8 = 0x07;
     const USED: u8 = 0x08;
     const VALUE: u8 = 0x10;
@@ -68,7 +68,7 @@ impl State {
 /// The inodes in the used part of one group's table.
 #[derive(Default)]
 pub(super) struct GroupInodes {
-    pub(super) states: Box<[State]>,
+    pub(super) states: Box<[InodeState]>,
     /// The links that the inode counts, minus the names found so far. Wraps below zero.
     pub(super) links: Box<[AtomicU32]>,
 }
@@ -88,7 +88,7 @@ pub(super) enum Known {
     /// It is in a part of the table that was never used.
     Uninitialised,
     /// It was checked.
-    State(State),
+    State(InodeState),
 }
 
 impl Inodes {
@@ -256,7 +256,7 @@ fn examine_group(examination: &Examination, gathered: &mut Gathered, number: Gro
     let (block_size, inode_size) = (geometry.block_size, usize::from(geometry.inode_size));
     let per_block = geometry.inodes_per_block();
     let blocks_at_once = (CHUNK as u32 / block_size).max(1);
-    let mut states = vec![State::default(); count as usize].into_boxed_slice();
+    let mut states = vec![InodeState::default(); count as usize].into_boxed_slice();
     let mut links = Vec::new();
     links.resize_with(count as usize, AtomicU32::default);
     let mut buffer = std::mem::take(&mut gathered.buffer);

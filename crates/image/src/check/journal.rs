@@ -22,7 +22,7 @@ use super::volume::{Group, Volume};
 const MIN_BLOCKS: u64 = 1024;
 
 /// What the passes after this one have to check.
-pub(super) enum State {
+pub(super) enum AfterJournal {
     /// The image as it is: nothing needs replay, or what does is a finding.
     AsIs,
     /// The image after the replay.
@@ -32,18 +32,18 @@ pub(super) enum State {
 }
 
 /// Checks the journal, and replays it in memory if it needs replay.
-pub(super) fn check(volume: &Volume, groups: &[Group], findings: &Findings) -> State {
+pub(super) fn check(volume: &Volume, groups: &[Group], findings: &Findings) -> AfterJournal {
     let superblock = &volume.superblock;
     let number = superblock.journal_inode;
     if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
-        return State::AsIs;
+        return AfterJournal::AsIs;
     }
     let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
     if number.get() == 0 {
         return check_external(superblock, is_dirty, findings);
     }
     let Some((area, inode)) = find(volume, groups, number, findings) else {
-        return State::AsIs;
+        return AfterJournal::AsIs;
     };
     check_copy(volume, &inode, findings);
     let journal = match recovery::read_superblock(&*volume.device, &area) {
@@ -51,11 +51,11 @@ pub(super) fn check(volume: &Volume, groups: &[Group], findings: &Findings) -> S
         Err(error) => {
             let place = Place::inode(number);
             findings.add(Kind::JournalSuperblock, place, || error.to_string());
-            return State::AsIs;
+            return AfterJournal::AsIs;
         }
     };
     if !check_superblock(number, &journal, findings) {
-        return State::AsIs;
+        return AfterJournal::AsIs;
     }
     if !is_dirty {
         if journal.start != 0 {
@@ -63,15 +63,15 @@ pub(super) fn check(volume: &Volume, groups: &[Group], findings: &Findings) -> S
                 format!("its log starts at block {}", journal.start)
             });
         }
-        return State::AsIs;
+        return AfterJournal::AsIs;
     }
     let error = match replay(volume, &area, &journal, findings) {
         Ok(state) => return state,
         Err(error) => error,
     };
     let (kind, state) = match error {
-        JournalError::Unsupported(_) => (Kind::JournalUnsupported, State::Unknown),
-        _ => (Kind::JournalUnreplayable, State::AsIs),
+        JournalError::Unsupported(_) => (Kind::JournalUnsupported, AfterJournal::Unknown),
+        _ => (Kind::JournalUnreplayable, AfterJournal::AsIs),
     };
     findings.add(kind, Place::inode(number), || error.to_string());
     state
@@ -107,24 +107,24 @@ fn check_superblock(number: InodeNumber, journal: &JournalSuperblock, findings: 
 }
 
 /// Checks a journal that lies on another device, which is not read.
-fn check_external(superblock: &Superblock, is_dirty: bool, findings: &Findings) -> State {
+fn check_external(superblock: &Superblock, is_dirty: bool, findings: &Findings) -> AfterJournal {
     let is_named = superblock.journal_uuid != [0; 16];
     let (kind, text, state) = match (is_named, is_dirty) {
-        (true, false) => return State::AsIs,
+        (true, false) => return AfterJournal::AsIs,
         (true, true) => (
             Kind::JournalUnsupported,
             "it lies on another device, which is not read: `e2fsck -j DEVICE` replays it",
-            State::Unknown,
+            AfterJournal::Unknown,
         ),
         (false, true) => (
             Kind::JournalUnreplayable,
             "there is none, here or elsewhere",
-            State::AsIs,
+            AfterJournal::AsIs,
         ),
         (false, false) => (
             Kind::JournalInode,
             "has_journal is set, and no journal is named, here or elsewhere",
-            State::AsIs,
+            AfterJournal::AsIs,
         ),
     };
     findings.add(kind, Place::whole(), || text.to_owned());
@@ -217,7 +217,7 @@ fn replay(
     area: &LogArea,
     journal: &JournalSuperblock,
     findings: &Findings,
-) -> Result<State, JournalError> {
+) -> Result<AfterJournal, JournalError> {
     // If a resize was interrupted, the new size of the file system is only in the log, so the bound
     // is the device's size.
     let blocks = volume.device.size() / u64::from(volume.geometry.block_size);
@@ -225,7 +225,7 @@ fn replay(
     replay.refuse_fast_commits()?;
     let report = replay.report();
     if report.blocks == 0 {
-        return Ok(State::AsIs);
+        return Ok(AfterJournal::AsIs);
     }
     let place = Place::inode(volume.superblock.journal_inode);
     findings.add(Kind::JournalPending, place, || {
@@ -234,5 +234,5 @@ fn replay(
     });
     let device = Arc::clone(&volume.device);
     let replayed = ReplayedDevice::new(device, Arc::new(replay));
-    Ok(State::Replayed(Arc::new(replayed)))
+    Ok(AfterJournal::Replayed(Arc::new(replayed)))
 }

@@ -34,7 +34,7 @@ pub(super) fn block(
     bytes: &[u8],
     expected: Expected<'_>,
 ) {
-    let format = check_sum(subject, block, bytes);
+    let format = check_checksum(subject, block, bytes);
     if logical == 0 {
         check_dot_names(subject, block, bytes);
     }
@@ -77,7 +77,7 @@ pub(super) fn block(
 }
 
 /// Checks the checksum in a block's tail. Without a tail, records extend to the end of the block.
-fn check_sum(subject: &DirectorySubject<'_>, block: u64, bytes: &[u8]) -> Format {
+fn check_checksum(subject: &DirectorySubject<'_>, block: u64, bytes: &[u8]) -> Format {
     let volume = &subject.tree.examination.volume;
     let Some(seed) = volume.seed else {
         return volume.format;

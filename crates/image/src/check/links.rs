@@ -8,7 +8,7 @@ use super::Pass;
 use super::catalogue::Kind;
 use super::directories::Tree;
 use super::findings::Place;
-use super::inodes::State;
+use super::inodes::InodeState;
 use super::parallel::Workers;
 
 /// Runs the pass.
@@ -51,7 +51,7 @@ fn check_group(tree: &Tree<'_>, group: GroupNumber) {
     }
 }
 
-fn check_links(tree: &Tree<'_>, number: InodeNumber, state: State, inode: &Inode, left: i32) {
+fn check_links(tree: &Tree<'_>, number: InodeNumber, state: InodeState, inode: &Inode, left: i32) {
     let found = i32::from(inode.links) - left;
     let findings = &tree.examination.findings;
     if state.is_directory() {

@@ -52,7 +52,7 @@ pub(super) fn walk(
     visitor: &mut impl Visitor,
 ) {
     if inode.has_extents() {
-        Tree {
+        ExtentTree {
             volume,
             number,
             generation: inode.generation,
@@ -64,7 +64,7 @@ pub(super) fn walk(
     }
 }
 
-struct Tree<'a, V> {
+struct ExtentTree<'a, V> {
     volume: &'a Volume,
     number: InodeNumber,
     generation: u32,
@@ -83,7 +83,7 @@ pub(super) fn max_depth(block_size: usize) -> u16 {
     depth
 }
 
-impl<V: Visitor> Tree<'_, V> {
+impl<V: Visitor> ExtentTree<'_, V> {
     fn root(&mut self, root: &[u8]) {
         match Node::parse(root) {
             Err(corrupt) => {

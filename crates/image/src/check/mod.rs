@@ -66,7 +66,7 @@ use claims::Claims;
 use directories::Tree;
 use encryption::Policies;
 use findings::Findings;
-use journal::State;
+use journal::AfterJournal;
 use orphans::Orphans;
 use parallel::Workers;
 use volume::{Group, Volume};
@@ -342,15 +342,15 @@ fn open(device: Arc<dyn Device>, findings: &Findings) -> Result<Option<(Volume, 
         // Errors before the replay may be gone after it, so these findings are dropped.
         let groups = descriptors::read(&volume, &Findings::new());
         match journal::check(&volume, &groups, findings) {
-            State::AsIs => {}
-            State::Replayed(replayed) => {
+            AfterJournal::AsIs => {}
+            AfterJournal::Replayed(replayed) => {
                 let opened = superblock::open(&*replayed, after)?;
                 if !superblock::check_size(&replayed, &opened.geometry, findings)? {
                     return Ok(None);
                 }
                 volume = Volume::new(replayed, opened.superblock, opened.geometry);
             }
-            State::Unknown => return Ok(None),
+            AfterJournal::Unknown => return Ok(None),
         }
         let groups = descriptors::read(&volume, findings);
         superblock::check_fields(&volume.superblock, findings);

@@ -21,8 +21,6 @@ const MAX_ORPHANS: usize = 1 << 22;
 #[derive(Default)]
 pub(super) struct Orphans {
     numbers: HashSet<u32>,
-    /// There were more, which were not kept.
-    pub(super) is_cut_short: bool,
 }
 
 impl Orphans {
@@ -36,6 +34,8 @@ struct Search<'a> {
     groups: &'a [Group],
     findings: &'a Findings,
     orphans: Orphans,
+    /// There were more than are kept.
+    is_cut_short: bool,
 }
 
 /// Collects all orphans, and checks the list and the file.
@@ -45,6 +45,7 @@ pub(super) fn collect(volume: &Volume, groups: &[Group], findings: &Findings) ->
         groups,
         findings,
         orphans: Orphans::default(),
+        is_cut_short: false,
     };
     search.list();
     search.file();
@@ -84,7 +85,7 @@ impl Search<'_> {
             return None;
         }
         if self.orphans.numbers.len() >= MAX_ORPHANS {
-            if !std::mem::replace(&mut self.orphans.is_cut_short, true) {
+            if !std::mem::replace(&mut self.is_cut_short, true) {
                 self.findings.add(Kind::LimitReached, Place::whole(), || {
                     format!("more than {MAX_ORPHANS} orphans; the rest were not checked")
                 });

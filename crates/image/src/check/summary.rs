@@ -151,7 +151,7 @@ impl Summary<'_> {
             let per_group = geometry.clusters_per_group;
             let made = bitmap::block_bitmap_checksum(seed, &thread.actual, per_group);
             let stored = self.group.block_bitmap_checksum;
-            self.check_sum(Kind::BlockBitmapChecksum, stored, made);
+            self.check_checksum(Kind::BlockBitmapChecksum, stored, made);
         }
         thread.expected.clear();
         thread.expected.resize(volume.block_size(), 0);
@@ -238,7 +238,7 @@ impl Summary<'_> {
         if let Some(seed) = volume.seed {
             let made = bitmap::inode_bitmap_checksum(seed, &thread.actual, per_group);
             let stored = self.group.inode_bitmap_checksum;
-            self.check_sum(Kind::InodeBitmapChecksum, stored, made);
+            self.check_checksum(Kind::InodeBitmapChecksum, stored, made);
         }
         self.check_padding("inode", &thread.actual, per_group);
         self.compare(
@@ -248,7 +248,7 @@ impl Summary<'_> {
         );
     }
 
-    fn check_sum(&self, kind: Kind, stored: u32, made: u32) {
+    fn check_checksum(&self, kind: Kind, stored: u32, made: u32) {
         if !GroupDescriptor::matches(stored, made, &self.examination.volume.geometry) {
             self.report(kind, || {
                 format!("checksum is {stored:#010X}, its bits make {made:#010X}")

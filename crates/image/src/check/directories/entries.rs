@@ -6,7 +6,7 @@ use pext4_sync::atomic::Ordering;
 
 use super::super::catalogue::Kind;
 use super::super::encryption;
-use super::super::inodes::{Known, State};
+use super::super::inodes::{InodeState, Known};
 use super::{DirectorySubject, NO_PARENT};
 
 /// The directory in the root to which a repair attaches lost inodes.
@@ -84,7 +84,7 @@ impl DirectorySubject<'_> {
         target: InodeNumber,
         block: Option<u64>,
         shown: &dyn Fn() -> String,
-    ) -> Option<State> {
+    ) -> Option<InodeState> {
         let examination = self.tree.examination;
         let geometry = &examination.volume.geometry;
         let is_absent = target.get() > geometry.inodes_count;
