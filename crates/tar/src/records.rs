@@ -150,14 +150,22 @@ mod tests {
     #[test]
     fn an_empty_value_removes_a_key() {
         let mut records = Records::default();
-        let given = ["path=twelve", "size=55555", "mtime=5555"];
+        let given = [
+            "path=twelve",
+            "size=55555",
+            "mtime=5555",
+            "GNU.sparse.name=x",
+        ];
         let list = "SCHILY.acl.access=user::rwx,group::r--,other::r--";
         records.read(&lines(&given.map(str::as_bytes))).unwrap();
         records.read(&lines(&[list.as_bytes()])).unwrap();
         assert!(records.size == Some(55_555) && records.name.is_some());
         assert!(records.modified.is_some() && !records.access_list.is_empty());
         records.read(b"8 path=\n8 size=\n9 mtime=\n").unwrap();
-        records.read(&lines(&[b"SCHILY.acl.access="])).unwrap();
+        assert!(records.sparse.name.is_some());
+        let empty = [&b"SCHILY.acl.access="[..], b"GNU.sparse.name="];
+        records.read(&lines(&empty)).unwrap();
+        assert!(records.sparse.name.is_none());
         assert!(records.size.is_none() && records.name.is_none());
         assert!(records.modified.is_none() && records.access_list.is_empty());
     }

@@ -107,10 +107,11 @@ pub(crate) struct PaxMap {
 }
 
 impl PaxMap {
-    /// Sets the value of the key `GNU.sparse.` followed by `key`.
+    /// Sets the value of the key `GNU.sparse.` followed by `key`. An empty name removes one from an
+    /// earlier header.
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         match key {
-            b"name" => self.name = Some(value.to_vec()),
+            b"name" => self.name = (!value.is_empty()).then(|| value.to_vec()),
             b"realsize" | b"size" => {
                 self.real_size = number(key, value)?;
                 self.is_sparse = true;
