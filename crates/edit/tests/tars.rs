@@ -693,3 +693,17 @@ fn directories_that_no_entry_names_inherit_nothing_of_the_archive() {
         std::fs::remove_file(&image).expect("there");
     }
 }
+
+/// They are kept until the end for directories, so they are refused as soon as they are read.
+#[test]
+fn attributes_that_no_file_of_the_image_can_hold_are_refused_at_once() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let large = [
+        record("SCHILY.xattr.user.a", &"x".repeat(2000)),
+        header("./", b'5', 0, ""),
+    ];
+    let told = apply(&image, &archive(&large)).expect_err("there is no room");
+    let said = ["user.a of 2000 bytes finds no room", "--exclude-xattr"];
+    assert!(said.iter().all(|part| told.contains(part)), "{told}");
+}

@@ -140,9 +140,10 @@ impl fmt::Display for AttributeProblem {
 /// # Errors
 ///
 /// The first attribute with a NUL byte in its name or a value that makes no sense, and a list as
-/// text that its kind of file cannot have.
+/// text that its kind of file cannot have; more than `max_bytes` of names and values.
 pub fn attributes(
     entry: &Entry,
+    max_bytes: usize,
     is_left_out: impl Fn(&[u8]) -> bool,
 ) -> Result<Attributes, AttributeProblem> {
     let mut found = Attributes::default();
@@ -182,7 +183,38 @@ pub fn attributes(
         found.all.retain(|(other, _)| other != name);
         found.all.push((name.to_vec(), list.to_disk()));
     }
+    let sizes = found.all.iter();
+    check_total_size(sizes.map(|(name, value)| (name, value.len())), max_bytes)?;
     Ok(found)
+}
+
+/// Checks names and the sizes of their values, which together may have `max_bytes`. A caller that
+/// keeps attributes until it stores them checks them first: a header for all entries gives them to
+/// any number of files.
+///
+/// # Errors
+///
+/// The first attribute for which there is no room.
+pub fn check_total_size<N: AsRef<[u8]>>(
+    attributes: impl IntoIterator<Item = (N, usize)>,
+    max_bytes: usize,
+) -> Result<(), AttributeProblem> {
+    let mut left = max_bytes;
+    for (name, size) in attributes {
+        let name = name.as_ref();
+        left = left
+            .checked_sub(name.len())
+            .and_then(|left| left.checked_sub(size))
+            .ok_or_else(|| AttributeProblem {
+                name: name.to_vec(),
+                problem: format!(
+                    "its attribute {} of {size} bytes finds no room: all attributes of a file \
+                     have {max_bytes} bytes at most here",
+                    Shown(name)
+                ),
+            })?;
+    }
+    Ok(())
 }
 
 /// The stored form of an attribute's value.
@@ -327,11 +359,11 @@ mod tests {
         let key = [b"SCHILY.xattr.", acl::ACCESS].concat();
         entry.attributes.set(&key, &acl::encode_call(&decoded));
         entry.access_list = MINIMAL.to_vec();
-        let found = attributes(&entry, |_| false).unwrap();
+        let found = attributes(&entry, 100, |_| false).unwrap();
         assert_eq!(found.permissions, Some(0o750));
         let text = acl::text::parse(MINIMAL).unwrap().unwrap();
         assert_eq!(found.all, [(acl::ACCESS.to_vec(), text.to_disk())]);
-        assert!(attributes(&entry, |_| true).unwrap().all.is_empty());
+        assert!(attributes(&entry, 0, |_| true).unwrap().all.is_empty());
     }
 
     #[test]
@@ -344,10 +376,10 @@ mod tests {
         ] {
             let mut with_access = entry(kind, b"x", b"");
             with_access.access_list = MINIMAL.to_vec();
-            assert_eq!(attributes(&with_access, |_| false).is_ok(), access);
+            assert_eq!(attributes(&with_access, 100, |_| false).is_ok(), access);
             let mut with_default = entry(kind, b"x", b"");
             with_default.default_list = MINIMAL.to_vec();
-            assert_eq!(attributes(&with_default, |_| false).is_ok(), default);
+            assert_eq!(attributes(&with_default, 100, |_| false).is_ok(), default);
         }
     }
 
@@ -360,7 +392,20 @@ mod tests {
         ] {
             let mut entry = entry(Kind::File, b"x", b"");
             entry.attributes.set(key, value);
-            assert_eq!(attributes(&entry, |_| false).unwrap_err().name, name);
+            assert_eq!(attributes(&entry, 100, |_| false).unwrap_err().name, name);
         }
+    }
+
+    #[test]
+    fn attributes_that_find_no_room_are_refused_at_once() {
+        let mut entry = entry(Kind::File, b"x", b"");
+        for key in [&b"SCHILY.xattr.user.a"[..], b"SCHILY.xattr.user.b"] {
+            entry.attributes.set(key, &[7; 4000]);
+        }
+        assert_eq!(attributes(&entry, 8012, |_| false).unwrap().all.len(), 2);
+        let told = attributes(&entry, 8011, |_| false).unwrap_err();
+        assert!(told.to_string().contains("user.b of 4000 bytes"), "{told}");
+        assert!(told.way_out().contains("--exclude-xattr 'user.b'"));
+        assert!(attributes(&entry, 4006, |name| name == b"user.a").is_ok());
     }
 }

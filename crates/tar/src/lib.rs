@@ -148,6 +148,22 @@ pub struct Entry {
     pub default_list: Vec<u8>,
 }
 
+impl Entry {
+    /// The approximate memory in bytes that it takes to keep the entry, without the ranges of a
+    /// sparse file.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let texts = [
+            &self.name,
+            &self.link,
+            &self.access_list,
+            &self.default_list,
+        ];
+        let texts: usize = texts.into_iter().map(Vec::len).sum();
+        size_of::<Self>() + texts + records::memory_of(&self.attributes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;

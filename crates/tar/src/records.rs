@@ -42,11 +42,10 @@ impl Records {
 
     /// Approximate memory of the records in bytes.
     pub(crate) fn size(&self) -> usize {
-        let (count, bytes) = self.attributes.extent();
         let texts = [&self.name, &self.link, &self.sparse.name];
         let texts = texts.into_iter().flatten().map(Vec::len).sum::<usize>();
         let lists = self.access_list.len() + self.default_list.len();
-        RECORD_OVERHEAD_BYTES * count + bytes + texts + lists + self.sparse.size()
+        memory_of(&self.attributes) + texts + lists + self.sparse.size()
     }
 
     /// Sets the value of a key. An empty value removes the value from an earlier header.
@@ -77,6 +76,12 @@ impl Records {
         }
         Ok(())
     }
+}
+
+/// Approximate memory of the records of attributes in bytes.
+pub(crate) fn memory_of(attributes: &pax::Records) -> usize {
+    let (count, bytes) = attributes.extent();
+    RECORD_OVERHEAD_BYTES * count + bytes
 }
 
 /// Splits off the first record and returns its key, its value, and the bytes after it. A record

@@ -15,6 +15,7 @@ use std::io::Read;
 
 use pext4_fs::{Attributes, DeviceNumber, FileType, InodeNumber, Refusal};
 use pext4_ondisk::acl::{self, Acl};
+use pext4_ondisk::feature::Incompat;
 use pext4_tar::marks::{Mark, mark};
 use pext4_tar::{Entry, Kind, Malformed, checked};
 
@@ -310,7 +311,8 @@ impl<'s> Unpacker<'s> {
             Err(error) if !leads_nowhere(&error) => return Err(error).with_path(path),
             _ => self.make_directory(path, &metadata)?,
         };
-        self.directories.push(&there, path, metadata);
+        let there = (there.inode, there.generation);
+        self.directories.push(there, path, metadata);
         Ok(())
     }
 
@@ -430,9 +432,27 @@ impl<'s> Unpacker<'s> {
         excludes.is_some_and(|excludes| excludes(name))
     }
 
+    /// The attributes of an entry, which are no larger than what a file of the image can have.
+    pub(super) fn attributes(
+        &self,
+        entry: &Entry,
+    ) -> std::result::Result<checked::Attributes, checked::AttributeProblem> {
+        let superblock = self.session.superblock_before();
+        let max_bytes = match superblock.features.has_incompat(Incompat::EA_INODE) {
+            // Each value may have an inode of its own.
+            true => usize::MAX,
+            false => {
+                usize::from(superblock.effective_inode_size())
+                    + self.session.volume().statfs().block_size as usize
+            }
+        };
+        checked::attributes(entry, max_bytes, |name| self.excludes_attribute(name))
+    }
+
     fn metadata(&self, entry: &Entry, kind: FileType) -> Result<FileMetadata> {
-        let attributes = checked::attributes(entry, |name| self.excludes_attribute(name))
-            .map_err(|problem| bad(entry, format!("{problem}; {}", problem.way_out())))?;
+        let attributes = self
+            .attributes(entry)
+            .map_err(|problem| bad_attribute(entry, &problem))?;
         let permissions = match attributes.permissions {
             Some(of_list) => entry.permissions & 0o7000 | of_list,
             None => entry.permissions,
@@ -467,6 +487,10 @@ fn leads_nowhere(error: &pext4_fs::Error) -> bool {
         Refusal::TooManySymlinks,
     ];
     refusals.into_iter().any(|refusal| error.is(refusal))
+}
+
+pub(super) fn bad_attribute(entry: &Entry, problem: &checked::AttributeProblem) -> EditError {
+    bad(entry, format!("{problem}; {}", problem.way_out()))
 }
 
 fn bad(entry: &Entry, problem: impl Into<String>) -> EditError {

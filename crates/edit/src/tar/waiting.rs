@@ -5,17 +5,23 @@
 //! way: the layer may hide either. What follows it waits too, so that the order stays. The content
 //! of a file goes to one without a name meanwhile, and the file to which a hard link leads is held,
 //! since a mark may hide it. A mark waits for the others if its own path leads through such a link.
+//!
+//! What waits is in memory, and an archive may go on forever, so it is bounded.
 
 use pext4_fs::{CreateAttributes, InodeNumber};
 use pext4_tar::marks::{Mark, mark};
-use pext4_tar::{Entry, Kind, checked};
+use pext4_tar::{Entry, Kind, Malformed, checked};
 
-use super::apply::{Content, Unpacker};
+use super::apply::{Content, Unpacker, bad_attribute};
 use super::read::Archive;
 use super::way::Way;
 use crate::change::last_name;
-use crate::error::{FsContext, Result};
+use crate::error::{EditError, FsContext, Result};
 use crate::tree_writer::HeldInode;
+
+/// The most memory, in bytes, of the entries and marks that wait: enough for some million entries
+/// with usual names.
+const MAX_WAITING_BYTES: usize = 1 << 30;
 
 /// The marks and entries that wait.
 #[derive(Default)]
@@ -23,6 +29,24 @@ pub(super) struct Waiting<'s> {
     /// The paths of marks in the archive.
     marks: Vec<Vec<u8>>,
     entries: Vec<WaitingEntry<'s>>,
+    /// The approximate memory of both in bytes.
+    held: usize,
+}
+
+impl Waiting<'_> {
+    /// Adds to the memory that is held. `name` is that of the entry or mark, for errors.
+    fn hold(&mut self, bytes: usize, name: &[u8]) -> Result<()> {
+        self.held = self.held.saturating_add(bytes);
+        if self.held <= MAX_WAITING_BYTES {
+            return Ok(());
+        }
+        let problem = format!(
+            "what waits for the layer's whiteouts, since it leads through links of the image, takes \
+             more than {} MiB of memory; `pext4 build` puts layers together without the image",
+            MAX_WAITING_BYTES >> 20
+        );
+        Err(EditError::Tar(Malformed::new(name, problem)))
+    }
 }
 
 struct WaitingEntry<'s> {
@@ -65,6 +89,11 @@ impl<'s> Unpacker<'s> {
         entry: &Entry,
         path: &[u8],
     ) -> Result<()> {
+        self.attributes(entry)
+            .map_err(|problem| bad_attribute(entry, &problem))?;
+        let overhead = size_of::<WaitingEntry<'_>>();
+        let memory = overhead + entry.memory() + path.len();
+        self.waiting.hold(memory, &entry.name)?;
         let kept = match entry.kind {
             Kind::File => Some(self.keep(archive, entry, path)?),
             // If it is not there yet, another one that waits may make it.
@@ -107,6 +136,8 @@ impl<'s> Unpacker<'s> {
             return Ok(());
         }
         if self.leads_through_image(&path)? {
+            self.waiting
+                .hold(size_of::<Vec<u8>>() + inside.len(), inside)?;
             self.waiting.marks.push(inside.to_vec());
             return Ok(());
         }
@@ -144,5 +175,22 @@ impl<'s> Unpacker<'s> {
         };
         let applied = self.apply_mark(mark, &self.path_of(inside));
         applied.map_err(|error| error.of_entry(inside))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_WAITING_BYTES, Waiting};
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut waiting = Waiting::default();
+        waiting.hold(MAX_WAITING_BYTES, b"a").expect("it just fits");
+        let told = waiting.hold(1, b"dir/b").expect_err("one byte too much");
+        let told = told.to_string();
+        assert!(
+            told.contains("dir/b: ") && told.contains("1024 MiB"),
+            "{told}"
+        );
     }
 }

@@ -8,12 +8,13 @@ use hashbrown::HashTable;
 use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::xattr::{self, Attribute, Value};
+use pext4_tar::checked;
 
 /// The full name and the value of an attribute, as the host returns them.
 pub(super) type RawAttribute = (Vec<u8>, Vec<u8>);
 
 /// Upper bound of the bytes of names and values of a file: the largest inode and the largest block.
-const MAX_TOTAL_BYTES: usize = 4096 + 4096;
+pub(super) const MAX_TOTAL_BYTES: usize = 4096 + 4096;
 
 /// All sets. Set 0 is the empty one. Every file may have a set of its own, so they are kept as
 /// their canonical bytes in one arena.
@@ -178,20 +179,12 @@ pub(super) fn of_stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> 
 /// Refuses attributes that no image can hold, whatever its options. The caller checks before it
 /// keeps them, so that their memory is bounded.
 pub(super) fn check_total_size(attributes: &[Attribute]) -> Result<(), String> {
-    let mut left = MAX_TOTAL_BYTES;
-    for attribute in attributes {
-        let size = attribute.name.len() + value_of(attribute).len();
-        left = left.checked_sub(size).ok_or_else(|| {
-            let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
-            let shown = String::from_utf8_lossy(&name);
-            format!(
-                "its attribute {shown} of {} bytes finds no room: a build keeps no more than {MAX_TOTAL_BYTES} \
-                 bytes of a file's attributes; --exclude-xattr '{shown}' leaves it out",
-                value_of(attribute).len()
-            )
-        })?;
-    }
-    Ok(())
+    let sizes = attributes.iter().map(|attribute| {
+        let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
+        (name, value_of(attribute).len())
+    });
+    checked::check_total_size(sizes, MAX_TOTAL_BYTES)
+        .map_err(|problem| format!("{problem}; {}", problem.way_out()))
 }
 
 /// Adapts the access control list in `attributes` to a mode.

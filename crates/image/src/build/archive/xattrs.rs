@@ -3,7 +3,7 @@
 use pext4_ondisk::xattr::Attribute;
 use pext4_tar::{Entry, checked};
 
-use super::super::attributes;
+use super::super::attributes::{self, MAX_TOTAL_BYTES};
 use super::super::rules::Rules;
 
 /// The extended attributes of an entry.
@@ -16,14 +16,15 @@ pub(super) struct Attributes {
 /// The attributes of an entry, except those that the rules exclude, which may be invalid. A list
 /// that says no more than the mode is left out.
 pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, String> {
-    let found = checked::attributes(entry, |name| rules.excludes_attribute(name))
-        .map_err(|problem| format!("{problem}; {}", problem.way_out()))?;
+    let found = checked::attributes(entry, MAX_TOTAL_BYTES, |name| {
+        rules.excludes_attribute(name)
+    })
+    .map_err(|problem| format!("{problem}; {}", problem.way_out()))?;
     let all = found.all.iter();
     let all = all.map(|(name, value)| attributes::of_stored(name, value));
     let mut all = all.collect::<Result<Vec<_>, _>>()?;
     let mode = found.permissions.unwrap_or(entry.permissions);
     all.retain(|attribute| !attributes::is_list_of_mode(attribute, mode));
-    attributes::check_total_size(&all)?;
     Ok(Attributes {
         all,
         permissions: found.permissions,
