@@ -1,4 +1,5 @@
-//! Reading and writing tar archives: POSIX pax with GNU's sparse files.
+//! Tar archives: those that are written are POSIX pax with GNU's sparse files; those that are read
+//! may be of any format that `pext4_tar` knows.
 
 pub(crate) mod apply;
 mod directories;
