@@ -8,6 +8,8 @@
 //!
 //! Modes, times (nanoseconds), holes, hard links and `user.` attributes are always kept; owners,
 //! set-user-ID bits, devices and other attributes only if root copies.
+//!
+//! A tree may be deeper than a process may have files open ([`OpenDirectories`]).
 
 mod metadata;
 mod place;
@@ -20,6 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use pext4_block::temporary_name;
@@ -28,6 +31,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{EditError, HostContext, ImageContext, Result, refuse};
+use crate::host::directory::{HostDirectory, OpenDirectories};
 use crate::image_tree::{ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
@@ -141,12 +145,13 @@ impl Reader {
         };
         let name = target.file_name().unwrap_or_default();
         check_vacant(&target, options)?;
-        let directory = open_directory(parent).with_host_file(parent, "open it")?;
+        let directory = Rc::new(open_directory(parent).with_host_file(parent, "open it")?);
         let mut extractor = Extractor {
             image,
             progress: self.progress(),
             options,
-            base: directory.as_fd(),
+            base: Rc::clone(&directory),
+            opened: OpenDirectories::below(Rc::clone(&directory)),
             temporary: OsString::new(),
             has_made_top: false,
             target: &target,
@@ -167,8 +172,11 @@ impl Reader {
                 rename_into_place(&directory, &extractor.temporary, name, &target, options)
             });
         if let Err(error) = done {
-            if extractor.has_made_top {
-                let left = parent.join(&extractor.temporary);
+            let left = parent.join(&extractor.temporary);
+            let has_made_top = extractor.has_made_top;
+            // Its directories are closed, since the removal opens each level of a tree too.
+            drop(extractor);
+            if has_made_top {
                 // If this fails, the copy stays under its temporary name.
                 let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
             }
@@ -193,7 +201,9 @@ struct Extractor<'r, 'l> {
     progress: Arc<Progress>,
     options: &'r GetOptions,
     /// The parent directory of the copy and the copy's temporary name there, for hard links.
-    base: BorrowedFd<'r>,
+    base: Rc<OwnedFd>,
+    /// The open directories of the copy.
+    opened: OpenDirectories,
     temporary: OsString,
     /// Whether the file of that name is the copy. If not, it belongs to somebody else.
     has_made_top: bool,
@@ -215,12 +225,11 @@ impl Extractor<'_, '_> {
     /// name does not tell two readers of one process apart.
     fn extract_top(&mut self, name: &OsStr, source: &ImageFile) -> Result<()> {
         self.progress.add_file()?;
-        let base = self.base;
         for attempt in 0..MAX_ATTEMPTS {
             let mark = format!(".pext4-{}.{attempt}", std::process::id());
             let temporary = temporary_name(name, &mark);
             temporary.clone_into(&mut self.temporary);
-            match self.extract(base, &temporary, source, Path::new(""), 0) {
+            match self.extract(None, &temporary, source, Path::new(""), 0) {
                 Err(EditError::Host { source, .. })
                     if !self.has_made_top && source.kind() == io::ErrorKind::AlreadyExists => {}
                 done => return done,
@@ -230,10 +239,11 @@ impl Extractor<'_, '_> {
             .with_host_file(self.target, "make a file beside it")
     }
 
-    /// Creates `source` as `name` in `directory`. `path` is relative to the top.
+    /// Creates `source` as `name` in a directory of the copy, or as the top. `path` is relative to
+    /// the top.
     fn extract(
         &mut self,
-        directory: BorrowedFd<'_>,
+        parent: Option<&Rc<HostDirectory>>,
         name: &OsStr,
         source: &ImageFile,
         path: &Path,
@@ -243,28 +253,25 @@ impl Extractor<'_, '_> {
         if let Some(first) = metadata.identity.and_then(|key| self.links.get(&key)) {
             let flags = AtFlags::empty();
             let old = first.file_name().unwrap_or_default();
+            let directory = self.descriptor(parent, source)?;
             return self
                 .open_above(first)
-                .and_then(|above| rustix::fs::linkat(&above, old, directory, name, flags))
+                .and_then(|above| rustix::fs::linkat(&above, old, &directory, name, flags))
                 .with_host_file(&self.host_path(source), "make its other name");
         }
         if depth > 0 {
             self.progress.add_file()?;
         }
-        let made = match metadata.kind {
-            FileType::Directory => {
-                self.directory(directory, name, source, &metadata, path, depth)?
+        let made = if metadata.kind == FileType::Directory {
+            self.directory(parent, name, source, &metadata, path, depth)?
+        } else {
+            let directory = self.descriptor(parent, source)?;
+            let directory = directory.as_fd();
+            match metadata.kind {
+                FileType::Regular => self.file(directory, name, source, &metadata)?,
+                FileType::Symlink => self.symlink(directory, name, source, &metadata)?,
+                _ => self.special_file(directory, name, source, &metadata)?,
             }
-            FileType::Regular => self.file(directory, name, source, &metadata)?,
-            FileType::Symlink => {
-                let target = OsStr::from_bytes(&metadata.target);
-                rustix::fs::symlinkat(target, directory, name)
-                    .with_host_file(&self.host_path(source), "make it")?;
-                self.has_made_top = true;
-                self.apply_metadata_by_name(directory, name, source, &metadata)?;
-                true
-            }
-            _ => self.special_file(directory, name, source, &metadata)?,
         };
         self.copied.files += u64::from(made);
         if let (true, Some(key)) = (made, metadata.identity) {
@@ -273,11 +280,27 @@ impl Extractor<'_, '_> {
         Ok(())
     }
 
+    /// The descriptor of a directory of the copy; of the top's for `None`. It is not kept while
+    /// what is in the directory is copied, or a deep tree would take too many.
+    fn descriptor(
+        &self,
+        directory: Option<&Rc<HostDirectory>>,
+        source: &ImageFile,
+    ) -> Result<Rc<OwnedFd>> {
+        match directory {
+            None => Ok(Rc::clone(&self.base)),
+            Some(directory) => {
+                let opened = self.opened.descriptor(directory);
+                opened.with_host_file(&self.host_path(source), "open the directory for it")
+            }
+        }
+    }
+
     /// Opens the directory of a created file, name by name: the whole path may be longer than the
     /// system accepts.
     fn open_above(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut at = rustix::fs::openat(self.base, &self.temporary, flags, Mode::empty())?;
+        let mut at = rustix::fs::openat(&self.base, &self.temporary, flags, Mode::empty())?;
         for name in path.parent().into_iter().flatten() {
             at = rustix::fs::openat(&at, name, flags, Mode::empty())?;
         }
@@ -288,7 +311,7 @@ impl Extractor<'_, '_> {
     fn close_directories(&self) -> Result<()> {
         let close = |path: &Path, mode: Mode| {
             let here = match path.file_name() {
-                None => rustix::fs::openat(self.base, &self.temporary, DIRECTORY, Mode::empty())?,
+                None => rustix::fs::openat(&self.base, &self.temporary, DIRECTORY, Mode::empty())?,
                 Some(name) => {
                     rustix::fs::openat(self.open_above(path)?, name, DIRECTORY, Mode::empty())?
                 }
@@ -302,7 +325,7 @@ impl Extractor<'_, '_> {
 
     fn directory(
         &mut self,
-        parent: BorrowedFd<'_>,
+        parent: Option<&Rc<HostDirectory>>,
         name: &OsStr,
         source: &ImageFile,
         metadata: &FileMetadata,
@@ -310,18 +333,19 @@ impl Extractor<'_, '_> {
         depth: u32,
     ) -> Result<bool> {
         check_depth(depth, &source.path)?;
-        rustix::fs::mkdirat(parent, name, DIRECTORY_TO_FILL)
+        rustix::fs::mkdirat(&self.descriptor(parent, source)?, name, DIRECTORY_TO_FILL)
             .with_host_file(&self.host_path(source), "make it")?;
         self.has_made_top = true;
-        let here = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty());
+        let here = self.opened.enter(parent, name);
         let here = here.with_host_file(&self.host_path(source), "open it")?;
         for (name, child) in self.image.readable_children(source, &mut self.unreadable)? {
             let name = OsString::from_vec(name);
             let path = path.join(&name);
-            let extracted = self.extract(here.as_fd(), &name, &child, &path, depth + 1);
+            let extracted = self.extract(Some(&here), &name, &child, &path, depth + 1);
             self.unreadable.or_skip(extracted)?;
         }
-        let mode = self.apply_metadata(here.as_fd(), source, metadata)?;
+        let open = self.descriptor(Some(&here), source)?;
+        let mode = self.apply_metadata(open.as_fd(), source, metadata)?;
         if !mode.contains(DIRECTORY_TO_FILL) {
             self.closed.push((path.to_owned(), mode));
         }
@@ -357,6 +381,20 @@ impl Extractor<'_, '_> {
         file.set_len(metadata.size)
             .with_host_file(&self.host_path(source), "give it its size")?;
         self.apply_metadata(file.as_fd(), source, metadata)?;
+        Ok(true)
+    }
+
+    fn symlink(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        source: &ImageFile,
+        metadata: &FileMetadata,
+    ) -> Result<bool> {
+        rustix::fs::symlinkat(OsStr::from_bytes(&metadata.target), parent, name)
+            .with_host_file(&self.host_path(source), "make it")?;
+        self.has_made_top = true;
+        self.apply_metadata_by_name(parent, name, source, metadata)?;
         Ok(true)
     }
 

@@ -4,7 +4,7 @@
 //! file that changes while it is read is an error that names it. The image that is being edited is
 //! left out of trees: it changes while it is read, and would grow into itself.
 
-mod directory;
+pub(crate) mod directory;
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};

@@ -1,17 +1,20 @@
-//! Trees of the host with paths longer than the system accepts, and deeper than the number of
-//! directories that are kept open.
+//! Trees with paths longer than the system accepts, and deeper than the number of directories that
+//! are kept open, into an image and out of it.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader, change};
+use pext4_edit::{Change, EditOptions, EditSession, GetOptions, Overrides, Reader, change};
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-const LEVELS: u64 = 150;
+const LEVELS: u64 = 200;
+/// The files that the process may have open while it copies out: fewer than the tree has levels.
+const MAX_FILES: u64 = 170;
 
 /// Each directory has a file before and one behind the next directory, as long as the directory is
 /// deep.
@@ -31,7 +34,7 @@ fn make(top: &Path, name: &str) {
 }
 
 #[test]
-fn deep_trees_come_in_whole() {
+fn deep_trees_come_in_and_go_out_whole() {
     let folder = scratch();
     let name = "d".repeat(60);
     make(&folder.path().join("top"), &name);
@@ -68,4 +71,13 @@ fn deep_trees_come_in_whole() {
     };
     reader.walk("/top", &mut look).expect("sound");
     assert_eq!((files, directories), (2 * LEVELS, LEVELS + 1));
+    let limit = getrlimit(Resource::Nofile);
+    let lower = Rlimit {
+        current: Some(MAX_FILES),
+        ..limit
+    };
+    setrlimit(Resource::Nofile, lower).expect("it becomes less");
+    let copied = reader.get("/top", folder.path().join("out"), &GetOptions::default());
+    setrlimit(Resource::Nofile, limit).expect("it becomes what it was");
+    assert_eq!(copied.expect("there is room").files, 3 * LEVELS + 1);
 }

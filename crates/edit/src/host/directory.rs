@@ -1,5 +1,5 @@
-//! Directories of the host that are read. Files are opened by name in an open directory, never by a
-//! whole path.
+//! Directories of the host that are read or filled. Files are opened by name in an open directory,
+//! never by a whole path.
 //!
 //! So a path may be longer than the system accepts, and a directory that is moved away or replaced
 //! by a symbolic link meanwhile leads nowhere else. A tree may be deeper than a process may have
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use rustix::fs::{CWD, Mode, OFlags};
 
 /// The maximum number of directories that are open at a time.
-pub(super) const MAX_OPEN: usize = 128;
+pub(crate) const MAX_OPEN: usize = 128;
 
 /// The flags by which a directory is opened.
 const FLAGS: OFlags = OFlags::RDONLY
@@ -26,7 +26,7 @@ const FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 /// A directory, open or not.
-pub(super) struct HostDirectory {
+pub(crate) struct HostDirectory {
     /// Its parent; `None` for the top of the tree.
     parent: Option<Rc<HostDirectory>>,
     name: Box<OsStr>,
@@ -35,13 +35,26 @@ pub(super) struct HostDirectory {
     open: RefCell<Option<Rc<OwnedFd>>>,
 }
 
-/// The open directories, the most recently opened one last.
+/// The open directories.
 #[derive(Default)]
-pub(super) struct OpenDirectories(RefCell<VecDeque<Rc<HostDirectory>>>);
+pub(crate) struct OpenDirectories {
+    /// Where the name of a top is looked up; `None` for the working directory.
+    base: Option<Rc<OwnedFd>>,
+    /// The most recently opened one last.
+    latest: RefCell<VecDeque<Rc<HostDirectory>>>,
+}
 
 impl OpenDirectories {
-    /// Opens the directory of this name in `parent`, or at this path if there is no parent.
-    pub(super) fn enter(
+    /// Those of trees whose tops are in this directory.
+    pub(crate) fn below(base: Rc<OwnedFd>) -> Self {
+        Self {
+            base: Some(base),
+            ..Self::default()
+        }
+    }
+
+    /// Opens the directory of this name in `parent`, or at this path if it is a top.
+    pub(crate) fn enter(
         &self,
         parent: Option<&Rc<HostDirectory>>,
         name: &OsStr,
@@ -58,7 +71,7 @@ impl OpenDirectories {
     }
 
     /// The descriptor of a directory, which is opened again if it was closed.
-    pub(super) fn descriptor(&self, directory: &Rc<HostDirectory>) -> io::Result<Rc<OwnedFd>> {
+    pub(crate) fn descriptor(&self, directory: &Rc<HostDirectory>) -> io::Result<Rc<OwnedFd>> {
         if let Some(open) = &*directory.open.borrow() {
             return Ok(Rc::clone(open));
         }
@@ -74,7 +87,10 @@ impl OpenDirectories {
     }
 
     fn open(&self, parent: Option<&Rc<HostDirectory>>, name: &OsStr) -> io::Result<Rc<OwnedFd>> {
-        let parent = parent.map(|parent| self.descriptor(parent)).transpose()?;
+        let parent = match parent {
+            Some(parent) => Some(self.descriptor(parent)?),
+            None => self.base.clone(),
+        };
         let open = rustix::fs::openat(base(parent.as_deref()), name, FLAGS, Mode::empty())?;
         Ok(Rc::new(open))
     }
@@ -82,7 +98,7 @@ impl OpenDirectories {
     /// Adds a directory that was opened. Closes the least recently opened ones if more than
     /// [`MAX_OPEN`] are open.
     fn add(&self, directory: &Rc<HostDirectory>) {
-        let mut latest = self.0.borrow_mut();
+        let mut latest = self.latest.borrow_mut();
         latest.push_back(Rc::clone(directory));
         while latest.len() > MAX_OPEN {
             let oldest = latest.pop_front();
@@ -92,7 +108,7 @@ impl OpenDirectories {
 }
 
 /// The directory to pass to a system call: the open one, or the working directory.
-pub(super) fn base(open: Option<&OwnedFd>) -> BorrowedFd<'_> {
+pub(crate) fn base(open: Option<&OwnedFd>) -> BorrowedFd<'_> {
     open.map_or(CWD, AsFd::as_fd)
 }
 
