@@ -79,15 +79,11 @@ impl EditSession {
     }
 
     pub(super) fn write(&self, change: &Write) -> Result<()> {
-        let (content, overrides) = (&change.content, change.overrides);
-        let entry = self.parent_and_name_of_file(&change.path)?;
-        let mut metadata = self.default_metadata(FileType::Regular, overrides);
-        let parent = entry.parent.inode();
-        let held = self.create(&mut metadata, overrides, parent, &entry.name, &entry.path)?;
-        let mut content_writer = ContentWriter::new(self, held.inode(), &entry.path);
-        content_writer.write(0, content)?;
-        content_writer.finish(content.len() as u64)?;
-        TreeWriter::new(self, overrides).apply_metadata(&metadata, held.inode(), &entry.path)
+        self.write_stream(
+            &change.path,
+            &mut change.content.as_slice(),
+            change.overrides,
+        )
     }
 
     pub(super) fn copy(&mut self, change: &Copy) -> Result<()> {
