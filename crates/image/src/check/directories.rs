@@ -200,7 +200,7 @@ impl<'a> Tree<'a> {
     fn kind_of(&self, inode: InodeNumber) -> Option<FileType> {
         match self.inodes.state(inode) {
             Known::State(state) => FileType::from_entry(state.kind()),
-            Known::Absent | Known::Uninitialised => None,
+            Known::Absent | Known::Lost | Known::Uninitialised => None,
         }
     }
 }

@@ -68,9 +68,21 @@ impl InodeState {
 /// The inodes in the used part of one group's table.
 #[derive(Default)]
 pub(super) struct GroupInodes {
+    /// The group has no table that could be read, so nothing is known of its inodes.
+    is_lost: bool,
     pub(super) states: Box<[InodeState]>,
     /// The links that the inode counts, minus the names found so far. Wraps below zero.
     pub(super) links: Box<[AtomicU32]>,
+}
+
+impl GroupInodes {
+    fn of(states: Box<[InodeState]>, links: Box<[AtomicU32]>) -> Self {
+        Self {
+            is_lost: false,
+            states,
+            links,
+        }
+    }
 }
 
 /// All inodes, by group.
@@ -85,6 +97,8 @@ pub(super) struct Inodes {
 pub(super) enum Known {
     /// There is no such inode.
     Absent,
+    /// The table that it is in cannot be found, which is reported of its group.
+    Lost,
     /// It is in a part of the table that was never used.
     Uninitialised,
     /// It was checked.
@@ -102,10 +116,13 @@ impl Inodes {
         let Some((group, index)) = self.position(inode) else {
             return Known::Absent;
         };
-        match self.groups.get(group).map(|group| group.states.get(index)) {
-            None => Known::Absent,
-            Some(None) => Known::Uninitialised,
-            Some(Some(state)) => Known::State(*state),
+        let Some(group) = self.groups.get(group) else {
+            return Known::Absent;
+        };
+        match group.states.get(index) {
+            None if group.is_lost => Known::Lost,
+            None => Known::Uninitialised,
+            Some(state) => Known::State(*state),
         }
     }
 
@@ -219,8 +236,11 @@ pub(super) fn examine(
         per_group: geometry.inodes_per_group,
         groups: Vec::new(),
     };
-    let count = geometry.group_count as usize;
-    inodes.groups.resize_with(count, GroupInodes::default);
+    let groups = examination.groups.iter().map(|group| GroupInodes {
+        is_lost: !group.has_table,
+        ..GroupInodes::default()
+    });
+    inodes.groups.extend(groups);
     let mut directories = Directories::default();
     let mut counts = Counts::default();
     let mut usage = Usage::default();
@@ -280,7 +300,7 @@ fn examine_group(examination: &Examination, gathered: &mut Gathered, number: Gro
     let links = links.into_boxed_slice();
     gathered
         .groups
-        .push((number.get(), GroupInodes { states, links }));
+        .push((number.get(), GroupInodes::of(states, links)));
 }
 
 /// Reads a piece of a table. If that fails, reads it block by block; a block that cannot be read is

@@ -369,3 +369,32 @@ fn a_directory_is_read_once_for_all_paths_through_it() {
         "{taken} bytes for {blocks} blocks"
     );
 }
+
+/// Nothing is known of the inodes of a group whose table is lost.
+#[test]
+fn names_that_lead_to_a_lost_table_are_no_findings() {
+    if !have_tools() {
+        return;
+    }
+    let Some(mut image) = base(Base::Plain) else {
+        return;
+    };
+    let (directory, file) = (image.find("/dir"), image.find("/dir/inner"));
+    let block = image.blocks(directory)[0];
+    image.edit_leaf(directory, block, |bytes| {
+        let mut words = bytes.chunks_exact_mut(4);
+        let name = words.find(|word| **word == file.to_le_bytes());
+        name.expect("its entry")
+            .copy_from_slice(&2000u32.to_le_bytes());
+    });
+    let finds = |image: &Image, kind| {
+        let report = image.check().expect("it can be checked");
+        report.findings.iter().any(|one| one.kind == kind)
+    };
+    assert!(finds(&image, Kind::EntryUninitialised));
+    image.edit_descriptor(1, |descriptor| {
+        descriptor.inode_table = BlockNumber(1 << 20)
+    });
+    assert!(finds(&image, Kind::DescriptorPlace));
+    assert!(!finds(&image, Kind::EntryUninitialised));
+}

@@ -100,6 +100,7 @@ impl DirectorySubject<'_> {
             return None;
         }
         match self.tree.inodes.state(target) {
+            Known::Lost => None,
             Known::Absent | Known::Uninitialised => {
                 self.report(Kind::EntryUninitialised, block, || {
                     format!("'{}', inode {target}", shown())
