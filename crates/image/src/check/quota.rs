@@ -210,7 +210,7 @@ fn open<'a>(
         let (mode, links) = (inode.mode, inode.links);
         return Err((None, format!("mode {mode:06o} with {links} links")));
     }
-    let mut file = File::new(volume, number, &inode);
+    let mut file = File::new(examination, number, &inode);
     let (block, bytes) = file.block(0);
     if block.is_none() || bytes.len() < BLOCK_SIZE {
         return Err((block, "its header cannot be read".to_owned()));

@@ -24,26 +24,50 @@ pub(super) struct File<'a> {
     volume: &'a Volume,
     number: InodeNumber,
     runs: Vec<Run>,
+    /// There are more runs than are kept.
+    is_cut_short: bool,
     kept: HashMap<u32, Vec<u8>>,
 }
 
 impl<'a> File<'a> {
-    pub(super) fn new(volume: &'a Volume, number: InodeNumber, inode: &Inode) -> Self {
+    pub(super) fn new(examination: &'a Examination, number: InodeNumber, inode: &Inode) -> Self {
+        let volume = &examination.volume;
+        let collected = Collector::collect(volume, number, inode);
+        let is_cut_short = collected
+            .faults
+            .iter()
+            .any(|(kind, _)| *kind == Kind::LimitReached);
+        if is_cut_short {
+            report_limit(examination, number, "its map is too long to keep");
+        }
         Self {
             volume,
             number,
-            runs: Collector::collect(volume, number, inode).runs,
+            runs: collected.runs,
+            is_cut_short,
             kept: HashMap::new(),
         }
+    }
+
+    /// Whether a block may be in the part of the map that was not kept.
+    fn is_lost(&self, number: u32) -> bool {
+        self.is_cut_short && self.place(self.logical(number)).is_none()
+    }
+
+    /// The logical block that contains a block of 1 KiB.
+    fn logical(&self, number: u32) -> u32 {
+        number / u32::try_from(self.per_block()).unwrap_or(1)
+    }
+
+    fn per_block(&self) -> usize {
+        (self.volume.block_size() / BLOCK_SIZE).max(1)
     }
 
     /// A block of 1 KiB, and the block of the file system that contains it. Zeroes in a hole, empty
     /// if the device failed.
     pub(super) fn block(&mut self, number: u32) -> (Option<BlockNumber>, &[u8]) {
-        let per_block = (self.volume.block_size() / BLOCK_SIZE).max(1);
-        let logical = number / u32::try_from(per_block).unwrap_or(1);
-        let within = number as usize % per_block * BLOCK_SIZE;
-        let run = self.place(logical);
+        let within = number as usize % self.per_block() * BLOCK_SIZE;
+        let run = self.place(self.logical(number));
         let block = run.map(|(block, _)| block);
         if self.kept.len() >= MAX_KEPT {
             self.kept.clear();
@@ -68,6 +92,12 @@ impl<'a> File<'a> {
         let block = run.start.checked_add(offset)?;
         (offset < run.length).then_some((block, run.unwritten))
     }
+}
+
+fn report_limit(examination: &Examination, number: InodeNumber, why: &str) {
+    let text = || format!("{why}: a part of the quota file was not checked");
+    let place = Place::inode(number);
+    examination.findings.add(Kind::LimitReached, place, text);
 }
 
 /// An owner's entry.
@@ -101,6 +131,7 @@ pub(super) fn read(examination: &Examination, file: &mut File<'_>, blocks: u32) 
         nodes: HashSet::new(),
         leaves: HashSet::new(),
         left: kibibytes.saturating_mul(ENTRIES as u64),
+        is_cut_short: false,
         recorded: Recorded::default(),
     };
     walk.node(ROOT, 0, 0);
@@ -117,6 +148,8 @@ struct Walk<'a, 'b> {
     leaves: HashSet<u32>,
     /// The number of references to leaves that may still be followed.
     left: u64,
+    /// There were more.
+    is_cut_short: bool,
     recorded: Recorded,
 }
 
@@ -135,6 +168,10 @@ impl Walk<'_, '_> {
 
     /// Reads a block of the tree. `prefix` has the leading bytes of the owners' numbers below it.
     fn node(&mut self, number: u32, depth: u32, prefix: u32) {
+        if self.file.is_lost(number) {
+            self.recorded.is_partial = true;
+            return;
+        }
         let (block, bytes) = self.file.block(number);
         let references: Vec<u32> = quota::references(bytes).collect();
         if references.is_empty() {
@@ -165,11 +202,14 @@ impl Walk<'_, '_> {
 
     /// The leaf that an owner's number leads to.
     fn leaf(&mut self, number: u32, id: u32) {
-        let Some(left) = self.left.checked_sub(1) else {
+        if self.left == 0 {
+            return self.cut_short();
+        }
+        self.left -= 1;
+        if self.file.is_lost(number) {
             self.recorded.is_partial = true;
             return;
-        };
-        self.left = left;
+        }
         let (block, bytes) = self.file.block(number);
         if self.leaves.insert(number) {
             let entries: Vec<quota::Entry> = quota::entries(bytes).collect();
@@ -192,6 +232,15 @@ impl Walk<'_, '_> {
             _ => self.report(block, || {
                 format!("number {id} leads to block {number} of the file, where it has no entry")
             }),
+        }
+    }
+
+    /// Notes, once, that further references to leaves are not followed.
+    fn cut_short(&mut self) {
+        self.recorded.is_partial = true;
+        if !std::mem::replace(&mut self.is_cut_short, true) {
+            let why = "it has more references than the image could have entries";
+            report_limit(self.examination, self.file.number, why);
         }
     }
 

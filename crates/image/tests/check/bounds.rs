@@ -370,6 +370,63 @@ fn a_directory_is_read_once_for_all_paths_through_it() {
     );
 }
 
+/// Each block of a tree is entered once, but its leaves may be named from everywhere.
+#[test]
+fn a_quota_tree_that_is_not_read_to_its_end_is_not_said_to_be_checked() {
+    /// More nodes than can lead to the entries of a file system of this size.
+    const NODES: u32 = 1024;
+    const FIRST_NODE: u32 = 12 + 256;
+    if !have_tools() {
+        return;
+    }
+    let Some(mut image) = base(Base::Quota) else {
+        return;
+    };
+    let header = image.blocks(3)[0];
+    // Blocks at the end, which nothing uses: the leaf, the node that stands for all lowest ones,
+    // and so on.
+    let free: Vec<u32> = (16_300..16_320).collect();
+    let (leaf, lowest, double) = (free[0], free[1], free[2]);
+    let (root, below, nodes, maps) = (free[3], free[4], &free[5..9], &free[9..13]);
+    let mut fill = |block: u32, entries: &mut dyn Iterator<Item = u32>| {
+        let bytes = image.block(u64::from(block));
+        bytes.fill(0);
+        entries
+            .zip(0..)
+            .for_each(|(entry, slot)| set_entry(bytes, slot, entry));
+    };
+    fill(leaf, &mut std::iter::empty());
+    fill(lowest, &mut std::iter::repeat_n(7, 256));
+    fill(root, &mut std::iter::once(2));
+    fill(below, &mut (3..7));
+    fill(double, &mut maps.iter().copied());
+    for (part, (&node, &map)) in (0..).zip(nodes.iter().zip(maps)) {
+        let first = FIRST_NODE + 256 * part;
+        fill(node, &mut (first..first + 256));
+        fill(map, &mut std::iter::repeat_n(lowest, 256));
+    }
+    let count = FIRST_NODE + NODES;
+    image.block(header)[20..24].copy_from_slice(&count.to_le_bytes());
+    image.block(header)[24..32].fill(0);
+    image.edit_inode(3, |inode| {
+        inode.flags.remove(InodeFlags::EXTENTS);
+        inode.block = [0; BLOCK_AREA];
+        let header = u32::try_from(header).expect("a small image");
+        let places = [header, root, below].into_iter();
+        let places = places.chain(nodes.iter().copied()).chain([leaf]);
+        places
+            .zip(0..)
+            .for_each(|(place, slot)| set_entry(&mut inode.block, slot, place));
+        set_entry(&mut inode.block, 13, double);
+        inode.size = u64::from(count) * 1024;
+    });
+    let report = image.check().expect("it can be checked");
+    let is_it =
+        |one: &&check::Finding| one.kind == Kind::LimitReached && one.place.inode == Some(3);
+    assert_eq!(report.findings.iter().filter(is_it).count(), 1);
+    assert!(!report.is_complete);
+}
+
 /// Nothing is known of the inodes of a group whose table is lost.
 #[test]
 fn names_that_lead_to_a_lost_table_are_no_findings() {
