@@ -159,7 +159,7 @@ pub type Progress = Box<dyn Fn(Step) + Send + Sync>;
 /// Options of a check.
 #[derive(Default)]
 pub struct Options {
-    /// The number of threads; 0 for one per processor.
+    /// The number of threads; 0 for one per processor. Of more than 1024 the rest is not started.
     pub threads: usize,
     /// Called with the progress.
     pub progress: Option<Progress>,
