@@ -18,7 +18,7 @@ use super::error::{Error, Result};
 use super::order::{self, Order};
 use super::place::{self, NoSpace, Placement};
 use super::shape::{self, Parameters, Shape};
-use super::size::{self, Frame, Requirements};
+use super::size::{self, Frame, Free, Requirements, Size};
 use super::tree::{Id, Metadata, ROOT, Tree};
 use super::{Builder, Summary, UNKNOWN_TIME};
 use crate::mkfs;
@@ -159,28 +159,14 @@ impl Builder {
     fn options(&self, order: &Order, time: i64) -> mkfs::Options {
         let mut hasher = Sha256::new();
         hasher.update(order.digest);
-        let format = &self.format;
-        let said = (
-            self.size,
-            format.block_size,
-            format.inodes,
-            format.inode_size,
-            time,
-        );
-        hasher.update(format!("{said:?}"));
-        let said = (
-            &format.label,
-            &format.features,
-            format.journal_blocks,
-            format.reserved_percent,
-        );
-        hasher.update(format!("{said:?}"));
+        self.digest_format(&mut hasher, time);
         let digest: [u8; 32] = hasher.finalize().into();
         let mut uuid: [u8; 16] = digest[..16].try_into().expect("16 of 32 bytes");
         let seed = digest[16..].try_into().expect("16 of 32 bytes");
         // UUID version 8 is for custom formats.
         uuid[6] = uuid[6] & 0x0F | 0x80;
         uuid[8] = uuid[8] & 0x3F | 0x80;
+        let format = &self.format;
         mkfs::Options {
             uuid: Some(format.uuid.unwrap_or(uuid)),
             hash_seed: Some(format.hash_seed.unwrap_or_else(|| mkfs::hash_seed(seed))),
@@ -188,6 +174,43 @@ impl Builder {
             ..format.clone()
         }
     }
+
+    /// Adds the options that a derived UUID depends on, field by field, so that it stays the same
+    /// from version to version.
+    fn digest_format(&self, hasher: &mut Sha256, time: i64) {
+        let format = &self.format;
+        let (kind, size) = match self.size {
+            Size::Bytes(bytes) => (&b"bytes"[..], bytes),
+            Size::Auto(Free::Thousandths(share)) => (&b"free thousandths"[..], share.into()),
+            Size::Auto(Free::Bytes(bytes)) => (&b"free bytes"[..], bytes),
+        };
+        add_field(hasher, kind);
+        add_field(hasher, &size.to_le_bytes());
+        let numbers = [
+            format.block_size.map(u64::from),
+            format.inodes,
+            Some(format.inode_size.into()),
+            format.journal_blocks.map(u64::from),
+        ];
+        for number in numbers {
+            match number {
+                Some(number) => add_field(hasher, &number.to_le_bytes()),
+                None => add_field(hasher, b""),
+            }
+        }
+        add_field(hasher, &time.to_le_bytes());
+        add_field(hasher, &format.label);
+        add_field(hasher, &format.reserved_percent.to_bits().to_le_bytes());
+        for name in &format.features {
+            add_field(hasher, name.as_bytes());
+        }
+    }
+}
+
+/// Adds a field to a digest, with its length: no two lists of fields give the same bytes.
+fn add_field(hasher: &mut Sha256, bytes: &[u8]) {
+    hasher.update((bytes.len() as u64).to_le_bytes());
+    hasher.update(bytes);
 }
 
 /// What owners take, if each file takes this number of bytes; nothing if nobody counts it.

@@ -101,6 +101,31 @@ fn identity_follows_input_and_options() {
     assert_ne!(plain, uuid(|builder| builder));
 }
 
+/// Another version derives the same UUID from the same input.
+#[test]
+fn a_derived_uuid_stays_from_version_to_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_mode(0o644);
+    header.set_mtime(1_000_000_000);
+    header.set_size(4);
+    header.set_cksum();
+    let mut archive = tar::Builder::new(Vec::new());
+    archive
+        .append_data(&mut header, "file", &b"text"[..])
+        .unwrap();
+    let stream = Box::new(std::io::Cursor::new(archive.into_inner().unwrap()));
+    let built = Builder::new()
+        .source(Source::Stream("a pipe".to_owned(), stream))
+        .label("x")
+        .features(["^has_journal"])
+        .date(1_000_000_000)
+        .build(folder.path().join("image"))
+        .unwrap();
+    let shown = built.uuid.map(|byte| format!("{byte:02x}")).concat();
+    assert_eq!(shown, "e6887e68655e8850800276bf04df9193");
+}
+
 #[test]
 fn no_time_is_later_than_the_date() {
     let folder = tempfile::tempdir().unwrap();
