@@ -78,7 +78,11 @@ impl Builder {
                 seed: options.hash_seed.expect("it was made or given"),
                 naming: Naming::Exact,
             },
-            may_grow_levels: !self.format.features.iter().any(|name| name == "^large_dir"),
+            may_grow_levels: !self
+                .format
+                .features
+                .iter()
+                .any(|name| name.trim() == "^large_dir"),
             threads: self.threads,
         };
         let shape = Shape::new(&mut tree, &order, &parameters)?;

@@ -203,7 +203,7 @@ pub(crate) fn without_journal_that_does_not_fit(size: u64, options: &Options) ->
         || options
             .features
             .iter()
-            .any(|name| names.contains(&name.as_str()));
+            .any(|name| names.contains(&name.trim()));
     let mut options = options.clone();
     if default_journal_blocks(blocks) == 0 && !is_asked_for {
         options.features.push("^has_journal".to_owned());

@@ -97,12 +97,14 @@ fn where_no_journal_fits_there_is_none() {
             .any(|name| name == "has_journal" || name == "orphan_file");
         assert_eq!(features, size >= 2 * MIB, "{:?}", made.features);
     }
-    let asked = Options {
-        features: vec!["has_journal".to_owned()],
-        ..Options::default()
-    };
-    let error = make(&path, MIB, &asked).expect_err("it does not fit");
-    assert!(error.to_string().contains("-O ^has_journal"), "{error}");
+    for name in ["has_journal", " has_journal"] {
+        let asked = Options {
+            features: vec![name.to_owned()],
+            ..Options::default()
+        };
+        let error = make(&path, MIB, &asked).expect_err("it does not fit");
+        assert!(error.to_string().contains("-O ^has_journal"), "{error}");
+    }
 }
 
 /// If one descriptor block suffices for all planned growth, none are reserved. The resize inode
