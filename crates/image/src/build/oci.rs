@@ -148,9 +148,12 @@ pub(super) fn layers(
     let path = layout.join("index.json");
     let mut text = Vec::new();
     open_regular(&path)?
-        .take(MAX_DOCUMENT_BYTES)
+        .take(MAX_DOCUMENT_BYTES + 1)
         .read_to_end(&mut text)
         .map_err(|cause| Error::source(&path, "read it", cause))?;
+    if text.len() as u64 > MAX_DOCUMENT_BYTES {
+        return Err(Error::unsound(&path, "it is far too large for what it is"));
+    }
     let index: Index = parse(&path, &text)?;
     let found = collection::all(layout, &path, index, selector, progress)?;
     let manifest = selector.select(&path, found)?;

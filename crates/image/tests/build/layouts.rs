@@ -258,6 +258,22 @@ fn blobs_cannot_be_outside_the_layout() {
     assert!(!image.exists());
 }
 
+/// What is behind the part that is read could say something else.
+#[test]
+fn an_index_that_is_far_too_large_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let layers = three_layers(&layout);
+    layout.index(&[layout.image(&layers)]);
+    let path = layout.path.join("index.json");
+    let mut text = fs::read(&path).unwrap();
+    text.resize((4 << 20) + 1, b' ');
+    fs::write(&path, text).unwrap();
+    let error = build(&layout.path, &folder.path().join("image")).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("index.json: it is far too large"), "{error}");
+}
+
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// The file of a blob.
