@@ -139,7 +139,8 @@ impl Tuning {
             superblock.volume_name[..label.len()].copy_from_slice(label);
         }
         if let Some(percent) = self.reserved_percent {
-            superblock.reserved_blocks = share(superblock.blocks_count, percent);
+            let blocks = superblock.blocks_count;
+            superblock.reserved_blocks = superblock::reserved_blocks(blocks, percent);
         }
         if let Some(errors) = self.errors {
             superblock.errors = errors;
@@ -154,16 +155,6 @@ impl Tuning {
         }
         superblock.uuid = uuid;
     }
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "a share of the blocks, in floating point as in tune2fs"
-)]
-fn share(blocks: u64, percent: f64) -> u64 {
-    (percent * blocks as f64 / 100.0) as u64
 }
 
 /// The feature that forbids another UUID.

@@ -15,7 +15,7 @@ use crate::checksum::{INITIAL, crc32c};
 use crate::corrupt::{Corrupt, wrong_checksum};
 use crate::dirhash::{HashVersion, Signedness};
 use crate::feature::{Features, Incompat, ReadOnlyCompat};
-use crate::number::{BlockNumber, InodeNumber};
+use crate::number::{BlockNumber, GroupNumber, InodeNumber};
 use raw::RawSuperblock;
 
 /// Bytes in a superblock.
@@ -30,6 +30,19 @@ pub const OFFSET: u64 = 1024;
 pub fn place(block_size: u32) -> (BlockNumber, u32) {
     let offset = if block_size > 1024 { 1024 } else { 0 };
     (BlockNumber(OFFSET / u64::from(block_size)), offset)
+}
+
+/// The blocks that only the superuser may use if they are this share of all, in percent: rounded
+/// down, in floating point, as in mke2fs and tune2fs.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a share of a count of blocks, of which 53 bits are exact"
+)]
+#[must_use]
+pub fn reserved_blocks(blocks: u64, percent: f64) -> u64 {
+    (percent * blocks as f64 / 100.0) as u64
 }
 
 /// The magic number (`EXT4_SUPER_MAGIC`).
@@ -454,6 +467,11 @@ impl Superblock {
             self.inode_size = self.effective_inode_size();
             self.revision = 1;
         }
+    }
+
+    /// Makes this the copy in a group. The field holds the lower half of the group's number.
+    pub fn set_copy_group(&mut self, group: GroupNumber) {
+        self.block_group = u16::try_from(group.get() & 0xFFFF).expect("masked");
     }
 
     /// Bytes in an inode: 128 in the original revision, whatever the field says.

@@ -7,7 +7,7 @@ use pext4_ondisk::dirhash::HashVersion;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::{Geometry, MAX_CLUSTERS_PER_GROUP};
 use pext4_ondisk::inode::EXTRA_SIZE;
-use pext4_ondisk::superblock::{ErrorPolicy, Flags, LABEL_BYTES, State, Superblock};
+use pext4_ondisk::superblock::{self, ErrorPolicy, Flags, LABEL_BYTES, State, Superblock};
 use pext4_ondisk::{InodeNumber, checksum, journal};
 use pext4_sync::time;
 use uuid::Uuid;
@@ -319,12 +319,7 @@ pub(crate) fn reserved_blocks(blocks: u64, percent: f64) -> Result<u64> {
             "{percent} percent reserved: 0 to 50 are possible"
         )));
     }
-    // Integer arithmetic in thousandths of a percent is exact enough.
-    let thousandths = format!("{:.0}", percent * 1000.0)
-        .parse::<u128>()
-        .expect("a small whole number");
-    let reserved = u128::from(blocks) * thousandths / 100_000;
-    Ok(u64::try_from(reserved).expect("not more than half of the blocks"))
+    Ok(superblock::reserved_blocks(blocks, percent))
 }
 
 /// If the last group cannot hold its own metadata, the number of blocks without it. The metadata is

@@ -149,8 +149,7 @@ impl Writer<'_> {
         for group in geometry.groups().skip(1) {
             if let Some(block) = geometry.superblock_copy(group) {
                 let mut copy = superblock.clone();
-                // The field holds the lower half of the number.
-                copy.block_group = u16::try_from(group.get() & 0xFFFF).expect("masked");
+                copy.set_copy_group(group);
                 self.write_block(block, &copy.encode())?;
             }
         }

@@ -88,7 +88,7 @@ pub(super) fn superblocks(superblock: &Superblock, geometry: &Geometry) -> Vec<C
     let copy = |group: GroupNumber| {
         let home = geometry.superblock_copy(group)?;
         let mut copy = superblock.clone();
-        copy.block_group = u16::try_from(group.get() & 0xFFFF).expect("masked");
+        copy.set_copy_group(group);
         let mut bytes = vec![0; geometry.block_size as usize];
         bytes[..superblock::SIZE].copy_from_slice(&copy.encode());
         Some((home, bytes.into()))
