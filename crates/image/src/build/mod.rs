@@ -82,6 +82,7 @@ pub use size::{Free, Size};
 pub use sources::Source;
 pub use time::parse_time;
 
+use crate::mkfs::contents::extra_size;
 use crate::mkfs::{self, features, inode_counts, plan};
 use archive::Limits;
 use output::Output;
@@ -415,7 +416,7 @@ impl Builder {
         self.rules.exclude_attributes = AttributePatterns::parse(&self.exclude_attributes)
             .map_err(|error| Error::Impossible(error.0))?;
         let trial = self.trial(image)?;
-        self.rules.has_narrow_times = shape::extra_size(trial.inode_size) == 0;
+        self.rules.has_narrow_times = extra_size(trial.inode_size) == 0;
         if self.sources.iter().any(|source| source.is_file_at(image)) {
             let problem = "it is one of the sources, or was IMAGE forgotten?";
             let cause = io::Error::new(io::ErrorKind::InvalidInput, problem);

@@ -17,7 +17,7 @@ use super::error::{Error, Result};
 use super::order::Order;
 use super::threads::run_on_threads;
 use super::tree::{INLINE, Id, ROOT, Tree};
-use crate::mkfs::contents::{LOST_FOUND_BYTES, MAX_LOST_FOUND_BLOCKS};
+use crate::mkfs::contents::{extra_size, lost_found_blocks};
 use crate::mkfs::layout::MAX_EXTENT_BLOCKS;
 
 /// How many directories a thread takes at a time.
@@ -286,11 +286,6 @@ pub(super) fn inline_regions<'a>(
     names.peek().is_none().then_some(counts)
 }
 
-fn lost_found_blocks(block_size: usize) -> u32 {
-    let blocks = (LOST_FOUND_BYTES / block_size as u64).clamp(1, MAX_LOST_FOUND_BLOCKS);
-    u32::try_from(blocks).expect("at most twelve")
-}
-
 /// Number of blocks of a directory without an index.
 fn linear_blocks<'a>(
     names: impl Iterator<Item = &'a [u8]>,
@@ -342,15 +337,6 @@ fn shape_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result
             })
         })
         .collect()
-}
-
-/// The `i_extra_isize` of inodes of this size.
-pub(super) fn extra_size(inode_size: u16) -> u16 {
-    if inode_size > 128 {
-        pext4_ondisk::inode::EXTRA_SIZE
-    } else {
-        0
-    }
 }
 
 /// The blocks of a file that contain data, as ranges that do not touch.

@@ -21,9 +21,9 @@ use crate::error::{Error, Result};
 use pext4_ondisk::directory::FileType;
 
 /// Size of lost+found in bytes: a checker need not allocate blocks in a damaged image.
-pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
+const LOST_FOUND_BYTES: u64 = 16 << 10;
 /// Its maximum in blocks: with small blocks it needs no indirect block.
-pub(crate) const MAX_LOST_FOUND_BLOCKS: u64 = 12;
+const MAX_LOST_FOUND_BLOCKS: u64 = 12;
 /// The minimum size of a journal in blocks. ext4 implementations refuse smaller ones.
 pub(super) const MIN_JOURNAL_BLOCKS: u32 = 1024;
 /// Seconds between updates of the block of multiple mount protection, as in mke2fs.
@@ -93,13 +93,14 @@ pub(crate) fn place_system(
     Ok(())
 }
 
+/// The `i_extra_isize` of inodes of this size.
+pub(crate) fn extra_size(inode_size: u16) -> u16 {
+    if inode_size > 128 { EXTRA_SIZE } else { 0 }
+}
+
 /// A new inode with the times of the image.
 pub(super) fn new_inode(superblock: &Superblock, mode: u16, links: u16) -> Inode {
-    let extra = if superblock.inode_size > 128 {
-        EXTRA_SIZE
-    } else {
-        0
-    };
+    let extra = extra_size(superblock.inode_size);
     let time = Time {
         seconds: superblock.make_time,
         nanoseconds: 0,
@@ -147,6 +148,12 @@ fn place_root(
     Ok(())
 }
 
+/// The number of blocks of a new `lost+found`.
+pub(crate) fn lost_found_blocks(block_size: usize) -> u32 {
+    let blocks = (LOST_FOUND_BYTES / block_size as u64).clamp(1, MAX_LOST_FOUND_BLOCKS);
+    u32::try_from(blocks).expect("at most twelve")
+}
+
 fn place_lost_found(
     layout: &mut Layout,
     superblock: &mut Superblock,
@@ -155,8 +162,7 @@ fn place_lost_found(
 ) -> Result<()> {
     let format = Format::of(&superblock.features);
     let block_size = layout.geometry.block_size as usize;
-    let count = (LOST_FOUND_BYTES / block_size as u64).clamp(1, MAX_LOST_FOUND_BLOCKS);
-    let runs = layout.allocate(0, count)?;
+    let runs = layout.allocate(0, lost_found_blocks(block_size).into())?;
     for (index, block) in runs.iter().flat_map(Clone::clone).enumerate() {
         let mut bytes = vec![0; block_size];
         if index == 0 {

@@ -8,9 +8,9 @@ use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
 
 use super::super::error::{Error, Result};
-use super::super::shape::extra_size;
 use super::super::tree::Id;
 use super::{Image, build_tree};
+use crate::mkfs::contents::extra_size;
 use crate::mkfs::layout::MAX_EXTENT_BLOCKS;
 
 /// Encodes inodes, and reuses their memory.

@@ -26,11 +26,12 @@ use super::order::Order;
 use super::output::Output;
 use super::place::{LARGE, Placement};
 use super::progress::Progress;
-use super::shape::{Shape, extra_size};
+use super::shape::Shape;
 use super::size::Frame;
 use super::sources::Contents;
 use super::threads::run_on_threads;
 use super::tree::{INLINE, Id, Tree};
+use crate::mkfs::contents::extra_size;
 use crate::mkfs::writer::write_metadata;
 use data::ContentReader;
 
