@@ -348,7 +348,9 @@ impl Builder {
         self
     }
 
-    /// Refuses archives whose headers announce more than this many bytes of contents.
+    /// Refuses archives whose headers announce more than this many bytes of contents. Each piece of
+    /// a sparse file's map counts as 16 bytes more. A size of the image in bytes
+    /// ([`Size::Bytes`]) is also the limit if none is given.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
