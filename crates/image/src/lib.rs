@@ -33,6 +33,8 @@ pub mod check;
 mod error;
 pub mod mkfs;
 pub mod resize;
+mod vacant;
 pub mod words;
 
 pub use error::{Error, Result};
+pub use vacant::is_as_good_as_empty;

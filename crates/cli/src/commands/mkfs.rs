@@ -1,7 +1,7 @@
 //! `pext4 mkfs`: makes an empty file system.
 
 use std::fs;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_fs::path::MAX_SYMLINKS;
 use pext4_image::build::{Owner, parse_owner};
+use pext4_image::is_as_good_as_empty;
 use pext4_image::mkfs::{Design, FileSystem, Options, Summary, hash_seed};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
@@ -25,10 +26,6 @@ use crate::names::ImageName;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
 use crate::{size, uuid_text};
-
-/// The number of bytes at the start and at the end of a file that must be zero for it to count as
-/// empty.
-const LOOKED_AT: u64 = 128 << 10;
 
 /// Make an empty file system in an image, with upstream's defaults
 #[derive(Args)]
@@ -318,27 +315,10 @@ fn clear_device(
     Ok(progress::watch(is_shown, state, clear)?)
 }
 
-/// Whether the start and the end of a file or device are all zeroes. Most formats have their magic
-/// number at the start; partition tables have a copy at the end, and members of some arrays have a
-/// magic number only there.
+/// Whether a file or device is as good as empty.
 fn is_empty(image: &Path) -> Result<bool> {
-    let name = || image.display().to_string();
     let mut file = open_unlocked(image)?;
-    let is_zero = stretch_is_zero(&mut file).with_context(name)?;
-    if !is_zero {
-        return Ok(false);
-    }
-    let size = file.seek(SeekFrom::End(0)).with_context(name)?;
-    file.seek(SeekFrom::Start(size.saturating_sub(LOOKED_AT)))
-        .with_context(name)?;
-    stretch_is_zero(&mut file).with_context(name)
-}
-
-/// Whether the next bytes of a file, up to the length that is checked, are all zeroes.
-fn stretch_is_zero(file: &mut fs::File) -> io::Result<bool> {
-    let mut bytes = Vec::new();
-    file.take(LOOKED_AT).read_to_end(&mut bytes)?;
-    Ok(bytes.iter().all(|&byte| byte == 0))
+    is_as_good_as_empty(&mut file).with_context(|| image.display().to_string())
 }
 
 #[derive(Serialize)]

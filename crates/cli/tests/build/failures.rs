@@ -302,6 +302,19 @@ fn force_replaces_nothing_but_images() {
         assert!(told.contains("one of the sources"), "{told}");
         assert_eq!(fs::read(&archive_at).expect("it is there"), content);
     }
+    let fresh = workshop.write("fresh", b"");
+    let told = complaint(&run(pext4(["build"])
+        .arg(&fresh)
+        .arg(workshop.path("overlay"))));
+    let said = "cannot make it: it exists already; --force replaces it";
+    assert!(told.contains(said), "{told}");
+    // The only trace is at the end, like the copy of a partition table.
+    let mut disk = vec![0; 1 << 20];
+    disk[(1 << 20) - 512..][..8].copy_from_slice(b"EFI PART");
+    fs::write(&fresh, &disk).expect("it is ours");
+    let told = complaint(&build(&fresh, &workshop.path("overlay")));
+    assert!(told.contains("no ext4 image; remove it first"), "{told}");
+    assert_eq!(fs::read(&fresh).expect("it is there"), disk);
     for replaced in [Vec::new(), vec![0; 70_000], image_start()] {
         fs::write(&workshop.image, &replaced).expect("it is ours");
         let output = build(&workshop.image, &workshop.path("overlay"));

@@ -5,7 +5,7 @@
 //! build fails.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Result};
-
-/// How much of a file must be zeroes if the file is replaced without being an ext4 image, in bytes.
-/// Other formats, and partition tables, have their magic numbers in it.
-const LOOKED_AT: u64 = 64 << 10;
+use crate::is_as_good_as_empty;
 
 /// The file that becomes the image.
 #[derive(Debug)]
@@ -48,14 +45,17 @@ impl Output {
                 return Err(Error::output(target, "make it", cause));
             }
             Ok(_) if !replace => {
-                let cause = io::Error::new(io::ErrorKind::AlreadyExists, "--force replaces it");
-                return Err(Error::output(target, "make what exists", cause));
+                let cause = io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "it exists already; --force replaces it",
+                );
+                return Err(Error::output(target, "make it", cause));
             }
             // A dangling symbolic link occupies the name as well.
             Err(_) if !replace && std::fs::symlink_metadata(target).is_ok() => {
                 let problem = "it is a symbolic link that leads nowhere; --force replaces it";
                 let cause = io::Error::new(io::ErrorKind::AlreadyExists, problem);
-                return Err(Error::output(target, "make what exists", cause));
+                return Err(Error::output(target, "make it", cause));
             }
             Ok(_) => check_replaceable(target)?,
             Err(_) => {}
@@ -183,16 +183,14 @@ impl Drop for Output {
 fn check_replaceable(target: &Path) -> Result<()> {
     let action = "replace it";
     let failed = |cause| Error::output(target, action, cause);
-    let mut start = Vec::new();
-    let file = File::open(target).map_err(failed)?;
-    file.take(LOOKED_AT)
-        .read_to_end(&mut start)
-        .map_err(failed)?;
-    let superblock = start.get(superblock::OFFSET as usize..);
-    let is_ext4 = superblock
-        .and_then(<[u8]>::first_chunk)
-        .is_some_and(|bytes| Superblock::magic_of(bytes) == superblock::MAGIC);
-    if is_ext4 || start.iter().all(|&byte| byte == 0) {
+    let mut file = File::open(target).map_err(failed)?;
+    let mut bytes = [0; superblock::SIZE];
+    let is_ext4 = match file.read_exact_at(&mut bytes, superblock::OFFSET) {
+        Ok(()) => Superblock::magic_of(&bytes) == superblock::MAGIC,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
+        Err(error) => return Err(failed(error)),
+    };
+    if is_ext4 || is_as_good_as_empty(&mut file).map_err(failed)? {
         return Ok(());
     }
     let problem = "it is no ext4 image; remove it first, or was IMAGE forgotten?";
