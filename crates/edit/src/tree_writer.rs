@@ -338,6 +338,7 @@ impl<'s> TreeWriter<'s> {
     ) -> Result<()> {
         let volume = self.volume();
         for (name, value) in &metadata.xattrs {
+            check_list(name, value, path)?;
             let set = volume.set_xattr(inode, name, value, SetXattrMode::Any);
             if matches!(&set, Err(error) if error.is(Refusal::NotSupported)) {
                 let name = Shown(name);
@@ -395,6 +396,22 @@ fn copied_flags(kind: FileType) -> InodeFlags {
         FileType::Directory => of_all | of_content | of_directories,
         FileType::Regular => of_all | of_content,
         _ => of_all,
+    }
+}
+
+/// Refuses an access control list that nobody could read, as those of damaged images.
+fn check_list(name: &[u8], value: &[u8], path: &[u8]) -> Result<()> {
+    match acl::decode(value) {
+        Err(corrupt) if acl::is_list(name) => {
+            let problem = format!(
+                "the list {} of the file that is copied here is not understood: {}; `pext4 \
+                 setxattr --remove` removes it from that file",
+                Shown(name),
+                corrupt.problem()
+            );
+            refuse(path, problem)
+        }
+        _ => Ok(()),
     }
 }
 

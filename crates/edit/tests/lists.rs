@@ -15,6 +15,7 @@ use pext4_edit::{Change, EditOptions, EditSession, ModeChange, Overrides, Reader
 use pext4_ondisk::acl;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
+use pext4_testkit::oracle::format::{Features, Format};
 
 /// The permission bits of a file, and its list of this name in the form of system calls.
 fn list_of(image: &Path, path: &str, name: &[u8]) -> (u16, Vec<acl::Entry>) {
@@ -598,4 +599,52 @@ fn a_list_that_is_set_shows_in_the_mode_or_is_refused() {
         .expect("there")
         .mode;
     assert_eq!(mode & 0o7777, 0o640);
+}
+
+/// A list that a damaged image holds cannot be stored anew.
+#[test]
+fn a_list_that_is_not_understood_is_named_with_its_file() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    let format = Format::new(16 << 20, 1024, Features::NoChecksums).inodes(2048);
+    format.make(&image).expect("made");
+    let text = "user::rwx,user:1000:rwx,group::--x,mask::r-x,other::---";
+    let file = [
+        record("SCHILY.acl.access", text),
+        header("file", b'0', 0, ""),
+    ];
+    apply(&image, &archive(&file)).expect("it fits");
+    let stored = acl::encode(&[
+        acl_entry(acl::USER_OBJECT, 7, acl::NO_ID),
+        acl_entry(acl::USER, 7, 1000),
+        acl_entry(acl::GROUP_OBJECT, 1, acl::NO_ID),
+        acl_entry(acl::MASK, 5, acl::NO_ID),
+        acl_entry(acl::OTHER, 0, acl::NO_ID),
+    ]);
+    let mut bytes = fs::read(&image).expect("there");
+    let mut places = bytes.windows(stored.len());
+    let version = places.position(|place| place == stored).expect("there");
+    bytes[version] = 7;
+    fs::write(&image, bytes).expect("there is room");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let copy = Change::Copy(change::Copy {
+        image: None,
+        image_offset: 0,
+        from: b"/file".to_vec(),
+        to: b"/copy".to_vec(),
+        no_target_directory: false,
+        recursive: false,
+    });
+    let told = session.apply(&copy).expect_err("nobody could read it");
+    let told = told.to_string();
+    let said = ["/copy: ", "system.posix_acl_access", "its version is 7"];
+    assert!(said.iter().all(|part| told.contains(part)), "{told}");
+    drop(session);
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let remove = Change::RemoveXattr(change::RemoveXattr {
+        path: b"/file".to_vec(),
+        name: acl::ACCESS.to_vec(),
+    });
+    session.apply(&remove).expect("as the message says");
+    session.apply(&copy).expect("there is no list any more");
 }
