@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use pext4_ondisk::acl;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::xattr::{self, Attribute, INDEX_SYSTEM, Value};
@@ -303,6 +304,22 @@ fn check_block(examination: &Examination, number: InodeNumber, block: BlockNumbe
     }
 }
 
+/// Why an access control list cannot be read; `None` if it can, or the attribute is none. A value
+/// in an inode of its own is not looked at.
+fn list_problem(attribute: &Attribute) -> Option<String> {
+    let Value::Inline(value) = &attribute.value else {
+        return None;
+    };
+    // Most attributes have a name after the prefix.
+    let is_list = attribute.name.is_empty()
+        && xattr::full_name(attribute.index, b"").is_some_and(|name| acl::is_list(&name));
+    if !is_list {
+        return None;
+    }
+    let corrupt = acl::decode(value).err()?;
+    Some(corrupt.problem().to_owned())
+}
+
 /// Checks a list of attributes; `is_hash_valid` depends on where it lies.
 fn check_list(
     examination: &Examination,
@@ -317,6 +334,11 @@ fn check_list(
         }
         if xattr::is_unnameable(attribute.index, &attribute.name) {
             findings.add(Kind::XattrName, place.clone(), || shown(attribute));
+        }
+        if let Some(problem) = list_problem(attribute) {
+            findings.add(Kind::XattrList, place.clone(), || {
+                format!("{}: {problem}", shown(attribute))
+            });
         }
         if let Value::Inode { inode, size } = attribute.value
             && let Err(problem) = check_value(examination, attribute, inode, size)

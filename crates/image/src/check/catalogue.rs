@@ -204,6 +204,8 @@ catalogue! {
     XattrDuplicate = "xattr-duplicate", Problem;
     /// An extended attribute in a block is hidden by one of the same name in the inode.
     XattrHidden = "xattr-hidden", Note;
+    /// An access control list is not understood.
+    XattrList = "xattr-list", Note;
     /// No call can ask for an extended attribute by its name, so no list has it.
     XattrName = "xattr-name", Note;
     /// A block of extended attributes counts another number of users than it has.

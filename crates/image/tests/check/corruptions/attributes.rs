@@ -2,6 +2,7 @@
 
 use pext4_image::check::Kind;
 use pext4_ondisk::BlockNumber;
+use pext4_ondisk::acl;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::xattr::{self, Value};
 
@@ -90,6 +91,12 @@ pub fn attributes() -> Vec<Corruption> {
                 "there is room"
             );
             add_to_block(image, &[xattr::Attribute::new(1, b"twice", b"2")]);
+        }),
+        (Kind::XattrList, Base::Plain, Silent(NOTE), |image| {
+            // A list of the version 7.
+            let (index, name) = xattr::split_name(acl::ACCESS).expect("it has a number");
+            let value = [7, 0, 0, 0, 1, 0, 6, 0, 4, 0, 4, 0, 32, 0, 0, 0];
+            add_to_block(image, &[xattr::Attribute::new(index, name, &value)]);
         }),
         (Kind::XattrName, Base::Plain, Silent(NOTE), |image| {
             add_to_block(image, &[xattr::Attribute::new(1, b"", b"value")]);
