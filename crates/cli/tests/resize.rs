@@ -161,6 +161,17 @@ fn a_journal_is_replayed_only_for_what_will_be_done() {
     assert_eq!(length(&place), 96 << 20);
 }
 
+/// Writes a transaction to the log, with a block in the middle that nothing uses.
+fn log_a_block(place: &Place) {
+    let data = place.image.with_extension("block");
+    fs::write(&data, vec![7; 4096]).expect("room");
+    let script = place.image.with_extension("script");
+    let requests = format!("jo\njw -b 9000 \"{}\"\njc\n", data.display());
+    fs::write(&script, requests).expect("room");
+    let mut debugfs = std::process::Command::new("debugfs");
+    succeed(debugfs.arg("-w").arg("-f").arg(&script).arg(&place.image));
+}
+
 /// The replay is a change, so it is told even if nothing else is done.
 #[test]
 fn a_replay_is_told_even_if_the_size_stays() {
@@ -169,20 +180,47 @@ fn a_replay_is_told_even_if_the_size_stays() {
     }
     let place = Place::empty();
     succeed(pext4(["mkfs", "-q", "--size", "64M", "-O", "^metadata_csum"]).arg(&place.image));
-    let data = place.image.with_extension("block");
-    fs::write(&data, vec![7; 4096]).expect("room");
-    let script = place.image.with_extension("script");
-    // A block in the middle that nothing uses.
-    let requests = format!("jo\njw -b 9000 \"{}\"\njc\n", data.display());
-    fs::write(&script, requests).expect("room");
-    let mut debugfs = std::process::Command::new("debugfs");
-    succeed(debugfs.arg("-w").arg("-f").arg(&script).arg(&place.image));
+    log_a_block(&place);
     let resize = || succeed(pext4(["resize"]).arg(&place.image).arg("max"));
     let said = resize();
     let told = "it is 64 MiB already (1 transaction replayed in its journal)";
     assert!(said.contains(told), "{said}");
     let said = resize();
     assert!(!said.contains("replayed"), "{said}");
+}
+
+/// As by `edit` and a mount.
+#[test]
+fn a_log_whose_replay_the_superblock_does_not_ask_for_is_dropped_with_a_word() {
+    use std::os::unix::fs::FileExt;
+
+    if !has("debugfs") {
+        return;
+    }
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "64M", "-O", "^metadata_csum"]).arg(&place.image));
+    log_a_block(&place);
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&place.image);
+    let file = file.expect("an image");
+    let mut incompat = [0];
+    file.read_exact_at(&mut incompat, 1024 + 0x60)
+        .expect("a superblock");
+    file.write_all_at(&[incompat[0] & !4], 1024 + 0x60)
+        .expect("it is ours");
+    let resize = |size: &str, json: &[&str]| {
+        let words = [&["resize", "--dry-run"], json].concat();
+        succeed(pext4(words).arg(&place.image).arg(size))
+    };
+    let dropped = "transactions whose replay the superblock does not ask for are dropped";
+    for size in ["max", "96M"] {
+        let said = resize(size, &[]);
+        assert!(said.contains(dropped), "{said}");
+    }
+    let said = resize("96M", &["--json"]);
+    assert!(said.contains("\"dropped_log\": true"), "{said}");
 }
 
 /// An image as a crash leaves it; `orphan` says whether a file was open whose name is gone.

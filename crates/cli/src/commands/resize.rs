@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_block::Access;
-use pext4_image::resize::{Options, Preview, Progress, Resize, Target, Way};
+use pext4_image::resize::{Options, Preview, Progress, Resize, Summary, Target, Way};
 use serde::Serialize;
 
 use crate::columns::{self, Align};
@@ -71,6 +71,7 @@ struct Done {
     moved_inodes: u64,
     became_meta_bg: bool,
     replayed_transactions: u32,
+    dropped_log: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_length: Option<u64>,
 }
@@ -197,10 +198,14 @@ impl Done {
             moved_inodes: summary.moved_inodes,
             became_meta_bg: summary.became_meta_bg,
             replayed_transactions: summary.replayed,
+            dropped_log: summary.has_dropped_log,
             kept_length: preview.kept_length,
         }
     }
 }
+
+/// What is said of a log that is not replayed.
+const DROPPED: &str = "transactions whose replay the superblock does not ask for are dropped";
 
 /// Prints what will be done, and the state after an interruption.
 fn print_preview(image: &ImageArgument, preview: &Preview) -> io::Result<()> {
@@ -209,13 +214,19 @@ fn print_preview(image: &ImageArgument, preview: &Preview) -> io::Result<()> {
         let bytes = size::show(preview.summary.bytes());
         // The replay is a change, even if nothing else is: after an interrupted growth it is what
         // completes it.
-        let replayed = match preview.summary.replayed {
-            0 => String::new(),
-            replayed => format!(" ({} in its journal)", counted_replays(replayed)),
+        let journal = match preview.summary {
+            Summary {
+                has_dropped_log: true,
+                ..
+            } => format!(" (its journal: {DROPPED})"),
+            Summary { replayed: 0, .. } => String::new(),
+            Summary { replayed, .. } => {
+                format!(" ({} in its journal)", counted_replays(replayed))
+            }
         };
         writeln!(
             output,
-            "{}: it is {bytes} already{replayed}",
+            "{}: it is {bytes} already{journal}",
             image.file.display()
         )?;
         return output.flush();
@@ -270,6 +281,9 @@ fn rows(image: &ImageArgument, preview: &Preview) -> Vec<Vec<String>> {
     if summary.became_meta_bg {
         let text = "descriptors of further groups lie in those groups from now on (meta_bg)";
         rows.push(("Layout", text.to_owned()));
+    }
+    if summary.has_dropped_log {
+        rows.push(("Journal", DROPPED.to_owned()));
     }
     if summary.replayed > 0 {
         rows.push(("Journal", counted_replays(summary.replayed)));

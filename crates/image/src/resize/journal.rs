@@ -36,6 +36,8 @@ pub(super) struct Recovered {
     pub log: Option<Log>,
     /// Number of transactions that were replayed.
     pub replayed: u32,
+    /// Whether the log held transactions that were dropped instead.
+    pub has_dropped: bool,
 }
 
 /// Replays the journal if necessary, and refuses a damaged image.
@@ -51,6 +53,7 @@ pub(super) fn recover(device: &dyn Device) -> Result<Recovered> {
         Recovered {
             log: None,
             replayed: 0,
+            has_dropped: false,
         }
     } else if superblock.journal_inode.get() == 0 {
         if is_dirty {
@@ -61,6 +64,7 @@ pub(super) fn recover(device: &dyn Device) -> Result<Recovered> {
         Recovered {
             log: None,
             replayed: 0,
+            has_dropped: false,
         }
     } else {
         recover_internal(device, &superblock, is_dirty)?
@@ -75,7 +79,7 @@ fn recover_internal(
     is_dirty: bool,
 ) -> Result<Recovered> {
     let mut log = open_log(device, superblock)?;
-    let mut replayed = 0;
+    let (mut replayed, mut has_dropped) = (0, false);
     if log.superblock.errno != 0 {
         return Err(refusal(
             "its journal had stopped with an error: run `e2fsck -f` first",
@@ -89,10 +93,12 @@ fn recover_internal(
     } else if log.superblock.start != 0 {
         // The superblock says that the log need not be replayed.
         recovery::discard(device, &log.area, &mut log.superblock)?;
+        has_dropped = true;
     }
     Ok(Recovered {
         log: Some(log),
         replayed,
+        has_dropped,
     })
 }
 

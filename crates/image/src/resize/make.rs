@@ -94,6 +94,7 @@ impl Plan {
             }
         };
         plan.replayed = found.replayed;
+        plan.has_dropped_log = found.has_dropped;
         plan.log = found.log;
         Ok(plan)
     }

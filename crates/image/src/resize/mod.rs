@@ -74,6 +74,9 @@ pub struct Summary {
     pub became_meta_bg: bool,
     /// Number of journal transactions that were replayed first.
     pub replayed: u32,
+    /// Whether the log held transactions that were dropped first, since the superblock does not ask
+    /// for their replay.
+    pub has_dropped_log: bool,
 }
 
 impl Summary {

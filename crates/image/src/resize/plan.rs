@@ -49,6 +49,7 @@ pub struct Plan {
     /// The image's journal, empty.
     pub(super) log: Option<Log>,
     pub(super) replayed: u32,
+    pub(super) has_dropped_log: bool,
     /// The time of all time stamps, since 1970; that of the run if `None`.
     pub(super) time: Option<Duration>,
     pub(super) progress: Arc<Progress>,
@@ -112,6 +113,7 @@ impl Plan {
             moved_inodes: 0,
             log: None,
             replayed: 0,
+            has_dropped_log: false,
             time: None,
             progress: Arc::default(),
         })
@@ -144,6 +146,7 @@ impl Plan {
             became_meta_bg: geometry.has_meta_bg()
                 && !self.old.features.has_incompat(Incompat::META_BG),
             replayed: self.replayed,
+            has_dropped_log: self.has_dropped_log,
         }
     }
 
