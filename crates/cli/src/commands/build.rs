@@ -189,6 +189,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     )?;
     let summary = built.map_err(|error| match error {
         build::Error::InUse(error) => add_user(&arguments.image, error),
+        build::Error::Interrupted => {
+            let image = arguments.image.display().to_string();
+            anyhow::Error::from(build::Error::Interrupted).context(image)
+        }
         error => error.into(),
     })?;
     if arguments.json {

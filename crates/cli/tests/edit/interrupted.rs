@@ -1,4 +1,5 @@
-//! Interrupted edits: the image is unchanged, and no file is left beside it.
+//! Interrupted edits: the image is unchanged, and no file is left beside it. An interrupted build
+//! leaves nothing either. Both name the image.
 
 use std::fs;
 use std::io::Read;
@@ -126,4 +127,23 @@ fn a_stalled_stream_does_not_hold_up_an_interruption() {
         );
         drop(input);
     }
+}
+
+#[test]
+fn an_interrupted_build_names_the_image() {
+    if !can_be_interrupted() {
+        return;
+    }
+    let place = Place::empty();
+    let before = names(&place);
+    let (mut child, input) = begin(&place, &["build", "-"]);
+    let process = child.id();
+    wait_until(&mut child, || has_interrupt(process, "SigCgt:"));
+    let (status, said) = interrupt(child, Signal::INT);
+    assert_eq!(status, Some(1), "{said}");
+    let image = place.image.to_str().expect("text");
+    let told = format!("{image}: interrupted; nothing was left behind");
+    assert!(said.contains(&told), "{said}");
+    assert_eq!(names(&place), before);
+    drop(input);
 }
