@@ -249,7 +249,7 @@ impl Extractor<'_, '_> {
         path: &Path,
         depth: u32,
     ) -> Result<()> {
-        let metadata = self.image.metadata(source)?;
+        let mut metadata = self.image.summary(source)?;
         if let Some(first) = metadata.identity.and_then(|key| self.links.get(&key)) {
             let flags = AtFlags::empty();
             let old = first.file_name().unwrap_or_default();
@@ -259,6 +259,7 @@ impl Extractor<'_, '_> {
                 .and_then(|above| rustix::fs::linkat(&above, old, &directory, name, flags))
                 .with_host_file(&self.host_path(source), "make its other name");
         }
+        self.image.complete(source, &mut metadata)?;
         if depth > 0 {
             self.progress.add_file()?;
         }

@@ -3,6 +3,9 @@
 //! An image may be hostile: its directories may form cycles, or have several names. A directory is
 //! entered once; a second path to it is reported as corruption. Names that no host and no tar could
 //! hold are refused when they are listed, and so is the second of two equal names in a directory.
+//! All data together, and all attributes, have a limit ([`CopyLimit`]). A file that counts one link
+//! and is met by a second name is copied under that, too, and all further names are links to that
+//! copy: to know the first name of every file would take much memory.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -11,6 +14,7 @@ use std::path::Path;
 use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
 use pext4_ondisk::Corrupt;
 
+use crate::copy_limit::CopyLimit;
 use crate::error::{FsContext, ImageContext, Result};
 use crate::flags::is_encrypted;
 use crate::source::{FileMetadata, PIECE, Sink, Source};
@@ -23,6 +27,9 @@ pub(crate) struct ImageTree<'v> {
     file: Option<&'v Path>,
     /// Directories that were entered.
     entered: RefCell<HashSet<InodeNumber>>,
+    /// Files that count one link and were met.
+    met: RefCell<HashSet<InodeNumber>>,
+    limit: CopyLimit,
 }
 
 /// A file of an image; `path` is for errors.
@@ -43,6 +50,8 @@ impl<'v> ImageTree<'v> {
             volume,
             file,
             entered: RefCell::new(HashSet::new()),
+            met: RefCell::new(HashSet::new()),
+            limit: CopyLimit::new(volume),
         }
     }
 
@@ -106,6 +115,55 @@ impl<'v> ImageTree<'v> {
         found.is_ok_and(|found| is_encrypted(found.flags))
     }
 
+    /// The metadata of a file but for the target of a symbolic link and the extended attributes:
+    /// all that matters of one that gets another name. To be asked for once for each name.
+    pub(crate) fn summary(&self, file: &ImageFile) -> Result<FileMetadata> {
+        let found = self.attributes(file)?;
+        let may_have_more = match (found.file_type, found.links) {
+            (FileType::Directory, _) => false,
+            (_, 0 | 1) => !self.met.borrow_mut().insert(file.inode),
+            _ => true,
+        };
+        Ok(FileMetadata {
+            kind: found.file_type,
+            permissions: found.mode & 0o7777,
+            uid: found.uid,
+            gid: found.gid,
+            accessed: found.accessed,
+            modified: found.modified,
+            size: found.size,
+            device: found.device,
+            target: Vec::new(),
+            xattrs: Vec::new(),
+            flags: Some(found.flags),
+            identity: may_have_more.then(|| (0, u64::from(file.inode.get()))),
+        })
+    }
+
+    /// Adds what [`Self::summary`] leaves out.
+    pub(crate) fn complete(&self, file: &ImageFile, metadata: &mut FileMetadata) -> Result<()> {
+        if metadata.kind == FileType::Symlink {
+            let target = self.volume.read_link(file.inode).with_path(&file.path);
+            metadata.target = target.in_image(self.file)?;
+        }
+        let xattrs = self.xattrs(file.inode).with_path(&file.path);
+        metadata.xattrs = xattrs.in_image(self.file)?;
+        Ok(())
+    }
+
+    fn xattrs(&self, inode: InodeNumber) -> pext4_fs::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut xattrs = self.volume.xattrs(inode)?;
+        self.limit.take_attributes(inode, &xattrs)?;
+        xattrs.sort_unstable();
+        Ok(xattrs)
+    }
+
+    /// Reads the data of a file that is to be copied later, to know that it can be read.
+    pub(crate) fn try_content(&self, file: &ImageFile, metadata: &FileMetadata) -> Result<()> {
+        let read = || self.content(file, metadata, &mut |_, _| Ok(()));
+        self.limit.in_advance(read)
+    }
+
     fn enter(&self, file: &ImageFile) -> Result<()> {
         if self.entered.borrow_mut().insert(file.inode) {
             return Ok(());
@@ -120,29 +178,9 @@ impl Source for ImageTree<'_> {
     type Node = ImageFile;
 
     fn metadata(&self, file: &ImageFile) -> Result<FileMetadata> {
-        let found = self.attributes(file)?;
-        let target = match found.file_type {
-            FileType::Symlink => {
-                let target = self.volume.read_link(file.inode).with_path(&file.path);
-                target.in_image(self.file)?
-            }
-            _ => Vec::new(),
-        };
-        let many = found.links > 1 && found.file_type != FileType::Directory;
-        Ok(FileMetadata {
-            kind: found.file_type,
-            permissions: found.mode & 0o7777,
-            uid: found.uid,
-            gid: found.gid,
-            accessed: found.accessed,
-            modified: found.modified,
-            size: found.size,
-            device: found.device,
-            target,
-            xattrs: xattrs(self.volume, file).in_image(self.file)?,
-            flags: Some(found.flags),
-            identity: many.then(|| (0, u64::from(found.inode.get()))),
-        })
+        let mut metadata = self.summary(file)?;
+        self.complete(file, &mut metadata)?;
+        Ok(metadata)
     }
 
     fn children(&self, file: &ImageFile) -> Result<Vec<(Vec<u8>, ImageFile)>> {
@@ -151,7 +189,7 @@ impl Source for ImageTree<'_> {
 
     fn content(&self, file: &ImageFile, _: &FileMetadata, sink: Sink<'_>) -> Result<()> {
         let mut piece = vec![0; PIECE];
-        for run in DataRuns::new(self.volume, file) {
+        for run in DataRuns::new(self, file) {
             let (mut at, end) = run.in_image(self.file)?;
             while at < end {
                 let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
@@ -170,9 +208,9 @@ impl Source for ImageTree<'_> {
 
 /// The runs of data of a file, each from its first byte to the byte behind its last. A damaged map
 /// may lead to the same blocks again and again; so it is an error if the runs are longer than the
-/// file system.
+/// file system, or, with those of files before, than the tree's limit.
 pub(crate) struct DataRuns<'a> {
-    volume: &'a Volume,
+    tree: &'a ImageTree<'a>,
     file: &'a ImageFile,
     at: u64,
     /// Bytes that the other runs may have.
@@ -180,29 +218,30 @@ pub(crate) struct DataRuns<'a> {
 }
 
 impl<'a> DataRuns<'a> {
-    pub(crate) fn new(volume: &'a Volume, file: &'a ImageFile) -> Self {
-        let size = volume.statfs();
+    pub(crate) fn new(tree: &'a ImageTree<'a>, file: &'a ImageFile) -> Self {
         Self {
-            volume,
+            tree,
             file,
             at: 0,
-            left: size.blocks.saturating_mul(u64::from(size.block_size)),
+            left: tree.volume.size(),
         }
     }
 
-    fn next_run(&mut self) -> Result<Option<(u64, u64)>> {
-        let (inode, path) = (self.file.inode, &self.file.path);
-        let start = match self.volume.seek_data(inode, self.at) {
+    fn next_run(&mut self) -> pext4_fs::Result<Option<(u64, u64)>> {
+        let (volume, inode) = (self.tree.volume, self.file.inode);
+        let start = match volume.seek_data(inode, self.at) {
             Ok(start) => start,
             Err(error) if error.is(Refusal::NoSuchOffset) => return Ok(None),
-            Err(error) => return Err(error).with_path(path),
+            Err(error) => return Err(error),
         };
-        let end = self.volume.seek_hole(inode, start).with_path(path)?;
+        let end = volume.seek_hole(inode, start)?;
         let Some(left) = self.left.checked_sub(end - start) else {
             let problem = "leads to more blocks than the file system has";
-            let corrupt = Corrupt::new("map of a file", problem).in_inode(inode);
-            return Err(pext4_fs::Error::from(corrupt)).with_path(path);
+            return Err(Corrupt::new("map of a file", problem)
+                .in_inode(inode)
+                .into());
         };
+        self.tree.limit.take_data(inode, end - start)?;
         (self.at, self.left) = (end, left);
         Ok(Some((start, end)))
     }
@@ -212,7 +251,8 @@ impl Iterator for DataRuns<'_> {
     type Item = Result<(u64, u64)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_run().transpose()
+        let run = self.next_run().with_path(&self.file.path);
+        run.transpose()
     }
 }
 
@@ -237,12 +277,6 @@ fn list_into(
         }
         true
     })
-}
-
-fn xattrs(volume: &Volume, file: &ImageFile) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut xattrs = volume.xattrs(file.inode).with_path(&file.path)?;
-    xattrs.sort_unstable();
-    Ok(xattrs)
 }
 
 /// Whether a name leads to a file in its directory and nowhere else.

@@ -67,6 +67,7 @@
 
 mod acls;
 pub mod change;
+mod copy_limit;
 mod edited_clone;
 mod error;
 mod flags;

@@ -26,7 +26,8 @@ pub(crate) struct FileMetadata {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// The flags of the inode, of which a copy gets some; `None` if the source has none.
     pub(crate) flags: Option<u32>,
-    /// Identifies a file that has several names: device and inode number. Else `None`.
+    /// Identifies a file that has several names, or is met again: device and inode number. Else
+    /// `None`.
     pub(crate) identity: Option<(u64, u64)>,
 }
 

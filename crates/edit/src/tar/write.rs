@@ -26,7 +26,7 @@ use crate::flags::has_more_than_storage;
 use crate::image_tree::{DataRuns, ImageFile, ImageTree};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
-use crate::source::{FileMetadata, PIECE, Source};
+use crate::source::{FileMetadata, PIECE};
 use crate::unreadable::{OnSkipped, Unreadable};
 
 /// The largest numbers in octal fields of 8 and of 12 bytes.
@@ -202,14 +202,24 @@ impl Exporter<'_, '_> {
         Ok(())
     }
 
-    /// The metadata of a file. If unreadable files may be skipped, an error if its content cannot
-    /// be read.
+    /// The metadata of a file, as far as it is written. If unreadable files may be skipped, an
+    /// error if its content cannot be read.
     fn readable(&self, file: &ImageFile) -> Result<FileMetadata> {
-        let metadata = self.image.metadata(file)?;
+        let mut metadata = self.image.summary(file)?;
+        if self.first_name(&metadata).is_some() {
+            return Ok(metadata);
+        }
+        self.image.complete(file, &mut metadata)?;
         if self.unreadable.can_skip() && metadata.kind == FileType::Regular {
-            self.image.content(file, &metadata, &mut |_, _| Ok(()))?;
+            self.image.try_content(file, &metadata)?;
         }
         Ok(metadata)
+    }
+
+    /// The name under which the file is in the archive, if it is.
+    fn first_name(&self, metadata: &FileMetadata) -> Option<&[u8]> {
+        let key = metadata.identity?;
+        self.links.get(&key).map(Vec::as_slice)
     }
 
     fn write_one(&mut self, name: &[u8], file: &ImageFile, metadata: &FileMetadata) -> Result<()> {
@@ -220,7 +230,7 @@ impl Exporter<'_, '_> {
         self.exported.files += 1;
         self.progress.add_file()?;
         let mut header = Header::new(name, metadata);
-        if let Some(first) = metadata.identity.and_then(|key| self.links.get(&key)) {
+        if let Some(first) = self.first_name(metadata) {
             header.set_link(b'1', first);
             return self.put_header(header, name);
         }
@@ -277,7 +287,7 @@ impl Exporter<'_, '_> {
             return Ok(vec![(0, size)]);
         }
         let mut runs = Vec::new();
-        for run in DataRuns::new(self.reader.volume(), file) {
+        for run in DataRuns::new(&self.image, file) {
             self.progress.check()?;
             let (start, end) = run?;
             let end = end.min(size);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pext4_ondisk::directory::NAME_MAX;
+use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::inode;
 
 use crate::types::StatFs;
@@ -20,6 +21,21 @@ impl Volume {
             inode::BASE_SIZE => Duration::from_secs(1),
             _ => Duration::from_nanos(1),
         }
+    }
+
+    /// The size of the file system in bytes, its own blocks included.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        let geometry = &self.inodes.store.geometry;
+        let block_size = u64::from(geometry.block_size);
+        geometry.blocks_count.saturating_mul(block_size)
+    }
+
+    /// Whether files may share blocks (`shared_blocks`), as in images that store equal blocks once.
+    #[must_use]
+    pub fn may_share_blocks(&self) -> bool {
+        let features = &self.inodes.store.geometry.features;
+        features.has_read_only_compat(ReadOnlyCompat::SHARED_BLOCKS)
     }
 
     /// What `statfs(2)` tells.
