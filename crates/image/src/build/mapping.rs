@@ -1,10 +1,12 @@
 //! The mapping file: changes of owners and attributes.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+mod index;
 
-use globset::GlobMatcher;
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use globset::Glob;
 use pext4_ondisk::owner::{self, GroupText, OwnerText, Party};
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
@@ -16,6 +18,7 @@ use super::patterns::glob;
 use super::time::parse_time;
 use super::tree::{Id, Metadata, ROOT, Tree};
 use crate::words::words;
+use index::PatternIndex;
 
 /// Changes of owners and attributes, parsed from a mapping file:
 ///
@@ -35,6 +38,8 @@ pub struct Map {
     uids: Vec<IdRange>,
     gids: Vec<IdRange>,
     paths: Vec<PathRule>,
+    /// The patterns of `paths`.
+    patterns: PatternIndex,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +53,6 @@ struct IdRange {
 
 #[derive(Clone, Debug)]
 struct PathRule {
-    pattern: GlobMatcher,
     mode: Option<u16>,
     owner: Owner,
     mtime: Option<Time>,
@@ -92,15 +96,25 @@ impl Map {
     /// A line is invalid. The message gives the number of the first such line.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ParseError> {
         let mut map = Self::default();
+        let mut patterns = Vec::new();
         let lines = text.as_ref().split(|&byte| byte == b'\n');
         for (number, line) in (1..).zip(lines) {
-            let done = map.add_line(number, line);
+            let done = map.add_line(number, line, &mut patterns);
             done.map_err(|problem| ParseError(format!("line {number}: {problem}")))?;
         }
+        let index = PatternIndex::new(&patterns);
+        map.patterns = index.map_err(|error| ParseError(error.to_string()))?;
         Ok(map)
     }
 
-    fn add_line(&mut self, number: usize, line: &[u8]) -> Result<(), String> {
+    /// Adds a line; if it is for paths, also its pattern and whether only one path or name matches
+    /// that.
+    fn add_line(
+        &mut self,
+        number: usize,
+        line: &[u8],
+        patterns: &mut Vec<(Glob, bool)>,
+    ) -> Result<(), String> {
         let words = words(line)?.into_iter().map(String::from_utf8);
         let words: Vec<String> = words
             .collect::<Result<_, _>>()
@@ -112,6 +126,7 @@ impl Map {
             ["gid", numbers @ ..] => add_range(&mut self.gids, id_range(number, numbers)?),
             ["path", pattern, changes @ ..] => {
                 self.paths.push(path_rule(number, pattern, changes)?);
+                patterns.push((glob(pattern)?, is_literal(pattern)));
                 Ok(())
             }
             [word, ..] => Err(format!(
@@ -143,12 +158,8 @@ impl Map {
 
     /// Applies the lines that match one of a file's paths.
     pub(super) fn apply_to(&self, paths: &[Vec<u8>], metadata: &mut Metadata) {
-        let matches = |rule: &&PathRule| {
-            let is_match =
-                |path: &Vec<u8>| rule.pattern.is_match(Path::new(OsStr::from_bytes(path)));
-            paths.iter().any(is_match)
-        };
-        for rule in self.paths.iter().filter(matches) {
+        for number in self.patterns.matching(paths) {
+            let rule = &self.paths[number];
             rule.has_matched.note();
             rule.apply(metadata);
         }
@@ -166,16 +177,29 @@ impl Map {
             .paths
             .iter()
             .filter_map(|rule| Some((rule.literal.as_ref()?, rule.has_matched.is_set())));
-        for ((line, path), has_matched) in stated {
-            tree.make_index();
+        let stated: Vec<_> = stated.collect();
+        if stated.is_empty() {
+            return Ok(());
+        }
+        tree.make_index();
+        let tree = &*tree;
+        let names = stated.iter().filter_map(|((_, path), _)| stated_name(path));
+        let named = first_of_names(tree, names.collect());
+        let found = stated.iter().map(|((_, path), _)| match stated_name(path) {
+            Some(name) => named.get(name).copied(),
+            None => stated_file(tree, path),
+        });
+        let found: Vec<Option<Id>> = found.collect();
+        let firsts = first_names(tree, found.iter().flatten().copied());
+        for (((line, path), has_matched), found) in stated.into_iter().zip(found) {
             let shown = Shown(path.as_bytes());
-            let Some(found) = stated_file(tree, path) else {
+            let Some(found) = found else {
                 return Err(Error::impossible(format!(
                     "line {line} of the mapping: nothing in the image is called `{shown}`; `path` with \
                      a pattern like `{path}*` may match nothing"
                 )));
             };
-            let first = first_name(tree, found);
+            let first = firsts.get(&tree.owner(found)).copied().unwrap_or(found);
             // A name without a path may be that of other files, too.
             let is_for_one = path.contains('/');
             if !has_matched || (is_for_one && !have_same_attributes(tree, first, found)) {
@@ -229,13 +253,11 @@ fn path_rule(line: usize, pattern: &str, changes: &[&str]) -> Result<PathRule, S
     if changes.is_empty() {
         return Err("it says no change: mode=, owner= or mtime= is expected".to_owned());
     }
-    let is_literal = !pattern.contains(['*', '?', '[', '{', '\\']);
     let mut rule = PathRule {
-        pattern: glob(pattern)?.compile_matcher(),
         mode: None,
         owner: (None, None),
         mtime: None,
-        literal: is_literal.then(|| (line, pattern.to_owned())),
+        literal: is_literal(pattern).then(|| (line, pattern.to_owned())),
         has_matched: Matched::default(),
     };
     for change in changes {
@@ -255,6 +277,11 @@ fn path_rule(line: usize, pattern: &str, changes: &[&str]) -> Result<PathRule, S
         }
     }
     Ok(rule)
+}
+
+/// Whether only one path or one name matches a pattern.
+fn is_literal(pattern: &str) -> bool {
+    !pattern.contains(['*', '?', '[', '{', '\\'])
 }
 
 /// Parses an owner in the forms of chown(1): `USER`, `USER:GROUP` or `:GROUP`, as numbers. The only
@@ -314,33 +341,67 @@ fn mapped(ranges: &[IdRange], id: u32) -> u32 {
         .unwrap_or(id)
 }
 
-/// The file of the image that a path or a name in a mapping states.
-fn stated_file(tree: &Tree, path: &str) -> Option<Id> {
+/// The name that a path in a mapping is, if it is one at any depth.
+fn stated_name(path: &str) -> Option<&[u8]> {
     let trimmed = path.trim_end_matches('/');
-    let is_whole = path.starts_with('/') || path.starts_with("./");
-    if !is_whole && !trimmed.contains('/') {
-        return (1..tree.nodes.len())
-            .map(|id| Id::try_from(id).expect("ids are numbers of 32 bits"))
-            .find(|&id| tree.name(id) == trimmed.as_bytes() && !tree.is_gone(id));
-    }
-    match trimmed {
+    let is_whole = path.starts_with('/') || path.starts_with("./") || trimmed.contains('/');
+    (!is_whole).then_some(trimmed.as_bytes())
+}
+
+/// The file of the image that a path in a mapping states.
+fn stated_file(tree: &Tree, path: &str) -> Option<Id> {
+    match path.trim_end_matches('/') {
         "" | "." => Some(ROOT),
         trimmed => lookup::find(tree, trimmed.as_bytes()),
     }
 }
 
-/// The first name of a file in the order of the image, by which it gets its attributes.
-fn first_name(tree: &Tree, name: Id) -> Id {
-    let file = tree.owner(name);
-    let all = (1..tree.nodes.len()).map(|id| Id::try_from(id).expect("ids are numbers of 32 bits"));
-    let names = all.filter(|&id| tree.owner(id) == file && !tree.is_gone(id));
-    // The files of a directory come before those of the directories in it.
-    let place = |id: &Id| {
-        let path = tree.path(*id);
-        let directory = path.parent().map(Path::to_owned).unwrap_or_default();
-        (directory, path)
-    };
-    names.min_by_key(place).unwrap_or(name)
+/// All names of the tree but the root's, also those that are gone.
+fn all_names(tree: &Tree) -> impl Iterator<Item = Id> {
+    (1..tree.nodes.len()).map(|id| Id::try_from(id).expect("ids are numbers of 32 bits"))
+}
+
+/// For each of these names its first file in the tree.
+fn first_of_names<'a>(tree: &Tree, names: HashSet<&'a [u8]>) -> HashMap<&'a [u8], Id> {
+    let mut found = HashMap::new();
+    if names.is_empty() {
+        return found;
+    }
+    for id in all_names(tree) {
+        if let Some(&name) = names.get(tree.name(id))
+            && !found.contains_key(name)
+            && !tree.is_gone(id)
+        {
+            found.insert(name, id);
+        }
+    }
+    found
+}
+
+/// For the files that these are names of: the first name of each in the order of the image, by
+/// which it gets its attributes.
+fn first_names(tree: &Tree, names: impl Iterator<Item = Id>) -> HashMap<Id, Id> {
+    let files: HashSet<Id> = names.map(|name| tree.owner(name)).collect();
+    let mut first: HashMap<Id, ((PathBuf, PathBuf), Id)> = HashMap::new();
+    for id in all_names(tree) {
+        let file = tree.owner(id);
+        if !files.contains(&file) || tree.is_gone(id) {
+            continue;
+        }
+        // The files of a directory come before those of the directories in it.
+        let path = tree.path(id);
+        let directory = path.parent().map(PathBuf::from).unwrap_or_default();
+        let one = ((directory, path), id);
+        match first.get_mut(&file) {
+            Some(before) if *before <= one => {}
+            Some(before) => *before = one,
+            None => drop(first.insert(file, one)),
+        }
+    }
+    first
+        .into_iter()
+        .map(|(file, (_, id))| (file, id))
+        .collect()
 }
 
 /// Whether two names of a file were given the same attributes.
