@@ -105,6 +105,16 @@ pub trait Device: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// The next run at or after `at` that may hold anything but zeroes, cut at `end`; `None` if
+    /// only zeroes follow. A device that does not know where it has holes has data everywhere.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+        Ok((at < end).then_some(at..end))
+    }
+
     /// Forgets what this machine has cached of a range, so that a read which starts after this
     /// returned sees what other machines have written to a shared device before. A hint: a device
     /// without such a cache ignores it, and so does one whose cache has what is not durable yet.
@@ -142,6 +152,10 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
         (**self).discard(offset, length)
+    }
+
+    fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+        (**self).next_data(at, end)
     }
 
     fn forget(&self, range: Range<u64>) {

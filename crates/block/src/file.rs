@@ -297,18 +297,6 @@ impl FileDevice {
         metadata.is_ok_and(|file| file.is_file() && file.blocks().saturating_mul(512) < file.len())
     }
 
-    /// The next run of data at or after `at`, in bytes of this device, cut at `end`; `None` if only
-    /// holes follow.
-    ///
-    /// # Errors
-    ///
-    /// The host's.
-    pub fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
-        let [from, to] = [at, end].map(|at| self.start.saturating_add(at));
-        let data = next_data(&self.file, from, to)?;
-        Ok(data.map(|data| data.start - self.start..data.end - self.start))
-    }
-
     /// The path it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -456,6 +444,12 @@ impl Device for FileDevice {
                 Err(error(&self.path, action, errno))
             }
         }
+    }
+
+    fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+        let [from, to] = [at, end].map(|at| self.start.saturating_add(at));
+        let data = next_data(&self.file, from, to)?;
+        Ok(data.map(|data| data.start - self.start..data.end - self.start))
     }
 
     fn forget(&self, range: Range<u64>) {

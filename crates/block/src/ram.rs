@@ -8,6 +8,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -192,6 +193,26 @@ impl Device for RamDevice {
         }
         Ok(true)
     }
+
+    fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+        const TABLE: u64 = CHUNKS_IN_TABLE * CHUNK_SIZE as u64;
+        let end = end.min(self.size);
+        let mut at = at;
+        while at < end {
+            if self.tables[(at / TABLE) as usize].get().is_none() {
+                at = (at / TABLE + 1) * TABLE;
+                continue;
+            }
+            let number = at / CHUNK_SIZE as u64;
+            let next = (number + 1) * CHUNK_SIZE as u64;
+            let chunk = self.existing_chunk(number);
+            if chunk.is_some_and(|chunk| chunk.read().is_some()) {
+                return Ok(Some(at..next.min(end)));
+            }
+            at = next;
+        }
+        Ok(None)
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -205,6 +226,23 @@ mod tests {
             .read_at(offset, &mut bytes)
             .expect("the range lies within");
         bytes
+    }
+
+    #[test]
+    fn data_is_where_something_was_written() {
+        const MIB: u64 = 1 << 20;
+        let device = RamDevice::new(1 << 40);
+        device.write_at(500 * MIB + 7, &[1]).expect("within");
+        let next = |at, end| device.next_data(at, end).expect("it is no error");
+        let chunk = 500 * MIB + CHUNK_SIZE as u64;
+        assert_eq!(next(3, 1 << 40), Some(500 * MIB..chunk));
+        assert_eq!(
+            next(500 * MIB + 9, chunk - 1),
+            Some(500 * MIB + 9..chunk - 1)
+        );
+        assert_eq!(next(chunk, 1 << 41), None);
+        assert_eq!(next(3, 500 * MIB), None);
+        assert_eq!(next(5, 3), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_block::Device;
@@ -69,6 +70,25 @@ impl Device for ReplayedDevice {
 
     fn flush(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+        if at >= end {
+            return Ok(None);
+        }
+        let size = u64::from(self.replay.area.block_size());
+        let blocks = BlockNumber(at / size)..BlockNumber(end.div_ceil(size));
+        let covered = self.replay.survivors.range(blocks).next();
+        let covered = covered.map(|(home, _)| {
+            let start = home.get() * size;
+            start.max(at)..(start + size).min(end)
+        });
+        let below = self.below.next_data(at, end)?;
+        Ok(match (covered, below) {
+            (Some(covered), Some(below)) if below.start <= covered.start => Some(below),
+            (Some(covered), _) => Some(covered),
+            (None, below) => below,
+        })
     }
 
     fn is_read_only(&self) -> bool {
