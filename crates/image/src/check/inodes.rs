@@ -2,7 +2,11 @@
 //!
 //! Each thread takes group after group, reads the used part of its inode table in large pieces, and
 //! checks inode after inode ([`super::inode`]). The data for later passes is kept small: for each
-//! inode a byte of state and a counter of links, for each directory the location of its blocks.
+//! inode a byte of state and a counter of links, for each directory the location of its blocks. A
+//! descriptor may claim that a table is used where the image has a hole: holes are not read, and
+//! nothing is kept of pages of inodes none of which is in use.
+
+use std::ops::Range;
 
 use pext4_ondisk::bitmap;
 use pext4_ondisk::casefold::Naming;
@@ -11,13 +15,15 @@ use pext4_sync::atomic::{AtomicU32, Ordering};
 
 use super::catalogue::Kind;
 use super::findings::Place;
-use super::inode;
+use super::inode::{self, Examined};
 use super::parallel::Workers;
 use super::quota::Usage;
 use super::{Examination, Pass};
 
 /// Bytes of an inode table that are read at a time.
 const CHUNK: usize = 1 << 20;
+/// The number of inodes in a page, which is kept or not.
+const PAGE: usize = 64;
 
 /// The state of an inode for later passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +34,9 @@ impl InodeState {
     const USED: u8 = 0x08;
     const VALUE: u8 = 0x10;
     const OVERFLOWN: u8 = 0x20;
+
+    /// An inode that is not in use.
+    const UNUSED: Self = Self(0);
 
     /// An inode in use. `kind` is the file type of directory entries; 0 if it is unknown.
     pub(super) fn used(kind: u8) -> Self {
@@ -70,18 +79,61 @@ impl InodeState {
 pub(super) struct GroupInodes {
     /// The group has no table that could be read, so nothing is known of its inodes.
     is_lost: bool,
-    pub(super) states: Box<[InodeState]>,
-    /// The links that the inode counts, minus the names found so far. Wraps below zero.
-    pub(super) links: Box<[AtomicU32]>,
+    /// The number of inodes in that part.
+    count: usize,
+    /// The numbers of the pages in which inodes are in use, in order.
+    pages: Box<[u16]>,
+    /// The states of the inodes of these pages.
+    states: Box<[InodeState]>,
+    /// The links that each of them counts, minus the names found so far. Wraps below zero.
+    links: Box<[AtomicU32]>,
 }
 
 impl GroupInodes {
-    fn of(states: Box<[InodeState]>, links: Box<[AtomicU32]>) -> Self {
+    /// Those that were found, none if no block of the table was read.
+    fn of(count: u32, found: &[Examined]) -> Self {
+        let is_used = |page: &&[Examined]| page.iter().any(|one| one.state.is_used());
+        let kept = || found.chunks(PAGE).filter(is_used).flatten();
+        let pages = (0..).zip(found.chunks(PAGE));
         Self {
             is_lost: false,
-            states,
-            links,
+            count: count as usize,
+            pages: pages
+                .filter_map(|(number, page)| is_used(&page).then_some(number))
+                .collect(),
+            states: kept().map(|one| one.state).collect(),
+            links: kept().map(|one| AtomicU32::new(one.links.into())).collect(),
         }
+    }
+
+    /// The index of an inode among those that are kept.
+    fn slot(&self, index: usize) -> Option<usize> {
+        let page = u16::try_from(index / PAGE).ok()?;
+        let at = match self.pages.get(usize::from(page)) {
+            // Most tables are in use from their beginning on.
+            Some(&there) if there == page => usize::from(page),
+            _ => self.pages.binary_search(&page).ok()?,
+        };
+        Some(at * PAGE + index % PAGE)
+    }
+
+    fn state(&self, index: usize) -> Option<&InodeState> {
+        if index >= self.count {
+            return None;
+        }
+        let kept = self.slot(index).and_then(|slot| self.states.get(slot));
+        Some(kept.unwrap_or(&InodeState::UNUSED))
+    }
+
+    /// Index, state and links of the inodes in use, and of some that are not.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (u32, InodeState, &AtomicU32)> {
+        let first = |page: &u16| u32::from(*page) * PAGE as u32;
+        let pages = self.pages.iter().map(first);
+        let indices = pages.flat_map(|first| first..first + PAGE as u32);
+        let slots = self.states.iter().zip(&self.links);
+        indices
+            .zip(slots)
+            .map(|(index, (state, links))| (index, *state, links))
     }
 }
 
@@ -119,7 +171,7 @@ impl Inodes {
         let Some(group) = self.groups.get(group) else {
             return Known::Absent;
         };
-        match group.states.get(index) {
+        match group.state(index) {
             None if group.is_lost => Known::Lost,
             None => Known::Uninitialised,
             Some(state) => Known::State(*state),
@@ -129,10 +181,8 @@ impl Inodes {
     /// Counts a name that leads to an inode.
     pub(super) fn link(&self, inode: InodeNumber) {
         if let Some((group, index)) = self.position(inode)
-            && let Some(links) = self
-                .groups
-                .get(group)
-                .and_then(|group| group.links.get(index))
+            && let Some(group) = self.groups.get(group)
+            && let Some(links) = group.slot(index).and_then(|slot| group.links.get(slot))
         {
             links.fetch_sub(1, Ordering::Relaxed);
         }
@@ -272,35 +322,49 @@ fn examine_group(examination: &Examination, gathered: &mut Gathered, number: Gro
         return;
     }
     let geometry = &examination.volume.geometry;
-    let group = &examination.groups[number.get() as usize];
+    let table = examination.groups[number.get() as usize].inode_table;
     let (block_size, inode_size) = (geometry.block_size, usize::from(geometry.inode_size));
     let per_block = geometry.inodes_per_block();
-    let blocks_at_once = (CHUNK as u32 / block_size).max(1);
-    let mut states = vec![InodeState::default(); count as usize].into_boxed_slice();
-    let mut links = Vec::new();
-    links.resize_with(count as usize, AtomicU32::default);
+    let mut found = Vec::new();
     let mut buffer = std::mem::take(&mut gathered.buffer);
-    for first in (0..count.div_ceil(per_block)).step_by(blocks_at_once as usize) {
-        let blocks = blocks_at_once.min(count.div_ceil(per_block) - first);
-        buffer.resize(blocks as usize * block_size as usize, 0);
-        let start = BlockNumber(group.inode_table + u64::from(first));
+    let mut done = 0;
+    while let Some(piece) = next_piece(examination, number, done..count.div_ceil(per_block)) {
+        found.resize(count as usize, Examined::default());
+        buffer.resize(piece.len() * block_size as usize, 0);
+        let start = BlockNumber(table + u64::from(piece.start));
         read_blocks(examination, number, start, &mut buffer);
-        let from = first * per_block;
+        let from = piece.start * per_block;
         let slots = buffer.chunks_exact(inode_size).zip(from..count);
         for (slot, index) in slots {
             let Some(inode) = geometry.inode_at(number, index) else {
                 break;
             };
-            let found = inode::examine(examination, gathered, inode, slot);
-            states[index as usize] = found.state;
-            links[index as usize] = AtomicU32::new(u32::from(found.links));
+            found[index as usize] = inode::examine(examination, gathered, inode, slot);
         }
+        done = piece.end;
     }
     gathered.buffer = buffer;
-    let links = links.into_boxed_slice();
-    gathered
-        .groups
-        .push((number.get(), GroupInodes::of(states, links)));
+    let found = GroupInodes::of(count, &found);
+    gathered.groups.push((number.get(), found));
+}
+
+/// The first of these blocks of a group's table that are to be read at once.
+fn next_piece(
+    examination: &Examination,
+    group: GroupNumber,
+    blocks: Range<u32>,
+) -> Option<Range<u32>> {
+    let volume = &examination.volume;
+    let table = examination.groups[group.get() as usize].inode_table;
+    let mut first = blocks.start;
+    // The first group is small beside all others, and not to be in use is wrong for some inodes.
+    if group != GroupNumber(0) {
+        let start = BlockNumber(table + u64::from(first));
+        let data = volume.first_with_data(start, blocks.len() as u64)?;
+        first += u32::try_from(data.get() - start.get()).expect("it is one of these blocks");
+    }
+    let at_once = (CHUNK as u32 / volume.geometry.block_size).max(1);
+    (first < blocks.end).then(|| first..blocks.end.min(first.saturating_add(at_once)))
 }
 
 /// Reads a piece of a table. If that fails, reads it block by block; a block that cannot be read is
@@ -353,5 +417,38 @@ fn in_use(examination: &Examination, number: GroupNumber) -> u32 {
             });
             all
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Examined, GroupInodes, PAGE, InodeState};
+
+    #[test]
+    fn pages_without_inodes_in_use_are_not_kept() {
+        let mut found = vec![Examined::default(); 10 * PAGE + 5];
+        let used = [3, 4 * PAGE + 7, 10 * PAGE + 4];
+        for (links, index) in (1..).zip(used) {
+            found[index] = Examined {
+                state: InodeState::used(1),
+                links,
+            };
+        }
+        let count = u32::try_from(found.len()).expect("small");
+        let group = GroupInodes::of(count, &found);
+        assert_eq!(group.states.len(), 2 * PAGE + 5);
+        for (index, one) in found.iter().enumerate() {
+            assert_eq!(group.state(index), Some(&one.state), "{index}");
+        }
+        assert_eq!(group.state(found.len()), None);
+        let kept = group.kept().filter(|(_, state, _)| state.is_used());
+        let kept =
+            kept.map(|(index, _, links)| (index as usize, links.load(super::Ordering::Relaxed)));
+        assert!(kept.eq([(used[0], 1), (used[1], 2), (used[2], 3)]));
+
+        let group = GroupInodes::of(count, &[]);
+        assert_eq!((group.states.len(), group.links.len()), (0, 0));
+        assert_eq!(group.state(found.len() - 1), Some(&InodeState::UNUSED));
+        assert_eq!(group.state(found.len()), None);
     }
 }

@@ -27,8 +27,7 @@ pub(super) fn check(tree: &Tree<'_>, workers: &Workers<'_>) {
 fn check_group(tree: &Tree<'_>, group: GroupNumber) {
     let examination = tree.examination;
     let geometry = &examination.volume.geometry;
-    let inodes = tree.inodes.group(group);
-    for (index, (state, links)) in (0..).zip(inodes.states.iter().zip(&inodes.links)) {
+    for (index, state, links) in tree.inodes.group(group).kept() {
         let left = links.load(Ordering::Relaxed).cast_signed();
         if !state.is_used() || (left == 0 && !state.holds_value()) {
             continue;
@@ -46,7 +45,7 @@ fn check_group(tree: &Tree<'_>, group: GroupNumber) {
         if state.holds_value() {
             check_value(tree, number, &inode);
         } else {
-            check_links(tree, number, *state, &inode, left);
+            check_links(tree, number, state, &inode, left);
         }
     }
 }

@@ -110,7 +110,7 @@ fn search(
     uses: &mut Vec<Use>,
 ) {
     let volume = &examination.volume;
-    for (index, state) in (0..).zip(&inodes.group(group).states) {
+    for (index, state, _) in inodes.group(group).kept() {
         let Some(number) = volume
             .geometry
             .inode_at(group, index)

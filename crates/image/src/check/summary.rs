@@ -199,7 +199,7 @@ impl Summary<'_> {
         thread.expected.clear();
         thread.expected.resize(volume.block_size(), 0);
         let mut directories = 0;
-        for (index, state) in (0..).zip(&inodes.group(self.number).states) {
+        for (index, state, _) in inodes.group(self.number).kept() {
             if state.is_used() {
                 bitmap::set(&mut thread.expected, index);
                 directories += u32::from(state.is_directory());

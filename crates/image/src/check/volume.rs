@@ -122,6 +122,21 @@ impl Volume {
         Ok(bytes)
     }
 
+    /// The first of these blocks that may have anything but zeroes, if one has. Those before it are
+    /// in a hole of the image.
+    pub(super) fn first_with_data(&self, start: BlockNumber, count: u64) -> Option<BlockNumber> {
+        let size = u64::from(self.geometry.block_size);
+        let end = start.get().saturating_add(count).saturating_mul(size);
+        if end > self.device.size() {
+            return Some(start);
+        }
+        match self.device.next_data(start.get().saturating_mul(size), end) {
+            Ok(data) => data.map(|data| BlockNumber(data.start / size)),
+            // The read tells what is wrong.
+            Err(_) => Some(start),
+        }
+    }
+
     /// Whether all of these blocks are in the file system.
     pub(super) fn contains(&self, start: BlockNumber, count: u64) -> bool {
         self.geometry.contains(start, count)

@@ -2,12 +2,14 @@
 //! size of the image, and a cancellation takes effect soon.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
 use pext4_image::check::{self, Kind, Options, Pass, Step};
 use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
 use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
@@ -21,9 +23,10 @@ const SIZE: u64 = 16 << 20;
 /// Blocks of 1 KiB that many files share.
 const SHARED: u64 = 4000;
 
-/// A device that counts the bytes that are read.
+/// A device that counts the bytes that are read, and tells where it has holes if it is to.
 struct Counting {
     device: Arc<RamDevice>,
+    tells_holes: bool,
     read: AtomicU64,
 }
 
@@ -31,6 +34,23 @@ impl Counting {
     fn of(image: &Image) -> Arc<Self> {
         Arc::new(Self {
             device: image.device(),
+            tells_holes: false,
+            read: AtomicU64::new(0),
+        })
+    }
+
+    /// With a hole wherever the image has 64 KiB of zeroes.
+    fn with_holes(image: &Image) -> Arc<Self> {
+        const PIECE: usize = 64 << 10;
+        let device = RamDevice::new(image.bytes.len() as u64);
+        for (offset, piece) in (0..).step_by(PIECE).zip(image.bytes.chunks(PIECE)) {
+            if piece.iter().any(|&byte| byte != 0) {
+                device.write_at(offset, piece).expect("it fits");
+            }
+        }
+        Arc::new(Self {
+            device: Arc::new(device),
+            tells_holes: true,
             read: AtomicU64::new(0),
         })
     }
@@ -56,6 +76,13 @@ impl Device for Counting {
 
     fn flush(&self) -> io::Result<()> {
         panic!("a checker does not write")
+    }
+
+    fn next_data(&self, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+        match self.tells_holes {
+            true => self.device.next_data(at, end),
+            false => Ok(Some(at..end)),
+        }
     }
 }
 
@@ -119,6 +146,33 @@ fn a_value_with_a_hole_is_none() {
     let texts: Vec<_> = report.findings.iter().filter(of_it).collect();
     assert_eq!(texts.len(), 1, "{:?}", report.findings);
     assert!(texts[0].text.contains("a hole"), "{texts:?}");
+}
+
+/// Descriptors may claim any number of inodes that are holes of the image.
+#[test]
+fn tables_that_are_holes_are_not_read() {
+    if !have_tools() {
+        return;
+    }
+    let options = ["-b", "1024", "-N", "131072", "-O", "^has_journal"];
+    let Some(mut image) = make_from(8 * SIZE, &options, None) else {
+        return;
+    };
+    let geometry = image.geometry();
+    for group in 0..geometry.group_count {
+        image.edit_descriptor(group, |descriptor| {
+            descriptor.flags.remove(GroupFlags::INODE_UNINIT);
+            descriptor.unused_inodes = 0;
+        });
+    }
+    let (whole, sparse) = (Counting::of(&image), Counting::with_holes(&image));
+    let expected = check_on(Arc::clone(&whole) as Arc<dyn Device>);
+    let report = check_on(Arc::clone(&sparse) as Arc<dyn Device>);
+    assert_eq!(report.findings, expected.findings);
+    assert_eq!(report.inodes, expected.inodes);
+    let tables = 131_072 * u64::from(geometry.inode_size);
+    assert!(whole.bytes() > tables, "{} bytes", whole.bytes());
+    assert!(sparse.bytes() < tables / 8, "{} bytes", sparse.bytes());
 }
 
 #[test]
