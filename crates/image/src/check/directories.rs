@@ -9,8 +9,9 @@
 mod entries;
 
 use pext4_ondisk::checksum::InodeSeed;
-use pext4_ondisk::directory::FileType;
+use pext4_ondisk::directory::{FileType, max_blocks};
 use pext4_ondisk::dirhash::Hasher;
+use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -30,6 +31,9 @@ const LEAVES_AT_ONCE: usize = 256;
 /// Once this many leaves wait in pieces, those of further directories do not. A leaf takes 24
 /// bytes, and small images can have many leaves: nodes without checksums may lie in one place.
 const MAX_WAITING_LEAVES: u64 = 1 << 20;
+/// After this many blocks whose chain of records is broken, a directory is not read on: blocks of
+/// holes are broken, and an image can have millions of them that take no space.
+pub(super) const MAX_BROKEN_BLOCKS: u32 = 1000;
 /// Bytes that are read at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -222,13 +226,25 @@ impl DirectorySubject<'_> {
         self.tree.examination.findings.add(kind, place, text);
     }
 
-    /// The number of blocks by the directory's size, but no more than are mapped.
+    /// The number of blocks by the directory's size, but no more than are mapped, and than a
+    /// directory can have.
     pub(super) fn blocks(&self) -> u32 {
+        self.claimed_blocks().min(self.most_blocks())
+    }
+
+    /// The number of blocks by the directory's size, but no more than are mapped.
+    fn claimed_blocks(&self) -> u32 {
         let mapped = self
             .runs
             .last()
             .map_or(0, |run| run.logical.saturating_add(run.length));
         self.directory.blocks.min(mapped)
+    }
+
+    fn most_blocks(&self) -> u32 {
+        let geometry = &self.tree.examination.volume.geometry;
+        let may_be_large = geometry.features.has_incompat(Incompat::LARGEDIR);
+        max_blocks(may_be_large, geometry.block_size)
     }
 
     /// The location of a logical block.
@@ -272,6 +288,7 @@ impl DirectorySubject<'_> {
             leaf::inline(self, thread);
             return self.find_duplicates(thread);
         }
+        self.check_length();
         self.check_holes();
         if !self.directory.is_indexed {
             self.linear(thread, &[]);
@@ -288,6 +305,15 @@ impl DirectorySubject<'_> {
                 self.linear(thread, &nodes);
                 self.find_duplicates(thread);
             }
+        }
+    }
+
+    fn check_length(&self) {
+        let (claimed, most) = (self.claimed_blocks(), self.most_blocks());
+        if claimed > most {
+            self.report(Kind::LimitReached, None, || {
+                format!("it has {claimed} blocks: those after the first {most} are not read")
+            });
         }
     }
 
@@ -311,6 +337,7 @@ impl DirectorySubject<'_> {
         let at_once = u32::try_from((CHUNK / block_size).max(1)).expect("at most a MiB");
         let end = self.blocks();
         let mut buffer = std::mem::take(&mut thread.buffer);
+        let mut broken = 0;
         'runs: for run in self.runs.iter().filter(|run| run.logical < end) {
             let length = run.length.min(end - run.logical);
             for first in (0..length).step_by(at_once as usize) {
@@ -323,14 +350,26 @@ impl DirectorySubject<'_> {
                 self.read(start, &mut buffer);
                 for (offset, bytes) in (first..).zip(buffer.chunks_exact(block_size)) {
                     let logical = run.logical + offset;
-                    if nodes.binary_search(&logical).is_err() {
-                        let block = run.start + u64::from(offset);
-                        leaf::block(self, thread, logical, block, bytes, None);
+                    if nodes.binary_search(&logical).is_ok() {
+                        continue;
                     }
+                    let block = run.start + u64::from(offset);
+                    if broken == MAX_BROKEN_BLOCKS {
+                        self.stop_reading(block);
+                        break 'runs;
+                    }
+                    let is_whole = leaf::block(self, thread, logical, block, bytes, None);
+                    broken += u32::from(!is_whole);
                 }
             }
         }
         thread.buffer = buffer;
+    }
+
+    fn stop_reading(&self, block: u64) {
+        self.report(Kind::LimitReached, Some(block), || {
+            format!("{MAX_BROKEN_BLOCKS} of its blocks are broken: from here on it is not read")
+        });
     }
 
     /// Reads blocks. A block that cannot be read is treated as empty.

@@ -25,7 +25,7 @@ const MIN_RECORD: usize = directory::record_length(1);
 /// The leaf's range of hashes in the index, and the hash function of the index.
 pub(super) type Expected<'a> = Option<(&'a Leaf, Option<Hasher>)>;
 
-/// Checks a block of directory entries.
+/// Checks a block of directory entries. Returns whether its chain of records is whole.
 pub(super) fn block(
     subject: &DirectorySubject<'_>,
     thread: &mut ThreadState,
@@ -33,7 +33,7 @@ pub(super) fn block(
     block: u64,
     bytes: &[u8],
     expected: Expected<'_>,
-) {
+) -> bool {
     let format = check_checksum(subject, block, bytes);
     if logical == 0 {
         check_dot_names(subject, block, bytes);
@@ -74,6 +74,7 @@ pub(super) fn block(
             "there is none".to_owned()
         });
     }
+    is_whole
 }
 
 /// Checks the checksum in a block's tail. Without a tail, records extend to the end of the block.

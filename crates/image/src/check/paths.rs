@@ -12,7 +12,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber, directory};
 
 use super::Pass;
 use super::budget::Budget;
-use super::directories::Tree;
+use super::directories::{MAX_BROKEN_BLOCKS, Tree};
 use super::findings::Finding;
 use super::parallel::Workers;
 
@@ -94,17 +94,23 @@ impl Reader<'_> {
             return;
         }
         let end = subject.blocks();
+        let mut broken = 0;
         let mut bytes = vec![0; volume.block_size()];
         for run in subject.runs.iter().filter(|run| run.logical < end) {
             for offset in 0..run.length.min(end - run.logical) {
-                if self.workers.is_cancelled() || !self.budget.take(1) {
+                let is_over = broken == MAX_BROKEN_BLOCKS || self.workers.is_cancelled();
+                if is_over || !self.budget.take(1) {
                     return;
                 }
                 let block = BlockNumber(run.start + u64::from(offset));
                 if volume.read(block, &mut bytes).is_err() {
                     continue;
                 }
-                for entry in directory::entries(&bytes, volume.format).map_while(Result::ok) {
+                for entry in directory::entries(&bytes, volume.format) {
+                    let Ok(entry) = entry else {
+                        broken += 1;
+                        break;
+                    };
                     let is_dot = matches!(entry.name, b"." | b"..");
                     if !is_dot && each(entry.name, entry.inode.get()).is_break() {
                         return;

@@ -191,6 +191,74 @@ fn directories_that_lie_in_one_place_are_not_read_again_and_again() {
     assert!(device.bytes() < 5 * SIZE, "{} bytes", device.bytes());
 }
 
+/// All of its blocks could be a hole of the image, and take no space.
+#[test]
+fn a_directory_of_broken_blocks_is_not_read_to_its_end() {
+    const BLOCKS: u64 = 4096;
+    if !have_tools() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let content = vec![1; usize::try_from(BLOCKS * 1024).expect("small")];
+    std::fs::write(folder.path().join("bulk"), content).expect("a file");
+    let Some(mut image) = make_from(SIZE, &["-b", "1024"], Some(folder.path())) else {
+        return;
+    };
+    let sound = Counting::of(&image);
+    assert!(check_on(Arc::clone(&sound) as Arc<dyn Device>).is_clean());
+    let bulk = image.find("/bulk");
+    image.edit_inode(bulk, |inode| inode.mode = 0o040_755);
+    let device = Counting::of(&image);
+    let report = check_on(Arc::clone(&device) as Arc<dyn Device>);
+    let broken = report
+        .counts
+        .iter()
+        .find(|one| one.0 == Kind::DirectoryRecord);
+    assert_eq!(broken.map(|one| one.1), Some(1000));
+    let limits = report
+        .findings
+        .iter()
+        .filter(|one| one.kind == Kind::LimitReached);
+    let limits: Vec<_> = limits.map(|one| one.place.inode).collect();
+    assert_eq!(limits, [Some(bulk)]);
+    assert!(!report.is_complete, "not all was read");
+    // Read once for names, and twice for paths.
+    let read = device.bytes() - sound.bytes();
+    assert!(read < BLOCKS * 1024, "{read} bytes");
+}
+
+#[test]
+fn blocks_that_no_directory_can_have_are_not_read() {
+    if !have_tools() {
+        return;
+    }
+    let Some(mut image) = make_from(SIZE, &["-b", "1024"], None) else {
+        return;
+    };
+    let lost = image.find("/lost+found");
+    let block = u32::try_from(image.blocks(lost)[11]).expect("a small image");
+    // Its last block is beyond 2 GiB.
+    let logical: u32 = 3_000_000;
+    image.edit_inode(lost, |inode| {
+        assert_eq!(inode.block[2], 1, "it has one extent");
+        inode.block[2] = 2;
+        inode.block[16] = 11;
+        inode.block[24..28].copy_from_slice(&logical.to_le_bytes());
+        inode.block[28..32].copy_from_slice(&[1, 0, 0, 0]);
+        inode.block[32..36].copy_from_slice(&block.to_le_bytes());
+        inode.size = (u64::from(logical) + 1) * 1024;
+    });
+    image.block(block.into()).fill(1);
+    let report = image.check().expect("it can be checked");
+    let of_kind = |kind| report.findings.iter().filter(move |one| one.kind == kind);
+    let limits: Vec<_> = of_kind(Kind::LimitReached).collect();
+    assert_eq!(limits.len(), 1, "{limits:?}");
+    assert_eq!(limits[0].place.inode, Some(lost));
+    assert!(limits[0].text.contains("2097152"), "{limits:?}");
+    assert_eq!(of_kind(Kind::DirectoryRecord).count(), 0);
+    assert!(!report.is_complete);
+}
+
 /// More names than are kept, in a directory without an index.
 #[test]
 fn names_that_are_not_compared_are_reported() {
