@@ -39,6 +39,50 @@ pub(crate) struct ImageFile {
     pub(crate) path: Vec<u8>,
 }
 
+/// The names of a directory and their files, in order. There may be millions: what is kept for each
+/// is small, and paths are made when they are asked for.
+pub(crate) struct Children {
+    /// The path of the directory.
+    directory: Vec<u8>,
+    /// All names, one behind the other.
+    texts: Vec<u8>,
+    names: std::vec::IntoIter<Name>,
+}
+
+/// A name of a directory.
+#[derive(Clone, Copy)]
+struct Name {
+    /// Where it begins among the texts.
+    start: usize,
+    length: u32,
+    inode: InodeNumber,
+}
+
+impl Name {
+    fn text<'t>(&self, texts: &'t [u8]) -> &'t [u8] {
+        &texts[self.start..][..self.length as usize]
+    }
+
+    /// The order of names, and of equal ones.
+    fn key<'t>(&self, texts: &'t [u8]) -> (&'t [u8], InodeNumber) {
+        (self.text(texts), self.inode)
+    }
+}
+
+impl Iterator for Children {
+    type Item = (Vec<u8>, ImageFile);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let name = self.names.next()?;
+        let text = name.text(&self.texts);
+        let file = ImageFile {
+            inode: name.inode,
+            path: join(&self.directory, text),
+        };
+        Some((text.to_vec(), file))
+    }
+}
+
 impl<'v> ImageTree<'v> {
     pub(crate) fn new(volume: &'v Volume) -> Self {
         Self::of_file(volume, None)
@@ -66,48 +110,57 @@ impl<'v> ImageTree<'v> {
         &self,
         file: &ImageFile,
         unreadable: &mut Unreadable<'_, '_>,
-    ) -> Result<Vec<(Vec<u8>, ImageFile)>> {
+    ) -> Result<Children> {
+        let mut texts = Vec::new();
         let mut names = Vec::new();
         let entered = self.enter(file).in_image(self.file);
         if unreadable.or_skip(entered)?.is_some() {
-            let listed = list_into(self.volume, file.inode, &mut names).with_path(&file.path);
-            unreadable.or_skip(listed.in_image(self.file))?;
+            let listed = each_name(self.volume, file.inode, &mut |text, inode| {
+                names.push(Name {
+                    start: texts.len(),
+                    length: text.len() as u32,
+                    inode,
+                });
+                texts.extend_from_slice(text);
+            });
+            unreadable.or_skip(listed.with_path(&file.path).in_image(self.file))?;
         }
-        names.sort_unstable();
-        let mut children = Vec::with_capacity(names.len());
-        let mut previous = None;
-        for (name, inode) in names {
-            let is_second = previous.as_ref() == Some(&name);
-            previous = Some(name.clone());
-            let child = self.child(file, name, inode, is_second);
-            let child = child.in_image(self.file);
-            children.extend(unreadable.or_skip(child)?);
+        names.sort_unstable_by(|one, other| one.key(&texts).cmp(&other.key(&texts)));
+        let (mut kept, mut previous) = (0, None::<Name>);
+        for at in 0..names.len() {
+            let (name, text) = (names[at], names[at].text(&texts));
+            let is_second = previous.is_some_and(|previous| previous.text(&texts) == text);
+            previous = Some(name);
+            let checked = self.check_name(file, text, is_second).in_image(self.file);
+            if unreadable.or_skip(checked)?.is_some() {
+                names[kept] = name;
+                kept += 1;
+            }
         }
-        Ok(children)
+        names.truncate(kept);
+        Ok(Children {
+            directory: file.path.clone(),
+            texts,
+            names: names.into_iter(),
+        })
     }
 
-    /// A child of a directory. Refuses a name that could lead out of its directory, and a name that
-    /// the directory holds a second time: the first may be a symbolic link, and whoever unpacks the
-    /// tree would write what is below the second to where it leads.
-    fn child(
-        &self,
-        directory: &ImageFile,
-        name: Vec<u8>,
-        inode: InodeNumber,
-        is_second: bool,
-    ) -> Result<(Vec<u8>, ImageFile)> {
-        let path = join(&directory.path, &name);
-        let problem = match is_harmless(&name) {
-            true if !is_second => return Ok((name, ImageFile { inode, path })),
+    /// Refuses a name that could lead out of its directory, and a name that the directory holds a
+    /// second time: the first may be a symbolic link, and whoever unpacks the tree would write what
+    /// is below the second to where it leads.
+    fn check_name(&self, directory: &ImageFile, name: &[u8], is_second: bool) -> Result<()> {
+        let path = || join(&directory.path, name);
+        let problem = match is_harmless(name) {
+            true if !is_second => return Ok(()),
             true => "holds this name twice",
             false if self.is_encrypted(directory) => {
                 let what = "its directory is encrypted: without the key this is no name of a file";
-                return Err(pext4_fs::Error::unsupported(what)).with_path(&path);
+                return Err(pext4_fs::Error::unsupported(what)).with_path(&path());
             }
             false => "holds a name that no file can have",
         };
         let corrupt = Corrupt::new("directory", problem).in_inode(directory.inode);
-        Err(pext4_fs::Error::from(corrupt)).with_path(&path)
+        Err(pext4_fs::Error::from(corrupt)).with_path(&path())
     }
 
     fn is_encrypted(&self, directory: &ImageFile) -> bool {
@@ -184,7 +237,8 @@ impl Source for ImageTree<'_> {
     }
 
     fn children(&self, file: &ImageFile) -> Result<Vec<(Vec<u8>, ImageFile)>> {
-        self.readable_children(file, &mut Unreadable::new(None))
+        let children = self.readable_children(file, &mut Unreadable::new(None))?;
+        Ok(children.collect())
     }
 
     fn content(&self, file: &ImageFile, _: &FileMetadata, sink: Sink<'_>) -> Result<()> {
@@ -262,18 +316,21 @@ pub(crate) fn list(
     directory: InodeNumber,
 ) -> pext4_fs::Result<Vec<(Vec<u8>, InodeNumber)>> {
     let mut names = Vec::new();
-    list_into(volume, directory, &mut names).map(|()| names)
+    let listed = each_name(volume, directory, &mut |name, inode| {
+        names.push((name.to_vec(), inode));
+    });
+    listed.map(|()| names)
 }
 
-/// As [`list`]. After an error `names` has those names that could be read.
-fn list_into(
+/// Passes the names in a directory, without `.` and `..`; before an error those that could be read.
+fn each_name(
     volume: &Volume,
     directory: InodeNumber,
-    names: &mut Vec<(Vec<u8>, InodeNumber)>,
+    pass: &mut dyn FnMut(&[u8], InodeNumber),
 ) -> pext4_fs::Result<()> {
     volume.read_directory(directory, 0, &mut |entry| {
         if entry.name != b"." && entry.name != b".." {
-            names.push((entry.name.to_vec(), entry.inode));
+            pass(entry.name, entry.inode);
         }
         true
     })
@@ -295,4 +352,33 @@ pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
     path.extend_from_slice(name);
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Children, InodeNumber, Name};
+
+    #[test]
+    fn a_name_takes_little_and_gets_its_path_when_it_is_asked_for() {
+        assert_eq!(size_of::<Name>(), 16);
+        let name = |start, length, inode| Name {
+            start,
+            length,
+            inode: InodeNumber(inode),
+        };
+        let names = vec![name(3, 2, 7), name(0, 3, 5)];
+        let mut children = Children {
+            directory: b"/dir".to_vec(),
+            texts: b"oneab".to_vec(),
+            names: names.into_iter(),
+        };
+        let mut next = || {
+            children
+                .next()
+                .map(|(name, file)| (name, file.path, file.inode.get()))
+        };
+        assert_eq!(next(), Some((b"ab".to_vec(), b"/dir/ab".to_vec(), 7)));
+        assert_eq!(next(), Some((b"one".to_vec(), b"/dir/one".to_vec(), 5)));
+        assert_eq!(next(), None);
+    }
 }

@@ -7,10 +7,10 @@ use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 
 use crate::error::{EditError, FsContext, ImageContext, Result, check_path, refuse};
-use crate::image_tree::{ImageFile, ImageTree};
+use crate::image_tree::{Children, ImageFile, ImageTree};
 use crate::progress::Progress;
-use crate::source::Source;
 use crate::tree_writer::{MAX_DEPTH, TOO_DEEP};
+use crate::unreadable::Unreadable;
 
 /// An opened image.
 #[derive(Debug)]
@@ -137,8 +137,7 @@ impl Reader {
         visit: &mut dyn FnMut(&Visited) -> Result<()>,
     ) -> Result<()> {
         let image = self.tree();
-        let mut rest = vec![(self.find(path.as_ref())?, 0)];
-        while let Some((file, depth)) = rest.pop() {
+        let mut visit_one = |file: ImageFile, depth: u32| -> Result<Option<Children>> {
             self.progress.check()?;
             let attributes = image.attributes(&file)?;
             let is_directory = attributes.file_type == FileType::Directory;
@@ -148,16 +147,19 @@ impl Reader {
             };
             visit(&visited)?;
             if !is_directory {
-                continue;
+                return Ok(None);
             }
             check_depth(depth, &file.path).in_image(self.file())?;
-            let children = image.children(&file)?;
-            rest.extend(
-                children
-                    .into_iter()
-                    .rev()
-                    .map(|(_, child)| (child, depth + 1)),
-            );
+            let children = image.readable_children(&file, &mut Unreadable::new(None))?;
+            Ok(Some(children))
+        };
+        // Directories on the way from the top, and what is still to be visited of each.
+        let mut open = Vec::from_iter(visit_one(self.find(path.as_ref())?, 0)?);
+        while let Some(children) = open.last_mut() {
+            match children.next() {
+                Some((_, file)) => open.extend(visit_one(file, open.len() as u32)?),
+                None => drop(open.pop()),
+            }
         }
         Ok(())
     }

@@ -171,32 +171,31 @@ struct Header {
 
 impl Exporter<'_, '_> {
     fn write_tree(&mut self, top: &ImageFile) -> Result<()> {
-        let mut rest = vec![(b"./".to_vec(), top.clone(), 0)];
-        while let Some((name, file, depth)) = rest.pop() {
-            let metadata = self.readable(&file);
-            // What was asked for is not skipped.
-            let metadata = match depth {
-                0 => metadata?,
-                _ => match self.unreadable.or_skip(metadata)? {
-                    Some(metadata) => metadata,
-                    None => continue,
-                },
-            };
-            self.write_one(&name, &file, &metadata)?;
-            if metadata.kind != FileType::Directory {
+        // What was asked for is not skipped.
+        let metadata = self.readable(top)?;
+        self.write_one(b"./", top, &metadata)?;
+        let children = self.image.readable_children(top, &mut self.unreadable)?;
+        // Directories on the way from the top, and what is still to be written of each.
+        let mut open = vec![(b"".to_vec(), children)];
+        while let Some((prefix, children)) = open.last_mut() {
+            let Some((name, file)) = children.next() else {
+                open.pop();
                 continue;
+            };
+            let mut name = [prefix.as_slice(), &name].concat();
+            let metadata = self.readable(&file);
+            let Some(metadata) = self.unreadable.or_skip(metadata)? else {
+                continue;
+            };
+            let is_directory = metadata.kind == FileType::Directory;
+            if is_directory {
+                name.push(b'/');
             }
-            check_depth(depth, &file.path)?;
-            let prefix: &[u8] = if depth == 0 { b"" } else { &name };
-            let children = self.image.readable_children(&file, &mut self.unreadable)?;
-            for (child, file) in children.into_iter().rev() {
-                let mut name = [prefix, &child].concat();
-                // If the attributes cannot be read, the error is reported when the file is written.
-                let attributes = self.image.attributes(&file);
-                if attributes.is_ok_and(|found| found.file_type == FileType::Directory) {
-                    name.push(b'/');
-                }
-                rest.push((name, file, depth + 1));
+            self.write_one(&name, &file, &metadata)?;
+            if is_directory {
+                check_depth(open.len() as u32, &file.path)?;
+                let children = self.image.readable_children(&file, &mut self.unreadable)?;
+                open.push((name, children));
             }
         }
         Ok(())
