@@ -23,6 +23,8 @@ pub(crate) struct CopyLimit {
     data: Cell<u64>,
     /// Bytes of attributes that are in inodes of their own.
     values: Cell<u64>,
+    /// Bytes of holes that are copied as zeroes, since there are so many holes.
+    holes: Cell<u64>,
     /// Bytes of attributes that a file may have without them: those in its inode and its block.
     beside_values: u64,
     /// Files whose attributes were counted.
@@ -39,6 +41,7 @@ impl CopyLimit {
         Self {
             data: Cell::new(size.saturating_mul(factor)),
             values: Cell::new(size),
+            holes: Cell::new(size),
             // An inode is no larger than a block.
             beside_values: 2 * u64::from(volume.statfs().block_size),
             counted: RefCell::new(HashSet::new()),
@@ -81,6 +84,20 @@ impl CopyLimit {
             pext4_fs::Error::unsupported(
                 "its extended attributes are, with those of the files copied before, larger than \
                  the file system",
+            )
+        })
+    }
+
+    /// Counts bytes of holes that are copied as zeroes.
+    ///
+    /// # Errors
+    ///
+    /// With these the files have more than the file system is large.
+    pub(crate) fn take_holes(&self, bytes: u64) -> pext4_fs::Result<()> {
+        take(&self.holes, bytes).ok_or_else(|| {
+            pext4_fs::Error::unsupported(
+                "it has more holes than an archive can have, and those that would be written as \
+                 zeroes are larger than the file system: `pext4 get` copies it with its holes",
             )
         })
     }

@@ -211,6 +211,12 @@ impl<'v> ImageTree<'v> {
         Ok(xattrs)
     }
 
+    /// Counts the holes of a file that are copied as zeroes, though holes can be told.
+    pub(crate) fn take_holes(&self, file: &ImageFile, bytes: u64) -> Result<()> {
+        let taken = self.limit.take_holes(bytes).with_path(&file.path);
+        taken.in_image(self.file)
+    }
+
     /// Reads the data of a file that is to be copied later, to know that it can be read.
     pub(crate) fn try_content(&self, file: &ImageFile, metadata: &FileMetadata) -> Result<()> {
         let read = || self.content(file, metadata, &mut |_, _| Ok(()));

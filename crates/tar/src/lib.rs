@@ -26,6 +26,7 @@ use thiserror::Error;
 
 pub use header::checksum;
 pub use reader::Reader;
+pub use sparse::MAX_SEGMENTS;
 
 /// Bytes of a block: the size of a header, and the unit to which contents are padded.
 pub const BLOCK: usize = 512;

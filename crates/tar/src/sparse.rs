@@ -6,8 +6,8 @@ use super::BLOCK;
 use super::header;
 use super::records::number;
 
-/// Maximal number of segments of a file.
-const MAX_SEGMENTS: usize = 1 << 20;
+/// The most segments of a sparse file that are read, empty ones included.
+pub const MAX_SEGMENTS: usize = 1 << 20;
 
 /// The segments of a file as the archive states them, not yet checked.
 #[derive(Debug, Default)]

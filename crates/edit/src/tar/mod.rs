@@ -4,6 +4,7 @@
 pub(crate) mod apply;
 mod directories;
 mod layer;
+mod pieces;
 pub(crate) mod read;
 mod waiting;
 mod way;

@@ -5,7 +5,8 @@
 //! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`). They contain access control
 //! lists twice: in the form of system calls, and as text with numbers (`SCHILY.acl.`), which
 //! `tar --acls` reads. Files with holes are written in GNU's sparse form, which GNU tar, bsdtar and
-//! the libraries of Go and Python read, or in full ([`ExportOptions::whole_files`]). A file with
+//! the libraries of Go and Python read, or in full ([`ExportOptions::whole_files`]); of more holes
+//! than can be read again, the shortest are written as zeroes ([`Pieces`]). A file with
 //! several names is written once, then as links. Sockets have no form in tar and are left out and
 //! counted. So are the flags of files: bsdtar writes them as `SCHILY.fflags`, but GNU tar warns of
 //! each such record, and nothing here would read them back.
@@ -19,8 +20,9 @@ use std::sync::Arc;
 use pext4_fs::{FileType, Refusal, Time};
 use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::xattr::pax;
-use pext4_tar::{BLOCK, checksum};
+use pext4_tar::{BLOCK, MAX_SEGMENTS, checksum};
 
+use super::pieces::Pieces;
 use crate::error::{FsContext, HostContext, ImageContext, Result};
 use crate::flags::has_more_than_storage;
 use crate::image_tree::{DataRuns, ImageFile, ImageTree};
@@ -285,7 +287,8 @@ impl Exporter<'_, '_> {
         if self.whole_files {
             return Ok(vec![(0, size)]);
         }
-        let mut runs = Vec::new();
+        // One is for the empty run.
+        let mut pieces = Pieces::new(MAX_SEGMENTS - 1);
         for run in DataRuns::new(&self.image, file) {
             self.progress.check()?;
             let (start, end) = run?;
@@ -293,8 +296,10 @@ impl Exporter<'_, '_> {
             if start >= end {
                 break;
             }
-            runs.push((start, end));
+            pieces.add(start, end);
         }
+        let (mut runs, filled) = pieces.finish();
+        self.image.take_holes(file, filled)?;
         if runs.last().is_none_or(|&(_, end)| end < size) && size > 0 {
             runs.push((size, size));
         }
