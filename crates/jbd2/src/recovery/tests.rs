@@ -489,7 +489,8 @@ fn an_overlay_leaves_the_device_alone() {
     let report = replay.report();
     assert_eq!((report.transactions, report.blocks), (2, 2));
     let below: Arc<dyn Device> = Arc::new(rig.device.fork());
-    let replayed = ReplayedDevice::new(Arc::clone(&below), Arc::new(replay));
+    let replay = Arc::new(replay);
+    let replayed = ReplayedDevice::new(Arc::clone(&below), Arc::clone(&replay));
     // From the middle of block 2 to the middle of block 5, and a piece of one.
     let mut bytes = vec![7; 3 * BLOCK];
     replayed
@@ -503,6 +504,22 @@ fn an_overlay_leaves_the_device_alone() {
     assert_eq!(bytes[..20], [2; 20]);
     assert!(replayed.is_read_only() && replayed.write_at(0, &[1]).is_err());
     assert_eq!((rig.byte(3), rig.byte(4)), (0, 0));
+    // Data is also where only the log has some.
+    let hole = Arc::new(RamDevice::new(rig.device.size()));
+    let over_hole = ReplayedDevice::new(hole, replay);
+    let next = |at: u64, end: u64| over_hole.next_data(at, end).expect("it is no error");
+    let block = BLOCK as u64;
+    assert_eq!(next(0, 9 * block), Some(3 * block..4 * block));
+    assert_eq!(
+        next(3 * block + 5, 9 * block),
+        Some(3 * block + 5..4 * block)
+    );
+    assert_eq!(
+        next(4 * block, 4 * block + 9),
+        Some(4 * block..4 * block + 9)
+    );
+    assert_eq!(next(5 * block, 9 * block), None);
+    assert_eq!(next(3 * block, 3 * block), None);
     let again = read_superblock(&rig.device, &rig.area).expect("it is still there");
     assert_eq!(again, superblock);
 }
