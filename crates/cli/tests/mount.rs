@@ -291,6 +291,52 @@ fn a_read_only_mount_changes_no_byte() {
     );
 }
 
+/// More entries of one name than a reply has room for.
+#[test]
+fn a_directory_of_equal_names_is_listed_to_its_end() {
+    let Some(place) = Place::empty_if_mountable().filter(|_| has("mke2fs")) else {
+        return;
+    };
+    let files = place.image.with_file_name("files");
+    fs::create_dir_all(files.join("directory")).unwrap();
+    for number in 0..150 {
+        fs::write(files.join(format!("directory/name-{number:03}")), "").unwrap();
+    }
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-t", "ext4", "-b", "4096", "-O", "^metadata_csum"]);
+    succeed(mke2fs.arg("-d").arg(&files).arg(&place.image).arg("16M"));
+    let mut image = fs::read(&place.image).unwrap();
+    let head = b"\x08\x01name-";
+    let mut made = 0;
+    for at in 0..image.len() - 10 {
+        if image[at..].starts_with(head) {
+            image[at + head.len()..at + 10].fill(b'0');
+            made += 1;
+        }
+    }
+    assert_eq!(made, 150);
+    fs::write(&place.image, &image).unwrap();
+
+    let mount = place.mount(&[]);
+    for with_attributes in [true, false] {
+        let (mut names, mut errors) = (0, 0);
+        for entry in fs::read_dir(mount.path("directory")).unwrap().take(1000) {
+            match entry {
+                Ok(entry) => {
+                    names += 1;
+                    assert_eq!(entry.file_name(), "name-000");
+                    if with_attributes {
+                        entry.metadata().unwrap();
+                    }
+                }
+                Err(_) => errors += 1,
+            }
+        }
+        assert_eq!((names, errors), (1, 1));
+    }
+    mount.unmount_unchecked();
+}
+
 #[test]
 fn a_directory_in_use_is_not_unmounted() {
     let Some(place) = Place::new("16M") else {

@@ -117,12 +117,18 @@ pub trait DirectoryBlocks {
         }
     }
 
-    /// The locations of its names in the order of their cookies, if that order was kept and no
-    /// block has changed since.
-    fn order(&self) -> Option<NameOrder>;
+    /// The locations of its names from this cookie on in the order of their cookies, if that order
+    /// was kept and no block has changed since.
+    fn order(&self, cookie: u64) -> Option<NameOrder>;
+
+    /// Maximum number of names of an order that is kept.
+    fn most_ordered(&self) -> usize;
+
+    /// Called before the first block is read for an order; returns the mark with which it is kept.
+    fn begin_order(&self) -> u32;
 
     /// Keeps that order for later replies of listings.
-    fn keep_order(&self, order: &NameOrder);
+    fn keep_order(&self, mark: u32, order: &NameOrder);
 
     /// Whether the directory is stored in its inode. Then its blocks are regions of the inode, one
     /// or two leaves without `.` and `..`. The following methods are only for such directories.

@@ -119,9 +119,11 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     /// Locks a leaf that was read before, for the change of one name. The directory's lock is held
     /// shared.
     pub fn lock_leaf<'b>(&'b mut self, seen: &'b SeenLeaf) -> LockedLeaf<'b, 'h> {
-        self.inode.forget_name_order();
+        let inode = self.inode;
         let (format, stamp) = (self.format(), self.stamp(BlockKind::Leaf));
-        seen.lock(self.inode.number(), format, stamp, self.handle())
+        let leaf = seen.lock(inode.number(), format, stamp, self.handle());
+        inode.forget_name_order();
+        leaf
     }
 
     fn locate(&self, block: LogicalBlock) -> Result<BlockNumber> {
@@ -427,12 +429,21 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         self.settings
     }
 
-    fn order(&self) -> Option<NameOrder> {
-        self.inodes.name_orders.get(self.inode)
+    fn order(&self, cookie: u64) -> Option<NameOrder> {
+        self.inodes.name_orders.get(self.inode, cookie)
     }
 
-    fn keep_order(&self, order: &NameOrder) {
-        self.inodes.name_orders.keep(self.inode, Arc::clone(order));
+    fn most_ordered(&self) -> usize {
+        self.inodes.name_orders.most()
+    }
+
+    fn begin_order(&self) -> u32 {
+        self.inodes.name_orders.begin(self.inode)
+    }
+
+    fn keep_order(&self, mark: u32, order: &NameOrder) {
+        let orders = &self.inodes.name_orders;
+        orders.keep(self.inode, mark, Arc::clone(order));
     }
 
     fn is_inline(&self) -> bool {

@@ -77,7 +77,8 @@ pub(super) fn leaves<B: DirectoryBlocks>(
     (first..blocks.count()).map(LogicalBlock)
 }
 
-fn leaf_kind<B: DirectoryBlocks>(blocks: &B) -> BlockKind {
+/// How blocks that may be leaves are read.
+pub(super) fn leaf_kind<B: DirectoryBlocks>(blocks: &B) -> BlockKind {
     if blocks.is_indexed() {
         BlockKind::Either
     } else {

@@ -9,38 +9,43 @@
 //!
 //! Linux uses the index's minor hash where we use the keyed one. The minor hash is zero for the
 //! legacy hash and can be forged for the others, so an image could contain more names with one
-//! cookie than a reply has room for.
+//! cookie than a reply has room for. Only the same name again has the same cookie for certain: it
+//! is listed once, and the listing fails with `Corrupt` at its end. Different names share a cookie
+//! by rare chance, and never many of them. Should it be more than [`MAX_SHARED`], the cookie of the
+//! next entry advances all the same, so that each listing ends whose replies have room for so many.
 //!
 //! A leaf that cannot be read is skipped. Names in it after the damage are missing from the
 //! listing, other names are not, and its error is returned after everything else was listed. If too
 //! many leaves are damaged, the listing ends.
 //!
 //! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes),
-//! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory
-//! is gathered as a whole under the same limit. If it has more than a few blocks, its names are
-//! sorted once and the order is kept (`ordered`); if it is too long for that, it is read again for
-//! each batch.
+//! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A directory of a
+//! few blocks without a usable index is gathered as a whole under the same limit. If it has more,
+//! its names are sorted and their order is kept (`ordered`).
 
 mod ordered;
 
 use std::hash::Hasher as _;
 
-use pext4_ondisk::InodeNumber;
 use pext4_ondisk::directory::Entry;
 use pext4_ondisk::dirhash::Hasher;
+use pext4_ondisk::{Corrupt, InodeNumber};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks};
 use super::index::{Path, Seek};
 use super::{corrupt_in, is_dot, leaf, linear, parent};
 use crate::error::{Error, Result};
-use crate::inode::name_orders::MAX_DIRECTORY_BYTES;
 use crate::types::FileType;
+use ordered::Ended;
 
 /// No entry has this cookie or a higher one.
 pub const COOKIE_END: u64 = i64::MAX as u64;
 const COOKIE_DOT: u64 = 0;
 const COOKIE_DOT_DOT: u64 = 1;
 const COOKIE_FIRST: u64 = 2;
+/// Maximum number of entries with one cookie that are listed in one piece. A reply of 4 KiB, the
+/// smallest for which the kernel asks, has room for 10 of the longest names with their attributes.
+const MAX_SHARED: usize = 8;
 /// Maximum bytes of gathered entries; beyond it, those with the highest cookies are dropped again.
 const BUDGET: usize = 256 << 10;
 /// Maximum number of unreadable leaves that a listing skips.
@@ -58,7 +63,7 @@ pub struct Listed<'a> {
     /// The entry's own cookie: a listing from it starts with this entry.
     pub cookie: u64,
     /// The cookie with which a listing continues after this entry: `cookie + 1`, or `cookie` itself
-    /// if more entries with the same cookie follow.
+    /// if entries with the same cookie follow that belong into the same reply.
     pub next_cookie: u64,
 }
 
@@ -73,9 +78,9 @@ impl Listed<'_> {
 /// cookies, until it returns false. The entry for which it returned false counts as not listed.
 ///
 /// Entries that share a cookie are listed one after the other, and only the last of them has a
-/// higher `next_cookie`. A caller that divides a listing into replies must put all of them into
-/// one: if the last does not fit, the reply ends before the first, or the next reply lists them
-/// again.
+/// higher `next_cookie`; of more than [`MAX_SHARED`], all from that one on. A caller that divides a
+/// listing into replies must put all of them into one: if the last does not fit, the reply ends
+/// before the first, or the next reply lists them again.
 ///
 /// `visit` runs under the directory's lock and must not use the directory.
 ///
@@ -91,7 +96,7 @@ pub fn list<B: DirectoryBlocks>(
 ) -> Result<()> {
     let limits = Limits {
         gathered: BUDGET,
-        ordered: MAX_DIRECTORY_BYTES,
+        ordered: blocks.most_ordered(),
     };
     list_within(blocks, from, limits, visit)
 }
@@ -101,8 +106,8 @@ pub fn list<B: DirectoryBlocks>(
 pub(super) struct Limits {
     /// Maximum bytes of gathered entries.
     pub gathered: usize,
-    /// Maximum bytes of a directory whose order is kept.
-    pub ordered: u64,
+    /// Maximum number of names whose order is kept at once.
+    pub ordered: usize,
 }
 
 /// As [`list`], within the given limits.
@@ -116,31 +121,43 @@ pub(super) fn list_within<B: DirectoryBlocks>(
         return Ok(());
     }
     let from = from.max(COOKIE_FIRST);
-    match ordered::list(blocks, from, limits.ordered, visit)? {
-        Some(from) => list_batches(blocks, from, limits.gathered, visit),
-        None => Ok(()),
-    }
+    let mut damage = Damage::of(blocks.inode());
+    list_names(blocks, from, limits, &mut damage, visit)?;
+    damage.error.map_or(Ok(()), Err)
 }
 
-fn list_batches<B: DirectoryBlocks>(
+fn list_names<B: DirectoryBlocks>(
     blocks: &B,
     mut from: u64,
-    budget: usize,
+    limits: Limits,
+    damage: &mut Damage,
     visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<()> {
-    let mut skipped = SkippedLeaves::default();
+    let mut may_order = ordered::is_long(blocks);
     while from < COOKIE_END {
-        let mut batch = Batch::new(from, budget, skipped);
-        let unread = gather(blocks, &mut batch);
-        skipped = std::mem::take(&mut batch.skipped);
-        let wants_more = batch.visit_all(visit);
-        let Some(next) = batch.cut.or(unread?).filter(|_| wants_more) else {
-            break;
+        let path = Path::descend_if_sound(blocks, Seek::Hash(major_of(from)))?;
+        let next = if path.is_none() && may_order {
+            match ordered::list(blocks, from, limits.ordered, damage, visit)? {
+                Ended::ByVisitor => break,
+                Ended::At(next) => next,
+                Ended::ByChange(next) => {
+                    may_order = false;
+                    from = next;
+                    continue;
+                }
+            }
+        } else {
+            let mut batch = Batch::new(from, limits.gathered);
+            let unread = gather(blocks, path, &mut batch, damage);
+            let wants_more = batch.visit_all(damage, visit);
+            let next = batch.cut.or(unread?).filter(|_| wants_more);
+            let Some(next) = next else { break };
+            next
         };
-        debug_assert!(next > from, "each batch advances");
+        debug_assert!(next > from, "each part advances");
         from = next;
     }
-    skipped.error.map_or(Ok(()), Err)
+    Ok(())
 }
 
 /// Lists `.` and `..` if `from` includes them; false if the visitor returned false.
@@ -165,33 +182,38 @@ fn list_dots<B: DirectoryBlocks>(
     Ok(true)
 }
 
-/// Fills a batch. Returns the cookie from which on there may be entries that were not read yet.
-fn gather<B: DirectoryBlocks>(blocks: &B, batch: &mut Batch) -> Result<Option<u64>> {
-    let key = blocks.settings().cookie_key;
-    match Path::descend_if_sound(blocks, Seek::Hash(major_of(batch.from)))? {
-        Some(path) => gather_run(blocks, path, key, batch),
-        None => {
-            let hasher = blocks.settings().listing_hasher();
-            for block in linear::leaves(blocks) {
-                let read = linear::for_each_in(blocks, block, |entry| {
-                    let major = blocks::hash(&hasher, entry.name);
-                    batch.add(cookie(major, key, entry.name), entry);
-                });
-                batch.skipped.note(read)?;
-            }
-            Ok(None)
-        }
+/// Fills a batch from the leaf of a path, or without one from all leaves. Returns the cookie from
+/// which on there may be entries that were not read yet.
+fn gather<B: DirectoryBlocks>(
+    blocks: &B,
+    path: Option<Path>,
+    batch: &mut Batch,
+    damage: &mut Damage,
+) -> Result<Option<u64>> {
+    if let Some(path) = path {
+        return gather_run(blocks, path, batch, damage);
     }
+    let key = blocks.settings().cookie_key;
+    let hasher = blocks.settings().listing_hasher();
+    for block in linear::leaves(blocks) {
+        let read = linear::for_each_in(blocks, block, |entry| {
+            let major = blocks::hash(&hasher, entry.name);
+            batch.add(cookie(major, key, entry.name), entry);
+        });
+        damage.skip(read)?;
+    }
+    Ok(None)
 }
 
 /// Gathers the leaf at the end of a path, and those that continue its last run of equal hashes.
 fn gather_run<B: DirectoryBlocks>(
     blocks: &B,
     mut path: Path,
-    key: u64,
     batch: &mut Batch,
+    damage: &mut Damage,
 ) -> Result<Option<u64>> {
     let hasher: Hasher = path.hasher();
+    let key = blocks.settings().cookie_key;
     for _ in 0..blocks.count() {
         let (lowest, highest) = path.leaf_range(blocks)?;
         let read = leaf::for_each(blocks, path.leaf(), BlockKind::Leaf, |entry| {
@@ -200,7 +222,7 @@ fn gather_run<B: DirectoryBlocks>(
             let major = blocks::hash(&hasher, entry.name).clamp(lowest, highest);
             batch.add(cookie(major, key, entry.name), entry);
         });
-        batch.skipped.note(read)?;
+        damage.skip(read)?;
         match path.next_hash() {
             None => return Ok(None),
             Some(next) if next & 1 == 0 => return Ok(Some(cookie_of_major(next))),
@@ -230,6 +252,54 @@ fn cookie(major: u32, key: u64, name: &[u8]) -> u64 {
     (cookie_of_major(major) | minor).clamp(COOKIE_FIRST, COOKIE_END - 1)
 }
 
+/// The cookie with which a listing continues after the entry at `position` of `count` that share
+/// a cookie.
+fn next_cookie(cookie: u64, position: usize, count: usize) -> u64 {
+    let is_last = position + 1 == count || position + 1 >= MAX_SHARED;
+    cookie + u64::from(is_last)
+}
+
+/// What a listing passes that is not as it should be.
+struct Damage {
+    directory: InodeNumber,
+    /// The number of leaves that could not be read.
+    skipped: u32,
+    /// The first error.
+    error: Option<Error>,
+}
+
+impl Damage {
+    fn of(directory: InodeNumber) -> Self {
+        Self {
+            directory,
+            skipped: 0,
+            error: None,
+        }
+    }
+
+    /// Notes a leaf that cannot be read, because of the device or its bytes. Fails if there are too
+    /// many.
+    fn skip(&mut self, read: Result<()>) -> Result<()> {
+        let error = match read {
+            Err(error @ (Error::Corrupt(_) | Error::Io(_))) => error,
+            read => return read,
+        };
+        self.skipped += 1;
+        if self.skipped > MAX_SKIPPED_LEAVES {
+            return Err(self.error.take().unwrap_or(error));
+        }
+        self.error.get_or_insert(error);
+        Ok(())
+    }
+
+    /// Notes a name that the directory has more than once.
+    fn note_repeated(&mut self) {
+        let corrupt = Corrupt::new("directory", "has the same name more than once");
+        let error = corrupt.in_inode(self.directory);
+        self.error.get_or_insert_with(|| error.into());
+    }
+}
+
 /// The entries with the lowest cookies from `from` on.
 struct Batch {
     from: u64,
@@ -238,32 +308,6 @@ struct Batch {
     names: Vec<u8>,
     /// The lowest cookie of which entries were dropped.
     cut: Option<u64>,
-    skipped: SkippedLeaves,
-}
-
-/// Leaves that could not be read.
-#[derive(Default)]
-struct SkippedLeaves {
-    count: u32,
-    /// The error of the first one.
-    error: Option<Error>,
-}
-
-impl SkippedLeaves {
-    /// Records a leaf that cannot be read, because of the device or its bytes. Fails if there are
-    /// too many.
-    fn note(&mut self, read: Result<()>) -> Result<()> {
-        let error = match read {
-            Err(error @ (Error::Corrupt(_) | Error::Io(_))) => error,
-            read => return read,
-        };
-        self.count += 1;
-        if self.count > MAX_SKIPPED_LEAVES {
-            return Err(self.error.take().unwrap_or(error));
-        }
-        self.error.get_or_insert(error);
-        Ok(())
-    }
 }
 
 struct Gathered {
@@ -272,17 +316,24 @@ struct Gathered {
     file_type: Option<FileType>,
     start: usize,
     length: usize,
+    /// More entries have this name: only the first of them is kept.
+    is_repeated: bool,
+}
+
+impl Gathered {
+    fn name<'a>(&self, names: &'a [u8]) -> &'a [u8] {
+        &names[self.start..self.start + self.length]
+    }
 }
 
 impl Batch {
-    fn new(from: u64, budget: usize, skipped: SkippedLeaves) -> Self {
+    fn new(from: u64, budget: usize) -> Self {
         Self {
             from,
             budget,
             entries: Vec::new(),
             names: Vec::new(),
             cut: None,
-            skipped,
         }
     }
 
@@ -296,6 +347,7 @@ impl Batch {
             file_type: entry.file_type,
             start: self.names.len(),
             length: entry.name.len(),
+            is_repeated: false,
         });
         self.names.extend_from_slice(entry.name);
         if self.names.len() + self.entries.len() * size_of::<Gathered>() > self.budget {
@@ -303,9 +355,31 @@ impl Batch {
         }
     }
 
-    /// Drops the entries of the upper half, but never only some of those that share a cookie.
+    /// Sorts the entries, and drops names that are there already.
+    fn sort(&mut self) {
+        let names = &self.names;
+        let key = |entry: &Gathered| (entry.cookie, entry.name(names));
+        // Stable: the first of equal names is the one that a lookup finds.
+        self.entries.sort_by(|one, other| key(one).cmp(&key(other)));
+        self.entries.dedup_by(|later, kept| {
+            let is_same = key(later) == key(kept);
+            kept.is_repeated |= is_same;
+            is_same
+        });
+    }
+
+    /// Drops repeated names and, if they are less than half, the entries of the upper half, but
+    /// never only some of those that share a cookie.
     fn shrink(&mut self) {
-        self.entries.sort_by_key(|entry| entry.cookie);
+        let half = self.entries.len() / 2;
+        self.sort();
+        if self.entries.len() > half {
+            self.cut_in_half();
+        }
+        self.pack_names();
+    }
+
+    fn cut_in_half(&mut self) {
         let middle = self.entries[self.entries.len() / 2].cookie;
         let mut kept = self.entries.partition_point(|entry| entry.cookie < middle);
         if kept == 0 {
@@ -313,16 +387,16 @@ impl Batch {
         }
         match self.entries.get(kept) {
             Some(first_dropped) => self.cut = Some(first_dropped.cookie),
+            // Different names with one cookie, which nobody can choose: they do not become many.
             None => self.budget *= 2,
         }
         self.entries.truncate(kept);
-        self.pack_names();
     }
 
     fn pack_names(&mut self) {
         let mut packed = Vec::with_capacity(self.names.len());
         for entry in &mut self.entries {
-            let name = &self.names[entry.start..entry.start + entry.length];
+            let name = entry.name(&self.names);
             entry.start = packed.len();
             packed.extend_from_slice(name);
         }
@@ -330,20 +404,28 @@ impl Batch {
     }
 
     /// Visits the entries in the order of their cookies; false if the visitor returned false.
-    fn visit_all(&mut self, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> bool {
-        self.entries.sort_by_key(|entry| entry.cookie);
-        for (index, entry) in self.entries.iter().enumerate() {
-            let follower = self.entries.get(index + 1);
-            let shared = follower.is_some_and(|follower| follower.cookie == entry.cookie);
-            let listed = Listed {
-                inode: entry.inode,
-                file_type: entry.file_type,
-                name: &self.names[entry.start..entry.start + entry.length],
-                cookie: entry.cookie,
-                next_cookie: entry.cookie + u64::from(!shared),
-            };
-            if !visit(listed) {
-                return false;
+    fn visit_all(
+        &mut self,
+        damage: &mut Damage,
+        visit: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> bool {
+        self.sort();
+        let share_a_cookie = |one: &Gathered, next: &Gathered| one.cookie == next.cookie;
+        for group in self.entries.chunk_by(share_a_cookie) {
+            for (position, entry) in group.iter().enumerate() {
+                let listed = Listed {
+                    inode: entry.inode,
+                    file_type: entry.file_type,
+                    name: entry.name(&self.names),
+                    cookie: entry.cookie,
+                    next_cookie: next_cookie(entry.cookie, position, group.len()),
+                };
+                if !visit(listed) {
+                    return false;
+                }
+                if entry.is_repeated {
+                    damage.note_repeated();
+                }
             }
         }
         true
@@ -352,11 +434,11 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use super::{Batch, Entry, InodeNumber, cookie_of_major, major_of};
+    use super::{Batch, Damage, Entry, InodeNumber, MAX_SHARED, cookie_of_major, major_of};
 
     fn visited(batch: &mut Batch) -> Vec<(u64, u64)> {
         let mut visited = Vec::new();
-        batch.visit_all(&mut |entry| {
+        batch.visit_all(&mut Damage::of(InodeNumber(12)), &mut |entry| {
             assert_eq!(entry.name, entry.inode.get().to_string().as_bytes());
             visited.push((entry.cookie, entry.next_cookie));
             true
@@ -365,7 +447,7 @@ mod tests {
     }
 
     fn batch_of(cookies: &[u64], budget: usize) -> Batch {
-        let mut batch = Batch::new(10, budget, super::SkippedLeaves::default());
+        let mut batch = Batch::new(10, budget);
         for (number, &cookie) in (1..).zip(cookies) {
             let name = u32::to_string(&number);
             let inode = InodeNumber(number);
@@ -407,6 +489,47 @@ mod tests {
         let mut batch = batch_of(&[77; 500], 1000);
         assert_eq!(batch.cut, None);
         assert_eq!(visited(&mut batch).len(), 500);
+    }
+
+    #[test]
+    fn many_of_a_shared_cookie_advance_too() {
+        let mut batch = batch_of(&[77; 3 * MAX_SHARED], 1 << 20);
+        let mut expected = vec![(77, 78); 3 * MAX_SHARED];
+        expected[..MAX_SHARED - 1].fill((77, 77));
+        assert_eq!(visited(&mut batch), expected);
+    }
+
+    #[test]
+    fn a_name_that_comes_again_takes_no_room() {
+        let mut batch = Batch::new(10, 1000);
+        for number in 0..100_000 {
+            let name: &[u8] = if number % 1000 == 0 {
+                b"other"
+            } else {
+                b"same"
+            };
+            let inode = InodeNumber(12 + number);
+            let file_type = None;
+            batch.add(
+                77,
+                &Entry {
+                    inode,
+                    file_type,
+                    name,
+                },
+            );
+        }
+        assert_eq!((batch.cut, batch.budget), (None, 1000));
+        let mut damage = Damage::of(InodeNumber(2));
+        let mut visited = Vec::new();
+        batch.visit_all(&mut damage, &mut |entry| {
+            visited.push((entry.name.to_vec(), entry.inode.get(), entry.next_cookie));
+            true
+        });
+        let expected = [(b"other".to_vec(), 12, 77), (b"same".to_vec(), 13, 78)];
+        assert_eq!(visited, expected);
+        let error = damage.error.expect("names are repeated").to_string();
+        assert!(error.contains("more than once"), "{error}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct Inodes {
     pub values: Values,
     /// Inodes that lost their last name and hold where they could not be reaped.
     pub forgotten: Stack<Arc<Inode>>,
-    /// How linear directories are listed.
+    /// How directories without a usable index are listed.
     pub name_orders: NameOrders,
     resident: ResidentInodes,
 }
@@ -60,7 +60,8 @@ impl Inodes {
     ) -> Self {
         let geometry = &store.geometry;
         let holds = Holds::new(geometry.group_count, geometry.inodes_per_group);
-        let resident = ResidentInodes::new(table, store.options.cache_size);
+        let cache_size = store.options.cache_size;
+        let resident = ResidentInodes::new(table, cache_size);
         Self {
             store,
             groups,
@@ -70,7 +71,7 @@ impl Inodes {
             tails: Tails::new(),
             values: Values::new(),
             forgotten: Stack::new(),
-            name_orders: NameOrders::default(),
+            name_orders: NameOrders::new(cache_size),
             resident,
         }
     }

@@ -52,7 +52,7 @@ use pext4_ondisk::extent::{self, Extent, ROOT_SIZE};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags, set_checksum};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
-use pext4_sync::atomic::{AtomicBool, Ordering};
+use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{BiasedLock, Mutex};
 
@@ -89,8 +89,9 @@ pub struct Inode {
     /// [atomic; written under state]
     published: PublishedFields,
     referenced: AtomicBool,
-    /// Whether the order of its names that is kept is right. [atomic; changes under `lock`]
-    has_name_order: AtomicBool,
+    /// The mark of the orders of its names that are right, or 0. [atomic; `name_orders` says when
+    /// it changes]
+    name_order: AtomicU32,
     /// Whether `map` has a preallocation. [atomic; changes under `map`]
     has_preallocation: AtomicBool,
 }
@@ -133,7 +134,7 @@ impl Inode {
             published: PublishedFields::new(&state),
             state: Mutex::new(Class::InodeState, state),
             referenced: AtomicBool::new(true),
-            has_name_order: AtomicBool::new(false),
+            name_order: AtomicU32::new(0),
             has_preallocation: AtomicBool::new(false),
         }
     }

@@ -4,11 +4,10 @@ use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::listing::{COOKIE_END, Limits, Listed, list_within};
-use super::super::{DirectorySettings, find, list, remove};
+use super::super::{DirectoryBlocks as _, DirectorySettings, find, list, remove};
 use super::enter;
 use super::memory::{Memory, PARENT, SELF, settings};
 use super::shapes::{COLLIDING, colliding_name, legacy};
-use crate::inode::name_orders::MAX_DIRECTORY_BYTES;
 
 /// All names except `.` and `..`, listed in one call.
 pub(super) fn names(directory: &Memory) -> BTreeSet<Vec<u8>> {
@@ -46,7 +45,7 @@ fn reply(
 fn limits(gathered: usize) -> Limits {
     Limits {
         gathered,
-        ordered: MAX_DIRECTORY_BYTES,
+        ordered: usize::MAX,
     }
 }
 
@@ -73,7 +72,7 @@ fn stable_names(count: usize) -> Vec<Vec<u8>> {
 
 fn sees_stable_names_once(settings: DirectorySettings, count: usize, seed: u64, budget: usize) {
     println!("seed {seed}, {count} stable names, {budget} bytes");
-    for ordered in [MAX_DIRECTORY_BYTES, 0] {
+    for ordered in [usize::MAX, 0] {
         let limits = Limits {
             gathered: budget,
             ordered,
@@ -159,6 +158,94 @@ fn of_a_long_linear_directory_goes_on_where_it_was() {
     assert!(reads < once + 2 * replies + 10, "{reads} reads of blocks");
 }
 
+/// The order of a directory with too many names is kept in parts: all blocks are read once for each
+/// part, and not for each reply.
+#[test]
+fn of_a_longer_directory_than_can_be_ordered_goes_on_in_parts() {
+    let linear = DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    };
+    let mut directory = Memory::new(linear);
+    for (number, name) in stable_names(2000).iter().enumerate() {
+        enter(&mut directory, number, name);
+    }
+    let most = Limits {
+        gathered: 256 << 10,
+        ordered: 500,
+    };
+    let (mut seen, mut cookie, mut replies) = (BTreeMap::new(), 0, 0);
+    directory.reads.set(0);
+    while let Some(next) = reply(&directory, cookie, 10, most, &mut seen) {
+        (cookie, replies) = (next, replies + 1);
+    }
+    assert_eq!((seen.len(), replies), (2002, 201));
+    assert!(seen.values().all(|&times| times == 1));
+    let parts = directory.orders.borrow();
+    assert!((4..=8).contains(&parts.len()), "{} parts", parts.len());
+    assert!(parts.iter().all(|part| part.places.len() < 500));
+    let once = directory.blocks.len() as u64 * parts.len() as u64 + 2000;
+    let reads = directory.reads.get();
+    assert!(reads < once + 2 * replies + 10, "{reads} reads of blocks");
+}
+
+/// An index that no search can use makes no reply longer than its own names.
+#[test]
+fn of_a_damaged_index_goes_on_where_it_was() {
+    let mut directory = Memory::new(settings(1024));
+    for (number, name) in stable_names(2000).iter().enumerate() {
+        enter(&mut directory, number, name);
+    }
+    // The number of entries of the root.
+    directory.blocks[0].0[0x22..0x24].fill(0);
+    let (mut seen, mut cookie, mut replies) = (BTreeMap::new(), 0, 0);
+    directory.reads.set(0);
+    while let Some(next) = reply(&directory, cookie, 10, limits(256 << 10), &mut seen) {
+        (cookie, replies) = (next, replies + 1);
+    }
+    assert_eq!((seen.len(), replies), (2002, 201));
+    let once = directory.blocks.len() as u64 + 2000;
+    let reads = directory.reads.get();
+    assert!(reads < once + 3 * replies + 10, "{reads} reads of blocks");
+}
+
+/// Leaves that cannot be read are passed when the order is made, not for each reply.
+#[test]
+fn of_a_damaged_leaf_goes_on_where_it_was() {
+    let linear = DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    };
+    let mut directory = Memory::new(linear);
+    for (number, name) in stable_names(2000).iter().enumerate() {
+        enter(&mut directory, number, name);
+    }
+    directory.blocks[7].0[4..6].fill(0);
+    let (mut seen, mut cookie, mut replies, mut errors) = (BTreeSet::new(), 2, 0, 0);
+    directory.reads.set(0);
+    loop {
+        let mut left = 10;
+        let end = list(&directory, cookie, &mut |entry| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            cookie = entry.next_cookie;
+            seen.insert(entry.name.to_vec())
+        });
+        errors += u32::from(end.is_err());
+        replies += 1;
+        if left == 10 {
+            break;
+        }
+    }
+    assert!((1900..2000).contains(&seen.len()), "{}", seen.len());
+    assert!(errors > 0, "the damage is told");
+    let once = directory.blocks.len() as u64 + 2000;
+    let reads = directory.reads.get();
+    assert!(reads < once + 2 * replies + 10, "{reads} reads of blocks");
+}
+
 /// An order that was kept is not used when a name has come or gone since.
 #[test]
 fn of_a_long_linear_directory_shows_what_is_there_now() {
@@ -207,6 +294,68 @@ fn of_equal_hashes_with_little_memory() {
         assert_eq!(seen.len(), 2 + COLLIDING.len() + 100);
         assert!(seen.values().all(|&times| times == 1));
     }
+}
+
+/// Names of which some are there more often than a reply has room: the listing ends, shows each
+/// once, and says what is wrong.
+#[test]
+fn of_a_name_that_is_there_again_and_again_end() {
+    let linear = DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    };
+    for (names, settings) in [(150, linear), (600, linear), (600, settings(1024))] {
+        for ordered in [usize::MAX, 0] {
+            let mut directory = Memory::new(settings);
+            for number in 0..names {
+                let name = format!("{}-{number:05}", if number < 200 { "rept" } else { "only" });
+                enter(&mut directory, number, name.as_bytes());
+            }
+            directory.strict = false;
+            for (block, _) in &mut directory.blocks {
+                for at in 0..block.len() - 9 {
+                    if block[at..].starts_with(b"rept-") {
+                        block[at + 5..at + 9].fill(b'0');
+                    }
+                }
+            }
+            let limits = Limits {
+                gathered: 4000,
+                ordered,
+            };
+            assert_ends_with_error(&directory, limits, 10 + names.saturating_sub(200));
+        }
+    }
+}
+
+/// An index holds copies of a name in leaves of other hashes: those are different cookies.
+fn assert_ends_with_error(directory: &Memory, limits: Limits, names: usize) {
+    let mut seen = BTreeSet::new();
+    let (mut cookie, mut shown, mut errors) = (2, 0, 0);
+    for _ in 0..=names + 200 {
+        let mut left = 10;
+        let end = list_within(directory, cookie, limits, &mut |entry: Listed<'_>| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            shown += 1;
+            seen.insert(entry.name.to_vec());
+            cookie = entry.next_cookie;
+            true
+        });
+        if let Err(error) = end {
+            assert!(error.to_string().contains("more than once"), "{error}");
+            errors += 1;
+        }
+        if left == 10 {
+            assert_eq!(seen.len(), names);
+            assert!(errors > 0, "it says what is wrong");
+            assert!(directory.is_indexed() || shown == names, "each once");
+            return;
+        }
+    }
+    panic!("the listing does not end");
 }
 
 #[test]

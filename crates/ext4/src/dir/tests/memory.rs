@@ -29,8 +29,8 @@ pub(super) struct Memory {
     /// failed in the middle may leave a reservation.
     pub(super) strict: bool,
     pub(super) reads: Cell<u64>,
-    /// The order of its names that was kept.
-    pub(super) order: RefCell<Option<NameOrder>>,
+    /// The orders of its names that were kept.
+    pub(super) orders: RefCell<Vec<NameOrder>>,
     /// While it is stored in its inode: its parent, and the maximum size of its regions in bytes.
     pub(super) inline: Option<(InodeNumber, usize)>,
     /// Leaves and their fingerprints.
@@ -112,7 +112,7 @@ impl Memory {
             space: u32::MAX,
             strict: true,
             reads: Cell::new(0),
-            order: RefCell::new(None),
+            orders: RefCell::default(),
             inline: None,
             fingerprints: RefCell::default(),
             reserved: 0,
@@ -191,7 +191,7 @@ impl DirectoryBlocks for Memory {
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
         assert!(!matches!(kind, BlockKind::Either | BlockKind::Dots));
-        self.order.take();
+        self.orders.take();
         let (bytes, stored) = &mut self.blocks[block.get() as usize];
         assert!(
             !self.strict || block.get() == 0 || kind == *stored,
@@ -261,7 +261,7 @@ impl DirectoryBlocks for Memory {
             .checked_sub(1)
             .expect("only what was reserved is appended");
         let block = self.count();
-        self.order.take();
+        self.orders.take();
         self.blocks
             .push((vec![0; self.settings.block_size as usize], kind));
         self.changed.insert(block);
@@ -281,12 +281,21 @@ impl DirectoryBlocks for Memory {
         &self.settings
     }
 
-    fn order(&self) -> Option<NameOrder> {
-        self.order.borrow().clone()
+    fn order(&self, cookie: u64) -> Option<NameOrder> {
+        let orders = self.orders.borrow();
+        orders.iter().find(|order| order.covers(cookie)).cloned()
     }
 
-    fn keep_order(&self, order: &NameOrder) {
-        *self.order.borrow_mut() = Some(NameOrder::clone(order));
+    fn most_ordered(&self) -> usize {
+        1 << 20
+    }
+
+    fn begin_order(&self) -> u32 {
+        1
+    }
+
+    fn keep_order(&self, _: u32, order: &NameOrder) {
+        self.orders.borrow_mut().push(NameOrder::clone(order));
     }
 
     fn is_inline(&self) -> bool {
