@@ -146,9 +146,70 @@ fn a_map_that_repeats_its_blocks_is_not_walked_to_its_end() {
     let tries = [
         volume.seek_hole(file, start).map(drop),
         volume.extents(file, start, usize::MAX).map(drop),
+        // The first pointer block again is enough: the file system may claim to be large, too.
+        volume
+            .extents(file, start, 2 * BLOCK as usize / 4)
+            .map(drop),
     ];
     for tried in tries {
         let error = tried.expect_err("no sound file has so many blocks");
+        assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    }
+    assert!(volume.failure().is_none());
+}
+
+/// A directory of three blocks, of which one is mapped sixty thousand times: neither a search nor a
+/// listing reads it so often.
+#[test]
+fn a_directory_that_repeats_its_blocks_is_refused() {
+    let features = [
+        "-b",
+        "1024",
+        "-O",
+        "^extent,^64bit,^metadata_csum,^dir_index",
+    ];
+    let Some(image) = Image::make(&features) else {
+        return;
+    };
+    let volume = image.open();
+    let new = CreateAttributes::default();
+    let made = volume.make_directory(InodeNumber::ROOT, b"directory", &new);
+    let directory = made.expect("room").inode;
+    let _ = volume.create(directory, b"name", &new).expect("room");
+    let made = volume.create(InodeNumber::ROOT, b"nodes", &new);
+    let nodes = made.expect("room").inode;
+    let fill = |piece: u64, word: u64| {
+        let word = u32::try_from(word).expect("a small image");
+        let bytes = word.to_le_bytes().repeat(BLOCK as usize / 4);
+        let written = volume.write(nodes, piece * BLOCK, &bytes);
+        assert_eq!(written.expect("room"), bytes.len());
+    };
+    (0..2).for_each(|piece| fill(piece, 1));
+    let place = |inode, piece| {
+        let ranges = volume.extents(inode, piece * BLOCK, 1);
+        let ranges = ranges.expect("a sound map");
+        ranges[0].physical / BLOCK
+    };
+    let leaf = place(directory, 0);
+    let (first, second) = (place(nodes, 0), place(nodes, 1));
+    fill(0, leaf);
+    fill(1, first);
+    volume.close().expect("it closes");
+    for slot in 1..12 {
+        image.debugfs_write(&format!("set_inode_field directory block[{slot}] {leaf}"));
+    }
+    image.debugfs_write(&format!("set_inode_field directory block[IND] {first}"));
+    image.debugfs_write(&format!("set_inode_field directory block[DIND] {second}"));
+    image.debugfs_write(&format!(
+        "set_inode_field directory size {}",
+        60_000 * BLOCK
+    ));
+
+    let volume = image.open();
+    let searched = volume.lookup(directory, b"absent").map(drop);
+    let listed = volume.read_directory(directory, 0, &mut |_| true);
+    for tried in [searched, listed] {
+        let error = tried.expect_err("no sound directory has a block twice");
         assert!(matches!(error, Error::Corrupt(_)), "{error}");
     }
     assert!(volume.failure().is_none());

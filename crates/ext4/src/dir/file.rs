@@ -144,6 +144,8 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     }
 
     fn look_up(&self, block: LogicalBlock) -> Result<Extent> {
+        self.inodes
+            .check_map_of_directory(self.inode, self.count())?;
         let root = self.root.get_or_init(|| self.inode.root());
         match self.inodes.lookup_with_root(self.inode, root, block)? {
             Mapping::Mapped(extent) if !extent.unwritten => {

@@ -35,6 +35,7 @@ pub mod name_orders;
 mod nodes;
 mod orphans;
 mod published_fields;
+pub(crate) mod shared_blocks;
 mod slots;
 mod state;
 pub mod table;
@@ -52,7 +53,7 @@ use pext4_ondisk::extent::{self, Extent, ROOT_SIZE};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags, set_checksum};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
-use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use pext4_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{BiasedLock, Mutex};
 
@@ -92,6 +93,8 @@ pub struct Inode {
     /// The mark of the orders of its names that are right, or 0. [atomic; `name_orders` says when
     /// it changes]
     name_order: AtomicU32,
+    /// What is known of the map of a directory; see `shared_blocks`. [atomic; set under `lock`]
+    map_is: AtomicU8,
     /// Whether `map` has a preallocation. [atomic; changes under `map`]
     has_preallocation: AtomicBool,
 }
@@ -135,6 +138,7 @@ impl Inode {
             state: Mutex::new(Class::InodeState, state),
             referenced: AtomicBool::new(true),
             name_order: AtomicU32::new(0),
+            map_is: AtomicU8::new(shared_blocks::map_is::UNCHECKED),
             has_preallocation: AtomicBool::new(false),
         }
     }

@@ -11,7 +11,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 use super::MAX_NOTES;
 use super::raw_files::{file_blocks, raw_slot};
 use crate::error::{Error, Result};
-use crate::inode::extents::Extent;
+use crate::inode::shared_blocks::share_blocks;
 use crate::orphan::{OrphanFile, OrphanPlace};
 use crate::store::Store;
 use crate::volume::Volume;
@@ -60,6 +60,7 @@ fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<Blo
         )));
     }
     let runs = file_blocks(store, inode, &slot, "orphan file")?;
+    // Otherwise what is kept of it would not be bounded by the image.
     if share_blocks(&runs) {
         let corrupt = Corrupt::new("orphan file", "has a block in two places");
         return Err(corrupt.in_inode(inode).into());
@@ -75,18 +76,6 @@ fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<Blo
         },
         blocks,
     ))
-}
-
-/// Whether runs overlap: then what is kept of them would not be bounded by the image.
-fn share_blocks(runs: &[Extent]) -> bool {
-    let mut places: Vec<(u64, u64)> = runs
-        .iter()
-        .map(|run| (run.start.get(), u64::from(run.length)))
-        .collect();
-    places.sort_unstable();
-    places
-        .windows(2)
-        .any(|pair| pair[0].0 + pair[0].1 > pair[1].0)
 }
 
 fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {

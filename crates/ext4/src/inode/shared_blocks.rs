@@ -1,0 +1,92 @@
+//! Maps that lead to a block twice.
+//!
+//! A sound map never does. In a damaged one a few blocks can stand for as many as a directory may
+//! have, and a search would read all of them, each time. So the map of a large directory is walked
+//! once, when it is first used, and the directory is refused if a block has two places in it. What
+//! is added later comes from the allocator.
+
+use pext4_ondisk::{Corrupt, LogicalBlock};
+use pext4_sync::atomic::Ordering;
+
+use super::Inode;
+use super::extents::{Extent, Mapping};
+use super::inodes::Inodes;
+use super::walk_limit::WalkLimit;
+use crate::error::{Error, Result};
+
+/// Directories of at most so many blocks are not walked: all of them are soon read.
+const MAX_UNCHECKED: u32 = 1000;
+
+/// What is known of a directory's map.
+pub(super) mod map_is {
+    pub const UNCHECKED: u8 = 0;
+    pub const SOUND: u8 = 1;
+    pub const SHARED: u8 = 2;
+}
+
+/// Whether runs overlap.
+pub(crate) fn share_blocks(runs: &[Extent]) -> bool {
+    let mut places: Vec<(u64, u64)> = runs
+        .iter()
+        .map(|run| (run.start.get(), u64::from(run.length)))
+        .collect();
+    places.sort_unstable();
+    places
+        .windows(2)
+        .any(|pair| pair[0].0 + pair[0].1 > pair[1].0)
+}
+
+impl Inodes {
+    /// Refuses a directory of `blocks` blocks if it is large and its map has a block in two places.
+    /// The caller holds the directory's lock.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Io`.
+    pub(crate) fn check_map_of_directory(&self, directory: &Inode, blocks: u32) -> Result<()> {
+        let known = directory.map_is.load(Ordering::Relaxed);
+        if blocks <= MAX_UNCHECKED || known == map_is::SOUND {
+            return Ok(());
+        }
+        if known == map_is::UNCHECKED {
+            let runs = self.readable_runs(directory, blocks)?;
+            if runs.is_some_and(|runs| !share_blocks(&runs)) {
+                directory.map_is.store(map_is::SOUND, Ordering::Relaxed);
+                return Ok(());
+            }
+            directory.map_is.store(map_is::SHARED, Ordering::Relaxed);
+        }
+        let corrupt = Corrupt::new("directory", "has a block in two places");
+        Err(corrupt.in_inode(directory.number()).into())
+    }
+
+    /// The runs of the first blocks of a directory, without those below nodes that are damaged: no
+    /// search reads them. `None` if they are more than a sound map has.
+    fn readable_runs(&self, directory: &Inode, blocks: u32) -> Result<Option<Vec<Extent>>> {
+        let root = directory.root();
+        let mut limit = WalkLimit::new(&self.store, directory);
+        let mut runs = Vec::new();
+        let mut block = 0;
+        while block < u64::from(blocks) {
+            let logical = LogicalBlock(u32::try_from(block).expect("below a number of 32 bits"));
+            let mapping = match self.lookup_any(directory, &root, logical) {
+                Err(Error::Corrupt(_)) => {
+                    block += 1;
+                    continue;
+                }
+                mapping => mapping?,
+            };
+            if limit.pass(&mapping).is_err() {
+                return Ok(None);
+            }
+            block = match mapping {
+                Mapping::Hole(hole) => hole.end(),
+                Mapping::Mapped(extent) => {
+                    runs.push(extent);
+                    extent.end()
+                }
+            };
+        }
+        Ok(Some(runs))
+    }
+}
