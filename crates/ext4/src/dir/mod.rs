@@ -102,6 +102,17 @@ pub fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<FoundE
     }
 }
 
+/// The number of blocks that [`find`] may read for a name: all of them, unless the index leads to
+/// the one leaf where it is.
+///
+/// # Errors
+///
+/// As [`find`].
+pub fn search_length<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<u32> {
+    let is_short = is_dot(name) || leaf_of(blocks, name)?.is_some();
+    Ok(if is_short { 1 } else { blocks.count() })
+}
+
 /// The parent directory's inode, that of `..`.
 ///
 /// # Errors

@@ -30,6 +30,9 @@
 //! Every record says how something is, not how it changed, and is passed over where it is so
 //! already.
 //!
+//! How often directories are searched for names is bounded: a few records would otherwise make a
+//! mount read a directory without an index for hours.
+//!
 //! Blocks: nothing but the file that a record names may have the blocks that it maps, so all of
 //! them are claimed before anything else is allocated, and one that is neither claimed nor unmapped
 //! by a record is refused. The blocks of files and links are not freed while records are applied,
@@ -58,6 +61,10 @@ use crate::volume::Volume;
 /// The most blocks that are claimed or freed under one handle.
 const MOST_BLOCKS: u32 = 1 << 15;
 
+/// The most blocks of directories that names may make a replay search, which takes about a minute.
+/// In directories without an index each name is searched for in all blocks.
+const MOST_SEARCHED: u64 = 1 << 25;
+
 /// Fast commits that are being applied.
 struct Application<'a> {
     volume: &'a Volume,
@@ -73,6 +80,8 @@ struct Application<'a> {
     /// Files that had more links than the format counts. One that is renamed has one too many
     /// between the new name and the end of the old one.
     overfull: BTreeSet<InodeNumber>,
+    /// Blocks of directories that may still be searched.
+    searches_left: u64,
 }
 
 /// The links of an inode whose attributes are applied.
@@ -133,15 +142,7 @@ impl Volume {
     /// `Corrupt` if records contradict the file system or are none that Linux writes,
     /// `Unsupported`, `Refused(NoSpace)`, `Io`.
     pub(crate) fn apply_fast_commits(&self, commits: &[Vec<Record>]) -> Result<()> {
-        let orphans = self.inodes.orphans.snapshot();
-        let mut application = Application {
-            volume: self,
-            undecided: RangeSet::new(),
-            filled: 0,
-            unnamed_directories: BTreeMap::new(),
-            orphans: orphans.into_iter().collect(),
-            overfull: BTreeSet::new(),
-        };
+        let mut application = Application::on(self);
         for record in commits.iter().flatten() {
             if let Record::AddRange { extent, .. } = record {
                 application.claim(extent)?;
@@ -154,6 +155,22 @@ impl Volume {
             }
         }
         application.finish()
+    }
+}
+
+impl<'a> Application<'a> {
+    /// Nothing is applied yet.
+    fn on(volume: &'a Volume) -> Self {
+        let orphans = volume.inodes.orphans.snapshot();
+        Self {
+            volume,
+            undecided: RangeSet::new(),
+            filled: 0,
+            unnamed_directories: BTreeMap::new(),
+            orphans: orphans.into_iter().collect(),
+            overfull: BTreeSet::new(),
+            searches_left: MOST_SEARCHED,
+        }
     }
 }
 

@@ -56,7 +56,7 @@ impl Application<'_> {
 
     /// Removes a name, if it is of that inode.
     pub(super) fn unlink(&mut self, named: &NamedInode) -> Result<()> {
-        let Some(directory) = self.directory(named.parent)? else {
+        let Some(directory) = self.directory_of(named)? else {
             return Ok(());
         };
         let names = self.volume.names(&directory);
@@ -75,7 +75,7 @@ impl Application<'_> {
             let problem = "makes a name that ext4 cannot hold";
             return Err(contradiction(problem, named.parent).into());
         }
-        let Some(directory) = self.directory(named.parent)? else {
+        let Some(directory) = self.directory_of(named)? else {
             return Ok(None);
         };
         match dir::find(&self.volume.names(&directory), &named.name)? {
@@ -86,16 +86,25 @@ impl Application<'_> {
         Ok(Some(directory))
     }
 
-    fn directory(&self, number: InodeNumber) -> Result<Option<Arc<Inode>>> {
+    /// The directory of a name that is to be searched for; `None` if it is not in use.
+    fn directory_of(&mut self, named: &NamedInode) -> Result<Option<Arc<Inode>>> {
+        let number = named.parent;
         let inode = self.in_use(number)?;
         let inode = inode.filter(|inode| inode.is_directory() && inode.links() > 0);
-        match inode {
-            Some(_) if self.unnamed_directories.contains_key(&number) => {
-                let problem = "has names in a directory that has none itself";
-                Err(contradiction(problem, number).into())
-            }
-            inode => Ok(inode),
+        let Some(inode) = inode else { return Ok(None) };
+        if self.unnamed_directories.contains_key(&number) {
+            let problem = "has names in a directory that has none itself";
+            return Err(contradiction(problem, number).into());
         }
+        let blocks = dir::search_length(&self.volume.names(&inode), &named.name)?;
+        let left = self.searches_left.checked_sub(u64::from(blocks));
+        self.searches_left = left.ok_or_else(|| {
+            Error::unsupported(
+                "fast commits of so many names in directories without an index; `e2fsck` replays \
+                 them",
+            )
+        })?;
+        Ok(Some(inode))
     }
 
     /// Gives a new directory its first content.
@@ -179,4 +188,43 @@ impl Application<'_> {
 fn second_name(directory: &Inode) -> Error {
     let problem = "gives a directory another name";
     contradiction(problem, directory.number()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::InodeNumber;
+    use pext4_ondisk::journal::fast_commit::NamedInode;
+
+    use super::Application;
+    use crate::groups::testing::image;
+    use crate::{CreateAttributes, MountOptions, Volume};
+
+    #[test]
+    fn the_searches_of_a_replay_are_bounded() {
+        for (features, has_index) in [("^dir_index", false), ("dir_index", true)] {
+            let Some(device) = image(&["-O", features, "-b", "1024"], "16M") else {
+                return;
+            };
+            let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+            let mut inode = InodeNumber::ROOT;
+            for number in 0..500 {
+                let name = format!("name-{number}");
+                let new = CreateAttributes::default();
+                let made = volume.create(InodeNumber::ROOT, name.as_bytes(), &new);
+                inode = made.expect("room").inode;
+            }
+            let mut application = Application::on(&volume);
+            application.searches_left = 100;
+            let mut unlink = |number: u32| {
+                application.unlink(&NamedInode {
+                    parent: InodeNumber::ROOT,
+                    inode,
+                    name: format!("absent-{number}").into_bytes().into(),
+                })
+            };
+            // The directory has more than five blocks.
+            let done = (0..20).try_for_each(&mut unlink);
+            assert_eq!(done.is_ok(), has_index, "{done:?}");
+        }
+    }
 }
