@@ -8,9 +8,11 @@
 //! 2. `goal_length_fast`: the wanted length, in a group whose average run is as long;
 //! 3. `best_available`: the wanted length trimmed, but not below the requested one, in a group
 //!    whose average run is as long (only with the index of groups, which makes it cheap);
-//! 4. `goal_length_slow`: the wanted length, in any group with as many free blocks;
+//! 4. `goal_length_slow`: the wanted length, in any group with as many free blocks (with the index
+//!    only if a group is filed that may have so long a run);
 //! 5. `any_free`: any run in any group, the longest first. Only this criterion waits for a locked
-//!    group, unless the setting makes all of them wait.
+//!    group, unless the setting makes all of them wait. It asks the index first, and passes through
+//!    all groups if that finds nothing.
 //!
 //! [`walk`](super::walk) determines the order of groups. Groups are chosen by hints and tested
 //! again under the lock (rule D5). A corrupt group is skipped; a goal in one counts as no goal.
@@ -39,6 +41,12 @@ const MIN_ORDER: u32 = 2;
 const MAX_LOADS: u32 = 8;
 /// The maximum number of orders by which `best_available` trims a request.
 const MAX_TRIMMED: u32 = 3;
+
+#[cfg(test)]
+thread_local! {
+    /// The number of groups that searches of this thread have passed without the index.
+    pub(super) static PASSED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
 /// The run that was found, and the preallocation that holds the surplus.
 pub(super) type Found = (Run, Option<Arc<Preallocation>>);
@@ -254,47 +262,62 @@ impl Scan<'_, '_> {
 
     fn goal_length_slow(&mut self) -> Option<Found> {
         let wanted = self.plan.wanted;
+        let longest = longest_inside(wanted);
+        // On a large volume without such a run all groups would be asked in vain.
+        if !self.may_have_runs(longest.unwrap_or(0)) {
+            return None;
+        }
         self.one_by_one(
-            |info| info.free_hint() >= wanted && info.largest_hint() >= longest_inside(wanted),
+            |info| info.free_hint() >= wanted && info.largest_hint() >= longest,
             |held, from| held.blocks().buddy.find_run(from, wanted),
         )
     }
 
-    /// First in groups with the longest runs, going by hints, then in any group with a free block.
+    /// First in groups with the longest runs, going by the index or else by hints, then in any
+    /// group with a free block.
     fn any_free(&mut self) -> Option<Found> {
+        let found = self.longest_filed(|scan, number| scan.wait_for(number));
+        if found.is_some() {
+            return found;
+        }
         let longest = self
             .order()
             .filter_map(|group| self.groups.info(group).largest_hint())
             .max()?;
         let longest = longest.min(self.plan.wanted.ilog2());
-        self.wait_for(|info| info.largest_hint() >= Some(longest))
-            .or_else(|| self.wait_for(|info| info.free_hint() > 0))
+        self.wait_for_any(|info| info.largest_hint() >= Some(longest))
+            .or_else(|| self.wait_for_any(|info| info.free_hint() > 0))
     }
 
-    fn wait_for(&mut self, good: impl Fn(&GroupInfo) -> bool) -> Option<Found> {
+    fn wait_for_any(&mut self, good: impl Fn(&GroupInfo) -> bool) -> Option<Found> {
         let groups = self.groups;
         self.order().find_map(|number| {
-            let info = groups.info(number);
-            if !good(info) {
-                return None;
-            }
-            self.seen.considered += 1;
-            groups.make_room_for(number);
-            let mut held = groups.lock(number);
-            if !held.load_blocks() {
-                return None;
-            }
-            self.seen.scanned += 1;
-            let span = held.blocks().buddy.find_large(self.plan.wanted)?;
-            Some(self.claim(&mut held, span))
+            let is_good = good(groups.info(number));
+            is_good.then(|| self.wait_for(number)).flatten()
         })
+    }
+
+    /// Searches one group, and waits for it if it is busy.
+    fn wait_for(&mut self, number: GroupNumber) -> Option<Found> {
+        self.seen.considered += 1;
+        self.groups.make_room_for(number);
+        let mut held = self.groups.lock(number);
+        if !held.load_blocks() {
+            return None;
+        }
+        self.seen.scanned += 1;
+        let span = held.blocks().buddy.find_large(self.plan.wanted)?;
+        Some(self.claim(&mut held, span))
     }
 
     /// All groups that may serve, in the circular order of their numbers from the first of the walk
     /// on.
     pub(super) fn order(&self) -> impl Iterator<Item = GroupNumber> + use<> {
         let (end, first) = (self.end, self.first.get());
-        (first..end).chain(0..first).map(GroupNumber)
+        let order = (first..end).chain(0..first).map(GroupNumber);
+        #[cfg(test)]
+        let order = order.inspect(|_| PASSED.set(PASSED.get() + 1));
+        order
     }
 
     /// Searches one group, if its hints are `good` and unless it is busy.

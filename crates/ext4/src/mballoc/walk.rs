@@ -18,7 +18,7 @@
 use pext4_ondisk::GroupNumber;
 
 use super::scan::{Find, Found, Scan};
-use crate::groups::index::{By, Design};
+use crate::groups::index::{By, Design, orders};
 use crate::groups::info::GroupInfo;
 
 /// The maximum number of groups of one list that a criterion tries.
@@ -81,6 +81,40 @@ impl Scan<'_, '_> {
                 None
             }
         }
+    }
+
+    /// Whether a group may have an aligned free run of this order. Without the index, any may.
+    pub(super) fn may_have_runs(&self, order: u32) -> bool {
+        let index = &self.groups.index;
+        let orders = order..orders().end;
+        !index.is_in_use() || index.next(By::Largest, orders, 0..self.end).is_some()
+    }
+
+    /// Calls `search` with groups that are filed under the longest run of all, or one of the wanted
+    /// length, until it finds something: with bitmaps in the circular order of their numbers.
+    pub(super) fn longest_filed(
+        &mut self,
+        mut search: impl FnMut(&mut Self, GroupNumber) -> Option<Found>,
+    ) -> Option<Found> {
+        let groups = self.groups;
+        let index = &groups.index;
+        if !index.is_in_use() {
+            return None;
+        }
+        let (first, end) = (self.first.get(), self.end);
+        let is_filed = |order: &u32| index.next(By::Largest, *order..order + 1, 0..end).is_some();
+        let longest = orders().rev().find(is_filed)?;
+        let orders = longest.min(self.plan.wanted.ilog2())..orders().end;
+        for mut rest in [first..end, 0..first] {
+            while let Some(number) = index.next(By::Largest, orders.clone(), rest.clone()) {
+                rest.start = number + 1;
+                let found = search(self, GroupNumber(number));
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
     }
 
     /// Searches all groups with good hints.

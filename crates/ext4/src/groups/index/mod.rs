@@ -2,10 +2,10 @@
 //! which have an average one.
 //!
 //! The index gives hints. A search locks a group that it finds here and tests it again (rule D5).
-//! The last criteria of a search do not use the index, so a group that is missing from it at some
-//! moment is still found. Each group is filed under its lock by its free runs at that moment
-//! ([`GroupIndex::file`]), so the index is correct when no group is changing. A group without free
-//! blocks is not in it.
+//! The last criterion of a search passes through all groups if the index has none, so a group that
+//! is missing from it at some moment is still found. Each group is filed under its lock by its free
+//! runs at that moment ([`GroupIndex::file`]), so the index is correct when no group is changing. A
+//! group without free blocks is not in it.
 //!
 //! There are three designs in two modules: [`lists`] under locks, and [`bitmaps`] with and without
 //! a lock for changes. The index can be switched off while a volume is mounted
@@ -144,6 +144,19 @@ impl GroupIndex {
             Design::Lists(lists) => lists.move_between(by, number.get(), from, to),
             Design::Bitmaps(bitmaps) => bitmaps.move_between(by, number.get(), from, to),
         }
+    }
+
+    /// A group in a range that is filed under one of these orders: the first, or with lists the
+    /// lowest of the first on each.
+    pub fn next(&self, by: By, orders: Range<u32>, range: Range<u32>) -> Option<u32> {
+        let of_order = |order| match &self.design {
+            Design::Lists(lists) => {
+                let chosen = lists.choose(by, order, |number| range.contains(&number.get()));
+                chosen.map(GroupNumber::get)
+            }
+            Design::Bitmaps(bitmaps) => bitmaps.next(by, order, range.clone()),
+        };
+        orders.filter_map(of_order).min()
     }
 
     /// Whether a group is filed under an order.

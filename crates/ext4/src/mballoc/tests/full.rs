@@ -2,9 +2,10 @@
 
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
-use super::{GROUPS_OF_16_MIB, data, free_all};
+use super::{GROUPS_OF_16_MIB, GROUPS_OF_512_KIB, blocks_of, data, free_all};
 use crate::error::Refusal;
 use crate::groups::testing::{Ground, settings};
+use crate::mballoc::scan::PASSED;
 use crate::mballoc::{Purpose, Request, Run, Zone};
 
 /// Allocates all blocks that requests of this purpose can get.
@@ -129,6 +130,44 @@ fn fill_to_the_last_block(ground: &Ground) {
     groups.free(&mut handle, again.start, 1).expect("ours");
     drop(handle);
     free_all(ground, &runs);
+}
+
+/// Where every free run is short, a search for a longer one asks the index and not all groups.
+#[test]
+fn a_crowded_volume_is_not_searched_group_by_group() {
+    for scaling in settings() {
+        let Some(ground) = Ground::set(GROUPS_OF_512_KIB, "64M", scaling) else {
+            return;
+        };
+        let runs = fill(&ground, Purpose::Data);
+        let mut kept = 0;
+        for run in runs {
+            for block in blocks_of(run).map(BlockNumber) {
+                kept += 1;
+                if kept % 5 == 0 {
+                    let mut handle = ground.handle();
+                    let freed = ground.groups.free(&mut handle, block, 1);
+                    freed.expect("it is in use");
+                }
+            }
+        }
+        ground.commit();
+        let count = u64::from(ground.groups.count());
+        assert!(count > 100, "{count} groups");
+        PASSED.set(0);
+        for number in 0..50 {
+            let mut handle = ground.handle();
+            let request = data(12 + number, 0, 64, BlockNumber(9000));
+            let found = ground
+                .groups
+                .allocate_for_file(&mut handle, &request, &mut None)
+                .expect("space");
+            assert_eq!(found.length, 1);
+        }
+        let passed = PASSED.get();
+        let has_index = ground.groups.index.is_in_use();
+        assert_eq!(passed == 0, has_index, "{passed} groups");
+    }
 }
 
 #[test]
