@@ -35,6 +35,9 @@ fn assert_holds(volume: &Volume, inode: InodeNumber, expected: &Values) {
     for (name, value) in expected {
         assert_eq!(&volume.xattr(inode, name).expect("a value"), value);
     }
+    let all = volume.xattrs(inode).expect("a list");
+    assert_eq!(all.len(), expected.len());
+    assert_eq!(Values::from_iter(all), *expected);
 }
 
 fn change(random: &mut Rng, volume: &Volume, inode: InodeNumber, expected: &mut Values) {
@@ -453,6 +456,9 @@ fn a_name_in_the_inode_hides_the_same_in_the_block() {
     assert_eq!(names, [&b"user.other"[..], b"user.twice"]);
     let value = volume.xattr(file, b"user.twice").expect("a value");
     assert_eq!(value, b"in the inode");
+    let all = volume.xattrs(file).expect("a list");
+    assert_eq!(all.len(), 2);
+    assert!(all.contains(&(b"user.twice".to_vec(), value)));
     let set = volume.set_xattr(file, b"user.twice", b"once", SetXattrMode::Any);
     set.expect("there is room");
     volume

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pext4_ondisk::acl;
 
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Refusal, Result};
 use crate::inode::Inode;
 use crate::types::{FileType, InodeNumber, SetXattrMode};
 use crate::volume::Volume;
@@ -48,14 +48,11 @@ impl Volume {
     ///
     /// `Corrupt`, `Refused(TooBig)` for a value that no system call can return, `Io`.
     pub fn xattrs(&self, inode: InodeNumber) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let names = self.xattr_names(inode)?.into_iter();
-        let value = |name: Vec<u8>| match self.xattr(inode, &name) {
-            Ok(value) => Some(Ok((name, value))),
-            // Another thread has removed it meanwhile.
-            Err(Error::Refused(Refusal::NoAttribute)) => None,
-            Err(error) => Some(Err(error)),
-        };
-        names.filter_map(value).collect()
+        self.run(|| {
+            let inode = self.inodes.get(inode)?;
+            let _lock = super::lock_shared(&inode)?;
+            xattr::all(&self.inodes, &inode)
+        })
     }
 
     /// Sets an extended attribute. If it has this value already, nothing changes. An access control

@@ -82,12 +82,16 @@ pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (index, rest) = parse_name(name)?;
     let places = read(inodes, inode)?.places;
     let found = places.find(index, rest).ok_or(Refusal::NoAttribute)?;
-    let (number, size) = match &found.value {
+    value_of(inodes, inode, found)
+}
+
+fn value_of(inodes: &Inodes, inode: &Inode, attribute: &Attribute) -> Result<Vec<u8>> {
+    let (number, size) = match &attribute.value {
         Value::Inline(value) => return Ok(value.to_vec()),
         Value::Inode { inode, size } => (*inode, *size),
     };
     let (value, hash) = inodes.read_value(number, size)?;
-    if !found.has_valid_hash_of_value_inode(hash) {
+    if !attribute.has_valid_hash_of_value_inode(hash) {
         let corrupt = Corrupt::new("attribute", "its hash is not that of name and value");
         return Err(corrupt.in_inode(inode.number()).into());
     }
@@ -103,12 +107,31 @@ pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
 /// `Corrupt`, `Io`.
 pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let places = read(inodes, inode)?.places;
+    Ok(callable(&places).map(|(name, _)| name).collect())
+}
+
+/// Full names and values of the same attributes.
+///
+/// # Errors
+///
+/// Those of [`names`] and [`get`].
+pub fn all(inodes: &Inodes, inode: &Inode) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let places = read(inodes, inode)?.places;
+    callable(&places)
+        .map(|(name, attribute)| Ok((name, value_of(inodes, inode, attribute)?)))
+        .collect()
+}
+
+/// The attributes that calls can name, each name once.
+fn callable(places: &Places) -> impl Iterator<Item = (Vec<u8>, &Attribute)> {
     let mut seen = HashSet::new();
     let found = places.all();
-    Ok(found
-        .filter(|attribute| seen.insert((attribute.index, &*attribute.name)))
-        .filter_map(|attribute| callable_name(attribute.index, &attribute.name))
-        .collect())
+    found
+        .filter(move |attribute| seen.insert((attribute.index, &*attribute.name)))
+        .filter_map(|attribute| {
+            let name = callable_name(attribute.index, &attribute.name)?;
+            Some((name, attribute))
+        })
 }
 
 /// Sets an attribute; the handle has [`change_credits`].
