@@ -21,15 +21,16 @@
 //! owner of the inodes lends a [`Chain`] to rewrite the links.
 //!
 //! Invariants: a slot's number is written in the transaction that makes the inode an orphan and
-//! cleared in the one that finishes it. The chain in memory (`list`, from its end to its beginning)
-//! equals the chain on disk. `ORPHAN_PRESENT` is set before the first slot is used and cleared when
-//! the volume closes with every slot empty (rule D16).
+//! cleared in the one that finishes it. The chain in memory (`list`) equals the chain on disk.
+//! `ORPHAN_PRESENT` is set before the first slot is used and cleared when the volume closes with
+//! every slot empty (rule D16).
 //!
 //! Locks: `list` (`OrphanList`) is held while the neighbour's inode and the superblock are changed.
 //! `whole_file` (`OrphanSlot`) is taken only by *locked*, before a block's `owed` (`OrphanSlot`),
 //! which is held to open the block in a transaction (see [`Opened`]) and to capture it. Slots
 //! themselves are atomic.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pext4_block::{Page, Stamp};
@@ -95,7 +96,50 @@ pub struct Orphans {
     design: OrphanSlots,
     blocks: Vec<Arc<SlotBlock>>,
     whole_file: Mutex<()>,
-    list: Mutex<Vec<InodeNumber>>,
+    list: Mutex<ChainList>,
+}
+
+/// The inodes on the chain, each with its neighbours, so that one leaves it without a search.
+#[derive(Default)]
+pub(crate) struct ChainList {
+    newest: Option<InodeNumber>,
+    neighbours: HashMap<InodeNumber, Neighbours>,
+}
+
+/// The inodes before and behind an inode of the chain.
+#[derive(Clone, Copy, Default)]
+struct Neighbours {
+    older: Option<InodeNumber>,
+    newer: Option<InodeNumber>,
+}
+
+impl ChainList {
+    fn push(&mut self, inode: InodeNumber) {
+        let older = self.newest.replace(inode);
+        if let Some(older) = older {
+            self.neighbours.entry(older).or_default().newer = Some(inode);
+        }
+        let own = Neighbours { older, newer: None };
+        self.neighbours.insert(inode, own);
+    }
+
+    fn remove(&mut self, inode: InodeNumber) {
+        let Some(Neighbours { older, newer }) = self.neighbours.remove(&inode) else {
+            return;
+        };
+        match newer {
+            Some(newer) => self.neighbours.entry(newer).or_default().older = older,
+            None => self.newest = older,
+        }
+        if let Some(older) = older {
+            self.neighbours.entry(older).or_default().newer = newer;
+        }
+    }
+
+    fn newest_first(&self) -> impl Iterator<Item = InodeNumber> {
+        let older = |inode: &InodeNumber| self.neighbours.get(inode)?.older;
+        std::iter::successors(self.newest, older)
+    }
 }
 
 struct SlotBlock {
@@ -122,9 +166,10 @@ impl Orphans {
     pub fn open(
         store: Arc<Store>,
         file: Option<(OrphanFile, Vec<BlockNumber>)>,
-        mut chain: Vec<InodeNumber>,
+        chain: Vec<InodeNumber>,
     ) -> Result<Self> {
-        chain.reverse();
+        let mut list = ChainList::default();
+        chain.into_iter().rev().for_each(|inode| list.push(inode));
         let mut blocks = Vec::new();
         if let Some((file, homes)) = file {
             for home in homes {
@@ -139,7 +184,7 @@ impl Orphans {
             store,
             blocks,
             whole_file: Mutex::new(Class::OrphanSlot, ()),
-            list: Mutex::new(Class::OrphanList, chain),
+            list: Mutex::new(Class::OrphanList, list),
         })
     }
 
@@ -155,8 +200,8 @@ impl Orphans {
             }
         }
         let list = self.list.lock();
-        let newest_first = list.iter().rev();
-        found.extend(newest_first.map(|&inode| (inode, OrphanPlace::Chained)));
+        let newest_first = list.newest_first();
+        found.extend(newest_first.map(|inode| (inode, OrphanPlace::Chained)));
         found
     }
 
@@ -184,7 +229,7 @@ impl Orphans {
         }
         self.store.tally.count(Event::OrphansChained);
         let mut list = self.list.lock();
-        let next = list.last().map_or(0, |newest| newest.get());
+        let next = list.newest.map_or(0, InodeNumber::get);
         chain.set_next(handle, inode, next)?;
         self.store
             .edit_superblock(handle, |superblock| superblock.last_orphan = inode);
@@ -194,7 +239,7 @@ impl Orphans {
 
     /// Locks the list of inodes on the chain.
     #[cfg(test)]
-    pub(crate) fn lock_list(&self) -> pext4_sync::MutexGuard<'_, Vec<InodeNumber>> {
+    pub(crate) fn lock_list(&self) -> pext4_sync::MutexGuard<'_, ChainList> {
         self.list.lock()
     }
 
@@ -227,19 +272,17 @@ impl Orphans {
         chain: &dyn Chain,
     ) -> Result<()> {
         let mut list = self.list.lock();
-        // Searched from the newest end: the newest orphans are finished first, at mount as well.
-        let Some(position) = list.iter().rposition(|&other| other == inode) else {
+        let Some(&Neighbours { older, newer }) = list.neighbours.get(&inode) else {
             return Ok(());
         };
-        let older = position.checked_sub(1);
-        let next = older.map_or(0, |older| list[older].get());
-        match list.get(position + 1) {
-            Some(&newer) => chain.set_next(handle, newer, next)?,
+        let next = older.map_or(0, InodeNumber::get);
+        match newer {
+            Some(newer) => chain.set_next(handle, newer, next)?,
             None => self.store.edit_superblock(handle, |superblock| {
                 superblock.last_orphan = InodeNumber(next)
             }),
         }
-        list.remove(position);
+        list.remove(inode);
         Ok(())
     }
 
@@ -410,5 +453,33 @@ impl Owing for SlotBlock {
         if owed.clear(tid) {
             captures.push(self.version());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ChainList, InodeNumber};
+
+    #[test]
+    fn a_chain_stays_in_order_whoever_leaves_it() {
+        let mut random = fastrand::Rng::with_seed(17);
+        let mut list = ChainList::default();
+        let mut model: Vec<InodeNumber> = Vec::new();
+        for number in 11..2000 {
+            list.push(InodeNumber(number));
+            model.push(InodeNumber(number));
+            if random.bool() {
+                let gone = model.remove(random.usize(..model.len()));
+                list.remove(gone);
+                list.remove(gone);
+            }
+            let in_order: Vec<_> = list.newest_first().collect();
+            assert!(in_order.iter().eq(model.iter().rev()));
+            assert_eq!(list.neighbours.len(), model.len());
+        }
+        for gone in model {
+            list.remove(gone);
+        }
+        assert_eq!((list.newest, list.neighbours.len()), (None, 0));
     }
 }
