@@ -3,9 +3,10 @@
 //! Nothing in a damaged map keeps its pointers from leading to the same blocks again and again: an
 //! image of a few blocks can then pretend to map 2^30 of them, one by one. But a sound file maps no
 //! block twice, so a walk is told that the map is damaged once it has passed more blocks than the
-//! file system has. The file system may claim to be large, too. So a walk through a block map, whose
-//! pointer blocks do not say to which part of the file they belong, also remembers the first block
-//! that each of them maps: the same one again comes from the same pointer block, or one like it.
+//! file system has. The file system may claim to be large, too. So a walk through a block map,
+//! whose pointer blocks do not say to which part of the file they belong, also remembers the first
+//! block that each of them maps: the same one again comes from the same pointer block, or one like
+//! it.
 //!
 //! Memory: one number for each pointer block that a walk passes.
 
