@@ -6,6 +6,7 @@
 //! keeps.
 
 use std::fmt;
+use std::mem;
 
 use pext4_sync::Mutex;
 use pext4_sync::order::Class;
@@ -15,16 +16,36 @@ const MOST: usize = 100;
 
 /// Reports each error once.
 pub struct ErrorLog {
-    /// What was reported, the oldest first.
-    reported: Mutex<Vec<String>>,
+    reported: Mutex<Reported>,
     print: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+#[derive(Default)]
+struct Reported {
+    /// What was reported, the oldest first.
+    texts: Vec<String>,
+    /// Whether a text was not reported because of the bound.
+    has_refused: bool,
+}
+
+/// What became of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Noted {
+    /// It is new.
+    Kept,
+    /// It was kept before.
+    Known,
+    /// It is the first for which there is no room.
+    FirstFull,
+    /// There is no room.
+    Full,
 }
 
 impl ErrorLog {
     /// A log whose messages are passed to `print`.
     pub fn new(print: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self {
-            reported: Mutex::new(Class::Leaf, Vec::new()),
+            reported: Mutex::new(Class::Leaf, Reported::default()),
             print: Box::new(print),
         }
     }
@@ -32,19 +53,17 @@ impl ErrorLog {
     /// Reports `text` even if the bound is reached, unless it was reported before: why the volume
     /// changes nothing any more, of which there is one reason.
     pub fn report_beyond_bound(&self, text: &str) {
-        if self.note(text, usize::MAX).is_some() {
+        if self.note(text, usize::MAX) == Noted::Kept {
             (self.print)(text);
         }
     }
 
     /// Reports `text`, unless it was reported before or the bound is reached.
     pub fn report(&self, text: &str) {
-        let Some(count) = self.note(text, MOST) else {
-            return;
-        };
-        (self.print)(text);
-        if count == MOST {
-            (self.print)("further errors are not reported");
+        match self.note(text, MOST) {
+            Noted::Kept => (self.print)(text),
+            Noted::Known | Noted::Full => {}
+            Noted::FirstFull => (self.print)("further errors are not reported"),
         }
     }
 
@@ -52,7 +71,7 @@ impl ErrorLog {
     #[must_use]
     pub fn reported(&self, room: usize) -> String {
         let mut lines = String::new();
-        for text in &*self.reported.lock() {
+        for text in &self.reported.lock().texts {
             if lines.len() + text.len() + 1 > room {
                 break;
             }
@@ -62,15 +81,20 @@ impl ErrorLog {
         lines
     }
 
-    /// Keeps a text; returns how many there are. `None` if it was kept before, or there are `most`
-    /// already.
-    fn note(&self, text: &str, most: usize) -> Option<usize> {
+    /// Keeps a text, unless it was kept before or there are `most` already.
+    fn note(&self, text: &str, most: usize) -> Noted {
         let mut reported = self.reported.lock();
-        if reported.len() >= most || reported.iter().any(|known| known == text) {
-            return None;
+        if reported.texts.iter().any(|known| known == text) {
+            return Noted::Known;
         }
-        reported.push(text.to_owned());
-        Some(reported.len())
+        if reported.texts.len() >= most {
+            return match mem::replace(&mut reported.has_refused, true) {
+                false => Noted::FirstFull,
+                true => Noted::Full,
+            };
+        }
+        reported.texts.push(text.to_owned());
+        Noted::Kept
     }
 }
 
@@ -110,5 +134,22 @@ mod tests {
         assert!(kept.starts_with(first), "{kept}");
         assert_eq!(error_log.reported(first.len()), first);
         assert_eq!(error_log.reported(first.len() - 1), "corrupt inode 12\n");
+    }
+
+    #[test]
+    fn the_notice_comes_also_if_another_report_fills_the_log() {
+        let printed = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&printed);
+        let error_log = ErrorLog::new(move |text| sink.lock().unwrap().push(text.to_owned()));
+        for number in 1..MOST {
+            error_log.report(&format!("corrupt block {number}"));
+        }
+        error_log.report_beyond_bound("the volume is read-only now");
+        assert_eq!(printed.lock().unwrap().len(), MOST);
+        for text in ["corrupt inode 12", "corrupt inode 13"] {
+            error_log.report(text);
+        }
+        let printed = printed.lock().unwrap();
+        assert_eq!(printed[MOST..], ["further errors are not reported"]);
     }
 }
