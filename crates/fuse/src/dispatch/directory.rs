@@ -106,7 +106,8 @@ impl Dispatch {
     /// is held. A name that was removed meanwhile is left out; a name whose inode cannot be read
     /// has no attributes.
     ///
-    /// `take` runs under the directory's lock.
+    /// `take` runs under the directory's lock. `give_back` gets the node of an entry that was held
+    /// and not taken: its hold is the caller's to release, with what the caller keeps of the node.
     ///
     /// # Errors
     ///
@@ -116,6 +117,7 @@ impl Dispatch {
         node: u64,
         cookie: u64,
         take: &mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
+        give_back: impl FnOnce(u64),
     ) -> Answer<()> {
         let directory = Self::inode(node)?;
         let mut reply = PlusReply::new(&self.volume, take);
@@ -131,7 +133,7 @@ impl Dispatch {
             ..
         } = reply;
         if let Some(refused) = refused {
-            self.forget(node_of(refused), 1);
+            give_back(node_of(refused));
         }
         for error in errors {
             // Such an entry has no attributes; the reason is logged here.
@@ -286,7 +288,9 @@ mod tests {
             !is_it
         };
         dispatch
-            .list_with_attributes(1, 0, &mut take)
+            .list_with_attributes(1, 0, &mut take, |node| {
+                dispatch.forget(node, 1);
+            })
             .expect("it is sound");
         assert_eq!(read, Some(other));
         assert_eq!(volume.held(), [old]);

@@ -44,9 +44,12 @@ impl Requests {
             Operation::ListWithAttributes { cookie, size } => {
                 let mut listing = Listing::new(size);
                 let is_lasting = dispatch.are_names_lasting(node);
-                let answer = dispatch.list_with_attributes(node, cookie, &mut |name, found| {
-                    add_entry(&mut listing, name, found, is_lasting)
-                });
+                let answer = dispatch.list_with_attributes(
+                    node,
+                    cookie,
+                    &mut |name, found| add_entry(&mut listing, name, found, is_lasting),
+                    |refused| self.context().forget(refused, 1),
+                );
                 listed(answer, &listing, reply);
             }
             _ => self.make(request, reply),
@@ -182,15 +185,31 @@ fn note_new_parents(context: Context<'_>, names: [(u64, &[u8]); 2]) {
 mod tests {
     use std::sync::Arc;
 
+    use pext4_fs::Attributes;
     use pext4_fuse_kernel::OpenFlags;
 
     use super::{Context, note_new_parents};
-    use crate::dispatch::{Caller, NewMode};
+    use crate::dispatch::{Caller, Dispatch, Listed, NewMode};
     use crate::node::{ROOT_NODE, node_of};
     use crate::pending_errors::PendingErrors;
     use crate::requests::KernelCache;
     use crate::requests::listings::Listings;
     use crate::testing;
+
+    /// A directory below the root; returns its node, held once.
+    fn make_directory(dispatch: &Dispatch, name: &[u8]) -> u64 {
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            thread: 0,
+        };
+        let mode = NewMode {
+            mode: 0o755,
+            umask: 0,
+        };
+        let made = dispatch.make_directory(caller, ROOT_NODE, name, mode);
+        node_of(made.expect("room").attributes.inode)
+    }
 
     #[test]
     fn a_moved_directory_that_the_kernel_has_forgotten_leaves_nothing_behind() {
@@ -203,21 +222,37 @@ mod tests {
             listings: &listings,
             writeback_errors: &PendingErrors::new(),
         };
-        let caller = Caller {
-            uid: 0,
-            gid: 0,
-            thread: 0,
-        };
-        let mode = NewMode {
-            mode: 0o755,
-            umask: 0,
-        };
-        let made = dispatch.make_directory(caller, ROOT_NODE, b"moved", mode);
-        let node = node_of(made.expect("room").attributes.inode);
+        let node = make_directory(&dispatch, b"moved");
         listings.open(node);
         // The kernel forgets it while the server has looked it up.
         dispatch.forget(node, 1);
         note_new_parents(context, [(ROOT_NODE, b"moved"), (ROOT_NODE, b"none")]);
+        let (_, flags) = listings.open(node);
+        assert_eq!(flags, OpenFlags::CACHE_ENTRIES, "it begins anew");
+    }
+
+    #[test]
+    fn an_entry_without_room_that_the_kernel_has_forgotten_leaves_nothing_behind() {
+        let volume = Arc::new(testing::volume());
+        let dispatch = testing::dispatch(&volume);
+        let (kernel, listings) = (KernelCache::default(), Listings::new());
+        let context = Context {
+            dispatch: &dispatch,
+            kernel: &kernel,
+            listings: &listings,
+            writeback_errors: &PendingErrors::new(),
+        };
+        let node = make_directory(&dispatch, b"last");
+        listings.open(node);
+        let mut take = |listed: &Listed, _: Option<&Attributes>| {
+            let is_it = node_of(listed.inode) == node;
+            // The kernel forgets it while the server holds it for the reply.
+            context.forget(node, u64::from(is_it));
+            !is_it
+        };
+        let give_back = |refused| context.forget(refused, 1);
+        let listed = dispatch.list_with_attributes(ROOT_NODE, 0, &mut take, give_back);
+        assert_eq!(listed, Ok(()));
         let (_, flags) = listings.open(node);
         assert_eq!(flags, OpenFlags::CACHE_ENTRIES, "it begins anew");
     }
