@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{cargo, execute, workspace};
+use crate::{built, cargo, execute, workspace};
 
 /// Interval between two samples of a process.
 const LOOK: Duration = Duration::from_millis(1);
@@ -101,9 +101,7 @@ fn pext4() -> Result<PathBuf> {
         "--package",
         "pext4",
     ]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| workspace().join("target"), PathBuf::from);
-    Ok(target.join("release/pext4"))
+    Ok(built(workspace(), "pext4"))
 }
 
 /// A tree, and the size of the image that it needs.
@@ -173,16 +171,35 @@ type Making = dyn Fn(&Path, &Path) -> Command;
 /// A tool that makes images, and its command.
 struct Contender {
     name: &'static str,
-    /// The share of this contender's time that pext4 may take.
-    bar: Option<f64>,
+    role: Role,
     from_archive: bool,
     command: Box<Making>,
 }
 
+/// What a contender is here for.
+#[derive(Clone, Copy)]
+enum Role {
+    /// It is pext4 itself.
+    Ours,
+    /// pext4 is compared with it.
+    Reference {
+        /// The share of this contender's time that pext4 may take.
+        target_share: f64,
+    },
+}
+
+impl Role {
+    fn target_share(self) -> Option<f64> {
+        match self {
+            Self::Ours => None,
+            Self::Reference { target_share } => Some(target_share),
+        }
+    }
+}
+
 impl Contender {
-    /// Whether it is pext4 itself.
     fn is_ours(&self) -> bool {
-        self.bar.is_none()
+        matches!(self.role, Role::Ours)
     }
 }
 
@@ -195,7 +212,8 @@ struct Row {
     memory: u64,
     /// pext4's time divided by this contender's.
     ratio: Option<f64>,
-    bar: Option<f64>,
+    /// The most that this may be.
+    target_share: Option<f64>,
 }
 
 fn contenders(options: &Options, program: &Path, workload: &Workload) -> Vec<Contender> {
@@ -218,7 +236,7 @@ fn pext4_build(name: &'static str, program: &Path, from_archive: bool) -> Conten
     let program = program.to_owned();
     Contender {
         name,
-        bar: None,
+        role: Role::Ours,
         from_archive,
         command: Box::new(move |source, image| {
             let mut command = Command::new(&program);
@@ -236,7 +254,7 @@ fn mke2fs(workload: &Workload) -> Contender {
     let (bytes, inodes) = (workload.bytes, workload.inodes);
     Contender {
         name: "mke2fs -d",
-        bar: Some(0.3),
+        role: Role::Reference { target_share: 0.3 },
         from_archive: false,
         command: Box::new(move |source, image| {
             let mut command = Command::new("mke2fs");
@@ -257,7 +275,7 @@ fn mkext4(program: &Path, workload: &Workload) -> Contender {
     let (program, bytes) = (program.to_owned(), workload.bytes);
     Contender {
         name: "mkext4",
-        bar: Some(0.6),
+        role: Role::Reference { target_share: 0.6 },
         from_archive: false,
         command: Box::new(move |source, image| {
             let mut command = Command::new(&program);
@@ -271,7 +289,7 @@ fn tar2ext4(program: &Path) -> Contender {
     let program = program.to_owned();
     Contender {
         name: "tar2ext4",
-        bar: Some(0.3),
+        role: Role::Reference { target_share: 0.3 },
         from_archive: true,
         command: Box::new(move |source, image| {
             let mut command = Command::new(&program);
@@ -370,8 +388,8 @@ fn rows(workload: &Workload, contenders: &[Contender], best: &[Option<(f64, u64)
         .zip(best)
         .filter_map(|(contender, best)| {
             let (seconds, memory) = (*best)?;
-            let ratio = contender
-                .bar
+            let target_share = contender.role.target_share();
+            let ratio = target_share
                 .and(own(contender.from_archive))
                 .map(|own| own / seconds);
             Some(Row {
@@ -381,7 +399,7 @@ fn rows(workload: &Workload, contenders: &[Contender], best: &[Option<(f64, u64)
                 seconds,
                 memory,
                 ratio,
-                bar: contender.bar,
+                target_share,
             })
         })
         .collect()
@@ -454,15 +472,17 @@ fn table(rows: &[Row]) -> String {
             text += &format!("\n{}\n", row.what);
             text += &format!(
                 "  {:<18}{:>10}{:>12}{:>14}{:>8}\n",
-                "", "seconds", "memory", "pext4's share", "bar"
+                "", "seconds", "memory", "pext4's share", "target"
             );
         }
         let share = row
             .ratio
             .map_or(String::new(), |ratio| format!("{ratio:.2}"));
-        let bar = row.bar.map_or(String::new(), |bar| format!("{bar:.1}"));
+        let target = row
+            .target_share
+            .map_or(String::new(), |target| format!("{target:.1}"));
         text += &format!(
-            "  {:<18}{:>10.3}{:>8} MiB{share:>14}{bar:>8}\n",
+            "  {:<18}{:>10.3}{:>8} MiB{share:>14}{target:>8}\n",
             row.contender,
             row.seconds,
             row.memory >> 20,
@@ -500,7 +520,7 @@ mod tests {
             seconds: 2.0,
             memory: 5 << 20,
             ratio: Some(0.25),
-            bar: Some(0.3),
+            target_share: Some(0.3),
         }
     }
 

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
-use crate::{cargo, execute, workspace};
+use crate::{built, cargo, execute, workspace};
 
 /// Fuzz targets, as `fuzz/Cargo.toml` names them.
 const FUZZ_TARGETS: [&str; 4] = ["ondisk", "recovery", "image", "check"];
@@ -167,7 +167,7 @@ pub fn virtual_cores(options: &[&str]) -> Result<()> {
     build(&["--bin", "pext4-virtual"])?;
     let real = ["--bin", "pext4-real", "--no-default-features"];
     build(&[&real[..], &["--target-dir", "target/real"]].concat())?;
-    let mut command = Command::new(folder.join("target/release/pext4-virtual"));
+    let mut command = Command::new(built(&folder, "pext4-virtual"));
     command.args(options);
     command.env("PEXT4_REAL", folder.join("target/real/release/pext4-real"));
     execute(&mut command)

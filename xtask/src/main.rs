@@ -9,7 +9,8 @@ mod campaigns;
 mod suites;
 mod tidy;
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -43,6 +44,18 @@ fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("xtask lies in the workspace")
+}
+
+/// A program that Cargo has built for release, in `folder`, that of a workspace.
+fn built(folder: &Path, program: &str) -> PathBuf {
+    let stated = std::env::var_os("CARGO_TARGET_DIR");
+    target_folder(folder, stated).join("release").join(program)
+}
+
+/// Where Cargo, called in a workspace's folder, puts what it builds. `stated` is the value of
+/// `CARGO_TARGET_DIR`, which Cargo takes from there if it is relative.
+fn target_folder(folder: &Path, stated: Option<OsString>) -> PathBuf {
+    folder.join(stated.unwrap_or_else(|| "target".into()))
 }
 
 fn main() -> ExitCode {
@@ -300,6 +313,15 @@ mod tests {
         assert!(run(&["help"]).is_ok());
         assert!(run(&["no", "such", "command"]).is_err());
         assert!(run(&["crash", "many"]).is_err());
+    }
+
+    #[test]
+    fn programs_are_found_where_cargo_puts_them() {
+        let folder = Path::new("/work");
+        let found = |stated: Option<&str>| target_folder(folder, stated.map(OsString::from));
+        assert_eq!(found(None), Path::new("/work/target"));
+        assert_eq!(found(Some("other")), Path::new("/work/other"));
+        assert_eq!(found(Some("/fast/target")), Path::new("/fast/target"));
     }
 
     #[test]

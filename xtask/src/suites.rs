@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, execute, is_installed, is_root, workspace};
+use crate::{built, cargo, execute, is_installed, is_root, workspace};
 
 /// The programs, each with what installs it.
 const PROGRAMS: [(&str, &str); 2] = [
@@ -134,7 +134,7 @@ impl Drop for Mount {
 }
 
 fn pext4(command: &str) -> Command {
-    let mut program = Command::new(workspace().join("target/release/pext4"));
+    let mut program = Command::new(built(workspace(), "pext4"));
     program.arg(command);
     program
 }
