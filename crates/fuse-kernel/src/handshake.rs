@@ -11,44 +11,47 @@ use crate::device::Device;
 use crate::wire::{InHeader, InitIn, InitOut, MAJOR, NEWEST_MINOR, OLDEST_MINOR, opcode};
 
 bitflags! {
-    /// What a kernel may offer and a server take.
+    /// What a kernel may offer and a server take, each with its name in `linux/fuse.h`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Features: u64 {
-        /// Several reads of one file at a time.
+        /// `FUSE_ASYNC_READ`: several reads of one file at a time.
         const ASYNC_READ = 1 << 0;
-        /// Nodes can be found by number, so file handles outlive the kernel's memory.
+        /// `FUSE_EXPORT_SUPPORT`: nodes can be found by number, so file handles outlive the
+        /// kernel's memory.
         const EXPORT = 1 << 4;
-        /// Writes of more than a page.
+        /// `FUSE_BIG_WRITES`: writes of more than a page.
         const BIG_WRITES = 1 << 5;
-        /// The server applies the caller's mask.
+        /// `FUSE_DONT_MASK`: the server applies the caller's mask.
         const NO_MASK = 1 << 6;
-        /// `ioctl(2)` on directories.
+        /// `FUSE_IOCTL_DIR`: `ioctl(2)` on directories.
         const CONTROL_DIRECTORIES = 1 << 11;
-        /// Listings with attributes.
+        /// `FUSE_DO_READDIRPLUS`: listings with attributes.
         const LIST_WITH_ATTRIBUTES = 1 << 13;
-        /// The kernel chooses between listings with and without attributes.
+        /// `FUSE_READDIRPLUS_AUTO`: the kernel chooses between listings with and without
+        /// attributes.
         const LIST_AS_NEEDED = 1 << 14;
-        /// Several direct reads and writes of one file at a time.
+        /// `FUSE_ASYNC_DIO`: several direct reads and writes of one file at a time.
         const ASYNC_DIRECT = 1 << 15;
-        /// The kernel writes late.
+        /// `FUSE_WRITEBACK_CACHE`: the kernel writes late.
         const WRITEBACK_CACHE = 1 << 16;
-        /// Files may be opened without a request.
+        /// `FUSE_NO_OPEN_SUPPORT`: files may be opened without a request.
         const NO_OPEN = 1 << 17;
-        /// Several lookups and listings in one directory at a time.
+        /// `FUSE_PARALLEL_DIROPS`: several lookups and listings in one directory at a time.
         const PARALLEL_DIRECTORIES = 1 << 18;
-        /// The kernel enforces access control lists.
+        /// `FUSE_POSIX_ACL`: the kernel enforces access control lists.
         const ACCESS_LISTS = 1 << 20;
-        /// The number of pages of a request is negotiated.
+        /// `FUSE_MAX_PAGES`: the number of pages of a request is negotiated.
         const MAX_PAGES = 1 << 22;
-        /// The kernel remembers the targets of links.
+        /// `FUSE_CACHE_SYMLINKS`: the kernel remembers the targets of links.
         const CACHE_LINKS = 1 << 23;
-        /// Directories may be opened without a request.
+        /// `FUSE_NO_OPENDIR_SUPPORT`: directories may be opened without a request.
         const NO_OPEN_DIRECTORY = 1 << 24;
-        /// The server clears set-id bits, when it is told to.
+        /// `FUSE_HANDLE_KILLPRIV_V2`: the server clears set-id bits, when it is told to.
         const CLEARS_SET_ID = 1 << 28;
-        /// There are more than 32 features.
+        /// `FUSE_INIT_EXT`: there are more than 32 features.
         const MORE = 1 << 30;
-        /// Requests come over rings, if the system has them; see [`Session::run`].
+        /// `FUSE_OVER_IO_URING`: requests come over rings, if the system has them; see
+        /// [`Session::run`].
         ///
         /// [`Session::run`]: crate::Session::run
         const OVER_IO_URING = 1 << 41;

@@ -10,19 +10,29 @@ use pext4_ondisk::inode::InodeFlags;
 
 use super::{Answer, Caller, Capability, Dispatch, Errno, kernel_release};
 
+/// `FS_IOC_GETFLAGS`.
 const GET_FLAGS: u32 = 0x8008_6601;
+/// `FS_IOC_SETFLAGS`.
 const SET_FLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_GETVERSION`.
 const GET_VERSION: u32 = 0x8008_7601;
+/// `FS_IOC_FSGETXATTR`.
 const GET_EXTENDED: u32 = 0x801c_581f;
+/// `FS_IOC_FSSETXATTR`.
 const SET_EXTENDED: u32 = 0x401c_5820;
+/// `FS_IOC_GETFSLABEL`.
 const GET_LABEL: u32 = 0x8100_9431;
+/// `FS_IOC_SETFSLABEL`.
 const SET_LABEL: u32 = 0x4100_9432;
+/// `FITRIM`.
 const TRIM: u32 = 0xc018_5879;
+/// `EXT4_IOC_CHECKPOINT`.
 const CHECKPOINT: u32 = 0x4004_662b;
 
-/// The journal's blocks are discarded or overwritten as well.
+/// `EXT4_IOC_CHECKPOINT_FLAG_DISCARD` or `EXT4_IOC_CHECKPOINT_FLAG_ZEROOUT`: the journal's blocks
+/// are discarded or overwritten as well.
 const CHECKPOINT_AND_ERASE: u32 = 0x1 | 0x2;
-/// Only the flags are checked.
+/// `EXT4_IOC_CHECKPOINT_FLAG_DRY_RUN`: only the flags are checked.
 const CHECKPOINT_DRY_RUN: u32 = 0x4;
 
 /// The file must not change at all, or only grow.
