@@ -81,7 +81,7 @@ pub enum Operation<'a> {
         umask: u32,
     },
     /// Makes and opens a regular file without a name.
-    MakeNameless {
+    MakeUnnamed {
         /// Permissions.
         mode: u32,
         /// The caller's mask, which is not applied yet.

@@ -210,7 +210,7 @@ fn make<'a>(opcode: u32, body: &mut Body<'a>) -> Result<Operation<'a>, TooShort>
         }
         _ => {
             let wire::CreateIn { mode, umask, .. } = body.take()?;
-            Operation::MakeNameless { mode, umask }
+            Operation::MakeUnnamed { mode, umask }
         }
     })
 }

@@ -120,7 +120,7 @@ impl Requests {
                 };
                 self.change_names([parent], [name], make, entry, reply);
             }
-            Operation::MakeNameless { mode, umask } => {
+            Operation::MakeUnnamed { mode, umask } => {
                 let make = move |context: Context<'_>, []: [&[u8]; 0]| {
                     let mode = NewMode { mode, umask };
                     context.dispatch.make_unnamed(caller, parent, mode)
