@@ -6,7 +6,7 @@
 
 mod direct;
 mod fusermount;
-mod serving;
+mod server_process;
 mod source;
 mod table;
 mod unmount;
@@ -22,7 +22,7 @@ use thiserror::Error;
 use crate::access_policy::AccessPolicy;
 use crate::options::KernelOptions;
 
-pub use serving::Serving;
+pub use server_process::ServerProcess;
 pub use source::Source;
 pub use table::{Mount, in_another_namespace, is_covered, is_ours, mounts, same_elsewhere};
 pub(crate) use unmount::Connection;

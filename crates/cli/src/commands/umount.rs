@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::holders::holders;
 use pext4_block::{Access, LockProbe};
-use pext4_fuse::mount::{self, Mount, Serving, Source, UnmountMode};
+use pext4_fuse::mount::{self, Mount, ServerProcess, Source, UnmountMode};
 use pext4_sync::{thread, time};
 
 use crate::output::print_error;
@@ -80,7 +80,7 @@ pub fn end(
     let servers = holders(&image);
     let serving = match mode.lazily || mode.by_force {
         true => None,
-        false => Serving::of(mount, &servers),
+        false => ServerProcess::of(mount, &servers),
     };
     let has_moved = serving.filter(|serving| !serving.has(&image));
     detach(&mount.directory)?;

@@ -18,13 +18,13 @@ const CONNECTION: &str = "fuse_connection:";
 
 /// The server of a mount.
 #[derive(Debug)]
-pub struct Serving {
+pub struct ServerProcess {
     process: u32,
     /// The files that it has locked: the image and, if that is a loop device, what is behind it.
     files: Vec<Metadata>,
 }
 
-impl Serving {
+impl ServerProcess {
     /// The server of a mount, if it can be seen. The processes that probably are it come first.
     #[must_use]
     pub fn of(mount: &Mount, likely: &[u32]) -> Option<Self> {
