@@ -66,15 +66,15 @@ impl CaughtSignals {
         Signals::new(ending_signals()).map(Self)
     }
 
-    /// Ends the mount on the first of the signals, as `umount` would, but even while files are
-    /// open; [`Server::wait`](crate::Server::wait) then closes the volume. A second SIGINT or
-    /// SIGTERM, a second or more after the first, calls `on_repeat`, which should end the process:
-    /// the next mount replays the journal. Signals that came before this call count.
+    /// Starts a thread that ends the mount on the first of the signals, as `umount` would, but even
+    /// while files are open; [`Server::wait`](crate::Server::wait) then closes the volume. A second
+    /// SIGINT or SIGTERM, a second or more after the first, calls `on_repeat`, which should end the
+    /// process: the next mount replays the journal. Signals that came before this call count.
     ///
     /// # Errors
     ///
-    /// The thread that waits for them cannot be started.
-    pub fn end_mount(
+    /// The thread cannot be started.
+    pub fn end_mount_on_signal(
         self,
         unmounter: Unmounter,
         say: impl Fn(&str) + Send + Sync + 'static,

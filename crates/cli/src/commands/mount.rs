@@ -297,7 +297,7 @@ fn serve(
     // The working directory may be on a mount that is to be unmounted before this one.
     env::set_current_dir("/").context("/")?;
     let unmounter = server.unmounter();
-    let prepared = signals.end_mount(server.unmounter(), log::message, move || {
+    let prepared = signals.end_mount_on_signal(server.unmounter(), log::message, move || {
         // A thread that waits for the kernel, which waits for this server, cannot exit, and would
         // keep the mount alive. If this fails, that is so, and nothing else can be tried.
         let _ = unmounter.end_unserved();
