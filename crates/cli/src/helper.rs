@@ -187,7 +187,7 @@ impl Line {
 
 fn is_known(option: &str) -> bool {
     !matches!(
-        Options::default().take(option),
+        Options::default().apply(option),
         Err(OptionError::Unknown(_))
     )
 }

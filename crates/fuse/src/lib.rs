@@ -18,7 +18,7 @@
 //! use pext4_fuse::{ErrorLog, Options, Server, mount};
 //!
 //! let mut options = Options::default();
-//! options.take("allow_other,commit=30")?;
+//! options.apply("allow_other,commit=30")?;
 //! let directory = mount::check(Path::new("mnt"))?;
 //! let volume = Volume::open_image("disk.img", options.volume.clone())?;
 //! let source = mount::Source { file: Path::new("disk.img").canonicalize()?, offset: 0 };

@@ -111,7 +111,7 @@ impl Options {
     /// # Errors
     ///
     /// The first option that is not accepted.
-    pub fn take(&mut self, list: &str) -> Result<(), OptionError> {
+    pub fn apply(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',')
             .filter(|option| !option.is_empty())
             .try_for_each(|option| self.one(option))?;
@@ -214,7 +214,7 @@ mod tests {
 
     fn parsed(list: &str) -> Result<Options, OptionError> {
         let mut options = Options::default();
-        options.take(list).map(|()| options)
+        options.apply(list).map(|()| options)
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
     fn later_options_win_and_empty_ones_say_nothing() {
         let options = parsed("ro,,suid,dev,commit=9").unwrap();
         let mut later = options;
-        later.take("rw,nosuid,nodev,commit=0,").unwrap();
+        later.apply("rw,nosuid,nodev,commit=0,").unwrap();
         assert_eq!(later.kernel, KernelOptions::default());
         assert!(!later.volume.read_only);
         assert_eq!(later.volume.commit_interval, Duration::from_secs(5));

@@ -188,7 +188,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
     let mut options = Options::default();
     for list in &arguments.options {
         options
-            .take(list)
+            .apply(list)
             .map_err(|error| Misuse(format!("-o: {error}")))?;
     }
     if arguments.cache_size < MIN_CACHE {

@@ -341,19 +341,19 @@ mod tests {
 
     #[test]
     fn every_name_is_known() {
-        let take = |option: &str| Options::default().take(option);
+        let apply = |option: &str| Options::default().apply(option);
         for option in WITHOUT_EFFECT {
-            assert_eq!(take(option), Ok(()), "{option}");
+            assert_eq!(apply(option), Ok(()), "{option}");
         }
         let numbers = NUMBERS.iter().map(|&(name, _)| name);
         for option in WITH_EFFECT.iter().copied().chain(numbers) {
-            let taken = take(option);
-            assert!(!matches!(taken, Err(OptionError::Unknown(_))), "{option}");
+            let applied = apply(option);
+            assert!(!matches!(applied, Err(OptionError::Unknown(_))), "{option}");
         }
         for option in REFUSED.iter().flat_map(|(names, _)| *names) {
-            let taken = take(option);
+            let applied = apply(option);
             assert!(
-                matches!(taken, Err(OptionError::Refused { .. })),
+                matches!(applied, Err(OptionError::Refused { .. })),
                 "{option}"
             );
         }
