@@ -12,6 +12,7 @@ use pext4_fs::AccessTimes;
 use pext4_fs::options::{AttributeCache, MountOptions, OnError, Scaling};
 
 pub use error::OptionError;
+pub use names::WITH_EFFECT;
 
 /// Maximal value of `commit=`, in seconds.
 const MAX_COMMIT_SECONDS: u64 = 3600;

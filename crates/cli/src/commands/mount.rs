@@ -48,11 +48,12 @@ pub struct Arguments {
     /// Options: ro, allow_other, commit=SECONDS, errors=remount-ro, discard, noatime, offset=BYTES,
     /// ...
     ///
-    /// All that have an effect: ro, rw, noload, commit=SECONDS, errors=continue|remount-ro|panic,
-    /// discard, nodiscard, resuid=UID, resgid=GID, sync, async, dirsync, offset=BYTES,
-    /// sizelimit=BYTES, allow_other, default_permissions, suid, nosuid, dev, nodev, exec, noexec,
-    /// symfollow, nosymfollow, relatime, strictatime, noatime, diratime, nodiratime, grpid,
-    /// nogrpid, strict_open, nostrict_open, io_uring, no_io_uring, no_mbcache,
+    /// All that have an effect: ro, rw, noload, norecovery, commit=SECONDS,
+    /// errors=continue|remount-ro|panic, discard, nodiscard, resuid=UID, resgid=GID, sync, async,
+    /// dirsync, offset=BYTES, sizelimit=BYTES, allow_other, default_permissions, suid, nosuid, dev,
+    /// nodev, exec, noexec, symfollow, nosymfollow, atime, noatime, relatime, norelatime,
+    /// strictatime, nostrictatime, diratime, nodiratime, grpid, nogrpid, bsdgroups, sysvgroups,
+    /// strict_open, nostrict_open, io_uring, no_io_uring, no_mbcache, nombcache,
     /// mb_optimize_scan=0|1, scaling=SETTING[:SWITCH=VALUE...]. Options of ext4 that hold anyway
     /// and those for other readers of fstab are accepted; docs/FUSE.md names them.
     #[arg(short = 'o', value_name = "OPTION,...")]
@@ -419,6 +420,43 @@ fn open(
     let device: Arc<dyn Device> = device;
     announce_wait(&device, image, options);
     let volume = Volume::open(device, options.volume.clone())
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{CommandFactory, Parser};
+    use pext4_fuse::options::WITH_EFFECT;
+
+    use super::Arguments;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        _arguments: Arguments,
+    }
+
+    #[test]
+    fn the_help_names_every_option_that_has_an_effect() {
+        let command = Line::command();
+        let options = command
+            .get_arguments()
+            .find(|one| one.get_id() == "options");
+        let help = options.and_then(|options| options.get_long_help());
+        let help = help.expect("it is longer than a line").to_string();
+        let (_, list) = help
+            .split_once("All that have an effect: ")
+            .expect("a list");
+        let (list, _) = list.split_once(". ").expect("a sentence");
+        let names: Vec<&str> = list
+            .split(", ")
+            .map(|option| option.split_inclusive('=').next().expect("a name"))
+            .collect();
+        let unique: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(unique, WITH_EFFECT.iter().copied().collect());
+        assert_eq!(names.len(), unique.len());
+    }
+}
         .with_context(|| image.display().to_string())?;
     Ok((volume, named))
 }

@@ -177,7 +177,7 @@ const REFUSED: &[(&[&str], &str)] = &[
 ];
 
 /// Options that have an effect; those with a value end with `=`.
-const WITH_EFFECT: &[&str] = &[
+pub const WITH_EFFECT: &[&str] = &[
     "ro",
     "rw",
     "noload",
