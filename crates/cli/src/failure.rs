@@ -58,16 +58,18 @@ impl ReadErrors {
         None
     }
 
-    /// Ends the command.
+    /// Ends the command, whose output was `written`. That the reader of the output has gone hides
+    /// no error that was met before.
     ///
     /// # Errors
     ///
-    /// [`Reported`], if there was an error.
-    pub fn end(self) -> Result<()> {
-        if self.met {
-            return Err(Reported(1).into());
+    /// [`Reported`], if there was a read error; that of the output.
+    pub fn end(self, written: Result<()>) -> Result<()> {
+        match written {
+            Err(error) if !(self.met && is_closed_pipe(&error)) => Err(error),
+            _ if self.met => Err(Reported(1).into()),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -82,13 +84,18 @@ pub fn of_data(error: Error) -> Error {
     }
 }
 
+/// Whether an error only says that the reader of the output has closed the pipe.
+fn is_closed_pipe(error: &Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe)
+}
+
 /// Prints an error and returns its exit status.
 pub fn report(error: &Error) -> ExitCode {
     if error.is::<Reported>() {
         return ExitCode::from(status(error));
     }
-    let pipe = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    if pipe == Some(io::ErrorKind::BrokenPipe) {
+    if is_closed_pipe(error) {
         // The reader of the output has seen enough of it.
         return ExitCode::SUCCESS;
     }
@@ -132,7 +139,7 @@ pub fn status(error: &Error) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Misuse, advice, line, status};
+    use super::{Misuse, ReadErrors, Reported, advice, line, status};
     use anyhow::{Context, anyhow};
     use pext4_edit::EditError;
     use std::io;
@@ -145,6 +152,25 @@ mod tests {
             .unwrap_err();
         assert_eq!(status(&misuse), 2);
         assert_eq!(line(&misuse), "-o: option `x`");
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_hides_no_read_error() {
+        let end = |met, written: Result<(), io::ErrorKind>| {
+            let written = written.map_err(|kind| io::Error::from(kind).into());
+            let ended = ReadErrors { met }.end(written);
+            ended.map_err(|error| (status(&error), error.is::<Reported>()))
+        };
+        let (gone, full) = (io::ErrorKind::BrokenPipe, io::ErrorKind::StorageFull);
+        assert_eq!(end(false, Ok(())), Ok(()));
+        for (met, written, is_reported) in [
+            (true, Ok(()), true),
+            (true, Err(gone), true),
+            (true, Err(full), false),
+            (false, Err(full), false),
+        ] {
+            assert_eq!(end(met, written), Err((1, is_reported)), "{written:?}");
+        }
     }
 
     #[test]

@@ -321,6 +321,10 @@ fn what_cannot_be_read_does_not_hide_the_rest() {
             assert!(shown.contains(name), "{name} is hidden: {shown}");
         }
         assert!(path != "/" || shown.contains("other"), "{shown}");
+        let (reader, writer) = std::io::pipe().expect("the system has pipes");
+        drop(reader);
+        let unread = command.stdout(writer).output().expect("it runs");
+        assert_eq!(unread.status.code(), Some(1), "{unread:?}");
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(
             said.contains("directory") && said.contains("e2fsck"),

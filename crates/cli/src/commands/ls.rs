@@ -54,8 +54,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             target: None,
         }])
     })?;
+    read_errors.end(write(&files, arguments.json))
+}
+
+fn write(files: &[File], as_json: bool) -> Result<()> {
     let mut output = output::buffered();
-    if arguments.json {
+    if as_json {
         let records: Vec<_> = files
             .iter()
             .map(|file| Record::new(&file.name, &file.attributes, file.target.as_deref()))
@@ -73,8 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let rows: Vec<_> = files.iter().map(row).collect();
         columns::write(&mut output, &aligns, &rows)?;
     }
-    output.flush()?;
-    read_errors.end()
+    Ok(output.flush()?)
 }
 
 fn children(viewer: &Viewer, directory: &Attributes, read_errors: &mut ReadErrors) -> Vec<File> {

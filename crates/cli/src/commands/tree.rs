@@ -88,9 +88,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         if arguments.depth != Some(0) {
             walk.descend(root.inode);
         }
-        walk.run(&mut output)?;
-        output.flush()?;
-        walk.read_errors.end()
+        let written = walk.run(&mut output);
+        let written = written.and_then(|()| Ok(output.flush()?));
+        walk.read_errors.end(written)
     })
 }
 
