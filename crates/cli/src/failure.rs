@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
+use pext4_sync::meter;
 
 use crate::output::print_error;
 
@@ -88,6 +89,21 @@ pub fn of_data(error: Error) -> Error {
 fn is_closed_pipe(error: &Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     kind == Some(io::ErrorKind::BrokenPipe)
+}
+
+/// Refuses `--meter`, if it is given, where nothing is metered.
+///
+/// # Errors
+///
+/// [`Misuse`].
+pub fn check_meter(is_wanted: bool) -> Result<()> {
+    match is_wanted && !meter::is_built_in() {
+        true => {
+            let hint = "this build has no meters; `cargo build --features meter` makes one";
+            Err(Misuse(format!("--meter: {hint}")).into())
+        }
+        false => Ok(()),
+    }
 }
 
 /// Prints an error and returns its exit status.

@@ -27,7 +27,7 @@ use pext4_sync::meter;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
-use crate::failure::{Misuse, Reported};
+use crate::failure::{Misuse, Reported, check_meter};
 use crate::output::print_error;
 use crate::{device, log, partitions, program, size};
 
@@ -196,10 +196,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
         let least = size::show(MIN_CACHE);
         return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());
     }
-    if arguments.meter && !meter::is_built_in() {
-        let hint = "this build has no meters; `cargo build --features meter` makes one";
-        return Err(Misuse(format!("--meter: {hint}")).into());
-    }
+    check_meter(arguments.meter)?;
     options.volume.cache_size = arguments.cache_size;
     // Delayed writes of the kernel have no user. If only root may enter, all of them are root's.
     let is_root = rustix::process::geteuid().is_root();
@@ -420,6 +417,9 @@ fn open(
     let device: Arc<dyn Device> = device;
     announce_wait(&device, image, options);
     let volume = Volume::open(device, options.volume.clone())
+        .with_context(|| image.display().to_string())?;
+    Ok((volume, named))
+}
 
 #[cfg(test)]
 mod tests {
@@ -456,7 +456,4 @@ mod tests {
         assert_eq!(unique, WITH_EFFECT.iter().copied().collect());
         assert_eq!(names.len(), unique.len());
     }
-}
-        .with_context(|| image.display().to_string())?;
-    Ok((volume, named))
 }

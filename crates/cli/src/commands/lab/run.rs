@@ -7,7 +7,7 @@ mod save;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use pext4_fs::MountOptions;
 use pext4_fuse::ending_signals;
@@ -180,12 +180,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let found = found.map_err(misuse)?;
     check(arguments)?;
     save::prepare(arguments, &found)?;
-    if arguments.meter {
-        if !meter::is_built_in() {
-            bail!("--meter: this build has no meters; `cargo build --features meter` makes one");
-        }
-        meter::switch(true);
-    }
+    meter::switch(arguments.meter);
     let interrupt = Interrupt::default();
     // Without this, a signal would leave mounts and loop devices behind.
     for signal in ending_signals().into_iter().chain([SIGQUIT]) {

@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use pext4_lab::setup::DeviceKind;
 
 use super::{Arguments, MAX_TASKS, competitors};
-use crate::failure::Misuse;
+use crate::failure::{Misuse, check_meter};
 
 pub(super) fn misuse(error: impl Into<anyhow::Error>) -> anyhow::Error {
     Misuse(format!("{:#}", error.into())).into()
@@ -29,6 +29,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<()> {
     if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
         return Err(misuse(anyhow!("--seconds: more than 0 are needed")));
     }
+    check_meter(arguments.meter)?;
     check_device(arguments)?;
     check_what_is_compared(arguments)
 }
