@@ -121,7 +121,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 .try_for_each(|(place, verb)| verb.apply(session).with_context(|| place.clone()))
         });
     }
-    let tar = arguments.tar.as_deref().unwrap_or(Path::new("-"));
+    let tar = arguments.tar.as_deref();
+    let tar = tar.expect("of the group `source`, one is required");
     let file = open(tar)?;
     let patterns = AttributePatterns::parse(&arguments.exclude_xattr)?;
     arguments.how.run(&arguments.image, |session| {
