@@ -8,6 +8,19 @@ use pext4_ondisk::owner::{GroupText, OwnerText, Party, check_id};
 
 use crate::failure::Misuse;
 
+/// The forms of an owner, for help texts.
+pub const FORMS: &str = "USER, USER:GROUP, :GROUP, or USER: with the user's own group";
+
+/// The help on the owner of something in an image that has lists of names.
+pub fn help_in_image() -> String {
+    format!("{FORMS}; as numbers or as names in the image's /etc/passwd and /etc/group")
+}
+
+/// The help on the owner of something in a new image.
+pub fn help_in_new_image() -> String {
+    format!("{FORMS}; as numbers or root")
+}
+
 /// The maximum size in bytes of these files: the image may be hostile and claim any size.
 const MAX_LIST_SIZE: u64 = 16 << 20;
 

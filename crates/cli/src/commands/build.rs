@@ -26,7 +26,7 @@ use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
-use crate::{size, uuid_text};
+use crate::{owner, size, uuid_text};
 
 /// What was done by the time that the summary is printed.
 const DONE: &str = "the image was built";
@@ -82,8 +82,12 @@ pub struct Arguments {
     /// Size of the journal
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     journal_size: Option<u64>,
-    /// Owner of everything: USER, USER:GROUP or :GROUP, as numbers or root
-    #[arg(long, value_name = "OWNER", value_parser = parse_owner)]
+    #[arg(
+        long,
+        value_name = "OWNER",
+        value_parser = parse_owner,
+        help = format!("Owner of everything: {}", owner::help_in_new_image())
+    )]
     owner: Option<Owner>,
     /// Leave out names that match, or with a slash in it whole paths: as an archive states them,
     /// and as they are in the image; with a slash at the end directories only

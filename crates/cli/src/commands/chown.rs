@@ -12,8 +12,7 @@ use crate::owner;
 /// The arguments behind the image.
 #[derive(Args)]
 pub struct Arguments {
-    /// USER, USER:GROUP or :GROUP, as numbers or as names that the image's /etc/passwd and
-    /// /etc/group have
+    #[arg(help = owner::help_in_image())]
     owner: String,
     /// The files
     #[arg(required = true)]

@@ -25,7 +25,7 @@ use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
-use crate::{size, uuid_text};
+use crate::{owner, size, uuid_text};
 
 /// Make an empty file system in an image, with upstream's defaults
 #[derive(Args)]
@@ -80,9 +80,15 @@ pub struct Arguments {
     /// Size of the journal
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     journal_size: Option<u64>,
-    /// Owner of the root directory: USER, USER:GROUP or :GROUP, as numbers or root; what is absent
-    /// is the caller's
-    #[arg(long, value_name = "OWNER", value_parser = parse_owner)]
+    #[arg(
+        long,
+        value_name = "OWNER",
+        value_parser = parse_owner,
+        help = format!(
+            "Owner of the root directory, in what is absent the caller: {}",
+            owner::help_in_new_image()
+        )
+    )]
     root_owner: Option<Owner>,
     /// Overwrite what the image holds
     #[arg(long)]

@@ -24,8 +24,11 @@ pub struct Arguments {
     /// A directory at the destination is not entered: the source is put in its place or merged
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Owner of everything, USER or USER:GROUP; else that of the source
-    #[arg(long, value_name = "OWNER")]
+    #[arg(
+        long,
+        value_name = "OWNER",
+        help = format!("Owner of everything, else that of the source: {}", owner::help_in_image())
+    )]
     owner: Option<String>,
     /// Permissions: octal (0755), or a change (go-w) of the source's, or of 0644 for standard input
     #[arg(short, long, value_name = "MODE", allow_hyphen_values = true)]
