@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Place, pext4, run, succeed};
+use common::{Place, fail, pext4, run, succeed};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -34,6 +34,8 @@ fn a_sound_image_is_clean() {
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["clean"], true);
     assert_eq!(report["findings"].as_array().map(Vec::len), Some(0));
+    let told = fail(pext4(["check", "--threads", "0"]).arg(&place.image), 16);
+    assert!(told.contains("--threads"), "{told}");
 }
 
 #[test]

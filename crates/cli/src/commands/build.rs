@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -117,9 +118,9 @@ pub struct Arguments {
     /// Choose the image with this tag from an OCI layout
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
-    /// Threads, at most 1024; one a core if absent
+    /// Threads, at most 1024 [default: one a processor]
     #[arg(long, value_name = "COUNT")]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
     /// Do not wait until the image is on its disk
     #[arg(long)]
     no_sync: bool,
@@ -298,7 +299,7 @@ fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
         builder = builder.tag(tag);
     }
     if let Some(threads) = arguments.threads {
-        builder = builder.threads(threads);
+        builder = builder.threads(threads.get());
     }
     Ok(builder)
 }

@@ -5,6 +5,7 @@
 //! the command line was invalid, 32 cancelled.
 
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,9 +37,9 @@ const CANCELLED: u8 = 32;
 pub struct Arguments {
     #[command(flatten)]
     image: ImageArgument,
-    /// Threads [default: one a processor]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    threads: usize,
+    /// Threads, at most 1024 [default: one a processor]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<NonZeroUsize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -89,7 +90,7 @@ fn checked(arguments: &Arguments) -> Result<u8> {
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let last = Last::new();
     let options = Options {
-        threads: arguments.threads,
+        threads: arguments.threads.map_or(0, NonZeroUsize::get),
         progress: is_wanted.then(|| last.keeper()),
         cancel: interrupt.flag(),
     };

@@ -349,6 +349,7 @@ fn values_that_no_image_can_have_are_errors_of_the_command_line() {
         ("-O", "^foo"),
         ("-L", "a label of 18 bytes"),
         ("-m", "51"),
+        ("--threads", "0"),
         ("--exclude", ""),
         ("--exclude", "["),
         ("--exclude", "/"),
