@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use pext4_ondisk::feature::Feature;
 use pext4_ondisk::superblock::LABEL_BYTES;
 
+use crate::failure::Misuse;
 use crate::size;
 
 /// The bytes in a block.
@@ -69,6 +70,16 @@ pub fn reserved_percent(text: &str) -> Result<f64, String> {
     possible.ok_or_else(|| "0 to 50 percent can be kept for root".to_owned())
 }
 
+/// The blocks of a journal of so many bytes.
+///
+/// # Errors
+///
+/// They are more than a journal can have.
+pub fn journal_blocks(bytes: u64, block_size: u32) -> Result<u32, Misuse> {
+    let blocks = u32::try_from(bytes / u64::from(block_size));
+    blocks.map_err(|_| Misuse("--journal-size: it is too large".to_owned()))
+}
+
 /// A feature to turn on, or off with `^` before it, or `none`.
 ///
 /// # Errors
@@ -86,7 +97,7 @@ pub fn feature(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{block_size, feature, inode_size, label, reserved_percent};
+    use super::{block_size, feature, inode_size, journal_blocks, label, reserved_percent};
 
     #[test]
     fn what_an_image_can_have_is_accepted_and_nothing_else() {
@@ -105,6 +116,8 @@ mod tests {
         for text in ["51", "-1", "NaN", "inf", "ten"] {
             assert!(reserved_percent(text).is_err(), "{text}");
         }
+        assert_eq!(journal_blocks((1 << 20) + 1, 4096).ok(), Some(256));
+        assert!(journal_blocks(1 << 44, 4096).is_err());
         for text in ["none", "^has_journal", " quota", ""] {
             assert_eq!(feature(text).as_deref(), Ok(text));
         }

@@ -232,7 +232,9 @@ fn builder(arguments: &Arguments) -> Result<Builder> {
     for pattern in &arguments.exclude_xattr {
         builder = builder.exclude_attribute(pattern);
     }
-    let builder = with_journal(builder, arguments, block_size)?;
+    if let Some(bytes) = arguments.journal_size {
+        builder = builder.journal_blocks(format::journal_blocks(bytes, block_size)?);
+    }
     let builder = with_identity(builder, arguments)?;
     with_wishes(builder, arguments)
 }
@@ -247,15 +249,6 @@ fn size_of(arguments: &Arguments) -> Result<Size> {
             Err(Misuse(problem.to_owned()).into())
         }
     }
-}
-
-fn with_journal(builder: Builder, arguments: &Arguments, block_size: u32) -> Result<Builder> {
-    let Some(bytes) = arguments.journal_size else {
-        return Ok(builder);
-    };
-    let blocks = u32::try_from(bytes / u64::from(block_size))
-        .map_err(|_| Misuse("--journal-size: it is too large".to_owned()))?;
-    Ok(builder.journal_blocks(blocks))
 }
 
 /// Everything but the contents that makes two images differ.

@@ -130,7 +130,10 @@ impl From<Type> for FileSystem {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut options = options(arguments)?;
     let target = target(arguments)?;
-    options.journal_blocks = journal_blocks(arguments, options.block_size_at(target.size()))?;
+    let block_size = options.block_size_at(target.size());
+    let journal = arguments.journal_size;
+    let journal = journal.map(|bytes| format::journal_blocks(bytes, block_size));
+    options.journal_blocks = journal.transpose()?;
     // Until the options are known to be valid there is nothing to clean up.
     let made = make(&arguments.image, target, &options, || {
         Ok(Some(Interrupt::catch().context("cannot catch signals")?))
@@ -260,14 +263,6 @@ fn options(arguments: &Arguments) -> Result<Options> {
         root_owner: root_owner(arguments.root_owner),
         ..Options::default()
     })
-}
-
-fn journal_blocks(arguments: &Arguments, block_size: u32) -> Result<Option<u32>> {
-    let blocks = arguments
-        .journal_size
-        .map(|bytes| u32::try_from(bytes / u64::from(block_size.max(1))));
-    let blocks = blocks.transpose();
-    Ok(blocks.map_err(|_| Misuse("--journal-size: it is too large".to_owned()))?)
 }
 
 /// Finds the target of the file system, and refuses one that is not empty.
