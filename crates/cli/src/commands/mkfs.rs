@@ -169,15 +169,19 @@ enum Target {
     File(u64),
     /// A file of this size where there is none.
     NewFile(u64),
-    /// A block device, and whether the progress of clearing it is shown.
-    Device(FileDevice, bool),
+    /// A block device.
+    Device {
+        device: FileDevice,
+        /// Whether the progress of clearing it is shown.
+        shows_progress: bool,
+    },
 }
 
 impl Target {
     fn size(&self) -> u64 {
         match self {
             Self::File(size) | Self::NewFile(size) => *size,
-            Self::Device(device, _) => device.size(),
+            Self::Device { device, .. } => device.size(),
         }
     }
 }
@@ -200,8 +204,11 @@ fn make(
         Target::NewFile(size) => {
             FileDevice::create_new(end_of_links(image), size).map_err(named)?
         }
-        Target::Device(device, is_shown) => {
-            if !clear_device(&device, is_shown, &is_stopped).with_context(name)? {
+        Target::Device {
+            device,
+            shows_progress,
+        } => {
+            if !clear_device(&device, shows_progress, &is_stopped).with_context(name)? {
                 bail!("{}: interrupted: it is partly cleared", name());
             }
             device
@@ -286,8 +293,10 @@ fn target(arguments: &Arguments) -> Result<Target> {
                 return Err(Misuse("--size: a block device has its size".to_owned()).into());
             }
             let device = device::open(image, Access::ReadWrite)?;
-            let is_shown = progress::is_wanted(arguments.quiet, arguments.json);
-            Ok(Target::Device(device, is_shown))
+            Ok(Target::Device {
+                device,
+                shows_progress: progress::is_wanted(arguments.quiet, arguments.json),
+            })
         }
         Some(existing) => Ok(Target::File(arguments.size.unwrap_or(existing.len()))),
         None => match arguments.size {
@@ -302,7 +311,7 @@ fn target(arguments: &Arguments) -> Result<Target> {
 /// cleared; it is not if that was interrupted.
 fn clear_device(
     device: &FileDevice,
-    is_shown: bool,
+    shows_progress: bool,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<bool> {
     let cleared = AtomicU64::new(0);
@@ -313,7 +322,7 @@ fn clear_device(
         ..ProgressState::elapsed("clearing")
     };
     let clear = || clear(device, &cleared, is_stopped);
-    Ok(progress::watch(is_shown, state, clear)?)
+    Ok(progress::watch(shows_progress, state, clear)?)
 }
 
 /// Whether a file or device is as good as empty.
