@@ -50,7 +50,7 @@ pub fn show(file_type: FileType, mode: u16) -> String {
 }
 
 /// Names of the flags that `lsattr` shows.
-const FLAGS: [(InodeFlags, &str); 18] = [
+const FLAGS: [(InodeFlags, &str); 20] = [
     (InodeFlags::SECRM, "secure-deletion"),
     (InodeFlags::UNRM, "undelete"),
     (InodeFlags::COMPR, "compress"),
@@ -62,10 +62,12 @@ const FLAGS: [(InodeFlags, &str); 18] = [
     (InodeFlags::ENCRYPT, "encrypted"),
     (InodeFlags::INDEX, "indexed"),
     (InodeFlags::JOURNAL_DATA, "journal-data"),
+    (InodeFlags::NOTAIL, "no-tail"),
     (InodeFlags::DIRSYNC, "dir-sync"),
     (InodeFlags::TOPDIR, "top-of-hierarchy"),
     (InodeFlags::EXTENTS, "extents"),
     (InodeFlags::VERITY, "verity"),
+    (InodeFlags::DAX, "dax"),
     (InodeFlags::INLINE_DATA, "inline-data"),
     (InodeFlags::PROJINHERIT, "project-inherit"),
     (InodeFlags::CASEFOLD, "casefold"),
@@ -103,6 +105,7 @@ mod tests {
     #[test]
     fn flags_have_names_and_unknown_ones_a_number() {
         assert_eq!(flags(0x0008_0010), ["immutable", "extents"]);
+        assert_eq!(flags(0x0200_8000), ["no-tail", "dax"]);
         assert_eq!(flags(0x8000_0000), ["0x80000000"]);
         assert!(flags(0).is_empty());
     }
