@@ -36,6 +36,8 @@ fn an_image_grows_and_says_how() {
     assert!(said.contains("it is 96 MiB already"), "{said}");
     let json = succeed(pext4(["resize", "--json"]).arg(&place.image).arg("1G"));
     let done: Value = serde_json::from_str(&json).expect("JSON");
+    let image = place.image.to_str().expect("text");
+    assert_eq!(done["image"], image);
     assert_eq!(done["way"], "journal");
     assert_eq!(done["done"], true);
     assert_eq!(done["blocks"], 1 << 20);
@@ -290,6 +292,8 @@ fn times_are_those_of_source_date_epoch() {
     succeed(&mut resize("96M", "1700000000"));
     let said = succeed(pext4(["info", "--json"]).arg(&place.image));
     let said: Value = serde_json::from_str(&said).expect("JSON");
+    let image = place.image.to_str().expect("text");
+    assert_eq!(said["image"], image);
     let written = said["written"].as_str().expect("a time");
     assert!(written.starts_with("2023-11-14T22:13:20"), "{written}");
     let told = fail(&mut resize("128M", "soon"), 2);

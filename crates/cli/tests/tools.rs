@@ -647,6 +647,8 @@ fn quotas_are_told_where_they_are_counted() {
     }
     let json = succeed(pext4(["quota", "--json"]).arg(&place.image));
     let told: Value = serde_json::from_str(&json).unwrap();
+    let image = place.image.to_str().expect("text");
+    assert_eq!(told["image"], image);
     let of_home = &told["users"][1];
     assert_eq!(
         (&of_home["id"], &of_home["space"]),

@@ -1,6 +1,7 @@
 //! `pext4 info`: shows the superblock of an image.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -15,6 +16,7 @@ use uuid::Uuid;
 use super::record;
 use crate::columns::{self, Align};
 use crate::device::{ImageArgument, tell_kernel_mount};
+use crate::names::ImageName;
 use crate::output::print_error;
 use crate::superblock::{Found, find, needs_replay};
 use crate::{moment, names, output, size};
@@ -44,6 +46,8 @@ impl Serialize for Term {
 /// The superblock in JSON.
 #[derive(Serialize)]
 struct Info {
+    #[serde(flatten)]
+    image: ImageName,
     label: String,
     /// The label's bytes in hexadecimal, if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     tell_kernel_mount(&arguments.image.file, arguments.image.offset);
     let geometry = Geometry::of(&superblock).map_err(Error::from);
     let geometry = geometry.with_context(name)?;
-    let info = Info::of(&superblock, &geometry, room);
+    let info = Info::of(&arguments.image.file, &superblock, &geometry, room);
     let mut output = output::buffered();
     if arguments.json {
         record::write(&mut output, &info)?;
@@ -122,8 +126,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl Info {
-    /// What a superblock says, for a file with room for so many bytes of its file system.
-    fn of(superblock: &Superblock, geometry: &Geometry, room: u64) -> Self {
+    /// What the superblock of an image says, with room for so many bytes of its file system.
+    fn of(image: &Path, superblock: &Superblock, geometry: &Geometry, room: u64) -> Self {
         let date = |seconds: i64| {
             let time = Time {
                 seconds,
@@ -137,6 +141,7 @@ impl Info {
             .blocks_count
             .saturating_mul(u64::from(geometry.block_size));
         Self {
+            image: ImageName::of(image),
             label: names::text(label),
             label_hex: names::hexadecimal_unless_text(label),
             uuid: Uuid::from_bytes(superblock.uuid).to_string(),

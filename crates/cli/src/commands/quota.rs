@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::record;
 use crate::columns::{self, Align};
 use crate::device::ImageArgument;
+use crate::names::ImageName;
 use crate::viewer::Viewer;
 use crate::{output, size};
 
@@ -26,6 +27,8 @@ pub struct Arguments {
 /// The usage of each kind of owner that is counted.
 #[derive(Serialize)]
 struct Report {
+    #[serde(flatten)]
+    image: ImageName,
     #[serde(skip_serializing_if = "Option::is_none")]
     users: Option<Vec<Account>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Ok(usage.map(|usage| usage.iter().map(account).collect()))
     };
     let report = Report {
+        image: ImageName::of(&arguments.image.file),
         users: accounts(OwnerKind::User)?,
         groups: accounts(OwnerKind::Group)?,
         projects: accounts(OwnerKind::Project)?,

@@ -14,6 +14,7 @@ use crate::columns::{self, Align};
 use crate::count::count;
 use crate::device::ImageArgument;
 use crate::interrupt::Interrupt;
+use crate::names::ImageName;
 use crate::output::print_result;
 use crate::progress::{self, Measure, ProgressState};
 use crate::{moment, output, size, superblock};
@@ -57,6 +58,8 @@ fn parse(text: &str) -> Result<Target, String> {
 /// What was done, for programs.
 #[derive(Serialize)]
 struct Done {
+    #[serde(flatten)]
+    image: ImageName,
     way: &'static str,
     done: bool,
     block_size: u32,
@@ -116,7 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         run_watched(image, preview.way, resize, is_wanted)?;
     }
     if arguments.json {
-        let text = serde_json::to_string_pretty(&Done::of(&preview, done))?;
+        let text = serde_json::to_string_pretty(&Done::of(image, &preview, done))?;
         print_result(text, outcome(done))?;
     } else if done && !arguments.quiet {
         let bytes = size::show(preview.summary.bytes());
@@ -176,9 +179,10 @@ fn state(progress: &Progress) -> ProgressState {
 }
 
 impl Done {
-    fn of(preview: &Preview, done: bool) -> Self {
+    fn of(image: &Path, preview: &Preview, done: bool) -> Self {
         let summary = &preview.summary;
         Self {
+            image: ImageName::of(image),
             way: match (preview.is_idle, preview.way) {
                 (true, _) => "nothing",
                 (false, Way::Journal) => "journal",
