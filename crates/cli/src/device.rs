@@ -23,7 +23,7 @@ pub struct ImageArgument {
     /// Where the file system begins in it, in bytes: the start of a partition of a disk image
     #[arg(
         long,
-        value_name = "SIZE",
+        value_name = "BYTES",
         value_parser = size::parse,
         default_value = "0",
         hide_default_value = true

@@ -72,7 +72,7 @@ pub struct Arguments {
     /// Percent of the blocks that are kept for root
     #[arg(short = 'm', value_name = "PERCENT", value_parser = format::reserved_percent, default_value = "0")]
     reserved: f64,
-    /// Features to turn on, or off with ^ before them
+    /// Features to turn on, or off with ^ before them; `none` turns all off
     #[arg(
         short = 'O',
         value_name = "FEATURE,...",
@@ -109,7 +109,8 @@ pub struct Arguments {
     /// Leave other mounted file systems out
     #[arg(long, short = 'x')]
     one_file_system: bool,
-    /// Refuse archives that state more contents than this
+    /// Refuse archives whose contents, with their maps of holes, are more than this [default: the
+    /// size of the image, if given]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     limit: Option<u64>,
     /// Choose the image for this platform from an OCI layout, such as linux/amd64

@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Where the file system begins in that image, in bytes: the start of a partition
     #[arg(
         long,
-        value_name = "SIZE",
+        value_name = "BYTES",
         value_parser = size::parse,
         requires = "other",
         default_value = "0",

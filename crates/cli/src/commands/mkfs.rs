@@ -96,7 +96,7 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Say nothing
+    /// Say nothing but errors
     #[arg(short = 'q', long, conflicts_with = "json")]
     quiet: bool,
 }

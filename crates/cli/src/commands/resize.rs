@@ -37,7 +37,7 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Say nothing
+    /// Say nothing but errors
     #[arg(short = 'q', long)]
     quiet: bool,
 }

@@ -16,7 +16,8 @@ pub struct Arguments {
     /// The files; what is not there is made, empty
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// The time, like 2024-05-01T12:00:00Z or @SECONDS; else the present
+    /// The time, like 2024-05-01T12:00:00Z or @SECONDS; else that of --mtime or SOURCE_DATE_EPOCH,
+    /// or the present
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
     date: Option<Time>,
     /// Do not create missing files
