@@ -148,9 +148,13 @@ impl Stage {
             Some(fills) => fills.parse().context(FILLS)?,
             None => true,
         };
-        match value(SOILED) {
-            Some("true") => stage.soiled(),
-            _ => Ok(stage),
+        let is_soiled = match value(SOILED) {
+            Some(soiled) => soiled.parse().context(SOILED)?,
+            None => false,
+        };
+        match is_soiled {
+            true => stage.soiled(),
+            false => Ok(stage),
         }
     }
 
@@ -454,7 +458,12 @@ mod tests {
         let by_hand = Stage::from_header(&by_hand).expect("the image is enough");
         assert_eq!(by_hand.options.scaling, Scaling::default());
         assert!(by_hand.may_fill);
-        for wrong in ["; scaling: none", "; commit: soon", "; fills: perhaps"] {
+        for wrong in [
+            "; scaling: none",
+            "; commit: soon",
+            "; fills: perhaps",
+            "; soiled: ture",
+        ] {
             let words = format!("{IMAGE}{}\n{wrong}\n", stage.format.describe());
             assert!(Stage::from_header(&words).is_err(), "{wrong}");
         }
