@@ -142,8 +142,8 @@ pub struct Plan {
     pub directories: usize,
 }
 
-/// Runs threads on one volume. Returns the history and the inode numbers of the shared directories,
-/// besides the model that contains them.
+/// Runs threads on one volume, in directories that they share, which are made in the volume and in
+/// `model` first. Returns the history.
 pub fn record(
     subject: &mut VolumeSubject,
     model: &mut Model,
