@@ -305,7 +305,8 @@ impl Results {
         let text = std::fs::read_to_string(path).with_context(name)?;
         let mut results: Self = serde_json::from_str(&text).with_context(name)?;
         if results.format != FORMAT {
-            bail!("{}: form {} is not {FORMAT}", name(), results.format);
+            let (name, format) = (name(), results.format);
+            bail!("{name}: its format is version {format}; this program reads version {FORMAT}");
         }
         older::convert(&mut results);
         Ok(results)
@@ -378,7 +379,8 @@ pub(crate) mod samples {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fragmentation, Part, PartCount, Path, Results, Tallies, median};
+    use super::samples;
+    use super::{FORMAT, Fragmentation, Part, PartCount, Path, Results, Tallies, median};
 
     /// Results stored before a setting was recorded do not name it.
     #[test]
@@ -397,6 +399,21 @@ mod tests {
             }
         }
         assert!(read > 0, "there are none");
+    }
+
+    #[test]
+    fn results_of_another_version_say_which() {
+        let results = Results {
+            format: FORMAT + 1,
+            ..samples::results(Vec::new())
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("later.json");
+        results.save(&path).unwrap();
+        let told = Results::load(&path).unwrap_err().to_string();
+        let (later, here) = (FORMAT + 1, FORMAT);
+        let expected = format!("its format is version {later}; this program reads version {here}");
+        assert!(told.ends_with(&expected), "{told}");
     }
 
     #[test]
