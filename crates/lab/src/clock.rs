@@ -64,7 +64,7 @@ fn times(stat: &str) -> Option<MachineTimes> {
     let numbers = numbers?;
     let sum = |places: &[usize]| -> Option<u64> {
         let ticks: Option<u64> = places.iter().map(|&at| numbers.get(at)).sum();
-        ticks.map(|ticks| ticks * duration(TICK))
+        ticks.map(|ticks| ticks * as_nanoseconds(TICK))
     };
     Some(MachineTimes {
         busy: sum(&[0, 1, 2, 5, 6])?,
@@ -87,7 +87,7 @@ pub fn wait_until(moment: u64) {
 
 /// A duration in nanoseconds.
 #[must_use]
-pub fn duration(duration: Duration) -> u64 {
+pub fn as_nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -90,9 +90,9 @@ pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Res
 type Sums = (Vec<Sum>, Disturbance);
 
 fn timed(crew: &mut Crew, window: &Window) -> Result<Sums> {
-    let start = clock::now() + clock::duration(START_DELAY);
-    let count = start + clock::duration(window.warm_up);
-    let end = count + clock::duration(window.counted);
+    let start = clock::now() + clock::as_nanoseconds(START_DELAY);
+    let count = start + clock::as_nanoseconds(window.warm_up);
+    let end = count + clock::as_nanoseconds(window.counted);
     let window = crew.timed(Moments { start, count, end })?;
     let sum = Sum {
         nanoseconds: end - count,
@@ -116,7 +116,7 @@ fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Sums> {
         warm_up(crew, parts, window.warm_up)?;
     }
     let opening = crew.reading();
-    let end = clock::now() + clock::duration(window.counted);
+    let end = clock::now() + clock::as_nanoseconds(window.counted);
     loop {
         for sum in &mut sums {
             part(crew, Length::ToEnd, sum)?;
@@ -130,7 +130,7 @@ fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Sums> {
 /// Runs rounds that are not counted until the time is over, and at least one, which loads what
 /// later rounds find in memory.
 fn warm_up(crew: &mut Crew, parts: usize, time: Duration) -> Result<()> {
-    let end = clock::now() + clock::duration(time);
+    let end = clock::now() + clock::as_nanoseconds(time);
     loop {
         for _ in 0..parts {
             part(crew, Length::ToEnd, &mut Sum::default())?;
@@ -145,7 +145,7 @@ fn warm_up(crew: &mut Crew, parts: usize, time: Duration) -> Result<()> {
 fn part(crew: &mut Crew, length: Length, sum: &mut Sum) -> Result<()> {
     let locks = meter::snapshot();
     let before = crew.whole_cpu();
-    let start = clock::now() + clock::duration(START_DELAY);
+    let start = clock::now() + clock::as_nanoseconds(START_DELAY);
     let samples = crew.part(start, length)?;
     let whole = before
         .zip(crew.whole_cpu())
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(counted.parts[0].operations, 1);
         let begun = BEGUN.lock().unwrap();
         let first_counted = begun.last().expect("there was a round");
-        assert!(start + clock::duration(window.warm_up) <= *first_counted);
+        assert!(start + clock::as_nanoseconds(window.warm_up) <= *first_counted);
     }
 
     fn sample(operations: u64, own: u64) -> Sample {
