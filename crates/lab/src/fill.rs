@@ -20,7 +20,7 @@ pub(crate) const DIRECTORY: &str = "fill";
 const BLOCK: u64 = 4096;
 /// The number of powers of two from which the length of a hole is drawn.
 const LENGTHS: u32 = 8;
-/// If less space than this is left, no further file is created.
+/// The size of the smallest file, which takes half of the space that is left.
 const LEAST: u64 = 1 << 20;
 
 /// Prepares `workload`: fills the image if the plan says so, and creates what the tasks share.

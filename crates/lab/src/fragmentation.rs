@@ -44,10 +44,10 @@ pub fn of_image(device: Arc<dyn Device>, below: Option<&str>) -> Result<Fragment
         }
     }
     volume.close()?;
-    let free = free_runs(&*device)?;
+    let (free, cluster_size) = free_runs(&*device)?;
     Ok(Fragmentation {
         free_extents: Some(free.runs),
-        average_free_extent: Some(free.bytes / free.runs.max(1)),
+        average_free_extent: Some(free.clusters * cluster_size / free.runs.max(1)),
         ..found.sum()
     })
 }
@@ -60,7 +60,7 @@ struct Files {
 }
 
 impl Files {
-    /// Counts the files below a directory, except those below its entry `but`.
+    /// Counts the files below a directory, except those below its entry `left_out`.
     fn walk(
         &mut self,
         volume: &Volume,
@@ -119,14 +119,15 @@ fn continues(last: &MappedRange, next: &MappedRange) -> bool {
     last.logical + last.length == next.logical && last.physical + last.length == next.physical
 }
 
-/// Runs of free clusters; bytes are counted in clusters until the end.
+/// Runs of free clusters.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct FreeRuns {
     runs: u64,
-    bytes: u64,
+    clusters: u64,
 }
 
-fn free_runs(device: &dyn Device) -> Result<FreeRuns> {
+/// The free runs of an image, and the bytes of a cluster.
+fn free_runs(device: &dyn Device) -> Result<(FreeRuns, u64)> {
     let mut bytes = [0; superblock::SIZE];
     device.read_at(superblock::OFFSET, &mut bytes)?;
     let geometry = Geometry::of(&Superblock::decode(&bytes)?)?;
@@ -142,8 +143,7 @@ fn free_runs(device: &dyn Device) -> Result<FreeRuns> {
         let used = used_clusters(device, &geometry, group, descriptor, metadata)?;
         free.add(&used, geometry.clusters_in(group), &mut goes_on);
     }
-    free.bytes *= u64::from(geometry.cluster_size());
-    Ok(free)
+    Ok((free, geometry.cluster_size().into()))
 }
 
 impl FreeRuns {
@@ -153,7 +153,7 @@ impl FreeRuns {
         while let Some(start) = bitmap::next_zero(used, at, end) {
             let stop = bitmap::next_one(used, start, end).unwrap_or(end);
             self.runs += u64::from(start > 0 || !*goes_on);
-            self.bytes += u64::from(stop - start);
+            self.clusters += u64::from(stop - start);
             at = stop;
         }
         *goes_on = end > 0 && !bitmap::test(used, end - 1);
@@ -363,8 +363,8 @@ mod tests {
         let mut bytes = [0; superblock::SIZE];
         device.read_at(superblock::OFFSET, &mut bytes).unwrap();
         let told = Superblock::decode(&bytes).unwrap().free_blocks;
-        let found = free_runs(&device).unwrap();
-        assert_eq!(found.bytes, told * 1024);
+        let (found, cluster_size) = free_runs(&device).unwrap();
+        assert_eq!(found.clusters * cluster_size, told * 1024);
         assert!(found.runs > 2, "{found:?}");
     }
 }
