@@ -12,47 +12,51 @@ use super::{About, Workload, aim7_mix, control, falloc_append, fallocate2, xattr
 pub static ALL: &[&dyn Workload] = &[
     &fallocate2::Fallocate2,
     &falloc_append::FallocAppend,
-    &stress_orphan(
-        "stress-orphan",
-        "truncate a file by one byte; at 0 write 4 KiB again",
-        false,
-    ),
-    &stress_orphan(
-        "stress-orphan-unlinked",
-        "truncate an open file without a name by one byte; at 0 write 4 KiB again",
-        true,
-    ),
+    &StressOrphan {
+        about: stress_orphan(
+            "stress-orphan",
+            "truncate a file by one byte; at 0 write 4 KiB again",
+        ),
+        unlinked: false,
+    },
+    &StressOrphan {
+        about: stress_orphan(
+            "stress-orphan-unlinked",
+            "truncate an open file without a name by one byte; at 0 write 4 KiB again",
+        ),
+        unlinked: true,
+    },
     &mdtest(
         "mdtest",
         "create, later remove, an empty file in a directory of the task's own",
-        false,
+        Sharing::Low,
     ),
     &mdtest(
         "mdtest-shared",
         "create, later remove, an empty file in one directory for all",
-        true,
+        Sharing::Medium,
     ),
     &xattr_share::XattrShare,
     &aim7_mix::Aim7Mix,
     &create(
         "MWCL",
         "create an empty file in a directory of the task's own",
-        false,
+        Sharing::Low,
     ),
     &create(
         "MWCM",
         "create an empty file in one directory for all",
-        true,
+        Sharing::Medium,
     ),
     &unlink(
         "MWUL",
         "remove an empty file from a directory of the task's own",
-        false,
+        Sharing::Low,
     ),
     &unlink(
         "MWUM",
         "remove an empty file from one directory for all",
-        true,
+        Sharing::Medium,
     ),
     &Rename {
         about: fxmark("MWRL", "rename a file within the task's own directory"),
@@ -110,23 +114,15 @@ pub static ALL: &[&dyn Workload] = &[
     &control::Control,
 ];
 
-const fn stress_orphan(
-    name: &'static str,
-    operation: &'static str,
-    unlinked: bool,
-) -> StressOrphan {
-    let source = "stress-orphan; orphan file, 2021";
-    StressOrphan {
-        about: About {
-            name,
-            source,
-            operation,
-        },
-        unlinked,
+const fn stress_orphan(name: &'static str, operation: &'static str) -> About {
+    About {
+        name,
+        source: "stress-orphan; orphan file, 2021",
+        operation,
     }
 }
 
-const fn mdtest(name: &'static str, operation: &'static str, shared: bool) -> Mdtest {
+const fn mdtest(name: &'static str, operation: &'static str, sharing: Sharing) -> Mdtest {
     let source = "mdtest -F -C -r; new inode, 2017";
     let about = About {
         name,
@@ -136,7 +132,7 @@ const fn mdtest(name: &'static str, operation: &'static str, shared: bool) -> Md
     Mdtest {
         about,
         parts: &["creation", "removal"],
-        shared,
+        sharing,
     }
 }
 
@@ -148,19 +144,19 @@ const fn fxmark(name: &'static str, operation: &'static str) -> About {
     }
 }
 
-const fn create(name: &'static str, operation: &'static str, shared: bool) -> Mdtest {
+const fn create(name: &'static str, operation: &'static str, sharing: Sharing) -> Mdtest {
     Mdtest {
         about: fxmark(name, operation),
         parts: &["creation", "clearing"],
-        shared,
+        sharing,
     }
 }
 
-const fn unlink(name: &'static str, operation: &'static str, shared: bool) -> Mdtest {
+const fn unlink(name: &'static str, operation: &'static str, sharing: Sharing) -> Mdtest {
     Mdtest {
         about: fxmark(name, operation),
         parts: &["filling", "unlinking"],
-        shared,
+        sharing,
     }
 }
 

@@ -6,13 +6,14 @@
 
 use anyhow::Result;
 
+use super::fxmark::Sharing;
 use super::{About, Needs, Pace, Plan, Step, Target, Task, Workload};
 use super::{OwnDirectory, at_least_one};
 
 pub struct Mdtest {
     pub about: About,
     pub parts: &'static [&'static str],
-    pub shared: bool,
+    pub sharing: Sharing,
 }
 
 struct State {
@@ -50,7 +51,7 @@ impl Workload for Mdtest {
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         at_least_one("files", plan.files)?;
-        let own = (!self.shared).then(|| OwnDirectory::new(target, number));
+        let own = (self.sharing == Sharing::Low).then(|| OwnDirectory::new(target, number));
         let own = own.transpose()?;
         let name = format!("file.mdtest.{number}.");
         Ok(Box::new(State {
