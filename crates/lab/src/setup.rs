@@ -19,7 +19,7 @@ use crate::leftovers;
 use crate::run::Interrupt;
 use crate::sides::{
     ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Pext4Options,
-    Side, Storage,
+    SLOW, Side, Storage,
 };
 use crate::workloads::{Plan, Workload};
 
@@ -268,8 +268,8 @@ impl Request {
 
     fn in_memory(&self, setting: &Setting, label: String) -> Result<LibrarySide> {
         let (plan, options) = (self.image_plan()?, self.options(setting));
-        let slow = self.device == DeviceKind::Slow;
-        let mut side = LibrarySide::in_memory(label, plan, options, slow, &self.interrupt)?;
+        let latency = (self.device == DeviceKind::Slow).then_some(SLOW);
+        let mut side = LibrarySide::in_memory(label, plan, options, latency, &self.interrupt)?;
         if !self.checked {
             side = side.unchecked();
         }
@@ -293,7 +293,6 @@ impl Request {
                 setting.name.clone(),
                 Arc::clone(&device),
                 path.to_owned(),
-                plan.clone(),
                 self.options(setting),
             );
             if !self.checked {

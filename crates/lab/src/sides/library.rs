@@ -30,9 +30,15 @@ pub const SLOW: Latency = Latency {
 /// The device of the volume.
 #[derive(Clone)]
 enum Bytes {
-    /// Memory; `slow` adds the delays of a disk.
-    Memory { device: Arc<RamDevice>, slow: bool },
-    /// An image that existed before the run and stays afterwards.
+    /// Memory.
+    Memory {
+        device: Arc<RamDevice>,
+        /// How it was made, and is made anew.
+        plan: ImagePlan,
+        /// The delays of calls, if there are any.
+        latency: Option<Latency>,
+    },
+    /// An image in a file, which sides share, and which whoever made it removes.
     Image {
         device: Arc<FileDevice>,
         path: PathBuf,
@@ -43,8 +49,6 @@ enum Bytes {
 pub struct LibrarySide {
     label: String,
     bytes: Bytes,
-    /// The parameters of a device in memory.
-    plan: ImagePlan,
     options: MountOptions,
     open: Option<Arc<Library>>,
     /// The counters of the volume that was closed last.
@@ -62,7 +66,7 @@ impl fmt::Debug for LibrarySide {
 }
 
 impl LibrarySide {
-    /// A volume on a device in memory.
+    /// A volume on a device in memory, whose calls take `latency` longer.
     ///
     /// # Errors
     ///
@@ -71,16 +75,19 @@ impl LibrarySide {
         label: String,
         plan: ImagePlan,
         options: MountOptions,
-        slow: bool,
+        latency: Option<Latency>,
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let device = Arc::new(RamDevice::new(plan.size));
         plan.make(&*device, interrupt)?;
-        let bytes = Bytes::Memory { device, slow };
+        let bytes = Bytes::Memory {
+            device,
+            plan,
+            latency,
+        };
         Ok(Self {
             label,
             bytes,
-            plan,
             options,
             open: None,
             last: None,
@@ -94,14 +101,12 @@ impl LibrarySide {
         label: String,
         device: Arc<FileDevice>,
         path: PathBuf,
-        plan: ImagePlan,
         options: MountOptions,
     ) -> Self {
         let bytes = Bytes::Image { device, path };
         Self {
             label,
             bytes,
-            plan,
             options,
             open: None,
             last: None,
@@ -119,12 +124,13 @@ impl LibrarySide {
     fn device(&self) -> Arc<dyn Device> {
         match &self.bytes {
             Bytes::Memory {
-                device,
-                slow: false,
-            } => Arc::clone(device) as Arc<dyn Device>,
-            Bytes::Memory { device, slow: true } => {
-                let below = Arc::clone(device) as Arc<dyn Device>;
-                Arc::new(SlowDevice::new(below, SLOW))
+                device, latency, ..
+            } => {
+                let memory = Arc::clone(device) as Arc<dyn Device>;
+                match latency {
+                    Some(latency) => Arc::new(SlowDevice::new(memory, *latency)),
+                    None => memory,
+                }
             }
             Bytes::Image { device, .. } => Arc::clone(device) as Arc<dyn Device>,
         }
@@ -151,17 +157,14 @@ impl LibrarySide {
         Ok(library)
     }
 
-    fn shut(&mut self, emptied: bool) -> Result<()> {
+    /// Closes the volume, if it is open, by one of the ways that a library has.
+    fn shut(&mut self, close: fn(Library) -> Result<()>) -> Result<()> {
         let Some(open) = self.open.take() else {
             return Ok(());
         };
         let library = Arc::into_inner(open).context("a task still holds the volume")?;
         self.last = Some(library.volume().report());
-        if emptied {
-            library.remove_and_close()
-        } else {
-            library.close()
-        }
+        close(library)
     }
 
     fn judged(&self) -> Result<Verdict> {
@@ -198,20 +201,21 @@ impl Side for LibrarySide {
         drop(library);
         // Another side may need the image.
         if matches!(self.bytes, Bytes::Image { .. }) {
-            self.shut(true)?;
+            self.shut(Library::remove_and_close)?;
         }
         Ok(())
     }
 
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>> {
-        self.shut(false)?;
+        self.shut(Library::close)?;
         let found = fragmentation::of_image(self.device(), Some(HOME))?;
-        if let Bytes::Memory { device, slow } = &self.bytes {
+        if matches!(self.bytes, Bytes::Memory { .. }) {
             self.judged()?;
-            let slow = *slow;
-            let device = Arc::new(RamDevice::new(device.size()));
-            self.plan.make(&*device, &tasks.interrupt)?;
-            self.bytes = Bytes::Memory { device, slow };
+        }
+        if let Bytes::Memory { device, plan, .. } = &mut self.bytes {
+            let new = RamDevice::new(device.size());
+            plan.make(&new, &tasks.interrupt)?;
+            *device = Arc::new(new);
         } else {
             let volume = Volume::open(self.device(), self.options.clone())?;
             self.open = Some(Arc::new(Library::reopen(volume)?));
@@ -227,7 +231,7 @@ impl Side for LibrarySide {
     }
 
     fn close(&mut self) -> Result<Verdict> {
-        self.shut(true)?;
+        self.shut(Library::remove_and_close)?;
         self.judged()
     }
 }
@@ -235,7 +239,7 @@ impl Side for LibrarySide {
 impl Drop for LibrarySide {
     fn drop(&mut self) {
         // After a failure, the user's image gets its old content back if possible.
-        let shut = self.shut(true);
+        let shut = self.shut(Library::remove_and_close);
         if let (Err(error), Bytes::Image { path, .. }) = (shut, &self.bytes) {
             leftovers::note_why(format_args!("files in {}", path.display()), error);
         }
@@ -276,7 +280,7 @@ mod tests {
             ..MountOptions::default()
         };
         let interrupt = Interrupt::default();
-        let side = LibrarySide::in_memory("full".to_owned(), image, options, false, &interrupt);
+        let side = LibrarySide::in_memory("full".to_owned(), image, options, None, &interrupt);
         let mut side = side.expect("it can be made");
         let tasks = Tasks {
             workload,

@@ -24,7 +24,7 @@ pub use apart::ApartSide;
 pub use check::{Verdict, e2fsck, tool};
 pub use control::ControlSide;
 pub use image::{ImagePlan, Storage};
-pub use library::LibrarySide;
+pub use library::{LibrarySide, SLOW};
 pub use mounted::{Kind, MountedSide, Pext4Options};
 pub use path::PathSide;
 
