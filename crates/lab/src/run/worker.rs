@@ -42,7 +42,7 @@ pub(super) enum Reply {
 }
 
 /// Exit status if the run that gave the orders has ended.
-const EXIT_NO_READER: i32 = 3;
+const EXIT_ORPHANED: i32 = 3;
 
 /// The answer to anybody but a run.
 const NO_RUN: &str = "a run starts its workers itself";
@@ -66,7 +66,7 @@ pub fn run() -> Result<()> {
                 break;
             }
         }
-        std::process::exit(EXIT_NO_READER);
+        std::process::exit(EXIT_ORPHANED);
     });
     let mut crew = match start(&hello) {
         Ok(crew) => crew,
