@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::results::{Evidence, FORMAT, Fragmentation, Machine, Part, Point, Results, Series};
-use crate::run::{self, Counted, Disturbance, Interrupt, Tasks, Window, measure};
+use crate::run::{self, Counted, Disturbance, Interrupt, TaskFiles, Tasks, Window, measure};
 use crate::show;
 use crate::sides::{ControlSide, Side};
 use crate::workloads::{EMPTY, Pace, Plan, Workload};
@@ -238,7 +238,10 @@ impl Experiment {
         let mut crew = side.crew(&tasks)?;
         let counted = measure(&mut crew, workload, &self.window(tasks.plan.tasks))?;
         let is_examined = workload.pace() == Pace::Once;
-        crew.finish(!is_examined)?;
+        crew.finish(match is_examined {
+            true => TaskFiles::Keep,
+            false => TaskFiles::Remove,
+        })?;
         if is_examined {
             collected.fragmentation.extend(side.examine(&tasks)?);
         } else {
@@ -286,7 +289,7 @@ impl Experiment {
             steps: Some(EMPTY_STEPS),
         };
         let counted = measure(&mut crew, EMPTY, &window)?;
-        crew.finish(true)?;
+        crew.finish(TaskFiles::Remove)?;
         Ok(counted.parts[0].cpu)
     }
 }

@@ -52,6 +52,15 @@ pub struct Moments {
     pub end: u64,
 }
 
+/// What becomes of the files of tasks when these end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TaskFiles {
+    /// They stay, to be examined.
+    Keep,
+    /// Each task removes its own.
+    Remove,
+}
+
 /// The counts of all tasks between two moments.
 pub struct WindowCounts {
     /// One sample for each task.
@@ -124,15 +133,15 @@ impl Crew {
         }
     }
 
-    /// Ends the tasks; each removes its own files, unless they are to be examined.
+    /// Ends the tasks.
     ///
     /// # Errors
     ///
     /// If the files of a task cannot be removed.
-    pub fn finish(self, removing: bool) -> Result<()> {
+    pub fn finish(self, files: TaskFiles) -> Result<()> {
         match self {
-            Self::Threads(crew) => crew.finish(removing),
-            Self::Processes(crew) => crew.finish(removing),
+            Self::Threads(crew) => crew.finish(files),
+            Self::Processes(crew) => crew.finish(files),
         }
     }
 

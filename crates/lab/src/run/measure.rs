@@ -237,7 +237,7 @@ mod tests {
 
     use super::{Crew, Duration, Own, Pace, Result, Sample, Sum, Window, Workload};
     use super::{clock, count, measure};
-    use crate::run::{Interrupt, Tasks};
+    use crate::run::{Interrupt, TaskFiles, Tasks};
     use crate::target::{MountedPath, Target};
     use crate::workloads::{About, Needs, Plan, Step, Task};
 
@@ -296,7 +296,7 @@ mod tests {
         };
         let start = clock::now();
         let counted = measure(&mut crew, &Round, &window).unwrap();
-        crew.finish(true).unwrap();
+        crew.finish(TaskFiles::Remove).unwrap();
         assert_eq!(counted.parts[0].operations, 1);
         let begun = BEGUN.lock().unwrap();
         let first_counted = begun.last().expect("there was a round");

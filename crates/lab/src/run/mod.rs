@@ -18,7 +18,7 @@ mod processes;
 mod threads;
 mod worker;
 
-pub use crew::{Crew, Tasks};
+pub use crew::{Crew, TaskFiles, Tasks};
 pub use disturbance::{Disturbance, notes as disturbances};
 pub use driver::{Own, Sample};
 pub use interrupt::Interrupt;

@@ -13,7 +13,7 @@ use pext4_sync::meter::Tallies;
 use serde::Serialize;
 
 use super::Sample;
-use super::crew::{Moments, Tasks, WindowCounts};
+use super::crew::{Moments, TaskFiles, Tasks, WindowCounts};
 use super::disturbance::Reading;
 use super::driver::Length;
 use super::interrupt::Interrupt;
@@ -112,9 +112,9 @@ impl Processes {
         self.order(Order::Part { start, length })
     }
 
-    pub fn finish(mut self, removing: bool) -> Result<()> {
+    pub fn finish(mut self, files: TaskFiles) -> Result<()> {
         self.is_finishing = true;
-        let done = self.order(Order::Finish { removing });
+        let done = self.order(Order::Finish { files });
         done.context("cleaning up").map(drop)
     }
 

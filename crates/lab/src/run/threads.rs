@@ -14,7 +14,7 @@ use pext4_sync::meter::{self, Tallies};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Sample;
-use super::crew::{Moments, Tasks, WindowCounts};
+use super::crew::{Moments, TaskFiles, Tasks, WindowCounts};
 use super::disturbance::Reading;
 use super::driver::{Driver, Length, Phase};
 use super::interrupt::Interrupt;
@@ -30,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 enum Order {
     Timed { start: u64 },
     Part { start: u64, length: Length },
-    Finish { removing: bool },
+    Finish { files: TaskFiles },
 }
 
 /// The answer of a thread: one after its start, and one for every order.
@@ -154,8 +154,8 @@ impl Threads {
         self.collect()
     }
 
-    pub fn finish(mut self, removing: bool) -> Result<()> {
-        self.tell(Order::Finish { removing });
+    pub fn finish(mut self, files: TaskFiles) -> Result<()> {
+        self.tell(Order::Finish { files });
         // The files are removed even after an interruption.
         self.interrupt = Interrupt::default();
         self.collect().context("cleaning up").map(drop)
@@ -270,10 +270,13 @@ impl Life<'_> {
         let mut instructions = Instructions::of_this_thread();
         while let Ok(order) = inbox.recv() {
             match order {
-                Order::Finish { removing: true } => {
-                    return tell(task.finish(target).map(|()| None));
+                Order::Finish { files } => {
+                    let done = match files {
+                        TaskFiles::Remove => task.finish(target),
+                        TaskFiles::Keep => Ok(()),
+                    };
+                    return tell(done.map(|()| None));
                 }
-                Order::Finish { removing: false } => return tell(Ok(None)),
                 Order::Timed { .. } | Order::Part { .. } => {
                     let mut driver = Driver {
                         task: &mut *task,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::Sample;
-use super::crew::{Moments, Tasks};
+use super::crew::{Moments, TaskFiles, Tasks};
 use super::driver::Length;
 use super::interrupt::Interrupt;
 use super::threads::Threads;
@@ -31,7 +31,7 @@ pub(super) struct Hello {
 pub(super) enum Order {
     Timed(Moments),
     Part { start: u64, length: Length },
-    Finish { removing: bool },
+    Finish { files: TaskFiles },
 }
 
 /// The line that answers an order.
@@ -77,8 +77,8 @@ pub fn run() -> Result<()> {
         let done = match serde_json::from_str(&line)? {
             Order::Timed(moments) => crew.timed(moments).map(|window| window.samples),
             Order::Part { start, length } => crew.part(start, length),
-            Order::Finish { removing } => {
-                let done = crew.finish(removing).map(|()| Vec::new());
+            Order::Finish { files } => {
+                let done = crew.finish(files).map(|()| Vec::new());
                 return tell(&reply(done));
             }
         };
