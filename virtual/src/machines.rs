@@ -33,23 +33,42 @@ const FURTHER: u64 = 13 * NANOSECOND;
 const FURTHER_SOURCE: &str = "measured on a virtual machine with 16 processors (Intel Xeon)";
 
 /// A published machine: transfer costs in nanoseconds within a cluster, across the socket, and to
-/// another socket. Sizes of clusters and sockets are in processors; 0 stands for half of all.
+/// another socket.
 struct Preset {
     name: &'static str,
     source: &'static str,
-    cluster: usize,
-    socket: usize,
+    cluster: Extent,
+    socket: Extent,
     near: u64,
     across: u64,
     far: u64,
+}
+
+/// How many processors a cluster or a socket has.
+#[derive(Clone, Copy)]
+enum Extent {
+    All,
+    /// Half of all, rounded up.
+    Half,
+    Exactly(usize),
+}
+
+impl Extent {
+    fn of(self, processors: usize) -> usize {
+        match self {
+            Self::All => usize::MAX,
+            Self::Half => processors.div_ceil(2),
+            Self::Exactly(count) => count,
+        }
+    }
 }
 
 const PRESETS: [Preset; 4] = [
     Preset {
         name: "one-socket",
         source: "as many cores as asked for, each as far from each as on one Xeon Platinum 8375C: 51 ns",
-        cluster: usize::MAX,
-        socket: usize::MAX,
+        cluster: Extent::All,
+        socket: Extent::All,
         near: 51,
         across: 51,
         far: 51,
@@ -57,8 +76,8 @@ const PRESETS: [Preset; 4] = [
     Preset {
         name: "two-sockets",
         source: "the cores in two halves, as two Xeon Platinum 8375C: 51 ns in one, 108 ns between them",
-        cluster: 0,
-        socket: 0,
+        cluster: Extent::Half,
+        socket: Extent::Half,
         near: 51,
         across: 51,
         far: 108,
@@ -67,8 +86,8 @@ const PRESETS: [Preset; 4] = [
         name: "kunpeng-920",
         source: "sockets of 64 cores as the Kunpeng 920-6426: 72 ns; between sockets nothing is \
                  published, so 202 ns, 2.8 times as much, as on two Xeon Gold 6242",
-        cluster: 64,
-        socket: 64,
+        cluster: Extent::Exactly(64),
+        socket: Extent::Exactly(64),
         near: 72,
         across: 72,
         far: 202,
@@ -77,8 +96,8 @@ const PRESETS: [Preset; 4] = [
         name: "epyc-9654",
         source: "sockets of 96 cores in clusters of 8, with the figures of two EPYC 9274F of the \
                  same generation (issue 132 there): 22 ns, 100 ns, 196 ns",
-        cluster: 8,
-        socket: 96,
+        cluster: Extent::Exactly(8),
+        socket: Extent::Exactly(96),
         near: 22,
         across: 100,
         far: 196,
@@ -114,16 +133,9 @@ pub fn find(name: &str, processors: usize) -> Result<NamedModel> {
 impl Preset {
     /// The machine with `processors` processors and the source of its figures.
     fn model(&self, processors: usize) -> (Model, String) {
-        let size = |size: usize| {
-            if size == 0 {
-                processors.div_ceil(2)
-            } else {
-                size
-            }
-        };
         let model = Model {
-            cluster: size(self.cluster),
-            socket: size(self.socket),
+            cluster: self.cluster.of(processors),
+            socket: self.socket.of(processors),
             near: self.near * NANOSECOND,
             across: self.across * NANOSECOND,
             far: self.far * NANOSECOND,
@@ -154,7 +166,7 @@ fn uniform(name: &str, processors: usize) -> Result<(Model, String, &'static str
     } else {
         let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
         bail!(
-            "there is no machine `{name}`; there are here, {}, and any number of nanoseconds",
+            "there is no machine `{name}`; give `here`, one of {}, or a number of nanoseconds",
             names.join(", ")
         );
     };
