@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Result;
 use pext4_sync::virtual_cores::{Recording, Stretches};
 use pext4_virtual::run::calibration;
-use pext4_virtual::setup::Setup;
+use pext4_virtual::setup::{Hands, Setup};
 
 use crate::real_threads::RealThreads;
 
@@ -99,7 +99,7 @@ fn round(setup: &Setup, one: Option<&RealThreads>) -> Result<Round> {
     // It also never runs the code for something that another core used before.
     let mut crowd = setup.clone();
     crowd.plan.tasks = TASKS_IN_TURN;
-    crowd.in_turn = true;
+    crowd.hands = Hands::OneThreadInTurn;
     recording.learn(calibration(&crowd)?.0);
     let alone = alone(one, operations);
     Ok(Round {

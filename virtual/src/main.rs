@@ -25,7 +25,7 @@ use pext4_sync::topology;
 use pext4_sync::virtual_cores::{LineAllocator, Model, Stretches};
 use pext4_virtual::machines::{self, NamedModel};
 use pext4_virtual::run::{Outcome, point};
-use pext4_virtual::setup::Setup;
+use pext4_virtual::setup::{Request, Setup};
 
 use crate::calibration::{Calibration, calibrate};
 use crate::real_threads::RealThreads;
@@ -169,7 +169,7 @@ impl Session {
         let mut costs = Vec::new();
         for setting in &settings {
             let mut real = self.real_threads(setting)?;
-            let setup = self.setup(setting, 1, self.real_window());
+            let setup = self.setup(setting, 1, self.arguments.calibration_ms)?;
             let Calibration {
                 stretches,
                 description,
@@ -223,15 +223,10 @@ impl Session {
         bar
     }
 
-    /// Length of the window of real threads.
-    fn real_window(&self) -> Duration {
-        Duration::from_millis(u64::from(self.arguments.calibration_ms))
-    }
-
-    fn setup(&self, setting: &Setting, tasks: u32, window: Duration) -> Setup {
+    fn request(&self, setting: &Setting, tasks: u32, window_ms: u32) -> Request {
         let arguments = &self.arguments;
-        Setup {
-            workload: self.workload,
+        Request {
+            workload: self.workload.name().to_owned(),
             plan: Plan {
                 tasks,
                 seed: arguments.seed,
@@ -240,17 +235,17 @@ impl Session {
                 fill: (arguments.fill > 0).then_some(arguments.fill),
                 ..Plan::default()
             },
-            scaling: setting.scaling,
+            scaling: setting.scaling.to_string(),
             groups: self.groups,
             journal_blocks: arguments.journal_blocks,
             cache_mib: arguments.cache_mib,
-            commit_interval: Duration::from_millis(u64::from(arguments.commit_ms)),
-            warm_up: window / 4,
-            window,
-            longest: window,
-            in_turn: false,
-            imitated: false,
+            commit_ms: arguments.commit_ms,
+            window_ms,
         }
+    }
+
+    fn setup(&self, setting: &Setting, tasks: u32, window_ms: u32) -> Result<Setup> {
+        Setup::of(&self.request(setting, tasks, window_ms))
     }
 
     /// Runs one point of a curve on a machine.
@@ -262,10 +257,9 @@ impl Session {
         stretches: &Arc<Stretches>,
     ) -> Result<Outcome> {
         let arguments = &self.arguments;
-        let window = Duration::from_millis(u64::from(arguments.window_ms));
-        let mut setup = self.setup(setting, tasks, window);
+        let mut setup = self.setup(setting, tasks, arguments.window_ms)?;
         setup.warm_up = setup.commit_interval;
-        setup.longest = Duration::from_millis(u64::from(arguments.longest_ms)).max(window);
+        setup.longest = Duration::from_millis(u64::from(arguments.longest_ms)).max(setup.window);
         point(model, stretches, arguments.seed, &setup).with_context(|| {
             format!(
                 "{} with {}, {}",
@@ -317,8 +311,7 @@ impl Session {
         let mut validation = Vec::new();
         for measured in real {
             let tasks = measured.tasks;
-            let window = Duration::from_millis(u64::from(self.arguments.longest_ms));
-            let setup = self.setup(setting, tasks, window);
+            let setup = self.setup(setting, tasks, self.arguments.longest_ms)?;
             let transfer = measured.transfer();
             let (transfer, [least, most]) = transfer.context("one processor compares nothing")?;
             let here = Model {
@@ -363,8 +356,9 @@ impl Session {
         match &self.arguments.real {
             Some(real) => {
                 let compared = tasks.len() > 1;
-                let threads =
-                    |tasks| RealThreads::new(real, tasks, self.words(setting, tasks), compared);
+                let window_ms = self.arguments.calibration_ms;
+                let request = |tasks| self.request(setting, tasks, window_ms);
+                let threads = |tasks| RealThreads::new(real, request(tasks), compared);
                 Ok(tasks.into_iter().map(threads).collect())
             }
             None if self.arguments.validate.is_some() => {
@@ -372,26 +366,6 @@ impl Session {
             }
             None => Ok(Vec::new()),
         }
-    }
-
-    /// The arguments of that program.
-    fn words(&self, setting: &Setting, tasks: u32) -> Vec<String> {
-        let arguments = &self.arguments;
-        let numbers = [
-            tasks,
-            arguments.commit_ms,
-            self.groups,
-            arguments.journal_blocks,
-            arguments.cache_mib,
-            arguments.files,
-            arguments.values,
-            arguments.calibration_ms,
-            arguments.fill,
-        ];
-        let mut words = vec![self.workload.name().to_owned(), setting.scaling.to_string()];
-        words.extend(numbers.map(|number| number.to_string()));
-        words.push(arguments.seed.to_string());
-        words
     }
 
     fn results(&self, series: Vec<Series>, notes: Vec<String>) -> Results {

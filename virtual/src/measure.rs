@@ -30,7 +30,7 @@ use rustix::thread::{Pid, gettid};
 use crate::barrier::Barrier;
 use crate::journal::{Mark, fill_log, make_due};
 use crate::parts::{Done, Sum, queued, thread_cpu};
-use crate::setup::{Counted, Observer, Setup};
+use crate::setup::{Counted, Hands, Observer, Setup};
 
 /// Bytes of a group of the image.
 const GROUP: u64 = 128 << 20;
@@ -70,7 +70,7 @@ pub struct Measured<O> {
 /// Errors of the image, the volume or a task.
 pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<Measured<O>> {
     let tasks = setup.plan.tasks as usize;
-    let hands = setup.threads();
+    let ranges = setup.threads();
     let device = Arc::new(RamDevice::new(u64::from(setup.groups) * GROUP));
     let library = Library::new(open(&device, setup)?)?;
     make_ready(&library, setup.workload, &setup.plan)?;
@@ -78,7 +78,7 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<Measured<O
     let crew = Arc::new(Crew {
         library,
         setup: setup.clone(),
-        barrier: Barrier::new(hands.len() + 1),
+        barrier: Barrier::new(ranges.len() + 1),
         over: AtomicBool::new(false),
         counters: (0..tasks).map(|_| CachePadded::default()).collect(),
         cpu: AtomicU64::new(0),
@@ -86,7 +86,7 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<Measured<O
         threads: (0..tasks).map(|_| Mutex::default()).collect(),
         failure: Mutex::new(None),
     });
-    let threads: Vec<JoinHandle<()>> = hands
+    let threads: Vec<JoinHandle<()>> = ranges
         .into_iter()
         .map(|numbers| {
             let crew = Arc::clone(&crew);
@@ -292,12 +292,12 @@ impl Crew {
     /// The id of the calling thread, unless it is a virtual core, which never waits for a
     /// processor.
     fn thread(&self) -> Option<Pid> {
-        (!self.setup.imitated).then(gettid)
+        (self.setup.hands != Hands::VirtualCores).then(gettid)
     }
 
     /// Puts the calling thread on the processor of task `number`.
     fn pin(&self, number: usize) -> Option<PinGuard> {
-        self.setup.in_turn.then(|| topology::pin(number))
+        (self.setup.hands == Hands::OneThreadInTurn).then(|| topology::pin(number))
     }
 
     fn fail(&self, error: anyhow::Error) {
@@ -326,7 +326,7 @@ impl Crew {
     fn work_in_rounds<O: Observer>(&self, tasks: &mut [Numbered]) -> Result<()> {
         let (mut outcome, thread) = (Ok(()), self.thread());
         for at in (0..self.setup.workload.parts().len()).cycle() {
-            if self.setup.imitated {
+            if self.setup.hands == Hands::VirtualCores {
                 self.barrier.wait_and_begin_together();
             } else {
                 self.barrier.wait();

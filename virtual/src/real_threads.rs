@@ -15,14 +15,14 @@ use anyhow::{Context, Result, bail};
 use pext4_lab::results::{Validation, median};
 use pext4_virtual::hand_over::{measured_further, measured_transfer};
 use pext4_virtual::parts::PartRate;
-use pext4_virtual::setup::Counted;
+use pext4_virtual::setup::{Counted, Request};
 
 /// Repeated runs of one measurement.
 pub struct RealThreads {
     /// Number of tasks.
     pub tasks: u32,
     program: PathBuf,
-    words: Vec<String>,
+    request: Request,
     /// Whether the cost of a transfer is measured before each run.
     is_compared: bool,
     runs: Vec<Counted>,
@@ -33,12 +33,12 @@ pub struct RealThreads {
 }
 
 impl RealThreads {
-    /// Runs of `program` with `tasks` tasks; `words` are its arguments.
-    pub fn new(program: &Path, tasks: u32, words: Vec<String>, is_compared: bool) -> Self {
+    /// Runs of `program`, which is sent the request.
+    pub fn new(program: &Path, request: Request, is_compared: bool) -> Self {
         Self {
-            tasks,
+            tasks: request.plan.tasks,
             program: program.to_owned(),
-            words,
+            request,
             is_compared,
             runs: Vec::new(),
             transfers: Vec::new(),
@@ -57,7 +57,7 @@ impl RealThreads {
             self.transfers.push(measured_transfer()?);
             self.furthers.push(measured_further()?);
         }
-        self.runs.push(run(&self.program, &self.words)?);
+        self.runs.push(run(&self.program, &self.request)?);
         Ok(())
     }
 
@@ -127,8 +127,9 @@ impl RealThreads {
     }
 }
 
-fn run(program: &Path, words: &[String]) -> Result<Counted> {
-    let output = Command::new(program).args(words).output();
+fn run(program: &Path, request: &Request) -> Result<Counted> {
+    let request = serde_json::to_string(request)?;
+    let output = Command::new(program).arg(request).output();
     let output = output.with_context(|| program.display().to_string())?;
     if !output.status.success() {
         let told = String::from_utf8_lossy(&output.stderr);

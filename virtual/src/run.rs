@@ -9,7 +9,7 @@ use pext4_sync::virtual_cores::{begin_part, calibrate, close_window, move_to, op
 use pext4_sync::virtual_cores::{reference, run};
 
 use crate::measure::{Measured, measure};
-use crate::setup::{Counted, Observer, Setup};
+use crate::setup::{Counted, Hands, Observer, Setup};
 use crate::theory::Analysis;
 
 /// The result of one point.
@@ -59,7 +59,7 @@ pub fn point(
 ) -> Result<Outcome> {
     let tasks = setup.plan.tasks;
     let mut setup = setup.clone();
-    setup.imitated = true;
+    setup.hands = Hands::VirtualCores;
     let measured = run(model.clone(), stretches, seed, move || {
         measure(&setup, Watcher::default())
     });

@@ -1,10 +1,12 @@
-//! The parameters of a measurement, its result, and the observer of its window.
+//! The parameters of a measurement, also as one process sends them to another, its result, and the
+//! observer of its window.
 
 use std::ops::Range;
 use std::time::Duration;
 
+use anyhow::Result;
 use pext4_fs::options::Scaling;
-use pext4_lab::workloads::{Plan, Workload};
+use pext4_lab::workloads::{Plan, Workload, find};
 use serde::{Deserialize, Serialize};
 
 use crate::parts::PartRate;
@@ -32,24 +34,75 @@ pub struct Setup {
     pub window: Duration,
     /// Longest window.
     pub longest: Duration,
+    /// Who plays the tasks.
+    pub hands: Hands,
+}
+
+/// Who plays the tasks of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hands {
+    /// A real thread for each. They begin a part as they leave the barrier: a sleep would spread
+    /// them further.
+    RealThreads,
     /// One thread plays all tasks in turn, each on a virtual core of its own. This shows the
     /// effects of cores on each other's caches without any waiting.
-    pub in_turn: bool,
-    /// Tasks are virtual cores. They begin a part at the same moment, while real threads begin it
-    /// as they leave the barrier (a sleep would spread them further), and they always have a
-    /// processor.
-    pub imitated: bool,
+    OneThreadInTurn,
+    /// A virtual core for each. They begin a part at the same moment, and always have a processor.
+    VirtualCores,
+}
+
+/// A measurement on real threads in a form that can be sent to another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The name of the workload.
+    pub workload: String,
+    /// Numbers of tasks, files and values, and the random seed.
+    pub plan: Plan,
+    /// The setting of the mechanisms, as text.
+    pub scaling: String,
+    /// Groups of the image.
+    pub groups: u32,
+    /// Blocks of the journal.
+    pub journal_blocks: u32,
+    /// Mebibytes of the metadata cache.
+    pub cache_mib: u32,
+    /// Longest time between commits, in milliseconds.
+    pub commit_ms: u32,
+    /// The window, in milliseconds.
+    pub window_ms: u32,
 }
 
 impl Setup {
+    /// The measurement that is requested.
+    ///
+    /// # Errors
+    ///
+    /// There is no such workload, or no such setting.
+    pub fn of(request: &Request) -> Result<Self> {
+        let window = Duration::from_millis(request.window_ms.into());
+        Ok(Self {
+            workload: find(&request.workload)?,
+            plan: request.plan.clone(),
+            scaling: Scaling::parse(&request.scaling)?,
+            groups: request.groups,
+            journal_blocks: request.journal_blocks,
+            cache_mib: request.cache_mib,
+            commit_interval: Duration::from_millis(request.commit_ms.into()),
+            warm_up: window / 4,
+            window,
+            longest: window,
+            hands: Hands::RealThreads,
+        })
+    }
+
     /// The ranges of task numbers, one for each thread.
     pub(crate) fn threads(&self) -> Vec<Range<u32>> {
-        if self.in_turn {
-            return std::iter::once(0..self.plan.tasks).collect();
+        match self.hands {
+            Hands::OneThreadInTurn => std::iter::once(0..self.plan.tasks).collect(),
+            Hands::RealThreads | Hands::VirtualCores => (0..self.plan.tasks)
+                .map(|number| number..number + 1)
+                .collect(),
         }
-        (0..self.plan.tasks)
-            .map(|number| number..number + 1)
-            .collect()
     }
 }
 
@@ -123,3 +176,49 @@ pub trait Observer: Send {
 pub struct NoObserver;
 
 impl Observer for NoObserver {}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pext4_lab::workloads::Plan;
+
+    use super::{Hands, Request, Setup};
+
+    #[test]
+    fn a_request_arrives_as_it_was_sent() {
+        let request = Request {
+            workload: "mdtest".to_owned(),
+            plan: Plan {
+                tasks: 3,
+                seed: 7,
+                fill: Some(80),
+                ..Plan::default()
+            },
+            scaling: "full,try-lock=wait".to_owned(),
+            groups: 16,
+            journal_blocks: 1024,
+            cache_mib: 8,
+            commit_ms: 5,
+            window_ms: 200,
+        };
+        let sent = serde_json::to_string(&request).unwrap();
+        let arrived: Request = serde_json::from_str(&sent).unwrap();
+        assert_eq!(arrived, request);
+        let setup = Setup::of(&arrived).unwrap();
+        assert_eq!(setup.workload.name(), request.workload);
+        assert_eq!(setup.scaling.to_string(), request.scaling);
+        assert_eq!((&setup.plan, setup.groups), (&request.plan, 16));
+        let times = [setup.commit_interval, setup.warm_up, setup.longest];
+        assert_eq!(times, [5, 50, 200].map(Duration::from_millis));
+        assert_eq!(
+            (setup.hands, setup.threads().len()),
+            (Hands::RealThreads, 3)
+        );
+        let unknown = Request {
+            workload: "nothing".to_owned(),
+            ..request
+        };
+        assert!(Setup::of(&unknown).is_err());
+    }
+}
