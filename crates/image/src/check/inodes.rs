@@ -422,7 +422,7 @@ fn in_use(examination: &Examination, number: GroupNumber) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Examined, GroupInodes, PAGE, InodeState};
+    use super::{Examined, GroupInodes, InodeState, PAGE};
 
     #[test]
     fn pages_without_inodes_in_use_are_not_kept() {
