@@ -6,6 +6,7 @@
 
 mod bench;
 mod campaigns;
+mod instructions;
 mod suites;
 mod tidy;
 
@@ -34,6 +35,9 @@ Chores of the pext4 workspace.
   cargo xtask suites [SEEDS]    other people's tests, on mounts of five formats; fsx with SEEDS (3)
                                 seeds; wants root, pjdfstest and fsx
   cargo xtask bench build       images of the same trees by pext4 and by other tools
+  cargo xtask instructions [WORKLOAD...]
+                                what a step of a workload takes with base and with full, of all
+                                workloads without names; wants valgrind
   cargo xtask virtual WORKLOAD [OPTIONS]
                                 a workload's curve on virtual cores; --help lists the options
   cargo xtask virtual-test      the virtual cores themselves, where the answer is known
@@ -89,6 +93,7 @@ fn run(words: &[&str]) -> Result<()> {
         ["suites"] => suites::run(3),
         ["suites", seeds] => suites::run(number(seeds)?),
         ["bench", rest @ ..] => bench::run(rest),
+        ["instructions", workloads @ ..] => instructions::run(workloads),
         ["virtual", options @ ..] => campaigns::virtual_cores(options),
         ["virtual-test"] => campaigns::virtual_test(),
         [] | ["help" | "--help" | "-h"] => {

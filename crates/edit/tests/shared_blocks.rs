@@ -121,18 +121,18 @@ fn a_file_of_one_link_and_many_names_is_not_copied_for_each() {
         assert_eq!(written.expect("room"), 1 << 20);
     });
     // These links are not counted in the inode.
-    let links = (0..100).map(|number| format!("ln /first /link{number:02}"));
+    let links = (0..40).map(|number| format!("ln /first /link{number:02}"));
     let links: Vec<String> = links.collect();
     debugfs::command(&image, &links).expect("debugfs is beside mke2fs");
 
     let reader = Reader::open(&image).expect("a sound superblock");
     let mut archive = Vec::new();
     let exported = reader.export("/", &mut archive).expect("it is no more");
-    assert_eq!((exported.files, exported.bytes), (103, 2 << 20));
+    assert_eq!((exported.files, exported.bytes), (43, 2 << 20));
     let copy = folder.path().join("copy");
     let copied = reader.get("/", &copy, &GetOptions::default());
     assert_eq!(copied.expect("it is no more").bytes, 2 << 20);
-    for name in ["first", "link00", "link99"] {
+    for name in ["first", "link00", "link39"] {
         let content = std::fs::read(copy.join(name)).expect("every name is there");
         assert_eq!(content, vec![7; 1 << 20], "{name}");
     }

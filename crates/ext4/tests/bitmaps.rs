@@ -118,8 +118,10 @@ fn with_wrong_bitmaps(on_error: OnError) -> Option<(Vec<String>, Superblock)> {
     let volume = Volume::open(Arc::<RamDevice>::clone(&device), options).expect("a mount");
     let (tell, told) = mpsc::channel();
     volume.observe_corruption(move |corrupt| drop(tell.send(corrupt.to_string())));
-    // It may find room, since there are groups whose bitmaps nobody has written yet.
-    let _ = volume.paths().write("/file", [7; 10_000]);
+    // It may find some room, since there are groups whose bitmaps nobody has written yet; but not
+    // as much as the device has, so every group is asked.
+    let whole = usize::try_from(device.size()).expect("memory");
+    let _ = volume.paths().write("/file", vec![7; whole]);
     // After an abort it reports that.
     let closed = volume.close();
     assert_eq!(closed.is_ok(), on_error == OnError::Continue);

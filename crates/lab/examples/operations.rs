@@ -11,7 +11,8 @@
 //! one step, without making and mounting the image. `perf stat -e instructions:u` also counts, in
 //! an ordinary build. After the number of steps a setting of the scaling mechanisms may follow
 //! (`base`, `full,-try-lock`); with `meter` the meters count too, in a build that has them
-//! (`--features meter`).
+//! (`--features meter`). `operations list` prints the workloads, except the control, which has no
+//! setting. `cargo xtask instructions` counts them all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +23,24 @@ use pext4_fs::options::Scaling;
 use pext4_fs::{MountOptions, Volume};
 use pext4_image::mkfs;
 use pext4_lab::target::Library;
-use pext4_lab::workloads::{Plan, find};
+use pext4_lab::workloads::{ALL, Plan, find};
 use pext4_sync::meter;
 
 const IMAGE: u64 = 1 << 30;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let workload = find(
-        &arguments
-            .next()
-            .context("WORKLOAD STEPS [SETTING] [meter]")?,
-    )?;
+    let name = arguments
+        .next()
+        .context("WORKLOAD STEPS [SETTING] [meter], or list")?;
+    if name == "list" {
+        let names = ALL.iter().map(|workload| workload.name());
+        names
+            .filter(|name| *name != "control")
+            .for_each(|name| println!("{name}"));
+        return Ok(());
+    }
+    let workload = find(&name)?;
     let steps: u64 = arguments
         .next()
         .context("STEPS")?

@@ -29,6 +29,7 @@ use std::hash::Hasher as _;
 
 use pext4_ondisk::directory::Entry;
 use pext4_ondisk::dirhash::Hasher;
+use pext4_ondisk::shown::Shown;
 use pext4_ondisk::{Corrupt, InodeNumber};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks};
@@ -293,10 +294,13 @@ impl Damage {
     }
 
     /// Notes a name that the directory has more than once.
-    fn note_repeated(&mut self) {
-        let corrupt = Corrupt::new("directory", "has the same name more than once");
-        let error = corrupt.in_inode(self.directory);
-        self.error.get_or_insert_with(|| error.into());
+    fn note_repeated(&mut self, name: &[u8]) {
+        let directory = self.directory;
+        self.error.get_or_insert_with(|| {
+            let problem = format!("holds the name {} more than once", Shown(name));
+            let corrupt = Corrupt::new("directory", problem);
+            corrupt.in_inode(directory).into()
+        });
     }
 }
 
@@ -424,7 +428,7 @@ impl Batch {
                     return false;
                 }
                 if entry.is_repeated {
-                    damage.note_repeated();
+                    damage.note_repeated(entry.name(&self.names));
                 }
             }
         }

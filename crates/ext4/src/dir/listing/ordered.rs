@@ -47,7 +47,8 @@ impl NamedEntry {
 #[derive(Default)]
 struct Run {
     names: Vec<NamedEntry>,
-    is_repeated: bool,
+    /// One of them that the directory holds more than once.
+    repeated: Option<usize>,
 }
 
 /// Whether a directory is long enough for an order.
@@ -82,8 +83,8 @@ pub(super) fn list<B: DirectoryBlocks>(
         if !run.visit(cookie, visit) {
             return Ok(Ended::ByVisitor);
         }
-        if run.is_repeated {
-            damage.note_repeated();
+        if let Some(position) = run.repeated {
+            damage.note_repeated(run.names[position].name());
         }
     }
     if let Some(corrupt) = &order.damage {
@@ -96,13 +97,13 @@ pub(super) fn list<B: DirectoryBlocks>(
 impl Run {
     fn read<B: DirectoryBlocks>(&mut self, blocks: &B, places: &[NamePlace]) -> Result<()> {
         self.names.clear();
-        self.is_repeated = false;
+        self.repeated = None;
         for &place in places {
             let named = read(blocks, place)?;
-            if self.names.iter().any(|other| other.name() == named.name()) {
-                self.is_repeated = true;
-            } else {
-                self.names.push(named);
+            let same = |other: &NamedEntry| other.name() == named.name();
+            match self.names.iter().position(same) {
+                Some(position) => self.repeated = Some(position),
+                None => self.names.push(named),
             }
         }
         Ok(())

@@ -129,7 +129,7 @@ mod tests {
             assert_eq!(index.matching(&[path.into()]), expected, "{path}");
         }
         let both = index.matching(&["bin/su".into(), "etc".into()]);
-        assert_eq!(both, [1, 2, 5, 6, 8, 12, 15]);
+        assert_eq!(both, [1, 2, 5, 6, 8, 12, 14, 15]);
     }
 
     #[test]
