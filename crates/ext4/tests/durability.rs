@@ -137,3 +137,27 @@ fn fdatasync_covers_the_first_name_of_a_file() {
     cut.volume.fdatasync(inode).expect("durable");
     assert_eq!(cut.content("/file"), b"content");
 }
+
+/// Nothing of the directory that is synced has changed, nor of what is moved out of it.
+#[test]
+fn fsync_of_a_directory_covers_what_was_done_below_it() {
+    for sync in [Volume::fsync, Volume::fdatasync] {
+        let Some(cut) = Cut::new() else {
+            return;
+        };
+        let paths = cut.volume.paths();
+        for path in ["/t", "/t/A", "/t/B"] {
+            paths.create_dir(path).expect("room");
+        }
+        paths.write("/t/A/foo", b"content").expect("room");
+        cut.volume.sync().expect("durable");
+        paths
+            .rename("/t/A/foo", "/t/B/foo")
+            .expect("both are there");
+        paths.write("/t/A/new", b"later").expect("room");
+        let top = paths.metadata("/t").expect("it is there").inode;
+        sync(&cut.volume, top).expect("durable");
+        assert_eq!(cut.content("/t/B/foo"), b"content");
+        assert_eq!(cut.content("/t/A/new"), b"later");
+    }
+}

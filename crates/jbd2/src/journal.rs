@@ -190,14 +190,30 @@ impl Journal {
         self.core.commit(tid)
     }
 
-    /// Makes the changes of all handles that stopped before this call durable, and waits for that.
-    /// If there are none, it does nothing and does not flush; see [`Journal::flush_data`]. Must not
-    /// be called inside a handle.
+    /// Makes the changes of all handles that stopped before this call durable, and waits until that
+    /// is done and the blocks that they freed may be reused. If there are none, it does nothing and
+    /// does not flush; see [`Journal::flush_data`]. Must not be called inside a handle.
     ///
     /// # Errors
     ///
     /// As [`Journal::commit`].
     pub fn commit_running(&self) -> Result<(), JournalError> {
+        let last = self.last_changed()?;
+        self.core.commit(last)
+    }
+
+    /// As [`Journal::commit_running`], but the freed blocks may not be reusable yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::commit`].
+    pub fn make_running_durable(&self) -> Result<(), JournalError> {
+        let last = self.last_changed()?;
+        self.core.make_durable(last)
+    }
+
+    /// The running transaction, or the one before it if the running one has no changes.
+    fn last_changed(&self) -> Result<Tid, JournalError> {
         order::check(Class::HandleStart);
         self.core.check_notified()?;
         let tid = self.core.epoch.running();
@@ -205,9 +221,9 @@ impl Journal {
         // Its lists are emptied only after it was closed. If it still runs, they were empty all
         // along.
         if clean && self.core.epoch.running() == tid {
-            return self.core.commit(tid.previous());
+            return Ok(tid.previous());
         }
-        self.core.commit(tid)
+        Ok(tid)
     }
 
     /// Makes the changes of all handles that stopped before this call durable, writes them home,

@@ -2,11 +2,13 @@
 
 use crate::error::Result;
 use crate::inode::Reach;
-use crate::types::InodeNumber;
+use crate::types::{FileType, InodeNumber};
 use crate::volume::Volume;
 
 impl Volume {
-    /// Makes a file's content and attributes durable; of a directory, its names.
+    /// Makes a regular file's content and attributes durable. Of any other inode, a directory above
+    /// all, everything that changed before the call, whatever it belongs to: as Linux commits the
+    /// whole journal then, programs sync a directory for what they did below it.
     ///
     /// # Errors
     ///
@@ -15,7 +17,8 @@ impl Volume {
         self.sync_to(inode, Reach::Attributes)
     }
 
-    /// Makes durable what reading a file's content back needs, and not its other attributes.
+    /// Makes durable what reading a regular file's content back needs, and not its other
+    /// attributes; of any other inode, what [`Volume::fsync`] does.
     ///
     /// # Errors
     ///
@@ -32,11 +35,9 @@ impl Volume {
             let Some(journal) = self.inodes.store.try_journal() else {
                 return Ok(());
             };
-            // The names of a directory are its content.
-            let reach = match inode.is_directory() {
-                true => Reach::Attributes,
-                false => reach,
-            };
+            if inode.file_type() != FileType::Regular {
+                return Ok(journal.make_running_durable()?);
+            }
             let due = inode.sync_tid(reach);
             let Some(tid) = due.filter(|&tid| !journal.is_durable(tid)) else {
                 return Ok(journal.flush_data()?);

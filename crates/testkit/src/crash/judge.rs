@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use pext4_fs::FileType;
+
 use super::recording::{History, Recording};
 use crate::content::{CHUNK, Content};
 use crate::model::{Model, Node};
@@ -232,7 +234,13 @@ fn covered(history: &History, state: usize) -> usize {
         Op::Sync | Op::Remount => return state,
         Op::SyncFile { of, data_only } => {
             let node = model.resolve(of).ok().and_then(|inode| model.node(inode));
-            node.map_or(0, |node| if *data_only { node.sized } else { node.touched })
+            match node {
+                // Of a directory, a link or a special file: everything.
+                Some(node) if node.kind() != FileType::Regular => return state,
+                Some(node) if *data_only => node.sized,
+                Some(node) => node.touched,
+                None => 0,
+            }
         }
         _ => 0,
     };
