@@ -154,7 +154,7 @@ fn flags_are_heeded_or_refused() {
     image.assert_clean();
 }
 
-/// `chattr -e` and `+e` as on Linux: a map that fits the inode in both forms changes its form.
+/// `chattr -e` as on Linux: a map that fits the inode with pointers changes its form.
 #[test]
 fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
     let Some(image) = Image::make(&["-b", "1024"]) else {
@@ -209,6 +209,64 @@ fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
         let name = format!("a name of some length, number {number}");
         let made = volume.create(directory, name.as_bytes(), &CreateAttributes::default());
         volume.forget(made.expect("room").inode, 1);
+    }
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
+/// Pointer blocks of one and two levels go, and nodes come where the extents need them.
+#[test]
+fn a_map_with_pointer_blocks_becomes_a_tree() {
+    let Some(image) = Image::make(&["-b", "1024"]) else {
+        return;
+    };
+    let volume = image.open();
+    let blocks: [(&[u8], Vec<u64>); 3] = [
+        (b"in one run", (0..400).collect()),
+        (b"in pieces", (0..400).step_by(2).collect()),
+        (b"far apart", vec![3, 100, 300, 5000, 70_000]),
+    ];
+    let block = |number: u64| number.to_le_bytes().repeat(128);
+    let free = || volume.statfs().free_blocks;
+    for (name, at) in &blocks {
+        let inode = file(&volume, name);
+        set_flags(&volume, inode, 0).expect("pointers");
+        let empty = free();
+        for &number in at {
+            let written = volume.write(inode, number * 1024, &block(number));
+            written.expect("room");
+        }
+        assert_eq!(set_flags(&volume, inode, EXTENTS).expect("a tree"), EXTENTS);
+        volume.sync().expect("what was freed is free");
+        for &number in at {
+            let mut bytes = vec![0; 1024];
+            let read = volume.read(inode, number * 1024, &mut bytes);
+            read.expect("it is there");
+            assert_eq!(bytes, block(number), "block {number}");
+        }
+        let sectors = volume.attributes(inode).expect("it is there").sectors;
+        assert_eq!(sectors / 2, empty - free(), "all of it is the file's");
+        let data = at.len() as u64;
+        assert!(sectors / 2 <= data + data.div_ceil(80), "{sectors}");
+        volume.write(inode, 50 << 10, b"more").expect("room");
+    }
+    let directory = volume.make_directory(ROOT, b"directory", &CreateAttributes::default());
+    let directory = directory.expect("room").inode;
+    set_flags(&volume, directory, 0).expect("pointers");
+    let name =
+        |number: u32| format!("a name that is long enough to fill some blocks {number:0100}");
+    for number in 0..300 {
+        let made = volume.create(
+            directory,
+            name(number).as_bytes(),
+            &CreateAttributes::default(),
+        );
+        volume.forget(made.expect("room").inode, 1);
+    }
+    set_flags(&volume, directory, EXTENTS).expect("a tree");
+    for number in 0..300 {
+        let found = volume.lookup(directory, name(number).as_bytes());
+        volume.forget(found.expect("it is there").inode, 1);
     }
     volume.close().expect("a clean close");
     image.assert_clean();

@@ -9,6 +9,7 @@
 //! caller holds the inode's lock, for changes exclusively and the map lock too; what a change may
 //! need is reserved before its first step; no pointer is used before it is checked.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use pext4_ondisk::indirect::{self, DIRECT, MAX_DEPTH, Path, entry, set_entry, span};
@@ -261,6 +262,101 @@ fn existing_path<N: NodeStore>(root: &Root, nodes: &N, wanted: &Path) -> Result<
         }
     }
     Ok(path)
+}
+
+/// What a map consists of.
+#[derive(Default)]
+pub(crate) struct Contents {
+    /// Its blocks as extents, in their order.
+    pub(crate) extents: Vec<Extent>,
+    /// The pointer blocks.
+    pub(crate) pointer_blocks: BTreeSet<BlockNumber>,
+}
+
+/// The most that [`contents`] gathers.
+#[derive(Clone, Copy)]
+pub(crate) struct Most {
+    pub(crate) extents: usize,
+    pub(crate) pointer_blocks: usize,
+}
+
+/// All of a map; `None` if it is more than `most`.
+///
+/// # Errors
+///
+/// `Corrupt` for pointers that leave the file system, or lead to its own structures or to one
+/// pointer block twice; the store's own.
+pub(crate) fn contents<N: NodeStore>(
+    root: &Root,
+    nodes: &N,
+    most: Most,
+) -> Result<Option<Contents>> {
+    let fan_out = fan_out(nodes);
+    let mut found = Contents::default();
+    let mut base = 0;
+    for slot in 0..DIRECT + MAX_DEPTH {
+        let levels = (slot + 1).saturating_sub(DIRECT);
+        if !found.add(nodes, entry(root, slot), (levels, base), most)? {
+            return Ok(None);
+        }
+        base += span(fan_out, levels);
+    }
+    Ok(Some(found))
+}
+
+impl Contents {
+    /// Adds what is below a pointer at this level, from this block of the file on. False if that is
+    /// more than `most`.
+    fn add<N: NodeStore>(
+        &mut self,
+        nodes: &N,
+        pointer: u32,
+        (levels, base): (usize, u64),
+        most: Most,
+    ) -> Result<bool> {
+        if pointer == 0 {
+            return Ok(true);
+        }
+        let block = target(nodes, pointer, levels)?;
+        if levels == 0 {
+            self.add_data(block, base)?;
+            return Ok(self.extents.len() <= most.extents);
+        }
+        if !self.pointer_blocks.insert(block) {
+            return Err(corrupt("leads to a pointer block twice"));
+        }
+        if self.pointer_blocks.len() > most.pointer_blocks {
+            return Ok(false);
+        }
+        let each = span(fan_out(nodes), levels - 1);
+        let pointers: Vec<u32> = nodes.read(block, depth(levels), |page| {
+            Ok((0..page.len() / 4).map(|at| entry(page, at)).collect())
+        })?;
+        for (at, pointer) in (0..).zip(pointers) {
+            if !self.add(nodes, pointer, (levels - 1, base + at * each), most)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn add_data(&mut self, block: BlockNumber, base: u64) -> Result<()> {
+        if base >= extent::LOGICAL_END {
+            return Err(Refusal::NotSupported.into());
+        }
+        let next = Extent {
+            logical: LogicalBlock(u32::try_from(base).expect("below the end")),
+            start: block,
+            length: 1,
+            unwritten: false,
+        };
+        let joined = self.extents.last().and_then(|last| last.joined(&next));
+        match (self.extents.last_mut(), joined) {
+            (Some(last), Some(joined)) => *last = joined,
+            _ => self.extents.push(next),
+        }
+        Ok(())
+    }
 }
 
 /// Limits on the work of one call of [`remove`].

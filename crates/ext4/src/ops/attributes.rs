@@ -9,7 +9,8 @@ use pext4_ondisk::time::Time;
 use super::kept_content::check_content_changes;
 use crate::error::{Refusal, Result};
 use crate::inode::data::SLOT_CREDITS;
-use crate::inode::{Inode, Reach, Root};
+use crate::inode::map_format::OtherMap;
+use crate::inode::{Inode, Reach};
 use crate::store::now;
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
 use crate::volume::Volume;
@@ -131,16 +132,17 @@ impl Volume {
     }
 
     fn change_slot(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Result<()> {
-        let new_root = self.other_format_if_wanted(inode, change)?;
+        let new_map = self.other_format_if_wanted(inode, change)?;
         self.prepare_new_owners(inode, change)?;
-        let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
+        let credits = new_map.as_ref().map_or(0, |(_, credits)| *credits);
+        let mut handle = self.inodes.store.start(SLOT_CREDITS + credits)?;
+        if let Some((map, _)) = &new_map {
+            self.inodes.set_map_format(&mut handle, inode, map)?;
+        }
         let now = now();
         inode.edit(&mut handle, Reach::Attributes, |state| {
             apply(&mut state.slot, change, now)
         });
-        if let Some(root) = new_root {
-            self.inodes.set_map_format(&mut handle, inode, root);
-        }
         Ok(())
     }
 
@@ -158,13 +160,14 @@ impl Volume {
         self.prepare_owners_of(inode, owners)
     }
 
-    /// The root of the map in the other format, if the flags change the format. Special files and
-    /// links have no format to change; what is stored in its inode has no map that could get one.
+    /// The map in the other format and the credits for it, if the flags change the format. Special
+    /// files and links have no format to change; what is stored in its inode has no map that could
+    /// get one.
     fn other_format_if_wanted(
         &self,
         inode: &Inode,
         change: &SetAttributes,
-    ) -> Result<Option<Root>> {
+    ) -> Result<Option<(OtherMap, u32)>> {
         let changes = |wanted: u32| (inode.flags().bits() ^ wanted) & InodeFlags::EXTENTS.bits();
         let is_mapped = matches!(inode.file_type(), FileType::Regular | FileType::Directory);
         match change.flags {
@@ -172,7 +175,7 @@ impl Volume {
                 if inode.is_inline() {
                     return Err(Refusal::Invalid.into());
                 }
-                self.inodes.root_in_other_format(inode).map(Some)
+                self.inodes.map_in_other_format(inode).map(Some)
             }
             _ => Ok(None),
         }
