@@ -5,7 +5,7 @@ mod common;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::panic;
 use std::path::Path;
@@ -16,8 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use common::{LET_GO, Place, fail, has, is_root, pext4, run, succeed};
 use pext4_testkit::effort;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, IFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, fallocate,
-    ioctl_getflags, ioctl_setflags, renameat_with, utimensat,
+    AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    UTIME_NOW, fallocate, ioctl_getflags, ioctl_setflags, renameat_with, utimensat,
 };
 use rustix::io::Errno;
 
@@ -53,6 +53,57 @@ fn time_does_not_go_back_between_the_server_and_the_kernel() {
             made <= written && written <= touched,
             "{made:?} {written:?} {touched:?}"
         );
+    }
+    mount.unmount();
+}
+
+/// The kernel stamps a direct write by a clock that may be ahead of the server's, and sends no
+/// times if it has sent the same before.
+#[test]
+fn the_times_of_a_direct_write_are_kept_as_they_were_shown() {
+    #[repr(align(4096))]
+    struct Aligned([u8; 4096]);
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let beside = File::create(place.image.with_file_name("beside")).unwrap();
+    let bytes = Aligned([3; 4096]);
+    let times = |path: &Path| {
+        let told = fs::metadata(path).unwrap();
+        (modified(path), (told.ctime(), told.ctime_nsec()))
+    };
+    let mut shown = Vec::new();
+    for number in 0..30 {
+        let name = format!("file{number}");
+        let path = mount.path(&name);
+        fs::write(&path, [1; 8192]).unwrap();
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).open(&path).unwrap();
+        let direct = OFlags::RDWR | OFlags::DIRECT;
+        let direct = File::from(rustix::fs::open(&path, direct, Mode::empty()).unwrap());
+        file.sync_all().unwrap();
+        if number == 0 {
+            file.set_modified(UNIX_EPOCH).unwrap();
+        } else {
+            // A file system that takes fine times raises the kernel's clock for all. It does for a
+            // time that somebody has seen.
+            beside.metadata().unwrap();
+            beside.write_at(b"1", 0).unwrap();
+            beside.metadata().unwrap();
+            file.write_at(b"2", 2).unwrap();
+        }
+        file.sync_all().unwrap();
+        direct.write_at(&bytes.0, 4096).unwrap();
+        direct.sync_all().unwrap();
+        let times = times(&path);
+        assert!(times.0.0 > 0, "a direct write is stamped");
+        shown.push((name, times));
+    }
+    mount.unmount();
+    let mount = place.mount(&[]);
+    for (name, shown) in shown {
+        assert_eq!(times(&mount.path(&name)), shown, "{name}");
     }
     mount.unmount();
 }

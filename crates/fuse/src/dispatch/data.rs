@@ -110,21 +110,23 @@ impl Dispatch {
         inode_of(node).is_some_and(|inode| self.volume.write_waits(inode, size))
     }
 
-    /// Writes `from`. A write from the kernel's page cache (`is_writeback`) leaves the file's times
-    /// as they are: the kernel keeps them itself, and has reported them to callers of `stat`.
+    /// Writes `from` and leaves the file's times as they are: with its writeback cache the kernel
+    /// keeps them itself, for direct writes too, and has reported them to callers of `stat`. It
+    /// sends them later, unless its clock has not moved since it sent the last ones; a stamp of our
+    /// clock, which may be a little behind, would then move them back.
     ///
     /// # Errors
     ///
     /// The volume's.
-    pub fn write(&self, node: u64, offset: u64, from: &[u8], is_writeback: bool) -> Answer<usize> {
+    pub fn write(&self, node: u64, offset: u64, from: &[u8]) -> Answer<usize> {
         let inode = Self::inode(node)?;
         let attributes = self.answer(self.volume.attributes(inode))?;
         if is_append_only(&attributes) {
-            return self.append(inode, offset, from, is_writeback);
+            return self.append(inode, offset, from);
         }
         // The kernel takes a short reply to a direct write for a failure of the device, and ignores
         // the count of a write from its cache.
-        match self.write_all(inode, offset, from, is_writeback) {
+        match self.write_all(inode, offset, from) {
             (_, Some(error)) => Err(self.errno(&error)),
             (count, None) => Ok(count),
         }
@@ -132,13 +134,7 @@ impl Dispatch {
 
     /// Writes to an append-only file: only behind its end and into gaps (see `AppendGaps`). From
     /// its page cache the kernel writes whole pages, with the old bytes before the new ones.
-    fn append(
-        &self,
-        inode: InodeNumber,
-        offset: u64,
-        from: &[u8],
-        is_writeback: bool,
-    ) -> Answer<usize> {
+    fn append(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Answer<usize> {
         let range = offset..offset.saturating_add(from.len() as u64);
         let size = self.size_with_gap_before(inode, offset)?;
         let inside = offset..size.clamp(offset, range.end);
@@ -150,7 +146,7 @@ impl Dispatch {
             return is_unchanged.and(Err(Errno::NOT_PERMITTED));
         }
         new.push(inside.end..range.end);
-        let written = self.write_parts(inode, (offset, from), &new, is_writeback);
+        let written = self.write_parts(inode, (offset, from), &new);
         let done = written.as_ref().map_or(0, |done| *done);
         self.append_gaps
             .fill(inode, &(offset..offset + done as u64));
@@ -171,12 +167,11 @@ impl Dispatch {
         inode: InodeNumber,
         (offset, from): (u64, &[u8]),
         parts: &[Range<u64>],
-        is_writeback: bool,
     ) -> Result<usize, Error> {
         let mut has_written = false;
         for part in parts.iter().filter(|part| !part.is_empty()) {
             let within = place(part, offset);
-            match self.write_all(inode, part.start, &from[within.clone()], is_writeback) {
+            match self.write_all(inode, part.start, &from[within.clone()]) {
                 (_, None) => has_written = true,
                 (0, Some(error)) if !has_written => return Err(error),
                 (count, Some(_)) => return Ok(within.start + count),
@@ -229,24 +224,11 @@ impl Dispatch {
         Ok(true)
     }
 
-    fn write_all(
-        &self,
-        inode: InodeNumber,
-        offset: u64,
-        from: &[u8],
-        is_writeback: bool,
-    ) -> (usize, Option<Error>) {
-        let write = |at, rest: &[u8]| {
-            if is_writeback {
-                self.volume.write_from_cache(inode, at, rest)
-            } else {
-                self.volume.write(inode, at, rest)
-            }
-        };
+    fn write_all(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> (usize, Option<Error>) {
         let mut done = 0;
         while done < from.len() {
             let (at, rest) = (offset + done as u64, &from[done..]);
-            match self.retry_if_full(|| write(at, rest)) {
+            match self.retry_if_full(|| self.volume.write_from_cache(inode, at, rest)) {
                 Ok(count) => done += count,
                 Err(error) => return (done, Some(error)),
             }
@@ -358,8 +340,7 @@ mod tests {
 
         fn write(&self, page: usize, bytes: &[u8]) -> super::Answer<usize> {
             let offset = (page * PAGE) as u64;
-            self.dispatch
-                .write(node_of(self.inode), offset, bytes, true)
+            self.dispatch.write(node_of(self.inode), offset, bytes)
         }
 
         fn allocate(&self, length: u64) {
@@ -431,16 +412,33 @@ mod tests {
         let inode = made.expect("room").inode;
         let dispatch = testing::dispatch(&volume);
         let largest = u64::from(u32::MAX) * 1024;
-        for is_writeback in [true, false] {
-            let offset = largest - PAGE as u64;
-            let written = dispatch.write(node_of(inode), offset, &[7; 2 * PAGE], is_writeback);
-            assert_eq!(written, Err(Errno(27)));
-            let mut read = [0; 2 * PAGE];
-            assert_eq!(volume.read(inode, offset, &mut read).ok(), Some(PAGE));
-            assert_eq!(read[..PAGE], [7; PAGE]);
-            let cut = dispatch.allocate(node_of(inode), 3, offset, PAGE as u64);
-            assert_eq!(cut, Ok(()));
-        }
+        let offset = largest - PAGE as u64;
+        let written = dispatch.write(node_of(inode), offset, &[7; 2 * PAGE]);
+        assert_eq!(written, Err(Errno(27)));
+        let mut read = [0; 2 * PAGE];
+        assert_eq!(volume.read(inode, offset, &mut read).ok(), Some(PAGE));
+        assert_eq!(read[..PAGE], [7; PAGE]);
+    }
+
+    #[test]
+    fn a_write_keeps_the_times_which_the_kernel_sends() {
+        let volume = Arc::new(testing::volume());
+        let made = volume.create(InodeNumber::ROOT, b"file", &CreateAttributes::default());
+        let inode = made.expect("room").inode;
+        let ahead = Time {
+            seconds: 1 << 32,
+            nanoseconds: 0,
+        };
+        let set = SetAttributes {
+            modified: Some(SetTime::To(ahead)),
+            changed: Some(SetTime::To(ahead)),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(inode, &set).expect("a time");
+        let written = testing::dispatch(&volume).write(node_of(inode), 0, &[7; PAGE]);
+        assert_eq!(written, Ok(PAGE));
+        let kept = volume.attributes(inode).expect("it is there");
+        assert_eq!((kept.modified, kept.changed), (ahead, ahead));
     }
 
     #[test]

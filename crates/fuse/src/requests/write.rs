@@ -106,8 +106,7 @@ fn follow_up(
 impl Context<'_> {
     fn write(self, write: Write, data: &[u8]) -> Answer<usize> {
         self.clear_set_id(write.caller, write.node, write.clears_set_id)?;
-        self.dispatch
-            .write(write.node, write.offset, data, write.is_writeback)
+        self.dispatch.write(write.node, write.offset, data)
     }
 
     /// Replies to the request. An error is recorded for a process that the kernel has told of
