@@ -235,6 +235,39 @@ fn reading_is_noted_as_relatime_says() {
     assert!(later[0] == times[0] && later[1] > 6, "{later:?}");
 }
 
+/// The kernel could answer all but the first from its cache.
+#[test]
+fn every_listing_and_following_is_noted_if_that_was_asked_for() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&["-o", "strictatime"]);
+    let (directory, link) = (mount.path("directory"), mount.path("link"));
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("file"), b"").unwrap();
+    std::os::unix::fs::symlink("directory", &link).unwrap();
+    let old = Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+    let times = Timestamps {
+        last_access: old,
+        last_modification: old,
+    };
+    for turn in 0..3 {
+        for path in [&directory, &link] {
+            utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        }
+        fs::read_dir(&directory).unwrap().for_each(drop);
+        fs::read_link(&link).unwrap();
+        for path in [&directory, &link] {
+            let accessed = fs::symlink_metadata(path).unwrap().atime();
+            assert!(accessed > 5, "{} in turn {turn}", path.display());
+        }
+    }
+    mount.unmount();
+}
+
 /// Such inodes have no room for parts of a second.
 #[test]
 fn times_of_small_inodes_are_shown_as_they_are_kept() {

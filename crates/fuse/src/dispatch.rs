@@ -157,6 +157,11 @@ impl Dispatch {
         let _ = self.answer(self.volume.note_access(inode, policy));
     }
 
+    /// Whether each listing of a directory sets its access time (`strictatime`).
+    pub(crate) fn notes_every_listing(&self) -> bool {
+        self.access_times.directories == AccessTimes::Strict
+    }
+
     /// Whether the volume refuses changes.
     #[must_use]
     pub fn is_read_only(&self) -> bool {

@@ -26,7 +26,7 @@ mod write;
 use std::io;
 use std::sync::Arc;
 
-use pext4_fs::{SetTime, Time};
+use pext4_fs::{AccessTimes, SetTime, Time};
 use pext4_fuse_kernel::{
     Features, Forgotten, NewTime, OpenFlags, Operation, Reply, Request, Serve, SetAttributes,
     Wanted,
@@ -280,8 +280,10 @@ fn features(read_only: bool, access_policy: AccessPolicy, options: &KernelOption
         | Features::ASYNC_DIRECT
         | Features::PARALLEL_DIRECTORIES
         | Features::MAX_PAGES
-        | Features::CACHE_LINKS
         | Features::CLEARS_SET_ID;
+    // What the kernel answers from its cache is not noted as an access.
+    let notes_each = options.access_times == AccessTimes::Strict;
+    features.set(Features::CACHE_LINKS, read_only || !notes_each);
     features.set(Features::WRITEBACK_CACHE, !read_only);
     // On a read-only mount no file can be opened for writing, and no name changes.
     features.set(Features::NO_OPEN, read_only || !options.strict_open);

@@ -2,7 +2,7 @@
 //! listings that the kernel caches.
 
 use pext4_fs::DeviceNumber;
-use pext4_fuse_kernel::{Features, Listing, Operation, Reply, Request};
+use pext4_fuse_kernel::{Features, Listing, OpenFlags, Operation, Reply, Request};
 
 use super::replies::{add, add_entry, bytes, done, entry, listed, no_entry, opened};
 use super::waiting::Context;
@@ -67,7 +67,11 @@ impl Requests {
         if self.features.contains(Features::NO_OPEN_DIRECTORY) {
             return reply.error(Errno::NO_SUCH_CALL.0);
         }
-        let (handle, flags) = self.listings.open(node);
+        let (handle, flags) = match self.dispatch.notes_every_listing() {
+            // What the kernel answers from its cache is not noted.
+            true => (0, OpenFlags::empty()),
+            false => self.listings.open(node),
+        };
         reply.opened(handle, flags);
     }
 
@@ -186,9 +190,8 @@ mod tests {
     use std::sync::Arc;
 
     use pext4_fs::Attributes;
-    use pext4_fuse_kernel::OpenFlags;
 
-    use super::{Context, note_new_parents};
+    use super::{Context, OpenFlags, note_new_parents};
     use crate::dispatch::{Caller, Dispatch, Listed, NewMode};
     use crate::node::{ROOT_NODE, node_of};
     use crate::pending_errors::PendingErrors;
