@@ -165,7 +165,8 @@ pub enum AllocateMode {
     Extend,
     /// Blocks for the range, the size stays (`FALLOC_FL_KEEP_SIZE`).
     KeepSize,
-    /// The range becomes a hole (`FALLOC_FL_PUNCH_HOLE`).
+    /// The range becomes a hole (`FALLOC_FL_PUNCH_HOLE`), as far as the block in which the file
+    /// ends: blocks behind it stay.
     PunchHole,
     /// The range reads as zeroes, its blocks stay or come (`FALLOC_FL_ZERO_RANGE`).
     ZeroRange {

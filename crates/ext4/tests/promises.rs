@@ -214,6 +214,51 @@ fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
     image.assert_clean();
 }
 
+#[test]
+fn a_removed_directory_permits_no_file_without_a_name() {
+    let Some(image) = Image::make(&["-b", "4096"]) else {
+        return;
+    };
+    let volume = image.open();
+    let directory = volume.make_directory(ROOT, b"directory", &CreateAttributes::default());
+    let directory = directory.expect("room").inode;
+    volume
+        .remove_directory(ROOT, b"directory")
+        .expect("it is empty");
+    let error = volume
+        .create_unnamed(directory, &CreateAttributes::default())
+        .expect_err("it is gone");
+    assert!(error.is(Refusal::NotPermitted), "{error}");
+    volume.forget(directory, 1);
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
+#[test]
+fn a_hole_leaves_the_blocks_behind_the_end_of_the_file() {
+    let Some(image) = Image::make(&["-b", "4096"]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"file");
+    volume.write(inode, 0, &[1; 5000]).expect("room");
+    let set_aside = volume.allocate(inode, AllocateMode::KeepSize, 0, 16 * 4096);
+    set_aside.expect("room");
+    let blocks = || volume.attributes(inode).expect("it is there").sectors / 8;
+    for (range, left) in [
+        (4 * 4096..12 * 4096, 16),
+        (9000..1 << 40, 16),
+        (0..16 * 4096, 14),
+    ] {
+        let length = range.end - range.start;
+        let punched = volume.allocate(inode, AllocateMode::PunchHole, range.start, length);
+        punched.expect("a hole");
+        assert_eq!(blocks(), left, "{range:?}");
+    }
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
 /// Pointer blocks of one and two levels go, and nodes come where the extents need them.
 #[test]
 fn a_map_with_pointer_blocks_becomes_a_tree() {

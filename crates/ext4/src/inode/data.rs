@@ -411,6 +411,9 @@ impl Inodes {
         if inode.is_inline() && self.punch_inline(inode, offset, end)? {
             return Ok(());
         }
+        // As in Linux, blocks behind that in which the file ends stay: somebody asked for them.
+        let end = end.min(inode.size().next_multiple_of(block_bytes));
+        let offset = offset.min(end);
         let first = offset.div_ceil(block_bytes);
         let last = end / block_bytes;
         // Behind the end of the file there may be bytes that a crash must bring back, as long as

@@ -80,12 +80,17 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::create`], except errors about the name.
+    /// As [`Volume::create`], except errors about the name; `Refused(NotPermitted)` in a directory
+    /// that was removed.
     pub fn create_unnamed(&self, parent: InodeNumber, new: &CreateAttributes) -> Result<Entry> {
         self.run(|| {
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
             let _names = super::lock_shared(&directory)?;
+            // Linux has another error than for a name here.
+            if directory.links() == 0 {
+                return Err(Refusal::NotPermitted.into());
+            }
             check_directory(&directory, Change::Add)?;
             check_makes_names(&directory)?;
             self.prepare_owners_of_new(&directory, new)?;
