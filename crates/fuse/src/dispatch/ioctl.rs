@@ -88,6 +88,14 @@ fn from_extended(flags: u32, extended: u32) -> Answer<u32> {
     }))
 }
 
+/// Whether a command is one of encryption (`FS_IOC_SET_ENCRYPTION_POLICY` to
+/// `FS_IOC_GET_ENCRYPTION_NONCE`) or of fs-verity (`FS_IOC_ENABLE_VERITY` to
+/// `FS_IOC_READ_VERITY_METADATA`). A Linux without these knows the commands and supports none.
+fn is_of_encryption_or_verity(command: u32) -> bool {
+    let (group, number) = (command >> 8 & 0xff, command & 0xff);
+    group == u32::from(b'f') && matches!(number, 19..=27 | 133..=135)
+}
+
 fn word(bytes: &[u8]) -> Answer<u32> {
     let word = bytes.first_chunk().ok_or(Errno::INVALID)?;
     Ok(u32::from_le_bytes(*word))
@@ -113,7 +121,8 @@ impl Dispatch {
     /// # Errors
     ///
     /// `ENOTTY` for an unknown command; `EPERM` if only root may use it; `EOPNOTSUPP` for flags or
-    /// a mode that are not supported; `EINVAL` for a malformed argument; the volume's.
+    /// a mode that are not supported, and for commands of encryption and fs-verity; `EINVAL` for a
+    /// malformed argument; the volume's.
     pub fn control(
         &self,
         caller: Caller,
@@ -165,6 +174,7 @@ impl Dispatch {
             }
             TRIM => self.trim(input),
             CHECKPOINT => self.checkpoint(word(input)?),
+            _ if is_of_encryption_or_verity(command) => Err(Errno::NOT_SUPPORTED),
             _ => Err(Errno::NO_SUCH_COMMAND),
         }
     }
@@ -342,6 +352,11 @@ mod tests {
         }
         assert_eq!(control(SET_EXTENDED, EXTENDED_LENGTH), Ok(Vec::new()));
         assert_eq!(control(0, 0), Err(Errno::NO_SUCH_COMMAND));
+        let set_policy = 0x800c_6613;
+        for command in [set_policy, 0x8010_661b, 0x4080_6685, 0xc028_6687] {
+            let refused = Err(Errno::NOT_SUPPORTED);
+            assert_eq!(control(command, 128), refused, "{command:#x}");
+        }
     }
 
     #[test]
