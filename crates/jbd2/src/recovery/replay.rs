@@ -60,7 +60,7 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// As [`recover`].
+    /// As [`recover`](super::recover).
     pub fn plan(
         device: &dyn Device,
         area: &LogArea,
