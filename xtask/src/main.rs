@@ -322,10 +322,10 @@ mod tests {
 
     #[test]
     fn programs_are_found_where_cargo_puts_them() {
-        let folder = Path::new("/work");
+        let folder = Path::new("/source");
         let found = |stated: Option<&str>| target_folder(folder, stated.map(OsString::from));
-        assert_eq!(found(None), Path::new("/work/target"));
-        assert_eq!(found(Some("other")), Path::new("/work/other"));
+        assert_eq!(found(None), Path::new("/source/target"));
+        assert_eq!(found(Some("other")), Path::new("/source/other"));
         assert_eq!(found(Some("/fast/target")), Path::new("/fast/target"));
     }
 
