@@ -44,8 +44,11 @@ impl Inodes {
     ///
     /// `Corrupt`, `Io`.
     pub(crate) fn check_map_of_directory(&self, directory: &Inode, blocks: u32) -> Result<()> {
+        if blocks <= MAX_UNCHECKED {
+            return Ok(());
+        }
         let known = directory.map_is.load(Ordering::Relaxed);
-        if blocks <= MAX_UNCHECKED || known == map_is::SOUND {
+        if known == map_is::SOUND {
             return Ok(());
         }
         if known == map_is::UNCHECKED {

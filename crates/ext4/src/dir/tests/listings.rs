@@ -136,23 +136,36 @@ fn of_a_linear_directory_in_many_batches() {
     sees_stable_names_once(linear, 1000, 0xA2, 2000);
 }
 
-/// Each reply reads the blocks of its own names alone.
-#[test]
-fn of_a_long_linear_directory_goes_on_where_it_was() {
-    let linear = DirectorySettings {
-        indexing: false,
+/// A directory of 2,000 names, with an index or without.
+fn of_2000_names(indexing: bool) -> Memory {
+    let mut directory = Memory::new(DirectorySettings {
+        indexing,
         ..settings(1024)
-    };
-    let mut directory = Memory::new(linear);
+    });
     for (number, name) in stable_names(2000).iter().enumerate() {
         enter(&mut directory, number, name);
     }
+    directory
+}
+
+/// Lists such a directory in replies of ten names, and checks that each name comes once. Returns
+/// the number of replies; `reads` counts the blocks that they read.
+fn lists_all_once(directory: &Memory, limits: Limits) -> u64 {
     let (mut seen, mut cookie, mut replies) = (BTreeMap::new(), 0, 0);
     directory.reads.set(0);
-    while let Some(next) = reply(&directory, cookie, 10, limits(256 << 10), &mut seen) {
+    while let Some(next) = reply(directory, cookie, 10, limits, &mut seen) {
         (cookie, replies) = (next, replies + 1);
     }
     assert_eq!((seen.len(), replies), (2002, 201));
+    assert!(seen.values().all(|&times| times == 1));
+    replies
+}
+
+/// Each reply reads the blocks of its own names alone.
+#[test]
+fn of_a_long_linear_directory_goes_on_where_it_was() {
+    let directory = of_2000_names(false);
+    let replies = lists_all_once(&directory, limits(256 << 10));
     let once = directory.blocks.len() as u64 + 2000;
     let reads = directory.reads.get();
     assert!(reads < once + 2 * replies + 10, "{reads} reads of blocks");
@@ -162,25 +175,12 @@ fn of_a_long_linear_directory_goes_on_where_it_was() {
 /// part, and not for each reply.
 #[test]
 fn of_a_longer_directory_than_can_be_ordered_goes_on_in_parts() {
-    let linear = DirectorySettings {
-        indexing: false,
-        ..settings(1024)
-    };
-    let mut directory = Memory::new(linear);
-    for (number, name) in stable_names(2000).iter().enumerate() {
-        enter(&mut directory, number, name);
-    }
+    let directory = of_2000_names(false);
     let most = Limits {
         gathered: 256 << 10,
         ordered: 500,
     };
-    let (mut seen, mut cookie, mut replies) = (BTreeMap::new(), 0, 0);
-    directory.reads.set(0);
-    while let Some(next) = reply(&directory, cookie, 10, most, &mut seen) {
-        (cookie, replies) = (next, replies + 1);
-    }
-    assert_eq!((seen.len(), replies), (2002, 201));
-    assert!(seen.values().all(|&times| times == 1));
+    let replies = lists_all_once(&directory, most);
     let parts = directory.orders.borrow();
     assert!((4..=8).contains(&parts.len()), "{} parts", parts.len());
     assert!(parts.iter().all(|part| part.places.len() < 500));
@@ -192,18 +192,10 @@ fn of_a_longer_directory_than_can_be_ordered_goes_on_in_parts() {
 /// An index that no search can use makes no reply longer than its own names.
 #[test]
 fn of_a_damaged_index_goes_on_where_it_was() {
-    let mut directory = Memory::new(settings(1024));
-    for (number, name) in stable_names(2000).iter().enumerate() {
-        enter(&mut directory, number, name);
-    }
+    let mut directory = of_2000_names(true);
     // The number of entries of the root.
     directory.blocks[0].0[0x22..0x24].fill(0);
-    let (mut seen, mut cookie, mut replies) = (BTreeMap::new(), 0, 0);
-    directory.reads.set(0);
-    while let Some(next) = reply(&directory, cookie, 10, limits(256 << 10), &mut seen) {
-        (cookie, replies) = (next, replies + 1);
-    }
-    assert_eq!((seen.len(), replies), (2002, 201));
+    let replies = lists_all_once(&directory, limits(256 << 10));
     let once = directory.blocks.len() as u64 + 2000;
     let reads = directory.reads.get();
     assert!(reads < once + 3 * replies + 10, "{reads} reads of blocks");
@@ -212,14 +204,7 @@ fn of_a_damaged_index_goes_on_where_it_was() {
 /// Leaves that cannot be read are passed when the order is made, not for each reply.
 #[test]
 fn of_a_damaged_leaf_goes_on_where_it_was() {
-    let linear = DirectorySettings {
-        indexing: false,
-        ..settings(1024)
-    };
-    let mut directory = Memory::new(linear);
-    for (number, name) in stable_names(2000).iter().enumerate() {
-        enter(&mut directory, number, name);
-    }
+    let mut directory = of_2000_names(false);
     directory.blocks[7].0[4..6].fill(0);
     let (mut seen, mut cookie, mut replies, mut errors) = (BTreeSet::new(), 2, 0, 0);
     directory.reads.set(0);
