@@ -1,4 +1,4 @@
-//! Files and directories whose map changes between extents and pointers, as by `chattr +e` and `-e`.
+//! Files and directories whose map changes between extents and pointers (`chattr +e` and `-e`).
 
 mod images;
 
