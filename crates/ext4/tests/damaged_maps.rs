@@ -214,3 +214,39 @@ fn a_directory_that_repeats_its_blocks_is_refused() {
     }
     assert!(volume.failure().is_none());
 }
+
+/// A directory without a name whose map leads to one block again and again. Its blocks would be
+/// freed one by one, however many times each of them is mapped: none of them is.
+#[test]
+fn an_orphan_that_repeats_its_blocks_keeps_them() {
+    let features = ["-b", "1024", "-O", "^metadata_csum,^orphan_file"];
+    let Some((image, file)) = with_file(&features) else {
+        return;
+    };
+    let leaf = node(&image, "(ETB0):") * BLOCK as usize;
+    image.debugfs_write("set_inode_field file mode 040755");
+    image.debugfs_write("set_inode_field file links_count 0");
+    image.change(|bytes| {
+        let entries = &mut bytes[leaf + 12..leaf + BLOCK as usize];
+        let [first, rest @ ..] = entries.as_chunks_mut::<12>().0 else {
+            unreachable!("a leaf has entries")
+        };
+        for entry in rest {
+            entry[6..].copy_from_slice(&first[6..]);
+        }
+        // The head of the chain of orphans.
+        bytes[1024 + 0xE8..][..4].copy_from_slice(&file.get().to_le_bytes());
+    });
+    let before = image.debugfs("stats");
+    let free = |told: &str| {
+        let line = told.lines().find(|line| line.starts_with("Free blocks:"));
+        line.expect("debugfs counts them").to_owned()
+    };
+    let volume = image.open();
+    let notes = volume.notes().join("\n");
+    assert!(notes.contains("could not be finished"), "{notes}");
+    assert!(notes.contains("a block in two places"), "{notes}");
+    volume.close().expect("it closes");
+    assert_eq!(free(&image.debugfs("stats")), free(&before));
+    assert_eq!(image.first_block()[1024 + 0x3A] & 2, 0, "no error is noted");
+}

@@ -344,8 +344,15 @@ impl Inodes {
         budget: u32,
         spare: Range<u64>,
     ) -> Result<Option<u64>> {
-        let (left, freed) = self.unmap_in(handle, inode, range, budget, spare)?;
         let is_metadata = inode.file_type() != FileType::Regular;
+        let limit = Limit {
+            entries: budget,
+            blocks: match is_metadata {
+                true => MAX_FORGOTTEN.into(),
+                false => u64::MAX,
+            },
+        };
+        let (left, freed) = self.unmap_in(handle, inode, range, limit, spare)?;
         // After an error the others are freed too: no map refers to any of them any more.
         let mut outcome = Ok(());
         if is_metadata && self.cluster() == 1 {
@@ -365,7 +372,8 @@ impl Inodes {
 
     /// As [`Inodes::unmap`], but the blocks stay in use: the caller, who holds the map lock, gets
     /// them, besides the end of the range for the next call. Nodes that hold nothing any more are
-    /// freed. Only where a cluster is one block.
+    /// freed. Only where a cluster is one block. No block is forgotten, so the blocks of a run come
+    /// at once, whatever kind of file they are of.
     ///
     /// # Errors
     ///
@@ -377,7 +385,11 @@ impl Inodes {
         range: Range<u64>,
         budget: u32,
     ) -> Result<(Option<u64>, Runs)> {
-        let (left, freed) = self.unmap_in(handle, inode, range, budget, 0..0)?;
+        let limit = Limit {
+            entries: budget,
+            blocks: u64::MAX,
+        };
+        let (left, freed) = self.unmap_in(handle, inode, range, limit, 0..0)?;
         Ok((left, freed.clusters.0))
     }
 
@@ -387,10 +399,9 @@ impl Inodes {
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
         range: Range<u64>,
-        budget: u32,
+        limit: Limit,
         spare: Range<u64>,
     ) -> Result<(Option<u64>, Freed)> {
-        let is_metadata = inode.file_type() != FileType::Regular;
         let wanted = Wanted {
             spare,
             ..Wanted::near(self.home_goal(inode))
@@ -400,15 +411,9 @@ impl Inodes {
             let Range { start, end } = range;
             let runs = &mut unmapped.runs;
             let left = if nodes.are_pointers {
-                let blocks = if is_metadata {
-                    u64::from(MAX_FORGOTTEN)
-                } else {
-                    u64::MAX
-                };
-                let entries = budget;
-                indirect::remove(root, nodes, start..end, Limit { entries, blocks }, runs)
+                indirect::remove(root, nodes, start..end, limit, runs)
             } else {
-                remove_extents(root, nodes, start..end, budget, is_metadata, runs)
+                remove_extents(root, nodes, start..end, limit, runs)
             }?;
             (unmapped.left, unmapped.beside) = (left, beside);
             Ok(left)
@@ -482,18 +487,15 @@ fn remove_extents(
     root: &mut Root,
     nodes: &mut Nodes<'_, '_>,
     range: Range<u64>,
-    budget: u32,
-    is_metadata: bool,
+    limit: Limit,
     freed: &mut Runs,
 ) -> Result<Option<u64>> {
     let start = match extents::last_end(root, nodes, &range)? {
-        Some(end) if is_metadata => range
-            .start
-            .max(end.saturating_sub(u64::from(MAX_FORGOTTEN))),
-        _ => range.start,
+        Some(end) => range.start.max(end.saturating_sub(limit.blocks)),
+        None => range.start,
     };
     let step = start..range.end;
-    let left = extents::remove(root, nodes, step, budget, &mut |start, length| {
+    let left = extents::remove(root, nodes, step, limit.entries, &mut |start, length| {
         freed.push((start, length))
     })?;
     Ok(left.or((start > range.start).then_some(start)))

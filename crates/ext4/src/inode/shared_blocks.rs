@@ -4,7 +4,12 @@
 //! have, and a search would read all of them, each time. So the map of a large directory is walked
 //! once, when it is first used, and the directory is refused if a block has two places in it. What
 //! is added later comes from the allocator.
+//!
+//! Blocks of directories and of symbolic links are forgotten one by one when they are freed, and in
+//! a damaged map they can be 2^32. So such a map is walked before that, and an inode whose map has
+//! a block in two places keeps all its blocks.
 
+use pext4_ondisk::extent::LOGICAL_END;
 use pext4_ondisk::{Corrupt, LogicalBlock};
 use pext4_sync::atomic::Ordering;
 
@@ -13,6 +18,7 @@ use super::extents::{Extent, Mapping};
 use super::inodes::Inodes;
 use super::walk_limit::WalkLimit;
 use crate::error::{Error, Result};
+use crate::types::FileType;
 
 /// Directories of at most so many blocks are not walked: all of them are soon read.
 const MAX_UNCHECKED: u32 = 1000;
@@ -61,6 +67,41 @@ impl Inodes {
         }
         let corrupt = Corrupt::new("directory", "has a block in two places");
         Err(corrupt.in_inode(directory.number()).into())
+    }
+
+    /// Refuses to free the blocks of an inode, other than a regular file, whose map has a block in
+    /// two places or cannot be read to its end. What one step frees needs no walk. The caller holds
+    /// the inode's lock.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Io`; the inode must stay an orphan then.
+    pub(crate) fn check_map_to_free(&self, inode: &Inode) -> Result<()> {
+        let is_file = inode.file_type() == FileType::Regular;
+        if is_file || self.is_freed_in_one_step(inode)? {
+            return Ok(());
+        }
+        let root = inode.root();
+        let mut limit = WalkLimit::new(&self.store, inode);
+        let mut runs = Vec::new();
+        let mut block = 0;
+        while block < LOGICAL_END {
+            let logical = LogicalBlock(u32::try_from(block).expect("below a number of 32 bits"));
+            let mapping = self.lookup_any(inode, &root, logical)?;
+            limit.pass(&mapping)?;
+            block = match mapping {
+                Mapping::Hole(hole) => hole.end(),
+                Mapping::Mapped(extent) => {
+                    runs.push(extent);
+                    extent.end()
+                }
+            };
+        }
+        if share_blocks(&runs) {
+            let corrupt = Corrupt::new("map of a file", "has a block in two places");
+            return Err(corrupt.in_inode(inode.number()).into());
+        }
+        Ok(())
     }
 
     /// The runs of the first blocks of a directory, without those below nodes that are damaged: no

@@ -367,3 +367,33 @@ fn most_revokes(inode: &Inode) -> u32 {
         _ => MAX_FORGOTTEN,
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::extent::LOGICAL_END;
+    use crate::groups::testing::image;
+    use crate::inode::filling::Filling;
+    use crate::{CreateAttributes, InodeNumber, MountOptions, Volume};
+
+    /// A damaged map may lead to 2^32 blocks in few runs.
+    #[test]
+    fn what_is_detached_from_a_directory_comes_in_runs() {
+        let Some(device) = image(&[], "16M") else {
+            return;
+        };
+        let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+        let new = CreateAttributes::default();
+        let made = volume.make_directory(InodeNumber::ROOT, b"directory", &new);
+        let number = made.expect("room").inode;
+        let inodes = &volume.inodes;
+        let inode = inodes.get(number).expect("it is held");
+        let mut handle = inodes.start_step(&inode).expect("a journal that runs");
+        let filling = Filling::written(10..510);
+        let filled = inodes.fill_hole(&mut handle, &inode, filling, |_| Ok(None));
+        let filled = filled.expect("room");
+        assert!(filled.length > 200, "{filled}");
+        drop(handle);
+        let detached = inodes.detach_in_steps(&inode, 10..LOGICAL_END);
+        assert_eq!(detached.expect("sound"), [(filled.start, filled.length)]);
+    }
+}

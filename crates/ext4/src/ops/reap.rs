@@ -186,6 +186,7 @@ impl Volume {
         }
         self.inodes.drop_preallocation(inode);
         if inode.maps_blocks() {
+            self.inodes.check_map_to_free(inode)?;
             let handle = self
                 .inodes
                 .store
