@@ -208,6 +208,17 @@ impl Path {
         self.check_leaf(blocks)
     }
 
+    /// Whether at least `count` leaves continue the last hash of this one, each that of the leaf
+    /// before it, as far as the index can be read.
+    pub(super) fn has_run_of<B: DirectoryBlocks>(&self, blocks: &B, count: u32) -> bool {
+        let continues = |path: &Self| path.next_hash().is_some_and(|next| next & 1 == 1);
+        if !continues(self) {
+            return false;
+        }
+        let mut path = self.clone();
+        (0..count).all(|_| continues(&path) && path.advance(blocks).is_ok())
+    }
+
     /// Whether names of the target's hash may continue in the next leaf.
     pub(super) fn hash_continues(&self) -> bool {
         self.next_hash() == Some(self.hash | 1)
@@ -283,6 +294,19 @@ fn read_head(bytes: &[u8], settings: &DirectorySettings, seek: Seek<'_>) -> Deco
         hash,
         step,
     }))
+}
+
+/// The hash function that the root of a directory's index names; `None` if there is no index, or
+/// one of an unknown kind, or its root cannot be read.
+pub(super) fn hasher_of<B: DirectoryBlocks>(blocks: &B) -> Option<Hasher> {
+    let settings = blocks.settings();
+    if !blocks.is_indexed() || !settings.indexing {
+        return None;
+    }
+    let read = look(blocks, ROOT, BlockKind::Index, |bytes| {
+        Ok(known_hasher(&RootInfo::decode(bytes)?, settings))
+    });
+    read.ok().flatten()
 }
 
 /// The hasher of an index; `None` if it is of an unknown kind.

@@ -21,7 +21,8 @@
 //! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes),
 //! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A directory of a
 //! few blocks without a usable index is gathered as a whole under the same limit. If it has more,
-//! its names are sorted and their order is kept (`ordered`).
+//! its names are sorted and their order is kept (`ordered`). An index whose runs of equal hashes
+//! are very long is not usable.
 
 mod ordered;
 
@@ -33,7 +34,7 @@ use pext4_ondisk::shown::Shown;
 use pext4_ondisk::{Corrupt, InodeNumber};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks};
-use super::index::{Path, Seek};
+use super::index::{self, Path, Seek};
 use super::{corrupt_in, is_dot, leaf, linear, parent};
 use crate::error::{Error, Result};
 use crate::types::FileType;
@@ -51,6 +52,12 @@ const MAX_SHARED: usize = 8;
 const BUDGET: usize = 256 << 10;
 /// Maximum number of unreadable leaves that a listing skips.
 const MAX_SKIPPED_LEAVES: u32 = 1000;
+/// A listing does without an index in which so many leaves continue one hash: each part of it would
+/// read all of them. No sound directory has such a run unless somebody has chosen its names for
+/// that: a leaf has room for three names or more, and of 2^31 names with hashes of 31 bits, a
+/// hundred do not have the same by chance. So what is chosen costs the order of the index, and no
+/// name is lost.
+const MAX_CONTINUED: u32 = 32;
 
 /// One entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +144,8 @@ fn list_names<B: DirectoryBlocks>(
     let mut may_order = ordered::is_long(blocks);
     while from < COOKIE_END {
         let path = Path::descend_if_sound(blocks, Seek::Hash(major_of(from)))?;
-        let next = if path.is_none() && may_order {
+        let is_usable = |path: &Path| !path.has_run_of(blocks, MAX_CONTINUED);
+        let next = if may_order && !path.as_ref().is_some_and(is_usable) {
             match ordered::list(blocks, from, limits.ordered, damage, visit)? {
                 Ended::ByVisitor => break,
                 Ended::At(next) => next,
@@ -195,7 +203,7 @@ fn gather<B: DirectoryBlocks>(
         return gather_run(blocks, path, batch, damage);
     }
     let key = blocks.settings().cookie_key;
-    let hasher = blocks.settings().listing_hasher();
+    let hasher = hasher_of(blocks);
     for block in linear::leaves(blocks) {
         let read = linear::for_each_in(blocks, block, |entry| {
             let major = blocks::hash(&hasher, entry.name);
@@ -204,6 +212,13 @@ fn gather<B: DirectoryBlocks>(
         damage.skip(read)?;
     }
     Ok(None)
+}
+
+/// The hash function of a directory's cookies, also where its index cannot be used: part of a
+/// listing may come from the index.
+fn hasher_of<B: DirectoryBlocks>(blocks: &B) -> Hasher {
+    let own = index::hasher_of(blocks);
+    own.unwrap_or_else(|| blocks.settings().listing_hasher())
 }
 
 /// Gathers the leaf at the end of a path, and those that continue its last run of equal hashes.

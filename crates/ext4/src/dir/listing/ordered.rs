@@ -10,7 +10,7 @@ use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 use super::super::blocks::{self, BlockKind, DirectoryBlocks, look};
 use super::super::{CHANGED, is_own_dot, kind_of, linear};
-use super::{COOKIE_END, Damage, Listed, MAX_SHARED, cookie, next_cookie};
+use super::{COOKIE_END, Damage, Listed, MAX_SHARED, cookie, hasher_of, next_cookie};
 use crate::error::{Error, Result};
 use crate::inode::name_orders::{NameOrder, NamePlace, OrderedNames};
 use crate::types::FileType;
@@ -65,15 +65,16 @@ pub(super) fn list<B: DirectoryBlocks>(
     damage: &mut Damage,
     visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<Ended> {
+    let hasher = hasher_of(blocks);
     let order = match blocks.order(from) {
         Some(order) => order,
-        None => make(blocks, from, most, damage)?,
+        None => make(blocks, &hasher, (from, most), damage)?,
     };
     let places = &order.places[order.places.partition_point(|place| place.cookie < from)..];
     let mut run = Run::default();
     for sharing in places.chunk_by(|one, next| one.cookie == next.cookie) {
         let cookie = sharing[0].cookie;
-        match run.read(blocks, sharing) {
+        match run.read(blocks, &hasher, sharing) {
             Ok(()) => {}
             // Names with the same cookie that were listed already are listed again, as after any
             // reply that ends there.
@@ -95,11 +96,16 @@ pub(super) fn list<B: DirectoryBlocks>(
 }
 
 impl Run {
-    fn read<B: DirectoryBlocks>(&mut self, blocks: &B, places: &[NamePlace]) -> Result<()> {
+    fn read<B: DirectoryBlocks>(
+        &mut self,
+        blocks: &B,
+        hasher: &Hasher,
+        places: &[NamePlace],
+    ) -> Result<()> {
         self.names.clear();
         self.repeated = None;
         for &place in places {
-            let named = read(blocks, place)?;
+            let named = read(blocks, hasher, place)?;
             let same = |other: &NamedEntry| other.name() == named.name();
             match self.names.iter().position(same) {
                 Some(position) => self.repeated = Some(position),
@@ -128,15 +134,15 @@ impl Run {
 /// are missing that may be there next time. Damaged leaves are noted in the order.
 fn make<B: DirectoryBlocks>(
     blocks: &B,
-    from: u64,
-    most: usize,
+    hasher: &Hasher,
+    (from, most): (u64, usize),
     damage: &mut Damage,
 ) -> Result<NameOrder> {
     let mark = blocks.begin_order();
     let mut lowest = Lowest::new(from, most);
     let mut own = Damage::of(blocks.inode());
     for block in linear::leaves(blocks) {
-        match own.skip(gather(blocks, block, &mut lowest)) {
+        match own.skip(gather(blocks, hasher, block, &mut lowest)) {
             Ok(()) => {}
             // Too many leaves: the listing ends with the names that were found.
             Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
@@ -234,9 +240,13 @@ fn cookie_of<B: DirectoryBlocks>(blocks: &B, hasher: &Hasher, name: &[u8]) -> u6
     )
 }
 
-fn gather<B: DirectoryBlocks>(blocks: &B, block: LogicalBlock, lowest: &mut Lowest) -> Result<()> {
+fn gather<B: DirectoryBlocks>(
+    blocks: &B,
+    hasher: &Hasher,
+    block: LogicalBlock,
+    lowest: &mut Lowest,
+) -> Result<()> {
     let format = blocks.format();
-    let hasher = blocks.settings().listing_hasher();
     let kind = linear::leaf_kind(blocks);
     look(blocks, block, kind, |bytes| {
         if kind == BlockKind::Either && kind_of(bytes) == BlockKind::Index {
@@ -253,7 +263,7 @@ fn gather<B: DirectoryBlocks>(blocks: &B, block: LogicalBlock, lowest: &mut Lowe
                 continue;
             }
             lowest.add(NamePlace {
-                cookie: cookie_of(blocks, &hasher, entry.name),
+                cookie: cookie_of(blocks, hasher, entry.name),
                 block: block.get(),
                 offset: u32::try_from(record.offset).expect("blocks are small"),
             });
@@ -262,18 +272,15 @@ fn gather<B: DirectoryBlocks>(blocks: &B, block: LogicalBlock, lowest: &mut Lowe
     })
 }
 
-fn read<B: DirectoryBlocks>(blocks: &B, place: NamePlace) -> Result<NamedEntry> {
+fn read<B: DirectoryBlocks>(blocks: &B, hasher: &Hasher, place: NamePlace) -> Result<NamedEntry> {
     let (block, format) = (LogicalBlock(place.block), blocks.format());
     look(blocks, block, linear::leaf_kind(blocks), |bytes| {
         let record = directory::record_at(bytes, format, place.offset as usize)?;
         let changed = || Corrupt::new("directory", CHANGED);
         let entry = record.entry().ok_or_else(changed)?;
         // Where there is an index, names may come and go under the lock of their leaf alone.
-        if blocks.is_indexed() {
-            let hasher = blocks.settings().listing_hasher();
-            if cookie_of(blocks, &hasher, entry.name) != place.cookie {
-                return Err(changed());
-            }
+        if blocks.is_indexed() && cookie_of(blocks, hasher, entry.name) != place.cookie {
+            return Err(changed());
         }
         let mut name = [0; NAME_MAX];
         name[..entry.name.len()].copy_from_slice(entry.name);

@@ -3,8 +3,10 @@
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
+use pext4_ondisk::dirhash::HashVersion;
+
 use super::super::listing::{COOKIE_END, Limits, Listed, list_within};
-use super::super::{DirectoryBlocks as _, DirectorySettings, find, list, remove};
+use super::super::{BlockKind, DirectoryBlocks as _, DirectorySettings, find, list, remove};
 use super::enter;
 use super::memory::{Memory, PARENT, SELF, settings};
 use super::shapes::{COLLIDING, colliding_name, legacy};
@@ -199,6 +201,50 @@ fn of_a_damaged_index_goes_on_where_it_was() {
     let once = directory.blocks.len() as u64 + 2000;
     let reads = directory.reads.get();
     assert!(reads < once + 3 * replies + 10, "{reads} reads of blocks");
+}
+
+/// Sets the low bit of all hashes of an index: each leaf continues the one before it.
+fn continue_all_hashes(directory: &mut Memory) {
+    for (number, (block, kind)) in directory.blocks.iter_mut().enumerate() {
+        if *kind == BlockKind::Index {
+            let head = if number == 0 { 0x20 } else { 8 };
+            let count = usize::from(u16::from_le_bytes([block[head + 2], block[head + 3]]));
+            for entry in 1..count {
+                block[head + 8 * entry] |= 1;
+            }
+        }
+    }
+}
+
+/// No reply reads all leaves of an index in which all of them continue one hash.
+#[test]
+fn of_leaves_that_all_continue_a_hash_goes_on_where_it_was() {
+    let mut directory = of_2000_names(true);
+    continue_all_hashes(&mut directory);
+    let blocks = directory.blocks.len() as u64;
+    assert!(blocks > 60, "{blocks} blocks");
+    let replies = lists_all_once(&directory, limits(256 << 10));
+    // The index tells that, not the leaves.
+    let most = blocks + 2000 + 40 * replies;
+    let reads = directory.reads.get();
+    assert!(reads < most, "{reads} reads of blocks");
+}
+
+/// Part of a listing comes from the index, and part from the order of the names: cookies are the
+/// same, also where the index has another hash than new ones get.
+#[test]
+fn of_leaves_that_continue_a_hash_shows_each_name_once() {
+    for version in [HashVersion::HalfMd4, HashVersion::Tea] {
+        let mut directory = of_2000_names(true);
+        continue_all_hashes(&mut directory);
+        directory.settings.hasher.version = version;
+        // The first leaves alone are listed by the index.
+        let head = &mut directory.blocks[0].0[0x20..];
+        for entry in 1..5 {
+            head[8 * entry] &= !1;
+        }
+        lists_all_once(&directory, limits(256 << 10));
+    }
 }
 
 /// Leaves that cannot be read are passed when the order is made, not for each reply.
