@@ -106,6 +106,11 @@ impl BufferState {
         self.fingerprints = Some(fingerprints);
     }
 
+    /// Drops the fingerprints.
+    pub fn drop_fingerprints(&mut self) {
+        self.fingerprints = None;
+    }
+
     /// Tells virtual cores that the page and what is known of it are read.
     pub fn tell_read(&self) {
         memory::used(|used| {

@@ -3,7 +3,10 @@
 mod images;
 
 use images::Image;
-use pext4_fs::{AllocateMode, CreateAttributes, Error, InodeNumber, SetAttributes, Volume};
+use pext4_fs::{
+    AllocateMode, CreateAttributes, Error, InodeNumber, Refusal, SetAttributes, Volume,
+};
+use pext4_ondisk::inode::InodeFlags;
 
 const BLOCK: u64 = 1024;
 /// More than fit into two leaves, or below two pointer blocks.
@@ -249,4 +252,59 @@ fn an_orphan_that_repeats_its_blocks_keeps_them() {
     volume.close().expect("it closes");
     assert_eq!(free(&image.debugfs("stats")), free(&before));
     assert_eq!(image.first_block()[1024 + 0x3A] & 2, 0, "no error is noted");
+}
+
+/// A casefolded directory that has a leaf of one which is not: each finds the names in its own way,
+/// whichever of them has searched the leaf for a change before.
+#[test]
+fn directories_that_compare_names_differently_may_have_one_leaf() {
+    const NAMES: u32 = 80;
+    let features = "casefold,^extent,^64bit,^metadata_csum,^dir_index";
+    let Some(image) = Image::make(&["-b", "1024", "-O", features]) else {
+        return;
+    };
+    let volume = image.open();
+    let new = CreateAttributes::default();
+    let fill = |directory: &str, flags| {
+        let made = volume.make_directory(InodeNumber::ROOT, directory.as_bytes(), &new);
+        let inode = made.expect("room").inode;
+        let change = SetAttributes {
+            flags: Some(flags),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(inode, &change).expect("it is empty");
+        for number in 0..NAMES {
+            let name = format!("{directory}-{number}");
+            let _ = volume.create(inode, name.as_bytes(), &new).expect("room");
+        }
+        let second = volume.extents(inode, BLOCK, 1).expect("a sound map")[0];
+        (inode, (second.physical + BLOCK - second.logical) / BLOCK)
+    };
+    let (plain, leaf) = fill("Plain", 0);
+    let (folded, _) = fill("Folded", InodeFlags::CASEFOLD.bits());
+    volume.close().expect("it closes");
+    image.debugfs_write(&format!("set_inode_field Folded block[1] {leaf}"));
+
+    let volume = image.open();
+    let has = |directory, name: &[u8]| match volume.lookup(directory, name) {
+        Ok(_) => true,
+        Err(error) if error.is(Refusal::NotFound) => false,
+        Err(error) => panic!("{error}"),
+    };
+    let check = |what: &str| {
+        assert!(has(plain, b"Plain-75"), "{what}");
+        assert!(!has(plain, b"pLAIN-75"), "{what}");
+        assert!(has(folded, b"pLAIN-75"), "{what}");
+    };
+    for (round, directory) in [plain, folded, plain, folded].into_iter().enumerate() {
+        // A search through all leaves, for a change of the last one.
+        let name = format!("New-{round}");
+        let _ = volume
+            .create(directory, name.as_bytes(), &new)
+            .expect("room");
+        check(&name);
+        let gone = [&b"Plain-71"[..], b"plAIN-72", b"Plain-73", b"plAIN-74"][round];
+        volume.unlink(directory, gone).expect("it is there");
+        check("after a removal");
+    }
 }

@@ -257,14 +257,17 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         inode.put_inline(self.handle(), area)
     }
 
-    /// Keeps the fingerprints of a leaf that will be changed, if they are not kept yet and it has
-    /// more than a few records. A damaged leaf gets none: whoever searches it finds what is wrong.
+    /// Keeps the fingerprints of a leaf that will be changed, if none that fit are kept yet and it
+    /// has more than a few records. A damaged leaf gets none: whoever searches it finds what is
+    /// wrong.
     fn make_fingerprints(&self, state: &mut BufferState) {
         let anew = |state: &BufferState| Fingerprints::of(state.page(), self.format()).ok();
         if !self.settings.fingerprints {
             return;
         }
-        if let Some(kept) = state.fingerprints() {
+        if let Some(kept) = state.fingerprints()
+            && kept.fit(self.format())
+        {
             debug_assert!(
                 anew(state).is_none_or(|anew| anew == *kept),
                 "the fingerprints of a leaf of inode {} are not those of its bytes",
@@ -327,10 +330,13 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
             buffer.fetch_for_writing();
             let mut state = buffer.write();
             self.make_fingerprints(&mut state);
-            (look(view_to_change(&state)), buffer.changes())
+            (
+                look(view_to_change(&state, self.format())),
+                buffer.changes(),
+            )
         } else {
             let state = buffer.read();
-            (look(view(&state)), buffer.changes())
+            (look(view(&state, self.format())), buffer.changes())
         };
         self.keep(block, BlockKind::Leaf, buffer, changes);
         answer
@@ -371,10 +377,10 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
             });
         }
         let buffer = self.buffer(block, BlockKind::Leaf)?;
-        let stamp = self.stamp(BlockKind::Leaf);
+        let form = (self.stamp(BlockKind::Leaf), self.format());
         let (answer, changes) = {
             let mut state = buffer.write();
-            let leaf = locked_leaf::edit(self.handle(), &buffer, &mut state, stamp);
+            let leaf = locked_leaf::edit(self.handle(), &buffer, &mut state, form);
             (change(leaf), buffer.changes())
         };
         self.keep(block, BlockKind::Leaf, buffer, changes);

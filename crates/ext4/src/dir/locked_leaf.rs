@@ -121,7 +121,7 @@ impl LockedLeaf<'_, '_> {
     /// `Corrupt`.
     pub fn add(mut self, seen: Option<Vacancy>, new: &Entry<'_>) -> Result<bool> {
         let vacancy = if self.has_changed {
-            let leaf = view_to_change(&self.state);
+            let leaf = view_to_change(&self.state, self.format);
             match leaf::seek_in(leaf, self.format, self.block, new.name) {
                 Ok(Sought::Vacancy(vacancy)) => Some(vacancy),
                 Ok(Sought::Entry(_) | Sought::Full) => None,
@@ -147,7 +147,7 @@ impl LockedLeaf<'_, '_> {
     /// `Corrupt`.
     pub fn remove(mut self, found: Option<FoundEntry>, name: &[u8]) -> Result<bool> {
         if self.has_changed {
-            let leaf = view_to_change(&self.state);
+            let leaf = view_to_change(&self.state, self.format);
             match leaf::find_in(leaf, self.format, self.block, name) {
                 Ok(now) if now == found => {}
                 Ok(_) => return Ok(false),
@@ -163,7 +163,8 @@ impl LockedLeaf<'_, '_> {
     }
 
     fn edit(&mut self) -> LeafEdit<'_> {
-        edit(self.handle, self.buffer, &mut self.state, self.stamp)
+        let form = (self.stamp, self.format);
+        edit(self.handle, self.buffer, &mut self.state, form)
     }
 
     fn located<R>(&self, decoded: std::result::Result<R, Corrupt>) -> Result<R> {
@@ -171,27 +172,32 @@ impl LockedLeaf<'_, '_> {
     }
 }
 
-/// The leaf that is in a buffer.
-pub(super) fn view(state: &BufferState) -> LeafView<'_> {
+/// The leaf that is in a buffer, in a directory of this format.
+pub(super) fn view(state: &BufferState, format: Format) -> LeafView<'_> {
     state.tell_read();
-    LeafView::new(state.page(), state.fingerprints())
+    let kept = state.fingerprints().filter(|kept| kept.fit(format));
+    LeafView::new(state.page(), kept)
 }
 
 /// The leaf that is in a buffer, for a caller that will change what it looks for: what it will
 /// write is requested.
-pub(super) fn view_to_change(state: &BufferState) -> LeafView<'_> {
+pub(super) fn view_to_change(state: &BufferState, format: Format) -> LeafView<'_> {
     state.page().fetch_for_writing();
-    view(state).to_change()
+    view(state, format).to_change()
 }
 
-/// The leaf that is in a buffer, to be changed within `handle`.
+/// The leaf that is in a buffer, to be changed within `handle`. Fingerprints that do not fit the
+/// format are dropped.
 pub(super) fn edit<'a>(
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
     state: &'a mut BufferState,
-    stamp: Stamp,
+    (stamp, format): (Stamp, Format),
 ) -> LeafEdit<'a> {
     state.tell_change();
+    if state.fingerprints().is_some_and(|kept| !kept.fit(format)) {
+        state.drop_fingerprints();
+    }
     handle.touch_locked(buffer, state, stamp);
     let (page, fingerprints) = state.leaf_mut();
     LeafEdit {
@@ -282,5 +288,49 @@ mod models {
             }
             other.join().expect("it does not panic");
         });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use pext4_ondisk::casefold::Naming;
+
+    use super::super::{DirectoryFile, find};
+    use crate::groups::testing::image;
+    use crate::{CreateAttributes, InodeNumber, MountOptions, Volume};
+
+    /// Between the search of a leaf and its change, a directory that has the same leaf and compares
+    /// names in another way searches it.
+    #[test]
+    fn a_leaf_is_changed_by_fingerprints_of_its_own_directory() {
+        let Some(device) = image(&[], "16M") else {
+            return;
+        };
+        let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+        let new = CreateAttributes::default();
+        let made = volume.make_directory(InodeNumber::ROOT, b"directory", &new);
+        let number = made.expect("room").inode;
+        for name in 0..20 {
+            let name = format!("Name-{name}");
+            let _ = volume.create(number, name.as_bytes(), &new).expect("room");
+        }
+        let inodes = &volume.inodes;
+        let inode = inodes.get(number).expect("it is held");
+        let plain = volume.directories.plain();
+        let mut folded = *plain;
+        folded.format.naming = Naming::Folded;
+
+        let searched = DirectoryFile::reading(inodes, plain, &inode).for_update();
+        let found = find(&searched, b"Name-3").expect("sound");
+        let seen = searched.into_last_leaf().expect("it was read");
+        let other = DirectoryFile::reading(inodes, &folded, &inode).for_update();
+        assert!(find(&other, b"nAME-7").expect("sound").is_some());
+
+        let mut handle = inodes.store.start(8).expect("a journal that runs");
+        let mut changed = DirectoryFile::changing(inodes, plain, &inode, &mut handle);
+        let removed = changed.lock_leaf(&seen).remove(found, b"Name-3");
+        assert!(removed.expect("sound"));
+        let read = DirectoryFile::reading(inodes, plain, &inode);
+        assert_eq!(find(&read, b"Name-3").expect("sound"), None);
     }
 }

@@ -25,6 +25,7 @@ use super::changes::{absorb, insert_in};
 use super::{
     Entry, FileType, Format, Inserted, Record, STRUCTURE, record_at, record_length, records,
 };
+use crate::casefold::Naming;
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
 
@@ -38,6 +39,8 @@ pub struct Fingerprints {
     starts: Starts,
     /// Bytes that no entry uses, of all records.
     free: u32,
+    /// How the directory compares names for which they were made.
+    naming: Naming,
 }
 
 impl Fingerprints {
@@ -52,6 +55,7 @@ impl Fingerprints {
             columns: Columns::with_room(leaf.len() / 32),
             starts: Starts::none(leaf.len()),
             free: 0,
+            naming: format.naming,
         };
         for (index, record) in records(leaf, format).enumerate() {
             let record = record?;
@@ -62,6 +66,13 @@ impl Fingerprints {
             all.gain(record.length - record.used());
         }
         Ok(all)
+    }
+
+    /// Whether they are those that directories of this format search by. In a damaged file system
+    /// directories that compare names in different ways may have one leaf.
+    #[must_use]
+    pub fn fit(&self, format: Format) -> bool {
+        self.naming == format.naming
     }
 
     /// Counts bytes that no entry uses any more.
