@@ -218,6 +218,65 @@ fn a_directory_that_repeats_its_blocks_is_refused() {
     assert!(volume.failure().is_none());
 }
 
+/// A damaged node below which most blocks of a directory are, which may be millions: they are
+/// passed at once, whenever the directory is loaded.
+#[test]
+fn what_is_below_a_damaged_node_is_passed_at_once() {
+    let Some((image, file)) = with_file(&["-b", "1024", "-O", "^metadata_csum"]) else {
+        return;
+    };
+    let told = image.debugfs("stat file");
+    let last = told.rsplit("(ETB1):").next().expect("it has leaves");
+    let digits = last.bytes().take_while(u8::is_ascii_digit).count();
+    let leaf: usize = last[..digits].parse().expect("a number");
+    image.change(|bytes| bytes[leaf * BLOCK as usize..][..100].fill(9));
+    image.debugfs_write("set_inode_field file mode 040755");
+    image.debugfs_write(&format!("set_inode_field file size {}", 65_000 * BLOCK));
+    let volume = image.open();
+    let searched = volume.lookup(file, b"absent");
+    let error = searched.expect_err("its first block has no names");
+    assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    assert!(!error.to_string().contains("places"), "{error}");
+}
+
+/// Pointer blocks that lead to one block of bad pointers.
+#[test]
+fn a_directory_whose_map_is_damaged_again_and_again_is_refused() {
+    let features = "^extent,^64bit,^metadata_csum,^dir_index";
+    let Some(image) = Image::make(&["-b", "1024", "-O", features]) else {
+        return;
+    };
+    let volume = image.open();
+    let new = CreateAttributes::default();
+    let made = volume.make_directory(InodeNumber::ROOT, b"directory", &new);
+    let directory = made.expect("room").inode;
+    let made = volume.create(InodeNumber::ROOT, b"nodes", &new);
+    let nodes = made.expect("room").inode;
+    let fill = |piece: u64, word: u32| {
+        let bytes = word.to_le_bytes().repeat(BLOCK as usize / 4);
+        let written = volume.write(nodes, piece * BLOCK, &bytes);
+        assert_eq!(written.expect("room"), bytes.len());
+    };
+    fill(0, 0xF0F0_F0F0);
+    fill(1, 0);
+    let place = |piece| {
+        let ranges = volume.extents(nodes, piece * BLOCK, 1);
+        ranges.expect("a sound map")[0].physical / BLOCK
+    };
+    fill(1, u32::try_from(place(0)).expect("a small image"));
+    let second = place(1);
+    volume.close().expect("it closes");
+    image.debugfs_write(&format!("set_inode_field directory block[DIND] {second}"));
+    let size = 65_000 * BLOCK;
+    image.debugfs_write(&format!("set_inode_field directory size {size}"));
+    let volume = image.open();
+    for _ in 0..2 {
+        let error = volume.lookup(directory, b"absent");
+        let error = error.expect_err("its map is damaged");
+        assert!(error.to_string().contains("very many places"), "{error}");
+    }
+}
+
 /// A directory without a name whose map leads to one block again and again. Its blocks would be
 /// freed one by one, however many times each of them is mapped: none of them is.
 #[test]
@@ -226,7 +285,7 @@ fn an_orphan_that_repeats_its_blocks_keeps_them() {
     let Some((image, file)) = with_file(&features) else {
         return;
     };
-    let leaf = node(&image, "(ETB0):") * BLOCK as usize;
+    let leaf = node(&image, "(ETB1):") * BLOCK as usize;
     image.debugfs_write("set_inode_field file mode 040755");
     image.debugfs_write("set_inode_field file links_count 0");
     image.change(|bytes| {

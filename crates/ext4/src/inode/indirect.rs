@@ -144,6 +144,30 @@ pub(crate) fn lookup<N: NodeStore>(
     unreachable!("level 1 returns")
 }
 
+/// Where `logical` cannot be looked up because a pointer on the way to it is bad, or the pointer
+/// block there cannot be read: the end of the file's blocks for which the same is true.
+pub(crate) fn end_of_damage<N: NodeStore>(root: &Root, nodes: &N, logical: LogicalBlock) -> u64 {
+    let first = u64::from(logical.get());
+    let fan_out = fan_out(nodes);
+    let Some(place) = Path::to(logical, fan_out) else {
+        return extent::LOGICAL_END.max(first + 1);
+    };
+    let mut pointer = entry(root, place.slot());
+    for level in (1..=place.depth()).rev() {
+        let below = checked(nodes, pointer, 1).and_then(|block| {
+            nodes.read(block, depth(level), |page| {
+                Ok(entry(page, place.step(level)))
+            })
+        });
+        let Ok(below) = below else {
+            let reach = span(fan_out, level);
+            return first + reach - place.offset() % reach;
+        };
+        pointer = below;
+    }
+    first + 1
+}
+
 /// Levels of pointer blocks below this one, as [`NodeStore`] counts them.
 fn depth(level: usize) -> u16 {
     u16::try_from(level - 1).expect("three at most")

@@ -166,6 +166,17 @@ impl Inodes {
         mapping.map_err(|error| error.in_inode(inode.number()))
     }
 
+    /// Where [`Self::lookup_any`] of a block is `Corrupt`: the end of the blocks for which it is
+    /// that for the same reason.
+    pub(super) fn end_of_damage(&self, inode: &Inode, root: &Root, logical: LogicalBlock) -> u64 {
+        let nodes = Nodes::reading(self, inode);
+        if nodes.are_pointers {
+            indirect::end_of_damage(root, &nodes, logical)
+        } else {
+            extents::end_of_damage(root, &nodes, logical)
+        }
+    }
+
     /// The longest run that can be mapped at once from a block of the file on.
     ///
     /// # Errors

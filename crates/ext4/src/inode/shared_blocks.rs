@@ -23,11 +23,16 @@ use crate::types::FileType;
 /// Directories of at most so many blocks are not walked: all of them are soon read.
 const MAX_UNCHECKED: u32 = 1000;
 
+/// A directory with more damaged places in its map is refused. Two pointer blocks of 64 KiB in
+/// which each pointer is bad have so many.
+const MAX_DAMAGED: u32 = 1 << 15;
+
 /// What is known of a directory's map.
 pub(super) mod map_is {
     pub const UNCHECKED: u8 = 0;
     pub const SOUND: u8 = 1;
     pub const SHARED: u8 = 2;
+    pub const BROKEN: u8 = 3;
 }
 
 /// Whether runs overlap.
@@ -43,8 +48,8 @@ pub(crate) fn share_blocks(runs: &[Extent]) -> bool {
 }
 
 impl Inodes {
-    /// Refuses a directory of `blocks` blocks if it is large and its map has a block in two places.
-    /// The caller holds the directory's lock.
+    /// Refuses a directory of `blocks` blocks if it is large and its map has a block in two places,
+    /// or is damaged in very many. The caller holds the directory's lock.
     ///
     /// # Errors
     ///
@@ -53,19 +58,17 @@ impl Inodes {
         if blocks <= MAX_UNCHECKED {
             return Ok(());
         }
-        let known = directory.map_is.load(Ordering::Relaxed);
-        if known == map_is::SOUND {
-            return Ok(());
-        }
+        let mut known = directory.map_is.load(Ordering::Relaxed);
         if known == map_is::UNCHECKED {
-            let runs = self.readable_runs(directory, blocks)?;
-            if runs.is_some_and(|runs| !share_blocks(&runs)) {
-                directory.map_is.store(map_is::SOUND, Ordering::Relaxed);
-                return Ok(());
-            }
-            directory.map_is.store(map_is::SHARED, Ordering::Relaxed);
+            known = self.judge_map(directory, blocks)?;
+            directory.map_is.store(known, Ordering::Relaxed);
         }
-        let corrupt = Corrupt::new("directory", "has a block in two places");
+        let problem = match known {
+            map_is::SOUND => return Ok(()),
+            map_is::BROKEN => "has a map that is damaged in very many places",
+            _ => "has a block in two places",
+        };
+        let corrupt = Corrupt::new("directory", problem);
         Err(corrupt.in_inode(directory.number()).into())
     }
 
@@ -104,24 +107,28 @@ impl Inodes {
         Ok(())
     }
 
-    /// The runs of the first blocks of a directory, without those below nodes that are damaged: no
-    /// search reads them. `None` if they are more than a sound map has.
-    fn readable_runs(&self, directory: &Inode, blocks: u32) -> Result<Option<Vec<Extent>>> {
+    /// Walks the map of the first blocks of a directory, without what is below nodes that are
+    /// damaged: no search reads that.
+    fn judge_map(&self, directory: &Inode, blocks: u32) -> Result<u8> {
         let root = directory.root();
         let mut limit = WalkLimit::new(&self.store, directory);
         let mut runs = Vec::new();
-        let mut block = 0;
+        let (mut block, mut damaged) = (0, 0);
         while block < u64::from(blocks) {
             let logical = LogicalBlock(u32::try_from(block).expect("below a number of 32 bits"));
             let mapping = match self.lookup_any(directory, &root, logical) {
                 Err(Error::Corrupt(_)) => {
-                    block += 1;
+                    damaged += 1;
+                    if damaged > MAX_DAMAGED {
+                        return Ok(map_is::BROKEN);
+                    }
+                    block = self.end_of_damage(directory, &root, logical);
                     continue;
                 }
                 mapping => mapping?,
             };
             if limit.pass(&mapping).is_err() {
-                return Ok(None);
+                return Ok(map_is::SHARED);
             }
             block = match mapping {
                 Mapping::Hole(hole) => hole.end(),
@@ -131,6 +138,9 @@ impl Inodes {
                 }
             };
         }
-        Ok(Some(runs))
+        Ok(match share_blocks(&runs) {
+            true => map_is::SHARED,
+            false => map_is::SOUND,
+        })
     }
 }

@@ -36,6 +36,7 @@ use smallvec::SmallVec;
 
 pub use convert::{BlockState, convert};
 pub use insert::insert;
+pub use path::end_of_damage;
 pub use pext4_ondisk::extent::{Bounds, Extent};
 pub use read::{last_end, lookup, walk};
 pub use remove::remove;

@@ -109,6 +109,22 @@ impl Trail for Path {
     }
 }
 
+/// The end of the logical blocks below the last node that was reached, or below the entry of it
+/// that was followed.
+struct Reached {
+    end: u64,
+}
+
+impl Trail for Reached {
+    fn push(&mut self, _: Option<BlockNumber>, node: &Node<'_>, slot: usize) {
+        // The entry behind the target.
+        let next = slot + usize::from(node.depth() > 0);
+        if next < node.len() {
+            self.end = self.end.min(u64::from(node.logical(next).get()));
+        }
+    }
+}
+
 /// A descent to the leaf of one logical block.
 struct Descent<'t, T> {
     target: LogicalBlock,
@@ -252,6 +268,15 @@ pub(super) fn descend<S: NodeStore, R>(
 ) -> Result<R> {
     path.count = 0;
     follow(root, store, target, path, look)
+}
+
+/// Where `target` cannot be looked up because a node is damaged: the end of the logical blocks for
+/// which the same is true.
+pub fn end_of_damage<S: NodeStore>(root: &[u8; ROOT_SIZE], store: &S, target: LogicalBlock) -> u64 {
+    let mut reached = Reached { end: NUMBERS_END };
+    // What is wrong was told by the lookup.
+    let _ = follow(root, store, target, &mut reached, |_| Ok(()));
+    reached.end.max(u64::from(target.get()) + 1)
 }
 
 fn follow<S: NodeStore, R>(

@@ -418,6 +418,36 @@ fn converting_beside_a_damaged_leaf_changes_nothing() {
     assert!(case.store.nodes != nodes);
 }
 
+/// Damages each node in turn, and walks through the tree as one who passes what is damaged.
+#[test]
+fn damage_ends_where_the_next_node_begins() {
+    let sound = scattered(TINY, (0..100).map(|i| i * 2));
+    for &node in sound.store.nodes.keys() {
+        let mut case = scattered(TINY, (0..100).map(|i| i * 2));
+        case.store
+            .nodes
+            .get_mut(&node)
+            .expect("it is there")
+            .fill(0);
+        let is_lost = |logical| {
+            let looked_up = lookup(&case.root, &case.store, LogicalBlock(logical));
+            looked_up.is_err()
+        };
+        let (mut logical, mut passed) = (0, 0);
+        while logical < 250 {
+            if !is_lost(logical) {
+                logical += 1;
+                continue;
+            }
+            let end = end_of_damage(&case.root, &case.store, LogicalBlock(logical));
+            let end = u32::try_from(end.min(250)).expect("small");
+            assert!((logical..end).all(is_lost), "up to {end}");
+            (logical, passed) = (end, passed + 1);
+        }
+        assert_eq!(passed, 1, "a node has one place");
+    }
+}
+
 #[test]
 fn removing_the_first_extent_of_a_leaf_tells_all_ancestors() {
     let mut case = scattered(TINY, (0..200).map(|i| i * 2));

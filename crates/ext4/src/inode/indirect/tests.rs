@@ -8,8 +8,8 @@ use pext4_ondisk::indirect::{DIRECT, entry, set_entry};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use super::{
-    Extent, Hole, Limit, Mapping, NodeStore, Root, insert, largest_size, lookup, remove, room,
-    root_runs,
+    Extent, Hole, Limit, Mapping, NodeStore, Root, end_of_damage, insert, largest_size, lookup,
+    remove, room, root_runs,
 };
 use crate::error::{Error, Refusal, Result};
 
@@ -217,6 +217,42 @@ fn what_cannot_be_is_corrupt() {
     let mut narrow = narrow(&memory);
     let lost = remove(&mut root, &mut narrow, 0..100, ALL, &mut freed);
     assert!(matches!(lost, Err(Error::Corrupt(_))));
+}
+
+/// Removes each pointer block in turn, and walks through the map as one who passes what is damaged.
+#[test]
+fn damage_ends_where_the_next_pointer_block_begins() {
+    let (mut root, mut memory) = memory();
+    for logical in [0, 13, 30, 45, 61, 290, 310, 600, 4000] {
+        insert(&mut root, &mut memory, extent(logical, 1000 + logical, 1)).expect("room");
+    }
+    for node in memory.nodes.keys() {
+        let mut damaged = clone(&memory);
+        damaged.nodes.remove(node);
+        let is_lost = |logical: &u64| {
+            let logical = LogicalBlock(u32::try_from(*logical).expect("small"));
+            lookup(&root, &damaged, logical).is_err()
+        };
+        let (mut logical, mut passed) = (0, 0);
+        while logical < 5000 {
+            if !is_lost(&logical) {
+                logical += 1;
+                continue;
+            }
+            let lost = LogicalBlock(u32::try_from(logical).expect("small"));
+            let end = end_of_damage(&root, &damaged, lost);
+            assert!(
+                (logical..end).all(|logical| is_lost(&logical)),
+                "up to {end}"
+            );
+            (logical, passed) = (end, passed + 1);
+        }
+        assert_eq!(passed, 1, "a pointer block has one place");
+    }
+    // A pointer that leads out of the file system, to all of a level.
+    let narrow = Narrow(memory);
+    assert!(lookup(&root, &narrow, LogicalBlock(17)).is_err());
+    assert_eq!(end_of_damage(&root, &narrow, LogicalBlock(17)), 28);
 }
 
 fn clone(memory: &Memory) -> Memory {
