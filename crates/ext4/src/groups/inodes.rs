@@ -11,6 +11,7 @@
 //!
 //! [`Opened`]: pext4_jbd2::Opened
 
+use std::ops::Range;
 use std::time::Duration;
 
 use pext4_block::{Page, Stamp};
@@ -118,6 +119,12 @@ impl InodeBits {
     /// Whether an inode is used.
     pub fn is_used(&self, index: u32) -> bool {
         self.bits.is_set(index)
+    }
+
+    /// Whether an inode of a range is free at the moment.
+    pub fn has_free_in(&self, range: Range<u32>) -> bool {
+        let free = self.bits.next_clear(range.start);
+        free.is_some_and(|free| free < range.end)
     }
 
     /// Whether slots that were never used are zero on disk.

@@ -120,12 +120,12 @@ impl Groups {
         }
     }
 
-    fn first_usable(&self, group: GroupNumber) -> u32 {
-        if group.get() == 0 {
-            self.store.geometry.first_inode.get() - 1
-        } else {
-            0
-        }
+    /// The index of the first inode of a group that the format does not reserve; behind the last
+    /// one if it reserves them all.
+    pub(super) fn first_usable(&self, group: GroupNumber) -> u32 {
+        let geometry = &self.store.geometry;
+        let reserved = geometry.first_inode.get() - 1;
+        reserved.saturating_sub(group.get().saturating_mul(geometry.inodes_per_group))
     }
 
     /// The bits of a group, opened for claims without its lock under this handle.

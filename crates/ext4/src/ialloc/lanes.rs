@@ -143,6 +143,13 @@ impl Groups {
             }
             _ => return None,
         };
-        Some(Line { group, line, room })
+        // All numbers of a line may be claimed. Reserved ones of a sound image are in use.
+        let start = line * Bits::LINE;
+        let reserved = start..self.first_usable(group);
+        let may_be_lane = match info.inodes.get() {
+            Some(bits) => !bits.has_free_in(reserved),
+            None => reserved.is_empty(),
+        };
+        may_be_lane.then_some(Line { group, line, room })
     }
 }

@@ -1,5 +1,7 @@
 //! Inode allocation on images of mke2fs.
 
+mod reserved;
+
 use fastrand::Rng;
 use std::collections::BTreeSet;
 
