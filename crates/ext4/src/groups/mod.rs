@@ -325,8 +325,14 @@ impl Groups {
         let Some((group, index)) = self.store.geometry.inode_group(inode) else {
             return true;
         };
+        index >= self.used_slots(group)
+    }
+
+    /// The number of slots at the start of a group's inode table of which all that were ever used
+    /// are.
+    pub(crate) fn used_slots(&self, group: GroupNumber) -> u32 {
         let unused = self.info(group).unused_inodes.load(Ordering::Acquire);
-        index >= self.store.geometry.inodes_per_group.saturating_sub(unused)
+        self.store.geometry.inodes_per_group.saturating_sub(unused)
     }
 
     /// Counts an event.

@@ -41,16 +41,23 @@ impl Groups {
     }
 
     /// The numbers before `inode` whose slots count as used once `inode` is claimed, although
-    /// nothing was ever written there.
+    /// nothing was ever written there: the last ones before it, so that no others are looked at.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if there is no such number.
     pub(crate) fn unwritten_slots_before(
         &self,
         inode: InodeNumber,
     ) -> Result<impl Iterator<Item = InodeNumber>> {
         let (group, index) = self.place_of(inode)?;
         let is_zeroed = self.inode_bits(group).is_none_or(|bits| bits.is_zeroed());
-        let end = if is_zeroed { 0 } else { index };
-        let slots = (0..end).filter_map(move |slot| self.store.geometry.inode_at(group, slot));
-        Ok(slots.filter(|&inode| self.is_inode_slot_unused(inode)))
+        let first = if is_zeroed {
+            index
+        } else {
+            self.used_slots(group)
+        };
+        Ok((first..index).filter_map(move |slot| self.store.geometry.inode_at(group, slot)))
     }
 
     fn place_of(&self, inode: InodeNumber) -> Result<(GroupNumber, u32)> {

@@ -1,5 +1,6 @@
 //! Inode allocation on images of mke2fs.
 
+mod known;
 mod reserved;
 
 use fastrand::Rng;
