@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use images::Image;
 use pext4_block::{Device, RamDevice};
-use pext4_fs::{Error, MountOptions, Volume};
+use pext4_fs::{Error, MountOptions, SetAttributes, Volume};
 
 /// The bytes for which the host has no space.
 const TOO_MUCH: u8 = 0x77;
@@ -16,6 +16,22 @@ struct FullHost {
     below: RamDevice,
     /// How the host refuses them.
     kind: io::ErrorKind,
+    /// How many of them it takes before.
+    prefix: usize,
+}
+
+impl FullHost {
+    fn open(image: &Image, kind: io::ErrorKind, prefix: usize) -> (Arc<Self>, Volume) {
+        let below = RamDevice::load(&image.path).expect("the image");
+        let device = Arc::new(Self {
+            below,
+            kind,
+            prefix,
+        });
+        let over: Arc<dyn Device> = Arc::<Self>::clone(&device);
+        let volume = Volume::open(over, MountOptions::default()).expect("a mount");
+        (device, volume)
+    }
 }
 
 impl Device for FullHost {
@@ -33,7 +49,10 @@ impl Device for FullHost {
 
     fn write_vectored_at(&self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
         let is_data = |piece: &IoSlice<'_>| piece.starts_with(&[TOO_MUCH; 512]);
-        if from.iter().any(is_data) {
+        if let Some(at) = from.iter().position(is_data) {
+            let before: usize = from[..at].iter().map(|piece| piece.len()).sum();
+            let taken = &from[at][..self.prefix];
+            self.below.write_at(offset + before as u64, taken)?;
             return Err(self.kind.into());
         }
         self.below.write_vectored_at(offset, from)
@@ -57,10 +76,7 @@ fn only_the_write_fails_for_which_the_host_has_no_space() {
         let Some(image) = Image::make(&["-O", features]) else {
             return;
         };
-        let below = RamDevice::load(&image.path).expect("the image");
-        let device = Arc::new(FullHost { below, kind });
-        let over: Arc<dyn Device> = Arc::<FullHost>::clone(&device);
-        let volume = Volume::open(over, MountOptions::default()).expect("a mount");
+        let (device, volume) = FullHost::open(&image, kind, 0);
         let paths = volume.paths();
         paths.write("/kept", [1; 100_000]).expect("space");
         let kept = paths.resolve("/kept").expect("a file").inode();
@@ -82,4 +98,44 @@ fn only_the_write_fails_for_which_the_host_has_no_space() {
         device.below.save(&image.path).expect("room");
         image.assert_clean();
     }
+}
+
+/// The host takes a part of what is appended in the block in which a file ends.
+#[test]
+fn what_a_failed_append_has_written_is_not_shown() {
+    let Some(image) = Image::make(&["-b", "4096"]) else {
+        return;
+    };
+    let (device, volume) = FullHost::open(&image, io::ErrorKind::StorageFull, 600);
+    let paths = volume.paths();
+    paths.write("/file", [1; 1000]).expect("space");
+    let file = paths.resolve("/file").expect("a file").inode();
+    let append = || {
+        let failed = volume.write(file, 1000, &[TOO_MUCH; 2000]);
+        failed.expect_err("the host is full")
+    };
+    let place = volume.extents(file, 0, 1).expect("a sound map")[0].physical;
+    let on_device = || {
+        let mut bytes = [0; 4096];
+        device.below.read_at(place, &mut bytes).expect("there");
+        bytes
+    };
+    let mut expected = [0; 4096];
+    expected[..1000].fill(1);
+
+    assert!(matches!(append(), Error::Io(_)));
+    assert_eq!(on_device()[1000..1600], [TOO_MUCH; 600]);
+    volume.sync().expect("nothing has stopped");
+    assert!(on_device() == expected, "others find zeroes there, too");
+
+    append();
+    let longer = SetAttributes {
+        size: Some(4096),
+        ..SetAttributes::default()
+    };
+    let _ = volume.set_attributes(file, &longer).expect("it can grow");
+    assert!(paths.read("/file").expect("a file") == expected);
+    volume.close().expect("it closes");
+    device.below.save(&image.path).expect("room");
+    image.assert_clean();
 }

@@ -224,9 +224,12 @@ impl Inodes {
         match mapping {
             Mapping::Mapped(extent) if !extent.unwritten => {
                 let data = &data[..bytes(end - position)];
-                self.store
-                    .write_data(self.device_offset(&extent, position), &[IoSlice::new(data)])?;
-                Ok((end, false))
+                let to = self.device_offset(&extent, position);
+                let written = self.store.write_data(to, &[IoSlice::new(data)]);
+                if written.is_err() && end > inode.size() {
+                    self.note_half_written(inode);
+                }
+                written.map(|()| (end, false))
             }
             Mapping::Mapped(extent) => {
                 self.write_unwritten(inode, &extent, &piece, data)?;
@@ -234,6 +237,16 @@ impl Inodes {
             }
             Mapping::Hole(hole) => Ok((self.write_hole(inode, hole, &piece, data)?, true)),
         }
+    }
+
+    /// Notes that a write beyond the end of the file has failed, perhaps after it had reached the
+    /// rest of the block in which the file ends.
+    fn note_half_written(&self, inode: &Inode) {
+        inode.note(|state| {
+            if !state.slot.size.is_multiple_of(self.block_bytes()) {
+                self.tails.note(inode.number(), state);
+            }
+        });
     }
 
     fn write_hole(

@@ -1,12 +1,13 @@
-//! Files that were truncated inside a block and still have old bytes beyond their end.
+//! Files that end inside a block and may have other bytes than zeroes beyond their end: those that
+//! were truncated, and those where a write beyond the end failed half way.
 //!
 //! A truncate becomes durable with its transaction, and only after that may the bytes that it cut
 //! off be overwritten: otherwise a power cut could leave the old size with zeroes in the file. An
 //! operation that makes the file grow zeroes them first ([`Inodes::zero_tail`]). Linux does not do
-//! this: it assumes that the bytes beyond the end are zero on disk. So every file that was
-//! truncated is listed here, once, and `sync` and unmount zero the tails of all listed files,
-//! durably. An inode number that is reused many times can be listed as many times; a list that has
-//! grown removes such duplicates.
+//! this: it assumes that the bytes beyond the end are zero on disk. So every such file is listed
+//! here, once, and `sync` and unmount zero the tails of all listed files, durably. An inode number
+//! that is reused many times can be listed as many times; a list that has grown removes such
+//! duplicates.
 //!
 //! Locking: the lists are per shard, of class `Leaf`; no list is locked while a file is processed.
 //! Who has taken the lists holds the lock of class `Tails` until all files that were on them are
@@ -17,6 +18,7 @@ use pext4_sync::order::Class;
 use pext4_sync::{Mutex, Sharded};
 
 use crate::error::{Error, Refusal, Result};
+use crate::inode::State;
 use crate::inode::inodes::Inodes;
 use crate::types::FileType;
 
@@ -64,8 +66,17 @@ impl Tails {
         }
     }
 
-    /// Lists an inode. The caller sets `tail_is_listed`, so that it is listed once.
-    pub(crate) fn list(&self, inode: InodeNumber) {
+    /// Notes that an inode that ends inside a block may have other bytes than zeroes beyond its
+    /// end, and lists it, once.
+    pub(super) fn note(&self, inode: InodeNumber, state: &mut State) {
+        state.tail_is_zero = false;
+        if !std::mem::replace(&mut state.tail_is_listed, true) {
+            self.list(inode);
+        }
+    }
+
+    /// Lists an inode whose state has `tail_is_listed` set.
+    fn list(&self, inode: InodeNumber) {
         self.listed.local().lock().add(inode);
     }
 

@@ -129,9 +129,9 @@ impl Inodes {
         inode.edit(handle, Reach::Data, |state| {
             if size < state.slot.size {
                 state.truncated_in = Some(tid);
-                state.tail_is_zero = false;
-                if is_inside && !std::mem::replace(&mut state.tail_is_listed, true) {
-                    self.tails.list(inode.number());
+                match is_inside {
+                    true => self.tails.note(inode.number(), state),
+                    false => state.tail_is_zero = false,
                 }
             } else if size > state.slot.size {
                 state.tail_is_zero = true;

@@ -77,7 +77,8 @@ impl Store {
     /// Writes data of files. If the device fails, the volume stops writing, and every thread that
     /// waits for durability gets the error. Only a host without space fails this write alone: no
     /// map has changed yet, so the volume is as it was, and what is removed from it gives the host
-    /// space again.
+    /// space again. Part of the data may be there: where that is beyond the end of a file, in the
+    /// block in which it ends, the caller notes it.
     ///
     /// # Errors
     ///
