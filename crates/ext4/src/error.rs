@@ -243,6 +243,14 @@ impl Error {
         }
     }
 
+    /// Whether the volume has no space for what was written, or the host, or that for its owner.
+    pub(crate) fn is_lack_of_space(&self) -> bool {
+        match self {
+            Self::Io(error) => is_without_space(error),
+            error => error.is(Refusal::NoSpace),
+        }
+    }
+
     /// For an error of the journal while it is opened: it has not stopped then, and what is wrong
     /// is the image, or the device.
     pub(crate) fn opening(error: JournalError) -> Self {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use images::Image;
 use pext4_block::{Device, RamDevice};
-use pext4_fs::{Error, MountOptions, SetAttributes, Volume};
+use pext4_fs::{AllocateMode, Error, MountOptions, SetAttributes, Volume};
 
 /// The bytes for which the host has no space.
 const TOO_MUCH: u8 = 0x77;
@@ -138,4 +138,32 @@ fn what_a_failed_append_has_written_is_not_shown() {
     volume.close().expect("it closes");
     device.below.save(&image.path).expect("room");
     image.assert_clean();
+}
+
+/// The host has no space for the second piece of a write: the first one is written, as on a volume
+/// that is full.
+#[test]
+fn a_write_for_which_the_host_has_space_in_part_is_short() {
+    for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+        let Some(image) = Image::make(&["-b", "4096"]) else {
+            return;
+        };
+        let (device, volume) = FullHost::open(&image, kind, 0);
+        let paths = volume.paths();
+        paths.write("/file", [1; 4096]).expect("space");
+        let file = paths.resolve("/file").expect("a file").inode();
+        let reserved = volume.allocate(file, AllocateMode::KeepSize, 4096, 4096);
+        reserved.expect("space");
+        let mut data = [3; 3 * 4096];
+        data[2 * 4096..].fill(TOO_MUCH);
+        // Over what is there, into a block that is allocated, and into a hole.
+        let written = volume.write(file, 0, &data);
+        assert_eq!(written.expect("a part fits"), 2 * 4096);
+        assert!(paths.read("/file").expect("a file") == data[..2 * 4096]);
+        let failed = volume.write(file, 2 * 4096, &data[2 * 4096..]);
+        assert!(matches!(failed, Err(Error::Io(_))));
+        volume.close().expect("it closes");
+        device.below.save(&image.path).expect("room");
+        image.assert_clean();
+    }
 }

@@ -163,8 +163,8 @@ impl Inodes {
     }
 
     /// Writes `from` at `offset`, extending the file if needed. Returns the number of bytes
-    /// written: fewer than given only if there is no space for the rest, or the file cannot be so
-    /// large.
+    /// written: fewer than given only if there is no space for the rest, in the volume or on the
+    /// host, or the file cannot be so large.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Inodes {
             self.note_written(&mut handle, inode, position);
         }
         match failure {
-            Some(error) if position == offset || !error.is(Refusal::NoSpace) => Err(error),
+            Some(error) if position == offset || !error.is_lack_of_space() => Err(error),
             _ => Ok(bytes(position - offset)),
         }
     }

@@ -11,7 +11,7 @@ use super::encrypted::check_makes_names;
 use super::kept_content::check_content_changes;
 use super::names::Change;
 use super::{INODE_CREDITS, check_directory};
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Refusal, Result};
 use crate::inode::allocate::Allocated;
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach};
@@ -48,10 +48,13 @@ fn write_all(
             // The next attempt finds out why: if there is no space, it waits for space that a
             // commit releases.
             Ok(count) => done += count,
-            Err(Error::Refused(Refusal::NoSpace | Refusal::FileTooLarge)) if done > 0 => {
-                return Ok(done);
+            Err(error) => {
+                let fits_in_part = error.is_lack_of_space() || error.is(Refusal::FileTooLarge);
+                return match done > 0 && fits_in_part {
+                    true => Ok(done),
+                    false => Err(error),
+                };
             }
-            Err(error) => return Err(error),
         }
     }
 }
@@ -119,7 +122,7 @@ impl Volume {
     }
 
     /// Writes `from`, extending the file if needed. Returns the number of bytes written: fewer than
-    /// given only if the volume became full.
+    /// given only if the volume became full, or the host.
     ///
     /// # Errors
     ///
@@ -144,7 +147,7 @@ impl Volume {
 
     /// Writes `from` at the end of the file, which is found under the inode's lock: writers that
     /// append do not overwrite each other. Returns the offset at which they were written and their
-    /// number, which is less than given only if the volume became full.
+    /// number, which is less than given only if the volume became full, or the host.
     ///
     /// # Errors
     ///

@@ -176,11 +176,12 @@ impl Volume {
         if inode.is_inline() {
             self.inodes.move_out(inode)?;
         }
-        let written = self.inodes.write_data(inode, 0, value)?;
-        self.inodes.drop_preallocation(inode);
-        if written < value.len() {
-            return Err(Refusal::NoSpace.into());
+        let mut done = 0;
+        while done < value.len() {
+            // The next call says why not all was written.
+            done += self.inodes.write_data(inode, done as u64, &value[done..])?;
         }
+        self.inodes.drop_preallocation(inode);
         Ok(())
     }
 
