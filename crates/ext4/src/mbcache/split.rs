@@ -99,9 +99,33 @@ impl Split {
             let Some(oldest) = oldest else {
                 return;
             };
-            // If it is found meanwhile, it is added to the list again when it is released.
-            let _ = self.withdraw(oldest.key, oldest.block);
+            self.evict(&oldest);
         }
+    }
+
+    /// Removes an entry that was taken off the list. If it is found meanwhile, it is added to the
+    /// list again when it is released; and if its block has another entry meanwhile, that stays.
+    fn evict(&self, oldest: &Arc<Entry>) {
+        let is_it = |entry: &Arc<Entry>| Arc::ptr_eq(entry, oldest);
+        let _ = self.take_out(oldest.key, oldest.block, is_it);
+    }
+
+    /// Removes an entry with this key of this block, unless it is held.
+    fn take_out(&self, key: u32, block: u64, is_it: impl FnMut(&Arc<Entry>) -> bool) -> Withdrawal {
+        let mut content = self.content_chain(key);
+        let mut blocks = self.block_chain(block);
+        let Some(place) = blocks.iter().position(is_it) else {
+            return Withdrawal::Absent;
+        };
+        let _lock = self.entry_lock(block);
+        if blocks[place].is_held() {
+            return Withdrawal::Held;
+        }
+        let entry = blocks.swap_remove(place);
+        content.retain(|other| !Arc::ptr_eq(other, &entry));
+        entry.unlist();
+        self.list().remove(&entry);
+        Withdrawal::Removed
     }
 }
 
@@ -147,20 +171,7 @@ impl Table for Split {
     }
 
     fn withdraw(&self, key: u32, block: u64) -> Withdrawal {
-        let mut content = self.content_chain(key);
-        let mut blocks = self.block_chain(block);
-        let Some(place) = blocks.iter().position(|entry| entry.block == block) else {
-            return Withdrawal::Absent;
-        };
-        let _lock = self.entry_lock(block);
-        if blocks[place].is_held() {
-            return Withdrawal::Held;
-        }
-        let entry = blocks.swap_remove(place);
-        content.retain(|other| !Arc::ptr_eq(other, &entry));
-        entry.unlist();
-        self.list().remove(&entry);
-        Withdrawal::Removed
+        self.take_out(key, block, |entry| entry.key == key && entry.block == block)
     }
 
     /// No such mark: a search that finds a block with the maximum number of references continues.
@@ -170,5 +181,30 @@ impl Table for Split {
     fn len(&self) -> usize {
         let chains = self.by_block.iter();
         chains.map(|chain| chain.lock_keyed(BY_BLOCK).len()).sum()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Split, Table, Withdrawal};
+
+    /// A thread that makes room has taken an entry off the list, and before it goes on, the owner
+    /// of the block changes that in place.
+    #[test]
+    fn an_entry_of_other_content_is_not_taken_for_the_oldest() {
+        let (block, before, after) = (7, 1, 2);
+        let cache = Split::with_locks(4, 2, 1);
+        assert!(cache.insert(before, block, true));
+        let oldest = cache.list().pop().expect("it was added");
+        assert_eq!(cache.withdraw(before, block), Withdrawal::Removed);
+        assert!(cache.insert(after, block, true));
+        cache.evict(&oldest);
+        assert_eq!(
+            (cache.len(), cache.list().len()),
+            (1, 1),
+            "the new one stays"
+        );
+        assert_eq!(cache.withdraw(after, block), Withdrawal::Removed);
+        assert!(cache.find(after, None).is_none(), "in no chain");
     }
 }
