@@ -324,9 +324,12 @@ impl Crew {
     /// Runs tasks in rounds. A task that has failed continues to wait at the barriers, since the
     /// others do not know of the failure yet.
     fn work_in_rounds<O: Observer>(&self, tasks: &mut [Numbered]) -> Result<()> {
-        let (mut outcome, thread) = (Ok(()), self.thread());
+        let mut outcome = Ok(());
         for at in (0..self.setup.workload.parts().len()).cycle() {
             if self.setup.hands == Hands::VirtualCores {
+                // Before the cores leave the barrier at one moment: a step after it takes each
+                // another time.
+                O::part(at);
                 self.barrier.wait_and_begin_together();
             } else {
                 self.barrier.wait();
@@ -334,23 +337,9 @@ impl Crew {
             if self.over.load(Ordering::Relaxed) {
                 break;
             }
-            O::part(at);
             for (number, task) in &mut *tasks {
                 let _pin = self.pin(*number);
-                let (before, cpu) = (queued(thread), thread_cpu());
-                let mut done = Done {
-                    start: time::now(),
-                    ..Done::default()
-                };
-                if outcome.is_ok() {
-                    outcome = part(task.as_mut(), &self.library, &mut done.operations);
-                    if outcome.is_err() {
-                        self.fail(anyhow!("a task failed"));
-                    }
-                }
-                done.end = time::now();
-                done.cpu = thread_cpu().saturating_sub(cpu);
-                done.queued = queued(thread).saturating_sub(before);
+                let done = self.work_on_part::<O>(at, task.as_mut(), &mut outcome);
                 self.counters[*number].fetch_add(done.operations, Ordering::Relaxed);
                 *self.done[*number]
                     .lock()
@@ -359,6 +348,37 @@ impl Crew {
             self.barrier.wait();
         }
         outcome
+    }
+
+    /// Runs one task to the end of a part. What is done here besides the task's own work, above all
+    /// reading how long it had no processor, belongs to the time between the parts: it takes as
+    /// long as fifty operations.
+    fn work_on_part<O: Observer>(
+        &self,
+        at: usize,
+        task: &mut dyn Task,
+        outcome: &mut Result<()>,
+    ) -> Done {
+        let thread = self.thread();
+        let (before, cpu) = (queued(thread), thread_cpu());
+        if self.setup.hands != Hands::VirtualCores {
+            O::part(at);
+        }
+        let mut done = Done {
+            start: time::now(),
+            ..Done::default()
+        };
+        if outcome.is_ok() {
+            *outcome = part(task, &self.library, &mut done.operations);
+            if outcome.is_err() {
+                self.fail(anyhow!("a task failed"));
+            }
+        }
+        O::part(self.setup.workload.parts().len());
+        done.end = time::now();
+        done.cpu = thread_cpu().saturating_sub(cpu);
+        done.queued = queued(thread).saturating_sub(before);
+        done
     }
 }
 

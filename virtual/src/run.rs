@@ -79,6 +79,7 @@ pub fn point(
 }
 
 /// Part numbers beyond 255 share one number; no workload has so many parts.
+#[track_caller]
 fn begin(part: usize) {
     begin_part(u8::try_from(part).unwrap_or(u8::MAX));
 }

@@ -164,7 +164,8 @@ pub trait Observer: Send {
         Self: Sized,
     {
     }
-    /// The calling thread begins a part of the workload.
+    /// The calling thread begins a part of the workload; the number after the last one is that of
+    /// the time between the parts.
     fn part(_number: usize)
     where
         Self: Sized,

@@ -294,9 +294,13 @@ pub(crate) fn leave() {
     with_log(|log| log.since = ticks::now());
 }
 
-/// Sets the part of its work that the calling thread is in.
-pub(crate) fn part(number: Part) {
-    with_log(|log| log.part = number);
+/// Begins a part of the calling thread's work, which is a step.
+pub(crate) fn part(site: Site, number: Part) {
+    if watch::is_on(CALIBRATION) {
+        arrive(site, Action::Other);
+        with_log(|log| log.part = number);
+        leave();
+    }
 }
 
 /// Makes the calling thread the reference, whose operations are also measured without observation.
@@ -475,7 +479,7 @@ mod tests {
         let ((), recording) = record(|| {
             reference();
             for turn in 0..200 {
-                super::part(3 + turn % 2);
+                super::part(std::panic::Location::caller(), 3 + turn % 2);
                 let _guard = lock.lock();
                 let start = Instant::now();
                 while start.elapsed() < if turn % 2 == 0 { short } else { long } {}
@@ -495,5 +499,25 @@ mod tests {
             .expect("some were seen");
         assert_eq!(stretches.cost(4, pair.1, pair.2), (cost, true));
         assert!(stretches.cost(5, pair.1, pair.2).1);
+    }
+
+    #[test]
+    fn what_comes_before_a_part_is_not_charged_to_it() {
+        let here = std::panic::Location::caller();
+        let lock = Mutex::new(Class::Leaf, ());
+        let ((), recording) = record(|| {
+            reference();
+            for _ in 0..50 {
+                super::part(here, 3);
+                drop(lock.lock());
+                super::part(here, 4);
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_micros(30) {}
+            }
+        });
+        let stretches = recording.stretches(&[]);
+        let of_part = |part| recording.reference_nanoseconds(part, &stretches);
+        assert!(of_part(4) > 50.0 * 30_000.0 * 0.9, "{}", of_part(4));
+        assert!(of_part(3) < of_part(4) / 10.0, "{}", of_part(3));
     }
 }

@@ -331,12 +331,16 @@ pub fn move_to(number: usize) {
 }
 
 /// Begins a part of the caller's work; the caller is a virtual core or a thread of a calibration.
-/// Every part has its own costs of stretches.
+/// Every part has its own costs of stretches. This is a step, so that no stretch belongs to two
+/// parts.
+#[track_caller]
 pub fn begin_part(number: u8) {
+    let site = std::panic::Location::caller();
     if is_inside() {
+        arrive(site, Action::Other);
         with(|machine| machine.cores[machine.current].part = number);
     } else {
-        crate::calibration::part(number);
+        crate::calibration::part(site, number);
     }
 }
 
