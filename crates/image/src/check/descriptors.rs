@@ -146,7 +146,7 @@ fn check_flags(geometry: &Geometry, number: GroupNumber, group: &Group, findings
     });
 }
 
-/// All runs of metadata, sorted by their starts.
+/// All runs of metadata, sorted by their starts, and by group where several start at one place.
 pub(super) fn metadata_runs(volume: &Volume, groups: &[Group]) -> Vec<MetadataRun> {
     let geometry = &volume.geometry;
     let mut all = Vec::with_capacity(groups.len() * 3 + 64);
@@ -194,16 +194,30 @@ pub(super) fn metadata_runs(volume: &Volume, groups: &[Group]) -> Vec<MetadataRu
             what: MetadataKind::Mmp,
         });
     }
-    all.sort_unstable_by_key(|run| run.start);
+    all.sort_unstable_by_key(|run| (run.start, run.group));
     all
 }
 
+/// The most inodes of tables that lie on others: some hundred groups of the usual size.
+const MAX_INODES_AGAIN: u32 = 1 << 20;
+
 /// Claims all metadata and reports overlaps. If two tables overlap, both are read: their inodes
-/// show which one is right.
-pub(super) fn claim(volume: &Volume, groups: &[Group], claims: &Claims, findings: &Findings) {
+/// show which one is right. But all groups could share one table, and so have more inodes than the
+/// image has room for. So beyond [`MAX_INODES_AGAIN`] the later tables are treated as lost.
+pub(super) fn claim(volume: &Volume, groups: &mut [Group], claims: &Claims, findings: &Findings) {
     let mut farthest: Option<MetadataRun> = None;
+    let mut tables = Tables {
+        end: 0,
+        per_group: volume.geometry.inodes_per_group,
+        left: MAX_INODES_AGAIN,
+    };
+    let mut lost = Vec::new();
     for run in metadata_runs(volume, groups) {
         claims.claim_metadata(BlockNumber(run.start), u64::from(run.length));
+        if run.what == MetadataKind::InodeTable && !tables.add(&run) {
+            groups[run.group as usize].has_table = false;
+            lost.push(run.group);
+        }
         if let Some(before) = farthest
             && before.end() > run.start
         {
@@ -216,6 +230,35 @@ pub(super) fn claim(volume: &Volume, groups: &[Group], claims: &Claims, findings
         if farthest.is_none_or(|before| before.end() < run.end()) {
             farthest = Some(run);
         }
+    }
+    if let Some(&first) = lost.first() {
+        let count = lost.len();
+        findings.add(Kind::LimitReached, Place::group(GroupNumber(first)), || {
+            format!("inode tables of {count} groups lie on others and were not read")
+        });
+    }
+}
+
+/// The inode tables so far, in the order of their starts.
+struct Tables {
+    /// The end of the farthest of those that are read.
+    end: u64,
+    per_group: u32,
+    /// How many inodes of tables that lie on others may still be read.
+    left: u32,
+}
+
+impl Tables {
+    /// Whether a table is to be read.
+    fn add(&mut self, table: &MetadataRun) -> bool {
+        if table.start < self.end {
+            match self.left.checked_sub(self.per_group) {
+                Some(left) => self.left = left,
+                None => return false,
+            }
+        }
+        self.end = self.end.max(table.end());
+        true
     }
 }
 

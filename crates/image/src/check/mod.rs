@@ -262,12 +262,12 @@ pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
 /// What remains of pass 0 when the descriptors are read.
 fn prepare(
     volume: Volume,
-    groups: Vec<Group>,
+    mut groups: Vec<Group>,
     findings: Findings,
     workers: &Workers<'_>,
 ) -> Examination {
     let claims = Claims::new(&volume.geometry);
-    descriptors::claim(&volume, &groups, &claims, &findings);
+    descriptors::claim(&volume, &mut groups, &claims, &findings);
     descriptors::check_backups(&volume, &groups, workers, &findings);
     mmp::check(&volume, &findings);
     let orphans = orphans::collect(&volume, &groups, &findings);

@@ -38,7 +38,7 @@ pub(super) struct Group {
     pub(super) has_block_bitmap: bool,
     /// The location of the inode bitmap is possible.
     pub(super) has_inode_bitmap: bool,
-    /// The location of the inode table is possible.
+    /// The location of the inode table is possible, and the table is read.
     pub(super) has_table: bool,
 }
 

@@ -12,3 +12,4 @@ mod corruptions;
 mod e2fsck;
 mod hostile;
 mod image;
+mod limits;
