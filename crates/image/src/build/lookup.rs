@@ -147,7 +147,7 @@ pub(super) fn directory_behind_link(
 }
 
 /// The names of a path.
-fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+pub(super) fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/')
         .filter(|name| !matches!(*name, b"" | b"."))
 }

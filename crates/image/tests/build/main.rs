@@ -5,6 +5,7 @@
 
 mod archives;
 mod changing;
+mod dangling;
 mod determinism;
 mod directories;
 #[path = "../common/e2fsck.rs"]

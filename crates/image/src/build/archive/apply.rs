@@ -37,6 +37,10 @@ pub(in crate::build) struct ArchiveWriter<'a> {
     /// Maximum number of names that the archive may add.
     max_names: Option<u64>,
     names: u64,
+    /// The number of entries that were applied.
+    entries: u64,
+    /// The number of directories that only the targets of symbolic links named.
+    linked: u64,
     /// Opaque directories.
     opaque: Vec<Id>,
     /// The directory of the previous entry: the next one is mostly in the same.
@@ -51,6 +55,12 @@ pub(in crate::build) struct ArchiveWriter<'a> {
     /// Marks that wait for others, which may hide what their paths lead through.
     waiting_marks: Vec<Record>,
 }
+
+/// How many directories an archive may add that only the targets of its symbolic links name: so
+/// many in any case, and so many more for each of its entries. A target names two thousand at most,
+/// but hard links to the link may lie in any number of directories.
+const MIN_LINKED: u64 = 4096;
+const LINKED_PER_ENTRY: u64 = 16;
 
 /// The time of an implicit directory that contains no entry directly.
 const NO_TIME: (i64, u32) = (i64::MIN, 0);
@@ -69,6 +79,8 @@ impl<'a> ArchiveWriter<'a> {
             is_layer: false,
             max_names,
             names: 0,
+            entries: 0,
+            linked: 0,
             opaque: Vec::new(),
             last_directory: None,
             implicit: HashMap::new(),
@@ -97,6 +109,27 @@ impl<'a> ArchiveWriter<'a> {
             ));
         }
         Ok(())
+    }
+
+    /// Counts the directories that an entry adds although its own path does not name them.
+    fn count_linked(
+        &mut self,
+        path: &[u8],
+        folder: &[u8],
+        destination: &Destination,
+    ) -> Result<()> {
+        if destination.missing.is_empty() {
+            return Ok(());
+        }
+        let own = lookup::names(folder).count();
+        self.linked += destination.missing.len().saturating_sub(own) as u64;
+        if self.linked <= MIN_LINKED + self.entries * LINKED_PER_ENTRY {
+            return Ok(());
+        }
+        let problem = "its symbolic links lead to directories that are not there, and these are too \
+                       many for the number of entries";
+        let problem = format!("{}: {problem}", Shown(path));
+        Err(Error::unsound(self.archive, problem))
     }
 
     /// Applies one record to the tree, unless the rules exclude the path at which it lands.
@@ -164,6 +197,7 @@ impl<'a> ArchiveWriter<'a> {
     /// Applies a record. A hard link leads to `target` if nothing has its name.
     fn apply_now(&mut self, tree: &mut Tree, mut record: Record, target: Option<Id>) -> Result<()> {
         record.metadata.source = self.number;
+        self.entries += 1;
         let path = std::mem::take(&mut record.path);
         let Some((folder, name)) = split(&path) else {
             self.apply_rules(&mut record, || vec![Vec::new()]);
@@ -193,6 +227,7 @@ impl<'a> ArchiveWriter<'a> {
             landing.into_iter().chain([path.clone()]).collect()
         });
         self.count(&path)?;
+        self.count_linked(&path, folder, &destination)?;
         let parent = self.enter(tree, folder, destination)?;
         self.note_time(parent, &record.metadata);
         if let Some(mark) = mark {
