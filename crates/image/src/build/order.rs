@@ -3,13 +3,15 @@
 //!
 //! A directory's inode is followed by those of its files, then by each subdirectory with its
 //! contents, so files that are listed together are close together. `lost+found` is inode 11, as
-//! mke2fs makes it. A digest of all names and attributes in this order identifies the input.
+//! mke2fs makes it. A digest of all names and attributes in this order identifies the input; what a
+//! file has for all its names, such as a map of holes that may be long, is in it once.
 
 use pext4_ondisk::inode::MAX_LINKS;
 use pext4_sync::thread;
 use sha2::{Digest as _, Sha256};
 
 use super::error::{Error, Result};
+use super::progress::Progress;
 use super::tree::{Id, Metadata, NONE, ROOT, Tree};
 
 /// The inode of `lost+found`.
@@ -65,27 +67,13 @@ pub(super) fn order(
     first: u32,
     lost_found_metadata: &Metadata,
     threads: usize,
+    progress: &Progress,
 ) -> Result<Order> {
     let lost_found = find_lost_found(tree)?;
     if lost_found.is_none() {
         tree.add(ROOT, LOST_FOUND_NAME, lost_found_metadata)?;
     }
-    let (mut children, starts) = group(tree)?;
-    sort(tree, &mut children, &starts, threads);
-    let mut builder = OrderBuilder {
-        order: Order {
-            children,
-            directories: Vec::new(),
-            inodes: Vec::new(),
-            first,
-            names: 0,
-            digest: [0; 32],
-        },
-        starts,
-        next: first,
-        hasher: Sha256::new(),
-        buffer: Vec::with_capacity(2 * HASH_BUFFER_BYTES),
-    };
+    let mut builder = OrderBuilder::sorted(tree, first, threads, progress)?;
     builder.run(tree)?;
     builder.order.names -= u64::from(lost_found.is_none());
     Ok(builder.order)
@@ -192,15 +180,38 @@ fn name_prefix(name: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-struct OrderBuilder {
+struct OrderBuilder<'p> {
     order: Order,
     starts: Vec<u32>,
     next: u32,
     hasher: Sha256,
+    /// What is to be hashed next.
     buffer: Vec<u8>,
+    progress: &'p Progress,
 }
 
-impl OrderBuilder {
+impl<'p> OrderBuilder<'p> {
+    /// A builder with the names of the tree, sorted.
+    fn sorted(tree: &Tree, first: u32, threads: usize, progress: &'p Progress) -> Result<Self> {
+        let (mut children, starts) = group(tree)?;
+        sort(tree, &mut children, &starts, threads);
+        Ok(Self {
+            order: Order {
+                children,
+                directories: Vec::new(),
+                inodes: Vec::new(),
+                first,
+                names: 0,
+                digest: [0; 32],
+            },
+            starts,
+            next: first,
+            hasher: Sha256::new(),
+            buffer: Vec::with_capacity(2 * HASH_BUFFER_BYTES),
+            progress,
+        })
+    }
+
     fn run(&mut self, tree: &mut Tree) -> Result<()> {
         let sets: Vec<[u8; 32]> = (0..tree.sets.len())
             .map(|set| Sha256::digest(tree.sets.canonical(number(set))).into())
@@ -210,6 +221,7 @@ impl OrderBuilder {
         tree.node_mut(ROOT).inode = 2;
         self.hash_name(tree, ROOT, &sets);
         while let Some(id) = stack.pop() {
+            self.progress.check()?;
             let (start, end) = (self.starts[id as usize], self.starts[id as usize + 1]);
             self.number_directory(tree, id)?;
             tree.node_mut(id).content = self.order.directories.len() as u64;
@@ -222,12 +234,13 @@ impl OrderBuilder {
             let mut subdirectories = 0u32;
             for at in start..end {
                 let child = self.order.children[at as usize];
-                if tree.node(child).is_directory() {
-                    subdirectories += 1;
-                } else {
-                    self.number_file(tree, child)?;
-                }
+                let is_directory = tree.node(child).is_directory();
+                subdirectories += u32::from(is_directory);
+                let is_first = !is_directory && self.number_file(tree, child)?;
                 self.hash_name(tree, child, &sets);
+                if is_first {
+                    self.hash_segments(tree, child);
+                }
             }
             let children = &self.order.children[start as usize..end as usize];
             let below = children
@@ -270,10 +283,11 @@ impl OrderBuilder {
         Ok(())
     }
 
-    /// Numbers a file at its first name, and counts its names.
-    fn number_file(&mut self, tree: &mut Tree, name: Id) -> Result<()> {
+    /// Numbers a file at its first name, and counts its names. Whether this is the first.
+    fn number_file(&mut self, tree: &mut Tree, name: Id) -> Result<bool> {
         let owner = tree.owner(name);
-        if tree.node(owner).inode == 0 {
+        let is_first = tree.node(owner).inode == 0;
+        if is_first {
             tree.node_mut(owner).inode = self.allocate_number(owner)?;
             // Path rules may give its names different attributes. The first name in order decides,
             // not the one that was found first.
@@ -285,7 +299,7 @@ impl OrderBuilder {
             return Err(Error::unsound(tree.shown_path(name), problem));
         }
         tree.node_mut(owner).links = links;
-        Ok(())
+        Ok(is_first)
     }
 
     /// Adds a name and its inode's metadata to the digest.
@@ -306,15 +320,22 @@ impl OrderBuilder {
         if node.is_symlink() {
             buffer.extend_from_slice(tree.target(owner));
         }
-        if let Some(segments) = tree.segments.get(&owner) {
-            for segment in segments {
-                buffer.extend(segment.start.to_le_bytes());
-                buffer.extend(segment.end.to_le_bytes());
-            }
+        self.hash_full_buffer();
+    }
+
+    /// Adds the parts of a file that hold data to the digest, if it has holes.
+    fn hash_segments(&mut self, tree: &Tree, name: Id) {
+        for segment in tree.segments.get(&tree.owner(name)).into_iter().flatten() {
+            self.buffer.extend(segment.start.to_le_bytes());
+            self.buffer.extend(segment.end.to_le_bytes());
+            self.hash_full_buffer();
         }
-        if buffer.len() >= HASH_BUFFER_BYTES {
-            self.hasher.update(&*buffer);
-            buffer.clear();
+    }
+
+    fn hash_full_buffer(&mut self) {
+        if self.buffer.len() >= HASH_BUFFER_BYTES {
+            self.hasher.update(&self.buffer);
+            self.buffer.clear();
         }
     }
 }
@@ -325,14 +346,21 @@ fn number(index: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::{Metadata, ROOT, Tree};
-    use super::{Order, order};
+    use super::super::error::Error;
+    use super::super::progress::Progress;
+    use super::super::tree::{Id, Metadata, ROOT, Tree};
+    use super::{Order, OrderBuilder, order};
 
     fn metadata(mode: u16) -> Metadata {
         Metadata {
             mode,
             ..Metadata::default()
         }
+    }
+
+    fn ordered(tree: &mut Tree, threads: usize) -> Order {
+        let progress = Progress::default();
+        order(tree, 13, &metadata(0o040_700), threads, &progress).unwrap()
     }
 
     fn made(names: &[&str], threads: usize) -> (Tree, Order) {
@@ -343,7 +371,7 @@ mod tests {
                 .unwrap();
             tree.add(b, name.as_bytes(), &metadata(0o100_644)).unwrap();
         }
-        let order = order(&mut tree, 13, &metadata(0o040_700), threads).unwrap();
+        let order = ordered(&mut tree, threads);
         (tree, order)
     }
 
@@ -392,7 +420,7 @@ mod tests {
                     tree.add(id, name.as_bytes(), &metadata(0o100_644)).unwrap();
                 }
             }
-            let order = order(&mut tree, 13, &metadata(0o040_700), threads).unwrap();
+            let order = ordered(&mut tree, threads);
             for directory in &order.directories {
                 let names: Vec<&[u8]> = order
                     .children(directory)
@@ -405,5 +433,53 @@ mod tests {
         };
         assert_eq!(build(1), build(2));
         assert_eq!(build(1), build(9));
+    }
+
+    /// A file with holes and so many other names.
+    fn with_holes(others: usize) -> Tree {
+        let mut tree = Tree::new(&metadata(0o040_755));
+        let mut add = |name: &str| -> Id {
+            let metadata = metadata(0o100_644);
+            tree.add(ROOT, name.as_bytes(), &metadata).unwrap()
+        };
+        let first = add("0");
+        let others: Vec<Id> = (0..others).map(|other| add(&format!("b{other}"))).collect();
+        for other in others {
+            tree.node_mut(other).link = first;
+        }
+        tree.segments.insert(first, Box::new([SEGMENT]));
+        tree
+    }
+
+    const SEGMENT: std::ops::Range<u64> = 0x1234_5678_9ABC..0x7654_3210_FEDC;
+
+    #[test]
+    fn a_map_of_holes_is_hashed_once_for_all_names_of_a_file() {
+        let progress = Progress::default();
+        for others in [0, 1, 20] {
+            let mut tree = with_holes(others);
+            let mut builder = OrderBuilder::sorted(&tree, 13, 1, &progress).unwrap();
+            builder.run(&mut tree).unwrap();
+            let (start, end) = (SEGMENT.start.to_le_bytes(), SEGMENT.end.to_le_bytes());
+            let map = [start, end].concat();
+            let windows = builder.buffer.windows(map.len());
+            assert_eq!(windows.filter(|window| *window == map).count(), 1);
+        }
+        let digest = |segment| {
+            let mut tree = with_holes(1);
+            let segments = tree.segments.values_mut().next().expect("the file's");
+            segments[0] = segment;
+            ordered(&mut tree, 1).digest
+        };
+        assert_ne!(digest(SEGMENT), digest(0..SEGMENT.end));
+    }
+
+    #[test]
+    fn it_stops_when_it_is_asked() {
+        let progress = Progress::default();
+        progress.stop();
+        let mut tree = with_holes(0);
+        let stopped = order(&mut tree, 13, &metadata(0o040_700), 1, &progress);
+        assert!(matches!(stopped, Err(Error::Interrupted)));
     }
 }

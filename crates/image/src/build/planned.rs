@@ -64,7 +64,7 @@ impl Builder {
             seconds: storable(time, 0).seconds,
             ..Metadata::default()
         };
-        let order = order::order(&mut tree, first, &lost_found, self.threads)?;
+        let order = order::order(&mut tree, first, &lost_found, self.threads, &self.progress)?;
         let block_size = 1024u32 << trial.log_block_size;
         shape::check_files(&tree, &order, &trial.features, u64::from(block_size))?;
         let mut options = self.options(&order, time);
