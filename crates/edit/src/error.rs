@@ -9,6 +9,7 @@ pub(crate) use pext4_ondisk::shown::Shown;
 use pext4_tar::Malformed;
 use thiserror::Error;
 
+use crate::image_tree::ImageFile;
 use crate::mode::InvalidMode;
 
 /// The result of an edit.
@@ -206,6 +207,8 @@ fn plain(path: &[u8]) -> Vec<u8> {
 pub(crate) trait FsContext<T> {
     /// Turns an error into [`EditError::AtPath`].
     fn with_path(self, path: &[u8]) -> Result<T>;
+    /// As [`Self::with_path`], with the path of a file.
+    fn with_file(self, file: &ImageFile) -> Result<T>;
     /// Turns an error into [`EditError::Image`].
     fn with_image(self, image: &Path) -> Result<T>;
 }
@@ -217,6 +220,10 @@ impl<T> FsContext<T> for pext4_fs::Result<T> {
             path: path.to_vec(),
             source,
         })
+    }
+
+    fn with_file(self, file: &ImageFile) -> Result<T> {
+        self.or_else(|error| Err(error).with_path(&file.path()))
     }
 
     fn with_image(self, image: &Path) -> Result<T> {

@@ -40,12 +40,6 @@ use crate::unreadable::{OnSkipped, Unreadable};
 use metadata::set_mode;
 use place::{check_vacant, rename_into_place, target};
 
-/// How a directory of the copy is opened.
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
-
 /// The mode of a directory until the copy is complete.
 const DIRECTORY_TO_FILL: Mode = Mode::RWXU;
 
@@ -155,7 +149,6 @@ impl Reader {
             temporary: OsString::new(),
             has_made_top: false,
             target: &target,
-            from: path,
             links: HashMap::new(),
             closed: Vec::new(),
             unreadable: Unreadable::new(on_skipped),
@@ -196,6 +189,20 @@ fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
+/// The first name of a file of the copy, and its directory; `None` for the top.
+struct FirstName {
+    directory: Option<Rc<HostDirectory>>,
+    name: OsString,
+}
+
+/// A directory of the copy that gets its mode at the end.
+struct ClosedDirectory {
+    directory: Rc<HostDirectory>,
+    /// What it is a copy of, for errors.
+    source: ImageFile,
+    mode: Mode,
+}
+
 struct Extractor<'r, 'l> {
     image: ImageTree<'r>,
     progress: Arc<Progress>,
@@ -207,15 +214,14 @@ struct Extractor<'r, 'l> {
     temporary: OsString,
     /// Whether the file of that name is the copy. If not, it belongs to somebody else.
     has_made_top: bool,
-    /// The final path of the copy, for errors, and the path in the image.
+    /// The final path of the copy, for errors.
     target: &'r Path,
-    from: &'r [u8],
-    /// The first name of files with several names, relative to the top.
-    links: HashMap<(u64, u64), PathBuf>,
+    /// The first names of files with several names.
+    links: HashMap<(u64, u64), FirstName>,
     /// Directories whose modes keep their owner out, each after those in it. They get these modes
     /// at the end: until then this process must enter them for hard links, and to remove them if
     /// the copy fails.
-    closed: Vec<(PathBuf, Mode)>,
+    closed: Vec<ClosedDirectory>,
     unreadable: Unreadable<'r, 'l>,
     copied: Copied,
 }
@@ -229,7 +235,7 @@ impl Extractor<'_, '_> {
             let mark = format!(".pext4-{}.{attempt}", std::process::id());
             let temporary = temporary_name(name, &mark);
             temporary.clone_into(&mut self.temporary);
-            match self.extract(None, &temporary, source, Path::new(""), 0) {
+            match self.extract(None, &temporary, source, 0) {
                 Err(EditError::Host { source, .. })
                     if !self.has_made_top && source.kind() == io::ErrorKind::AlreadyExists => {}
                 done => return done,
@@ -239,24 +245,19 @@ impl Extractor<'_, '_> {
             .with_host_file(self.target, "make a file beside it")
     }
 
-    /// Creates `source` as `name` in a directory of the copy, or as the top. `path` is relative to
-    /// the top.
+    /// Creates `source` as `name` in a directory of the copy, or as the top.
     fn extract(
         &mut self,
         parent: Option<&Rc<HostDirectory>>,
         name: &OsStr,
         source: &ImageFile,
-        path: &Path,
         depth: u32,
     ) -> Result<()> {
         let mut metadata = self.image.summary(source)?;
         if let Some(first) = metadata.identity.and_then(|key| self.links.get(&key)) {
-            let flags = AtFlags::empty();
-            let old = first.file_name().unwrap_or_default();
+            let above = self.descriptor(first.directory.as_ref(), source)?;
             let directory = self.descriptor(parent, source)?;
-            return self
-                .open_above(first)
-                .and_then(|above| rustix::fs::linkat(&above, old, &directory, name, flags))
+            return rustix::fs::linkat(&above, &first.name, &directory, name, AtFlags::empty())
                 .with_host_file(&self.host_path(source), "make its other name");
         }
         self.image.complete(source, &mut metadata)?;
@@ -264,7 +265,7 @@ impl Extractor<'_, '_> {
             self.progress.add_file()?;
         }
         let made = if metadata.kind == FileType::Directory {
-            self.directory(parent, name, source, &metadata, path, depth)?
+            self.directory(parent, name, source, &metadata, depth)?
         } else {
             let directory = self.descriptor(parent, source)?;
             let directory = directory.as_fd();
@@ -276,7 +277,11 @@ impl Extractor<'_, '_> {
         };
         self.copied.files += u64::from(made);
         if let (true, Some(key)) = (made, metadata.identity) {
-            self.links.insert(key, path.to_owned());
+            let first = FirstName {
+                directory: parent.cloned(),
+                name: name.to_owned(),
+            };
+            self.links.insert(key, first);
         }
         Ok(())
     }
@@ -297,30 +302,12 @@ impl Extractor<'_, '_> {
         }
     }
 
-    /// Opens the directory of a created file, name by name: the whole path may be longer than the
-    /// system accepts.
-    fn open_above(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut at = rustix::fs::openat(&self.base, &self.temporary, flags, Mode::empty())?;
-        for name in path.parent().into_iter().flatten() {
-            at = rustix::fs::openat(&at, name, flags, Mode::empty())?;
-        }
-        Ok(at)
-    }
-
     /// Sets the modes of directories that keep their owner out.
     fn close_directories(&self) -> Result<()> {
-        let close = |path: &Path, mode: Mode| {
-            let here = match path.file_name() {
-                None => rustix::fs::openat(&self.base, &self.temporary, DIRECTORY, Mode::empty())?,
-                Some(name) => {
-                    rustix::fs::openat(self.open_above(path)?, name, DIRECTORY, Mode::empty())?
-                }
-            };
-            set_mode(here.as_fd(), mode)
-        };
-        self.closed.iter().try_for_each(|(path, mode)| {
-            close(path, *mode).with_host_file(&self.target.join(path), "give it its mode")
+        self.closed.iter().try_for_each(|closed| {
+            let open = self.descriptor(Some(&closed.directory), &closed.source)?;
+            set_mode(open.as_fd(), closed.mode)
+                .with_host_file(&self.host_path(&closed.source), "give it its mode")
         })
     }
 
@@ -330,10 +317,9 @@ impl Extractor<'_, '_> {
         name: &OsStr,
         source: &ImageFile,
         metadata: &FileMetadata,
-        path: &Path,
         depth: u32,
     ) -> Result<bool> {
-        check_depth(depth, &source.path)?;
+        check_depth(depth, source)?;
         rustix::fs::mkdirat(&self.descriptor(parent, source)?, name, DIRECTORY_TO_FILL)
             .with_host_file(&self.host_path(source), "make it")?;
         self.has_made_top = true;
@@ -341,14 +327,17 @@ impl Extractor<'_, '_> {
         let here = here.with_host_file(&self.host_path(source), "open it")?;
         for (name, child) in self.image.readable_children(source, &mut self.unreadable)? {
             let name = OsString::from_vec(name);
-            let path = path.join(&name);
-            let extracted = self.extract(Some(&here), &name, &child, &path, depth + 1);
+            let extracted = self.extract(Some(&here), &name, &child, depth + 1);
             self.unreadable.or_skip(extracted)?;
         }
         let open = self.descriptor(Some(&here), source)?;
         let mode = self.apply_metadata(open.as_fd(), source, metadata)?;
         if !mode.contains(DIRECTORY_TO_FILL) {
-            self.closed.push((path.to_owned(), mode));
+            self.closed.push(ClosedDirectory {
+                directory: here,
+                source: source.clone(),
+                mode,
+            });
         }
         Ok(true)
     }
@@ -421,7 +410,7 @@ impl Extractor<'_, '_> {
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::mknodat(parent, name, kind, mode, number) {
             Err(Errno::PERM) if is_device => refuse(
-                &source.path,
+                &source.path(),
                 "only root can make a device here; --skip-devices leaves devices out",
             ),
             done => done.with_host_file(&self.host_path(source), "make it"),
@@ -433,9 +422,8 @@ impl Extractor<'_, '_> {
 
     /// The path of a file on the host, for errors.
     fn host_path(&self, source: &ImageFile) -> PathBuf {
-        let below = source.path.strip_prefix(self.from).unwrap_or_default();
-        let below = below.strip_prefix(b"/").unwrap_or(below);
-        match below {
+        let below = source.path_below_top();
+        match &*below {
             b"" => self.target.to_owned(),
             below => self.target.join(OsStr::from_bytes(below)),
         }

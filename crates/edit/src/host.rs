@@ -102,6 +102,7 @@ impl<'e> HostTree<'e> {
 
 impl Source for HostTree<'_> {
     type Node = HostFile;
+    type Children = std::vec::IntoIter<(Vec<u8>, HostFile)>;
 
     fn metadata(&self, file: &HostFile) -> Result<FileMetadata> {
         let path = &file.path;
@@ -148,7 +149,7 @@ impl Source for HostTree<'_> {
         })
     }
 
-    fn children(&self, file: &HostFile) -> Result<Vec<(Vec<u8>, HostFile)>> {
+    fn children(&self, file: &HostFile) -> Result<Self::Children> {
         let path = &file.path;
         let entered = self.opened.enter(file.parent.as_ref(), &file.name);
         let directory = entered.with_host_file(path, "open it")?;
@@ -173,7 +174,7 @@ impl Source for HostTree<'_> {
             }
         }
         children.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(children)
+        Ok(children.into_iter())
     }
 
     fn content(&self, file: &HostFile, metadata: &FileMetadata, sink: Sink<'_>) -> Result<()> {
@@ -338,7 +339,13 @@ mod tests {
     use rustix::fs::XattrFlags;
 
     use super::directory::MAX_OPEN;
-    use super::{HostTree, Source};
+    use super::{HostFile, HostTree, Source};
+
+    /// The first child of a directory.
+    fn only_child(host: &HostTree<'_>, directory: &HostFile) -> HostFile {
+        let children = host.children(directory).expect("there");
+        children.map(|(_, child)| child).next().expect("a child")
+    }
 
     #[test]
     fn a_file_that_grows_or_shrinks_before_it_is_opened_is_told() {
@@ -372,11 +379,8 @@ mod tests {
             eprintln!("SKIPPED: no attributes can be set here");
         }
         let host = HostTree::new(true, &|_, _| false);
-        let (_, sub) = host
-            .children(&HostTree::top(&at("tree")))
-            .expect("there")
-            .remove(0);
-        let (_, file) = host.children(&sub).expect("there").remove(0);
+        let sub = only_child(&host, &HostTree::top(&at("tree")));
+        let file = only_child(&host, &sub);
         fs::rename(at("tree/sub"), at("tree/moved")).expect("ours");
         symlink(at("secret"), at("tree/sub")).expect("ours");
         let mut read = Vec::new();
@@ -408,8 +412,8 @@ mod tests {
         }
         let host = HostTree::new(false, &|_, _| false);
         let top = HostTree::top(&at("tree"));
-        let (_, sub) = host.children(&top).expect("there").remove(0);
-        let (_, file) = host.children(&sub).expect("there").remove(0);
+        let sub = only_child(&host, &top);
+        let file = only_child(&host, &sub);
         let open_others = || (0..MAX_OPEN).for_each(|_| drop(host.children(&top).expect("there")));
         open_others();
         assert_eq!(host.metadata(&file).expect("it is there").size, 8);

@@ -10,6 +10,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::path::Path;
+use std::rc::Rc;
 
 use pext4_fs::{Attributes, FileType, InodeNumber, Refusal, Volume};
 use pext4_ondisk::Corrupt;
@@ -17,6 +18,7 @@ use pext4_ondisk::Corrupt;
 use crate::copy_limit::CopyLimit;
 use crate::error::{FsContext, ImageContext, Result};
 use crate::flags::is_encrypted;
+use crate::image_path::ImagePath;
 use crate::source::{FileMetadata, PIECE, Sink, Source};
 use crate::unreadable::Unreadable;
 
@@ -32,18 +34,38 @@ pub(crate) struct ImageTree<'v> {
     limit: CopyLimit,
 }
 
-/// A file of an image; `path` is for errors.
+/// A file of an image.
 #[derive(Clone, Debug)]
 pub(crate) struct ImageFile {
     pub(crate) inode: InodeNumber,
-    pub(crate) path: Vec<u8>,
+    path: Rc<ImagePath>,
+}
+
+impl ImageFile {
+    /// The top of a tree, at this path.
+    pub(crate) fn top(inode: InodeNumber, path: &[u8]) -> Self {
+        Self {
+            inode,
+            path: ImagePath::top(path),
+        }
+    }
+
+    /// Its path, which is made each time, for errors.
+    pub(crate) fn path(&self) -> Vec<u8> {
+        self.path.whole()
+    }
+
+    /// Its path below the top of its tree: empty for the top itself.
+    pub(crate) fn path_below_top(&self) -> Vec<u8> {
+        self.path.below_top()
+    }
 }
 
 /// The names of a directory and their files, in order. There may be millions: what is kept for each
-/// is small, and paths are made when they are asked for.
+/// is small, and files are made when they are asked for.
 pub(crate) struct Children {
     /// The path of the directory.
-    directory: Vec<u8>,
+    directory: Rc<ImagePath>,
     /// All names, one behind the other.
     texts: Vec<u8>,
     names: std::vec::IntoIter<Name>,
@@ -77,7 +99,7 @@ impl Iterator for Children {
         let text = name.text(&self.texts);
         let file = ImageFile {
             inode: name.inode,
-            path: join(&self.directory, text),
+            path: ImagePath::of_child(&self.directory, text),
         };
         Some((text.to_vec(), file))
     }
@@ -100,7 +122,7 @@ impl<'v> ImageTree<'v> {
     }
 
     pub(crate) fn attributes(&self, file: &ImageFile) -> Result<Attributes> {
-        let found = self.volume.attributes(file.inode).with_path(&file.path);
+        let found = self.volume.attributes(file.inode).with_file(file);
         found.in_image(self.file)
     }
 
@@ -123,7 +145,7 @@ impl<'v> ImageTree<'v> {
                 });
                 texts.extend_from_slice(text);
             });
-            unreadable.or_skip(listed.with_path(&file.path).in_image(self.file))?;
+            unreadable.or_skip(listed.with_file(file).in_image(self.file))?;
         }
         names.sort_unstable_by(|one, other| one.key(&texts).cmp(&other.key(&texts)));
         let (mut kept, mut previous) = (0, None::<Name>);
@@ -139,7 +161,7 @@ impl<'v> ImageTree<'v> {
         }
         names.truncate(kept);
         Ok(Children {
-            directory: file.path.clone(),
+            directory: Rc::clone(&file.path),
             texts,
             names: names.into_iter(),
         })
@@ -149,7 +171,7 @@ impl<'v> ImageTree<'v> {
     /// second time: the first may be a symbolic link, and whoever unpacks the tree would write what
     /// is below the second to where it leads.
     fn check_name(&self, directory: &ImageFile, name: &[u8], is_second: bool) -> Result<()> {
-        let path = || join(&directory.path, name);
+        let path = || join(&directory.path(), name);
         let problem = match is_harmless(name) {
             true if !is_second => return Ok(()),
             true => "holds this name twice",
@@ -196,10 +218,10 @@ impl<'v> ImageTree<'v> {
     /// Adds what [`Self::summary`] leaves out.
     pub(crate) fn complete(&self, file: &ImageFile, metadata: &mut FileMetadata) -> Result<()> {
         if metadata.kind == FileType::Symlink {
-            let target = self.volume.read_link(file.inode).with_path(&file.path);
+            let target = self.volume.read_link(file.inode).with_file(file);
             metadata.target = target.in_image(self.file)?;
         }
-        let xattrs = self.xattrs(file.inode).with_path(&file.path);
+        let xattrs = self.xattrs(file.inode).with_file(file);
         metadata.xattrs = xattrs.in_image(self.file)?;
         Ok(())
     }
@@ -213,7 +235,7 @@ impl<'v> ImageTree<'v> {
 
     /// Counts the holes of a file that are copied as zeroes, though holes can be told.
     pub(crate) fn take_holes(&self, file: &ImageFile, bytes: u64) -> Result<()> {
-        let taken = self.limit.take_holes(bytes).with_path(&file.path);
+        let taken = self.limit.take_holes(bytes).with_file(file);
         taken.in_image(self.file)
     }
 
@@ -229,12 +251,13 @@ impl<'v> ImageTree<'v> {
         }
         let problem = "is reached by two ways";
         let corrupt = Corrupt::new("directory", problem).in_inode(file.inode);
-        Err(pext4_fs::Error::from(corrupt)).with_path(&file.path)
+        Err(pext4_fs::Error::from(corrupt)).with_file(file)
     }
 }
 
 impl Source for ImageTree<'_> {
     type Node = ImageFile;
+    type Children = Children;
 
     fn metadata(&self, file: &ImageFile) -> Result<FileMetadata> {
         let mut metadata = self.summary(file)?;
@@ -242,9 +265,8 @@ impl Source for ImageTree<'_> {
         Ok(metadata)
     }
 
-    fn children(&self, file: &ImageFile) -> Result<Vec<(Vec<u8>, ImageFile)>> {
-        let children = self.readable_children(file, &mut Unreadable::new(None))?;
-        Ok(children.collect())
+    fn children(&self, file: &ImageFile) -> Result<Children> {
+        self.readable_children(file, &mut Unreadable::new(None))
     }
 
     fn content(&self, file: &ImageFile, _: &FileMetadata, sink: Sink<'_>) -> Result<()> {
@@ -254,7 +276,7 @@ impl Source for ImageTree<'_> {
             while at < end {
                 let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
                 let read = self.volume.read(file.inode, at, &mut piece[..length]);
-                let read = read.with_path(&file.path).in_image(self.file)?;
+                let read = read.with_file(file).in_image(self.file)?;
                 if read == 0 {
                     return Ok(());
                 }
@@ -311,7 +333,7 @@ impl Iterator for DataRuns<'_> {
     type Item = Result<(u64, u64)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let run = self.next_run().with_path(&self.file.path);
+        let run = self.next_run().with_file(self.file);
         run.transpose()
     }
 }
@@ -362,7 +384,7 @@ pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Children, InodeNumber, Name};
+    use super::{Children, ImagePath, InodeNumber, Name};
 
     #[test]
     fn a_name_takes_little_and_gets_its_path_when_it_is_asked_for() {
@@ -374,14 +396,14 @@ mod tests {
         };
         let names = vec![name(3, 2, 7), name(0, 3, 5)];
         let mut children = Children {
-            directory: b"/dir".to_vec(),
+            directory: ImagePath::top(b"/dir"),
             texts: b"oneab".to_vec(),
             names: names.into_iter(),
         };
         let mut next = || {
             children
                 .next()
-                .map(|(name, file)| (name, file.path, file.inode.get()))
+                .map(|(name, file)| (name, file.path(), file.inode.get()))
         };
         assert_eq!(next(), Some((b"ab".to_vec(), b"/dir/ab".to_vec(), 7)));
         assert_eq!(next(), Some((b"one".to_vec(), b"/dir/one".to_vec(), 5)));

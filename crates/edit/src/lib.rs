@@ -74,6 +74,7 @@ mod flags;
 mod free;
 mod get;
 mod host;
+mod image_path;
 mod image_tree;
 mod mode;
 mod progress;

@@ -118,10 +118,7 @@ impl Reader {
         check_path(path)?;
         let held = self.volume.paths().resolve_link(path).with_path(path);
         let held = held.in_image(self.file())?;
-        Ok(ImageFile {
-            inode: held.inode(),
-            path: path.to_vec(),
-        })
+        Ok(ImageFile::top(held.inode(), path))
     }
 
     /// Visits a file and everything below it: each directory before its children, names in order.
@@ -142,14 +139,14 @@ impl Reader {
             let attributes = image.attributes(&file)?;
             let is_directory = attributes.file_type == FileType::Directory;
             let visited = Visited {
-                path: file.path.clone(),
+                path: file.path(),
                 attributes,
             };
             visit(&visited)?;
             if !is_directory {
                 return Ok(None);
             }
-            check_depth(depth, &file.path).in_image(self.file())?;
+            check_depth(depth, &file).in_image(self.file())?;
             let children = image.readable_children(&file, &mut Unreadable::new(None))?;
             Ok(Some(children))
         };
@@ -166,11 +163,11 @@ impl Reader {
 }
 
 /// Refuses a tree that is deeper than a host accepts.
-pub(crate) fn check_depth(depth: u32, path: &[u8]) -> Result<()> {
+pub(crate) fn check_depth(depth: u32, directory: &ImageFile) -> Result<()> {
     if depth < MAX_DEPTH {
         return Ok(());
     }
-    refuse(path, TOO_DEEP)
+    refuse(&directory.path(), TOO_DEEP)
 }
 
 /// What is said of an image that the kernel has mounted for writing on a directory, when it is

@@ -38,11 +38,13 @@ pub(crate) type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
 pub(crate) trait Source {
     /// A file of the tree.
     type Node;
+    /// The names of a directory and their files.
+    type Children: Iterator<Item = (Vec<u8>, Self::Node)>;
 
     fn metadata(&self, node: &Self::Node) -> Result<FileMetadata>;
 
     /// The names of a directory, sorted.
-    fn children(&self, node: &Self::Node) -> Result<Vec<(Vec<u8>, Self::Node)>>;
+    fn children(&self, node: &Self::Node) -> Result<Self::Children>;
 
     /// Passes the data of a regular file to `sink`, in order and without holes. An error if the
     /// file has changed since `metadata` was read.

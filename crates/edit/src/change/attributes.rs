@@ -7,7 +7,7 @@ use pext4_ondisk::{acl, xattr};
 use super::{RemoveXattr, SetFlags, SetMode, SetOwner, SetXattr, Touch};
 use crate::acls;
 use crate::error::{EditError, FsContext, Result, Shown, of_attribute, refuse};
-use crate::image_tree::{ImageFile, ImageTree};
+use crate::image_tree::{Children, ImageFile, ImageTree};
 use crate::session::EditSession;
 use crate::source::Source;
 use crate::tree_writer::{HeldInode, Overrides};
@@ -44,7 +44,7 @@ impl EditSession {
                 ..SetAttributes::default()
             };
             self.set_attributes(file, &change)?;
-            acls::adapt_to_mode(self.volume(), file.inode, permissions, &file.path)
+            acls::adapt_to_mode(self.volume(), file.inode, permissions, &file.path())
         })
     }
 
@@ -100,13 +100,13 @@ impl EditSession {
             .remove_xattr(file.inode, b"security.capability")
         {
             Err(error) if error.is(Refusal::NoAttribute) => Ok(()),
-            removed => removed.with_path(&file.path),
+            removed => removed.with_file(file),
         }
     }
 
     pub(super) fn set_attributes(&self, file: &ImageFile, change: &SetAttributes) -> Result<()> {
         let done = self.volume().set_attributes(file.inode, change);
-        done.with_path(&file.path)?;
+        done.with_file(file)?;
         self.step_file()
     }
 
@@ -174,16 +174,18 @@ impl EditSession {
         with: &mut dyn FnMut(&ImageFile, &Attributes) -> Result<()>,
     ) -> Result<()> {
         let image = ImageTree::new(self.volume());
-        let mut rest = vec![ImageFile {
-            inode: top.inode(),
-            path: path.to_vec(),
-        }];
-        while let Some(file) = rest.pop() {
-            let attributes = image.attributes(&file)?;
-            with(&file, &attributes)?;
-            if below && attributes.file_type == FileType::Directory {
-                let children = image.children(&file)?;
-                rest.extend(children.into_iter().rev().map(|(_, child)| child));
+        let mut call = |file: &ImageFile| -> Result<Option<Children>> {
+            let attributes = image.attributes(file)?;
+            with(file, &attributes)?;
+            let is_entered = below && attributes.file_type == FileType::Directory;
+            is_entered.then(|| image.children(file)).transpose()
+        };
+        // Directories on the way from the top, and what is still to be changed of each.
+        let mut open = Vec::from_iter(call(&ImageFile::top(top.inode(), path))?);
+        while let Some(children) = open.last_mut() {
+            match children.next() {
+                Some((_, file)) => open.extend(call(&file)?),
+                None => drop(open.pop()),
             }
         }
         Ok(())

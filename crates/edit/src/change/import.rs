@@ -141,10 +141,7 @@ impl EditSession {
         }
         self.check_replaceable(entry, found.kind(), &Shown(from).to_string())?;
         self.check_link_leads_on(from, found.kind(), entry)?;
-        let file = ImageFile {
-            inode: found.inode(),
-            path: from.to_vec(),
-        };
+        let file = ImageFile::top(found.inode(), from);
         self.write_tree(
             &ImageTree::new(self.volume()),
             &file,

@@ -12,7 +12,7 @@ use pext4_fs::{FileType, InodeNumber, Refusal};
 
 use crate::change::last_name;
 use crate::error::{FsContext, Result};
-use crate::image_tree::{ImageFile, ImageTree, join};
+use crate::image_tree::{ImageFile, ImageTree};
 use crate::session::EditSession;
 use crate::source::Source as _;
 
@@ -97,10 +97,7 @@ impl Layer {
 
     fn hide_below(&self, session: &EditSession, path: &[u8], inode: InodeNumber) -> Result<()> {
         let tree = ImageTree::new(session.volume());
-        let mut rest = vec![ImageFile {
-            inode,
-            path: path.to_vec(),
-        }];
+        let mut rest = vec![ImageFile::top(inode, path)];
         while let Some(directory) = rest.pop() {
             for (name, child) in tree.children(&directory)? {
                 if is_lost_found(directory.inode, &name) {
@@ -108,8 +105,7 @@ impl Layer {
                 }
                 let own = (directory.inode, name);
                 if !self.own.contains(&own) {
-                    let (_, name) = own;
-                    session.remove_all(&join(&directory.path, &name))?;
+                    session.remove_all(&child.path())?;
                     continue;
                 }
                 if tree.attributes(&child)?.file_type == FileType::Directory {

@@ -158,8 +158,8 @@ struct Exporter<'r, 'l> {
     /// Holes are written as zeroes.
     whole_files: bool,
     unreadable: Unreadable<'r, 'l>,
-    /// The first name of files with several names.
-    links: HashMap<(u64, u64), Vec<u8>>,
+    /// Files with several names, by the first of them.
+    links: HashMap<(u64, u64), ImageFile>,
     /// The buffer for data.
     piece: Vec<u8>,
     exported: Exported,
@@ -178,13 +178,13 @@ impl Exporter<'_, '_> {
         self.write_one(b"./", top, &metadata)?;
         let children = self.image.readable_children(top, &mut self.unreadable)?;
         // Directories on the way from the top, and what is still to be written of each.
-        let mut open = vec![(b"".to_vec(), children)];
-        while let Some((prefix, children)) = open.last_mut() {
-            let Some((name, file)) = children.next() else {
+        let mut open = vec![children];
+        while let Some(children) = open.last_mut() {
+            let Some((_, file)) = children.next() else {
                 open.pop();
                 continue;
             };
-            let mut name = [prefix.as_slice(), &name].concat();
+            let mut name = file.path_below_top();
             let metadata = self.readable(&file);
             let Some(metadata) = self.unreadable.or_skip(metadata)? else {
                 continue;
@@ -195,9 +195,9 @@ impl Exporter<'_, '_> {
             }
             self.write_one(&name, &file, &metadata)?;
             if is_directory {
-                check_depth(open.len() as u32, &file.path)?;
+                check_depth(open.len() as u32, &file)?;
                 let children = self.image.readable_children(&file, &mut self.unreadable)?;
-                open.push((name, children));
+                open.push(children);
             }
         }
         Ok(())
@@ -207,7 +207,10 @@ impl Exporter<'_, '_> {
     /// error if its content cannot be read.
     fn readable(&self, file: &ImageFile) -> Result<FileMetadata> {
         let mut metadata = self.image.summary(file)?;
-        if self.first_name(&metadata).is_some() {
+        if metadata
+            .identity
+            .is_some_and(|key| self.links.contains_key(&key))
+        {
             return Ok(metadata);
         }
         self.image.complete(file, &mut metadata)?;
@@ -218,9 +221,9 @@ impl Exporter<'_, '_> {
     }
 
     /// The name under which the file is in the archive, if it is.
-    fn first_name(&self, metadata: &FileMetadata) -> Option<&[u8]> {
+    fn first_name(&self, metadata: &FileMetadata) -> Option<Vec<u8>> {
         let key = metadata.identity?;
-        self.links.get(&key).map(Vec::as_slice)
+        self.links.get(&key).map(ImageFile::path_below_top)
     }
 
     fn write_one(&mut self, name: &[u8], file: &ImageFile, metadata: &FileMetadata) -> Result<()> {
@@ -232,11 +235,11 @@ impl Exporter<'_, '_> {
         self.progress.add_file()?;
         let mut header = Header::new(name, metadata);
         if let Some(first) = self.first_name(metadata) {
-            header.set_link(b'1', first);
+            header.set_link(b'1', &first);
             return self.put_header(header, name);
         }
         if let Some(key) = metadata.identity {
-            self.links.insert(key, name.to_vec());
+            self.links.insert(key, file.clone());
         }
         header.add_attributes(metadata);
         if metadata.flags.is_some_and(has_more_than_storage) {
@@ -312,7 +315,7 @@ impl Exporter<'_, '_> {
             let length = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
             let piece = &mut self.piece[..length];
             let read = self.reader.volume().read(file.inode, at, piece);
-            let read = read.with_path(&file.path)?;
+            let read = read.with_file(file)?;
             if read == 0 {
                 // The file is shorter than its header says. Pad it, since the archive must stay
                 // aligned.
