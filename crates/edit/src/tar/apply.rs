@@ -217,7 +217,7 @@ impl<'s> Unpacker<'s> {
         self.note(path)?;
         // The mark may hide a link on its own path.
         let directory = Way::plain_path(self.session, &path[..path.len() - name.len()])?;
-        match (mark, &self.layer) {
+        match (mark, &mut self.layer) {
             (Mark::Whiteout(hidden), Some(layer)) => {
                 layer.hide(self.session, &[&directory, hidden].concat())
             }

@@ -4,7 +4,8 @@
 //! among its entries: so the names that it made are remembered, with those of the directories that
 //! lead to them and to its marks. (A link of the image on the way is not the layer's, so what leads
 //! through one waits until all marks are known.) The root's `lost+found` stays, since e2fsck needs
-//! it.
+//! it. In a directory whose names were hidden once there are only the layer's from then on, so a
+//! layer may repeat a mark any number of times.
 
 use std::collections::HashSet;
 
@@ -23,6 +24,8 @@ use super::way::Way;
 pub(super) struct Layer {
     /// The names that it made, and those that lead to them, each with the inode of its directory.
     own: HashSet<(InodeNumber, Vec<u8>)>,
+    /// The directories in which it has hidden everything.
+    cleared: HashSet<InodeNumber>,
     /// The directory of the previous entry: the next one is mostly in the same.
     last_directory: Option<Vec<u8>>,
 }
@@ -66,7 +69,7 @@ impl Layer {
     }
 
     /// Removes what a whiteout hides.
-    pub(super) fn hide(&self, session: &EditSession, path: &[u8]) -> Result<()> {
+    pub(super) fn hide(&mut self, session: &EditSession, path: &[u8]) -> Result<()> {
         let paths = session.volume().paths();
         let held = match paths.resolve_link(path) {
             Err(error) if error.is(Refusal::NotFound) => return Ok(()),
@@ -90,15 +93,18 @@ impl Layer {
     }
 
     /// Removes what an opaque directory hides.
-    pub(super) fn hide_in(&self, session: &EditSession, directory: &[u8]) -> Result<()> {
+    pub(super) fn hide_in(&mut self, session: &EditSession, directory: &[u8]) -> Result<()> {
         let inode = directory_at(session, directory)?;
         self.hide_below(session, directory, inode)
     }
 
-    fn hide_below(&self, session: &EditSession, path: &[u8], inode: InodeNumber) -> Result<()> {
+    fn hide_below(&mut self, session: &EditSession, path: &[u8], inode: InodeNumber) -> Result<()> {
         let tree = ImageTree::new(session.volume());
         let mut rest = vec![ImageFile::top(inode, path)];
         while let Some(directory) = rest.pop() {
+            if !self.cleared.insert(directory.inode) {
+                continue;
+            }
             for (name, child) in tree.children(&directory)? {
                 if is_lost_found(directory.inode, &name) {
                     continue;
@@ -124,4 +130,62 @@ fn is_lost_found(directory: InodeNumber, name: &[u8]) -> bool {
 fn directory_at(session: &EditSession, path: &[u8]) -> Result<InodeNumber> {
     let held = session.volume().paths().resolve(path);
     Ok(held.with_path(path)?.inode())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pext4_block::RamDevice;
+    use pext4_image::mkfs::{Options, mkfs};
+
+    use super::Layer;
+    use crate::change::{self, Change};
+    use crate::session::{EditOptions, EditSession};
+    use crate::tree_writer::Overrides;
+
+    #[test]
+    fn a_directory_is_cleared_once() {
+        let device = RamDevice::new(8 << 20);
+        mkfs(&device, &Options::default()).expect("it fits");
+        let options = EditOptions::default();
+        let mut session = EditSession::from_device(Arc::new(device), &options).expect("it opens");
+        let write = |session: &mut EditSession, path: &str| {
+            let directory = Change::MakeDirectory(change::MakeDirectory {
+                path: b"/dir/below".to_vec(),
+                parents: true,
+                mode: None,
+            });
+            session.apply(&directory).expect("room");
+            let file = Change::Write(change::Write {
+                path: path.as_bytes().to_vec(),
+                content: b"content".to_vec(),
+                overrides: Overrides::default(),
+            });
+            session.apply(&file).expect("room");
+        };
+        let is_there = |session: &EditSession, path: &str| {
+            let found = session.volume().paths().symlink_metadata(path);
+            found.is_ok()
+        };
+        let mut layer = Layer::default();
+        write(&mut session, "/dir/below/own");
+        layer
+            .note(&session, b"/dir/below/own")
+            .expect("it is there");
+        for path in ["/dir/low", "/dir/below/low"] {
+            write(&mut session, path);
+        }
+        layer.hide_in(&session, b"/dir").expect("a directory");
+        assert!(is_there(&session, "/dir/below/own"));
+        assert!(!is_there(&session, "/dir/low") && !is_there(&session, "/dir/below/low"));
+        // What a layer itself makes is there from now on: it is not looked for again.
+        for path in ["/dir/later", "/dir/below/later"] {
+            write(&mut session, path);
+        }
+        for directory in [&b"/dir"[..], b"/dir/below"] {
+            layer.hide_in(&session, directory).expect("a directory");
+        }
+        assert!(is_there(&session, "/dir/later") && is_there(&session, "/dir/below/later"));
+    }
 }
