@@ -1,11 +1,15 @@
 //! Trees with paths longer than the system accepts, and deeper than the number of directories that
 //! are kept open, into an image and out of it.
 
+mod common;
+
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use common::archives::{apply, archive, fresh, header, record};
 use pext4_edit::{Change, EditOptions, EditSession, GetOptions, Overrides, Reader, change};
+use pext4_fs::FileType;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
@@ -80,4 +84,33 @@ fn deep_trees_come_in_and_go_out_whole() {
     let copied = reader.get("/top", folder.path().join("out"), &GetOptions::default());
     setrlimit(Resource::Nofile, limit).expect("it becomes what it was");
     assert_eq!(copied.expect("there is room").files, 3 * LEVELS + 1);
+}
+
+/// What an entry's path names is the archive's, down to the last directory.
+#[test]
+fn an_entry_below_many_missing_directories_brings_them_all() {
+    const DEPTH: usize = 1500;
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let directory = "d/".repeat(DEPTH);
+    let entry = |path: &str| [record("path", path), header("entry", b'0', 0, "")].concat();
+    let entries = [
+        header("link", b'2', 0, "d/d/d"),
+        entry(&format!("link/{}first", &directory[6..])),
+        entry(&format!("{directory}second")),
+        // It replaces a directory that the archive made.
+        entry(directory.trim_end_matches('/')),
+        // As it may the one to which a link led that led nowhere before.
+        header("way", b'2', 0, "nowhere"),
+        header("way/one/two", b'0', 0, ""),
+        header("nowhere", b'0', 0, ""),
+    ];
+    apply(&image, &archive(&entries)).expect("there is room");
+    e2fsck(&image).expect("sound");
+    let reader = Reader::open(&image).expect("sound");
+    let paths = reader.volume().paths();
+    let last = paths.metadata(directory.trim_end_matches('/'));
+    assert_eq!(last.expect("it is there").file_type, FileType::Regular);
+    let nowhere = paths.metadata("nowhere").expect("it is there");
+    assert_eq!(nowhere.file_type, FileType::Regular);
 }

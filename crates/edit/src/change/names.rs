@@ -187,61 +187,83 @@ impl EditSession {
     pub(super) fn make_directory(&self, change: &MakeDirectory) -> Result<()> {
         let (path, mode) = (&change.path, change.mode.as_ref());
         if change.parents {
-            return self.make_directories(path, mode, DanglingLinks::Refused);
+            let made = self.make_directories(path, mode, DanglingLinks::Refused);
+            return made.map(drop);
         }
         let entry = self.parent_and_name(path)?;
-        self.make_one_directory(entry.parent.inode(), &entry.name, path, mode)
+        let made = self.make_one_directory(entry.parent.inode(), &entry.name, path, mode);
+        made.map(drop)
     }
 
-    /// Creates the missing directories of a path. The mode is that of the last.
+    /// Creates the missing directories of a path. The mode is that of the last. Returns the
+    /// directories on the path from the first one on that was missing.
     fn make_directories(
         &self,
         path: &[u8],
         mode: Option<&ModeChange>,
         links: DanglingLinks,
-    ) -> Result<()> {
+    ) -> Result<Vec<InodeNumber>> {
         check_path(path)?;
-        let mut done = Vec::from(b"/");
-        let names: Vec<&[u8]> = path
-            .split(|&byte| byte == b'/')
+        let names = path.split(|&byte| byte == b'/');
+        let mut names = names
             .filter(|name| !name.is_empty() && *name != b".")
-            .collect();
-        for (position, name) in names.iter().enumerate() {
-            let here = self.resolve(&done)?;
-            let path = join(&done, name);
-            let last = position + 1 == names.len();
-            match find(self.volume(), here.inode(), name, &path)? {
+            .peekable();
+        let mut done = Vec::from(b"/");
+        // The directory so far, so that it is not looked for again for each name.
+        let mut here = self.resolve(&done)?;
+        let mut missing = Vec::new();
+        while let Some(name) = names.next() {
+            done = join(&done, name);
+            let (next, was_missing) = match find(self.volume(), here.inode(), name, &done)? {
                 None => {
-                    let mode = mode.filter(|_| last);
-                    self.make_one_directory(here.inode(), name, &path, mode)?;
+                    let mode = mode.filter(|_| names.peek().is_none());
+                    let made = self.make_one_directory(here.inode(), name, &done, mode)?;
+                    (made, true)
                 }
-                Some(there) => {
-                    if let DanglingLinks::Followed(depth) = links
-                        && there.kind() == FileType::Symlink
-                    {
-                        self.make_end_of_links(&path, depth)?;
-                    }
-                    if self.resolve(&path)?.kind() != FileType::Directory {
-                        return refuse(&path, "here is something that is no directory");
-                    }
-                }
+                Some(there) if there.kind() == FileType::Directory => (there, false),
+                Some(there) => self.end_of_way(&there, &done, links)?,
+            };
+            here = next;
+            if was_missing || !missing.is_empty() {
+                missing.push(here.inode());
             }
-            done = path;
         }
-        Ok(())
+        Ok(missing)
     }
 
-    /// Creates the missing directories of a path, also where a symbolic link on it leads.
-    pub(crate) fn make_missing(&self, path: &[u8]) -> Result<()> {
+    /// The directory to which a path leads whose last name, `there`, is no directory, and whether
+    /// that was missing.
+    fn end_of_way(
+        &self,
+        there: &HeldInode<'_>,
+        path: &[u8],
+        links: DanglingLinks,
+    ) -> Result<(HeldInode<'_>, bool)> {
+        let was_missing = match links {
+            DanglingLinks::Followed(depth) if there.kind() == FileType::Symlink => {
+                self.make_end_of_links(path, depth)?
+            }
+            _ => false,
+        };
+        let end = self.resolve(path)?;
+        match end.kind() {
+            FileType::Directory => Ok((end, was_missing)),
+            _ => refuse(path, "here is something that is no directory"),
+        }
+    }
+
+    /// Creates the missing directories of a path, also where a symbolic link on it leads. Returns
+    /// the directories on the path from the first one on that was missing.
+    pub(crate) fn make_missing(&self, path: &[u8]) -> Result<Vec<InodeNumber>> {
         self.make_directories(path, None, DanglingLinks::Followed(0))
     }
 
     /// Creates the directory to which a link leads, if it is missing. So many links were followed
-    /// before.
-    fn make_end_of_links(&self, link: &[u8], depth: u32) -> Result<()> {
+    /// before. Whether it was missing.
+    fn make_end_of_links(&self, link: &[u8], depth: u32) -> Result<bool> {
         match self.resolve(link) {
             Err(EditError::AtPath { source, .. }) if source.is(Refusal::NotFound) => {}
-            _ => return Ok(()),
+            _ => return Ok(false),
         }
         if depth == MAX_SYMLINKS {
             return Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).with_path(link);
@@ -251,7 +273,8 @@ impl EditSession {
         let directory = link.iter().rposition(|&byte| byte == b'/');
         let directory = &link[..directory.map_or(0, |slash| slash + 1)];
         let links = DanglingLinks::Followed(depth + 1);
-        self.make_directories(&join_target(directory, &target), None, links)
+        self.make_directories(&join_target(directory, &target), None, links)?;
+        Ok(true)
     }
 
     pub(super) fn make_one_directory(
@@ -260,7 +283,7 @@ impl EditSession {
         name: &[u8],
         path: &[u8],
         mode: Option<&ModeChange>,
-    ) -> Result<()> {
+    ) -> Result<HeldInode<'_>> {
         if find(self.volume(), parent, name, path)?.is_some() {
             return Err(pext4_fs::Error::from(Refusal::Exists)).with_path(path);
         }
@@ -280,10 +303,11 @@ impl EditSession {
                     ..SetAttributes::default()
                 };
                 let set = self.volume().set_attributes(made.inode(), &change);
-                set.with_path(path).map(drop)
+                set.with_path(path)?;
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(made)
     }
 
     pub(super) fn link(&self, change: &Link) -> Result<()> {

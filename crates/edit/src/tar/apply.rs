@@ -403,16 +403,7 @@ impl<'s> Unpacker<'s> {
 
     /// Creates the missing directories of a path. Those with its names are the archive's.
     fn make_missing(&mut self, directory: &[u8]) -> Result<()> {
-        let paths = self.session.volume().paths();
-        let ends = (1..directory.len()).filter(|&end| directory[end] == b'/');
-        let ends: Vec<usize> = ends.collect();
-        let is_there = |&end: &usize| paths.resolve(&directory[..end]).is_ok();
-        let first = ends.partition_point(is_there);
-        self.session.make_missing(directory)?;
-        for &end in &ends[first..] {
-            let made = paths.resolve(&directory[..end]).with_path(directory)?;
-            self.made.insert(made.inode());
-        }
+        self.made.extend(self.session.make_missing(directory)?);
         Ok(())
     }
 
