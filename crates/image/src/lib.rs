@@ -31,6 +31,7 @@
 pub mod build;
 pub mod check;
 mod error;
+mod holes;
 pub mod mkfs;
 pub mod resize;
 mod vacant;

@@ -20,14 +20,15 @@ use super::budget::Budget;
 /// With fewer clusters per run than this, a bitmap is smaller than the list.
 const CLUSTERS_PER_RUN: u32 = 128;
 
-/// The maximum number of repeated claims, on average per block of the file system. More are not
+/// The maximum number of repeated claims, on average per block that holds something. More are not
 /// counted. [`MIN_BUDGET`] is added, for small file systems with a few damaged maps.
 const MAX_CLAIMS_PER_BLOCK: u64 = 256;
 const MIN_BUDGET: u64 = 1 << 22;
 
-/// The maximum number of repeated claims, and also of lookups among them, in blocks.
-pub(super) fn budget(geometry: &Geometry) -> Budget {
-    let all = geometry.blocks_count.saturating_mul(MAX_CLAIMS_PER_BLOCK);
+/// The maximum number of repeated claims, and also of lookups among them, in blocks. `blocks` are
+/// those that hold something.
+pub(super) fn budget(blocks: u64) -> Budget {
+    let all = blocks.saturating_mul(MAX_CLAIMS_PER_BLOCK);
     Budget::new(all.saturating_add(MIN_BUDGET))
 }
 
@@ -180,13 +181,14 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub(super) fn new(geometry: &Geometry) -> Self {
+    /// Nothing is claimed yet. For `blocks` see [`budget`].
+    pub(super) fn new(geometry: &Geometry, blocks: u64) -> Self {
         let empty = |_| Mutex::new(Class::BufferShard, GroupClaims::default());
         Self {
             geometry: *geometry,
             groups: (0..geometry.group_count).map(empty).collect(),
             again: Mutex::new(Class::Leaf, BTreeMap::new()),
-            left: budget(geometry),
+            left: budget(blocks),
             is_over: AtomicBool::new(false),
             is_cut_short: AtomicBool::new(false),
         }

@@ -126,7 +126,7 @@ impl<'a> Tree<'a> {
             parents: all(NO_PARENT),
             dot_dots: all(0),
             workers,
-            left: Budget::new(examination.volume.geometry.blocks_count),
+            left: Budget::new(examination.blocks_to_read),
             waiting: WaitingLeaves::new(MAX_WAITING_LEAVES),
             is_cut_short: AtomicBool::new(false),
             are_names_left: AtomicBool::new(false),
@@ -256,7 +256,7 @@ impl DirectorySubject<'_> {
     }
 
     /// Whether `count` more blocks may be read. False if the check was cancelled, or if directories
-    /// that share blocks have more of them than the file system.
+    /// that share blocks have more of them than the image.
     pub(super) fn may_read(&self, count: u32) -> bool {
         if self.tree.workers.is_cancelled() {
             return false;

@@ -71,6 +71,8 @@ use orphans::Orphans;
 use parallel::Workers;
 use volume::{Group, Volume};
 
+use crate::holes::blocks_to_read;
+
 /// Why an image could not be checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -224,6 +226,9 @@ struct Examination {
     volume: Volume,
     groups: Vec<Group>,
     findings: Findings,
+    /// The blocks of the image that hold something, and some more: what is read once at most reads
+    /// no more.
+    blocks_to_read: u64,
     claims: Claims,
     orphans: Orphans,
     /// Inodes that the superblock refers to and that have no names.
@@ -266,7 +271,11 @@ fn prepare(
     findings: Findings,
     workers: &Workers<'_>,
 ) -> Examination {
-    let claims = Claims::new(&volume.geometry);
+    let geometry = &volume.geometry;
+    let (block_size, blocks) = (geometry.block_size, geometry.blocks_count);
+    let is_cancelled = || workers.is_cancelled();
+    let blocks_to_read = blocks_to_read(&*volume.device, block_size, blocks, &is_cancelled);
+    let claims = Claims::new(geometry, blocks_to_read);
     descriptors::claim(&volume, &mut groups, &claims, &findings);
     descriptors::check_backups(&volume, &groups, workers, &findings);
     mmp::check(&volume, &findings);
@@ -276,6 +285,7 @@ fn prepare(
         volume,
         groups,
         findings,
+        blocks_to_read,
         claims,
         orphans,
         attribute_blocks: UseCounts::new(),
@@ -301,7 +311,7 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     links::check(&tree, workers);
     clock.lap(Pass::Links, workers)?;
     let totals = summary::check(&examination, &inodes, workers);
-    quota::check(&examination, &usage);
+    quota::check(&examination, &usage, workers);
     clock.lap(Pass::Groups, workers)?;
     let (mut found, kinds) = examination.findings.take();
     paths::fill_in(&tree, &mut found, workers);

@@ -61,7 +61,7 @@ pub(super) fn fill_in(tree: &Tree<'_>, findings: &mut [Finding], workers: &Worke
 
 /// Bounds the blocks that are read: directories that share no blocks have no more than the image.
 fn budget(tree: &Tree<'_>) -> Budget {
-    Budget::new(tree.examination.volume.geometry.blocks_count)
+    Budget::new(tree.examination.blocks_to_read)
 }
 
 /// Keeps the first of several names that lead to an inode.

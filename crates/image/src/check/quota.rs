@@ -17,6 +17,7 @@ use super::Examination;
 use super::catalogue::Kind;
 use super::findings::Place;
 use super::inode::InodeSubject;
+use super::parallel::Workers;
 use super::quota_tree::{self, File};
 use super::special::{GROUP_QUOTA, USER_QUOTA};
 use super::volume::Volume;
@@ -109,7 +110,7 @@ impl Volume {
 }
 
 /// Checks the quota files.
-pub(super) fn check(examination: &Examination, usage: &Usage) {
+pub(super) fn check(examination: &Examination, usage: &Usage, workers: &Workers<'_>) {
     let volume = &examination.volume;
     let has_quota = has_quota(&volume.geometry.features);
     for (owner, accounts) in OwnerKind::ALL.into_iter().zip(&usage.0) {
@@ -122,7 +123,7 @@ pub(super) fn check(examination: &Examination, usage: &Usage) {
             let place = Place::inode(number);
             examination.findings.add(Kind::QuotaInode, place, text);
         } else if has_quota {
-            check_file(examination, owner, number, accounts);
+            check_file(examination, workers, owner, number, accounts);
         } else if is_file(examination, number) {
             let text = || {
                 format!(
@@ -154,6 +155,7 @@ fn may_count(volume: &Volume, number: InodeNumber) -> bool {
 
 fn check_file(
     examination: &Examination,
+    workers: &Workers<'_>,
     owner: OwnerKind,
     number: InodeNumber,
     accounts: &BTreeMap<u32, Taken>,
@@ -168,7 +170,7 @@ fn check_file(
                 .add(Kind::QuotaInode, place, || problem);
         }
     };
-    let recorded = quota_tree::read(examination, &mut file, header.blocks);
+    let recorded = quota_tree::read(examination, workers, &mut file, header.blocks);
     let report = |block: Option<BlockNumber>, id: u32, problem: String| {
         let mut place = Place::inode(number);
         place.block = block.map(BlockNumber::get);

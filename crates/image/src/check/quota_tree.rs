@@ -1,7 +1,7 @@
 //! The tree of a quota file.
 //!
-//! Every block of the tree is entered once, and references to leaves are followed only as often as
-//! the image could have entries, so a walk ends on any bytes.
+//! Every block of the tree is entered once, and references are followed only as often as the image
+//! could have entries, so a walk ends on any bytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,6 +13,7 @@ use super::Examination;
 use super::catalogue::Kind;
 use super::findings::Place;
 use super::mapping::{Collector, Run};
+use super::parallel::Workers;
 use super::quota::Taken;
 use super::volume::Volume;
 
@@ -122,10 +123,17 @@ pub(super) struct Recorded {
 }
 
 /// Reads the tree of a file with this number of blocks of 1 KiB.
-pub(super) fn read(examination: &Examination, file: &mut File<'_>, blocks: u32) -> Recorded {
-    let kibibytes = examination.volume.device.size() / BLOCK_SIZE as u64;
+pub(super) fn read(
+    examination: &Examination,
+    workers: &Workers<'_>,
+    file: &mut File<'_>,
+    blocks: u32,
+) -> Recorded {
+    let per_block = file.per_block() as u64;
+    let kibibytes = examination.blocks_to_read.saturating_mul(per_block);
     let mut walk = Walk {
         examination,
+        workers,
         file,
         blocks,
         nodes: HashSet::new(),
@@ -141,12 +149,14 @@ pub(super) fn read(examination: &Examination, file: &mut File<'_>, blocks: u32) 
 
 struct Walk<'a, 'b> {
     examination: &'a Examination,
+    workers: &'a Workers<'a>,
     file: &'a mut File<'b>,
     blocks: u32,
     /// The blocks of the tree that were entered, and the leaves that were read.
     nodes: HashSet<u32>,
     leaves: HashSet<u32>,
-    /// The number of references to leaves that may still be followed.
+    /// The number of references that may still be followed. A block of the tree is one of the
+    /// image, and takes the place of several entries.
     left: u64,
     /// There were more.
     is_cut_short: bool,
@@ -168,6 +178,9 @@ impl Walk<'_, '_> {
 
     /// Reads a block of the tree. `prefix` has the leading bytes of the owners' numbers below it.
     fn node(&mut self, number: u32, depth: u32, prefix: u32) {
+        if !self.may_follow() {
+            return;
+        }
         if self.file.is_lost(number) {
             self.recorded.is_partial = true;
             return;
@@ -202,10 +215,9 @@ impl Walk<'_, '_> {
 
     /// The leaf that an owner's number leads to.
     fn leaf(&mut self, number: u32, id: u32) {
-        if self.left == 0 {
-            return self.cut_short();
+        if !self.may_follow() {
+            return;
         }
-        self.left -= 1;
         if self.file.is_lost(number) {
             self.recorded.is_partial = true;
             return;
@@ -235,13 +247,21 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Notes, once, that further references to leaves are not followed.
-    fn cut_short(&mut self) {
+    /// Takes one of the references that may be followed. False if none is left, which is reported
+    /// once, or if the check was cancelled.
+    fn may_follow(&mut self) -> bool {
+        if let Some(left) = self.left.checked_sub(1)
+            && !self.workers.is_cancelled()
+        {
+            self.left = left;
+            return true;
+        }
         self.recorded.is_partial = true;
-        if !std::mem::replace(&mut self.is_cut_short, true) {
+        if self.left == 0 && !std::mem::replace(&mut self.is_cut_short, true) {
             let why = "it has more references than the image could have entries";
             report_limit(self.examination, self.file.number, why);
         }
+        false
     }
 
     fn entry(&mut self, leaf: u32, block: Option<BlockNumber>, entry: quota::Entry) {

@@ -63,7 +63,7 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
     }
     let limits = Limits {
         nodes: Budget::new(MAX_NODES),
-        blocks: claims::budget(&examination.volume.geometry),
+        blocks: claims::budget(examination.blocks_to_read),
     };
     let count = examination.volume.geometry.group_count;
     let found = workers.each(Pass::SharedBlocks, count, Vec::new, |uses, group| {

@@ -20,13 +20,7 @@ pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbe
     if renumbered.is_empty() {
         return Ok(());
     }
-    let origins = renumbered.iter().map(|(&old, &new)| (new, old)).collect();
-    let mut rewriter = Rewriter {
-        format: Format::of(&image.superblock.features),
-        renumbered,
-        origins,
-        left: image.geometry.blocks_count,
-    };
+    let mut rewriter = Rewriter::new(image, renumbered);
     for group in shape.geometry.groups() {
         for number in image.used_inodes(group)? {
             let inode = image.inode(number)?;
@@ -56,7 +50,16 @@ struct Directory {
     is_indexed: bool,
 }
 
-impl Rewriter<'_> {
+impl<'a> Rewriter<'a> {
+    fn new(image: &Image<'_>, renumbered: &'a Renumbered) -> Self {
+        Self {
+            format: Format::of(&image.superblock.features),
+            renumbered,
+            origins: renumbered.iter().map(|(&old, &new)| (new, old)).collect(),
+            left: image.blocks_to_read(),
+        }
+    }
+
     fn update_directory(
         &mut self,
         image: &mut Image<'_>,
@@ -251,5 +254,73 @@ fn with_location(error: Error, number: InodeNumber, block: BlockNumber) -> Error
     match error {
         Error::Corrupt(corrupt) => corrupt.in_inode(number).in_block(block).into(),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_block::{Device, RamDevice};
+    use pext4_ondisk::extent::{self, Run};
+    use pext4_ondisk::inode::{Inode, InodeFlags};
+    use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock, directory};
+
+    use super::super::image::Image;
+    use super::super::shrink::Renumbered;
+    use super::Rewriter;
+    use crate::mkfs::{Options, mkfs};
+
+    const BLOCK: usize = 1024;
+    /// Where the blocks of all directories are, in an image of four million blocks.
+    const START: u64 = 2_000_000;
+    const LENGTH: u32 = 1000;
+
+    /// An inode of a directory with these blocks.
+    fn with_blocks() -> Inode {
+        let runs = [Run {
+            logical: LogicalBlock(0),
+            start: BlockNumber(START),
+            length: LENGTH,
+            unwritten: false,
+        }];
+        let extents = extent::extents_of(&runs).expect("a short one");
+        let built = extent::build(&extents, BLOCK, || None).expect("it fits the inode");
+        let mut inode = Inode::new(256, 32);
+        inode.mode = 0o040_755;
+        inode.flags = InodeFlags::EXTENTS;
+        inode.block = built.root;
+        inode
+    }
+
+    #[test]
+    fn directories_share_no_more_blocks_than_hold_something() {
+        let device = RamDevice::new(4 << 30);
+        let options = Options {
+            block_size: Some(1024),
+            features: vec!["^has_journal".to_owned()],
+            ..Options::default()
+        };
+        mkfs(&device, &options).expect("it fits");
+        let mut image = Image::open(&device).expect("a sound image");
+        let renumbered = Renumbered::from([(InodeNumber(5000), InodeNumber(13))]);
+        let mut rewriter = Rewriter::new(&image, &renumbered);
+        let mut block = vec![0; BLOCK];
+        directory::init_empty(&mut block, rewriter.format);
+        let blocks = block.repeat(LENGTH as usize);
+        device
+            .write_at(START * BLOCK as u64, &blocks)
+            .expect("it fits");
+        let inode = with_blocks();
+        let mut update = |_: &u32| {
+            let updated = rewriter.update_directory(&mut image, InodeNumber(12), &inode);
+            let told = updated.map_err(|error| error.to_string());
+            assert!(
+                told.as_ref()
+                    .err()
+                    .is_none_or(|told| told.contains("others use"))
+            );
+            told.is_ok()
+        };
+        let updated = (0..1000).take_while(&mut update).count();
+        assert!(updated > 60 && updated < 300, "{updated} of 1000");
     }
 }

@@ -35,8 +35,11 @@ pub(super) struct Mover<'a> {
     moves: Vec<Move>,
     /// Moved attribute blocks: from the old to the new block.
     attributes: BTreeMap<BlockNumber, BlockNumber>,
-    /// How many more blocks may be visited.
+    /// How many more blocks may be visited, of data and of maps.
     left: u64,
+    /// How many more nodes of maps may be read: an image may be long and hold little, and nodes may
+    /// lead to the same ones again and again.
+    nodes: u64,
 }
 
 impl<'a> Mover<'a> {
@@ -48,6 +51,7 @@ impl<'a> Mover<'a> {
             moves: Vec::new(),
             attributes: BTreeMap::new(),
             left: 0,
+            nodes: 0,
         }
     }
 
@@ -59,6 +63,7 @@ impl<'a> Mover<'a> {
     /// Moves the blocks of all files in the remaining groups.
     pub fn move_files(&mut self, image: &mut Image<'_>) -> Result<()> {
         self.left = image.geometry.blocks_count;
+        self.nodes = image.blocks_to_read();
         for group in self.shape.geometry.groups() {
             for number in image.used_inodes(group)? {
                 if number == InodeNumber::RESIZE {
@@ -128,6 +133,7 @@ impl<'a> Mover<'a> {
         inode: &mut Inode,
     ) -> Result<()> {
         let found = map::extents(image, number, inode)?;
+        self.take_nodes(number, found.nodes.len() as u64)?;
         let stays = |extent: &Extent| !self.vacated.overlaps(&run_of(extent));
         let nodes_stay = !found
             .nodes
@@ -149,6 +155,12 @@ impl<'a> Mover<'a> {
             Error::from(Corrupt::new("extent tree", "cannot be built anew").in_inode(number))
         })?;
         self.rebuild(image, number, inode, &extents, found.nodes)
+    }
+
+    fn take_nodes(&mut self, number: InodeNumber, count: u64) -> Result<()> {
+        let left = self.nodes.checked_sub(count);
+        self.nodes = left.ok_or_else(|| used_twice(number))?;
+        Ok(())
     }
 
     /// Appends the runs that replace one extent.
@@ -312,6 +324,7 @@ impl<'a> Mover<'a> {
             self.record_move(image, block.get(), u64::from(to), 1);
             return Ok(to);
         }
+        self.take_nodes(number, 1)?;
         let mut bytes = image.read(block)?;
         let mut is_changed = false;
         for slot in 0..bytes.len() / 4 {
@@ -357,5 +370,76 @@ fn has_map(inode: &Inode) -> bool {
         Some(FileType::Regular | FileType::Directory) => !inode.has_inline_data(),
         Some(FileType::Symlink) => !inode.has_inline_data() && !inode.is_fast_symlink(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_block::{Device, RamDevice};
+    use pext4_ondisk::InodeNumber;
+    use pext4_ondisk::inode::{Inode, InodeFlags};
+
+    use super::super::image::Image;
+    use super::super::smallest;
+    use super::super::vacate::Vacated;
+    use super::Mover;
+    use crate::mkfs::{Options, mkfs};
+
+    const NODE: u32 = 2_000_000;
+
+    /// The header of a node of an extent tree.
+    fn header(entries: u16, room: u16, depth: u16) -> Vec<u8> {
+        let fields = [0xF30A, entries, room, depth, 0, 0];
+        fields
+            .iter()
+            .flat_map(|field: &u16| field.to_le_bytes())
+            .collect()
+    }
+
+    /// Four nodes of one extent each, to which any number of files may lead without checksums.
+    #[test]
+    fn nodes_of_maps_are_read_no_more_often_than_there_can_be_nodes() {
+        const FILES: usize = 60_000;
+        let device = RamDevice::new(4 << 30);
+        let options = Options {
+            block_size: Some(1024),
+            features: ["^has_journal", "^metadata_csum"]
+                .map(str::to_owned)
+                .to_vec(),
+            ..Options::default()
+        };
+        mkfs(&device, &options).expect("it fits");
+        let mut root = header(4, 4, 1);
+        for number in 0u32..4 {
+            root.extend(number.to_le_bytes());
+            root.extend((NODE + number).to_le_bytes());
+            root.extend([0; 4]);
+            let mut node = header(1, 84, 0);
+            node.extend(number.to_le_bytes());
+            node.extend([1, 0, 0, 0]);
+            node.extend((NODE + 10 + number).to_le_bytes());
+            let at = u64::from(NODE + number) * 1024;
+            device.write_at(at, &node).expect("it fits");
+        }
+        let mut inode = Inode::new(256, 32);
+        inode.mode = 0o100_644;
+        inode.links = 1;
+        inode.flags = InodeFlags::EXTENTS;
+        inode.block.copy_from_slice(&root);
+        let mut image = Image::open(&device).expect("a sound image");
+        let shape = smallest::shape(&image, 3_900_000).expect("it can be smaller");
+        let vacated = Vacated::between(&image.geometry, &shape.geometry);
+        let mut mover = Mover::new(&shape, &vacated);
+        mover.move_files(&mut image).expect("there are none");
+        let mut moved = 0;
+        let told = loop {
+            match mover.move_file(&mut image, InodeNumber(12), inode.clone()) {
+                Ok(()) => moved += 1,
+                Err(error) => break error.to_string(),
+            }
+            assert!(moved < FILES, "nodes are read again and again");
+        };
+        assert!(told.contains("others use"), "{told}");
+        assert!(moved > 10_000, "{moved}");
     }
 }

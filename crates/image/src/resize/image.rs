@@ -18,6 +18,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, orphan_file};
 use super::journal::{self, runs};
 use super::structures::Structures;
 use crate::error::{Error, Result};
+use crate::holes::blocks_to_read;
 
 /// An image and its pending changes.
 pub(super) struct Image<'d> {
@@ -150,6 +151,15 @@ impl<'d> Image<'d> {
     /// Bytes in a block.
     pub fn block_size(&self) -> usize {
         self.geometry.block_size as usize
+    }
+
+    /// The number of blocks that may be read where each is read once: those that hold something on
+    /// the device or are changed, and some more.
+    pub fn blocks_to_read(&self) -> u64 {
+        let geometry = &self.geometry;
+        let (block_size, blocks) = (geometry.block_size, geometry.blocks_count);
+        let present = blocks_to_read(self.device, block_size, blocks, &|| false);
+        present.saturating_add(self.changed.len() as u64)
     }
 
     /// The valid range of file blocks.

@@ -19,19 +19,19 @@ use super::bases::{Base, base};
 use super::image::{Image, have_tools, make, make_from};
 
 /// Size of the images.
-const SIZE: u64 = 16 << 20;
+pub const SIZE: u64 = 16 << 20;
 /// Blocks of 1 KiB that many files share.
 const SHARED: u64 = 4000;
 
 /// A device that counts the bytes that are read, and tells where it has holes if it is to.
-struct Counting {
+pub struct Counting {
     device: Arc<RamDevice>,
     tells_holes: bool,
     read: AtomicU64,
 }
 
 impl Counting {
-    fn of(image: &Image) -> Arc<Self> {
+    pub fn of(image: &Image) -> Arc<Self> {
         Arc::new(Self {
             device: image.device(),
             tells_holes: false,
@@ -40,7 +40,7 @@ impl Counting {
     }
 
     /// With a hole wherever the image has 64 KiB of zeroes.
-    fn with_holes(image: &Image) -> Arc<Self> {
+    pub fn with_holes(image: &Image) -> Arc<Self> {
         const PIECE: usize = 64 << 10;
         let device = RamDevice::new(image.bytes.len() as u64);
         for (offset, piece) in (0..).step_by(PIECE).zip(image.bytes.chunks(PIECE)) {
@@ -55,7 +55,7 @@ impl Counting {
         })
     }
 
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
 }
@@ -86,14 +86,15 @@ impl Device for Counting {
     }
 }
 
-/// An image with 200 files that have the block map of `/bulk`, each modified by this change.
-fn sharing(edit: fn(&mut pext4_ondisk::inode::Inode)) -> Option<Image> {
+/// An image of this size with 200 files that have the block map of `/bulk`, each modified by this
+/// change.
+pub fn sharing(size: u64, edit: fn(&mut pext4_ondisk::inode::Inode)) -> Option<Image> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     super::image::populate(folder.path());
     let content = vec![5; usize::try_from(SHARED * 1024).expect("small")];
     std::fs::write(folder.path().join("bulk"), content).expect("a file");
     let options = ["-b", "1024", "-N", "1024"];
-    let mut image = make_from(SIZE, &options, Some(folder.path()))?;
+    let mut image = make_from(size, &options, Some(folder.path()))?;
     let (bulk, many) = (image.find("/bulk"), image.find("/many"));
     let bulk = image.inode(bulk);
     for (name, number) in image.entries(many) {
@@ -109,7 +110,7 @@ fn sharing(edit: fn(&mut pext4_ondisk::inode::Inode)) -> Option<Image> {
     Some(image)
 }
 
-fn check_on(device: Arc<dyn Device>) -> check::Report {
+pub fn check_on(device: Arc<dyn Device>) -> check::Report {
     let options = Options {
         threads: 2,
         ..Options::default()
@@ -122,7 +123,7 @@ fn values_that_lie_in_one_place_are_not_read_for_each_inode() {
     if !have_tools() {
         return;
     }
-    let Some(image) = sharing(|inode| inode.flags |= InodeFlags::EA_INODE) else {
+    let Some(image) = sharing(SIZE, |inode| inode.flags |= InodeFlags::EA_INODE) else {
         return;
     };
     let device = Counting::of(&image);
@@ -180,7 +181,7 @@ fn directories_that_lie_in_one_place_are_not_read_again_and_again() {
     if !have_tools() {
         return;
     }
-    let Some(image) = sharing(|inode| inode.mode = 0o040_755) else {
+    let Some(image) = sharing(SIZE, |inode| inode.mode = 0o040_755) else {
         return;
     };
     let device = Counting::of(&image);
@@ -306,7 +307,7 @@ fn blocks_are_not_counted_for_each_of_many_files_that_claim_them_all() {
     if !have_tools() {
         return;
     }
-    let Some(image) = sharing(claim_all) else {
+    let Some(image) = sharing(SIZE, claim_all) else {
         return;
     };
     let report = check_on(image.device());
@@ -490,63 +491,6 @@ fn a_directory_is_read_once_for_all_paths_through_it() {
         taken <= 2 * blocks * 1024 + 64 * 1024,
         "{taken} bytes for {blocks} blocks"
     );
-}
-
-/// Each block of a tree is entered once, but its leaves may be named from everywhere.
-#[test]
-fn a_quota_tree_that_is_not_read_to_its_end_is_not_said_to_be_checked() {
-    /// More nodes than can lead to the entries of a file system of this size.
-    const NODES: u32 = 1024;
-    const FIRST_NODE: u32 = 12 + 256;
-    if !have_tools() {
-        return;
-    }
-    let Some(mut image) = base(Base::Quota) else {
-        return;
-    };
-    let header = image.blocks(3)[0];
-    // Blocks at the end, which nothing uses: the leaf, the node that stands for all lowest ones,
-    // and so on.
-    let free: Vec<u32> = (16_300..16_320).collect();
-    let (leaf, lowest, double) = (free[0], free[1], free[2]);
-    let (root, below, nodes, maps) = (free[3], free[4], &free[5..9], &free[9..13]);
-    let mut fill = |block: u32, entries: &mut dyn Iterator<Item = u32>| {
-        let bytes = image.block(u64::from(block));
-        bytes.fill(0);
-        entries
-            .zip(0..)
-            .for_each(|(entry, slot)| set_entry(bytes, slot, entry));
-    };
-    fill(leaf, &mut std::iter::empty());
-    fill(lowest, &mut std::iter::repeat_n(7, 256));
-    fill(root, &mut std::iter::once(2));
-    fill(below, &mut (3..7));
-    fill(double, &mut maps.iter().copied());
-    for (part, (&node, &map)) in (0..).zip(nodes.iter().zip(maps)) {
-        let first = FIRST_NODE + 256 * part;
-        fill(node, &mut (first..first + 256));
-        fill(map, &mut std::iter::repeat_n(lowest, 256));
-    }
-    let count = FIRST_NODE + NODES;
-    image.block(header)[20..24].copy_from_slice(&count.to_le_bytes());
-    image.block(header)[24..32].fill(0);
-    image.edit_inode(3, |inode| {
-        inode.flags.remove(InodeFlags::EXTENTS);
-        inode.block = [0; BLOCK_AREA];
-        let header = u32::try_from(header).expect("a small image");
-        let places = [header, root, below].into_iter();
-        let places = places.chain(nodes.iter().copied()).chain([leaf]);
-        places
-            .zip(0..)
-            .for_each(|(place, slot)| set_entry(&mut inode.block, slot, place));
-        set_entry(&mut inode.block, 13, double);
-        inode.size = u64::from(count) * 1024;
-    });
-    let report = image.check().expect("it can be checked");
-    let is_it =
-        |one: &&check::Finding| one.kind == Kind::LimitReached && one.place.inode == Some(3);
-    assert_eq!(report.findings.iter().filter(is_it).count(), 1);
-    assert!(!report.is_complete);
 }
 
 /// Nothing is known of the inodes of a group whose table is lost.

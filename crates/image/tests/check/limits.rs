@@ -4,14 +4,19 @@
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
-use pext4_image::check::{Finding, Kind};
+use pext4_image::check::{self, Finding, Kind, Options, Pass, Step};
 use pext4_image::mkfs::{self, mkfs};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::indirect::set_entry;
+use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
 use pext4_ondisk::superblock::{self, Superblock};
+use pext4_sync::atomic::{AtomicU64, Ordering};
 
-use super::image::check_device;
+use super::bases::{Base, base};
+use super::bounds::{Counting, check_on, sharing};
+use super::image::{Image, check_device, have_tools};
 
 /// Changes the descriptors of all groups.
 fn edit_descriptors(device: &RamDevice, mut edit: impl FnMut(&mut GroupDescriptor)) -> Geometry {
@@ -74,4 +79,118 @@ fn a_table_that_all_groups_share_is_not_read_for_each_of_them() {
     assert!(limits[0].text.contains(&told), "{limits:?}");
     assert!(!report.is_complete);
     assert!(report.inodes <= sound.inodes * u64::from(READ + 1));
+}
+
+/// A quota file whose tree leads to its leaf from everywhere: each block of a tree is entered once,
+/// but its leaves may be named any number of times.
+fn with_references_without_end() -> Option<Image> {
+    /// More nodes than can lead to the entries of a file system of this size.
+    const NODES: u32 = 1024;
+    const FIRST_NODE: u32 = 12 + 256;
+    let mut image = base(Base::Quota)?;
+    let header = image.blocks(3)[0];
+    // Blocks at the end, which nothing uses: the leaf, the node that stands for all lowest ones,
+    // and so on.
+    let free: Vec<u32> = (16_300..16_320).collect();
+    let (leaf, lowest, double) = (free[0], free[1], free[2]);
+    let (root, below, nodes, maps) = (free[3], free[4], &free[5..9], &free[9..13]);
+    let mut fill = |block: u32, entries: &mut dyn Iterator<Item = u32>| {
+        let bytes = image.block(u64::from(block));
+        bytes.fill(0);
+        entries
+            .zip(0..)
+            .for_each(|(entry, slot)| set_entry(bytes, slot, entry));
+    };
+    fill(leaf, &mut std::iter::empty());
+    fill(lowest, &mut std::iter::repeat_n(7, 256));
+    fill(root, &mut std::iter::once(2));
+    fill(below, &mut (3..7));
+    fill(double, &mut maps.iter().copied());
+    for (part, (&node, &map)) in (0..).zip(nodes.iter().zip(maps)) {
+        let first = FIRST_NODE + 256 * part;
+        fill(node, &mut (first..first + 256));
+        fill(map, &mut std::iter::repeat_n(lowest, 256));
+    }
+    let count = FIRST_NODE + NODES;
+    image.block(header)[20..24].copy_from_slice(&count.to_le_bytes());
+    image.block(header)[24..32].fill(0);
+    image.edit_inode(3, |inode| {
+        inode.flags.remove(InodeFlags::EXTENTS);
+        inode.block = [0; BLOCK_AREA];
+        let header = u32::try_from(header).expect("a small image");
+        let places = [header, root, below].into_iter();
+        let places = places.chain(nodes.iter().copied()).chain([leaf]);
+        places
+            .zip(0..)
+            .for_each(|(place, slot)| set_entry(&mut inode.block, slot, place));
+        set_entry(&mut inode.block, 13, double);
+        inode.size = u64::from(count) * 1024;
+    });
+    Some(image)
+}
+
+#[test]
+fn a_quota_tree_that_is_not_read_to_its_end_is_not_said_to_be_checked() {
+    if !have_tools() {
+        return;
+    }
+    let Some(image) = with_references_without_end() else {
+        return;
+    };
+    let report = image.check().expect("it can be checked");
+    let is_it = |one: &&Finding| one.kind == Kind::LimitReached && one.place.inode == Some(3);
+    assert_eq!(report.findings.iter().filter(is_it).count(), 1);
+    assert!(!report.is_complete);
+}
+
+#[test]
+fn a_cancel_ends_the_walk_of_a_quota_tree() {
+    if !have_tools() {
+        return;
+    }
+    let Some(image) = with_references_without_end() else {
+        return;
+    };
+    let device = Counting::of(&image);
+    let before = Arc::new(AtomicU64::new(0));
+    let mut options = Options {
+        threads: 1,
+        ..Options::default()
+    };
+    let (cancel, read, noted) = (
+        Arc::clone(&options.cancel),
+        Arc::clone(&device),
+        Arc::clone(&before),
+    );
+    // The quota files come behind the groups.
+    options.progress = Some(Box::new(move |step: Step| {
+        if step.pass == Pass::Groups && step.done == step.total {
+            cancel.store(true, Ordering::Relaxed);
+            noted.store(read.bytes(), Ordering::Relaxed);
+        }
+    }));
+    let ended = check::check(Arc::clone(&device) as Arc<dyn Device>, &options);
+    assert!(matches!(ended, Err(check::Error::Interrupted)));
+    let before = before.load(Ordering::Relaxed);
+    assert!(before > 0);
+    // The headers and maps of two files.
+    let taken = device.bytes() - before;
+    assert!(taken < 32 << 10, "{taken} bytes");
+}
+
+/// An image may be long and hold little: what directories may take is what it holds.
+#[test]
+fn directories_share_no_more_blocks_than_have_data() {
+    if !have_tools() {
+        return;
+    }
+    let Some(image) = sharing(256 << 20, |inode| inode.mode = 0o040_755) else {
+        return;
+    };
+    let report = check_on(Counting::with_holes(&image));
+    let is_it = |one: &&Finding| {
+        one.kind == Kind::BlockShared && one.text.contains("directories have more blocks")
+    };
+    assert_eq!(report.findings.iter().filter(is_it).count(), 1);
+    assert!(!report.is_complete, "not all names were read");
 }
