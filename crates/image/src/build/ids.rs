@@ -10,7 +10,7 @@ use pext4_ondisk::xattr::{self, Attribute};
 use super::attributes::value_of;
 use super::error::{Error, Result};
 use super::mapping::Map;
-use super::tree::{Id, Tree};
+use super::tree::{NONE, Tree};
 
 const CAPABILITY: &[u8] = b"security.capability";
 /// The field of a capability that names the root user of its namespace. It is last, so its end is
@@ -25,6 +25,8 @@ pub(super) fn map(tree: &mut Tree, mapping: &Map) -> Result<()> {
     if !mapping.maps_ids() {
         return Ok(());
     }
+    // Found once, and only if it is needed.
+    let mut users = None;
     for set in 1..tree.sets.len() {
         let set = u32::try_from(set).expect("sets are counted in 32 bits");
         let old = tree.sets.get(set);
@@ -33,8 +35,9 @@ pub(super) fn map(tree: &mut Tree, mapping: &Map) -> Result<()> {
             Ok(changed) => tree.sets.change(set, &changed),
             Err(problem) => {
                 // A set that only removed files have does not matter.
-                let is_user = |&id: &Id| tree.node(id).attributes == set && !tree.is_gone(id);
-                if let Some(user) = tree.ids().find(is_user) {
+                let users = users.get_or_insert_with(|| tree.users_of_sets());
+                let user = users[set as usize];
+                if user != NONE {
                     return Err(Error::unsound(tree.shown_path(user), problem));
                 }
             }
@@ -154,13 +157,47 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_list_with_duplicate_mapped_ids_is_refused() {
+    /// A list for user 1000 and another one.
+    fn list_with(other: u32) -> Vec<u8> {
         let mut list = vec![2, 0, 0, 0];
-        for (tag, id) in [(1u16, u32::MAX), (2, 5), (2, 1000), (4, u32::MAX), (32, 0)] {
+        for (tag, id) in [
+            (1u16, u32::MAX),
+            (2, other),
+            (2, 1000),
+            (4, u32::MAX),
+            (32, 0),
+        ] {
             list.extend([tag.to_le_bytes(), [4, 0]].concat());
             list.extend(id.to_le_bytes());
         }
+        list
+    }
+
+    #[test]
+    fn lists_that_only_removed_files_have_do_not_matter() {
+        let mut tree = Tree::new(&Metadata::default());
+        tree.make_index();
+        let lists = ["uid 1000 5", "uid 5 6"].map(|lines| Map::parse(lines).expect("sound"));
+        let mut add = |name: &[u8], other: u32| {
+            let name_of_list = b"system.posix_acl_access";
+            let list = to_stored(name_of_list, &list_with(other)).expect("a sound list");
+            let metadata = Metadata {
+                mode: 0o100_644,
+                attributes: tree.sets.intern(vec![list]),
+                ..Metadata::default()
+            };
+            tree.put(ROOT, name, &metadata).expect("room")
+        };
+        let _replaced = add(b"file", 5);
+        add(b"file", 6);
+        map(&mut tree, &lists[0]).expect("nobody has the first list");
+        let told = map(&mut tree, &lists[1]).expect_err("the second names 6 twice");
+        assert!(told.to_string().starts_with("/file: "), "{told}");
+    }
+
+    #[test]
+    fn a_list_with_duplicate_mapped_ids_is_refused() {
+        let list = list_with(5);
         let told = changed(&[(b"system.posix_acl_default", &list)], "uid 1000 5").unwrap_err();
         assert!(
             told.starts_with("/: its access list names 5 twice"),

@@ -16,7 +16,7 @@ use super::attributes;
 use super::error::{Error, Result};
 use super::order::Order;
 use super::threads::run_on_threads;
-use super::tree::{INLINE, Id, ROOT, Tree};
+use super::tree::{INLINE, Id, NONE, ROOT, Tree};
 use crate::mkfs::contents::{extra_size, lost_found_blocks};
 use crate::mkfs::layout::MAX_EXTENT_BLOCKS;
 
@@ -324,19 +324,30 @@ fn shape_sets(tree: &Tree, order: &Order, parameters: &Parameters<'_>) -> Result
             has_block: !split.block.is_empty(),
         })
     };
+    // Found once, and only if it is needed.
+    let mut users = None;
     let numbers = 0..u32::try_from(tree.sets.len()).expect("sets are counted in 32 bits");
     numbers
         .map(|number| {
             shape(number).or_else(|problem: String| {
-                let is_user = |&&id: &&Id| tree.node(id).attributes == number;
-                match order.inodes.iter().find(is_user) {
-                    Some(&id) => Err(Error::unsound(tree.shown_path(id), problem)),
+                let users = users.get_or_insert_with(|| users_of_sets(tree, order));
+                match users[number as usize] {
                     // Its files were replaced by a later source.
-                    None => Ok(SetShape::default()),
+                    NONE => Ok(SetShape::default()),
+                    id => Err(Error::unsound(tree.shown_path(id), problem)),
                 }
             })
         })
         .collect()
+}
+
+/// For each set of attributes the first file in order that has it; [`NONE`] if none has.
+fn users_of_sets(tree: &Tree, order: &Order) -> Vec<Id> {
+    let mut users = vec![NONE; tree.sets.len()];
+    for &id in order.inodes.iter().rev() {
+        users[tree.node(id).attributes as usize] = id;
+    }
+    users
 }
 
 /// The blocks of a file that contain data, as ranges that do not touch.

@@ -396,6 +396,23 @@ impl Tree {
         at != ROOT
     }
 
+    /// For each set of attributes the first node that has it and is not gone; [`NONE`] if only
+    /// removed files have it.
+    pub fn users_of_sets(&self) -> Vec<Id> {
+        let mut users = vec![NONE; self.sets.len()];
+        let mut is_gone = vec![false; self.nodes.len()];
+        for (id, node) in (ROOT..).zip(&self.nodes) {
+            // Parents precede children.
+            let parent_is_gone = is_gone[node.parent as usize];
+            is_gone[id as usize] = id != ROOT && (node.is_removed || parent_is_gone);
+            let user = &mut users[node.attributes as usize];
+            if *user == NONE && !is_gone[id as usize] {
+                *user = id;
+            }
+        }
+        users
+    }
+
     /// Removes everything below these directories that is from a source before `layer`, except
     /// directories that contain something newer.
     pub fn remove_below(&mut self, directories: &[Id], layer: u16) {
@@ -427,6 +444,7 @@ impl Tree {
 
 #[cfg(test)]
 mod tests {
+    use super::super::attributes::to_stored;
     use super::{Metadata, NONE, Node, OriginalTimes, ROOT, Tree};
 
     fn metadata(mode: u16, source: u16) -> Metadata {
@@ -474,6 +492,38 @@ mod tests {
         assert_eq!(tree.child(dir, b"old"), Some(new));
         assert_eq!(tree.shown_path(new).to_str(), Some("/dir/old"));
         assert_eq!(tree.node(new).link, NONE);
+    }
+
+    #[test]
+    fn sets_of_attributes_know_a_user_that_is_there() {
+        let mut tree = Tree::new(&metadata(DIRECTORY, 0));
+        tree.make_index();
+        let sets: Vec<u32> = (0..5u8)
+            .map(|value| {
+                let one = to_stored(b"user.a", &[value]).expect("a sound one");
+                tree.sets.intern(vec![one])
+            })
+            .collect();
+        let with = |mode, set: usize| Metadata {
+            attributes: sets[set],
+            ..metadata(mode, 0)
+        };
+        let gone = tree.put(ROOT, b"gone", &with(DIRECTORY, 0)).unwrap();
+        let below = tree.put(gone, b"below", &with(DIRECTORY, 1)).unwrap();
+        tree.put(below, b"file", &with(FILE, 2)).unwrap();
+        let old = tree.put(ROOT, b"file", &with(FILE, 3)).unwrap();
+        let new = tree.put(ROOT, b"file", &with(FILE, 1)).unwrap();
+        let other = tree.put(ROOT, b"other", &with(FILE, 3)).unwrap();
+        tree.put(ROOT, b"third", &with(FILE, 3)).unwrap();
+        tree.remove(gone);
+        assert!(tree.node(old).is_removed);
+        let users = tree.users_of_sets();
+        let of = |set: usize| users[sets[set] as usize];
+        assert_eq!((users[0], users.len()), (ROOT, tree.sets.len()));
+        assert_eq!(
+            [of(0), of(1), of(2), of(3), of(4)],
+            [NONE, new, NONE, other, NONE]
+        );
     }
 
     #[test]
