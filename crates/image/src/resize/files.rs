@@ -203,11 +203,7 @@ impl<'a> Mover<'a> {
 
     /// Records a move of data. Pending changes of the blocks move with them.
     fn record_move(&mut self, image: &mut Image<'_>, from: u64, to: u64, count: u64) {
-        let range = BlockNumber(from)..BlockNumber(from + count);
-        let changed: Vec<_> = image.changed.extract_if(range, |_, _| true).collect();
-        for (block, bytes) in changed {
-            image.put(BlockNumber(to + (block.get() - from)), bytes);
-        }
+        image.move_changed(&Move { from, to, count });
         match self.moves.last_mut() {
             Some(last) if last.from + last.count == from && last.to + last.count == to => {
                 last.count += count;

@@ -16,7 +16,9 @@ use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, orphan_file};
 
 use super::journal::{self, runs};
+use super::plan::Move;
 use super::structures::Structures;
+use super::tables::MovedTables;
 use crate::error::{Error, Result};
 use crate::holes::blocks_to_read;
 
@@ -33,6 +35,8 @@ pub(super) struct Image<'d> {
     pub(super) structures: Structures,
     /// Changed blocks.
     pub changed: BTreeMap<BlockNumber, Vec<u8>>,
+    /// Inode tables that were moved.
+    pub moved_tables: MovedTables,
     /// Bitmaps that were loaded, with pending changes.
     pub(super) block_bitmaps: BTreeMap<u32, Bitmap>,
     pub(super) inode_bitmaps: BTreeMap<u32, Bitmap>,
@@ -123,6 +127,7 @@ impl<'d> Image<'d> {
             descriptors: Vec::new(),
             structures: Structures::default(),
             changed: BTreeMap::new(),
+            moved_tables: MovedTables::default(),
             block_bitmaps: BTreeMap::new(),
             inode_bitmaps: BTreeMap::new(),
         })
@@ -175,8 +180,9 @@ impl<'d> Image<'d> {
         self.read_unchanged(block)
     }
 
-    /// A block, without pending changes.
+    /// A block, without pending changes. One of a moved table is still where it was.
     pub fn read_unchanged(&self, block: BlockNumber) -> Result<Vec<u8>> {
+        let block = self.moved_tables.source(block);
         let size = u64::from(self.geometry.block_size);
         let offset = block.get().checked_mul(size).ok_or_else(|| {
             Error::from(Corrupt::new("block", "its number is absurd").in_block(block))
@@ -204,6 +210,24 @@ impl<'d> Image<'d> {
     pub fn put(&mut self, block: BlockNumber, bytes: Vec<u8>) {
         debug_assert_eq!(bytes.len(), self.block_size());
         self.changed.insert(block, bytes);
+    }
+
+    /// Moves the pending changes of blocks with them.
+    pub fn move_changed(&mut self, moved: &Move) {
+        let blocks = BlockNumber(moved.from)..BlockNumber(moved.from + moved.count);
+        let changed: Vec<_> = self.changed.extract_if(blocks, |_, _| true).collect();
+        for (block, bytes) in changed {
+            self.put(BlockNumber(moved.to + (block.get() - moved.from)), bytes);
+        }
+    }
+
+    /// Moves an inode table: inodes are read from its new place from now on. A table may be long,
+    /// and a hole of the image for the most part; so only its changed blocks are in memory.
+    pub fn move_table(&mut self, moved: Move) {
+        let there = BlockNumber(moved.to)..BlockNumber(moved.to + moved.count);
+        self.changed.extract_if(there, |_, _| true).for_each(drop);
+        self.move_changed(&moved);
+        self.moved_tables.add(moved);
     }
 
     /// The block of an inode and the offset in it.

@@ -3,8 +3,8 @@
 //! Planning writes nothing. Blocks are classified by their use in the old file system, which makes
 //! the order of [`super::run`] safe: *clears* and *fresh* blocks are not part of it, *changed*
 //! blocks are, and *copies* are read only when primary metadata is damaged. Only a shrink has
-//! *moves*. They may go to metadata blocks that the shrink releases, so it is never written through
-//! the journal.
+//! *moves*, first those of inode tables. They may go to metadata blocks that the shrink releases,
+//! so it is never written through the journal.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ use super::shape::Shape;
 use crate::error::Result;
 use crate::mkfs::Run;
 
-/// A run of file blocks that moves.
+/// A run of blocks that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     pub from: u64,
@@ -37,6 +37,9 @@ pub struct Plan {
     /// The superblock as it is on the device.
     pub(super) old: Superblock,
     pub(super) shape: Shape,
+    /// Inode tables that move, in this order.
+    pub(super) table_moves: Vec<Move>,
+    /// Blocks of files that move, when the tables have moved: they may go to where these were.
     pub(super) moves: Vec<Move>,
     /// Blocks that must read as zeroes.
     pub(super) clears: Vec<Run>,
@@ -105,6 +108,7 @@ impl Plan {
         Ok(Self {
             old: image.superblock,
             shape,
+            table_moves: image.moved_tables.into_moves(),
             moves,
             clears,
             fresh,

@@ -81,7 +81,7 @@ impl Plan {
             write_primary(to, &old)?;
         }
         self.shape.superblock.write_time = i64::try_from(self.time().as_secs()).unwrap_or(i64::MAX);
-        for moved in &self.moves {
+        for moved in self.table_moves.iter().chain(&self.moves) {
             writer.copy(from, moved)?;
         }
         for run in &self.clears {
@@ -104,7 +104,8 @@ impl Plan {
 
     /// The number of bytes that the run writes, without the log.
     fn bytes_to_write(&self) -> u64 {
-        let moved: u64 = self.moves.iter().map(|moved| moved.count).sum();
+        let moves = self.table_moves.iter().chain(&self.moves);
+        let moved: u64 = moves.map(|moved| moved.count).sum();
         let cleared: u64 = self.clears.iter().map(|run| run.end - run.start).sum();
         let single = self.fresh.len() + self.changed.len() + self.copies.len();
         (moved + cleared + single as u64) * u64::from(self.shape.geometry.block_size)

@@ -4,7 +4,7 @@
 //! are still readable ([`super::renumber`], [`super::entries`], [`super::values`]); the metadata of
 //! removed groups is released; metadata of the other groups that is in the way moves
 //! ([`super::tables`]); then blocks of files move ([`super::files`]). All of this happens in
-//! memory: data blocks are only recorded as moves.
+//! memory: inode tables and data blocks are only recorded as moves.
 //!
 //! Released metadata blocks are reused at once, so the new layout cannot exist beside the old file
 //! system: a shrink runs on a clone, or in place if the caller requests it.
