@@ -10,7 +10,7 @@ use std::process::Command;
 use common::archives::{
     apply, archive, build, changed, export, fresh, header, record, records, tree,
 };
-use pext4_edit::{ExportOptions, Reader};
+use pext4_edit::{EditOptions, EditSession, ExportOptions, Reader};
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::tree::Tree;
@@ -128,6 +128,47 @@ fn content_behind_what_has_none_is_passed_over() {
                 error.contains("ends inside it") || error.contains("cut short"),
                 "{error}"
             );
+        }
+    }
+}
+
+/// Some archivers write no end mark. Where the last entry has no content, nothing follows it,
+/// whatever size it states.
+#[test]
+fn an_archive_may_end_behind_an_entry() {
+    let folder = scratch();
+    let ends = [
+        vec![header("last", b'0', 512, ""), data(b'D', 512)],
+        vec![header("last", b'5', 0, "")],
+        vec![record("mtime", "1.5"), header("last", b'1', 600, "first")],
+        vec![header("last/", b'0', 600, "")],
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        let first = [header("first", b'0', 600, ""), data(b'A', 600)].concat();
+        let bytes = [first, end.concat()].concat();
+        for tree in both(folder.path(), &number.to_string(), &bytes) {
+            let tree = tree.unwrap_or_else(|error| panic!("{number}: {error}"));
+            assert!(tree.items.contains_key(&b"last"[..]), "{number}");
+            assert_eq!(content(&tree, "first"), [b'A'; 600], "{number}");
+        }
+        for told in both(folder.path(), "cut", &[&bytes[..], &[0; 100]].concat()) {
+            let error = told.expect_err("a part of a block");
+            assert!(error.contains("cut short"), "{number}: {error}");
+        }
+        let notes_of = |bytes: &[u8]| {
+            let image = fresh(folder.path(), "noted");
+            let options = EditOptions::default();
+            let mut session = EditSession::open(&image, &options).expect("it opens");
+            session.apply_tar(&mut &*bytes, b"/").expect("sound");
+            session.notes().to_vec()
+        };
+        let notes = notes_of(&bytes);
+        let is_noted = notes.len() == 1 && notes[0].contains("without an end mark");
+        assert!(is_noted, "{number}: {notes:?}");
+        // What would be content behind the others is content of zeroes.
+        if number < 2 {
+            let notes = notes_of(&archive(&[bytes]));
+            assert!(notes.is_empty(), "{number}: {notes:?}");
         }
     }
 }

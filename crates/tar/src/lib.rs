@@ -1,12 +1,13 @@
 //! Reads tar archives: the old, the POSIX and the GNU format, with their extensions.
 //!
-//! An archive is read once, from its start to its end mark. The [`Reader`] takes blocks from an
-//! implementation of [`Blocks`], decodes a header and the extension headers before it to an
-//! [`Entry`], and stops at the start of the entry's content. The caller reads or skips the content
-//! before it asks for the next entry. Sizes are not trusted: every stated length is bounded,
-//! numbers are checked, and the segments of a sparse file must be in order and add up. If an entry
-//! of a kind without content states a size, the reader finds the next header all the same. Names
-//! are returned as in the archive; [`checked`] judges them, and what else a file system must hold.
+//! An archive is read once, from its start to its end mark, or to the end of an input without one.
+//! The [`Reader`] takes blocks from an implementation of [`Blocks`], decodes a header and the
+//! extension headers before it to an [`Entry`], and stops at the start of the entry's content. The
+//! caller reads or skips the content before it asks for the next entry. Sizes are not trusted:
+//! every stated length is bounded, numbers are checked, and the segments of a sparse file must be
+//! in order and add up. If an entry of a kind without content states a size, the reader finds the
+//! next header all the same. Names are returned as in the archive; [`checked`] judges them, and
+//! what else a file system must hold.
 
 #![forbid(unsafe_code)]
 
@@ -36,16 +37,15 @@ pub trait Blocks {
     /// An error of the source.
     type Error;
 
-    /// Reads the next block; false at the end of the source. If less than a block is left there,
-    /// the start of `block` gets it.
+    /// Reads the next block, and returns the number of bytes that were left for it: less than
+    /// [`BLOCK`] only at the end of the source.
     ///
     /// # Errors
     ///
     /// Those of the source.
-    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, Self::Error>;
+    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<usize, Self::Error>;
 
-    /// Skips a content of `length` bytes and its padding; false if the source ends before the
-    /// content does.
+    /// Skips a content of `length` bytes and its padding; false if the source ends before that.
     ///
     /// # Errors
     ///

@@ -30,6 +30,10 @@ pub struct Reader<I> {
     is_posix: bool,
     /// Whether there was an entry.
     has_entry: bool,
+    /// The input is known to be all that was written.
+    is_complete: bool,
+    /// The input ended where a header would be.
+    lacks_end_mark: bool,
     /// A header that was read when a content might have followed.
     peeked: Option<[u8; BLOCK]>,
 }
@@ -46,6 +50,8 @@ struct Extensions {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     own: Vec<u8>,
+    /// Whether one was read that is only for the entry.
+    are_for_entry: bool,
 }
 
 type Result<T, I> = std::result::Result<T, ReadError<<I as Blocks>::Error>>;
@@ -66,8 +72,24 @@ impl<I: Blocks> Reader<I> {
             has_begun: false,
             is_posix: false,
             has_entry: false,
+            is_complete: false,
+            lacks_end_mark: false,
             peeked: None,
         }
+    }
+
+    /// States that the input is all that was written, as a verified digest shows. Then an input
+    /// without any entry and without an end mark is an empty archive.
+    #[must_use]
+    pub fn complete(mut self) -> Self {
+        self.is_complete = true;
+        self
+    }
+
+    /// Whether the archive ended without an end mark, behind an entry. It is whole, as some
+    /// archivers write none, or was cut short there.
+    pub fn lacks_end_mark(&self) -> bool {
+        self.lacks_end_mark
     }
 
     /// The input, positioned at the content of the last entry.
@@ -80,7 +102,8 @@ impl<I: Blocks> Reader<I> {
         self.input
     }
 
-    /// The next entry, whose content is next in the input; `None` at the end mark.
+    /// The next entry, whose content is next in the input; `None` at the end mark, and at the end
+    /// of an input that ends behind an entry.
     ///
     /// # Errors
     ///
@@ -91,8 +114,12 @@ impl<I: Blocks> Reader<I> {
         loop {
             if let Some(peeked) = self.peeked.take() {
                 block = peeked;
-            } else if !self.read(&mut block)? {
-                return malformed(b"", self.without_end_mark(&block));
+            } else {
+                let length = self.input.read_block(&mut block);
+                let length = length.map_err(ReadError::Input)?;
+                if length < BLOCK {
+                    return self.end_without_mark(&block[..length], &extensions);
+                }
             }
             self.has_begun = true;
             if block == [0; BLOCK] {
@@ -140,18 +167,36 @@ impl<I: Blocks> Reader<I> {
         Ok(())
     }
 
-    /// What is said where the input ends; `rest` begins with what there is of a block.
-    fn without_end_mark(&self, rest: &[u8; BLOCK]) -> String {
-        if self.has_begun {
-            return "it ends without an end mark: it was cut short".to_owned();
+    /// Ends where the input does; `rest` is what there is of a header.
+    fn end_without_mark(
+        &mut self,
+        rest: &[u8],
+        extensions: &Extensions,
+    ) -> Result<Option<Entry>, I> {
+        let may_end = self.has_entry || self.is_complete;
+        if may_end && rest.is_empty() && !extensions.are_for_entry {
+            self.lacks_end_mark = true;
+            return Ok(None);
         }
-        compressed(rest).unwrap_or_else(|| {
-            "it has less than a header: it is empty, was cut short, or is no tar archive".to_owned()
-        })
+        let problem = if !self.has_begun {
+            compressed(rest).unwrap_or_else(|| {
+                "it has less than a header: it is empty, was cut short, or is no tar archive"
+                    .to_owned()
+            })
+        } else if !rest.is_empty() {
+            "it ends inside a header: it was cut short".to_owned()
+        } else if extensions.are_for_entry {
+            "it ends behind an extension header: it was cut short".to_owned()
+        } else {
+            "it has neither an entry nor an end mark: it was cut short".to_owned()
+        };
+        malformed(b"", problem)
     }
 
+    /// Reads a block; false if the input ends before its end.
     fn read(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, I> {
-        self.input.read_block(block).map_err(ReadError::Input)
+        let length = self.input.read_block(block).map_err(ReadError::Input)?;
+        Ok(length == BLOCK)
     }
 
     /// Reads an extension header; false if `header` is the header of an entry.
@@ -173,6 +218,7 @@ impl<I: Blocks> Reader<I> {
         }
         let content = self.small_content(size)?;
         self.is_posix |= matches!(flag, b'x' | b'X' | b'g');
+        extensions.are_for_entry |= !matches!(flag, b'g' | b'V');
         match flag {
             b'x' | b'X' => extensions.own = content,
             b'g' => {
@@ -245,8 +291,12 @@ impl<I: Blocks> Reader<I> {
         let mut left = stated_size;
         if following == Following::Either && left > 0 {
             let mut block = [0; BLOCK];
-            if !self.read(&mut block)? {
-                return malformed(name, "the archive ends inside it: it was cut short");
+            let length = self.input.read_block(&mut block);
+            match length.map_err(ReadError::Input)? {
+                // Nothing follows, whatever size is stated: the input ends without an end mark.
+                0 => return Ok(()),
+                BLOCK => {}
+                _ => return malformed(name, "the archive ends inside it: it was cut short"),
             }
             if header::has_sum(&block) {
                 self.peeked = Some(block);
@@ -323,7 +373,7 @@ fn not_a_header(block: &[u8; BLOCK]) -> String {
 }
 
 /// What helps if a block is the start of a compressed file.
-fn compressed(block: &[u8; BLOCK]) -> Option<String> {
+fn compressed(block: &[u8]) -> Option<String> {
     let formats = [
         (&b"\x1f\x8b"[..], "gzip -dc"),
         (b"\x28\xb5\x2f\xfd", "zstd -dc"),

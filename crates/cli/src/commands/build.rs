@@ -25,7 +25,7 @@ use crate::failure::Misuse;
 use crate::format;
 use crate::moment::source_date_epoch;
 use crate::names::ImageName;
-use crate::output::print_result;
+use crate::output::{print_error, print_result};
 use crate::progress::{self, Measure, ProgressState};
 use crate::{owner, size, uuid_text};
 
@@ -201,6 +201,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         error => error.into(),
     })?;
+    if !arguments.quiet && !arguments.json {
+        for note in &summary.notes {
+            print_error(format_args!("pext4: {note}"));
+        }
+    }
     if arguments.json {
         print_json(&arguments.image, &summary, start.elapsed())?;
     } else if !arguments.quiet {
@@ -380,6 +385,7 @@ struct JsonSummary<'a> {
     directories: u64,
     content: u64,
     skipped: u64,
+    notes: &'a [String],
     uuid: String,
     features: &'a [String],
     seconds: f64,
@@ -399,6 +405,7 @@ fn print_json(image: &Path, summary: &Summary, time: Duration) -> Result<()> {
         directories: summary.directories,
         content: summary.content,
         skipped: summary.skipped,
+        notes: &summary.notes,
         uuid: Uuid::from_bytes(summary.uuid).to_string(),
         features: &summary.features,
         seconds: time.as_secs_f64(),

@@ -3,6 +3,8 @@
 use std::fs;
 use std::process::Output;
 
+use serde_json::{Value, json};
+
 use crate::common::{run, succeed, with_input};
 use crate::images::{Workshop, complaint};
 use crate::pack::{Packer, zstd};
@@ -108,6 +110,28 @@ fn a_stream_may_begin_with_a_note() {
     let packed = workshop.write("packed", &note);
     succeed(workshop.build(["--force"]).arg(packed));
     assert_eq!(workshop.cat("/file"), "content");
+}
+
+#[test]
+fn an_archive_without_an_end_mark_is_noted() {
+    let workshop = Workshop::new();
+    let mut archive = Packer::new().file("file", b"content").finish();
+    archive.truncate(archive.len() - 1024);
+    let says = "standard input: it ends without an end mark; it may have been cut short";
+    let output = build(&workshop, &[], &archive);
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(told, format!("pext4: {says}\n"));
+    assert_eq!(workshop.cat("/file"), "content");
+    let output = build(&workshop, &["--json"], &archive);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(told["notes"], json!([says]));
+    let output = build(&workshop, &["--quiet"], &archive);
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
 }
 
 #[test]

@@ -55,6 +55,24 @@ fn attributes_of_a_tar_are_left_out_if_that_is_wanted() {
 }
 
 #[test]
+fn a_tar_without_an_end_mark_is_noted() {
+    let place = image("16M");
+    with_input(&mut on(&place, "put", &["-", "/file"]), b"x");
+    let tar = place.point.join("tar");
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    let whole = fs::read(&tar).expect("there");
+    let end = whole.iter().rposition(|&byte| byte != 0).expect("entries");
+    fs::write(&tar, &whole[..(end + 1).next_multiple_of(512)]).expect("ours");
+    let says = "the archive ends without an end mark; it may have been cut short";
+    let output = run(on(&place, "edit", &["--tar"]).arg(&tar));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && told.contains(says), "{told}");
+    let told = succeed(on(&place, "edit", &["--json", "--tar"]).arg(&tar));
+    assert!(told.contains(says), "{told}");
+    place.check();
+}
+
+#[test]
 fn an_error_of_a_tar_names_archive_and_entry() {
     let place = image("16M");
     let over = image("16M");

@@ -105,7 +105,7 @@ impl EditSession {
             parents: true,
             mode: None,
         }))?;
-        self.change(|session| {
+        let (done, lacks_end_mark) = self.change(|session| {
             let mut unpacker = Unpacker {
                 session,
                 into,
@@ -124,8 +124,13 @@ impl EditSession {
             }
             unpacker.apply_waiting()?;
             unpacker.apply_directory_metadata()?;
-            Ok(unpacker.done)
-        })
+            Ok((unpacker.done, archive.lacks_end_mark()))
+        })?;
+        if lacks_end_mark {
+            let note = "the archive ends without an end mark; it may have been cut short";
+            self.note(note.to_owned());
+        }
+        Ok(done)
     }
 }
 

@@ -55,6 +55,11 @@ impl<'r> Archive<'r> {
         Ok(entry)
     }
 
+    /// Whether the archive ended without an end mark.
+    pub(crate) fn lacks_end_mark(&self) -> bool {
+        self.entries.lacks_end_mark()
+    }
+
     /// Reads the next bytes of the current entry; 0 at its end.
     pub(crate) fn read(&mut self, entry: &Entry, into: &mut [u8]) -> Result<usize> {
         let input = self.entries.input();
@@ -69,10 +74,14 @@ impl<'r> Archive<'r> {
 }
 
 impl Input<'_> {
+    /// Fills the buffer, or what the rest of the stream fills of it. Returns the length of that.
+    fn fill(&mut self, into: &mut [u8]) -> Result<usize> {
+        fill(self.stream, into).with_host_file("-".as_ref(), "read the tar")
+    }
+
     /// Fills the whole buffer; false if the stream ends before.
     fn read_exact(&mut self, into: &mut [u8]) -> Result<bool> {
-        let read = fill(self.stream, into).with_host_file("-".as_ref(), "read the tar")?;
-        Ok(read == into.len())
+        Ok(self.fill(into)? == into.len())
     }
 
     fn skip_rest(&mut self) -> Result<bool> {
@@ -97,8 +106,8 @@ impl Input<'_> {
 impl Blocks for Input<'_> {
     type Error = EditError;
 
-    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
-        self.read_exact(block)
+    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<usize> {
+        self.fill(block)
     }
 
     fn skip(&mut self, length: u64) -> Result<bool> {

@@ -86,7 +86,7 @@ use crate::mkfs::contents::extra_size;
 use crate::mkfs::{self, features, inode_counts, plan};
 use archive::Limits;
 use output::Output;
-use sources::Sources;
+use sources::{Everything, Sources};
 use tree::{Metadata, Tree};
 
 /// The most threads of a build: more only cost memory.
@@ -125,6 +125,8 @@ pub struct Summary {
     pub content: u64,
     /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
+    /// Notes for the user about the sources, such as an archive without an end mark.
+    pub notes: Vec<String>,
     /// UUID of the file system.
     pub uuid: [u8; 16],
     /// Names of its features, as e2fsprogs spells them.
@@ -425,10 +427,11 @@ impl Builder {
             return Err(Error::output(image, "replace it", cause));
         }
         let output = Output::create(image, self.replace)?;
-        let (tree, contents, skipped) = self.read(&output)?;
+        let read = self.read(&output)?;
         self.progress.enter(Phase::Planning, 0, 0);
-        let mut planned = self.plan(tree, &trial)?;
-        planned.summary.skipped = skipped;
+        let mut planned = self.plan(read.tree, &trial)?;
+        planned.summary.skipped = read.skipped;
+        planned.summary.notes = read.notes;
         let mut output = output;
         output.set_size(planned.frame.size)?;
         let files = planned.order.inodes.len() as u64;
@@ -440,7 +443,7 @@ impl Builder {
             shape: &planned.shape,
             placement: &planned.placement,
             frame: &planned.frame,
-            contents: &contents,
+            contents: &read.contents,
             output: &output,
             progress: &self.progress,
         };
@@ -497,7 +500,7 @@ impl Builder {
         Ok(trial)
     }
 
-    fn read(&mut self, output: &Output) -> Result<(Tree, Vec<sources::Contents>, u64)> {
+    fn read(&mut self, output: &Output) -> Result<Everything> {
         let mut root = Metadata {
             mode: 0o040_755,
             seconds: UNKNOWN_TIME,
@@ -531,9 +534,9 @@ impl Builder {
             sources.add(source)?;
         }
         let mut read = sources.finish();
-        ids::map(&mut read.0, &self.rules.map)?;
-        self.rules.map.check_paths(&mut read.0)?;
-        read.0.drop_indexes();
+        ids::map(&mut read.tree, &self.rules.map)?;
+        self.rules.map.check_paths(&mut read.tree)?;
+        read.tree.drop_indexes();
         Ok(read)
     }
 }

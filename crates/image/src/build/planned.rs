@@ -241,6 +241,7 @@ fn summary(order: &Order, placement: &Placement, frame: &Frame) -> Summary {
         directories: order.directories.len() as u64,
         content: placement.bytes,
         skipped: 0,
+        notes: Vec::new(),
         uuid: frame.superblock.uuid,
         features: frame.superblock.features.names(),
     }

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use pext4_block::loops;
+use pext4_ondisk::shown::Shown;
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::thread;
 
@@ -94,6 +96,16 @@ impl Source {
     }
 }
 
+/// What was read of all sources.
+pub(super) struct Everything {
+    pub tree: Tree,
+    pub contents: Vec<Contents>,
+    /// Number of names that were skipped because they could not be read.
+    pub skipped: u64,
+    /// Notes for the user.
+    pub notes: Vec<String>,
+}
+
 /// The file or directory from which contents are read after planning.
 pub(super) enum Contents {
     /// Files below an open directory.
@@ -151,6 +163,8 @@ pub(super) struct Sources<'a> {
     spool: Option<Spool>,
     /// Number of names that were skipped because they could not be read.
     pub skipped: u64,
+    /// Notes for the user.
+    notes: Vec<String>,
     /// The next source number. Each layer has its own, since each is laid over the previous one.
     next_source: u16,
 }
@@ -164,6 +178,7 @@ impl<'a> Sources<'a> {
             contents: Vec::new(),
             spool: None,
             skipped: 0,
+            notes: Vec::new(),
             next_source: 0,
         }
     }
@@ -194,9 +209,24 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Returns the tree, the locations of contents, and the number of skipped names.
-    pub fn finish(self) -> (Tree, Vec<Contents>, u64) {
-        (self.tree, self.contents, self.skipped)
+    /// Returns what was read.
+    pub fn finish(self) -> Everything {
+        Everything {
+            tree: self.tree,
+            contents: self.contents,
+            skipped: self.skipped,
+            notes: self.notes,
+        }
+    }
+
+    /// Notes that the archive of this name has no end mark, if that is so.
+    fn note_end(&mut self, path: &Path, has_mark: bool) {
+        if !has_mark {
+            let path = Shown(path.as_os_str().as_bytes());
+            self.notes.push(format!(
+                "{path}: it ends without an end mark; it may have been cut short"
+            ));
+        }
     }
 
     fn next_number(&mut self) -> Result<u16> {
@@ -257,12 +287,13 @@ impl<'a> Sources<'a> {
         let max_names = self.options.limits.files;
         let mut archive_writer = ArchiveWriter::new(path, rules, number, max_names);
         let input = FileInput::new(&archive.file, path)?;
-        Reader::new(path, input, rules, self.options.limits).read(|record| {
+        let end = Reader::new(path, input, rules, self.options.limits).read(|record| {
             progress.check()?;
             progress.add(1, 0);
             note(&mut packed, &record);
             archive_writer.apply(&mut self.tree, record)
         })?;
+        self.note_end(path, end.has_mark);
         check(packed, Given::Archive(path))?;
         archive_writer.finish(&mut self.tree)?;
         self.contents.push(Contents::File(archive));
@@ -285,14 +316,18 @@ impl<'a> Sources<'a> {
         let mut archive_writer = ArchiveWriter::new(path, rules, number, max_names);
         let (tree, limits) = (&mut self.tree, self.options.limits);
         let writer = spool.writer(self.output.target());
+        let mut has_mark = true;
         with_stream(reader, path, writer, MAX_PADDING_BYTES, progress, |input| {
-            Reader::new(path, input, rules, limits).read(|record| {
+            let end = Reader::new(path, input, rules, limits).read(|record| {
                 progress.check()?;
                 progress.add(1, 0);
                 note(&mut packed, &record);
                 archive_writer.apply(tree, record)
-            })
+            })?;
+            has_mark = end.has_mark;
+            Ok(end.input)
         })?;
+        self.note_end(path, has_mark);
         check(packed, given)?;
         archive_writer.finish(&mut self.tree)?;
         self.push_spooled()
@@ -482,9 +517,9 @@ impl LayerReader<'_> {
             let progress = self.options.progress;
             let raw = blob.open()?;
             let verified = with_stream(raw, &blob.path, writer, u64::MAX, progress, |input| {
-                Reader::new(&blob.path, input, rules, limits)
-                    .container_layer()
-                    .read(take)
+                let reader = Reader::new(&blob.path, input, rules, limits);
+                let end = reader.container_layer().read(take)?;
+                Ok(end.input)
             })?;
             verified.verify(blob)?;
         } else {

@@ -10,6 +10,7 @@ mod determinism;
 mod directories;
 #[path = "../common/e2fsck.rs"]
 mod e2fsck;
+mod ends;
 mod hostile;
 mod layouts;
 mod left_out;

@@ -94,7 +94,7 @@ impl<'a> FileInput<'a> {
 impl Blocks for FileInput<'_> {
     type Error = Error;
 
-    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
+    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<usize> {
         if self.next_block().is_none() {
             self.fill()
                 .map_err(|cause| Error::source(self.path, "read it", cause))?;
@@ -102,11 +102,11 @@ impl Blocks for FileInput<'_> {
         let Some(found) = self.next_block() else {
             let rest = self.in_window().unwrap_or_default();
             block[..rest.len()].copy_from_slice(rest);
-            return Ok(false);
+            return Ok(rest.len());
         };
         *block = *found;
         self.position += BLOCK as u64;
-        Ok(true)
+        Ok(BLOCK)
     }
 
     fn skip(&mut self, length: u64) -> Result<bool> {
@@ -117,10 +117,12 @@ impl Blocks for FileInput<'_> {
 impl Input for FileInput<'_> {
     fn take_content(&mut self, length: u64) -> Result<Option<u64>> {
         let place = self.position;
-        let Some(end) = place.checked_add(length).filter(|&end| end <= self.size) else {
+        let padded = length.checked_next_multiple_of(BLOCK as u64);
+        let end = padded.and_then(|padded| place.checked_add(padded));
+        let Some(end) = end.filter(|&end| end <= self.size) else {
             return Ok(None);
         };
-        self.position = end.next_multiple_of(BLOCK as u64);
+        self.position = end;
         self.width = if length > WIDE_READ_BYTES as u64 {
             NARROW_READ_BYTES
         } else {
@@ -188,13 +190,14 @@ impl StreamInput<'_> {
 impl Blocks for StreamInput<'_> {
     type Error = Error;
 
-    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
+    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<usize> {
         let mut filled = 0;
         self.pass(BLOCK as u64, |_, piece| {
             block[filled..filled + piece.len()].copy_from_slice(piece);
             filled += piece.len();
             Ok(())
-        })
+        })?;
+        Ok(filled)
     }
 
     fn skip(&mut self, length: u64) -> Result<bool> {
@@ -502,7 +505,7 @@ mod tests {
             |mut input| {
                 let mut block = [0; BLOCK];
                 for _ in 0..taken {
-                    if !input.read_block(&mut block)? {
+                    if input.read_block(&mut block)? < BLOCK {
                         break;
                     }
                 }

@@ -1,6 +1,6 @@
 //! Archives as sources: converts their entries to records for the tree.
 //!
-//! An archive is read once, from its start to its end mark (`pext4_tar`). Each entry becomes a
+//! An archive is read once, from its start to its end (`pext4_tar`). Each entry becomes a
 //! *record*. The content of a file stays in a plain archive, or is copied from a stream to the
 //! spool; the record contains its offset. A content that is shorter than announced is an error.
 //!
@@ -47,6 +47,13 @@ pub(super) struct Record {
     pub attributes: Vec<Attribute>,
 }
 
+/// How an archive ended.
+pub(super) struct ArchiveEnd<I> {
+    pub input: I,
+    /// It has an end mark.
+    pub has_mark: bool,
+}
+
 /// Reads an archive.
 pub(super) struct Reader<'a, I> {
     /// Its name for messages.
@@ -73,17 +80,24 @@ impl<'a, I: Input> Reader<'a, I> {
         }
     }
 
-    /// Marks the archive as a layer of a container image.
+    /// Marks the archive as a layer of a container image, whose size and digest are verified: it
+    /// is complete, with or without an end mark.
     pub fn container_layer(mut self) -> Self {
         self.is_layer = true;
+        self.entries = self.entries.complete();
         self
     }
 
-    /// Reads all entries up to the end mark and passes their records to `take`. Returns the input.
-    pub fn read(mut self, mut take: impl FnMut(Record) -> Result<()>) -> Result<I> {
+    /// Reads all entries and passes their records to `take`.
+    pub fn read(mut self, mut take: impl FnMut(Record) -> Result<()>) -> Result<ArchiveEnd<I>> {
         loop {
             match self.entries.next_entry() {
-                Ok(None) => return Ok(self.entries.into_input()),
+                Ok(None) => {
+                    return Ok(ArchiveEnd {
+                        has_mark: !self.entries.lacks_end_mark(),
+                        input: self.entries.into_input(),
+                    });
+                }
                 Ok(Some(entry)) => {
                     if let Some(record) = self.record(entry)? {
                         take(record)?;

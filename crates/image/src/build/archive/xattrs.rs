@@ -61,12 +61,12 @@ mod tests {
     impl pext4_tar::Blocks for Bytes<'_> {
         type Error = ();
 
-        fn read_block(&mut self, block: &mut [u8; pext4_tar::BLOCK]) -> Result<bool, ()> {
+        fn read_block(&mut self, block: &mut [u8; pext4_tar::BLOCK]) -> Result<usize, ()> {
             let Some((first, rest)) = self.0.split_first_chunk() else {
-                return Ok(false);
+                return Ok(0);
             };
             (*block, self.0) = (*first, rest);
-            Ok(true)
+            Ok(pext4_tar::BLOCK)
         }
 
         fn skip(&mut self, _: u64) -> Result<bool, ()> {
