@@ -220,6 +220,19 @@ fn an_image_says_what_it_is() {
 }
 
 #[test]
+fn a_reaction_to_errors_that_is_none_is_that_of_a_mount() {
+    let Some(place) = filled() else { return };
+    for (number, word) in [(0, "remount-ro"), (1, "continue"), (7, "remount-ro")] {
+        let mut debugfs = Command::new("debugfs");
+        debugfs.args(["-w", "-R", &format!("set_super_value errors {number}")]);
+        succeed(debugfs.arg(&place.image));
+        let json = succeed(pext4(["info", "--json"]).arg(&place.image));
+        let info: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(info["on_error"], word, "{number}");
+    }
+}
+
+#[test]
 fn an_image_that_was_cut_short_or_is_damaged_still_says_what_it_is() {
     let place = Place::empty();
     succeed(pext4(["mkfs", "-q", "--size", "16M", "-L", "whole"]).arg(&place.image));

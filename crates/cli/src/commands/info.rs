@@ -217,8 +217,11 @@ fn state(superblock: &Superblock) -> Term {
 
 fn on_error(policy: ErrorPolicy) -> Term {
     let (word, meaning) = match policy {
-        ErrorPolicy::Continue | ErrorPolicy::Unknown(_) => ("continue", "continue"),
-        ErrorPolicy::RemountReadOnly => ("remount-ro", "remount read-only"),
+        ErrorPolicy::Continue => ("continue", "continue"),
+        // As a mount does with a policy of 0, which some tools leave, and with unknown ones.
+        ErrorPolicy::RemountReadOnly | ErrorPolicy::Unknown(_) => {
+            ("remount-ro", "remount read-only")
+        }
         ErrorPolicy::Panic => ("panic", "stop"),
     };
     Term { word, meaning }
