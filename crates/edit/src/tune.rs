@@ -23,6 +23,11 @@ use crate::session::EditSession;
 /// The maximum share of the blocks that can be kept for root, as of tune2fs.
 const MAX_RESERVED_PERCENT: f64 = 50.0;
 
+/// What is noted of a new UUID that needs a stored seed.
+const NEW_FEATURE: &str = "with its new UUID the image gets the feature `metadata_csum_seed`, which \
+                           boot loaders such as GRUB 2.06 do not read (`tune2fs -U` writes all \
+                           checksums anew instead)";
+
 /// What is to be different in the superblock; `None` stays as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
@@ -48,8 +53,18 @@ impl EditSession {
         self.change(|session| {
             session.check_tuning(tuning)?;
             session.add_tuning(tuning);
+            session.note_new_feature(tuning);
             Ok(())
         })
+    }
+
+    /// Notes that a new UUID turns on a feature.
+    fn note_new_feature(&mut self, tuning: &Tuning) {
+        let before = self.superblock_before();
+        let is_new = tuning.uuid.is_some_and(|uuid| uuid != before.uuid);
+        if is_new && needs_seed(before) && !self.notes().iter().any(|note| note == NEW_FEATURE) {
+            self.note(NEW_FEATURE.to_owned());
+        }
     }
 
     fn check_tuning(&self, tuning: &Tuning) -> Result<()> {
@@ -148,13 +163,18 @@ impl Tuning {
         let Some(uuid) = self.uuid.filter(|&uuid| uuid != superblock.uuid) else {
             return;
         };
-        let is_seeded = superblock.features.has_incompat(Incompat::CSUM_SEED);
-        if Checksums::of(superblock).seed().is_some() && !is_seeded {
+        if needs_seed(superblock) {
             superblock.checksum_seed = crc32c(INITIAL, &superblock.uuid);
             superblock.features.incompat |= Incompat::CSUM_SEED;
         }
         superblock.uuid = uuid;
     }
+}
+
+/// Whether the checksums need a stored seed once the UUID is another one.
+fn needs_seed(superblock: &Superblock) -> bool {
+    let is_seeded = superblock.features.has_incompat(Incompat::CSUM_SEED);
+    Checksums::of(superblock).seed().is_some() && !is_seeded
 }
 
 /// The feature that forbids another UUID.

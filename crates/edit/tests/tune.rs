@@ -181,6 +181,45 @@ fn what_is_not_named_stays() {
     assert_eq!(superblock(&device).volume_name, [0; 16]);
 }
 
+#[test]
+fn a_feature_that_a_new_uuid_turns_on_is_noted() {
+    let other = [7; 16];
+    for (features, uuid, is_noted) in [
+        (Features::Debian12, Some(UUID), true),
+        (Features::Debian12, None, false),
+        (Features::Upstream, Some(UUID), false),
+        (Features::NoChecksums, Some(UUID), false),
+    ] {
+        let device = Format::new(16 << 20, 1024, features)
+            .device()
+            .expect("made");
+        let device = Arc::new(device);
+        let old = superblock(&device);
+        let over: Arc<dyn Device> = Arc::<RamDevice>::clone(&device);
+        let mut session = EditSession::from_device(over, &fixed()).expect("it opens");
+        let tuning = |uuid| Tuning {
+            uuid,
+            label: Some(b"x".to_vec()),
+            ..Tuning::default()
+        };
+        for uuid in [Some(old.uuid), uuid.map(|_| other), uuid] {
+            session.tune(&tuning(uuid)).expect("it can be");
+        }
+        let notes = session.notes().to_vec();
+        let count = notes
+            .iter()
+            .filter(|note| note.contains("`metadata_csum_seed`"));
+        assert_eq!(
+            count.count(),
+            usize::from(is_noted),
+            "{features:?}: {notes:?}"
+        );
+        session.finish().expect("it is memory");
+        let gained = superblock(&device).features.incompat != old.features.incompat;
+        assert_eq!(gained, is_noted, "{features:?}");
+    }
+}
+
 /// With one group there is no copy of the superblock, so nothing else shows the change.
 #[test]
 fn a_label_that_the_volume_sets_is_kept() {
