@@ -234,18 +234,24 @@ fn a_project_needs_a_place_and_the_right_to_change() {
         "write /dev/null old",
         "sif old extra_isize 28",
         "sif old projid 5",
+        "write /dev/null full",
+        "sif full extra_isize 28",
+        &format!("ea_set full user.a {}", "v".repeat(72)),
     ] {
         image.debugfs_write(request);
     }
     let volume = image.open();
+    let full = inode(&volume, "/full");
+    assert_refused(
+        set_project(&volume, full, 5),
+        Refusal::NotSupported,
+        "its attribute is where the field would be",
+    );
+    set_project(&volume, full, 0).expect("as it is");
     let old = inode(&volume, "/old");
     assert_eq!(project(&volume, old), 0, "it has no such field");
-    assert_refused(
-        set_project(&volume, old, 5),
-        Refusal::NotSupported,
-        "no field",
-    );
-    set_project(&volume, old, 0).expect("as it is");
+    set_project(&volume, old, 5).expect("there is room for one");
+    assert_eq!(project(&volume, old), 5);
     let file = volume.create(ROOT, b"file", &NEW).expect("room");
     let no_project = set_project(&volume, file.inode, u32::MAX);
     assert_refused(no_project, Refusal::Invalid, "that is no project");
@@ -269,6 +275,7 @@ fn a_project_needs_a_place_and_the_right_to_change() {
     assert_eq!(project(&volume, file.inode), 6);
     volume.close().expect("it closes");
     image.assert_clean();
+    assert_eq!(project(&image.open(), old), 5, "it is stored");
 }
 
 /// The flag may have been set before, and the bytes may hold anything.

@@ -10,6 +10,7 @@
 //! symbolic link's target, a device number or inline data. Format: the kernel's
 //! `Documentation/filesystems/ext4/inodes.rst`.
 
+mod grow;
 pub mod inline;
 mod raw;
 mod special;
@@ -201,6 +202,15 @@ fn zeroes(length: usize) -> Box<[u8]> {
 }
 
 impl Inode {
+    /// The part of the slot that contains attributes: none without an extra part.
+    fn area(&self) -> &[u8] {
+        if self.extra_isize == 0 {
+            &[]
+        } else {
+            &self.tail
+        }
+    }
+
     /// An inode of zeroes for a slot of `slot_size` bytes with an extra part of `extra_isize`
     /// bytes; if that covers the time of creation, it is the start of 1970.
     ///

@@ -141,6 +141,9 @@ impl Volume {
         }
         let now = now();
         inode.edit(&mut handle, Reach::Attributes, |state| {
+            // Under the inode's lock, since the change of an extended attribute is planned with the
+            // room that there is for it.
+            state.slot.grow_extra(self.new_inode_extra_size);
             apply(&mut state.slot, change, now)
         });
         Ok(())

@@ -50,7 +50,14 @@ impl Volume {
             return Ok(());
         }
         let features = &self.inodes.store.features;
-        let has_room = inode.state(|state| state.slot.has_project());
+        let has_room = inode.state(|state| {
+            state.slot.has_project() || {
+                // The change of the attributes enlarges it.
+                let mut slot = state.slot.clone();
+                slot.grow_extra(self.new_inode_extra_size);
+                slot.has_project()
+            }
+        });
         if !features.has_read_only_compat(ReadOnlyCompat::PROJECT) || !has_room {
             return Err(Refusal::NotSupported.into());
         }

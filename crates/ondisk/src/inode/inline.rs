@@ -27,15 +27,6 @@ const STRUCTURE: &str = "inline data";
 const NAME: &[u8] = b"data";
 
 impl Inode {
-    /// The part of the slot that contains attributes.
-    fn area(&self) -> &[u8] {
-        if self.extra_isize == 0 {
-            &[]
-        } else {
-            &self.tail
-        }
-    }
-
     /// The inline content of this inode, including the reserved bytes after its end.
     ///
     /// # Errors
