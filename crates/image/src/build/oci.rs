@@ -62,7 +62,19 @@ impl Manifest {
             || config.is_some_and(|config| config.media_type == EMPTY)
             || !self.layers.is_empty() && !self.layers.iter().any(Descriptor::may_hold_files)
     }
+
+    /// Whether its configuration is that of an image, which may have no layers.
+    fn is_surely_image(&self) -> bool {
+        let config = self.config.as_ref();
+        config.is_some_and(|config| IMAGE_CONFIGS.contains(&&*config.media_type))
+    }
 }
+
+/// The types of an image's configuration, of OCI and of Docker.
+const IMAGE_CONFIGS: [&str; 2] = [
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+];
 
 /// The type of a configuration that says nothing, which no image has.
 const EMPTY: &str = "application/vnd.oci.empty.v1+json";
@@ -132,8 +144,8 @@ pub(super) fn is_layout(folder: &Path) -> bool {
     folder.join("oci-layout").is_file() && folder.join("index.json").is_file()
 }
 
-/// The layers of the selected image, from the lowest. Manifests are verified; the caller verifies
-/// the layers.
+/// The layers of the selected image, from the lowest; there may be none. Manifests are verified;
+/// the caller verifies the layers.
 pub(super) fn layers(
     layout: &Path,
     selector: ImageSelector<'_>,
@@ -159,7 +171,7 @@ pub(super) fn layers(
     let manifest = selector.select(&path, found)?;
     let blob = blob(layout, &path, &manifest)?;
     let manifest: Manifest = parse(&blob.path, &blob.read_document()?)?;
-    if manifest.layers.is_empty() {
+    if manifest.layers.is_empty() && !manifest.is_surely_image() {
         return Err(Error::unsound(
             &blob.path,
             "it is no image: it names no layers",

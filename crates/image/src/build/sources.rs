@@ -359,6 +359,11 @@ impl<'a> Sources<'a> {
 
     fn add_layers(&mut self, path: &Path) -> Result<()> {
         let blobs = oci::layers(path, self.options.selector, self.options.progress)?;
+        if blobs.is_empty() {
+            let path = Shown(path.as_os_str().as_bytes());
+            self.notes
+                .push(format!("{path}: it has no layers, so the root is empty"));
+        }
         self.tree.make_index();
         self.make_spool()?;
         let archives = blobs

@@ -411,6 +411,40 @@ fn what_is_null_in_a_layout_is_empty() {
 }
 
 #[test]
+fn an_image_may_have_no_layers() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let image = folder.path().join("image");
+    for (media_type, is_image) in [
+        ("application/vnd.oci.image.config.v1+json", true),
+        ("application/vnd.docker.container.image.v1+json", true),
+        ("application/vnd.cncf.helm.config.v1+json", false),
+    ] {
+        let config = layout.blob(br#"{"os": "linux", "architecture": "amd64"}"#, media_type);
+        let manifest = json!({"schemaVersion": 2, "config": config, "layers": []});
+        let text = serde_json::to_vec(&manifest).unwrap();
+        layout.index(&[layout.blob(&text, "application/vnd.oci.image.manifest.v1+json")]);
+        let source = Source::OciLayout(layout.path.clone());
+        let built = Builder::new().source(source).replace(true).build(&image);
+        let Ok(summary) = built else {
+            let error = built.unwrap_err().to_string();
+            assert!(!is_image && error.contains("it names no layers"), "{error}");
+            continue;
+        };
+        assert!(is_image, "{media_type}");
+        assert_eq!(summary.names, 0);
+        let [note] = &summary.notes[..] else {
+            panic!("{:?}", summary.notes);
+        };
+        assert!(
+            note.ends_with("it has no layers, so the root is empty"),
+            "{note}"
+        );
+        check(&image);
+    }
+}
+
+#[test]
 fn names_in_a_layer_may_begin_at_the_root() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));
