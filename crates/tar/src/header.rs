@@ -13,6 +13,7 @@ const SUM: Range<usize> = 148..156;
 pub(crate) const FLAG: usize = 156;
 pub(crate) const LINK: Range<usize> = 157..257;
 pub(crate) const MAGIC: Range<usize> = 257..263;
+const MAGIC_AND_VERSION: Range<usize> = 257..265;
 pub(crate) const MAJOR: Range<usize> = 329..337;
 pub(crate) const MINOR: Range<usize> = 337..345;
 const NAME: Range<usize> = 0..100;
@@ -79,8 +80,11 @@ pub(crate) fn following(flag: u8, is_posix: bool) -> Following {
 /// The name in a header.
 pub(crate) fn name(header: &[u8; BLOCK]) -> Vec<u8> {
     let (name, prefix) = (text(&header[NAME]), text(&header[PREFIX]));
-    // Only POSIX headers have a prefix there.
-    if prefix.is_empty() || &header[MAGIC] != b"ustar\0" {
+    // Only POSIX headers have a prefix there; what follows the word in their magic differs between
+    // archivers. GNU has other fields there.
+    let magic = &header[MAGIC_AND_VERSION];
+    let is_posix = magic.starts_with(b"ustar") && magic != b"ustar  \0";
+    if prefix.is_empty() || !is_posix {
         return name.to_vec();
     }
     [prefix, b"/", name].concat()
@@ -127,7 +131,32 @@ pub(crate) fn signed_number(field: &[u8]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, SUM, checksum, has_sum, number, signed_number};
+    use super::{
+        BLOCK, MAGIC_AND_VERSION, PREFIX, SUM, checksum, has_sum, name, number, signed_number,
+    };
+
+    #[test]
+    fn a_prefix_is_part_of_the_name_unless_the_header_is_gnus() {
+        let named = |magic: &[u8; 8]| {
+            let mut header = [0; BLOCK];
+            header[..4].copy_from_slice(b"name");
+            header[MAGIC_AND_VERSION].copy_from_slice(magic);
+            header[PREFIX][..6].copy_from_slice(b"prefix");
+            name(&header)
+        };
+        for magic in [
+            b"ustar\x0000",
+            b"ustar 00",
+            b"ustar00\0",
+            b"ustar   ",
+            b"ustar\0\0\0",
+        ] {
+            assert_eq!(named(magic), b"prefix/name", "{magic:?}");
+        }
+        for magic in [b"ustar  \0", &[0; 8], b"tar\0\0\0\0\0"] {
+            assert_eq!(named(magic), b"name", "{magic:?}");
+        }
+    }
 
     #[test]
     fn numbers_are_octal_or_base_256() {
