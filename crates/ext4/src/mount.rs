@@ -118,6 +118,7 @@ impl Volume {
         let before = found.to_seek_the_log();
         let geometry = checked_geometry(before, &*device, is_read_only, &mut options, &mut notes)?;
         features::note_state(before, &mut notes);
+        features::note_options(before, &mut notes);
         let mut journal =
             recovery::find_journal(Arc::clone(&device), before, geometry, &options, &mut notes)?;
         // The replay may change the superblock.

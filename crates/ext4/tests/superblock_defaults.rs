@@ -184,6 +184,24 @@ fn the_reserve_is_for_those_whom_the_superblock_or_the_mount_names() {
 }
 
 #[test]
+fn options_in_the_superblock_that_are_not_obeyed_are_noted() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let noted = || {
+        let volume = open(&image, MountOptions::default());
+        let notes = volume.notes().iter();
+        let about_options = notes.filter(|note| note.contains("not obeyed"));
+        about_options.cloned().collect::<Vec<String>>()
+    };
+    assert!(noted().is_empty());
+    let options = "data=journal,dioread_lock";
+    image.debugfs_write(&format!("set_super_value mount_opts {options}"));
+    let notes = noted();
+    assert!(notes.len() == 1 && notes[0].contains(options), "{notes:?}");
+}
+
+#[test]
 fn the_superblock_counts_what_is_written() {
     let Some(image) = Image::make(&[]) else {
         return;

@@ -3,6 +3,7 @@
 use pext4_ondisk::casefold;
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::inode::BASE_SIZE;
+use pext4_ondisk::shown::Shown;
 use pext4_ondisk::superblock::{State, Superblock};
 
 use crate::error::{Error, Result};
@@ -62,6 +63,18 @@ pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
                 .to_owned(),
         );
     }
+}
+
+/// Adds a note if the superblock has a text of mount options.
+pub(super) fn note_options(superblock: &Superblock, notes: &mut Vec<String>) {
+    let options = superblock.mount_options.split(|&byte| byte == 0).next();
+    let options = options.filter(|options| !options.is_empty());
+    notes.extend(options.map(|options| {
+        format!(
+            "the mount options in its superblock are not obeyed: {} (`tune2fs -E mount_opts=`)",
+            Shown(options)
+        )
+    }));
 }
 
 /// Refuses an image that cannot be read. This comes before any look at the shape of the file
