@@ -34,9 +34,13 @@ const fn with_advice(
 }
 
 const TO_RAW: &str = "`qemu-img convert -O raw FILE IMAGE` makes a raw image of it";
+const TO_ASSEMBLE: &str = "`mdadm --assemble` makes a device of its parts";
+const TO_ACTIVATE: &str = "`vgchange -ay` makes a device of each logical volume";
+const PHYSICAL_VOLUME: &str = "a physical volume of LVM";
+const RAID_MEMBER: &str = "a member of a RAID of Linux (md)";
 const TO_BUILD: &str = "`pext4 build IMAGE FILE` makes an image of it";
 
-const FORMATS: [Format; 20] = [
+const FORMATS: [Format; 30] = [
     with_advice(0, b"QFI\xFB", "a disk image of QEMU (qcow2)", TO_RAW),
     with_advice(0, b"KDMV", "a disk image of VMware (vmdk)", TO_RAW),
     with_advice(0, b"vhdxfile", "a disk image of Hyper-V (vhdx)", TO_RAW),
@@ -71,6 +75,37 @@ const FORMATS: [Format; 20] = [
         "compressed (xz)",
         "`xz -d` decompresses it",
     ),
+    with_advice(
+        0,
+        b"BZh",
+        "compressed (bzip2)",
+        "`bzip2 -d` decompresses it",
+    ),
+    with_advice(
+        0,
+        b"\x04\x22\x4D\x18",
+        "compressed (lz4)",
+        "`lz4 -d` decompresses it",
+    ),
+    with_advice(
+        0x40,
+        b"\x7F\x10\xDA\xBE",
+        "a disk image of VirtualBox (vdi)",
+        TO_RAW,
+    ),
+    // In one of the first four sectors, usually in the second.
+    with_advice(512, b"LABELONE", PHYSICAL_VOLUME, TO_ACTIVATE),
+    with_advice(0, b"LABELONE", PHYSICAL_VOLUME, TO_ACTIVATE),
+    with_advice(1024, b"LABELONE", PHYSICAL_VOLUME, TO_ACTIVATE),
+    with_advice(1536, b"LABELONE", PHYSICAL_VOLUME, TO_ACTIVATE),
+    // The number that both versions begin with, and that of the versions.
+    with_advice(0, b"\xFC\x4E\x2B\xA9\x01\0\0\0", RAID_MEMBER, TO_ASSEMBLE),
+    with_advice(
+        4096,
+        b"\xFC\x4E\x2B\xA9\x01\0\0\0",
+        RAID_MEMBER,
+        TO_ASSEMBLE,
+    ),
     with_advice(257, b"ustar", "an archive (tar)", TO_BUILD),
     other(0, b"XFSB", "an XFS file system"),
     other(0, b"hsqs", "a squashfs file system"),
@@ -79,6 +114,7 @@ const FORMATS: [Format; 20] = [
     other(54, b"FAT16   ", "a FAT file system"),
     other(82, b"FAT32   ", "a FAT file system"),
     other(1024, b"\xE2\xE1\xF5\xE0", "an EROFS file system"),
+    other(1024, b"\x10\x20\xF5\xF2", "an F2FS file system"),
     other(4086, b"SWAPSPACE2", "swap space"),
     other(0x8001, b"CD001", "a CD's file system (ISO 9660)"),
     other(0x1_0040, b"_BHRfS_M", "a btrfs file system"),
