@@ -59,7 +59,7 @@ pub struct Arguments {
     /// Label, at most 16 bytes
     #[arg(short = 'L', value_name = "LABEL", value_parser = format::label, default_value = "")]
     label: String,
-    /// UUID; random if absent or `random`
+    /// UUID; random if absent or `random`, `time` makes it of the time, `clear` leaves it empty
     #[arg(short = 'U', value_name = "UUID", value_parser = uuid_text::parse)]
     uuid: Option<Uuid>,
     /// Seed of directory hashes, as a UUID; random if absent. With it, -U and SOURCE_DATE_EPOCH the

@@ -24,7 +24,7 @@ pub struct Arguments {
         value_parser = OsStringValueParser::new().try_map(format::label_of_bytes)
     )]
     label: Option<OsString>,
-    /// UUID, or random for a new one
+    /// UUID; random or time for a new one, clear for zeroes
     #[arg(short = 'U', value_name = "UUID", group = "what", value_parser = uuid_text::parse)]
     uuid: Option<Uuid>,
     /// Percent of the blocks that are kept for root, 0 to 50
