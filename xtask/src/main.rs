@@ -20,7 +20,7 @@ const HELP: &str = "\
 Chores of the pext4 workspace.
 
   cargo xtask test              installs or names missing tools, then runs all tests
-  cargo xtask lint              formatting, clippy, documentation, tidy
+  cargo xtask lint              formatting, clippy, documentation, packages, tidy
   cargo xtask tidy              what rustfmt and clippy do not see
   cargo xtask crash [EFFORT]    power cuts and failing devices, EFFORT (10) times the default
   cargo xtask soak [EFFORT]     random operations against model and kernel, likewise
@@ -261,6 +261,11 @@ fn lint() -> Result<()> {
         "--no-deps",
         "--document-private-items",
     ])?;
+    // Whether the packages can be published: each depends on published ones only.
+    let package = ["package", "--workspace", "--no-verify", "--offline"];
+    let mut package = cargo(&package);
+    package.args(["--exclude", "pext4-testkit", "--exclude", "xtask"]);
+    execute(package.args(["--allow-dirty", "--quiet"]))?;
     check_tidy()
 }
 
