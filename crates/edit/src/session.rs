@@ -59,6 +59,7 @@ const STEPS_PER_COMMIT: u32 = 128;
 const NO_JOURNAL: &str = "the image has no journal";
 
 /// An open image and changes to it that are not committed yet.
+#[must_use = "nothing is changed unless it is prepared and committed"]
 pub struct EditSession {
     /// The image's name in errors.
     name: PathBuf,

@@ -35,6 +35,7 @@ pub enum Plan {
 }
 
 /// Changes that are ready to be committed.
+#[must_use = "nothing is changed unless it is committed"]
 pub struct Prepared {
     pub(super) session: EditSession,
     pub(super) changes: Changes,

@@ -184,6 +184,7 @@ impl fmt::Debug for Options {
 /// The result of a check that ran.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
+#[must_use = "it says what is wrong with the image"]
 pub struct Report {
     /// The findings that were kept, sorted by kind and place.
     pub findings: Vec<Finding>,

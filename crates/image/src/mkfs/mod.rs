@@ -53,6 +53,7 @@ pub struct Summary {
 
 /// A file system that is laid out but not yet written, so that the caller can report errors before
 /// it overwrites anything.
+#[must_use = "there is no file system unless it is written"]
 pub struct Design {
     superblock: Superblock,
     layout: Layout,

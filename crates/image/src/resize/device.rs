@@ -34,6 +34,7 @@ pub struct Options {
 }
 
 /// A resize that was planned but not started.
+#[must_use = "nothing is resized unless it is run"]
 pub struct Resize {
     device: ClaimedDevice,
     plan: Plan,

@@ -33,6 +33,7 @@ pub(super) struct Move {
 }
 
 /// The plan of a resize.
+#[must_use = "nothing is resized unless it is run"]
 pub struct Plan {
     /// The superblock as it is on the device.
     pub(super) old: Superblock,
