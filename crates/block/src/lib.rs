@@ -11,6 +11,8 @@
 //! bytes: in which transactions it is dirty, listed and born, the names in a leaf of a directory,
 //! how the users of an attribute block are counted. The cache acts on none of that, but for not
 //! evicting a buffer that is dirty or pinned.
+//!
+//! [`Progress`] is how far long work on an image is, for all crates that do any.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +36,7 @@ mod overlay;
 mod page;
 pub mod partition_table;
 mod permissions;
+mod progress;
 mod ram;
 mod range_lock;
 mod record;
@@ -56,6 +59,7 @@ pub use neighbours::{MAX_SLICES, write_pages};
 pub use overlay::OverlayDevice;
 pub use page::Page;
 pub use permissions::{copy_owner_and_permissions, copy_permissions};
+pub use progress::{Amount, Phase, Progress, ProgressState, Stopped};
 pub use ram::RamDevice;
 pub use record::{Event, RecordDevice};
 pub use slow::{Latency, SlowDevice};

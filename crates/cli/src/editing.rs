@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow};
 use clap::{Args, ValueEnum};
-use pext4_block::{Access, Device, FileDevice};
-use pext4_edit::{Change, CloneMethod, EditError, EditOptions, EditSession, Plan, Progress, Way};
+use pext4_block::{Access, Device, FileDevice, Progress};
+use pext4_edit::{Change, CloneMethod, EditError, EditOptions, EditSession, Plan, Way};
 use pext4_fs::{Refusal, StatFs};
 use pext4_image::build::parse_time;
 use serde::Serialize;
@@ -141,7 +141,7 @@ impl How {
         let progress = &options.progress;
         let is_wanted = progress::is_wanted(self.quiet, self.json);
         let stop = || progress.stop();
-        let state = || ProgressState::of_edit("changing", progress);
+        let state = || ProgressState::of("changing", progress);
         let change = || {
             let mut session = EditSession::from_file(device, options)?;
             let before = session.volume().statfs();

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use pext4_edit::Progress;
+use pext4_block::Progress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -58,7 +58,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::sync::Arc;
 
-    use pext4_edit::Progress;
+    use pext4_block::Progress;
 
     use super::stoppable;
 

@@ -13,6 +13,7 @@
 //!   copies out of it, without writing to it.
 //! - [`mkfs`] makes an empty image, [`check`] says what is wrong with one, [`resize`] changes its
 //!   size.
+//! - [`Progress`]: how far a build, an edit, a copy or a resize is, and what stops it.
 //! - [`device`]: what images are on. That is a file, a block device, memory, or your own.
 //! - `fuse`, with the feature of that name, mounts a volume on a directory.
 //!
@@ -86,6 +87,8 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(inline)]
+pub use pext4_block::{Amount, Phase, Progress, ProgressState};
 #[doc(inline)]
 pub use pext4_edit as edit;
 #[doc(inline)]

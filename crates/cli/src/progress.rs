@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pext4_block::{Phase, Progress};
 use pext4_edit::EditError;
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{Class, Condvar, Mutex, thread};
@@ -135,15 +136,29 @@ impl ProgressState {
         }
     }
 
-    /// An edit or a copy, whose total is not known.
-    pub fn of_edit(verb: &'static str, progress: &pext4_edit::Progress) -> Self {
-        if progress.is_copying() {
-            return Self::elapsed("cloning");
-        }
+    /// Work on an image; `verb` says what it does in [`Phase::Working`].
+    pub fn of(verb: &'static str, progress: &Progress) -> Self {
+        let state = progress.state();
+        let verb = match state.phase {
+            Phase::Reading => "reading",
+            Phase::Planning => "planning",
+            Phase::Cloning => "cloning",
+            Phase::Writing => "writing",
+            Phase::Syncing => "syncing",
+            _ => verb,
+        };
+        let (measure, shown) = match (state.bytes.total, state.files.total, state.phase) {
+            (Some(_), _, _) => (Measure::Bytes, state.bytes),
+            (_, Some(_), _) => (Measure::Files, state.files),
+            (_, _, Phase::Reading) => (Measure::Names, state.files),
+            (_, _, Phase::Working) => (Measure::BytesSoFar, state.bytes),
+            _ => (Measure::Time, state.bytes),
+        };
         Self {
-            measure: Measure::BytesSoFar,
-            position: progress.bytes(),
-            text: match progress.files() {
+            measure,
+            position: shown.done,
+            length: shown.total.unwrap_or(0),
+            text: match state.files.done {
                 1 => "1 file".to_owned(),
                 count => format!("{count} files"),
             },
@@ -355,8 +370,8 @@ impl Drop for Bar {
 #[cfg(test)]
 mod tests {
     use super::{
-        Bar, ENOUGH_FOR_A_BAR, ENOUGH_FOR_THE_WIDEST, Interrupt, Measure, ProgressState, Width,
-        run_beside, watch, watch_with_interrupt,
+        Bar, ENOUGH_FOR_A_BAR, ENOUGH_FOR_THE_WIDEST, Interrupt, Measure, Phase, Progress,
+        ProgressState, Width, run_beside, watch, watch_with_interrupt,
     };
     use indicatif::{ProgressDrawTarget, TermLike};
     use pext4_sync::atomic::{AtomicU32, Ordering};
@@ -391,6 +406,33 @@ mod tests {
         };
         assert_eq!(watch(false, state, || 7), 7);
         assert_eq!(looks.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_shown_depends_on_the_phase_and_on_what_is_known() {
+        let progress = Progress::default();
+        progress.add(1, 5);
+        let state = ProgressState::of("copying", &progress);
+        assert_eq!(
+            (state.verb, state.measure),
+            ("copying", Measure::BytesSoFar)
+        );
+        assert_eq!((state.position, state.text.as_str()), (5, "1 file"));
+        let cloning = progress.during(Phase::Cloning, || ProgressState::of("copying", &progress));
+        assert_eq!((cloning.verb, cloning.measure), ("cloning", Measure::Time));
+        for (phase, files, bytes, verb, measure, length) in [
+            (Phase::Reading, 0, 0, "reading", Measure::Names, 0),
+            (Phase::Planning, 0, 0, "planning", Measure::Time, 0),
+            (Phase::Cloning, 0, 9, "cloning", Measure::Bytes, 9),
+            (Phase::Writing, 8, 9, "writing", Measure::Bytes, 9),
+            (Phase::Writing, 8, 0, "writing", Measure::Files, 8),
+            (Phase::Syncing, 0, 0, "syncing", Measure::Time, 0),
+        ] {
+            progress.enter(phase, files, bytes);
+            let state = ProgressState::of("copying", &progress);
+            let shown = (state.verb, state.measure, state.length);
+            assert_eq!(shown, (verb, measure, length));
+        }
     }
 
     /// Of work in several parts, a signal during one is seen before the next begins.

@@ -5,11 +5,10 @@
 use std::io;
 use std::sync::Arc;
 
-use pext4_block::{CloneError, CloneMethod, Device, FileDevice, ImageClone};
+use pext4_block::{CloneError, CloneMethod, Device, FileDevice, ImageClone, Progress};
 use pext4_fs::CommitOutcome;
 
 use crate::error::{EditError, HostContext, Result};
-use crate::progress::Progress;
 
 /// A clone of an image, which is removed on drop unless it was put in place.
 pub(crate) struct EditedClone {
@@ -26,10 +25,7 @@ impl EditedClone {
     pub(crate) fn new(image: &FileDevice, progress: &Progress) -> Result<Self> {
         let metadata = image.file().metadata();
         let metadata = metadata.with_host_file(image.path(), "look at it")?;
-        let passed = |_| match progress.is_stopped() {
-            true => Err(io::Error::other("stopped")),
-            false => Ok(()),
-        };
+        let passed = |_| progress.check().map_err(io::Error::other);
         let length = metadata.len();
         let file = ImageClone::new(image, ".pext4-edit", length, length, &passed);
         progress.check()?;

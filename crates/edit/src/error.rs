@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use pext4_block::Stopped;
 use pext4_fs::{CommitOutcome, Refusal, Volume};
 pub(crate) use pext4_ondisk::shown::Shown;
 use pext4_tar::Malformed;
@@ -97,6 +98,12 @@ pub enum EditError {
     /// An error of the caller's own code, as of a visitor of [`Reader::walk`](crate::Reader::walk).
     #[error(transparent)]
     Caller(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<Stopped> for EditError {
+    fn from(_: Stopped) -> Self {
+        Self::Interrupted
+    }
 }
 
 impl EditError {

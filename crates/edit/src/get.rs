@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pext4_block::temporary_name;
+use pext4_block::{Progress, temporary_name};
 use pext4_fs::FileType;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -33,7 +33,6 @@ use rustix::io::Errno;
 use crate::error::{EditError, HostContext, ImageContext, Result, refuse};
 use crate::host::directory::{HostDirectory, OpenDirectories};
 use crate::image_tree::{ImageFile, ImageTree};
-use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{FileMetadata, Source};
 use crate::unreadable::{OnSkipped, Unreadable};
@@ -55,6 +54,8 @@ pub struct GetOptions {
     pub skip_devices: bool,
     /// Replace an existing file, but never a directory.
     pub force: bool,
+    /// Counts what is copied, and can stop it: then nothing is left of the copy.
+    pub progress: Arc<Progress>,
 }
 
 impl Default for GetOptions {
@@ -63,6 +64,7 @@ impl Default for GetOptions {
             owners: rustix::process::geteuid().is_root(),
             skip_devices: false,
             force: false,
+            progress: Arc::default(),
         }
     }
 }
@@ -142,7 +144,6 @@ impl Reader {
         let directory = Rc::new(open_directory(parent).with_host_file(parent, "open it")?);
         let mut extractor = Extractor {
             image,
-            progress: self.progress(),
             options,
             base: Rc::clone(&directory),
             opened: OpenDirectories::below(Rc::clone(&directory)),
@@ -205,7 +206,6 @@ struct ClosedDirectory {
 
 struct Extractor<'r, 'l> {
     image: ImageTree<'r>,
-    progress: Arc<Progress>,
     options: &'r GetOptions,
     /// The parent directory of the copy and the copy's temporary name there, for hard links.
     base: Rc<OwnedFd>,
@@ -230,7 +230,7 @@ impl Extractor<'_, '_> {
     /// Creates the whole copy under the first temporary name that is free. The process ID in the
     /// name does not tell two readers of one process apart.
     fn extract_top(&mut self, name: &OsStr, source: &ImageFile) -> Result<()> {
-        self.progress.add_file()?;
+        self.options.progress.count(1, 0)?;
         for attempt in 0..MAX_ATTEMPTS {
             let mark = format!(".pext4-{}.{attempt}", std::process::id());
             let temporary = temporary_name(name, &mark);
@@ -262,7 +262,7 @@ impl Extractor<'_, '_> {
         }
         self.image.complete(source, &mut metadata)?;
         if depth > 0 {
-            self.progress.add_file()?;
+            self.options.progress.count(1, 0)?;
         }
         let made = if metadata.kind == FileType::Directory {
             self.directory(parent, name, source, &metadata, depth)?
@@ -357,7 +357,7 @@ impl Extractor<'_, '_> {
         let mut bytes = 0;
         let copied = self.image.content(source, metadata, &mut |offset, piece| {
             bytes += piece.len() as u64;
-            self.progress.add_bytes(piece.len())?;
+            self.options.progress.count(0, piece.len() as u64)?;
             file.write_all_at(piece, offset)
                 .with_host_file(&self.host_path(source), "write it")
         });

@@ -8,7 +8,6 @@ use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 
 use crate::error::{EditError, FsContext, ImageContext, Result, check_path, refuse};
 use crate::image_tree::{Children, ImageFile, ImageTree};
-use crate::progress::Progress;
 use crate::tree_writer::{MAX_DEPTH, TOO_DEEP};
 use crate::unreadable::Unreadable;
 
@@ -18,7 +17,6 @@ pub struct Reader {
     volume: Volume,
     /// The image's file, if it is one.
     file: Option<PathBuf>,
-    progress: Arc<Progress>,
 }
 
 /// A file on a walk.
@@ -87,7 +85,6 @@ impl Reader {
         Ok(Self {
             volume: Volume::open(device, options).with_image(name)?,
             file: None,
-            progress: Arc::default(),
         })
     }
 
@@ -95,12 +92,6 @@ impl Reader {
     #[must_use]
     pub fn volume(&self) -> &Volume {
         &self.volume
-    }
-
-    /// The progress of all copies of this reader, which other threads may read meanwhile.
-    #[must_use]
-    pub fn progress(&self) -> Arc<Progress> {
-        Arc::clone(&self.progress)
     }
 
     /// The image's file, for errors.
@@ -126,8 +117,7 @@ impl Reader {
     /// # Errors
     ///
     /// The errors of `visit`, which makes one of its own with [`EditError::caller`]; `AtPath` for a
-    /// file that cannot be read; `Interrupted` after [`Progress::stop`]. Directories that form a
-    /// cycle are corruption.
+    /// file that cannot be read. Directories that form a cycle are corruption.
     pub fn walk(
         &self,
         path: impl AsRef<[u8]>,
@@ -135,7 +125,6 @@ impl Reader {
     ) -> Result<()> {
         let image = self.tree();
         let mut visit_one = |file: ImageFile, depth: u32| -> Result<Option<Children>> {
-            self.progress.check()?;
             let attributes = image.attributes(&file)?;
             let is_directory = attributes.file_type == FileType::Directory;
             let visited = Visited {

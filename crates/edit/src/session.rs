@@ -35,7 +35,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pext4_block::{FileDevice, loops};
+use pext4_block::{FileDevice, Phase, Progress, loops};
 use pext4_fs::{OfflineJournal, Time, Volume};
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::Superblock;
@@ -44,7 +44,6 @@ use pext4_sync::{time, topology};
 use crate::change::PutTogether;
 use crate::edited_clone::EditedClone;
 use crate::error::{EditError, FsContext, HostContext, ImageContext, Result};
-use crate::progress::Progress;
 use crate::staging::Staging;
 use crate::tune::Tuning;
 
@@ -82,7 +81,6 @@ pub struct EditSession {
     notes: Vec<String>,
     pub(crate) put_together: PutTogether,
     tuning: Tuning,
-    progress: Arc<Progress>,
 }
 
 impl fmt::Debug for EditSession {
@@ -115,7 +113,7 @@ impl EditSession {
     /// The progress of the session, which other threads may read while it works.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
-        Arc::clone(&self.progress)
+        Arc::clone(&self.options.progress)
     }
 
     /// The superblock before the first change.
@@ -209,13 +207,13 @@ impl EditSession {
     /// A step for a file that was created, changed or removed.
     pub(crate) fn step_file(&self) -> Result<()> {
         self.changed_files.set(self.changed_files.get() + 1);
-        self.progress.add_file()?;
+        self.options.progress.count(1, 0)?;
         self.step()
     }
 
     /// A step for data that was written.
     pub(crate) fn step_data(&self, bytes: usize) -> Result<()> {
-        self.progress.add_bytes(bytes)?;
+        self.options.progress.count(0, bytes as u64)?;
         self.step()
     }
 
@@ -304,9 +302,8 @@ impl EditSession {
         if let Some(on_clone) = &self.options.on_clone {
             on_clone(&reason);
         }
-        let clone = self
-            .progress
-            .copying(|| EditedClone::new(file, &self.progress))?;
+        let progress = &self.options.progress;
+        let clone = progress.during(Phase::Cloning, || EditedClone::new(file, progress))?;
         self.staging
             .switch_to(clone.device())
             .with_host_file(file.path(), "write the changes to a copy")?;

@@ -5,11 +5,13 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use common::archives::{apply, fresh};
 use common::filled;
 use pext4_edit::{
-    Change, EditError, EditOptions, EditSession, ExportOptions, GetOptions, Reader, change,
+    Change, EditError, EditOptions, EditSession, ExportOptions, GetOptions, Progress, Reader,
+    change,
 };
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
@@ -40,15 +42,23 @@ fn a_copy_that_is_stopped_leaves_nothing() {
     let folder = scratch();
     let image = image(folder.path());
     let reader = Reader::open(&image).expect("an image");
-    reader.progress().stop();
+    let progress = Arc::new(Progress::default());
+    progress.stop();
     let out = folder.path().join("out");
-    let stopped = reader.get("/", &out, &GetOptions::default());
+    let options = GetOptions {
+        progress: Arc::clone(&progress),
+        ..GetOptions::default()
+    };
+    let stopped = reader.get("/", &out, &options);
     let stopped = stopped.expect_err("it was asked to stop");
     assert!(matches!(stopped, EditError::Interrupted), "{stopped}");
     let mut tar = Vec::new();
-    let stopped = reader
-        .export("/", &mut tar)
-        .expect_err("it was asked to stop");
+    let options = ExportOptions {
+        progress,
+        ..ExportOptions::default()
+    };
+    let stopped = reader.export_with("/", &mut tar, options);
+    let stopped = stopped.expect_err("it was asked to stop");
     assert!(matches!(stopped, EditError::Interrupted), "{stopped}");
     let names = fs::read_dir(folder.path()).expect("there").count();
     assert_eq!(names, 1, "the image alone");

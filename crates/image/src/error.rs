@@ -2,6 +2,7 @@
 
 use std::io;
 
+use pext4_block::Stopped;
 use pext4_jbd2::JournalError;
 use pext4_ondisk::Corrupt;
 use thiserror::Error as ThisError;
@@ -33,6 +34,12 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("interrupted; nothing was left behind")]
     Interrupted,
+}
+
+impl From<Stopped> for Error {
+    fn from(_: Stopped) -> Self {
+        Self::Interrupted
+    }
 }
 
 impl Error {

@@ -38,4 +38,5 @@ mod vacant;
 pub mod words;
 
 pub use error::{Error, Result};
+pub use pext4_block::{Amount, Phase, Progress, ProgressState};
 pub use vacant::is_as_good_as_empty;

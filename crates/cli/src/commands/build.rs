@@ -5,13 +5,15 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use pext4_block::Progress;
 use pext4_image::build::{
-    self, Builder, Free, Map, Owner, Phase, Platform, Progress, Size, Source, Summary,
-    check_attribute_pattern, check_pattern, parse_owner, parse_time,
+    self, Builder, Free, Map, Owner, Platform, Size, Source, Summary, check_attribute_pattern,
+    check_pattern, parse_owner, parse_time,
 };
 use pext4_image::mkfs::hash_seed;
 use pext4_ondisk::shown::Shown;
@@ -26,7 +28,7 @@ use crate::format;
 use crate::moment::source_date_epoch;
 use crate::names::ImageName;
 use crate::output::{print_error, print_result};
-use crate::progress::{self, Measure, ProgressState};
+use crate::progress::{self, ProgressState};
 use crate::{owner, size, uuid_text};
 
 /// What was done by the time that the summary is printed.
@@ -185,11 +187,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                        a file called `-` is `./-`";
         return Err(Misuse(problem.to_owned()).into());
     }
-    let builder = builder(arguments)?;
-    let progress = builder.progress();
+    let progress = Arc::new(Progress::default());
+    let builder = builder(arguments)?.progress(Arc::clone(&progress));
     let built = progress::watch_until(
         progress::is_wanted(arguments.quiet, arguments.json),
-        || state(&progress),
+        || ProgressState::of("reading", &progress),
         || progress.stop(),
         || builder.build(&arguments.image),
     )?;
@@ -323,30 +325,6 @@ fn source_of(word: &OsStr) -> Result<Source> {
     }
     let failed = || format!("{}: cannot look at it", Shown(word.as_bytes()));
     Source::at(Path::new(word)).with_context(failed)
-}
-
-/// The progress of the build.
-fn state(progress: &Progress) -> ProgressState {
-    let phase = progress.phase();
-    let (files, all_files) = progress.files();
-    let (bytes, all_bytes) = progress.bytes();
-    let (verb, measure) = match phase {
-        Phase::Reading => ("reading", Measure::Names),
-        Phase::Planning => ("planning", Measure::Time),
-        Phase::Writing if all_bytes > 0 => ("writing", Measure::Bytes),
-        Phase::Writing => ("writing", Measure::Files),
-        Phase::Syncing => ("syncing", Measure::Time),
-    };
-    let (position, length) = match measure {
-        Measure::Bytes => (bytes, all_bytes),
-        _ => (files, all_files),
-    };
-    ProgressState {
-        measure,
-        position,
-        length,
-        ..ProgressState::elapsed(verb)
-    }
 }
 
 fn describe(image: &Path, summary: &Summary, time: Duration) -> String {

@@ -6,10 +6,11 @@ use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::{copy_owner_and_permissions, loops, temporary_name};
+use pext4_block::{Progress, copy_owner_and_permissions, loops, temporary_name};
 use pext4_edit::{ExportOptions, Exported, Reader};
 use serde::Serialize;
 
@@ -88,16 +89,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let problem = "--json: standard output is for the archive: give -o FILE";
         return Err(Misuse(problem.to_owned()).into());
     }
-    let reader = Reader::from_file(arguments.image.open_to_read(arguments.quiet)?)?;
-    let progress = reader.progress();
+    let work = Work {
+        arguments,
+        reader: Reader::from_file(arguments.image.open_to_read(arguments.quiet)?)?,
+        progress: Arc::default(),
+    };
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
-    let state = || ProgressState::of_edit("exporting", &progress);
-    let exported = progress::watch_until(
-        is_wanted,
-        state,
-        || progress.stop(),
-        || exported(arguments, output, &reader),
-    )?;
+    let state = || ProgressState::of("exporting", &work.progress);
+    let stop = || work.progress.stop();
+    let exported = progress::watch_until(is_wanted, state, stop, || work.exported(output))?;
     let exported = exported.map_err(failure::of_data)?;
     if let Some(output) = output.filter(|_| arguments.json) {
         let text = serde_json::to_string_pretty(&Report::of(output, exported))?;
@@ -124,24 +124,94 @@ fn print_omissions(exported: Exported) {
     }
 }
 
-/// Writes the archive to a file, or else to standard output.
-fn exported(arguments: &Arguments, output: Option<&Path>, reader: &Reader) -> Result<Exported> {
-    if let Some(output) = output {
-        // A symbolic link stays, and the file it leads to is replaced.
-        let output = fs::canonicalize(output).unwrap_or_else(|_| output.to_owned());
-        check_apart(&arguments.image.file, &output)?;
-        return match fs::metadata(&output) {
-            Ok(there) if !there.is_file() => to_special(arguments, reader, &output),
-            _ => to_file(arguments, reader, &output),
+/// An export under way.
+struct Work<'a> {
+    arguments: &'a Arguments,
+    reader: Reader,
+    progress: Arc<Progress>,
+}
+
+impl Work<'_> {
+    /// Writes the archive to a file, or else to standard output.
+    fn exported(&self, output: Option<&Path>) -> Result<Exported> {
+        if let Some(output) = output {
+            // A symbolic link stays, and the file it leads to is replaced.
+            let output = fs::canonicalize(output).unwrap_or_else(|_| output.to_owned());
+            check_apart(&self.arguments.image.file, &output)?;
+            return match fs::metadata(&output) {
+                Ok(there) if !there.is_file() => self.to_special(&output),
+                _ => self.to_file(&output),
+            };
+        }
+        let output = io::stdout().lock();
+        if output.is_terminal() {
+            bail!("a tar archive is not for a terminal: give -o FILE or a pipe");
+        }
+        let mut output = BufWriter::with_capacity(BUFFER, output);
+        let name = Path::new("standard output");
+        self.write(name, &mut output)
+    }
+
+    fn write(&self, name: &Path, output: &mut dyn Write) -> Result<Exported> {
+        let mut on_skipped = progress::report_skipped;
+        let options = ExportOptions {
+            whole_files: self.arguments.no_sparse,
+            name: Some(name),
+            on_skipped: match self.arguments.skip_unreadable {
+                true => Some(&mut on_skipped),
+                false => None,
+            },
+            progress: Arc::clone(&self.progress),
         };
+        Ok(self
+            .reader
+            .export_with(self.arguments.path.as_bytes(), output, options)?)
     }
-    let output = io::stdout().lock();
-    if output.is_terminal() {
-        bail!("a tar archive is not for a terminal: give -o FILE or a pipe");
+
+    /// Writes into an existing device or pipe, which must not be replaced by a file.
+    fn to_special(&self, output: &Path) -> Result<Exported> {
+        let shown = || format!("{}: cannot write it", output.display());
+        let file = OpenOptions::new().write(true).open(output);
+        let mut file = BufWriter::with_capacity(BUFFER, file.with_context(shown)?);
+        let exported = self.write(output, &mut file)?;
+        file.flush().with_context(shown)?;
+        Ok(exported)
     }
-    let mut output = BufWriter::with_capacity(BUFFER, output);
-    let name = Path::new("standard output");
-    write(arguments, reader, name, &mut output)
+
+    /// Writes to a temporary file beside the output, and renames it at the end.
+    fn to_file(&self, output: &Path) -> Result<Exported> {
+        let shown = || format!("{}: cannot write it", output.display());
+        let name = output.file_name().unwrap_or_default();
+        let name = temporary_name(name, &format!(".pext4-{}", std::process::id()));
+        let temporary = output.with_file_name(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        // The new file has the owner and the permissions of the one that it replaces.
+        let replaced = fs::metadata(output).ok();
+        if replaced.is_some() {
+            options.mode(0o600);
+        }
+        let file = options.open(&temporary).with_context(shown)?;
+        let write = || {
+            let mut file = BufWriter::with_capacity(BUFFER, file);
+            let exported = self.write(output, &mut file)?;
+            let file = file.into_inner().map_err(IntoInnerError::into_error);
+            let file = file.with_context(shown)?;
+            if replaced.is_some() {
+                copy_owner_and_permissions(output, &file).with_context(shown)?;
+            }
+            // The content must be durable before the name is.
+            file.sync_all().with_context(shown)?;
+            fs::rename(&temporary, output).with_context(shown)?;
+            Ok(exported)
+        };
+        let written = write();
+        if written.is_err() {
+            // If this fails, the file stays under its temporary name.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
 }
 
 /// Refuses to overwrite the image with its own archive.
@@ -153,67 +223,4 @@ fn check_apart(image: &Path, output: &Path) -> Result<()> {
         "{}: it is the image itself, which the archive would destroy; give another file",
         output.display()
     )
-}
-
-fn write(
-    arguments: &Arguments,
-    reader: &Reader,
-    name: &Path,
-    output: &mut dyn Write,
-) -> Result<Exported> {
-    let mut on_skipped = progress::report_skipped;
-    let options = ExportOptions {
-        whole_files: arguments.no_sparse,
-        name: Some(name),
-        on_skipped: match arguments.skip_unreadable {
-            true => Some(&mut on_skipped),
-            false => None,
-        },
-    };
-    Ok(reader.export_with(arguments.path.as_bytes(), output, options)?)
-}
-
-/// Writes into an existing device or pipe, which must not be replaced by a file.
-fn to_special(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Exported> {
-    let shown = || format!("{}: cannot write it", output.display());
-    let file = OpenOptions::new().write(true).open(output);
-    let mut file = BufWriter::with_capacity(BUFFER, file.with_context(shown)?);
-    let exported = write(arguments, reader, output, &mut file)?;
-    file.flush().with_context(shown)?;
-    Ok(exported)
-}
-
-/// Writes to a temporary file beside the output, and renames it at the end.
-fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Exported> {
-    let shown = || format!("{}: cannot write it", output.display());
-    let name = output.file_name().unwrap_or_default();
-    let name = temporary_name(name, &format!(".pext4-{}", std::process::id()));
-    let temporary = output.with_file_name(name);
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    // The new file has the owner and the permissions of the one that it replaces.
-    let replaced = fs::metadata(output).ok();
-    if replaced.is_some() {
-        options.mode(0o600);
-    }
-    let file = options.open(&temporary).with_context(shown)?;
-    let write = || {
-        let mut file = BufWriter::with_capacity(BUFFER, file);
-        let exported = self::write(arguments, reader, output, &mut file)?;
-        let file = file.into_inner().map_err(IntoInnerError::into_error);
-        let file = file.with_context(shown)?;
-        if replaced.is_some() {
-            copy_owner_and_permissions(output, &file).with_context(shown)?;
-        }
-        // The content must be durable before the name is.
-        file.sync_all().with_context(shown)?;
-        fs::rename(&temporary, output).with_context(shown)?;
-        Ok(exported)
-    };
-    let written = write();
-    if written.is_err() {
-        // If this fails, the file stays under its temporary name.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }

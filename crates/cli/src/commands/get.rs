@@ -75,10 +75,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         owners: usual.owners && !arguments.no_owners,
         skip_devices: arguments.skip_devices,
         force: arguments.force,
+        ..usual
     };
-    let progress = reader.progress();
+    let progress = &options.progress;
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
-    let state = || ProgressState::of_edit("copying", &progress);
+    let state = || ProgressState::of("copying", progress);
     let got = progress::watch_until(
         is_wanted,
         state,

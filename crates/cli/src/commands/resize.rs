@@ -2,12 +2,13 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use pext4_block::Access;
-use pext4_image::resize::{Options, Preview, Progress, Resize, Summary, Target, Way};
+use pext4_block::{Access, Progress};
+use pext4_image::resize::{Options, Preview, Resize, Summary, Target, Way};
 use serde::Serialize;
 
 use crate::columns::{self, Align};
@@ -16,7 +17,7 @@ use crate::device::ImageArgument;
 use crate::interrupt::Interrupt;
 use crate::names::ImageName;
 use crate::output::print_result;
-use crate::progress::{self, Measure, ProgressState};
+use crate::progress::{self, ProgressState};
 use crate::{moment, output, size, superblock};
 
 /// Make a file system larger or smaller, without mounting it
@@ -95,12 +96,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Tells a file that is no ext4 from a damaged image.
     superblock::read(image, arguments.image.offset)?;
     let time = moment::source_date_epoch()?;
+    let progress = Arc::new(Progress::default());
     let options = Options {
         in_place: arguments.in_place,
+        progress: Arc::clone(&progress),
         time: time.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
     };
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
-    let planning = || ProgressState::elapsed("planning");
+    let state = || ProgressState::of("planning", &progress);
     let target = arguments.size;
     let prepare = || match arguments.dry_run {
         true => Resize::preview(device, target, options).map(|preview| (preview, None)),
@@ -108,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             Resize::prepare(device, target, options).map(|resize| (resize.planned(), Some(resize)))
         }
     };
-    let (preview, resize) = progress::watch(is_wanted, planning, prepare).with_context(name)?;
+    let (preview, resize) = progress::watch(is_wanted, state, prepare).with_context(name)?;
     if !arguments.quiet && !arguments.json {
         // The work is done even if nobody reads this.
         let _ = print_preview(&arguments.image, &preview);
@@ -116,7 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let resize = resize.filter(|_| !preview.is_idle);
     let done = resize.is_some();
     if let Some(resize) = resize {
-        run_watched(image, preview.way, resize, is_wanted)?;
+        run_watched(image, preview.way, resize, &progress, is_wanted)?;
     }
     if arguments.json {
         let text = serde_json::to_string_pretty(&Done::of(image, &preview, done))?;
@@ -130,9 +133,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs the resize. A first signal stops the work on a clone; other work goes on, and says so. A
 /// second one ends the process, except where that would damage the image.
-fn run_watched(image: &Path, way: Way, resize: Resize, is_wanted: bool) -> Result<()> {
-    let progress = resize.progress();
-    let state = || state(&progress);
+fn run_watched(
+    image: &Path,
+    way: Way,
+    resize: Resize,
+    progress: &Progress,
+    is_wanted: bool,
+) -> Result<()> {
+    let state = || ProgressState::of("writing", progress);
     let stop = || progress.stop();
     let run = || resize.run();
     let answer = |why: &str| format!("pext4: {}: {why}", image.display());
@@ -162,19 +170,6 @@ fn outcome(done: bool) -> &'static str {
     match done {
         true => "the file system was resized",
         false => "nothing was changed",
-    }
-}
-
-/// The progress of the resize.
-fn state(progress: &Progress) -> ProgressState {
-    let (position, length) = progress.bytes();
-    let is_copying = progress.is_copying();
-    let verb = if is_copying { "cloning" } else { "writing" };
-    ProgressState {
-        measure: Measure::Bytes,
-        position,
-        length,
-        ..ProgressState::elapsed(verb)
     }
 }
 

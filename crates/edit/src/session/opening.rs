@@ -114,7 +114,6 @@ impl EditSession {
             put_together: PutTogether::default(),
             notes,
             tuning: Tuning::default(),
-            progress: Arc::clone(&options.progress),
         };
         session.refuse_without_journal_or_clone()?;
         session.switch_to_clone_if_full()?;

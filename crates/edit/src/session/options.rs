@@ -4,9 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::FileDevice;
-
-use crate::progress::Progress;
+use pext4_block::{FileDevice, Progress};
 
 /// How a session may apply its changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

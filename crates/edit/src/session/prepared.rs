@@ -81,7 +81,7 @@ impl Prepared {
     /// before the first lasting write, or before a clone is renamed into place, it has none.
     pub fn commit(mut self) -> Result<Plan> {
         let _pinned = self.session.pin_thread();
-        self.session.progress.check()?;
+        self.session.options.progress.check()?;
         match self.plan {
             Plan::Nothing => {}
             Plan::Transaction { .. } => {
@@ -91,7 +91,7 @@ impl Prepared {
             Plan::Clone { .. } => {
                 let clone = self.session.clone.take();
                 let (clone, _) = clone.expect("a plan of a clone is made of one");
-                clone.put_in_place(&self.session.progress)?;
+                clone.put_in_place(&self.session.options.progress)?;
             }
         }
         Ok(self.plan)

@@ -17,6 +17,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use pext4_block::Progress;
 use pext4_fs::{FileType, Refusal, Time};
 use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::xattr::pax;
@@ -26,7 +27,6 @@ use super::pieces::Pieces;
 use crate::error::{FsContext, HostContext, ImageContext, Result};
 use crate::flags::has_more_than_storage;
 use crate::image_tree::{DataRuns, ImageFile, ImageTree};
-use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{FileMetadata, PIECE};
 use crate::unreadable::{OnSkipped, Unreadable};
@@ -71,6 +71,8 @@ pub struct ExportOptions<'o, 's> {
     /// file is read twice, to know that before its header is written. Without it such a file is an
     /// error.
     pub on_skipped: Option<&'o mut OnSkipped<'s>>,
+    /// Counts what is written, and can stop it.
+    pub progress: Arc<Progress>,
 }
 
 impl fmt::Debug for ExportOptions<'_, '_> {
@@ -120,7 +122,7 @@ impl Reader {
     ) -> Result<Exported> {
         let mut exporter = Exporter {
             image: self.tree(),
-            progress: self.progress(),
+            progress: options.progress,
             reader: self,
             output,
             name: options.name.unwrap_or(Path::new("output")),
@@ -232,7 +234,7 @@ impl Exporter<'_, '_> {
             return Ok(());
         }
         self.exported.files += 1;
-        self.progress.add_file()?;
+        self.progress.count(1, 0)?;
         let mut header = Header::new(name, metadata);
         if let Some(first) = self.first_name(metadata) {
             header.set_link(b'1', &first);
@@ -323,7 +325,7 @@ impl Exporter<'_, '_> {
             }
             let read = if read == 0 { length } else { read };
             put(self.output, self.name, &self.piece[..read])?;
-            self.progress.add_bytes(read)?;
+            self.progress.count(0, read as u64)?;
             at += read as u64;
         }
         Ok(())

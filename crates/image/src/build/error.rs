@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use pext4_block::Stopped;
 use pext4_ondisk::shown::Shown;
 use thiserror::Error as ThisError;
 
@@ -75,6 +76,12 @@ pub enum Error {
 
 fn shown(path: &Path) -> Shown<'_> {
     Shown(path.as_os_str().as_bytes())
+}
+
+impl From<Stopped> for Error {
+    fn from(_: Stopped) -> Self {
+        Self::Interrupted
+    }
 }
 
 impl Error {

@@ -51,7 +51,6 @@ mod packed_image;
 mod patterns;
 mod place;
 mod planned;
-mod progress;
 mod queue;
 mod rules;
 mod scan;
@@ -68,6 +67,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use pext4_block::{Phase, Progress};
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
@@ -77,7 +77,6 @@ pub use error::{Error, ParseError, Result};
 pub use mapping::{Map, Owner, parse_owner};
 pub use oci::Platform;
 pub use patterns::{AttributePatterns, check_attribute_pattern, check_pattern};
-pub use progress::{Phase, Progress};
 pub use size::{Free, Size};
 pub use sources::Source;
 pub use time::parse_time;
@@ -395,11 +394,11 @@ impl Builder {
         self
     }
 
-    /// The progress of the build. Another thread can read it while the build runs, and can stop the
-    /// build through it.
+    /// Sets what counts the progress of the build, and can stop it: then nothing is left behind.
     #[must_use]
-    pub fn progress(&self) -> Arc<Progress> {
-        Arc::clone(&self.progress)
+    pub fn progress(mut self, progress: Arc<Progress>) -> Self {
+        self.progress = progress;
+        self
     }
 
     /// Builds the image.
@@ -414,6 +413,7 @@ impl Builder {
     }
 
     fn build_at(mut self, image: &Path) -> Result<Summary> {
+        self.progress.enter(Phase::Reading, 0, 0);
         self.rules.latest = self.date;
         self.rules.exclude =
             patterns::PathPatterns::new(&self.exclude).map_err(Error::Impossible)?;
@@ -528,7 +528,6 @@ impl Builder {
             },
             progress: &self.progress,
         };
-        self.progress.enter(Phase::Reading, 0, 0);
         let mut sources = Sources::new(options, output, Tree::new(&root));
         for source in std::mem::take(&mut self.sources) {
             sources.add(source)?;

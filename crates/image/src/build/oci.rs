@@ -16,11 +16,11 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use pext4_block::Progress;
 use pext4_ondisk::shown::Shown;
 use serde::Deserialize;
 
 use super::error::{Error, Result};
-use super::progress::Progress;
 pub(super) use blob::Blob;
 use blob::{MAX_DOCUMENT_BYTES, open_regular};
 pub use platform::Platform;

@@ -6,12 +6,12 @@
 //! mke2fs makes it. A digest of all names and attributes in this order identifies the input; what a
 //! file has for all its names, such as a map of holes that may be long, is in it once.
 
+use pext4_block::Progress;
 use pext4_ondisk::inode::MAX_LINKS;
 use pext4_sync::thread;
 use sha2::{Digest as _, Sha256};
 
 use super::error::{Error, Result};
-use super::progress::Progress;
 use super::tree::{Id, Metadata, NONE, ROOT, Tree};
 
 /// The inode of `lost+found`.
@@ -347,9 +347,9 @@ fn number(index: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::super::error::Error;
-    use super::super::progress::Progress;
     use super::super::tree::{Id, Metadata, ROOT, Tree};
     use super::{Order, OrderBuilder, order};
+    use pext4_block::Progress;
 
     fn metadata(mode: u16) -> Metadata {
         Metadata {

@@ -20,13 +20,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pext4_block::Progress;
 use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pext4_sync::thread;
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 
 use super::error::{Error, Result};
 use super::first_error::FirstError;
-use super::progress::Progress;
 use super::queue::{AbandonAtEnd, Queue};
 use super::rules::Rules;
 pub(super) use batch::Batch;
@@ -102,7 +102,7 @@ impl Source {
             }
             while let Some(batch) = scan.batches.take() {
                 let found = batch.found.len() as u64;
-                if let Err(error) = take(batch).and_then(|()| options.progress.check()) {
+                if let Err(error) = take(batch).and_then(|()| Ok(options.progress.check()?)) {
                     scan.fail(error);
                 }
                 options.progress.add(found, 0);
@@ -387,9 +387,9 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::time::Duration;
 
+    use pext4_block::Progress;
     use pext4_sync::{thread, time};
 
-    use super::super::progress::Progress;
     use super::super::rules::Rules;
     use super::{Options, Scan, Source};
 

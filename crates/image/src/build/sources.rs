@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use pext4_block::loops;
+use pext4_block::{Progress, loops};
 use pext4_ondisk::shown::Shown;
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::thread;
@@ -22,7 +22,6 @@ use super::first_error::FirstError;
 use super::oci;
 use super::output::{Output, scratch};
 use super::packed_image::{self, Given, PackedImage};
-use super::progress::Progress;
 use super::queue::{AbandonAtEnd, Queue};
 use super::rules::Rules;
 use super::scan;
@@ -288,8 +287,7 @@ impl<'a> Sources<'a> {
         let mut archive_writer = ArchiveWriter::new(path, rules, number, max_names);
         let input = FileInput::new(&archive.file, path)?;
         let end = Reader::new(path, input, rules, self.options.limits).read(|record| {
-            progress.check()?;
-            progress.add(1, 0);
+            progress.count(1, 0)?;
             note(&mut packed, &record);
             archive_writer.apply(&mut self.tree, record)
         })?;
@@ -319,8 +317,7 @@ impl<'a> Sources<'a> {
         let mut has_mark = true;
         with_stream(reader, path, writer, MAX_PADDING_BYTES, progress, |input| {
             let end = Reader::new(path, input, rules, limits).read(|record| {
-                progress.check()?;
-                progress.add(1, 0);
+                progress.count(1, 0)?;
                 note(&mut packed, &record);
                 archive_writer.apply(tree, record)
             })?;
@@ -468,7 +465,7 @@ impl LayerReader<'_> {
                     let applied = records
                         .into_iter()
                         .try_for_each(|record| archive_writer.apply(tree, record))
-                        .and_then(|()| self.options.progress.check());
+                        .and_then(|()| Ok(self.options.progress.check()?));
                     if let Err(error) = applied {
                         self.fail(error);
                     }

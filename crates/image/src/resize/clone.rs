@@ -5,9 +5,8 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use pext4_block::{CloneError, Device, FileDevice, ImageClone};
+use pext4_block::{CloneError, Device, FileDevice, ImageClone, Phase, Progress};
 
-use super::progress::Progress;
 use crate::error::{Error, Result};
 
 /// A clone that will replace its image.
@@ -26,11 +25,8 @@ impl ResizedClone {
             None => (locked.size().min(length), length),
             Some(_) => [locked.file().metadata()?.len(); 2].into(),
         };
-        progress.begin(true, kept);
-        let passed = |bytes| {
-            progress.add(bytes);
-            progress.check().map_err(io::Error::other)
-        };
+        progress.enter(Phase::Cloning, 0, kept);
+        let passed = |bytes| progress.count(0, bytes).map_err(io::Error::other);
         let file = ImageClone::new(locked, ".pext4-resize", kept, length, &passed);
         progress.check()?;
         let file = file.map_err(|error| match error {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Device, FileDevice, OverlayDevice};
+use pext4_block::{Device, FileDevice, OverlayDevice, Phase, Progress};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
@@ -18,19 +18,21 @@ use super::container::Container;
 use super::image::read_superblock;
 use super::make::{Target, check_features};
 use super::plan::Plan;
-use super::progress::Progress;
 use super::run::{Way, zero};
 use super::trailing;
 use crate::error::{Error, Result};
 
 /// Options of a resize.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Work on the image itself even if an interruption would damage it.
     pub in_place: bool,
     /// The time (since 1970) of all time stamps. With it the same resize of the same image gives
     /// the same bytes.
     pub time: Option<Duration>,
+    /// Counts what is copied and written. A stop ends the work on a clone, and leaves nothing
+    /// behind; work on the image itself goes on.
+    pub progress: Arc<Progress>,
 }
 
 /// A resize that was planned but not started.
@@ -77,7 +79,7 @@ impl Resize {
     /// As [`Resize::prepare`].
     pub fn preview(device: FileDevice, target: Target, mut options: Options) -> Result<Preview> {
         options.in_place |= device.is_block_device();
-        preview(&Arc::new(device), target, options)
+        preview(&Arc::new(device), target, &options)
     }
 
     /// Plans the resize of an image that is open for writing. Replays its journal, unless the
@@ -91,16 +93,18 @@ impl Resize {
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
         let device = Arc::new(device);
         if must_replay(&*device)? {
-            preview(&device, target, options)?;
+            preview(&device, target, &options)?;
         }
+        options.progress.enter(Phase::Planning, 0, 0);
         let device = Arc::into_inner(device).expect("the overlay is gone");
         check_features(&device)?;
         let device = ClaimedDevice::claim(device)?;
         let container = Container::of(&device);
         let mut plan = Plan::make_claimed(&*device, target)?;
         plan.set_time(options.time);
-        let way = way_in(&device, container, &plan, options)?;
+        let way = way_in(&device, container, &plan, &options)?;
         let length = checked_length(&device, container, &plan)?;
+        plan.progress = options.progress;
         Ok(Self {
             device,
             plan,
@@ -118,12 +122,6 @@ impl Resize {
             Container::of(&self.device),
             self.length,
         )
-    }
-
-    /// The progress of the resize, which another thread can read while it runs.
-    #[must_use]
-    pub fn progress(&self) -> Arc<Progress> {
-        Arc::clone(&self.plan.progress)
     }
 
     /// Runs the resize. Returns the new size of the device in bytes.
@@ -227,7 +225,8 @@ fn must_replay(device: &dyn Device) -> Result<bool> {
     Ok(features.has_incompat(Incompat::RECOVER))
 }
 
-fn preview(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Preview> {
+fn preview(device: &Arc<FileDevice>, target: Target, options: &Options) -> Result<Preview> {
+    options.progress.enter(Phase::Planning, 0, 0);
     let container = Container::of(device);
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
     let mut plan = Plan::make(&overlay, target)?;
@@ -255,7 +254,12 @@ fn old_bytes(plan: &Plan) -> u64 {
 }
 
 /// How a plan for this device would be written. Refuses one that has no room or no way.
-fn way_in(device: &FileDevice, container: Container, plan: &Plan, options: Options) -> Result<Way> {
+fn way_in(
+    device: &FileDevice,
+    container: Container,
+    plan: &Plan,
+    options: &Options,
+) -> Result<Way> {
     let bytes = plan.summary().bytes();
     if !container.follows() && bytes > device.size() {
         return Err(Error::Impossible(container.refusal(device, bytes)));

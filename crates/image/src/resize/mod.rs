@@ -26,7 +26,6 @@ mod make;
 mod map;
 mod orphans;
 mod plan;
-mod progress;
 mod renumber;
 mod resize_inode;
 mod run;
@@ -43,7 +42,6 @@ mod values;
 pub use device::{Options, Preview, Resize};
 pub use make::Target;
 pub use plan::Plan;
-pub use progress::Progress;
 pub use run::Way;
 
 /// The effects of a resize, in numbers.

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pext4_block::Progress;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{self, Superblock};
@@ -19,7 +20,6 @@ use super::Summary;
 use super::copies::{self, Copy};
 use super::image::Image;
 use super::journal::Log;
-use super::progress::Progress;
 use super::shape::Shape;
 use crate::error::Result;
 use crate::mkfs::Run;

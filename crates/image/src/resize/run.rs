@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::Device;
+use pext4_block::{Device, Phase, Progress};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::{SIZE, State, Superblock};
@@ -28,7 +28,6 @@ use pext4_sync::time;
 use super::copies::Copy;
 use super::journal::{Log, write_primary};
 use super::plan::{Move, Plan};
-use super::progress::Progress;
 use crate::error::{Error, Result};
 use crate::mkfs::Run;
 
@@ -71,7 +70,7 @@ impl Plan {
             progress: &progress,
             may_stop: way == Way::Clone,
         };
-        progress.begin(false, self.bytes_to_write());
+        progress.enter(Phase::Writing, 0, self.bytes_to_write());
         if way == Way::InPlace {
             let mut old = self.old.clone();
             // A missing CLEAN flag alone would be ignored in a file system with a journal. Mounts
@@ -221,7 +220,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn write(&self, block: BlockNumber, bytes: &[u8]) -> Result<()> {
-        self.progress.add(bytes.len() as u64);
+        self.progress.add(0, bytes.len() as u64);
         Ok(self.device.write_at(block.get() * self.block_size, bytes)?)
     }
 
@@ -243,7 +242,7 @@ impl Writer<'_> {
             let mut bytes = vec![0; usize::try_from(step).expect("at most a chunk")];
             from.read_at(moved.from * self.block_size + done, &mut bytes)?;
             self.write_sparsely(moved.to * self.block_size + done, &bytes)?;
-            self.progress.add(step);
+            self.progress.add(0, step);
             done += step;
         }
         Ok(())
@@ -274,7 +273,7 @@ impl Writer<'_> {
         let start = run.start * self.block_size;
         let end = run.end * self.block_size;
         zero(self.device, start, end.min(zero_from))?;
-        self.progress.add(end - start);
+        self.progress.add(0, end - start);
         Ok(())
     }
 }

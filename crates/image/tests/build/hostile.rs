@@ -3,7 +3,9 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
+use pext4_image::Progress;
 use pext4_image::build::{Builder, Error, Size, Source};
 
 use crate::archives::{Packer, build};
@@ -410,8 +412,10 @@ fn a_build_stops_when_it_is_asked() {
     let tree = folder.path().join("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("file"), "x").unwrap();
+    let progress = Arc::new(Progress::default());
+    progress.stop();
     let builder = Builder::new().source(Source::Directory(tree));
-    builder.progress().stop();
+    let builder = builder.progress(progress);
     let error = builder.build(folder.path().join("image")).unwrap_err();
     assert!(matches!(error, Error::Interrupted), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -467,7 +471,7 @@ fn attributes_beyond_every_image_are_refused_where_they_come() {
 struct Stalling {
     given: std::io::Cursor<Vec<u8>>,
     is_over: std::sync::mpsc::Receiver<()>,
-    progress: std::sync::Arc<pext4_image::build::Progress>,
+    progress: Arc<Progress>,
     stops: bool,
 }
 
@@ -497,11 +501,12 @@ fn a_stalled_stream_does_not_block_the_build() {
         (sound.clone(), true, "interrupted"),
     ] {
         let (over, is_over) = std::sync::mpsc::channel();
-        let builder = Builder::new();
+        let progress = Arc::new(Progress::default());
+        let builder = Builder::new().progress(Arc::clone(&progress));
         let stream = Stalling {
             given: std::io::Cursor::new(given),
             is_over,
-            progress: builder.progress(),
+            progress,
             stops,
         };
         let source = Source::Stream("a pipe".to_owned(), Box::new(stream));

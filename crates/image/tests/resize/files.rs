@@ -85,6 +85,7 @@ fn at(seconds: u64, original: &Path, target: Target, in_place: bool) -> (Way, Ve
     let options = Options {
         in_place,
         time: Some(Duration::from_secs(seconds)),
+        ..Options::default()
     };
     let resize = Resize::prepare(open(&path), target, options).expect("it fits");
     let way = resize.planned().way;

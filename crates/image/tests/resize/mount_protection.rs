@@ -58,7 +58,7 @@ fn an_image_with_mount_protection_is_claimed_for_the_resize() {
             in_place,
             ..Options::default()
         };
-        let prepare = || Resize::prepare(open(&path), Target::Bytes(bytes), options);
+        let prepare = || Resize::prepare(open(&path), Target::Bytes(bytes), options.clone());
         let resize = prepare().expect("nobody uses it");
         assert_eq!(mount_protection(&path), Use::Checking);
         let device = RamDevice::load(&path).expect("an image");

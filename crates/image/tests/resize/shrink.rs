@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::rig::{
@@ -11,8 +12,8 @@ use super::rig::{
     text, tools,
 };
 use pext4_block::{Access, FileDevice};
-use pext4_image::Error;
 use pext4_image::resize::{Options, Resize, Summary, Target, Way};
+use pext4_image::{Error, Phase};
 
 /// Shrinks an image of `size` to each of `sizes`, then to the minimum, then grows it again. Returns
 /// the total of what the steps moved.
@@ -200,7 +201,7 @@ fn a_clone_keeps_owner_and_mode_and_refuses_hard_links() {
     let options = Options::default();
     let target = Target::Bytes(30 * MIB);
     // A dry run promises nothing that the run refuses.
-    let told = Resize::preview(open(&path), target, options).expect_err("two names");
+    let told = Resize::preview(open(&path), target, options.clone()).expect_err("two names");
     assert!(told.to_string().contains("--in-place"), "{told}");
     let told = Resize::prepare(open(&path), target, options).err();
     let told = told.expect("two names").to_string();
@@ -231,9 +232,11 @@ fn a_clone_that_is_stopped_leaves_the_image_and_nothing_else() {
     let count = names();
     let device = FileDevice::open(&path, Access::ReadWrite, Duration::ZERO).expect("an image");
     let options = Options::default();
+    let progress = Arc::clone(&options.progress);
     let resize = Resize::prepare(device, Target::Bytes(40 * MIB), options).expect("it fits");
     assert_eq!(resize.planned().way, Way::Clone);
-    resize.progress().stop();
+    assert_eq!(progress.state().phase, Phase::Planning);
+    progress.stop();
     let stopped = resize.run().expect_err("it was asked to stop");
     assert!(matches!(stopped, Error::Interrupted), "{stopped}");
     assert!(std::fs::read(&path).expect("an image") == before);

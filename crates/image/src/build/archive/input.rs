@@ -6,12 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use pext4_block::Progress;
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::thread;
 use pext4_tar::{BLOCK, Blocks};
 
 use super::super::error::{Error, Result};
-use super::super::progress::Progress;
 use super::super::queue::Queue;
 use super::spool::Writer;
 
@@ -469,10 +469,10 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
+    use pext4_block::Progress;
     use pext4_sync::thread;
     use pext4_tar::{BLOCK, Blocks};
 
-    use super::super::super::progress::Progress;
     use super::super::spool::Spool;
     use super::with_stream;
 

@@ -8,11 +8,12 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use pext4_block::Progress;
+
 use super::{
     Annotations, Blob, Descriptor, ImageSelector, Index, Manifest, PlatformDescriptor, blob, parse,
 };
 use crate::build::error::{Error, Result};
-use crate::build::progress::Progress;
 
 /// Maximum nesting of indexes.
 const MAX_INDEX_DEPTH: u32 = 4;

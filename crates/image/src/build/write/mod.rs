@@ -9,6 +9,7 @@ mod data;
 mod directory;
 mod inode;
 
+use pext4_block::Progress;
 use pext4_ondisk::checksum::InodeSeed;
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::extent;
@@ -25,7 +26,6 @@ use super::first_error::FirstError;
 use super::order::Order;
 use super::output::Output;
 use super::place::{LARGE, Placement};
-use super::progress::Progress;
 use super::shape::Shape;
 use super::size::Frame;
 use super::sources::Contents;
@@ -179,7 +179,7 @@ impl Jobs<'_> {
                     None => return,
                 },
             };
-            if let Err(error) = done.and_then(|()| self.image.progress.check()) {
+            if let Err(error) = done.and_then(|()| Ok(self.image.progress.check()?)) {
                 self.first_error.record(error);
             }
             if self.first_error.has_failed() {
