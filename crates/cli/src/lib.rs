@@ -35,11 +35,7 @@
 //! Builder::new().source(Source::Directory(tree)).owner(0, 0).build(&image)?;
 //!
 //! let mut session = EditSession::open(&image, &EditOptions::default())?;
-//! let hostname = change::Write {
-//!     path: b"/etc/hostname".to_vec(),
-//!     content: b"appliance\n".to_vec(),
-//!     overrides: Default::default(),
-//! };
+//! let hostname = change::WriteFile::new("/etc/hostname", "appliance\n");
 //! session.apply(&hostname.into())?;
 //! session.prepare()?.commit()?; // until here the image is as it was
 //!

@@ -4,8 +4,22 @@
 //! on the way are followed inside the image. A link at the end of a path is followed only where the
 //! verb says so. If the destination of a verb is an existing directory, the file goes into it under
 //! its own name, as with the commands of the same names.
+//!
+//! Each change is made from what it cannot do without; the rest is as the command has it without
+//! options, and may be stated instead:
+//!
+//! ```
+//! use pext4_edit::change::{Remove, WriteFile};
+//!
+//! let hostname = WriteFile::new("/etc/hostname", "appliance\n");
+//! let cache = Remove {
+//!     recursive: true,
+//!     ..Remove::new("/var/cache")
+//! };
+//! ```
 
 mod attributes;
+mod constructors;
 mod create;
 mod import;
 mod names;
@@ -47,9 +61,9 @@ pub enum Change {
     /// Copies from the host.
     Put(Put),
     /// Creates a file with a given content.
-    Write(Write),
+    WriteFile(WriteFile),
     /// Copies within the image, or from another one.
-    Copy(Copy),
+    CopyFile(CopyFile),
     /// Removes a name.
     Remove(Remove),
     /// Moves a name.
@@ -88,8 +102,8 @@ macro_rules! into_change {
 }
 
 into_change! {
-    Put Write Copy Remove Rename MakeDirectory Link Symlink MakeNode SetMode SetFlags SetOwner Touch
-    SetXattr RemoveXattr
+    Put WriteFile CopyFile Remove Rename MakeDirectory Link Symlink MakeNode SetMode SetFlags SetOwner
+    Touch SetXattr RemoveXattr
 }
 
 /// Copies a file or a tree of the host into the image, with attributes, extended attributes, holes
@@ -111,7 +125,7 @@ pub struct Put {
 
 /// Creates a file with this content. Replaces an existing file.
 #[derive(Clone, Debug)]
-pub struct Write {
+pub struct WriteFile {
     /// The file.
     pub path: Vec<u8>,
     /// Its content.
@@ -122,7 +136,7 @@ pub struct Write {
 
 /// Copies a file or a tree with all its attributes, within the image or from another one.
 #[derive(Clone, Debug)]
-pub struct Copy {
+pub struct CopyFile {
     /// The other image; `None` for this one.
     pub image: Option<PathBuf>,
     /// Where the file system begins in the other image, in bytes.
@@ -290,8 +304,8 @@ impl EditSession {
     pub fn apply(&mut self, change: &Change) -> Result<()> {
         self.change(|session| match change {
             Change::Put(change) => session.put(change),
-            Change::Write(change) => session.write(change),
-            Change::Copy(change) => session.copy(change),
+            Change::WriteFile(change) => session.write(change),
+            Change::CopyFile(change) => session.copy(change),
             Change::Remove(change) => session.remove(change),
             Change::Rename(change) => session.rename(change),
             Change::MakeDirectory(change) => session.make_directory(change),

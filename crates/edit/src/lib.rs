@@ -21,17 +21,9 @@
 //! # volume.paths().write("/etc/shadow", "root:*:::::::\n")?;
 //! # volume.close()?;
 //! let mut session = EditSession::open(&image, &EditOptions::default())?;
-//! let hostname = change::Write {
-//!     path: b"/etc/hostname".to_vec(),
-//!     content: b"appliance\n".to_vec(),
-//!     overrides: Default::default(),
-//! };
+//! let hostname = change::WriteFile::new("/etc/hostname", "appliance\n");
 //! session.apply(&hostname.into())?;
-//! let private = change::SetMode {
-//!     path: b"/etc/shadow".to_vec(),
-//!     mode: "u=rw,go=".parse()?,
-//!     recursive: false,
-//! };
+//! let private = change::SetMode::new("/etc/shadow", "u=rw,go=".parse()?);
 //! session.apply(&private.into())?;
 //! let prepared = session.prepare()?;
 //! println!("{:?}", prepared.plan());

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::archives::fresh;
 use pext4_block::{Device, FileDevice};
-use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader, change};
+use pext4_edit::{EditOptions, EditSession, Reader, change};
 use pext4_testkit::oracle::check::e2fsck;
 use tempfile::TempDir;
 
@@ -45,13 +45,8 @@ fn after_a_write(image: &Path) -> EditSession {
         ..EditOptions::default()
     };
     let mut session = EditSession::open(image, &options).expect("it opens");
-    session
-        .apply(&Change::Write(change::Write {
-            path: b"/large".to_vec(),
-            content: vec![7; LENGTH],
-            overrides: Overrides::default(),
-        }))
-        .expect("there is room");
+    let large = change::WriteFile::new("/large", vec![7; LENGTH]);
+    session.apply(&large.into()).expect("there is room");
     session
 }
 

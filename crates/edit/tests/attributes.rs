@@ -39,7 +39,7 @@ fn add_flags(volume: &Volume, path: &str, flags: InodeFlags) {
 }
 
 fn copy(image: Option<&Path>, from: &str, to: &str) -> Change {
-    Change::Copy(change::Copy {
+    Change::CopyFile(change::CopyFile {
         image: image.map(Path::to_owned),
         image_offset: 0,
         from: from.into(),

@@ -87,17 +87,13 @@ fn many_names_with_a_long_path_take_little_memory() {
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     let mut change = |change: Change| most(|| session.apply(&change).expect("it can be done"));
     let set_mode = change(Change::SetMode(change::SetMode {
-        path: b"/top".to_vec(),
-        mode: ModeChange::exactly(0o750),
         recursive: true,
+        ..change::SetMode::new("/top", ModeChange::exactly(0o750))
     }));
-    let copied = change(Change::Copy(change::Copy {
-        image: None,
-        image_offset: 0,
-        from: b"/top".to_vec(),
-        to: b"/copy".to_vec(),
+    let copied = change(Change::CopyFile(change::CopyFile {
         no_target_directory: true,
         recursive: true,
+        ..change::CopyFile::new("/top", "/copy")
     }));
     drop(session);
     // The tree is too deep, and its directories are closed, for who removes the folder.

@@ -91,11 +91,7 @@ fn touch_makes_what_a_link_leads_to() {
 fn nothing_is_written_to_a_path_that_ends_in_a_slash() {
     for path in ["/new/", "/etc/passwd/", "/etc/", "new//"] {
         let folder = scratch();
-        let write = Change::Write(change::Write {
-            path: path.as_bytes().to_vec(),
-            content: b"content".to_vec(),
-            overrides: Overrides::default(),
-        });
+        let write = change::WriteFile::new(path, "content").into();
         let (image, told) = tried(folder.path(), &write);
         let told = told.expect_err(path);
         assert!(told.contains("not a directory"), "{path}: {told}");

@@ -138,13 +138,7 @@ fn what_cannot_be_read_is_left_out_if_that_is_wanted() {
     let folder = scratch();
     let image = image(folder.path());
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("an image");
-    let make = |path: String| {
-        Change::Write(change::Write {
-            path: path.into_bytes(),
-            content: b"some bytes".to_vec(),
-            overrides: pext4_edit::Overrides::default(),
-        })
-    };
+    let make = |path: String| change::WriteFile::new(path, "some bytes").into();
     let names: Vec<String> = (0..100).map(|number| format!("{number:0>40}")).collect();
     session
         .apply(&Change::MakeDirectory(change::MakeDirectory {
@@ -413,7 +407,7 @@ fn a_name_that_a_directory_holds_twice_is_refused() {
     assert!(!out.exists());
     let other = fresh(folder.path(), "other");
     let mut session = EditSession::open(&other, &EditOptions::default()).expect("it opens");
-    let copy = Change::Copy(change::Copy {
+    let copy = Change::CopyFile(change::CopyFile {
         image: Some(image.clone()),
         image_offset: 0,
         from: b"/etc".to_vec(),

@@ -627,14 +627,7 @@ fn a_list_that_is_not_understood_is_named_with_its_file() {
     bytes[version] = 7;
     fs::write(&image, bytes).expect("there is room");
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
-    let copy = Change::Copy(change::Copy {
-        image: None,
-        image_offset: 0,
-        from: b"/file".to_vec(),
-        to: b"/copy".to_vec(),
-        no_target_directory: false,
-        recursive: false,
-    });
+    let copy = change::CopyFile::new("/file", "/copy").into();
     let told = session.apply(&copy).expect_err("nobody could read it");
     let told = told.to_string();
     let said = ["/copy: ", "system.posix_acl_access", "its version is 7"];

@@ -41,13 +41,9 @@ fn refusals_name_the_path() {
         })
     };
     let copy = |from: &str, to: &str| {
-        Change::Copy(change::Copy {
-            image: None,
-            image_offset: 0,
-            from: path(from),
-            to: path(to),
-            no_target_directory: false,
+        Change::CopyFile(change::CopyFile {
             recursive: true,
+            ..change::CopyFile::new(from, to)
         })
     };
     for (change, says) in [

@@ -8,11 +8,7 @@ use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::format::{Features, Format};
 
 fn write(path: &str, content: &str) -> Change {
-    Change::Write(change::Write {
-        path: path.into(),
-        content: content.into(),
-        overrides: Overrides::default(),
-    })
+    change::WriteFile::new(path, content).into()
 }
 
 fn symlink(target: &str, path: &str) -> Change {
@@ -42,7 +38,7 @@ fn rename(from: &str, to: &str, no_target_directory: bool) -> Change {
 }
 
 fn copy(from: &str, to: &str, no_target_directory: bool) -> Change {
-    Change::Copy(change::Copy {
+    Change::CopyFile(change::CopyFile {
         image: None,
         image_offset: 0,
         from: from.into(),

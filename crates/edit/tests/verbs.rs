@@ -200,7 +200,7 @@ fn copies_between_images_keep_everything() {
     format(Features::Debian12).make(&two).expect("made");
     let mut session = EditSession::open(&two, &EditOptions::default()).expect("it opens");
     session
-        .apply(&Change::Copy(change::Copy {
+        .apply(&Change::CopyFile(change::CopyFile {
             image: Some(one.clone()),
             image_offset: 0,
             from: b"/".to_vec(),
@@ -291,11 +291,7 @@ fn a_file_of_nothing_has_the_group_of_its_directory() {
             recursive: false,
             no_follow: false,
         }),
-        Change::Write(change::Write {
-            path: b"/shared/content".to_vec(),
-            content: b"a line".to_vec(),
-            overrides: Overrides::default(),
-        }),
+        change::WriteFile::new("/shared/content", "a line").into(),
     ] {
         session.apply(&change).expect("room");
     }
@@ -506,4 +502,46 @@ fn an_edit_of_nothing_changes_no_byte() {
     let session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     assert_eq!(session.finish().expect("nothing can fail"), Plan::Nothing);
     assert!(fs::read(&image).expect("readable") == before);
+}
+
+/// Each with what it cannot do without.
+#[test]
+fn changes_are_made_from_little() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    format(Features::Upstream).make(&image).expect("made");
+    let host = folder.path().join("host");
+    fs::write(&host, "from the host").expect("room");
+    let mut session = EditSession::open(&image, &fixed()).expect("it opens");
+    let fifo = pext4_fs::FileType::Fifo;
+    let changes: [Change; 15] = [
+        change::MakeDirectory::new("/made").into(),
+        change::WriteFile::new("/made/file", "content").into(),
+        change::Put::new(host, "/put").into(),
+        change::CopyFile::new("/made/file", "/copy").into(),
+        change::Link::new("/copy", "/made").into(),
+        change::Symlink::new("file", "/made/link").into(),
+        change::Rename::new("/put", "/made").into(),
+        change::MakeNode::new("/fifo", fifo, Default::default()).into(),
+        change::SetMode::new("/made/link", ModeChange::exactly(0o600)).into(),
+        change::SetFlags::new("/copy", "+d".parse().expect("a flag")).into(),
+        change::SetOwner::new("/made/file", 7, None).into(),
+        change::Touch::new("/touched").into(),
+        change::SetXattr::new("/copy", "user.note", "short").into(),
+        change::RemoveXattr::new("/made/copy", "user.note").into(),
+        change::Remove::new("/fifo").into(),
+    ];
+    for change in changes {
+        session.apply(&change).expect("there is room");
+    }
+    session.finish().expect("there is room");
+    agree(&image, "little");
+    let reader = Reader::open(&image).expect("sound");
+    let paths = reader.volume().paths();
+    let file = paths.metadata("/made/link").expect("there");
+    assert_eq!((file.mode & 0o777, file.uid, file.gid), (0o600, 7, 0));
+    assert_eq!(paths.metadata("/made/copy").expect("there").links, 2);
+    assert_eq!(paths.read("/made/put").expect("there"), b"from the host");
+    assert_eq!(paths.metadata("/touched").expect("there").size, 0);
+    assert!(paths.metadata("/fifo").is_err());
 }

@@ -47,7 +47,7 @@ impl Verb for Arguments {
             .from
             .iter()
             .map(|from| {
-                Change::Copy(change::Copy {
+                Change::CopyFile(change::CopyFile {
                     image: self.other.clone(),
                     image_offset: self.from_offset,
                     from: path(from),

@@ -9,7 +9,7 @@ use pext4_block::loops;
 use pext4_fs::{FileType, InodeNumber};
 
 use super::paths::ParentAndName;
-use super::{Copy, Put, Write, fill, last_name};
+use super::{CopyFile, Put, WriteFile, fill, last_name};
 use crate::error::{EditError, HostContext, ImageContext, Result, Shown, refuse};
 use crate::host::{self, HostTree};
 use crate::image_tree::{ImageFile, ImageTree};
@@ -78,7 +78,7 @@ impl EditSession {
         Ok(())
     }
 
-    pub(super) fn write(&self, change: &Write) -> Result<()> {
+    pub(super) fn write(&self, change: &WriteFile) -> Result<()> {
         self.write_stream(
             &change.path,
             &mut change.content.as_slice(),
@@ -86,7 +86,7 @@ impl EditSession {
         )
     }
 
-    pub(super) fn copy(&mut self, change: &Copy) -> Result<()> {
+    pub(super) fn copy(&mut self, change: &CopyFile) -> Result<()> {
         if let Some(image) = &change.image {
             return self.copy_between(image, change);
         }
@@ -150,7 +150,7 @@ impl EditSession {
         )
     }
 
-    fn copy_between(&mut self, image: &Path, change: &Copy) -> Result<()> {
+    fn copy_between(&mut self, image: &Path, change: &CopyFile) -> Result<()> {
         if self.is_of(image, change.image_offset) {
             // This session holds the image's lock, so opening it would wait for the session itself.
             return Err(EditError::Refused(format!(

@@ -101,9 +101,8 @@ impl EditSession {
         options: UnpackOptions<'_>,
     ) -> Result<Unpacked> {
         self.apply(&Change::MakeDirectory(change::MakeDirectory {
-            path: into.to_vec(),
             parents: true,
-            mode: None,
+            ..change::MakeDirectory::new(into)
         }))?;
         let (done, lacks_end_mark) = self.change(|session| {
             let mut unpacker = Unpacker {

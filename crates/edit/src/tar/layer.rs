@@ -142,7 +142,6 @@ mod tests {
     use super::Layer;
     use crate::change::{self, Change};
     use crate::session::{EditOptions, EditSession};
-    use crate::tree_writer::Overrides;
 
     #[test]
     fn a_directory_is_cleared_once() {
@@ -152,16 +151,11 @@ mod tests {
         let mut session = EditSession::from_device(Arc::new(device), &options).expect("it opens");
         let write = |session: &mut EditSession, path: &str| {
             let directory = Change::MakeDirectory(change::MakeDirectory {
-                path: b"/dir/below".to_vec(),
                 parents: true,
-                mode: None,
+                ..change::MakeDirectory::new("/dir/below")
             });
             session.apply(&directory).expect("room");
-            let file = Change::Write(change::Write {
-                path: path.as_bytes().to_vec(),
-                content: b"content".to_vec(),
-                overrides: Overrides::default(),
-            });
+            let file = Change::WriteFile(change::WriteFile::new(path, "content"));
             session.apply(&file).expect("room");
         };
         let is_there = |session: &EditSession, path: &str| {

@@ -7,7 +7,7 @@ pub mod archives;
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
-use pext4_edit::{Change, EditOptions, EditSession, ModeChange, Overrides, change};
+use pext4_edit::{Change, EditOptions, EditSession, ModeChange, change};
 use pext4_fs::{FileType, MountOptions, SetXattrMode, Volume};
 use pext4_testkit::Random;
 use pext4_testkit::oracle::format::Format;
@@ -15,14 +15,10 @@ use pext4_testkit::oracle::format::Format;
 /// A write of bytes that depend on `random`.
 pub fn write(path: &str, length: usize, random: &mut Random) -> Change {
     let word = random.word();
-    let content = (0..length)
+    let content: Vec<u8> = (0..length)
         .map(|at| (word.rotate_left(u32::try_from(at % 61).expect("small")) & 0xFF) as u8)
         .collect();
-    Change::Write(change::Write {
-        path: path.as_bytes().to_vec(),
-        content,
-        overrides: Overrides::default(),
-    })
+    change::WriteFile::new(path, content).into()
 }
 
 /// An image with directories, files of several sizes, links and attributes.
@@ -67,13 +63,9 @@ pub fn mixture(session: &mut EditSession, random: &mut Random) {
             parents: true,
             mode: Some(ModeChange::exactly(0o750)),
         }),
-        Change::Copy(change::Copy {
-            image: None,
-            image_offset: 0,
-            from: path("/usr"),
-            to: path("/var/"),
-            no_target_directory: false,
+        Change::CopyFile(change::CopyFile {
             recursive: true,
+            ..change::CopyFile::new("/usr", "/var/")
         }),
         Change::Remove(change::Remove {
             path: path("/big"),
