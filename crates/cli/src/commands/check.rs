@@ -12,7 +12,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_block::Access;
-use pext4_image::check::{self, Finding, Grade, Options, Progress, Report, Step};
+use pext4_image::check::{
+    self, BlockNumber, Finding, Grade, GroupNumber, InodeNumber, Options, Progress, Report, Step,
+};
 use pext4_sync::{Class, Mutex};
 use serde::Serialize;
 
@@ -283,9 +285,9 @@ impl Summary {
         let row = |finding: &Finding| Row {
             name: finding.kind.name(),
             grade: finding.kind.grade().name(),
-            group: finding.place.group,
-            inode: finding.place.inode,
-            block: finding.place.block,
+            group: finding.place.group.map(GroupNumber::get),
+            inode: finding.place.inode.map(InodeNumber::get),
+            block: finding.place.block.map(BlockNumber::get),
             path: finding.place.path.as_deref().map(names::text),
             path_hex: finding
                 .place

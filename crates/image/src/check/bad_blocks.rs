@@ -100,7 +100,7 @@ fn report(
     text: impl FnOnce() -> String,
 ) {
     let mut place = Place::inode(NUMBER);
-    place.block = block.map(BlockNumber::get);
+    place.block = block;
     examination.findings.add(kind, place, text);
 }
 

@@ -216,7 +216,7 @@ impl DirectorySubject<'_> {
 
     pub(super) fn place(&self, block: Option<u64>) -> Place {
         Place {
-            block,
+            block: block.map(BlockNumber),
             ..Place::inode(self.number())
         }
     }

@@ -22,11 +22,11 @@ const MAX_OF_A_KIND: u64 = 1000;
 #[non_exhaustive]
 pub struct Place {
     /// The block group.
-    pub group: Option<u32>,
+    pub group: Option<GroupNumber>,
     /// The inode.
-    pub inode: Option<u32>,
+    pub inode: Option<InodeNumber>,
     /// The block of the file system.
-    pub block: Option<u64>,
+    pub block: Option<BlockNumber>,
     /// A path that leads to the inode.
     pub path: Option<Vec<u8>>,
 }
@@ -40,7 +40,7 @@ impl Place {
     /// In a group.
     pub(super) fn group(group: GroupNumber) -> Self {
         Self {
-            group: Some(group.get()),
+            group: Some(group),
             ..Self::default()
         }
     }
@@ -48,14 +48,14 @@ impl Place {
     /// In a file.
     pub(super) fn inode(inode: InodeNumber) -> Self {
         Self {
-            inode: Some(inode.get()),
+            inode: Some(inode),
             ..Self::default()
         }
     }
 
     /// The same, in this block.
     pub(super) fn block(mut self, block: BlockNumber) -> Self {
-        self.block = Some(block.get());
+        self.block = Some(block);
         self
     }
 }
@@ -70,9 +70,9 @@ impl fmt::Display for Place {
             }
             Ok(())
         };
-        part("group", self.group.map(u64::from))?;
-        part("inode", self.inode.map(u64::from))?;
-        part("block", self.block)
+        part("group", self.group.map(|group| group.get().into()))?;
+        part("inode", self.inode.map(|inode| inode.get().into()))?;
+        part("block", self.block.map(BlockNumber::get))
     }
 }
 

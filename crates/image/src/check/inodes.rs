@@ -406,7 +406,7 @@ fn in_use(examination: &Examination, number: GroupNumber) -> u32 {
         Some(bit) => {
             let inode = volume.geometry.inode_at(number, bit);
             let place = Place {
-                inode: inode.map(InodeNumber::get),
+                inode,
                 ..Place::group(number)
             };
             examination.findings.add(Kind::TableUnused, place, || {

@@ -55,11 +55,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use pext4_block::Device;
+use pext4_ondisk::Corrupt;
 use pext4_ondisk::feature::Incompat;
-use pext4_ondisk::{Corrupt, InodeNumber};
 
 pub use catalogue::{Grade, Kind};
 pub use findings::{Finding, Place};
+pub use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 use attributes::UseCounts;
 use claims::Claims;

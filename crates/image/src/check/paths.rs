@@ -26,7 +26,7 @@ type Named = (usize, Vec<u8>);
 pub(super) fn fill_in(tree: &Tree<'_>, findings: &mut [Finding], workers: &Workers<'_>) {
     let wanted: HashSet<u32> = findings
         .iter()
-        .filter_map(|finding| finding.place.inode)
+        .filter_map(|finding| Some(finding.place.inode?.get()))
         .collect();
     if wanted.is_empty() {
         return;
@@ -54,7 +54,7 @@ pub(super) fn fill_in(tree: &Tree<'_>, findings: &mut [Finding], workers: &Worke
     let directories = ancestor_names(tree, &names, workers);
     for finding in findings {
         if let Some(inode) = finding.place.inode {
-            finding.place.path = path(tree, inode, &names, &directories);
+            finding.place.path = path(tree, inode.get(), &names, &directories);
         }
     }
 }

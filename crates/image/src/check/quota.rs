@@ -164,7 +164,7 @@ fn check_file(
         Ok(opened) => opened,
         Err((block, problem)) => {
             let mut place = Place::inode(number);
-            place.block = block.map(BlockNumber::get);
+            place.block = block;
             return examination
                 .findings
                 .add(Kind::QuotaInode, place, || problem);
@@ -173,7 +173,7 @@ fn check_file(
     let recorded = quota_tree::read(examination, workers, &mut file, header.blocks);
     let report = |block: Option<BlockNumber>, id: u32, problem: String| {
         let mut place = Place::inode(number);
-        place.block = block.map(BlockNumber::get);
+        place.block = block;
         let text = || format!("{} {id}: {problem}", owner.name());
         examination.findings.add(Kind::QuotaUsage, place, text);
     };

@@ -166,7 +166,7 @@ struct Walk<'a, 'b> {
 impl Walk<'_, '_> {
     fn report(&self, block: Option<BlockNumber>, text: impl FnOnce() -> String) {
         let mut place = Place::inode(self.file.number);
-        place.block = block.map(BlockNumber::get);
+        place.block = block;
         self.examination.findings.add(Kind::QuotaTree, place, text);
     }
 

@@ -264,7 +264,7 @@ fn report_one(
         format!("blocks {}-{}", shared.start, shared.end - 1)
     };
     let mut place = Place::whole().block(BlockNumber(shared.start));
-    place.inode = inodes.first().copied();
+    place.inode = inodes.first().copied().map(InodeNumber);
     match lies_on {
         Some(Metadata { name, .. }) => {
             examination.findings.add(Kind::BlockInMetadata, place, || {

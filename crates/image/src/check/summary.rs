@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pext4_ondisk::bitmap;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
-use pext4_ondisk::{BlockNumber, GroupNumber};
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 use super::catalogue::Kind;
 use super::claims::by_group;
@@ -316,9 +316,9 @@ impl Summary<'_> {
         let number = self.number_of(kind, bit);
         let mut place = Place::group(self.number);
         if is_about_blocks(kind) {
-            place.block = Some(number);
+            place.block = Some(BlockNumber(number));
         } else {
-            place.inode = u32::try_from(number).ok();
+            place.inode = u32::try_from(number).ok().map(InodeNumber);
         }
         place
     }

@@ -8,7 +8,7 @@ use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::BASE_SIZE;
 use pext4_ondisk::superblock::{self, State, Superblock};
-use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
 use super::catalogue::Kind;
 use super::findings::{Findings, Place};
@@ -337,8 +337,8 @@ fn check_state(superblock: &Superblock, findings: &Findings) {
     if superblock.error_count > 0 {
         let last = &superblock.last_error;
         let place = Place {
-            inode: (last.inode != 0).then_some(last.inode),
-            block: (last.block != 0).then_some(last.block),
+            inode: (last.inode != 0).then_some(InodeNumber(last.inode)),
+            block: (last.block != 0).then_some(BlockNumber(last.block)),
             ..Place::whole()
         };
         findings.add(Kind::ErrorRecord, place, || {

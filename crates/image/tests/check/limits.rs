@@ -6,12 +6,12 @@ use std::sync::Arc;
 use pext4_block::{Device, RamDevice};
 use pext4_image::check::{self, Finding, Kind, Options, Pass, Step};
 use pext4_image::mkfs::{self, mkfs};
-use pext4_ondisk::BlockNumber;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
 use pext4_ondisk::superblock::{self, Superblock};
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 
 use super::bases::{Base, base};
@@ -73,7 +73,7 @@ fn a_table_that_all_groups_share_is_not_read_for_each_of_them() {
     assert_eq!(overlaps, GROUPS as usize - 1, "all are reported");
     let limits: Vec<&Finding> = of_kind(Kind::LimitReached).collect();
     assert_eq!(limits.len(), 1, "{limits:?}");
-    assert_eq!(limits[0].place.group, Some(READ + 1));
+    assert_eq!(limits[0].place.group, Some(GroupNumber(READ + 1)));
     let left = GROUPS - 1 - READ;
     let told = format!("inode tables of {left} groups");
     assert!(limits[0].text.contains(&told), "{limits:?}");
@@ -138,7 +138,8 @@ fn a_quota_tree_that_is_not_read_to_its_end_is_not_said_to_be_checked() {
         return;
     };
     let report = image.check().expect("it can be checked");
-    let is_it = |one: &&Finding| one.kind == Kind::LimitReached && one.place.inode == Some(3);
+    let is_it =
+        |one: &&Finding| one.kind == Kind::LimitReached && one.place.inode == Some(InodeNumber(3));
     assert_eq!(report.findings.iter().filter(is_it).count(), 1);
     assert!(!report.is_complete);
 }

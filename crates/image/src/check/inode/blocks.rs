@@ -76,7 +76,7 @@ pub(super) fn map(subject: &InodeSubject<'_>, gathered: &mut Gathered) -> Mapped
 impl Claimer<'_, '_> {
     fn report(&self, kind: Kind, block: Option<BlockNumber>, text: String) {
         let mut place = Place::inode(self.subject.number);
-        place.block = block.map(BlockNumber::get);
+        place.block = block;
         self.subject.examination.findings.add(kind, place, || text);
     }
 
