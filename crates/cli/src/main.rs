@@ -9,7 +9,6 @@
 // `println!` and `eprintln!` panic if the pipe is closed: see `output`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-mod clear;
 mod columns;
 mod commands;
 mod count;

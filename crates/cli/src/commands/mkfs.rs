@@ -11,12 +11,11 @@ use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_fs::path::MAX_SYMLINKS;
 use pext4_image::build::{Owner, parse_owner};
 use pext4_image::is_as_good_as_empty;
-use pext4_image::mkfs::{Design, FileSystem, Options, Summary, hash_seed};
+use pext4_image::mkfs::{Design, FileSystem, Options, Summary, clear, hash_seed};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::clear::clear;
 use crate::device::{self, add_user};
 use crate::failure::Misuse;
 use crate::format;
@@ -214,7 +213,8 @@ fn make(
             device
         }
     };
-    let written = design.write_unless(&device, &is_stopped);
+    // A file has just been made of zeroes, and a block device has been cleared.
+    let written = design.write_zeroed(&device, &is_stopped);
     let is_interrupted = matches!(written, Err(pext4_image::Error::Interrupted));
     let written = written.with_context(name);
     let made = written.and_then(|made| Ok(device.flush().map(|()| made)?));
@@ -321,7 +321,8 @@ fn clear_device(
         length: device.size(),
         ..ProgressState::elapsed("clearing")
     };
-    let clear = || clear(device, &cleared, is_stopped);
+    let on_cleared = |bytes| cleared.store(bytes, Ordering::Relaxed);
+    let clear = || clear(device, &on_cleared, is_stopped);
     Ok(progress::watch(shows_progress, state, clear)?)
 }
 

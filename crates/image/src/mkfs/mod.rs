@@ -1,13 +1,16 @@
 //! Creates an empty file system with the defaults of mke2fs: ext4, ext3 or ext2.
 //!
-//! There are three steps. The *plan* chooses sizes and features and returns them as a superblock.
+//! There are four steps. The *plan* chooses sizes and features and returns them as a superblock.
 //! The *layout* places every group's metadata and the special files, and keeps the block bitmaps.
-//! The *writer* encodes and writes both. For empty groups only the descriptors are written (their
-//! bitmaps are flagged uninitialized), and inode tables keep the zeroes that the device contains,
-//! so the time depends on the number of groups, not on the size.
+//! The device is *cleared*, so that it reads as zeroes. The *writer* encodes and writes plan and
+//! layout. For empty groups only the descriptors are written (their bitmaps are flagged
+//! uninitialized), and inode tables keep the zeroes that the device contains, so the time depends
+//! on the number of groups, not on the size.
 //!
-//! The device must read as zeroes, like a new or truncated file.
+//! [`Design::write_zeroed`] leaves out the third step, for a device that reads as zeroes already,
+//! like a new file.
 
+mod clear;
 pub(crate) mod contents;
 pub(crate) mod features;
 pub(crate) mod inode_counts;
@@ -24,10 +27,11 @@ use std::ops::Range;
 use pext4_block::Device;
 use pext4_ondisk::superblock::Superblock;
 
+pub use clear::clear;
 pub use features::FileSystem;
 pub use plan::{Options, hash_seed};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use contents::Files;
 use layout::Layout;
 
@@ -89,7 +93,8 @@ impl Design {
         })
     }
 
-    /// Writes the file system to a device of that size that reads as zeroes.
+    /// Clears a device of that size and writes the file system to it. The time is that of
+    /// [`clear`]: short if the device knows where it has data or can discard it.
     ///
     /// # Errors
     ///
@@ -98,12 +103,30 @@ impl Design {
         self.write_unless(device, &|| false)
     }
 
-    /// As [`Self::write`], but stops when `is_stopped`: then there is no file system on the device.
+    /// As [`Self::write`], but stops when `is_stopped`: then there is no new file system on the
+    /// device, and what it held may be lost in part.
     ///
     /// # Errors
     ///
     /// `Io`; `Interrupted`.
     pub fn write_unless(
+        &self,
+        device: &dyn Device,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Summary> {
+        if !clear(device, &|_| (), is_stopped)? {
+            return Err(Error::Interrupted);
+        }
+        self.write_zeroed(device, is_stopped)
+    }
+
+    /// As [`Self::write_unless`], but does not clear the device. It must read as zeroes: on one
+    /// that does not, the file system is damaged.
+    ///
+    /// # Errors
+    ///
+    /// `Io`; `Interrupted`.
+    pub fn write_zeroed(
         &self,
         device: &dyn Device,
         is_stopped: &dyn Fn() -> bool,
@@ -128,7 +151,7 @@ impl Design {
     }
 }
 
-/// Creates an empty file system on a device that reads as zeroes.
+/// Creates an empty file system on a device, whatever that held: [`Design::write`].
 ///
 /// # Errors
 ///

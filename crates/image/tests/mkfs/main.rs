@@ -6,6 +6,7 @@ mod features;
 mod inodes;
 mod refused;
 mod upstream;
+mod used;
 
 use std::path::Path;
 use std::process::Command;

@@ -136,7 +136,7 @@ impl ImagePlan {
         let is_stopped = || interrupt.check().is_err();
         let made = Design::new(device.size(), &options)
             // Minutes, if the image is huge.
-            .and_then(|design| design.write_unless(device, &is_stopped));
+            .and_then(|design| design.write_zeroed(device, &is_stopped));
         interrupt.check()?;
         made.context("making the image")?;
         Ok(())
