@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_sync::Counter;
@@ -71,16 +70,8 @@ impl Device for CountingDevice {
         self.below.flush()
     }
 
-    fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
-        self.below.discard(offset, length)
-    }
-
-    fn forget(&self, range: Range<u64>) {
-        self.below.forget(range);
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.below.is_read_only()
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.below)
     }
 }
 

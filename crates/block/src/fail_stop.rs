@@ -13,7 +13,6 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_sync::{Class, Condvar, Mutex, PanicWatch};
@@ -174,16 +173,8 @@ impl Device for FailStopDevice {
         self.flushes.run(|| self.below.flush())
     }
 
-    fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
-        self.below.discard(offset, length)
-    }
-
-    fn forget(&self, range: Range<u64>) {
-        self.below.forget(range);
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.below.is_read_only()
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.below)
     }
 }
 

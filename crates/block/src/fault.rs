@@ -213,8 +213,8 @@ impl Device for FaultDevice {
         self.below.discard(offset, length)
     }
 
-    fn is_read_only(&self) -> bool {
-        self.below.is_read_only()
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.below)
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::device::Device;
@@ -84,12 +83,8 @@ impl Device for FencedDevice {
         self.below.discard(offset, length)
     }
 
-    fn forget(&self, range: Range<u64>) {
-        self.below.forget(range);
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.below.is_read_only()
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.below)
     }
 }
 

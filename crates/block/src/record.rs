@@ -163,8 +163,8 @@ impl Device for RecordDevice {
         Ok(zeroed)
     }
 
-    fn is_read_only(&self) -> bool {
-        self.below.is_read_only()
+    fn below(&self) -> Option<&dyn Device> {
+        Some(&*self.below)
     }
 }
 
