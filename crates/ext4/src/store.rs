@@ -25,7 +25,7 @@ use pext4_ondisk::superblock::{BSD_GROUPS, DISCARD, Superblock};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 use pext4_sync::atomic::{AtomicBool, Ordering};
-use pext4_sync::{ShardRef, time};
+use pext4_sync::{Class, RwLock, ShardRef, time};
 
 use self::superblock::SuperblockState;
 use self::system_inodes::SystemInodes;
@@ -64,8 +64,8 @@ pub struct Store {
     journal: OnceLock<Arc<Journal>>,
     superblock: Arc<SuperblockState>,
     read_only: AtomicBool,
-    /// Is told of corruption, if somebody asked for that.
-    observer: OnceLock<Box<CorruptionObserver>>,
+    /// Who is told of corruption.
+    observers: RwLock<Vec<Arc<CorruptionObserver>>>,
     /// The corruption for which the journal was stopped.
     stopped_for: OnceLock<Corrupt>,
     /// Whether the superblock in memory records errors that are in no transaction yet.
@@ -94,7 +94,7 @@ impl Store {
             features: superblock.features,
             geometry,
             read_only: AtomicBool::new(options.read_only),
-            observer: OnceLock::new(),
+            observers: RwLock::new(Class::Leaf, Vec::new()),
             stopped_for: OnceLock::new(),
             has_noted_errors: AtomicBool::new(false),
             is_for_hurd: superblock.is_for_hurd(),

@@ -117,7 +117,9 @@ fn with_wrong_bitmaps(on_error: OnError) -> Option<(Vec<String>, Superblock)> {
     };
     let volume = Volume::open(Arc::<RamDevice>::clone(&device), options).expect("a mount");
     let (tell, told) = mpsc::channel();
+    let (tell_other, told_other) = mpsc::channel();
     volume.observe_corruption(move |corrupt| drop(tell.send(corrupt.to_string())));
+    volume.observe_corruption(move |corrupt| drop(tell_other.send(corrupt.to_string())));
     // It may find some room, since there are groups whose bitmaps nobody has written yet; but not
     // as much as the device has, so every group is asked.
     let whole = usize::try_from(device.size()).expect("memory");
@@ -128,7 +130,9 @@ fn with_wrong_bitmaps(on_error: OnError) -> Option<(Vec<String>, Superblock)> {
     let mut bytes = [0; 1024];
     device.read_at(1024, &mut bytes).expect("memory");
     let superblock = Superblock::decode(&bytes).expect("it is whole");
-    Some((told.try_iter().collect(), superblock))
+    let told: Vec<String> = told.try_iter().collect();
+    assert_eq!(told_other.try_iter().collect::<Vec<_>>(), told);
+    Some((told, superblock))
 }
 
 #[test]

@@ -14,14 +14,19 @@
 //! use std::path::Path;
 //! use std::sync::Arc;
 //!
+//! use pext4_block::FileDevice;
 //! use pext4_fs::Volume;
-//! use pext4_fuse::{ErrorLog, Options, Server, mount};
+//! use pext4_fuse::{ErrorLog, ImageRange, Options, Server, mount};
 //!
 //! let mut options = Options::default();
-//! options.apply("allow_other,commit=30")?;
+//! options.apply("allow_other,offset=1048576,commit=30")?;
 //! let directory = mount::check(Path::new("mnt"))?;
-//! let volume = Volume::open_image("disk.img", options.volume.clone())?;
-//! let source = mount::Source { file: Path::new("disk.img").canonicalize()?, offset: 0 };
+//! let file = Path::new("disk.img").canonicalize()?;
+//! let ImageRange { offset, length } = options.image;
+//! let wait = FileDevice::USUAL_WAIT; // for a mount that is just closing
+//! let device = FileDevice::open_range(&file, offset, length, options.access(), wait)?;
+//! let volume = Volume::open(Arc::new(device), options.volume_on(&directory))?;
+//! let source = mount::Source { file, offset };
 //! let log = Arc::new(ErrorLog::new(|line| eprintln!("{line}")));
 //! let server = Server::mount(volume, &directory, &source, &options.kernel, log)?;
 //! // Another thread ends it by `unmounter.end()`, a person by `umount mnt`.

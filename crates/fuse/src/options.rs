@@ -6,10 +6,12 @@
 mod error;
 mod names;
 
+use std::path::Path;
 use std::time::Duration;
 
+use pext4_block::Access;
 use pext4_fs::AccessTimes;
-use pext4_fs::options::{AttributeCache, MountOptions, OnError, Scaling};
+use pext4_fs::options::{AttributeCache, MountOptions, OnError, Reserve, Scaling};
 
 pub use error::OptionError;
 pub use names::WITH_EFFECT;
@@ -120,6 +122,32 @@ impl Options {
         Ok(())
     }
 
+    /// The access to the image that the volume needs.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        match self.volume.read_only {
+            true => Access::ReadOnly,
+            false => Access::ReadWrite,
+        }
+    }
+
+    /// The options of a volume that this process serves on `directory`: the image remembers the
+    /// directory, and who may enter decides who may take the blocks that are kept for root.
+    #[must_use]
+    pub fn volume_on(&self, directory: &Path) -> MountOptions {
+        let mut volume = self.volume.clone();
+        volume.mounted_on = directory.to_string_lossy().into_owned();
+        // Delayed writes of the kernel have no user. If only root may enter, all of them are
+        // root's.
+        let is_root = rustix::process::geteuid().is_root();
+        volume.reserve = match (is_root, self.kernel.allow_other) {
+            (true, false) => Reserve::Everybody,
+            (true, true) => Reserve::Owner,
+            (false, _) => Reserve::Nobody,
+        };
+        volume
+    }
+
     fn one(&mut self, option: &str) -> Result<(), OptionError> {
         let kernel = &mut self.kernel;
         match option {
@@ -211,7 +239,10 @@ fn commit_interval(value: &str) -> Result<Duration, &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AccessTimes, Duration, ImageRange, KernelOptions, OnError, OptionError, Options};
+    use super::{
+        Access, AccessTimes, Duration, ImageRange, KernelOptions, OnError, OptionError, Options,
+        Path, Reserve,
+    };
 
     fn parsed(list: &str) -> Result<Options, OptionError> {
         let mut options = Options::default();
@@ -239,6 +270,24 @@ mod tests {
             lists.map(inherits),
             [None, Some(true), Some(false), Some(true)]
         );
+    }
+
+    #[test]
+    fn a_volume_knows_its_directory_and_who_may_enter() {
+        let is_root = rustix::process::geteuid().is_root();
+        for (list, access, reserve) in [
+            ("ro", Access::ReadOnly, Reserve::Everybody),
+            ("commit=7,allow_other", Access::ReadWrite, Reserve::Owner),
+        ] {
+            let options = parsed(list).expect("sound options");
+            assert_eq!(options.access(), access);
+            let volume = options.volume_on(Path::new("/mnt/there"));
+            assert_eq!(volume.mounted_on, "/mnt/there");
+            assert_eq!(volume.commit_interval, options.volume.commit_interval);
+            assert_eq!(volume.read_only, options.volume.read_only);
+            let reserve = if is_root { reserve } else { Reserve::Nobody };
+            assert_eq!(volume.reserve, reserve);
+        }
     }
 
     #[test]

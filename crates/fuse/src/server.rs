@@ -145,6 +145,13 @@ impl Server {
         }
     }
 
+    /// The volume that is served, for its counts, its failure, or to make all durable. The kernel
+    /// does not see what is changed through it: it may have the old state in its cache.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
     /// An [`Unmounter`], which ends the mount from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
@@ -282,6 +289,7 @@ mod tests {
             is_over_io_uring: false,
         };
         let server = Server { volume, serving };
+        server.volume().sync().expect("it is served and usable");
         let ended = server.wait().expect_err("the session failed");
         assert!(matches!(ended, EndError::Connection(_)), "{ended}");
         let mounts = mount::mounts().expect("Linux has the table");

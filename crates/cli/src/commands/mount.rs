@@ -19,7 +19,6 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, bail};
 use clap::Args;
 use pext4_block::{Access, Device, FileDevice};
-use pext4_fs::options::Reserve;
 use pext4_fs::{MountOptions, Volume};
 use pext4_fuse::mount::Source;
 use pext4_fuse::{CaughtSignals, ErrorLog, ImageRange, Options, Server, delay_openers, mount};
@@ -143,10 +142,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         // This fails only if the process leads a session already, which is what is needed.
         let _ = rustix::process::setsid();
         enter_namespace(arguments.namespace.as_deref())?;
-        serve(arguments, options, leave_terminal)
+        serve(arguments, &options, leave_terminal)
     } else if arguments.foreground {
         let (image, directory) = (arguments.image.display(), arguments.directory.display());
-        serve(arguments, options, || {
+        serve(arguments, &options, || {
             print_error(format_args!(
                 "pext4: {image} is mounted on {directory}; Ctrl-C ends the mount"
             ));
@@ -198,13 +197,6 @@ fn options(arguments: &Arguments) -> Result<Options> {
     }
     check_meter(arguments.meter)?;
     options.volume.cache_size = arguments.cache_size;
-    // Delayed writes of the kernel have no user. If only root may enter, all of them are root's.
-    let is_root = rustix::process::geteuid().is_root();
-    options.volume.reserve = match (is_root, options.kernel.allow_other) {
-        (true, false) => Reserve::Everybody,
-        (true, true) => Reserve::Owner,
-        (false, _) => Reserve::Nobody,
-    };
     Ok(options)
 }
 
@@ -267,13 +259,13 @@ fn leave_terminal() -> Result<()> {
 /// Mounts, calls `ready`, and serves until the directory is unmounted and the image closed.
 fn serve(
     arguments: &Arguments,
-    mut options: Options,
+    options: &Options,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let directory = mount::check(&arguments.directory).context("cannot mount")?;
     let image = existing_image(arguments)?;
     meter::switch(arguments.meter);
-    let (volume, device) = open(&image, &directory, &mut options)?;
+    let (volume, device) = open(&image, &directory, options)?;
     for note in volume.notes() {
         print_error(format_args!("pext4: {note}"));
     }
@@ -384,16 +376,8 @@ fn announce_wait(device: &Arc<dyn Device>, image: &Path, options: &Options) {
 }
 
 /// Opens the volume, which has the device.
-fn open(
-    image: &Path,
-    directory: &Path,
-    options: &mut Options,
-) -> Result<(Volume, Weak<FileDevice>)> {
-    let access = if options.volume.read_only {
-        Access::ReadOnly
-    } else {
-        Access::ReadWrite
-    };
+fn open(image: &Path, directory: &Path, options: &Options) -> Result<(Volume, Weak<FileDevice>)> {
+    let access = options.access();
     let ImageRange { offset, length } = options.image;
     let device = match (offset, length) {
         (0, None) => device::open(image, access),
@@ -411,12 +395,11 @@ fn open(
     if access == Access::ReadOnly {
         device::tell_kernel_mount(image, offset);
     }
-    options.volume.mounted_on = directory.to_string_lossy().into_owned();
     let device = Arc::new(device);
     let named = Arc::downgrade(&device);
     let device: Arc<dyn Device> = device;
     announce_wait(&device, image, options);
-    let volume = Volume::open(device, options.volume.clone())
+    let volume = Volume::open(device, options.volume_on(directory))
         .with_context(|| image.display().to_string())?;
     Ok((volume, named))
 }

@@ -6,6 +6,7 @@
 //! then on, and the error is recorded in the superblock on the device.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, OFFSET, SIZE, Superblock};
@@ -25,14 +26,15 @@ impl Store {
         error
     }
 
-    /// Has `observer` told of corruption from now on. Only the first call has an effect.
-    pub fn observe_corruption(&self, observer: Box<CorruptionObserver>) {
-        // There is one server of a volume.
-        let _ = self.observer.set(observer);
+    /// Has `observer` told of corruption from now on, beside those that are told already.
+    pub fn observe_corruption(&self, observer: Arc<CorruptionObserver>) {
+        self.observers.write().push(observer);
     }
 
     fn note_corruption(&self, corrupt: &Corrupt) {
-        if let Some(observer) = self.observer.get() {
+        // They are told without the lock: they may take locks of their own.
+        let observers = self.observers.read().clone();
+        for observer in observers {
             observer(corrupt);
         }
         if self.is_read_only() {
