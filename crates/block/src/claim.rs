@@ -79,8 +79,8 @@ impl LockProbe {
 }
 
 /// The result of one attempt.
-enum Attempt {
-    Claimed(Claim),
+enum Attempt<T> {
+    Claimed(T),
     /// The file is in use, or what this text names.
     Busy(Option<String>),
 }
@@ -106,6 +106,34 @@ pub(crate) fn claim(
     }
 }
 
+/// Locks all bytes of a file that is open already; `path` names it in errors. While it is in use,
+/// tries again until `wait` has passed. Where that fails, the file is unlocked: others may have
+/// duplicates of it, and would keep its locks.
+pub(crate) fn claim_opened(
+    file: File,
+    path: &Path,
+    access: Access,
+    wait: Duration,
+) -> io::Result<Claim> {
+    let deadline = time::now().saturating_add(wait);
+    loop {
+        let attempt = match lock(&file, path, Bytes::All, access)? {
+            true => claim_locked(&file, path, Bytes::All, access),
+            false => Ok(Attempt::Busy(None)),
+        };
+        if let Ok(Attempt::Claimed(backing)) = attempt {
+            return Ok(Claim { file, backing });
+        }
+        unlock(&file);
+        match attempt? {
+            Attempt::Busy(what) if time::now() >= deadline => {
+                return Err(error(path, "use it", in_use(what)));
+            }
+            _ => thread::sleep(RETRY_INTERVAL),
+        }
+    }
+}
+
 fn in_use(what: Option<String>) -> io::Error {
     let what = what.unwrap_or_else(|| "it".to_owned());
     busy(format!("another process or mount uses {what}"))
@@ -118,10 +146,10 @@ fn busy(problem: String) -> io::Error {
 /// As [`claim`], once.
 fn try_claim(
     path: &Path,
-    mut bytes: Bytes,
+    bytes: Bytes,
     options: &OpenOptions,
     access: Access,
-) -> io::Result<Attempt> {
+) -> io::Result<Attempt<Claim>> {
     let file = match options.open(path) {
         Ok(file) => file,
         Err(source) if source.kind() == io::ErrorKind::ResourceBusy => {
@@ -135,14 +163,24 @@ fn try_claim(
     if !lock(&file, path, bytes, access)? || !is_still_at(&file, path) {
         return Ok(Attempt::Busy(None));
     }
+    Ok(match claim_locked(&file, path, bytes, access)? {
+        Attempt::Claimed(backing) => Attempt::Claimed(Claim { file, backing }),
+        Attempt::Busy(what) => Attempt::Busy(what),
+    })
+}
+
+/// Locks the files behind a file that is locked, unless it must not be used all the same.
+fn claim_locked(
+    file: &File,
+    path: &Path,
+    mut bytes: Bytes,
+    access: Access,
+) -> io::Result<Attempt<Vec<File>>> {
     refuse_if_mounted(path, path, file.metadata().ok(), bytes, access)?;
-    refuse_if_read_only(&file, path, access)?;
-    let mut claim = Claim {
-        file,
-        backing: Vec::new(),
-    };
-    while claim.backing.len() < loops::MAX_LOOP_DEPTH
-        && let Some(next) = claim.next_backing()
+    refuse_if_read_only(file, path, access)?;
+    let mut backing = Vec::new();
+    while backing.len() < loops::MAX_LOOP_DEPTH
+        && let Some(next) = backing_of(backing.last().unwrap_or(file))
     {
         bytes = next.translate(bytes);
         let next = next.file;
@@ -157,17 +195,14 @@ fn try_claim(
             return Ok(busy());
         }
         refuse_if_mounted(path, &next, file.metadata().ok(), bytes, access)?;
-        claim.backing.push(file);
+        backing.push(file);
     }
-    Ok(Attempt::Claimed(claim))
+    Ok(Attempt::Claimed(backing))
 }
 
-impl Claim {
-    /// What is behind the innermost file, if that is a loop device.
-    fn next_backing(&self) -> Option<Backing> {
-        let last = self.backing.last().unwrap_or(&self.file);
-        loops::backing_of(&last.metadata().ok()?)
-    }
+/// What is behind a file, if that is a loop device.
+fn backing_of(file: &File) -> Option<Backing> {
+    loops::backing_of(&file.metadata().ok()?)
 }
 
 /// Opens a file to lock it, for writing if its bytes are to be locked for that and it can be: some
@@ -207,6 +242,13 @@ fn lock(file: &File, path: &Path, bytes: Bytes, access: Access) -> io::Result<bo
         }
         Err(errno) => Err(error(path, "lock it", errno)),
     }
+}
+
+/// Gives back both locks of a whole file, as far as it has them.
+fn unlock(file: &File) {
+    // What has not been taken cannot be given back.
+    let _ = range_lock::unlock(file, Bytes::All);
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
 /// Whether `path` still leads to the open file. The process that held the lock may have replaced

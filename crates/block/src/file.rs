@@ -24,6 +24,7 @@ use crate::host_file::{Kind, error};
 use crate::loops;
 use crate::range_lock::Bytes;
 
+mod opened;
 mod range;
 
 pub use range::RangeEnd;
@@ -98,11 +99,11 @@ impl FileDevice {
         Self::open_bytes(path.as_ref(), Bytes::All, access, wait)
     }
 
-    /// Opens the file system that begins inside a file or block device at byte `start` (not 0), as
-    /// in a partition of a disk image, and is at most `length` bytes long, or as in
-    /// [`FileDevice::into_range`] if that is `None`. Others may use other parts of a file
-    /// meanwhile, but not of a block device. If this one is in use, waits for that to end, up to
-    /// `wait`.
+    /// Opens the file system that begins inside a file or block device at byte `start`, as in a
+    /// partition of a disk image, and is at most `length` bytes long, or as in
+    /// [`FileDevice::into_range`] if that is `None`. Unless it begins with the first byte, others
+    /// may use other parts of a file meanwhile, but not of a block device. If this one is in use,
+    /// waits for that to end, up to `wait`.
     ///
     /// # Errors
     ///
@@ -114,7 +115,8 @@ impl FileDevice {
         access: Access,
         wait: Duration,
     ) -> io::Result<Self> {
-        Self::open_bytes(path.as_ref(), Bytes::From(start), access, wait)?.into_range(start, length)
+        let bytes = Bytes::beginning_at(start);
+        Self::open_bytes(path.as_ref(), bytes, access, wait)?.into_range(start, length)
     }
 
     fn open_bytes(path: &Path, bytes: Bytes, access: Access, wait: Duration) -> io::Result<Self> {
@@ -127,7 +129,19 @@ impl FileDevice {
             (Kind::Regular, _) => UNLESS_LEASED,
         };
         options.custom_flags(flags.bits().cast_signed());
-        let Claim { file, backing } = claim(path, bytes, &options, access, wait)?;
+        let claim = claim(path, bytes, &options, access, wait)?;
+        Self::claimed(claim, path, bytes, access, kind)
+    }
+
+    /// A file or block device that is open and locked, with all that it has now.
+    fn claimed(
+        claim: Claim,
+        path: &Path,
+        bytes: Bytes,
+        access: Access,
+        kind: Kind,
+    ) -> io::Result<Self> {
+        let Claim { file, backing } = claim;
         let size = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|errno| error(path, "find its size", errno))?;
         Ok(Self {
@@ -297,7 +311,7 @@ impl FileDevice {
         metadata.is_ok_and(|file| file.is_file() && file.blocks().saturating_mul(512) < file.len())
     }
 
-    /// The path it was opened by.
+    /// The path it was opened by, or, of [`FileDevice::from_file`], at which it was then.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -23,7 +23,7 @@ impl Kind {
         Self::of_opened(path, &metadata)
     }
 
-    fn of_opened(path: &Path, metadata: &Metadata) -> io::Result<Self> {
+    pub(crate) fn of_opened(path: &Path, metadata: &Metadata) -> io::Result<Self> {
         let file_type = metadata.file_type();
         if file_type.is_file() {
             Ok(Self::Regular)

@@ -200,6 +200,19 @@ fn a_range_is_a_device_of_its_own() {
 
 /// Who resizes what lies in a range must not write to what others have.
 #[test]
+fn a_range_from_the_first_byte_on_locks_all() {
+    let directory = directory();
+    let path = directory.path().join("image");
+    std::fs::write(&path, [7; 8192]).expect("there is room");
+    let open =
+        |start| FileDevice::open_range(&path, start, None, Access::ReadWrite, Duration::ZERO);
+    let whole = open(0).expect("it is free");
+    assert!(whole.locks_whole_file());
+    assert_eq!((whole.size(), whole.range()), (8192, Some(0..8192)));
+    assert!(open(4096).is_err(), "a part of what is used");
+}
+
+#[test]
 fn a_range_that_no_table_has_ends_before_the_next_partition() {
     const SECTOR: u64 = 512;
     let directory = directory();
