@@ -30,17 +30,19 @@ pub struct Visited {
 }
 
 impl Reader {
-    /// Opens an image.
+    /// Opens an image. If it is being changed, waits for that to end, up to
+    /// [`FileDevice::USUAL_WAIT`]; with [`Reader::from_file`] the caller decides how long.
     ///
     /// # Errors
     ///
-    /// The image cannot be opened, is being changed, or is not an ext4 that this version reads.
+    /// The image cannot be opened, is still being changed, or is not an ext4 that this version reads.
     pub fn open(image: impl AsRef<Path>) -> Result<Self> {
         let device = FileDevice::open(image, Access::ReadOnly, FileDevice::USUAL_WAIT);
         Self::from_file(device.map_err(EditError::OpenImage)?)
     }
 
-    /// Opens an image that begins at a byte of a file: 0, or the start of a partition.
+    /// Opens an image that begins at a byte of a file: 0, or the start of a partition. Waits as
+    /// [`Reader::open`].
     ///
     /// # Errors
     ///
@@ -72,9 +74,16 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// As [`Reader::open`].
+    /// As [`Reader::from_file`].
     pub fn from_device(device: Arc<dyn Device>) -> Result<Self> {
         Self::start(device, Path::new("image"))
+    }
+
+    /// Reads a volume that is open, with options that are the caller's: the size of its cache, or
+    /// that a damaged journal is not looked at ([`MountOptions::skip_replay`]).
+    #[must_use]
+    pub fn from_volume(volume: Volume) -> Self {
+        Self { volume, file: None }
     }
 
     fn start(device: Arc<dyn Device>, name: &Path) -> Result<Self> {
@@ -82,10 +91,8 @@ impl Reader {
             read_only: true,
             ..MountOptions::default()
         };
-        Ok(Self {
-            volume: Volume::open(device, options).with_image(name)?,
-            file: None,
-        })
+        let volume = Volume::open(device, options).with_image(name)?;
+        Ok(Self::from_volume(volume))
     }
 
     /// The file system.
@@ -168,4 +175,35 @@ pub fn mounted_by_kernel(directory: &Path) -> String {
          be of different moments",
         directory.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pext4_block::RamDevice;
+    use pext4_fs::{MountOptions, Volume};
+    use pext4_image::mkfs;
+
+    use super::Reader;
+
+    #[test]
+    fn a_volume_of_the_caller_is_read() {
+        let device = Arc::new(RamDevice::new(16 << 20));
+        mkfs::mkfs(&*device, &mkfs::Options::default()).expect("sound");
+        let options = MountOptions {
+            cache_size: 4 << 20,
+            ..MountOptions::default()
+        };
+        let volume = Volume::open(device, options).expect("a sound image");
+        volume.paths().write("/file", "content").expect("room");
+        let reader = Reader::from_volume(volume);
+        let mut sizes = Vec::new();
+        let mut visit = |visited: &super::Visited| {
+            sizes.push((visited.path.clone(), visited.attributes.size));
+            Ok(())
+        };
+        reader.walk("/file", &mut visit).expect("it is there");
+        assert_eq!(sizes, [(b"/file".to_vec(), 7)]);
+    }
 }

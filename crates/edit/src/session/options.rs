@@ -29,7 +29,8 @@ pub struct EditOptions {
     pub time: Option<Duration>,
     /// How to apply the changes.
     pub way: Way,
-    /// How long to wait for another program that uses the image.
+    /// How long to wait for another program that uses the image; by default
+    /// [`FileDevice::USUAL_WAIT`].
     pub wait: Duration,
     /// The maximum number of bytes of new data kept in memory. What exceeds it is written to free
     /// blocks of the image. Without a journal, of all changed blocks: what exceeds it is written to

@@ -13,7 +13,8 @@ use crate::volume::Volume;
 impl Volume {
     /// Mounts the image or block device at `path` of the host, after replaying its journal where
     /// that is due. The file is locked meanwhile: exclusively, or with other readers where
-    /// `options` say `read_only`.
+    /// `options` say `read_only`. An image in use is not waited for; who wants to wait, or has the
+    /// file system in a part of the file, opens a [`FileDevice`] and gives it to [`Volume::open`].
     ///
     /// # Errors
     ///
