@@ -59,8 +59,8 @@ pub struct Attributes {
 /// A name that was looked up or created. Its inode is *held*: it stays in existence, even without a
 /// name, until [`Volume::forget`](crate::Volume::forget) has been called as often as an `Entry` of
 /// it was returned; [`Paths::adopt`](crate::path::Paths::adopt) makes a value of it that does so
-/// when it is dropped. The operations on paths need neither.
-#[derive(Clone, Copy, Debug)]
+/// when it is dropped. It is one hold, so it has no copies. The operations on paths need neither.
+#[derive(Debug)]
 #[must_use = "it holds the inode: `Volume::forget` or `Paths::adopt` takes the hold"]
 pub struct Entry {
     /// The inode that the name leads to.

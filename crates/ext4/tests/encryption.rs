@@ -309,7 +309,7 @@ fn what_is_made_beside_is_not_encrypted() {
         .make_directory(plain, b"directory", &NEW)
         .expect("room");
     let file = volume.create(directory.inode, b"new", &NEW).expect("room");
-    for made in [directory, file] {
+    for made in [&directory, &file] {
         assert_eq!(made.attributes.flags & InodeFlags::ENCRYPT.bits(), 0);
     }
     assert_eq!(volume.write(file.inode, 0, b"content").expect("room"), 7);

@@ -55,6 +55,15 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// An entry is one hold, which is taken over once:
+    ///
+    /// ```compile_fail,E0382
+    /// # fn adopt_twice(volume: &pext4_fs::Volume, etc: pext4_fs::Entry) {
+    /// let first = volume.paths().adopt(etc);
+    /// let second = volume.paths().adopt(etc);
+    /// # }
+    /// ```
     #[must_use]
     pub fn adopt(&self, entry: Entry) -> HeldInode<V> {
         self.hold(entry.inode)
