@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(file);
 
     for entry in paths.read_dir("/")? {
+        let entry = entry?;
         println!("{} {}", entry.inode, String::from_utf8_lossy(&entry.name));
     }
     volume.close()?;

@@ -82,7 +82,7 @@ fn find(session: &EditSession, file: &str, name: &str) -> Result<(u32, Option<u3
 fn read(session: &EditSession, file: &str) -> Result<Option<Vec<u8>>> {
     let paths = session.volume().paths();
     let shown = || format!("{file} in the image");
-    let size = match paths.metadata(file) {
+    let size = match paths.attributes(file) {
         Err(error) if error.is(Refusal::NotFound) => return Ok(None),
         found => found.with_context(shown)?.size,
     };

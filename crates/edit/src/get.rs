@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use pext4_block::{Progress, temporary_name};
 use pext4_fs::FileType;
+use pext4_fs::path::AsVolumePath;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -97,11 +98,11 @@ impl Reader {
     /// The copy is removed then.
     pub fn get(
         &self,
-        path: impl AsRef<[u8]>,
+        path: impl AsVolumePath,
         destination: impl AsRef<Path>,
         options: &GetOptions,
     ) -> Result<Copied> {
-        let got = self.get_with(path.as_ref(), destination.as_ref(), options, None);
+        let got = self.get_with(path.as_volume_path(), destination.as_ref(), options, None);
         got.in_image(self.file())
     }
 
@@ -114,12 +115,12 @@ impl Reader {
     /// copy is removed then.
     pub fn get_readable(
         &self,
-        path: impl AsRef<[u8]>,
+        path: impl AsVolumePath,
         destination: impl AsRef<Path>,
         options: &GetOptions,
         on_skipped: &mut OnSkipped<'_>,
     ) -> Result<Copied> {
-        let (path, destination) = (path.as_ref(), destination.as_ref());
+        let (path, destination) = (path.as_volume_path(), destination.as_ref());
         let got = self.get_with(path, destination, options, Some(on_skipped));
         got.in_image(self.file())
     }

@@ -30,7 +30,7 @@
 //! prepared.commit()?;
 //! # let reader = pext4_edit::Reader::open(&image)?;
 //! # assert_eq!(reader.volume().paths().read("/etc/hostname")?, b"appliance\n");
-//! # assert_eq!(reader.volume().paths().metadata("/etc/shadow")?.mode & 0o777, 0o600);
+//! # assert_eq!(reader.volume().paths().attributes("/etc/shadow")?.mode & 0o777, 0o600);
 //! # Ok(())
 //! # }
 //! ```

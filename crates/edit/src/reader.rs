@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pext4_block::{Access, Device, FileDevice};
+use pext4_fs::path::AsVolumePath;
 use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 
 use crate::error::{EditError, FsContext, ImageContext, Result, check_path, refuse};
@@ -127,7 +128,7 @@ impl Reader {
     /// file that cannot be read. Directories that form a cycle are corruption.
     pub fn walk(
         &self,
-        path: impl AsRef<[u8]>,
+        path: impl AsVolumePath,
         visit: &mut dyn FnMut(&Visited) -> Result<()>,
     ) -> Result<()> {
         let image = self.tree();
@@ -147,7 +148,7 @@ impl Reader {
             Ok(Some(children))
         };
         // Directories on the way from the top, and what is still to be visited of each.
-        let mut open = Vec::from_iter(visit_one(self.find(path.as_ref())?, 0)?);
+        let mut open = Vec::from_iter(visit_one(self.find(path.as_volume_path())?, 0)?);
         while let Some(children) = open.last_mut() {
             match children.next() {
                 Some((_, file)) => open.extend(visit_one(file, open.len() as u32)?),

@@ -22,7 +22,7 @@ fn save(name: &Path) {
 }
 
 fn flags(volume: &Volume, path: &str) -> InodeFlags {
-    let found = volume.paths().metadata(path).expect("it is there");
+    let found = volume.paths().attributes(path).expect("it is there");
     InodeFlags::from_bits_retain(found.flags) & InodeFlags::USER_MODIFIABLE & !InodeFlags::EXTENTS
 }
 

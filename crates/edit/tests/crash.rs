@@ -232,7 +232,7 @@ fn a_failed_commit_says_what_has_become_of_the_edit() {
         device.heal();
         let volume = Volume::open(Arc::<RamDevice>::clone(&below), MountOptions::default());
         let volume = volume.expect("it is sound");
-        let is_made = volume.paths().metadata("/made").is_ok();
+        let is_made = volume.paths().attributes("/made").is_ok();
         drop(volume);
         let text = told.to_string();
         let outcome = match told {

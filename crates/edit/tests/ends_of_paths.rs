@@ -67,11 +67,11 @@ fn touch_makes_what_a_link_leads_to() {
         let (image, told) = tried(folder.path(), &touch(path));
         told.expect(path);
         let reader = Reader::open(&image).expect("sound");
-        let there = reader.volume().paths().symlink_metadata(made);
+        let there = reader.volume().paths().link_attributes(made);
         let there = there.expect(path);
         assert_eq!(there.file_type, FileType::Regular, "{path}");
         assert_eq!(there.modified.seconds, 99, "{path}");
-        let link = reader.volume().paths().symlink_metadata("/etc/near");
+        let link = reader.volume().paths().link_attributes("/etc/near");
         assert_eq!(link.expect("kept").file_type, FileType::Symlink);
     }
     for (path, says) in [

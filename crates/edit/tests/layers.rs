@@ -160,7 +160,7 @@ fn the_last_entry_of_a_name_counts_also_if_it_was_a_directory() {
     let folder = scratch();
     unpacked(folder.path(), &[&[], &layer]);
     let reader = Reader::open(folder.path().join("image")).expect("sound");
-    let found = reader.volume().paths().symlink_metadata("/name");
+    let found = reader.volume().paths().link_attributes("/name");
     let mode = found.expect("it is there").mode;
     assert_eq!(mode, 0o100_600, "{mode:o}");
 }
@@ -179,7 +179,7 @@ fn absolute_names_of_a_layer_begin_at_its_directory() {
     let paths = unpacked(folder.path(), &[&lower, &layer]);
     assert_eq!(paths, ["/etc", "/etc/motd", "/hard", "/kept"]);
     let reader = Reader::open(folder.path().join("image")).expect("sound");
-    let links = reader.volume().paths().metadata("/hard").expect("there");
+    let links = reader.volume().paths().attributes("/hard").expect("there");
     assert_eq!(links.links, 2);
     let image = folder.path().join("image");
     drop(reader);
@@ -336,7 +336,7 @@ fn a_file_that_has_waited_is_whole() {
     assert_eq!(paths, expected);
     let reader = Reader::open(folder.path().join("image")).expect("sound");
     let paths = reader.volume().paths();
-    let of = |path: &str| paths.metadata(path).expect("it is there");
+    let of = |path: &str| paths.attributes(path).expect("it is there");
     assert_eq!(paths.read("/x/s/hard").expect("a file"), [b'A'; 5000]);
     assert_eq!(paths.read("/out").expect("a file"), [b'B'; 5000]);
     assert_eq!((of("/x/s/n").mode, of("/x/s/n").links), (0o104_755, 2));
@@ -360,7 +360,14 @@ fn the_attributes_of_a_directory_go_to_no_other_file() {
     ];
     unpacked(folder.path(), &[&lower, &layer]);
     let reader = Reader::open(folder.path().join("image")).expect("sound");
-    let mode = |path: &str| reader.volume().paths().metadata(path).expect("there").mode;
+    let mode = |path: &str| {
+        reader
+            .volume()
+            .paths()
+            .attributes(path)
+            .expect("there")
+            .mode
+    };
     assert_eq!((mode("/e/s"), mode("/d/s")), (0o100_600, 0o042_755));
     assert_eq!((mode("/gone"), mode("/again")), (0o100_644, 0o100_600));
 }
@@ -375,7 +382,7 @@ fn no_mark_removes_lost_and_found() {
         assert_eq!(paths.is_empty(), mark == ".wh..wh..opq", "{paths:?}");
         let reader = Reader::open(&image).expect("sound");
         assert!(
-            reader.volume().paths().metadata("/lost+found").is_ok(),
+            reader.volume().paths().attributes("/lost+found").is_ok(),
             "{mark}"
         );
         drop(reader);

@@ -25,7 +25,13 @@ fn list_of(image: &Path, path: &str, name: &[u8]) -> (u16, Vec<acl::Entry>) {
         .volume()
         .xattr(held.inode(), name)
         .expect("it has one");
-    let mode = reader.volume().paths().metadata(path).expect("there").mode & 0o7777;
+    let mode = reader
+        .volume()
+        .paths()
+        .attributes(path)
+        .expect("there")
+        .mode
+        & 0o7777;
     (mode, acl::decode(&value).expect("sound"))
 }
 
@@ -108,7 +114,7 @@ fn an_access_control_list_that_says_only_the_mode_is_not_stored() {
         for path in ["dir", "dir/file", "file"] {
             let paths = reader.volume().paths();
             assert_eq!(
-                paths.metadata(path).expect(path).mode & 0o777,
+                paths.attributes(path).expect(path).mode & 0o777,
                 0o624,
                 "{path}"
             );
@@ -490,7 +496,7 @@ fn new_files_inherit_their_directorys_list() {
     let put = paths.resolve("/top/put").expect("there");
     assert!(reader.volume().xattr(put.inode(), acl::ACCESS).is_err());
     assert_eq!(
-        paths.metadata("/top/put").expect("there").mode & 0o7777,
+        paths.attributes("/top/put").expect("there").mode & 0o7777,
         0o640
     );
 }
@@ -595,7 +601,7 @@ fn a_list_that_is_set_shows_in_the_mode_or_is_refused() {
     let mode = reader
         .volume()
         .paths()
-        .metadata("/plain")
+        .attributes("/plain")
         .expect("there")
         .mode;
     assert_eq!(mode & 0o7777, 0o640);

@@ -407,7 +407,11 @@ fn device_numbers_that_ext4_cannot_hold_are_refused() {
     let file = changed(header("file", b'0', 0, ""), 329, b"no digit");
     apply(&image, &[file, largest].concat()).expect("it can be held");
     let reader = Reader::open(&image).expect("sound");
-    let there = reader.volume().paths().metadata("dev/odd").expect("there");
+    let there = reader
+        .volume()
+        .paths()
+        .attributes("dev/odd")
+        .expect("there");
     let expected = DeviceNumber {
         major: 4095,
         minor: 1_048_575,
@@ -425,7 +429,7 @@ fn large_device_numbers_in_records_count() {
     ]);
     apply(&image, &archive).expect("it can be held");
     let reader = Reader::open(&image).expect("sound");
-    let there = reader.volume().paths().metadata("odd").expect("there");
+    let there = reader.volume().paths().attributes("odd").expect("there");
     assert_eq!(there.device.minor, 300_000);
 }
 
@@ -449,7 +453,7 @@ fn the_last_entry_of_a_directory_counts() {
     apply(&image, &archive).expect("a sound archive");
     let reader = Reader::open(&image).expect("sound");
     for (path, mode) in [("both", 0o755), ("way", 0o750)] {
-        let there = reader.volume().paths().metadata(path).expect("there");
+        let there = reader.volume().paths().attributes(path).expect("there");
         assert_eq!(there.mode & 0o7777, mode, "{path}");
         assert_eq!(there.modified.seconds, 0o200, "{path}");
     }
@@ -685,7 +689,7 @@ fn directories_that_no_entry_names_inherit_nothing_of_the_archive() {
         apply(&image, &archive(&parts)).expect("sound");
         let reader = Reader::open(&image).expect("sound");
         let of = |path: &str| {
-            let found = reader.volume().paths().metadata(path).expect("there");
+            let found = reader.volume().paths().attributes(path).expect("there");
             (found.mode & 0o7777, found.gid)
         };
         assert_eq!((of("/a"), of("/a/c")), ((0o2755, 6), (0o755, 0)));

@@ -253,7 +253,7 @@ fn names_of_one_file_stay_together_among_several_sources() {
     for directory in ["/into", "/copied"] {
         let [one, two] = ["one", "two"].map(|name| {
             let path = format!("{directory}/{name}");
-            session.volume().paths().metadata(&path).expect("there")
+            session.volume().paths().attributes(&path).expect("there")
         });
         assert_eq!((one.inode, one.links), (two.inode, 2), "{directory}");
     }

@@ -157,8 +157,8 @@ fn trees_of_the_host_come_with_everything() {
     let volume = reader.volume();
     for top in ["usr/tree", "etc", "new"] {
         let at = |name: &str| format!("{top}/{name}");
-        let file = volume.paths().symlink_metadata(at("sub/file")).expect(top);
-        let other = volume.paths().symlink_metadata(at("other")).expect(top);
+        let file = volume.paths().link_attributes(at("sub/file")).expect(top);
+        let other = volume.paths().link_attributes(at("other")).expect(top);
         assert_eq!(file.inode, other.inode, "{top}");
         assert_eq!(file.mode, 0o104_711, "{top}");
         assert_eq!(
@@ -170,7 +170,7 @@ fn trees_of_the_host_come_with_everything() {
             nanoseconds: 123,
         };
         assert_eq!(file.modified, modified, "{top}");
-        let sparse = volume.paths().symlink_metadata(at("sparse")).expect(top);
+        let sparse = volume.paths().link_attributes(at("sparse")).expect(top);
         assert_eq!(sparse.size, 3 << 20);
         assert!(sparse.sectors < 64, "{top}: holes stay holes");
         let content = volume.paths().read(at("sparse")).expect(top);
@@ -186,7 +186,7 @@ fn trees_of_the_host_come_with_everything() {
             );
         }
     }
-    assert!(volume.paths().metadata("etc/passwd").is_ok(), "merged");
+    assert!(volume.paths().attributes("etc/passwd").is_ok(), "merged");
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn a_file_of_nothing_has_the_group_of_its_directory() {
         ("/shared/stream", 100),
         ("/shared/given", 7),
     ] {
-        let there = reader.volume().paths().metadata(path).expect("there");
+        let there = reader.volume().paths().attributes(path).expect("there");
         assert_eq!(there.gid, gid, "{path}");
     }
 }
@@ -538,10 +538,10 @@ fn changes_are_made_from_little() {
     agree(&image, "little");
     let reader = Reader::open(&image).expect("sound");
     let paths = reader.volume().paths();
-    let file = paths.metadata("/made/link").expect("there");
+    let file = paths.attributes("/made/link").expect("there");
     assert_eq!((file.mode & 0o777, file.uid, file.gid), (0o600, 7, 0));
-    assert_eq!(paths.metadata("/made/copy").expect("there").links, 2);
+    assert_eq!(paths.attributes("/made/copy").expect("there").links, 2);
     assert_eq!(paths.read("/made/put").expect("there"), b"from the host");
-    assert_eq!(paths.metadata("/touched").expect("there").size, 0);
-    assert!(paths.metadata("/fifo").is_err());
+    assert_eq!(paths.attributes("/touched").expect("there").size, 0);
+    assert!(paths.attributes("/fifo").is_err());
 }

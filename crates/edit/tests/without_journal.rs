@@ -85,7 +85,7 @@ fn a_change_is_copied_at_the_end_or_once_the_memory_is_full() {
         assert!(matches!(plan, Plan::Clone { .. }), "{plan:?}");
         e2fsck(&image).expect("sound");
         let reader = Reader::open(&image).expect("sound");
-        let written = reader.volume().paths().metadata("/4").expect("there");
+        let written = reader.volume().paths().attributes("/4").expect("there");
         assert_eq!(written.size, 700_000);
     }
 }

@@ -13,7 +13,7 @@
 //! let options = MountOptions { read_only: true, ..MountOptions::default() };
 //! let volume = Volume::open_image("rootfs.img", options)?;
 //! for entry in volume.paths().read_dir("/etc")? {
-//!     println!("{}", String::from_utf8_lossy(&entry.name));
+//!     println!("{}", String::from_utf8_lossy(&entry?.name));
 //! }
 //! let release = volume.paths().read("/etc/os-release")?;
 //! # Ok(())

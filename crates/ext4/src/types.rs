@@ -207,6 +207,8 @@ pub struct DirectoryEntry<'a> {
     pub file_type: Option<FileType>,
     /// The name's bytes.
     pub name: &'a [u8],
+    /// A listing from here begins with this entry, or with another one that shares the cookie.
+    pub cookie: u64,
     /// Where a listing continues after this entry. Entries whose names have the same hash share a
     /// cookie, and only the last of them has a later `next_cookie`; put all of them into one reply.
     pub next_cookie: u64,

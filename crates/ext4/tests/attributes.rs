@@ -26,7 +26,7 @@ const KINDS: [&[&str]; 4] = [
 type Values = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn inode_of(volume: &Volume, path: &str) -> InodeNumber {
-    volume.paths().metadata(path).expect("the file").inode
+    volume.paths().attributes(path).expect("the file").inode
 }
 
 fn assert_holds(volume: &Volume, inode: InodeNumber, expected: &Values) {
@@ -332,7 +332,7 @@ fn invalid_names_are_refused() {
     assert!(set(b"user.x", &[0; 65536]).is(Refusal::AttributesFull));
     let link = volume
         .paths()
-        .symlink_metadata("/link")
+        .link_attributes("/link")
         .expect("the link")
         .inode;
     let refused = volume

@@ -56,7 +56,7 @@ fn groups(image: &Image) -> Vec<usize> {
     let group = |number: usize| {
         let found = volume
             .paths()
-            .metadata(format!("/{number}"))
+            .attributes(format!("/{number}"))
             .expect("it is there");
         ((found.inode.get() - 1) / in_group) as usize
     };

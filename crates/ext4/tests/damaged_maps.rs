@@ -102,7 +102,7 @@ fn damage_in_one_node_does_not_stop_the_volume() {
             volume.close().expect(&case);
             let volume = image.open();
             for path in ["/before", "/after"] {
-                volume.paths().metadata(path).expect(&case);
+                volume.paths().attributes(path).expect(&case);
             }
         }
     }

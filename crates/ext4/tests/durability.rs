@@ -155,7 +155,7 @@ fn fsync_of_a_directory_covers_what_was_done_below_it() {
             .rename("/t/A/foo", "/t/B/foo")
             .expect("both are there");
         paths.write("/t/A/new", b"later").expect("room");
-        let top = paths.metadata("/t").expect("it is there").inode;
+        let top = paths.attributes("/t").expect("it is there").inode;
         sync(&cut.volume, top).expect("durable");
         assert_eq!(cut.content("/t/B/foo"), b"content");
         assert_eq!(cut.content("/t/A/new"), b"later");

@@ -476,7 +476,7 @@ fn fdatasync_of_a_directory_covers_its_names() {
     let d = volume.paths().resolve("/d").expect("it is there").inode();
     volume.fdatasync(d).expect("fdatasync");
     let crashed = open(Arc::new(device.fork()));
-    assert!(crashed.paths().metadata("/d/file").is_ok());
+    assert!(crashed.paths().attributes("/d/file").is_ok());
 }
 
 #[test]

@@ -50,7 +50,11 @@ fn a_call_without_space_leaves_no_blocks_behind_the_size() {
     fragment(&volume);
     let content = vec![7; 7 * BLOCK];
     volume.paths().write("/file", &content).expect("room");
-    let inode = volume.paths().metadata("/file").expect("it is there").inode;
+    let inode = volume
+        .paths()
+        .attributes("/file")
+        .expect("it is there")
+        .inode;
     let before = state(&volume, inode);
     for mode in [
         AllocateMode::Extend,
@@ -76,7 +80,11 @@ fn the_size_grows_with_the_blocks() {
     let volume = image.open();
     fragment(&volume);
     volume.paths().write("/file", b"").expect("room");
-    let inode = volume.paths().metadata("/file").expect("it is there").inode;
+    let inode = volume
+        .paths()
+        .attributes("/file")
+        .expect("it is there")
+        .inode;
     let free = volume.statfs().free_blocks;
     let wanted = free / 2 * BLOCK as u64 + 5;
     volume

@@ -141,7 +141,7 @@ fn many_files_come_and_go() {
                 .write(format!("/many/file-{number}"), format!("{number}"))
                 .expect("create");
         }
-        assert_eq!(paths.read_dir("/many").expect("list").len(), 3000);
+        assert_eq!(paths.read_dir("/many").expect("list").count(), 3000);
         volume.sync().expect("sync");
         for number in (0..3000).step_by(2) {
             paths
@@ -151,7 +151,10 @@ fn many_files_come_and_go() {
         volume.close().expect("a clean close");
         assert_clean(&image.path);
         let volume = open(&image.path);
-        assert_eq!(volume.paths().read_dir("/many").expect("list").len(), 1500);
+        assert_eq!(
+            volume.paths().read_dir("/many").expect("list").count(),
+            1500
+        );
         assert_eq!(
             volume.paths().read("/many/file-2999").expect("read"),
             b"2999"
@@ -238,7 +241,11 @@ fn nothing_is_left_behind_the_end_of_a_cut_file() {
     file.write_all(&[&b"kept"[..], &marker[..]].concat())
         .expect("room");
     drop(file);
-    let inode = volume.paths().metadata("/file").expect("it is there").inode;
+    let inode = volume
+        .paths()
+        .attributes("/file")
+        .expect("it is there")
+        .inode;
     let cut = SetAttributes {
         size: Some(4),
         ..SetAttributes::default()
@@ -261,7 +268,11 @@ fn a_link_in_the_place_of_a_cut_file_is_left_alone() {
     let mut file = volume.paths().create("/file").expect("room");
     file.write_all(b"some bytes").expect("room");
     drop(file);
-    let before = volume.paths().metadata("/file").expect("it is there").inode;
+    let before = volume
+        .paths()
+        .attributes("/file")
+        .expect("it is there")
+        .inode;
     let cut = SetAttributes {
         size: Some(4),
         ..SetAttributes::default()

@@ -33,7 +33,11 @@ fn they_are_read_as_the_hurd_reads_them_and_not_written() {
     };
     let volume = image.open();
     volume.paths().write("/file", b"content").expect("room");
-    let file = volume.paths().metadata("/file").expect("it is there").inode;
+    let file = volume
+        .paths()
+        .attributes("/file")
+        .expect("it is there")
+        .inode;
     volume
         .set_xattr(file, b"user.one", b"value", SetXattrMode::Any)
         .expect("room");

@@ -106,7 +106,7 @@ fn an_index_that_is_out_of_order_hides_no_names() {
     assert_eq!(listed, 302);
     for number in 0..300 {
         let path = name(number);
-        volume.paths().metadata(&path).expect("it is there");
+        volume.paths().attributes(&path).expect("it is there");
         volume.paths().create_dir(&path).expect_err("it is there");
     }
     volume

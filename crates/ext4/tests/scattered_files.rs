@@ -15,7 +15,7 @@ const BLOCK: u64 = 1024;
 
 fn make_file(volume: &Volume) -> InodeNumber {
     volume.paths().write("/file", b"").expect("a file");
-    volume.paths().metadata("/file").expect("the file").inode
+    volume.paths().attributes("/file").expect("the file").inode
 }
 
 /// The content of a block, which identifies its position in the file.

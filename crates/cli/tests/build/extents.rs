@@ -53,7 +53,7 @@ fn mixed(workshop: &Workshop) -> Vec<(String, Vec<Range<u64>>)> {
 /// The ranges of a file and of the device that its extents connect.
 fn extents(image: &Reader, path: &str) -> Vec<(Range<u64>, Range<u64>)> {
     let volume = image.volume();
-    let file = volume.paths().metadata(path).expect("it was built");
+    let file = volume.paths().attributes(path).expect("it was built");
     let extents = volume.extents(file.inode, 0, 1000).expect("it is sound");
     let ranges = extents.iter().map(|extent| {
         assert!(!extent.unwritten, "{path}: {extent:?}");

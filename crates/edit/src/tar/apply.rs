@@ -306,7 +306,7 @@ impl<'s> Unpacker<'s> {
     }
 
     fn directory(&mut self, path: &[u8], metadata: FileMetadata) -> Result<()> {
-        let there = match self.session.volume().paths().metadata(path) {
+        let there = match self.session.volume().paths().attributes(path) {
             Ok(there) if there.file_type == FileType::Directory && !self.replaces_link(path)? => {
                 self.session.step_file()?;
                 self.note(path)?;
@@ -323,7 +323,7 @@ impl<'s> Unpacker<'s> {
     /// Whether a symbolic link is at a path that a directory replaces, although it leads to one: in
     /// a layer any, else one that this archive made.
     fn replaces_link(&self, path: &[u8]) -> Result<bool> {
-        let there = self.session.volume().paths().symlink_metadata(path);
+        let there = self.session.volume().paths().link_attributes(path);
         let there = there.with_path(path)?;
         Ok(there.file_type == FileType::Symlink
             && (self.layer.is_some() || self.made.contains(&there.inode)))

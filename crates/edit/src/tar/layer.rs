@@ -159,7 +159,7 @@ mod tests {
             session.apply(&file).expect("room");
         };
         let is_there = |session: &EditSession, path: &str| {
-            let found = session.volume().paths().symlink_metadata(path);
+            let found = session.volume().paths().link_attributes(path);
             found.is_ok()
         };
         let mut layer = Layer::default();

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pext4_block::Progress;
+use pext4_fs::path::AsVolumePath;
 use pext4_fs::{FileType, Refusal, Time};
 use pext4_ondisk::acl::{self, Acl};
 use pext4_ondisk::xattr::pax;
@@ -93,7 +94,7 @@ impl Reader {
     /// # Errors
     ///
     /// `AtPath` for a file that cannot be read in the image; `Host` errors of `output`.
-    pub fn export(&self, path: impl AsRef<[u8]>, output: &mut dyn Write) -> Result<Exported> {
+    pub fn export(&self, path: impl AsVolumePath, output: &mut dyn Write) -> Result<Exported> {
         self.export_with(path, output, ExportOptions::default())
     }
 
@@ -106,11 +107,11 @@ impl Reader {
     /// second.
     pub fn export_with(
         &self,
-        path: impl AsRef<[u8]>,
+        path: impl AsVolumePath,
         output: &mut dyn Write,
         options: ExportOptions<'_, '_>,
     ) -> Result<Exported> {
-        let exported = self.export_to(path.as_ref(), output, options);
+        let exported = self.export_to(path.as_volume_path(), output, options);
         exported.in_image(self.file())
     }
 

@@ -78,6 +78,7 @@ impl Volume {
                 inode: entry.inode,
                 file_type: entry.file_type,
                 name: entry.name,
+                cookie: entry.cookie,
                 next_cookie: entry.next_cookie,
             };
             visit(shown, &mut || {

@@ -1,199 +1,40 @@
-//! Open files: the options for opening them, and reading, writing and seeking with a position.
+//! Open files: reading, writing and seeking with a position, attributes, durability.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
 
-use pext4_ondisk::inode::InodeFlags;
-
-use super::{HeldInode, Paths};
+use super::HeldInode;
 use crate::error::{Refusal, Result};
-use crate::types::{AllocateMode, Attributes, FileType, InodeNumber, SetAttributes};
+use crate::types::{AllocateMode, Attributes, InodeNumber, SetAttributes, SetXattrMode};
 use crate::volume::Volume;
 
-/// How a file is opened, in the manner of [`std::fs::OpenOptions`]: at first nothing is allowed.
-///
-/// ```no_run
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use std::io::Write;
-///
-/// let volume = pext4_fs::Volume::open_image("disk.img", pext4_fs::MountOptions::default())?;
-/// let mut log = pext4_fs::path::OpenOptions::new()
-///     .append(true)
-///     .create(true)
-///     .permissions(0o600)
-///     .open(&volume, "/var/log/boot")?;
-/// writeln!(log, "booted")?;
-/// log.sync_data()?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct OpenOptions {
-    read: bool,
-    write: bool,
-    append: bool,
-    truncate: bool,
-    create: bool,
-    create_new: bool,
-    permissions: u16,
-    uid: u32,
-    gid: u32,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl OpenOptions {
-    /// Options that allow nothing; a file that is created gets the permissions 0644, and user and
-    /// group 0.
-    pub fn new() -> Self {
-        Self {
-            read: false,
-            write: false,
-            append: false,
-            truncate: false,
-            create: false,
-            create_new: false,
-            permissions: 0o644,
-            uid: 0,
-            gid: 0,
-        }
-    }
-
-    /// Allows reading.
-    pub fn read(mut self, read: bool) -> Self {
-        self.read = read;
-        self
-    }
-
-    /// Allows writing.
-    pub fn write(mut self, write: bool) -> Self {
-        self.write = write;
-        self
-    }
-
-    /// Allows writing at the end only. Each write finds the end of the file under the inode's lock,
-    /// so several writers that append do not overwrite each other.
-    pub fn append(mut self, append: bool) -> Self {
-        self.append = append;
-        self
-    }
-
-    /// Truncates an existing file to no bytes; needs [`write`](Self::write).
-    pub fn truncate(mut self, truncate: bool) -> Self {
-        self.truncate = truncate;
-        self
-    }
-
-    /// Creates the file if it does not exist; needs `write` or `append`.
-    pub fn create(mut self, create: bool) -> Self {
-        self.create = create;
-        self
-    }
-
-    /// Creates the file, which must not exist; needs `write` or `append`.
-    pub fn create_new(mut self, create_new: bool) -> Self {
-        self.create_new = create_new;
-        self
-    }
-
-    /// Permission bits (07777) of a file that is created.
-    pub fn permissions(mut self, permissions: u16) -> Self {
-        self.permissions = permissions;
-        self
-    }
-
-    /// User and group of a file that is created.
-    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
-        (self.uid, self.gid) = (uid, gid);
-        self
-    }
-
-    /// Opens the file at `path`.
-    ///
-    /// # Errors
-    ///
-    /// `Refused(Invalid)` for options that contradict each other or allow nothing,
-    /// `Refused(Exists)` with `create_new`, `Refused(IsADirectory)` for writing to a directory,
-    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`,
-    /// `Refused(NotPermitted)` for writing to an immutable file, to one with fs-verity, or to an
-    /// append-only one without `append`, `Refused(NoKey)` for writing to an encrypted one, and the
-    /// errors of [`Paths::resolve`] and [`Volume::create`].
-    pub fn open<V>(&self, volume: V, path: impl AsRef<[u8]>) -> Result<File<V>>
-    where
-        V: Deref<Target = Volume> + Clone,
-    {
-        self.check()?;
-        let paths = Paths::new(volume).owner(self.uid, self.gid);
-        let path = path.as_ref();
-        let held = if self.create_new {
-            paths.create_new(path, self.permissions)?
-        } else if self.create {
-            paths.open_or_create(path, self.permissions)?
-        } else {
-            paths.resolve(path)?
-        };
-        self.check_file(&held)?;
-        if self.truncate {
-            set_length(&held, 0)?;
-        }
-        Ok(File {
-            held,
-            position: 0,
-            is_readable: self.read,
-            is_writable: self.write || self.append,
-            appends: self.append,
-        })
-    }
-
-    fn check(&self) -> Result<()> {
-        let writes = self.write || self.append;
-        let contradicts = (self.truncate && (self.append || !self.write))
-            || ((self.create || self.create_new) && !writes);
-        if contradicts || !(self.read || writes) {
-            return Err(Refusal::Invalid.into());
-        }
-        Ok(())
-    }
-
-    fn check_file<V: Deref<Target = Volume>>(&self, held: &HeldInode<V>) -> Result<()> {
-        let writes = self.write || self.append;
-        let attributes = held.attributes()?;
-        match attributes.file_type {
-            FileType::Regular => {}
-            FileType::Directory if writes => return Err(Refusal::IsADirectory.into()),
-            FileType::Directory => {}
-            _ => return Err(Refusal::NotSupported.into()),
-        }
-        if writes && held.volume.is_read_only() {
-            return Err(Refusal::ReadOnly.into());
-        }
-        if !writes {
-            return Ok(());
-        }
-        let flags = InodeFlags::from_bits_retain(attributes.flags);
-        if flags.contains(InodeFlags::APPEND) && !self.append {
-            return Err(Refusal::NotPermitted.into());
-        }
-        attributes.check_content_changes()
-    }
-}
-
-/// An open file with a position. `V` refers to the volume, as in [`Paths`].
+/// An open file with a position. `V` refers to the volume, as in [`Paths`](super::Paths).
 #[derive(Debug)]
 pub struct File<V: Deref<Target = Volume>> {
     held: HeldInode<V>,
     position: u64,
-    is_readable: bool,
-    is_writable: bool,
-    appends: bool,
+    mode: Mode,
+}
+
+/// What an open file may be used for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mode {
+    pub(super) is_readable: bool,
+    pub(super) is_writable: bool,
+    /// Whether all writes go to the end.
+    pub(super) appends: bool,
 }
 
 impl<V: Deref<Target = Volume>> File<V> {
+    /// The file of an inode, at its beginning.
+    pub(super) fn new(held: HeldInode<V>, mode: Mode) -> Self {
+        Self {
+            held,
+            position: 0,
+            mode,
+        }
+    }
+
     fn volume(&self) -> &Volume {
         &self.held.volume
     }
@@ -209,8 +50,72 @@ impl<V: Deref<Target = Volume>> File<V> {
     /// # Errors
     ///
     /// `Corrupt`, `Io`.
-    pub fn metadata(&self) -> Result<Attributes> {
+    #[doc(alias = "metadata")]
+    pub fn attributes(&self) -> Result<Attributes> {
         self.held.attributes()
+    }
+
+    /// Changes attributes (permissions, owner, times, size, flags) and returns the new ones.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotOpen)` for a new size if the file is not open for writing; as
+    /// [`Volume::set_attributes`].
+    pub fn set_attributes(&self, change: &SetAttributes) -> Result<Attributes> {
+        if change.size.is_some() {
+            self.check_writable()?;
+        }
+        self.held.set_attributes(change)
+    }
+
+    /// Sets the permission bits (07777).
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::set_attributes`].
+    pub fn set_permissions(&self, permissions: u16) -> Result<()> {
+        self.held.set_permissions(permissions)
+    }
+
+    /// The names of the extended attributes with their prefixes (`user.color`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::xattr_names`].
+    pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
+        self.held.xattr_names()
+    }
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::xattr`]; `Refused(NoAttribute)`.
+    pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        self.held.xattr(name)
+    }
+
+    /// Sets an extended attribute; `mode` says whether it may or must exist.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::set_xattr`].
+    pub fn set_xattr(
+        &self,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        mode: SetXattrMode,
+    ) -> Result<()> {
+        self.held.set_xattr(name, value, mode)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::remove_xattr`]; `Refused(NoAttribute)`.
+    pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
+        self.held.remove_xattr(name)
     }
 
     /// Sets the file's length in bytes: truncates it or extends it by a hole.
@@ -277,10 +182,28 @@ impl<V: Deref<Target = Volume>> File<V> {
     ///
     /// `Refused(NotOpen)` if the file is not open for reading; as [`Volume::read`].
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        if !self.is_readable {
+        if !self.mode.is_readable {
             return Err(Refusal::NotOpen.into());
         }
         self.volume().read(self.held.inode, offset, into)
+    }
+
+    /// Reads exactly `into.len()` bytes from `offset` without moving the position.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::read_at`]; an `Io` error of the kind `UnexpectedEof` if the file ends before.
+    pub fn read_exact_at(&self, mut into: &mut [u8], mut offset: u64) -> Result<()> {
+        while !into.is_empty() {
+            match self.read_at(into, offset)? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                count => {
+                    into = &mut into[count..];
+                    offset = offset.saturating_add(count as u64);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes at `offset` without moving the position; if the file is open for appending, `offset`
@@ -294,10 +217,29 @@ impl<V: Deref<Target = Volume>> File<V> {
         Ok(self.write_from(from, offset)?.1)
     }
 
+    /// Writes all of `from` at `offset` without moving the position; if the file is open for
+    /// appending, `offset` is ignored. After an error, part of it may have been written.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::write_at`]; `Refused(NoSpace)` if the volume became full.
+    pub fn write_all_at(&self, mut from: &[u8], mut offset: u64) -> Result<()> {
+        while !from.is_empty() {
+            match self.write_at(from, offset)? {
+                0 => return Err(Refusal::NoSpace.into()),
+                count => {
+                    from = &from[count..];
+                    offset = offset.saturating_add(count as u64);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Writes, and returns the offset at which the bytes were written and their number.
     fn write_from(&self, from: &[u8], offset: u64) -> Result<(u64, usize)> {
         self.check_writable()?;
-        if self.appends {
+        if self.mode.appends {
             return self.volume().append(self.held.inode, from);
         }
         let count = self.volume().write(self.held.inode, offset, from)?;
@@ -305,14 +247,18 @@ impl<V: Deref<Target = Volume>> File<V> {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match self.is_writable {
+        match self.mode.is_writable {
             true => Ok(()),
             false => Err(Refusal::NotOpen.into()),
         }
     }
 }
 
-fn set_length<V: Deref<Target = Volume>>(held: &HeldInode<V>, length: u64) -> Result<()> {
+/// Truncates or extends the file of an inode.
+pub(super) fn set_length<V: Deref<Target = Volume>>(
+    held: &HeldInode<V>,
+    length: u64,
+) -> Result<()> {
     let change = SetAttributes {
         size: Some(length),
         ..SetAttributes::default()
@@ -347,7 +293,7 @@ impl<V: Deref<Target = Volume>> Seek for File<V> {
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),
             SeekFrom::Current(step) => self.position.checked_add_signed(step),
-            SeekFrom::End(step) => self.metadata()?.size.checked_add_signed(step),
+            SeekFrom::End(step) => self.attributes()?.size.checked_add_signed(step),
         };
         self.position = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         Ok(self.position)

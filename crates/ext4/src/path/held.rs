@@ -5,8 +5,7 @@ use std::ops::Deref;
 use pext4_ondisk::InodeNumber;
 
 use super::Paths;
-use crate::error::Result;
-use crate::types::{Attributes, Entry};
+use crate::types::Entry;
 use crate::volume::Volume;
 
 /// An inode that is not freed until this is dropped, even if it loses its last name.
@@ -21,15 +20,6 @@ impl<V: Deref<Target = Volume>> HeldInode<V> {
     #[must_use]
     pub fn inode(&self) -> InodeNumber {
         self.inode
-    }
-
-    /// The attributes, as `stat` returns them.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt`, `Io`.
-    pub fn attributes(&self) -> Result<Attributes> {
-        self.volume.attributes(self.inode)
     }
 }
 

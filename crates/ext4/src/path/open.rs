@@ -3,20 +3,20 @@
 use std::ops::Deref;
 
 use super::walk::{MAX_SYMLINKS, is_name, split};
-use super::{File, HeldInode, OpenOptions, Paths};
+use super::{AsVolumePath, File, HeldInode, OpenOptions, Paths};
 use crate::error::{Error, Refusal, Result};
+use crate::types::CreateAttributes;
 use crate::volume::Volume;
 
 impl<V: Deref<Target = Volume> + Clone> Paths<V> {
-    /// Opens a file for reading, or a directory to sync it. For other modes use [`OpenOptions`].
+    /// Opens a file for reading, or a directory to sync it. For other modes use
+    /// [`Paths::open_with`].
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open`].
-    pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File<V>> {
-        OpenOptions::new()
-            .read(true)
-            .open(self.volume.clone(), path)
+    /// As [`Paths::open_with`].
+    pub fn open(&self, path: impl AsVolumePath) -> Result<File<V>> {
+        self.open_with(&OpenOptions::new().read(true), path)
     }
 
     /// Opens a file for reading and writing. The file is created if it does not exist, also as the
@@ -24,27 +24,51 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open`].
-    pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File<V>> {
-        OpenOptions::new()
-            .owner(self.uid, self.gid)
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(self.volume.clone(), path)
+    /// As [`Paths::open_with`].
+    pub fn create(&self, path: impl AsVolumePath) -> Result<File<V>> {
+        let options = OpenOptions::new().read(true).write(true);
+        self.open_with(&options.create(true).truncate(true), path)
+    }
+
+    /// Opens a file as `options` say. A file that is created belongs to the options' owner, or
+    /// without one to that of [`Paths::with_owner`].
+    ///
+    /// # Errors
+    ///
+    /// `Refused(Invalid)` for options that contradict each other or allow nothing,
+    /// `Refused(Exists)` with `create_new`, `Refused(IsADirectory)` for writing to a directory,
+    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`,
+    /// `Refused(NotPermitted)` for writing to an immutable file, to one with fs-verity, or to an
+    /// append-only one without `append`, `Refused(NoKey)` for writing to an encrypted one, and the
+    /// errors of [`Paths::resolve`] and [`Volume::create`].
+    pub fn open_with(&self, options: &OpenOptions, path: impl AsVolumePath) -> Result<File<V>> {
+        options.check()?;
+        let path = path.as_volume_path();
+        let (uid, gid) = options.owner.unwrap_or((self.uid, self.gid));
+        let new = CreateAttributes {
+            permissions: options.permissions,
+            uid,
+            gid,
+        };
+        let held = if options.create_new {
+            self.create_new(path, &new)?
+        } else if options.create {
+            self.open_or_create(path, &new)?
+        } else {
+            self.resolve(path)?
+        };
+        options.open_held(held)
     }
 
     /// Creates a file; `path` must not exist, not even as a symbolic link.
-    pub(super) fn create_new(&self, path: &[u8], permissions: u16) -> Result<HeldInode<V>> {
+    fn create_new(&self, path: &[u8], new: &CreateAttributes) -> Result<HeldInode<V>> {
         let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
-        let new = self.new_attributes(permissions);
-        let entry = self.volume.create(parent.inode, name, &new)?;
+        let entry = self.volume.create(parent.inode, name, new)?;
         Ok(self.adopt(entry))
     }
 
     /// Finds a file or creates it. Symbolic links at the end of `path` are followed.
-    pub(super) fn open_or_create(&self, path: &[u8], permissions: u16) -> Result<HeldInode<V>> {
+    fn open_or_create(&self, path: &[u8], new: &CreateAttributes) -> Result<HeldInode<V>> {
         let mut path = path.to_vec();
         let mut followed = 0;
         while followed < MAX_SYMLINKS {
@@ -54,7 +78,7 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
                 Err(error) if Self::may_create(&path, &error) => {}
                 found => return found,
             }
-            match self.create_new(&path, permissions) {
+            match self.create_new(&path, new) {
                 Err(error) if error.is(Refusal::Exists) => {}
                 created => return created,
             }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use pext4_ondisk::InodeNumber;
 use pext4_sync::ShardRef;
 
-use super::{HeldInode, Paths};
+use super::{AsVolumePath, HeldInode, Paths};
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
 use crate::types::FileType;
@@ -21,8 +21,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     ///
     /// `Refused(NotFound | NotADirectory | TooManySymlinks | NameTooLong | Invalid)`, `Corrupt`,
     /// `Io`.
-    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<V>> {
-        self.walk_and_hold(path.as_ref(), true)
+    pub fn resolve(&self, path: impl AsVolumePath) -> Result<HeldInode<V>> {
+        self.walk_and_hold(path.as_volume_path(), true)
     }
 
     /// The inode at a path. A symbolic link at the end is not followed.
@@ -30,8 +30,8 @@ impl<V: Deref<Target = Volume> + Clone> Paths<V> {
     /// # Errors
     ///
     /// As [`Paths::resolve`].
-    pub fn resolve_link(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<V>> {
-        self.walk_and_hold(path.as_ref(), false)
+    pub fn resolve_link(&self, path: impl AsVolumePath) -> Result<HeldInode<V>> {
+        self.walk_and_hold(path.as_volume_path(), false)
     }
 
     /// Takes over a hold on an inode.

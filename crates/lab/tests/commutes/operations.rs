@@ -122,7 +122,7 @@ pub const PRIVATE: &[Operation] = &[
     }),
     operation("stat by path", |side| {
         let path = format!("/own{}/file", side.number);
-        let found = side.volume.paths().metadata(path);
+        let found = side.volume.paths().attributes(path);
         found.expect("it is there");
     }),
     operation("stat", |side| {
@@ -246,7 +246,7 @@ pub const COMMON: &[Operation] = &[
     }),
     operation("stat one file by path", |side| {
         let path = [b"/common/".as_slice(), &common_name(0)].concat();
-        side.volume.paths().metadata(path).expect("it is there");
+        side.volume.paths().attributes(path).expect("it is there");
     }),
     operation("stat one file", |side| {
         side.volume
