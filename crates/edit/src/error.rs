@@ -112,11 +112,13 @@ impl EditError {
         Self::Caller(error.into())
     }
 
-    fn kind(&self) -> io::ErrorKind {
+    /// The kind of what caused it, which is that of the error of the system that it becomes.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Image { source, .. }
             | Self::Commit { source, .. }
-            | Self::AtPath { source, .. } => io::Error::from_raw_os_error(source.errno()).kind(),
+            | Self::AtPath { source, .. } => source.kind(),
             Self::OpenImage(source) | Self::Host { source, .. } => source.kind(),
             Self::TarEntry { source, .. } => source.kind(),
             Self::Tar(_) => io::ErrorKind::InvalidData,

@@ -251,6 +251,27 @@ impl Error {
         }
     }
 
+    /// The kind of the error of the system that it becomes. What stable Rust can match is chosen
+    /// where errno has no such kind: `InvalidData` for [`Error::Corrupt`], and where there is no
+    /// ext4 file system.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Io(error) => error.kind(),
+            Self::Corrupt(_) | Self::NotExt4 { .. } | Self::TooShort { .. } => {
+                io::ErrorKind::InvalidData
+            }
+            Self::Options(_) => io::ErrorKind::InvalidInput,
+            Self::Unsupported(_) => io::ErrorKind::Unsupported,
+            Self::InUse(_) => io::ErrorKind::ResourceBusy,
+            Self::Refused(refusal) => io::Error::from_raw_os_error(refusal.errno()).kind(),
+            Self::Journal(error) => match &**error {
+                JournalError::Io { cause, .. } => cause.kind(),
+                _ => io::ErrorKind::ReadOnlyFilesystem,
+            },
+        }
+    }
+
     /// For an error of the journal while it is opened: it has not stopped then, and what is wrong
     /// is the image, or the device.
     pub(crate) fn opening(error: JournalError) -> Self {
@@ -328,14 +349,14 @@ fn errno_of_kind(kind: io::ErrorKind) -> i32 {
     }
 }
 
-/// Keeps the kind, and for a refusal the errno. Any other error is the source of the new one:
-/// `error.get_ref()` and a downcast give it back.
+/// Keeps the [kind](Error::kind), and for a refusal the errno. Any other error is the source of the
+/// new one: `error.get_ref()` and a downcast give it back.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Io(error) => error,
             Error::Refused(refusal) => Self::from_raw_os_error(refusal.errno()),
-            other => Self::new(Self::from_raw_os_error(other.errno()).kind(), other),
+            other => Self::new(other.kind(), other),
         }
     }
 }
@@ -361,6 +382,26 @@ mod tests {
         let errors = [missing(), named, twice, refused, strange, kind];
         let errnos = errors.map(|error| Error::Io(error).errno());
         assert_eq!(errnos, [2, 2, 2, 30, 5, 28]);
+    }
+
+    #[test]
+    fn what_the_image_holds_is_invalid_data() {
+        let corrupt = || Error::from(Corrupt::new("superblock", "is not one"));
+        let invalid = [
+            corrupt(),
+            Error::NotExt4 { magic: 0 },
+            Error::TooShort { size: 512 },
+        ];
+        for error in invalid {
+            assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidData);
+        }
+        let told = io::Error::from(corrupt());
+        let inner = told.get_ref().and_then(|error| error.downcast_ref());
+        assert!(matches!(inner, Some(Error::Corrupt(_))), "{told}");
+        assert_eq!(corrupt().errno(), libc::EUCLEAN);
+        assert_eq!(Error::NotExt4 { magic: 0 }.errno(), libc::EINVAL);
+        let refused = io::Error::from(Error::from(Refusal::NotFound));
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOENT));
     }
 
     #[test]

@@ -43,7 +43,9 @@ impl From<Stopped> for Error {
 }
 
 impl Error {
-    pub(crate) fn kind(&self) -> io::ErrorKind {
+    /// The kind of what caused it, which is that of the error of the system that it becomes.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Io(error) => error.kind(),
             Self::Corrupt(_) => io::ErrorKind::InvalidData,

@@ -133,6 +133,21 @@ impl Error {
         }
     }
 
+    /// The kind of what caused it, which is that of the error of the system that it becomes.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Source { cause, .. } | Self::Output { cause, .. } | Self::InUse(cause) => {
+                cause.kind()
+            }
+            Self::Unsound { .. } => io::ErrorKind::InvalidData,
+            Self::Changed { .. } => io::ErrorKind::Other,
+            Self::Impossible(_) => io::ErrorKind::InvalidInput,
+            Self::Layout { cause, .. } => cause.kind(),
+            Self::Interrupted => io::ErrorKind::Interrupted,
+        }
+    }
+
     /// Names the image in an error of which no source is the cause: what plans an image does not
     /// know its name.
     pub(super) fn in_image(self, image: &Path) -> Self {
@@ -146,17 +161,7 @@ impl Error {
 /// Keeps the kind of what caused it; `error.get_ref()` and a downcast give the error back.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
-        let kind = match &error {
-            Error::Source { cause, .. } | Error::Output { cause, .. } | Error::InUse(cause) => {
-                cause.kind()
-            }
-            Error::Unsound { .. } => io::ErrorKind::InvalidData,
-            Error::Changed { .. } => io::ErrorKind::Other,
-            Error::Impossible(_) => io::ErrorKind::InvalidInput,
-            Error::Layout { cause, .. } => cause.kind(),
-            Error::Interrupted => io::ErrorKind::Interrupted,
-        };
-        Self::new(kind, error)
+        Self::new(error.kind(), error)
     }
 }
 
