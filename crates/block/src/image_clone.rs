@@ -28,6 +28,7 @@ const STEP: u64 = 64 << 20;
 
 /// How an image was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CloneMethod {
     /// It shares its blocks with the image (reflink).
     Reflink,

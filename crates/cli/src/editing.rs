@@ -275,7 +275,7 @@ fn describe(plan: &Plan) -> String {
         Plan::Clone { method, reason } => {
             let copy = match method {
                 CloneMethod::Reflink => "a clone that shares its blocks",
-                CloneMethod::Copy => "a copy",
+                _ => "a copy",
             };
             format!("{copy}, renamed into place: {reason}")
         }

@@ -10,6 +10,9 @@ pub use pext4_ondisk::{InodeNumber, LogicalBlock};
 
 use crate::error::Result;
 
+/// The bits of a mode that are not the type.
+const PERMISSIONS: u16 = 0o7777;
+
 /// A device number of a character or block special file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DeviceNumber {
@@ -21,6 +24,7 @@ pub struct DeviceNumber {
 
 /// What `stat(2)` tells of an inode, and its birth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attributes {
     /// The inode.
     pub inode: InodeNumber,
@@ -54,6 +58,56 @@ pub struct Attributes {
     pub flags: u32,
     /// Project; 0 where the image has no projects.
     pub project: u32,
+}
+
+impl Attributes {
+    /// Those of an empty file of root's with one name, at the start of 1970: something to begin
+    /// with for tests of what gets attributes.
+    #[must_use]
+    pub fn new(inode: InodeNumber, file_type: FileType, permissions: u16) -> Self {
+        Self {
+            inode,
+            generation: 0,
+            file_type,
+            mode: file_type.to_mode() | permissions & PERMISSIONS,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            sectors: 0,
+            links: 1,
+            device: DeviceNumber::default(),
+            accessed: Time::default(),
+            modified: Time::default(),
+            changed: Time::default(),
+            created: None,
+            flags: 0,
+            project: 0,
+        }
+    }
+
+    /// The permission bits (07777) of the mode.
+    #[must_use]
+    pub fn permissions(&self) -> u16 {
+        self.mode & PERMISSIONS
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.file_type == FileType::Directory
+    }
+
+    /// Whether it is a regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.file_type == FileType::Regular
+    }
+
+    /// Whether it is a symbolic link.
+    #[must_use]
+    pub fn is_symlink(&self) -> bool {
+        self.file_type == FileType::Symlink
+    }
 }
 
 /// A name that was looked up or created. Its inode is *held*: it stays in existence, even without a
@@ -101,6 +155,7 @@ pub struct Whiteout<'a> {
 
 /// When reading updates the time of last access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AccessTimes {
     /// Not at all (`noatime`).
     Never,
@@ -148,6 +203,7 @@ pub struct SetAttributes {
 
 /// How `rename` treats its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RenameMode {
     /// An existing target is replaced.
     #[default]
@@ -160,6 +216,7 @@ pub enum RenameMode {
 
 /// What `allocate` does to a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AllocateMode {
     /// Blocks for the range, and the size grows to cover it.
     Extend,
@@ -200,6 +257,7 @@ pub struct MappedRange {
 
 /// One name of a directory listing.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DirectoryEntry<'a> {
     /// The inode it leads to.
     pub inode: InodeNumber,
@@ -214,12 +272,28 @@ pub struct DirectoryEntry<'a> {
     pub next_cookie: u64,
 }
 
+impl<'a> DirectoryEntry<'a> {
+    /// A name by itself, whose listing continues with the next cookie: something to begin with for
+    /// tests of what gets a listing.
+    #[must_use]
+    pub fn new(inode: InodeNumber, name: &'a [u8], cookie: u64) -> Self {
+        Self {
+            inode,
+            file_type: None,
+            name,
+            cookie,
+            next_cookie: cookie.saturating_add(1),
+        }
+    }
+}
+
 /// Returns the attributes of the inode of an entry in a listing, and holds it; see
 /// [`Volume::read_directory_with`](crate::Volume::read_directory_with).
 pub type GetAttributes<'a> = dyn FnMut() -> Result<Attributes> + 'a;
 
 /// Whether setting an extended attribute may create or must replace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SetXattrMode {
     /// Either.
     #[default]
@@ -252,6 +326,7 @@ pub struct StatFs {
 
 /// What a user, a group or a project uses, of those whose usage an image counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// The owner's number.
     pub id: u32,
@@ -261,4 +336,27 @@ pub struct Usage {
     pub inodes: u64,
     /// What the owner may use. Limits are stored, and nobody is held to them here.
     pub limits: QuotaLimits,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attributes, FileType, InodeNumber};
+
+    #[test]
+    fn a_mode_is_a_type_and_permissions() {
+        let number = InodeNumber(12);
+        let directory = Attributes::new(number, FileType::Directory, 0o1777);
+        assert_eq!(
+            (directory.mode, directory.permissions()),
+            (0o041_777, 0o1777)
+        );
+        let types = [FileType::Directory, FileType::Regular, FileType::Symlink];
+        for (at, kind) in types.into_iter().enumerate() {
+            let file = Attributes::new(number, kind, 0);
+            let answers = [file.is_dir(), file.is_file(), file.is_symlink()];
+            assert_eq!(answers.iter().position(|&is_it| is_it), Some(at));
+        }
+        let pipe = Attributes::new(number, FileType::Fifo, 0);
+        assert!(!pipe.is_dir() && !pipe.is_file() && !pipe.is_symlink());
+    }
 }

@@ -7,6 +7,7 @@ use pext4_sync::{Counter, time};
 
 /// Counts since the journal was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Statistics {
     /// Handles started.
     pub handles: u64,

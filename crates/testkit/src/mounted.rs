@@ -179,6 +179,7 @@ impl MountedSubject {
                     RenameMode::Replace => RenameFlags::empty(),
                     RenameMode::NoReplace => RenameFlags::NOREPLACE,
                     RenameMode::Exchange => RenameFlags::EXCHANGE,
+                    other => panic!("{other:?} has no flag here"),
                 };
                 done(rustix::fs::renameat_with(
                     &old, old_name, &new, new_name, flags,
@@ -306,6 +307,7 @@ impl MountedSubject {
                     SetXattrMode::Any => XattrFlags::empty(),
                     SetXattrMode::Create => XattrFlags::CREATE,
                     SetXattrMode::Replace => XattrFlags::REPLACE,
+                    other => panic!("{other:?} has no flag here"),
                 };
                 let value = pattern(*fill, *length as usize);
                 let name = OsStr::from_bytes(name);
@@ -416,6 +418,7 @@ fn allocate_flags(mode: AllocateMode) -> FallocateFlags {
         AllocateMode::PunchHole => FallocateFlags::PUNCH_HOLE | keep,
         AllocateMode::ZeroRange { keep_size: false } => FallocateFlags::ZERO_RANGE,
         AllocateMode::ZeroRange { keep_size: true } => FallocateFlags::ZERO_RANGE | keep,
+        other => panic!("{other:?} has no flags here"),
     }
 }
 

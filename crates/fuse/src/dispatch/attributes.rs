@@ -198,14 +198,11 @@ impl Dispatch {
     ) -> Answer<Attributes> {
         let inode = Self::inode(node)?;
         if let Some((modified, changed)) = change.times_written_back() {
-            let attributes = self.answer(self.volume.attributes(inode))?;
+            let mut attributes = self.answer(self.volume.attributes(inode))?;
             // The kernel writes times back after every unlink, and nobody will ever read them.
             if attributes.links == 0 {
-                return Ok(Attributes {
-                    modified,
-                    changed,
-                    ..attributes
-                });
+                (attributes.modified, attributes.changed) = (modified, changed);
+                return Ok(attributes);
             }
             // The file may become immutable at any moment, which refuses other changes of times.
             if named == Named::OpenFile {
@@ -317,7 +314,7 @@ impl Dispatch {
 mod tests {
     use std::sync::Arc;
 
-    use pext4_fs::{CreateAttributes, DeviceNumber, InodeNumber, Refusal, SetTime, Time, Volume};
+    use pext4_fs::{CreateAttributes, InodeNumber, Refusal, SetTime, Time, Volume};
     use pext4_ondisk::acl::{self, Entry};
 
     use super::{
@@ -327,25 +324,9 @@ mod tests {
     use crate::node::node_of;
     use crate::testing;
 
+    /// A file with the permissions of a mode, whose type is the same.
     fn file(file_type: FileType, mode: u16) -> Attributes {
-        Attributes {
-            inode: InodeNumber(12),
-            generation: 0,
-            file_type,
-            mode,
-            uid: 0,
-            gid: 0,
-            size: 0,
-            sectors: 0,
-            links: 1,
-            device: DeviceNumber::default(),
-            accessed: Time::default(),
-            modified: Time::default(),
-            changed: Time::default(),
-            created: None,
-            flags: 0,
-            project: 0,
-        }
+        Attributes::new(InodeNumber(12), file_type, mode)
     }
 
     #[test]
@@ -377,9 +358,10 @@ mod tests {
             gid: 7,
             thread: 0,
         };
-        let owned = |file_type, mode| Attributes {
-            uid: 1000,
-            ..file(file_type, mode)
+        let owned = |file_type, mode| {
+            let mut owned = file(file_type, mode);
+            owned.uid = 1000;
+            owned
         };
         let chown = Change {
             changed: Some(SetTime::Now),
@@ -391,7 +373,8 @@ mod tests {
         assert!(!may(1001, &set_id));
         let foreign = owned(FileType::Regular, 0o102_745);
         assert!(!may(1001, &foreign), "as on Linux");
-        let of_group = Attributes { gid: 7, ..foreign };
+        let mut of_group = foreign;
+        of_group.gid = 7;
         assert!(may(1001, &of_group), "the bit stays");
         let write = Change::default();
         assert!(may_take_set_id(caller(1001), &set_id, &write));

@@ -77,7 +77,8 @@ fn changes_bytes_only(mode: AllocateMode, end: u64, size: u64) -> bool {
     match mode {
         AllocateMode::PunchHole | AllocateMode::ZeroRange { keep_size: true } => true,
         AllocateMode::ZeroRange { keep_size: false } => end <= size,
-        AllocateMode::Extend | AllocateMode::KeepSize => false,
+        // `Extend` and `KeepSize`.
+        _ => false,
     }
 }
 

@@ -297,13 +297,9 @@ mod tests {
     }
 
     fn entry(name: &[u8], next_cookie: u64) -> DirectoryEntry<'_> {
-        let file_type = Some(FileType::Regular);
-        DirectoryEntry {
-            inode: InodeNumber(12),
-            file_type,
-            name,
-            next_cookie,
-        }
+        let mut entry = DirectoryEntry::new(InodeNumber(12), name, 0);
+        (entry.file_type, entry.next_cookie) = (Some(FileType::Regular), next_cookie);
+        entry
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Kinds of files, as directory entries and modes encode them.
 
+use std::fmt;
+
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
@@ -72,8 +74,25 @@ impl FileType {
     }
 }
 
+/// Its name in a sentence, such as `regular file`.
+impl fmt::Display for FileType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Regular => "regular file",
+            Self::Directory => "directory",
+            Self::CharacterDevice => "character device",
+            Self::BlockDevice => "block device",
+            Self::Fifo => "named pipe",
+            Self::Socket => "socket",
+            Self::Symlink => "symbolic link",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::{FileType, KINDS};
 
     #[test]
@@ -83,6 +102,9 @@ mod tests {
             assert_eq!(FileType::from_mode(kind.to_mode() | 0o4755), Some(kind));
             assert_eq!((kind.to_entry(), kind.to_mode()), (number, mode));
         }
+        let names: BTreeSet<String> = KINDS.iter().map(|kind| kind.0.to_string()).collect();
+        assert_eq!(names.len(), KINDS.len());
+        assert_eq!(format!("{:>14}", FileType::Symlink), " symbolic link");
         assert_eq!(FileType::from_entry(0), None);
         assert_eq!(FileType::from_entry(8), None);
         assert_eq!(FileType::from_mode(0), None);
