@@ -8,6 +8,10 @@
 //! times in the 68 years that it would otherwise mean (from 2310 on) become the last second before
 //! them.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use thiserror::Error;
+
 /// Largest time in seconds: 2^34 - 2^31 - 1.
 const MAX_SECONDS: i64 = (1 << 34) - (1 << 31) - 1;
 const AFTER_MAX: i64 = MAX_SECONDS + 1;
@@ -34,6 +38,12 @@ impl Time {
             seconds,
             nanoseconds: 0,
         }
+    }
+
+    /// The present, by the clock of the system.
+    #[must_use]
+    pub fn now() -> Self {
+        SystemTime::now().into()
     }
 
     /// Parses seconds since 1970 in decimal, with an optional fraction after a point; digits after
@@ -121,6 +131,48 @@ impl Time {
     }
 }
 
+impl From<SystemTime> for Time {
+    fn from(time: SystemTime) -> Self {
+        let whole = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(since) => Self {
+                seconds: whole(since.as_secs()),
+                nanoseconds: since.subsec_nanos(),
+            },
+            Err(before) => {
+                let before = before.duration();
+                match before.subsec_nanos() {
+                    0 => Self::from_seconds(-whole(before.as_secs())),
+                    nanoseconds => Self {
+                        seconds: -1 - whole(before.as_secs()),
+                        nanoseconds: LAST_NANOSECOND + 1 - nanoseconds,
+                    },
+                }
+            }
+        }
+    }
+}
+
+/// The system cannot represent a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{} seconds since 1970 are a time that the system cannot represent", .0.seconds)]
+pub struct TimeOutOfRange(Time);
+
+impl TryFrom<Time> for SystemTime {
+    type Error = TimeOutOfRange;
+
+    fn try_from(time: Time) -> Result<Self, TimeOutOfRange> {
+        let distance = Duration::from_secs(time.seconds.unsigned_abs());
+        let second = match time.seconds {
+            ..0 => UNIX_EPOCH.checked_sub(distance),
+            0.. => UNIX_EPOCH.checked_add(distance),
+        };
+        let nanoseconds = Duration::from_nanos(time.nanoseconds.into());
+        let moment = second.and_then(|second| second.checked_add(nanoseconds));
+        moment.ok_or(TimeOutOfRange(time))
+    }
+}
+
 /// Low and high half, in two's complement.
 fn halves(seconds: i64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = seconds.to_le_bytes();
@@ -132,8 +184,40 @@ fn halves(seconds: i64) -> [u32; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::{AMBIGUOUS, MAX_SECONDS, MIN_SECONDS, Time};
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    use super::{AMBIGUOUS, MAX_SECONDS, MIN_SECONDS, Time, TimeOutOfRange};
     use proptest::prelude::*;
+
+    #[test]
+    fn times_of_the_system_go_both_ways() {
+        let quarter = Duration::from_millis(250);
+        let cases = [
+            (UNIX_EPOCH, 0, 0),
+            (UNIX_EPOCH + quarter, 0, 250_000_000),
+            (UNIX_EPOCH - quarter, -1, 750_000_000),
+            (UNIX_EPOCH - Duration::from_secs(3), -3, 0),
+            (
+                UNIX_EPOCH - Duration::from_secs(3) - quarter,
+                -4,
+                750_000_000,
+            ),
+        ];
+        for (moment, seconds, nanoseconds) in cases {
+            let time = Time {
+                seconds,
+                nanoseconds,
+            };
+            assert_eq!(Time::from(moment), time);
+            assert_eq!(SystemTime::try_from(time), Ok(moment));
+        }
+        let last = Time {
+            seconds: i64::MAX,
+            nanoseconds: u32::MAX,
+        };
+        assert_eq!(SystemTime::try_from(last), Err(TimeOutOfRange(last)));
+        assert!(Time::now() > Time::from_seconds(1_700_000_000));
+    }
 
     #[test]
     fn known_words() {
