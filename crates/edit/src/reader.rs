@@ -20,6 +20,12 @@ pub struct Reader {
     file: Option<PathBuf>,
 }
 
+/// Threads share a reader.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Reader>();
+};
+
 /// A file on a walk.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -19,7 +19,7 @@
 //!   journal it does so once it holds [`EditOptions::memory`], else at its end: an edit that fails
 //!   or changes nothing copies nothing.
 //!
-//! A session belongs to one thread. With a fixed time it gives the same bytes for the same image
+//! One thread at a time uses a session. With a fixed time it gives the same bytes for the same image
 //! and the same changes, on every machine: the clock is held, generations are counted, and commits
 //! happen at places that depend on the changes alone.
 
@@ -82,6 +82,12 @@ pub struct EditSession {
     pub(crate) put_together: PutTogether,
     tuning: Tuning,
 }
+
+/// A session may be given to another thread; one at a time uses it.
+const _: () = {
+    const fn is_given<T: Send>() {}
+    is_given::<EditSession>();
+};
 
 impl fmt::Debug for EditSession {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

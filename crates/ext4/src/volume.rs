@@ -82,6 +82,12 @@ impl fmt::Debug for Volume {
     }
 }
 
+/// Threads share a volume.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Volume>();
+};
+
 impl Volume {
     /// Whether writes are refused: because of the mount options, the image, or an error.
     #[must_use]

@@ -12,6 +12,9 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("pext4 runs on Linux only: its devices, threads and mounts use what Linux has");
+
 mod backend;
 #[allow(unsafe_code)]
 mod biased;

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
+use std::sync::Arc;
 
 use super::HeldInode;
 use crate::error::{Refusal, Result};
@@ -15,6 +16,12 @@ pub struct File<V: Deref<Target = Volume>> {
     position: u64,
     mode: Mode,
 }
+
+/// A file that keeps its volume open is given to other threads, and shared by them.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<File<Arc<Volume>>>();
+};
 
 /// What an open file may be used for.
 #[derive(Clone, Copy, Debug)]
