@@ -59,19 +59,15 @@
 //! `pext4-image` makes images (`mkfs`, `build`), checks and resizes them; `pext4-edit` changes them
 //! all or nothing, and reads those of strangers; `pext4-fuse` mounts a volume on a directory;
 //! `pext4-block` has the devices. `pext4` shows all of them under one name.
-//!
-//! # Layers
-//!
-//! The layers, from the ground up, are the modules of this crate in this order; each imports only
-//! from those before it (`tests/layers.rs`), but for the first two groups, whose modules may use
-//! each other:
-//!
-//! ```text
-//! error options statistics types | seal store multi_mount mbcache | groups |
-//! mballoc ialloc orphan | inode | dir xattr quota | volume | ops | mount path
-//! ```
 
 #![forbid(unsafe_code)]
+
+// The layers, from the ground up, are the modules of this crate in this order; each imports only
+// from those before it (`tests/layers.rs`), but for the first two groups, whose modules may use
+// each other:
+//
+// error options statistics types | seal store multi_mount mbcache | groups |
+// mballoc ialloc orphan | inode | dir xattr quota | volume | ops | mount path
 
 mod error;
 pub mod options;

@@ -46,7 +46,9 @@ pub struct MountOptions {
     pub skip_replay: bool,
     /// Longest time between commits; 5 seconds by default, as in Linux.
     pub commit_interval: Duration,
-    /// Bytes of memory for cached metadata; 256 MiB by default.
+    /// Bytes of memory for cached metadata; 256 MiB by default. Less than 4 MiB make no sense: each
+    /// part of the cache has a floor of its own. What changes very many blocks at once, such as the
+    /// removal of a huge file, takes up to twice as much until they are written home.
     pub cache_size: u64,
     /// What to do about corruption; by default what the superblock says.
     pub on_error: Option<OnError>,

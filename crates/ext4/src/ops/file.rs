@@ -107,7 +107,8 @@ impl Volume {
     }
 
     /// Reads up to `into.len()` bytes; fewer only at the end of the file. The bytes of an encrypted
-    /// file are those that are stored.
+    /// file are those that are stored. The time of last access stays as it is: changing it is
+    /// [`Volume::note_access`].
     ///
     /// # Errors
     ///
