@@ -300,10 +300,10 @@ impl EditSession {
     ///
     /// # Errors
     ///
-    /// An [`EditError`](crate::EditError): `AtPath` for what the file system refuses or cannot read,
-    /// `RefusedAtPath` and `Refused` for a change that makes no sense there, `Host` for files of the
-    /// host, `OpenImage` and `Image` for the image to copy from, `Image` also for this one if its
-    /// device fails, and `Interrupted` after [`Progress::stop`](crate::Progress::stop).
+    /// An [`EditError`](crate::EditError): `AtPath` for what the file system refuses or cannot
+    /// read, `RefusedAtPath` and `Refused` for a change that makes no sense there, `Host` for files
+    /// of the host, `OpenImage` and `Image` for the image to copy from, `Image` also for this one
+    /// if its device fails, and `Interrupted` after [`Progress::stop`](crate::Progress::stop).
     pub fn apply(&mut self, change: &Change) -> Result<()> {
         self.change(|session| match change {
             Change::Put(change) => session.put(change),

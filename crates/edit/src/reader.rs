@@ -42,7 +42,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The image cannot be opened, is still being changed, or is not an ext4 that this version reads.
+    /// The image cannot be opened, is still being changed, or is not an ext4 that this version
+    /// reads.
     pub fn open(image: impl AsRef<Path>) -> Result<Self> {
         let device = FileDevice::open(image, Access::ReadOnly, FileDevice::USUAL_WAIT);
         Self::from_file(device.map_err(EditError::OpenImage)?)

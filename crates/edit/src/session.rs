@@ -19,9 +19,9 @@
 //!   journal it does so once it holds [`EditOptions::memory`], else at its end: an edit that fails
 //!   or changes nothing copies nothing.
 //!
-//! One thread at a time uses a session. With a fixed time it gives the same bytes for the same image
-//! and the same changes, on every machine: the clock is held, generations are counted, and commits
-//! happen at places that depend on the changes alone.
+//! One thread at a time uses a session. With a fixed time it gives the same bytes for the same
+//! image and the same changes, on every machine: the clock is held, generations are counted, and
+//! commits happen at places that depend on the changes alone.
 
 mod ending;
 mod opening;

@@ -1,12 +1,12 @@
 //! The volume by paths, in the manner of `std::fs`.
 //!
-//! Paths are bytes, separated by `/`: all that is [`AsVolumePath`], such as a `str`, a byte slice or
-//! a [`std::path::Path`]. Every path starts at the root, with or without a leading `/`.
-//! Symbolic links are followed where the function of the same name in `std::fs` follows them;
-//! absolute targets start at the volume's root. A path or target that ends in a slash must be that
-//! of a directory. Reading, here or by a [`File`], never changes the time of last access
-//! ([`Volume::note_access`] does). An inode is held (see [`Entry`](crate::Entry)) while a [`File`], a [`HeldInode`]
-//! or an operation uses it.
+//! Paths are bytes, separated by `/`: all that is [`AsVolumePath`], such as a `str`, a byte slice
+//! or a [`std::path::Path`]. Every path starts at the root, with or without a leading `/`. Symbolic
+//! links are followed where the function of the same name in `std::fs` follows them; absolute
+//! targets start at the volume's root. A path or target that ends in a slash must be that of a
+//! directory. Reading, here or by a [`File`], never changes the time of last access
+//! ([`Volume::note_access`] does). An inode is held (see [`Entry`](crate::Entry)) while a [`File`],
+//! a [`HeldInode`] or an operation uses it.
 
 mod as_path;
 mod attributes;

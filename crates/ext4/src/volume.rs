@@ -105,8 +105,8 @@ impl Volume {
 
     /// Calls `observer` whenever corruption is found, also where no operation fails by it: an
     /// allocation goes to another group if one is corrupt. It may be called many times for the same
-    /// corruption, by any thread, and must not use the volume. Earlier observers remain; a server of
-    /// the volume has its own.
+    /// corruption, by any thread, and must not use the volume. Earlier observers remain; a server
+    /// of the volume has its own.
     pub fn observe_corruption(&self, observer: impl Fn(&Corrupt) + Send + Sync + 'static) {
         self.inodes.store.observe_corruption(Arc::new(observer));
     }
