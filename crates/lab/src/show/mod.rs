@@ -10,6 +10,7 @@ mod markdown;
 mod number;
 mod overview;
 mod plot;
+mod predictions;
 mod report;
 mod svg;
 mod table;

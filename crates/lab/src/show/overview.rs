@@ -1,5 +1,5 @@
 //! The tables at the head of `docs/SCALING.md`: which results are kept, what they say beside the
-//! targets, beside other file systems, and how well the virtual cores predict real threads.
+//! targets and beside other file systems.
 //!
 //! They are made from the same files as the tables of single workloads, so the two cannot differ.
 
@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::markdown::{part_names, part_of, table};
 use super::number::{share, thousands};
-use crate::results::{Evidence, MAX_ERROR, Results};
+use crate::results::{Evidence, Results};
 
 /// Results by the names of their files, without `.json`.
-type Kept = BTreeMap<String, Results>;
+pub(super) type Kept = BTreeMap<String, Results>;
 
 /// The folder of what was run on a machine with sixteen processors, beside its `NAME.json`.
-const SIXTEEN: &str = "sixteen-processors";
+pub(super) const SIXTEEN: &str = "sixteen-processors";
 /// The number of tasks at which the targets apply.
 const TARGET_TASKS: u32 = 96;
 /// The share of one task's rate that each task should keep at [`TARGET_TASKS`] with `full`.
@@ -190,67 +190,6 @@ pub(super) fn cores(names: &[&str], below: &Kept) -> String {
     table(&rows)
 }
 
-/// Errors of predictions, in percent of what real threads measured, bold beyond [`MAX_ERROR`]: on
-/// the machine of all settings, then on that with sixteen processors.
-pub(super) fn validation(names: &[&str], all: &Kept, below: &Kept) -> String {
-    let settings = [1, 2].map(|threads| ["base", "seeds", "full"].map(|name| (name, threads)));
-    let threads = [1, 2, 4, 8, 16].map(|threads| ("full", threads));
-    let two = errors(names, settings.as_flattened(), |name| {
-        all.get(&format!("{name}-virtual"))
-    });
-    let sixteen = errors(names, &threads, |name| {
-        below.get(&format!("{SIXTEEN}/{name}-virtual"))
-    });
-    format!("On two processors:\n\n{two}\nOn sixteen:\n\n{sixteen}")
-}
-
-/// The errors of the results that `find` returns: a row for each part of a workload, a column for
-/// each setting and number of threads.
-fn errors<'a>(
-    names: &[&str],
-    columns: &[(&str, u32)],
-    find: impl Fn(&str) -> Option<&'a Results>,
-) -> String {
-    let mut head = vec!["workload".to_owned()];
-    head.extend(columns.iter().map(|(setting, threads)| {
-        let plural = if *threads == 1 { "" } else { "s" };
-        format!("{setting}, {threads} thread{plural}")
-    }));
-    let mut rows = vec![head];
-    let (mut count, mut beyond) = (0, 0);
-    for name in names {
-        let Some(results) = find(name) else {
-            continue;
-        };
-        for part in part_names(results) {
-            let mut row = vec![title(name, &part)];
-            for (setting, threads) in columns {
-                let error = error_of(results, setting, *threads, &part);
-                count += usize::from(error.is_some());
-                let is_beyond = error.is_some_and(|error| error.abs() > MAX_ERROR * 100.0);
-                beyond += usize::from(is_beyond);
-                row.push(match error {
-                    Some(error) if is_beyond => format!("**{error:+.1} %**"),
-                    Some(error) => format!("{error:+.1} %"),
-                    None => none(),
-                });
-            }
-            rows.push(row);
-        }
-    }
-    let table = table(&rows);
-    let most = MAX_ERROR * 100.0;
-    format!("{table}\nOf {count} predictions {beyond} are off by more than {most:.0} %.\n")
-}
-
-/// The error of a prediction in percent, if it was compared with real threads.
-fn error_of(results: &Results, setting: &str, threads: u32, part: &str) -> Option<f64> {
-    let mut all = results.validation.iter();
-    let found =
-        all.find(|one| one.setting == setting && one.threads == threads && one.part == part);
-    found.map(|one| one.error() * 100.0)
-}
-
 fn rate(results: &Results, label: &str, part: &str, tasks: u32) -> Option<f64> {
     let series = results.series.iter().find(|series| series.label == label)?;
     let point = series.points.iter().find(|point| point.tasks == tasks)?;
@@ -262,7 +201,7 @@ fn share_of_one(results: &Results, label: &str, part: &str, tasks: u32) -> Optio
     Some(rate(results, label, part, tasks)? / f64::from(tasks) / alone)
 }
 
-fn title(name: &str, part: &str) -> String {
+pub(super) fn title(name: &str, part: &str) -> String {
     if part == "operations" {
         name.to_owned()
     } else {
@@ -270,7 +209,7 @@ fn title(name: &str, part: &str) -> String {
     }
 }
 
-fn none() -> String {
+pub(super) fn none() -> String {
     "-".to_owned()
 }
 
@@ -278,33 +217,13 @@ fn none() -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Kept, compared, cores, summary, validation};
-    use crate::results::Validation;
+    use super::{Kept, compared, cores, summary};
     use crate::results::samples::{point, results, series};
 
     fn kept(name: &str, label: &str, rates: &[(u32, f64)]) -> Kept {
         let points = rates.iter().map(|&(tasks, rate)| point(tasks, rate));
         let curve = series(label, "library", Some(label), points.collect());
         BTreeMap::from([(name.to_owned(), results(vec![curve]))])
-    }
-
-    /// Results in which predictions of these settings and threads are off by so much.
-    fn compared_with(name: &str, errors: &[(&str, u32, f64)]) -> Kept {
-        let mut kept = kept(name, "full", &[(1, 1.0)]);
-        let validation = errors.iter().map(|&(setting, threads, error)| Validation {
-            setting: setting.to_owned(),
-            threads,
-            part: "operations".to_owned(),
-            predicted: 1000.0 + 10.0 * error,
-            measured: 1000.0,
-            least: 900.0,
-            most: 1100.0,
-            runs: 5,
-        });
-        for results in kept.values_mut() {
-            results.validation = validation.clone().collect();
-        }
-        kept
     }
 
     #[test]
@@ -323,28 +242,6 @@ mod tests {
             let two = kept("two-sockets/xattr-share", "full", &rates);
             assert_eq!(row(&two), format!("{start} {shown} % | 80 % | {met} |"));
         }
-    }
-
-    #[test]
-    fn errors_of_predictions_are_counted() {
-        let errors = [("base", 1, -1.2), ("full", 2, 33.1)];
-        let all = compared_with("mdtest-virtual", &errors);
-        let told = validation(&["mdtest"], &all, &Kept::new());
-        assert!(
-            told.contains("| mdtest | -1.2 % | - | - | - | - | **+33.1 %** |"),
-            "{told}"
-        );
-        assert!(
-            told.contains("Of 2 predictions 1 are off by more than 20 %.\n"),
-            "{told}"
-        );
-        let name = "sixteen-processors/mdtest-virtual";
-        let below = compared_with(name, &[("full", 16, 12.5)]);
-        let told = validation(&["mdtest"], &Kept::new(), &below);
-        assert!(
-            told.contains("| mdtest | - | - | - | - | +12.5 % |"),
-            "{told}"
-        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::blocks::{END, fill, mark};
 use super::curves::{drawn, figures};
 use super::figure::draw;
 use super::file::of_file;
-use super::{markdown, overview};
+use super::{markdown, overview, predictions};
 use crate::published;
 use crate::results::{Evidence, Results};
 use crate::workloads;
@@ -135,7 +135,7 @@ pub fn report(
         ("summary", overview::summary(&names, all, below)),
         ("compared", overview::compared(&names, all)),
         ("cores", overview::cores(&names, below)),
-        ("validation", overview::validation(&names, all, below)),
+        ("validation", predictions::validation(&names, all, below)),
     ];
     blocks.extend(overviews.map(|(name, text)| (name.to_owned(), text)));
     for page in documents {
