@@ -338,13 +338,16 @@ mod tests {
         }
     }
 
+    /// Puts a device on another one.
+    type Stack = fn(Arc<Asked>) -> Box<dyn Device>;
+
     fn asked() -> Arc<Asked> {
         Arc::new(Asked(Mutex::new(Class::Leaf, Vec::new())))
     }
 
     #[test]
     fn what_a_stacked_device_has_not_itself_is_that_of_the_one_below() {
-        let stacked: [fn(Arc<Asked>) -> Box<dyn Device>; 9] = [
+        let stacked: [Stack; 9] = [
             |asked| Box::new(asked),
             |asked| Box::new(Box::new(asked) as Box<dyn Device>),
             |inner| {

@@ -161,7 +161,7 @@ fn a_long_listing_has_each_name_once() {
     }
     let mut seen = BTreeSet::new();
     let mut listing = paths.read_dir("/many").expect("a directory");
-    while let Some(entry) = listing.next() {
+    for entry in listing.by_ref() {
         let name = String::from_utf8(entry.expect("sound").name).expect("a number");
         if seen.len() % 2 == 0 {
             paths.remove_file(format!("/many/{name}")).expect("there");

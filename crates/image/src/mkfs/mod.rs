@@ -94,7 +94,7 @@ impl Design {
     }
 
     /// Clears a device of that size and writes the file system to it. The time is that of
-    /// [`clear`]: short if the device knows where it has data or can discard it.
+    /// [`clear()`]: short if the device knows where it has data or can discard it.
     ///
     /// # Errors
     ///
