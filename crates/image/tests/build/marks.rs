@@ -1,7 +1,5 @@
 //! The marks of layers hide what lower layers have, wherever they stand among the entries.
 
-use std::path::Path;
-
 use pext4_image::build::{Builder, Source};
 
 use crate::archives::Packer;
@@ -10,13 +8,15 @@ use crate::oracle::{Mounted, check, describe};
 
 /// The names of an image of these layers; those of links and files with what they lead to or hold.
 /// `None` if the kernel may not mount it.
-fn names(layers: [Packer; 2], folder: &Path) -> Option<Vec<String>> {
-    let layout = Layout::new(folder.join("layout"));
+fn names(layers: [Packer; 2]) -> Option<Vec<String>> {
+    // A folder for each image: the kernel may hold the one before for a moment.
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
     let layers = layers.map(|layer| layout.blob(&layer.finish(), LAYER));
     layout.index(&[layout.image(&layers)]);
-    let image = folder.join("image");
+    let image = folder.path().join("image");
     let builder = Builder::new().source(Source::OciLayout(layout.path.clone()));
-    builder.replace(true).build(&image).unwrap();
+    builder.build(&image).unwrap();
     check(&image);
     let mounted = Mounted::new(&image)?;
     let lines = describe(mounted.path());
@@ -54,7 +54,6 @@ fn upper(entries: &[&str]) -> Packer {
 
 #[test]
 fn no_entry_goes_through_a_link_that_its_layer_hides() {
-    let folder = tempfile::tempdir().unwrap();
     for (entries, expected) in [
         (
             &["x/", "x/.wh..wh..opq", "x/s/n"][..],
@@ -111,7 +110,7 @@ fn no_entry_goes_through_a_link_that_its_layer_hides() {
         entries.sort_by_key(|name| name.contains(".wh."));
         let last = upper(&entries);
         for layer in [first, last] {
-            if let Some(found) = names([lower(), layer], folder.path()) {
+            if let Some(found) = names([lower(), layer]) {
                 assert_eq!(found, expected, "{entries:?}");
             }
         }
@@ -120,10 +119,9 @@ fn no_entry_goes_through_a_link_that_its_layer_hides() {
 
 #[test]
 fn hard_links_find_what_has_waited() {
-    let folder = tempfile::tempdir().unwrap();
     for to in ["x/s/n", "x/a/n"] {
         let layer = upper(&["x/s/n"]).entry(b'1', "hard", to, b"");
-        if let Some(found) = names([lower(), layer], folder.path()) {
+        if let Some(found) = names([lower(), layer]) {
             assert!(found.contains(&"hard new".to_owned()), "{found:?}");
             assert!(found.contains(&"x/a/n new".to_owned()), "{found:?}");
         }
@@ -133,12 +131,11 @@ fn hard_links_find_what_has_waited() {
 /// A mark behind a hard link hides the file of a lower layer to which it leads.
 #[test]
 fn a_hard_link_keeps_what_a_later_mark_hides() {
-    let folder = tempfile::tempdir().unwrap();
     for before in ["other", "x/s/n"] {
         let layer = upper(&[before])
             .entry(b'1', "hard", "x/a/old", b"")
             .file("x/a/.wh.old", b"");
-        if let Some(found) = names([lower(), layer], folder.path()) {
+        if let Some(found) = names([lower(), layer]) {
             assert!(found.contains(&"hard low".to_owned()), "{found:?}");
             assert!(!found.contains(&"x/a/old low".to_owned()), "{found:?}");
         }
@@ -148,13 +145,12 @@ fn a_hard_link_keeps_what_a_later_mark_hides() {
 /// The links of a hidden directory are hidden, however they lead to one another.
 #[test]
 fn links_behind_links_are_hidden() {
-    let folder = tempfile::tempdir().unwrap();
     let lower = Packer::new()
         .file("a/b/old", b"low")
         .entry(b'2', "a/t", "b", b"")
         .entry(b'2', "s", "a", b"");
     let layer = upper(&["s/t/n", "s/t/.wh.old", "s/.wh.t"]);
-    if let Some(found) = names([lower, layer], folder.path()) {
+    if let Some(found) = names([lower, layer]) {
         let expected = ["a/", "a/b/", "a/b/old low", "a/t/", "a/t/n new", "s -> a"];
         assert_eq!(found, expected);
     }
