@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -30,6 +32,7 @@ pub fn check(image: &Path) {
 /// An image that the kernel has mounted.
 pub struct Mounted {
     folder: tempfile::TempDir,
+    image: PathBuf,
 }
 
 impl Mounted {
@@ -55,7 +58,8 @@ impl Mounted {
             eprintln!("SKIPPED: comparing with the kernel's view: {text}");
             return None;
         }
-        Some(Self { folder })
+        let image = image.canonicalize().expect("it is mounted");
+        Some(Self { folder, image })
     }
 
     /// Where it is mounted.
@@ -70,7 +74,24 @@ impl Drop for Mounted {
         // completes when it executes.
         let folder = self.folder.path();
         let _ = Command::new("umount").arg("-l").arg(folder).status();
+        // Whoever replaces the image is refused as long as a loop device has it.
+        for _ in 0..1000 {
+            if !has_loop_device(&self.image) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
+}
+
+/// Whether a loop device has a file.
+fn has_loop_device(file: &Path) -> bool {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut behind = devices.map(|device| device.path().join("loop/backing_file"));
+    behind.any(|behind| {
+        let named = fs::read(behind).unwrap_or_default();
+        named.trim_ascii_end() == file.as_os_str().as_bytes()
+    })
 }
 
 /// A description of a tree: one line per path.
