@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
-use pext4_image::check::{self, Finding, Kind, Options, Pass, Step};
+use pext4_image::check::{Finding, Kind, Pass};
 use pext4_image::mkfs::{self, mkfs};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
@@ -12,10 +12,9 @@ use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
-use pext4_sync::atomic::{AtomicU64, Ordering};
 
 use super::bases::{Base, base};
-use super::bounds::{Counting, check_on, sharing};
+use super::bounds::{Counting, check_on, read_around_a_cancel, sharing};
 use super::image::{Image, check_device, have_tools};
 
 /// Changes the descriptors of all groups.
@@ -152,30 +151,12 @@ fn a_cancel_ends_the_walk_of_a_quota_tree() {
     let Some(image) = with_references_without_end() else {
         return;
     };
-    let device = Counting::of(&image);
-    let before = Arc::new(AtomicU64::new(0));
-    let mut options = Options {
-        threads: 1,
-        ..Options::default()
-    };
-    let (cancel, read, noted) = (
-        Arc::clone(&options.cancel),
-        Arc::clone(&device),
-        Arc::clone(&before),
-    );
     // The quota files come behind the groups.
-    options.progress = Some(Box::new(move |step: Step| {
-        if step.pass == Pass::Groups && step.done == step.total {
-            cancel.store(true, Ordering::Relaxed);
-            noted.store(read.bytes(), Ordering::Relaxed);
-        }
-    }));
-    let ended = check::check(Arc::clone(&device) as Arc<dyn Device>, &options);
-    assert!(matches!(ended, Err(check::Error::Interrupted)));
-    let before = before.load(Ordering::Relaxed);
+    let (before, taken) = read_around_a_cancel(&image, |step| {
+        step.pass == Pass::Groups && step.done == step.total
+    });
     assert!(before > 0);
     // The headers and maps of two files.
-    let taken = device.bytes() - before;
     assert!(taken < 32 << 10, "{taken} bytes");
 }
 
