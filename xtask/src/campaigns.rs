@@ -137,21 +137,28 @@ fn modelled(arguments: &[&str]) -> Command {
     command
 }
 
-/// The engine's tests under ThreadSanitizer. The standard library is rebuilt with it, since
-/// otherwise each `Arc` would be reported. Requires nightly with `rust-src`.
+/// The engine's tests under ThreadSanitizer: the unit tests, and those of the settings.
 pub fn thread_sanitizer() -> Result<()> {
+    let mut units = sanitized();
+    units.arg("--lib");
+    for package in ["pext4-sync", "pext4-block", "pext4-jbd2", "pext4-fs"] {
+        units.args(["-p", package]);
+    }
+    execute(&mut units)?;
+    execute(sanitized().args(["-p", "pext4-fs", "--test", "whole", "scaling::"]))
+}
+
+/// `cargo test`, built for ThreadSanitizer. The standard library is rebuilt with it, since
+/// otherwise each `Arc` would be reported. Requires nightly with `rust-src`.
+fn sanitized() -> Command {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let mut command = Command::new("cargo");
-    command.args(["+nightly", "test", "-Zbuild-std", "--target", TARGET]);
-    for package in ["pext4-sync", "pext4-block", "pext4-jbd2", "pext4-fs"] {
-        command.args(["-p", package]);
-    }
     command
-        .args(["--lib", "--test", "scaling"])
+        .args(["+nightly", "test", "-Zbuild-std", "--target", TARGET])
         .env("RUSTFLAGS", "-Zsanitizer=thread")
         .env("CARGO_TARGET_DIR", "target/tsan")
         .current_dir(workspace());
-    execute(&mut command)
+    command
 }
 
 /// Runs a workload on virtual cores. Builds two programs: one whose locks and atomics run in

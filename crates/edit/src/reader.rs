@@ -13,6 +13,30 @@ use crate::tree_writer::{MAX_DEPTH, TOO_DEEP};
 use crate::unreadable::Unreadable;
 
 /// An opened image.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// # use pext4_block::RamDevice;
+/// # use pext4_image::mkfs;
+/// use pext4_edit::Reader;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Arc::new(RamDevice::new(64 << 20));
+/// # mkfs::mkfs(&*device, &mkfs::Options::default())?;
+/// // Or `Reader::open` of a file, or `Reader::open_at` of a partition.
+/// let reader = Reader::from_device(device)?;
+/// let mut names = Vec::new();
+/// reader.walk("/", &mut |file| {
+///     names.push(String::from_utf8_lossy(&file.path).into_owned());
+///     Ok(())
+/// })?;
+/// assert_eq!(names, ["/", "/lost+found"]);
+/// let attributes = reader.volume().paths().link_attributes("/lost+found")?;
+/// assert_eq!(attributes.mode, 0o040_700);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Reader {
     volume: Volume,

@@ -100,7 +100,7 @@ pub const EXCEPTIONS: &[Exception] = &[
     Exception {
         operations: [LOOK_UP_ONE; 2],
         kind: Kind::Lock(Class::InodeState),
-        place: "inode/mod.rs",
+        place: "src/inode.rs",
         always: true,
         reason: "the last hold is given back here each time, and who does that looks whether the \
                  inode has a name",
